@@ -1,0 +1,35 @@
+"""`benchmark=traversal`: deliver every batch to the device, and do nothing with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import optree
+import torch
+
+from fastloop.types import Setup, Tree, option
+
+
+def read(batch: Tree) -> None:
+    """Read every byte of a batch on the host, at memory speed."""
+    for leaf in optree.tree_leaves(batch):
+        flat = leaf.contiguous().view(-1).view(torch.uint8).numpy()
+        words = len(flat) // 8 * 8
+        # A machine word a step: summing single bytes would cost more than fetching them.
+        flat[:words].view(np.int64).sum()
+        flat[words:].sum()
+
+
+@option
+class Traversal:
+    """Each batch is placed; on a CPU it is also read where its bytes may still lie in a file."""
+
+    limit: ClassVar[Literal["gather", "replay"]] = "gather"
+
+    def start(self, place: Callable[[Tree], Tree], setup: Setup) -> tuple[Callable[[Tree], Any], list]:
+        """The placement itself, with nothing around it unless bytes may be unread; no losses."""
+        if setup.unread:
+            return (lambda batch: read(place(batch))), []
+        return place, []

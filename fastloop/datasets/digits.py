@@ -1,0 +1,47 @@
+"""`dataset=digits`: scikit-learn's 1,797 real handwritten digits, at hand without a download."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import sklearn
+import torch
+from sklearn.datasets import load_digits
+
+from fastloop.files import fingerprint
+from fastloop.types import option
+
+
+@dataclass(frozen=True)
+class DigitSamples:
+    """(float32 (1, 8, 8) in 0..1, int) samples, converted one at a time as a decoder would."""
+
+    images: np.ndarray
+    targets: list[int]
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        image = torch.from_numpy(self.images[index]).unsqueeze(0)
+        return image.to(torch.float32).div(Digits.uint8_scale), self.targets[index]
+
+
+@option
+class Digits:
+    """8x8 pictures of ten digits whose pixels are the integers 0 to 16."""
+
+    label: ClassVar[str] = "digits"
+    num_classes: ClassVar[int] = 10
+    uint8_scale: ClassVar[float] = 16.0
+
+    def fetch(self) -> str:
+        """A fingerprint of scikit-learn's copy, by its version."""
+        return fingerprint("digits", sklearn.__version__)
+
+    def open(self) -> DigitSamples:
+        """All digits in memory as uint8 (0.1 MiB)."""
+        bunch = load_digits()
+        return DigitSamples(bunch.images.astype(np.uint8), bunch.target.tolist())

@@ -1,0 +1,110 @@
+"""`dataset=fashion_mnist`: torchvision's FashionMNIST, one PIL image and ToTensor a sample."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+import torchvision
+from pydantic import PositiveFloat, PositiveInt
+
+from fastloop.files import file_fingerprint, fingerprint, locked
+from fastloop.types import BadData, option
+
+FILES = {True: "train", False: "t10k"}
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """The same samples `times` over, each decoded anew whenever it is asked for."""
+
+    samples: torchvision.datasets.FashionMNIST
+    times: int
+
+    def __len__(self) -> int:
+        return len(self.samples) * self.times
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self.samples[index % len(self.samples)]
+
+
+@option
+class FashionMnist:
+    """(float32 (1, 28, 28) in 0..1, int) samples; `repeat` tells the real images k times over."""
+
+    num_classes: ClassVar[int] = 10
+    uint8_scale: ClassVar[float] = 255.0
+    root: str
+    train: bool
+    download: bool
+    download_timeout_s: PositiveFloat
+    repeat: PositiveInt
+
+    @property
+    def label(self) -> str:
+        """The name, and the repetition where there is one."""
+        return "fashion_mnist" + (f" (real images x {self.repeat})" if self.repeat > 1 else "")
+
+    @property
+    def folder(self) -> Path:
+        """Where the four IDX files are."""
+        return Path(self.root) / "FashionMNIST" / "raw"
+
+    def fetch(self) -> str:
+        """A fingerprint of the IDX files, downloaded where they are missing and download is true.
+
+        Raises BadData where they can't be had.
+        """
+        with locked(Path(self.root) / "FashionMNIST"):
+            self._torchvision(self.download)
+        parts = [file_fingerprint(path) for path in self._files()]
+        return fingerprint("fashion_mnist", self.repeat, parts)
+
+    def open(self) -> Repeated:
+        """The samples; raises BadData where a file is truncated, empty or foreign."""
+        return Repeated(self._torchvision(download=False), self.repeat)
+
+    def _files(self) -> list[Path]:
+        kinds = ("images-idx3-ubyte", "labels-idx1-ubyte")
+        return [self.folder / f"{FILES[self.train]}-{kind}" for kind in kinds]
+
+    def _torchvision(self, download: bool) -> torchvision.datasets.FashionMNIST:
+        transform = torchvision.transforms.ToTensor()
+        try:
+            with _socket_timeout(self.download_timeout_s):
+                samples = torchvision.datasets.FashionMNIST(
+                    self.root, train=self.train, download=download, transform=transform
+                )
+        except RuntimeError as error:
+            raise BadData(self._explain(error)) from error
+        except ValueError as error:
+            raise BadData(f"{self._files()[0]} or {self._files()[1]}: not IDX data: {error}") from error
+        if len(samples.data) != len(samples.targets):
+            counts = f"{len(samples.data)} images, {len(samples.targets)} labels"
+            raise BadData(f"{self.folder}: {counts} ({FILES[self.train]})")
+        return samples
+
+    def _explain(self, error: RuntimeError) -> str:
+        if all(path.exists() for path in self._files()):
+            return f"{self._files()[0]} or {self._files()[1]}: not IDX data: {error}"
+        wanted = "{train,t10k}-{images-idx3,labels-idx1}-ubyte"
+        return (
+            f"dataset.root={self.root}: FashionMNIST is not there ({str(error).splitlines()[0]}); "
+            f"put {wanted} into {self.folder}, or use dataset=digits, which needs no download"
+        )
+
+
+@contextmanager
+def _socket_timeout(seconds: float) -> Iterator[None]:
+    # torchvision's urlopen has no time-out of its own: a network that swallows packets would hang.
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(seconds)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)

@@ -1,0 +1,77 @@
+"""`dataset=mydataset`: seed 000's arrays in one compressed npz file, made on first use."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from pydantic import PositiveInt, Strict
+
+from fastloop.files import file_fingerprint, fingerprint, locked, written_beside
+from fastloop.types import BadData, option
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class ArraySamples:
+    """(float32 (*shape), int64) samples out of two arrays in memory."""
+
+    data: np.ndarray
+    targets: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, np.int64]:
+        return torch.from_numpy(self.data[index]), self.targets[index]
+
+
+@option
+class MyDataset:
+    """`count` float32 arrays from torch.rand and integer targets 0-9, saved by np.savez_compressed."""
+
+    label: ClassVar[str] = "mydataset"
+    num_classes: ClassVar[int] = 10
+    uint8_scale: ClassVar[None] = None
+    root: str
+    count: PositiveInt
+    shape: Annotated[tuple[PositiveInt, ...], Strict(False)]
+
+    @property
+    def path(self) -> Path:
+        """Where the npz file is."""
+        size = "x".join(map(str, (self.count, *self.shape)))
+        return Path(self.root) / f"mydataset-{size}.npz"
+
+    def fetch(self) -> str:
+        """A fingerprint of the npz file, which is made where it is missing."""
+        with locked(self.path):
+            if not self.path.exists():
+                self._make()
+        return fingerprint("mydataset", file_fingerprint(self.path))
+
+    def open(self) -> ArraySamples:
+        """Both arrays, decompressed whole into memory: npz knows no other way.
+
+        Raises BadData where the file is not an npz with `data` and `targets` of one length.
+        """
+        try:
+            with np.load(self.path, allow_pickle=False) as archive:
+                data, targets = archive["data"], archive["targets"]
+        except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            raise BadData(f"{self.path}: not an npz file with data and targets: {error}") from error
+        if len(data) != len(targets):
+            raise BadData(f"{self.path}: {len(data)} rows of data, {len(targets)} targets")
+        return ArraySamples(data, targets)
+
+    def _make(self) -> None:
+        generator = torch.Generator().manual_seed(SEED)
+        data = torch.rand(self.count, *self.shape, generator=generator).numpy()
+        targets = torch.randint(self.num_classes, (self.count,), generator=generator).numpy()
+        with written_beside(self.path) as beside, beside.open("wb") as file:
+            np.savez_compressed(file, data=data, targets=targets)

@@ -1,0 +1,118 @@
+"""The same-data gate: is what the step receives what the dataset holds, sample by sample?
+
+Each (canonical sample, label) is hashed to 128 bits; a batch of samples is the sum of its hashes
+modulo 2^128, which does not depend on their order and counts repetitions. Canonical floats are the
+integers that they were decoded from where the dataset says so (x/255 and x*(1/255) differ in 126 of
+256 values in float32), exact bits otherwise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import optree
+import torch
+
+from fastloop.types import Tree
+
+HELD_BATCHES = 8
+"""Batches held before they are hashed: a loader that reuses a buffer that is still held is caught."""
+
+Leaves = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Digest:
+    """What an epoch delivered."""
+
+    count: int
+    total: int
+    """Sum of the samples' hashes modulo 2^128."""
+    leaves: Leaves
+    """dtype and shape of each leaf of a sample."""
+
+
+def leaves_of(batch: Tree) -> Leaves:
+    """dtype and shape of each leaf, the batch dimension left out."""
+    leaves = optree.tree_leaves(batch)
+    return tuple((str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape[1:])) for leaf in leaves)
+
+
+def nbytes_of(leaves: Leaves) -> int:
+    """Bytes of a sample as the step receives it."""
+    return sum(
+        int(np.prod(shape)) * getattr(torch, dtype).itemsize for dtype, shape in leaves
+    )
+
+
+def sample_hashes(batch: Tree, uint8_scale: float | None) -> np.ndarray:
+    """(batch, 16) uint8: the hash of each sample of a batch."""
+    rows = np.concatenate([_canonical(leaf, uint8_scale) for leaf in optree.tree_leaves(batch)], axis=1)
+    hashes = b"".join([hashlib.blake2b(row, digest_size=16).digest() for row in rows])
+    return np.frombuffer(hashes, np.uint8).reshape(len(rows), 16)
+
+
+def digest(batches: Iterable[Tree], uint8_scale: float | None) -> Digest:
+    """The digest of an epoch, each batch hashed only after the next eight have come.
+
+    Raises ValueError where the batches' leaves differ from each other.
+    """
+    count, total, leaves = 0, 0, None
+    for batch in _held(batches):
+        found = leaves_of(batch)
+        if leaves is not None and found != leaves:
+            raise ValueError(f"batches differ in dtype or shape: {leaves} and {found}")
+        leaves, hashes = found, sample_hashes(batch, uint8_scale)
+        count += len(hashes)
+        total += _sum(hashes)
+    return Digest(count, total % 2**128, leaves or ())
+
+
+def expected(hashes: np.ndarray, leaves: Leaves, kept: np.ndarray | None = None) -> Digest:
+    """The digest of those samples (all, or the kept indices) of a reference of shape (n, 16) uint8."""
+    chosen = hashes if kept is None else hashes[kept]
+    return Digest(len(chosen), _sum(chosen) % 2**128, leaves)
+
+
+def _sum(hashes: np.ndarray) -> int:
+    words = np.ascontiguousarray(hashes).view("<u4").astype(np.uint64).sum(axis=0)
+    return sum(int(word) << (32 * place) for place, word in enumerate(words))
+
+
+def difference(wanted: Digest, got: Digest) -> str | None:
+    """What is wrong with what came, in words; None where it is the same data."""
+    if got.leaves != wanted.leaves:
+        return f"dtypes and shapes are {_shown(got.leaves)}, not {_shown(wanted.leaves)}"
+    if got.count != wanted.count:
+        return f"{got.count} samples came, not {wanted.count}"
+    if got.total != wanted.total:
+        return "the samples or their labels are not the dataset's"
+    return None
+
+
+def _shown(leaves: Leaves) -> str:
+    return ", ".join(f"{dtype}{list(shape)}" for dtype, shape in leaves) or "nothing"
+
+
+def _held(batches: Iterable[Tree]) -> Iterator[Tree]:
+    held: deque[Any] = deque()
+    for batch in batches:
+        held.append(batch)
+        if len(held) > HELD_BATCHES:
+            yield held.popleft()
+    yield from chain(held)
+
+
+def _canonical(leaf: torch.Tensor, uint8_scale: float | None) -> np.ndarray:
+    """(batch, bytes) uint8 of a leaf."""
+    leaf = leaf.detach().cpu()
+    if uint8_scale is not None and leaf.is_floating_point():
+        # int16, so that a value outside of the byte's range can't wrap back into it
+        leaf = leaf.to(torch.float64).mul(uint8_scale).round().clamp(-32768, 32767).to(torch.int16)
+    return leaf.contiguous().view(len(leaf), -1).view(torch.uint8).numpy()

@@ -1,0 +1,137 @@
+"""What a result must say about the machine and the software it was measured with."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import subprocess
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from fastloop.files import fingerprint
+from fastloop.types import Unsupported
+
+PACKAGES = ("fastloop", "torch", "torchvision", "tensordict", "numpy", "optree", "mlflow")
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: the affinity, cut by the cgroup's quota."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cgroup_quota(Path("/sys/fs/cgroup/cpu.max"))
+    return min(affinity, max(1, math.ceil(quota))) if quota else affinity
+
+
+def _cgroup_quota(path: Path) -> float | None:
+    """Cores' worth of time that a cgroup v2 grants; None: no limit."""
+    try:
+        granted, period = path.read_text().split()
+    except (OSError, ValueError):
+        return None
+    return None if granted == "max" else int(granted) / int(period)
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of that name; raises Unsupported where this machine has none."""
+    if name == "auto":
+        # is_available first: a CUDA build names its accelerator also where there is none
+        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        return torch.device("cpu") if found is None else torch.device(found.type, 0)
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise Unsupported(f"device={name}: {torch.cuda.device_count()} CUDA devices are here")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise Unsupported(f"device={name}: no MPS device is here")
+    return device
+
+
+def describe() -> dict[str, Any]:
+    """Machine, cores, memory, device, versions and commit, for result.json."""
+    return {
+        "host": platform.node(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "cpu": _cpu_model(),
+        "cores_usable": usable_cores(),
+        "cores": os.cpu_count(),
+        "cgroup_quota": _cgroup_quota(Path("/sys/fs/cgroup/cpu.max")),
+        "memory_gib": _memory_gib(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "versions": {name: _version(name) for name in PACKAGES},
+        "git_commit": git_commit(),
+        "code": code_version(),
+    }
+
+
+def load_average() -> float | None:
+    """Runnable processes over the last minute; None where the system does not say."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def pss_mib(pid: int) -> float | None:
+    """Proportional set size of a process and all its children; None where the system has none."""
+    total = 0
+    try:
+        parent = psutil.Process(pid)
+        for process in [parent, *parent.children(recursive=True)]:
+            total += getattr(process.memory_full_info(), "pss", 0)
+    except psutil.Error:  # it ended while it was looked at
+        return None
+    return total / 2**20 or None
+
+
+def file_mappings() -> list[tuple[int, int]] | None:
+    """Address ranges of this process that a file on a disk lies behind; None where unknown."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return None
+    in_memory = ("/dev/shm/", "/dev/zero", "/memfd:", "/SYSV")
+    rows = [line.split(maxsplit=5) for line in lines]
+    ranges = [row[0].split("-") for row in rows if len(row) == 6 and row[5].startswith("/") and not row[5].startswith(in_memory)]
+    return [(int(start, 16), int(stop, 16)) for start, stop in ranges]
+
+
+@cache
+def code_version() -> str:
+    """Changes with any line of fastloop's own modules, installed or not."""
+    sources = sorted(Path(__file__).parent.rglob("*.py"))
+    return fingerprint(*[(path.name, path.read_text()) for path in sources])
+
+
+@cache
+def git_commit() -> str:
+    """The checkout's commit, with -dirty where files differ from it; `unknown` outside of one."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return done.stdout.strip() or "unknown"
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _memory_gib() -> float | None:
+    if "SC_PHYS_PAGES" not in os.sysconf_names:
+        return None
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,79 @@
+"""Files and folders that are either whole or not there, and where outputs go."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock
+
+EDGE_BYTES = 1 << 20
+
+
+def outputs_folder() -> Path:
+    """$FASTLOOP_OUTPUTS, or outputs/ under the working folder."""
+    return Path(os.environ.get("FASTLOOP_OUTPUTS", "outputs")).absolute()
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of that file or folder; another process waits until it is released."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.parent / f".{path.name}.lock"):
+        yield
+
+
+@contextmanager
+def written_beside(target: Path) -> Iterator[Path]:
+    """A path beside the target that takes its place at the end, or vanishes on any error.
+
+    Hold the target's lock around it: what an earlier, killed writer left there is removed first.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = target.parent / f".{target.name}.partial"
+    remove(beside)
+    try:
+        yield beside
+        if beside.is_dir():
+            remove(target)
+        os.replace(beside, target)
+    finally:
+        remove(beside)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def write_text(target: Path, text: str) -> None:
+    """Write a file so that a reader sees the old text or the new, never a part."""
+    with written_beside(target) as beside:
+        beside.write_text(text)
+
+
+def fingerprint(*parts: object) -> str:
+    """32 hexadecimal digits that change with any of the parts' repr."""
+    return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+
+def edges(path: Path) -> str:
+    """Changes with the file's size or its first or last MiB; reads no more than these."""
+    size, digest = path.stat().st_size, hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        digest.update(file.read(EDGE_BYTES))
+        file.seek(max(0, size - EDGE_BYTES))
+        digest.update(file.read(EDGE_BYTES))
+    return fingerprint(size, digest.hexdigest())
+
+
+def file_fingerprint(path: Path) -> str:
+    """Changes with the file's name, edges or time of change."""
+    return fingerprint(path.name, path.stat().st_mtime_ns, edges(path))

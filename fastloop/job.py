@@ -1,0 +1,235 @@
+"""A job is one resolved configuration; run_trial is what is done with it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+from collections.abc import Iterable
+from functools import partial
+from itertools import islice
+from typing import Annotated, Literal
+
+import optree
+import torch
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, StringConstraints, model_validator
+
+from fastloop.digest import difference, digest, expected, nbytes_of
+from fastloop.environment import load_average, resolve_device
+from fastloop.prepared import reference_hashes
+from fastloop.result import Attribution, Measured, Trial
+from fastloop.spans import Spans, now_ns, seconds_between, wall_ms
+from fastloop.types import (
+    Benchmark,
+    Dataset,
+    Epochs,
+    Invalid,
+    Loader,
+    Model,
+    Order,
+    Placement,
+    Plan,
+    Prepared,
+    Setup,
+    Tree,
+    Unsupported,
+    option,
+)
+from fastloop.window import Consumer, drain, instrumented, may_be_unread, replayed, timed
+from fastloop.yardstick import limit_rows_per_s
+
+TRIAL_SEED_STRIDE = 10_000
+"""Trials are this far apart, because orders take seed + epoch."""
+REPLAYED_STEPS = 300
+HELD_BATCHES = 32
+
+
+@option
+class Job:
+    """What one run measures. Plain data: it can be sent to a fresh process, and hashed."""
+
+    dataset: Dataset
+    loader: Loader
+    order: Order
+    placement: Placement
+    benchmark: dict[str, Benchmark]
+    model: Model
+    batch_size: PositiveInt
+    epochs: PositiveInt
+    trials: PositiveInt
+    num_workers: NonNegativeInt
+    pin_memory: bool
+    prefetch_factor: PositiveInt | None
+    persistent_workers: bool
+    multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None
+    drop_last: bool
+    seed: NonNegativeInt
+    device: Annotated[str, StringConstraints(pattern=r"^(auto|cpu|mps|cuda|cuda:\d+)$")]
+    torch_threads: PositiveInt | None
+    learning_rate: PositiveFloat
+
+    @model_validator(mode="after")
+    def _workers_and_their_settings(self) -> Job:
+        for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context"):
+            if not self.num_workers and getattr(self, name):
+                raise ValueError(f"{name}={getattr(self, name)} needs workers: num_workers is 0")
+        return self
+
+    def plan(self, seed: int) -> Plan:
+        """How the loader is to deliver a trial's epochs."""
+        return Plan(
+            order=self.order,
+            seed=seed,
+            batch_size=self.batch_size,
+            num_workers=self.num_workers,
+            pin_memory=self.pin_memory,
+            prefetch_factor=self.prefetch_factor,
+            persistent_workers=self.persistent_workers,
+            multiprocessing_context=self._start_method() if self.num_workers else None,
+            drop_last=self.drop_last,
+        )
+
+    def _start_method(self) -> str:
+        # The first is what a user's plain script would get. multiprocessing's own current method is
+        # not: in a trial's process it is "forkserver", with which the first batch comes after
+        # 1.35 s instead of 0.005.
+        return self.multiprocessing_context or multiprocessing.get_all_start_methods()[0]
+
+
+def check_support(job: Job) -> torch.device:
+    """The job's device; raises Unsupported, with the reason, where the job can't be run here."""
+    device = resolve_device(job.device)
+    if job.pin_memory and not torch.accelerator.is_available():
+        raise Unsupported("pin_memory=true: no accelerator is here, torch would ignore it")
+    return device
+
+
+def run_trial(job: Job, prepared: Prepared, number: int, asked_ns: int) -> Trial:
+    """One trial: open, check the data, warm up and time each benchmark, check the data again.
+
+    asked_ns: when this process was asked for. Raises Invalid where the data is not the dataset's.
+    """
+    launch_s = seconds_between(asked_ns, now_ns())
+    started_ms, load = wall_ms(), load_average()
+    place, plan = _start(job, number)
+    with job.loader.open(prepared, plan) as epochs:
+        check_data(prepared, plan, map(place, epochs(job.epochs + 1)), job.epochs + 1)
+        setup = _setup(job, prepared, plan, epochs)
+        benchmarks = {
+            name: _measure(job, benchmark, prepared, setup, epochs)
+            for name, benchmark in job.benchmark.items()
+        }
+        check_data(prepared, plan, map(place, epochs(job.epochs + 2)), job.epochs + 2)
+    return Trial(
+        number=number,
+        seed=plan.seed,
+        benchmarks=benchmarks,
+        torch_threads=torch.get_num_threads(),
+        multiprocessing_context=plan.multiprocessing_context,
+        load_average=load,
+        launch_s=launch_s,
+        started_ms=started_ms,
+    )
+
+
+def run_instrumented(job: Job, prepared: Prepared, name: str) -> Attribution:
+    """Where one benchmark's time goes: one warm epoch with spans, and the price in CPU time."""
+    place, plan = _start(job, 0)
+    opened_ns, cpu_before = now_ns(), _cpu_s()
+    with job.loader.open(prepared, plan) as epochs:
+        place(next(iter(epochs(job.epochs))))
+        first_batch_s = seconds_between(opened_ns, now_ns())
+        setup = _setup(job, prepared, plan, epochs)
+        spans = Spans()
+        consume, _ = job.benchmark[name].start(spans.timed("place", place), setup)
+        drain(epochs, consume, job.epochs, setup.device)
+        spans.records.clear()
+        consume, _ = job.benchmark[name].start(spans.timed("place", place), setup)
+        window = instrumented(epochs, consume, spans, setup.device)
+    return Attribution(
+        seconds=window.seconds,
+        first_batch_s=first_batch_s,
+        wait_s=spans.seconds("wait"),
+        place_s=spans.seconds("place"),
+        cpu_s=_cpu_s() - cpu_before,
+        cpu_wall_s=seconds_between(opened_ns, now_ns()),
+    )
+
+
+def check_data(prepared: Prepared, plan: Plan, batches: Iterable[Tree], epoch: int) -> None:
+    """Raise Invalid unless these placed batches are the dataset's samples, each exactly once."""
+    hashes, kept = reference_hashes(prepared), None
+    if plan.drop_last:
+        whole = prepared.num_samples - prepared.num_samples % plan.batch_size
+        kept = plan.order.indices(prepared.num_samples, plan.seed, epoch)[:whole].numpy()
+    wrong = difference(
+        expected(hashes, prepared.sample, kept), digest(batches, prepared.dataset.uint8_scale)
+    )
+    if wrong:
+        raise Invalid(f"epoch {epoch}: {wrong}")
+
+
+def _start(job: Job, number: int) -> tuple[Consumer, Plan]:
+    device = check_support(job)
+    if job.torch_threads:
+        torch.set_num_threads(job.torch_threads)
+    return partial(job.placement, device=device), job.plan(job.seed + number * TRIAL_SEED_STRIDE)
+
+
+def _setup(job: Job, prepared: Prepared, plan: Plan, epochs: Epochs) -> Setup:
+    device = check_support(job)
+    return Setup(
+        model=job.model,
+        sample=prepared.sample,
+        num_classes=prepared.dataset.num_classes,
+        learning_rate=job.learning_rate,
+        seed=plan.seed,
+        device=device,
+        unread=device.type == "cpu" and may_be_unread(next(iter(epochs(job.epochs)))),
+    )
+
+
+def _measure(
+    job: Job, benchmark: Benchmark, prepared: Prepared, setup: Setup, epochs: Epochs
+) -> Measured:
+    """A warm-up epoch on a throwaway start, the bare window on a fresh one, the limit beside it."""
+    place = partial(job.placement, device=setup.device)
+    consume, _ = benchmark.start(place, setup)
+    drain(epochs, consume, job.epochs, setup.device)
+    consume, losses = benchmark.start(place, setup)
+    window = timed(epochs, consume, job.epochs, setup.device)
+    num_samples = prepared.num_samples
+    if job.drop_last:
+        num_samples -= num_samples % job.batch_size
+    if benchmark.limit == "gather":
+        nbytes = nbytes_of(prepared.sample)
+        limit = limit_rows_per_s(num_samples, nbytes, job.batch_size, setup.device, setup.unread)
+    else:
+        held = [place(batch) for batch in islice(epochs(job.epochs), HELD_BATCHES)]
+        limit = _replay_limit(benchmark, setup, held)
+    return Measured(
+        start_ns=window.start_ns,
+        stop_ns=window.stop_ns,
+        epochs=job.epochs,
+        samples=job.epochs * num_samples,
+        limit_samples_per_s=limit,
+        losses=_epoch_means(losses, job.epochs),
+    )
+
+
+def _replay_limit(benchmark: Benchmark, setup: Setup, held: list[Tree]) -> float:
+    """Samples a second of the same steps on whole batches that are on the device already."""
+    size = len(optree.tree_leaves(held[0])[0])
+    held = [batch for batch in held if len(optree.tree_leaves(batch)[0]) == size]
+    consume, _ = benchmark.start(lambda batch: batch, setup)
+    replayed(held, consume, len(held), setup.device)
+    return size * REPLAYED_STEPS / replayed(held, consume, REPLAYED_STEPS, setup.device).seconds
+
+
+def _epoch_means(losses: list[torch.Tensor], epochs: int) -> list[float]:
+    return torch.stack(losses).view(epochs, -1).mean(dim=1).tolist() if losses else []
+
+
+def _cpu_s() -> float:
+    """User and system time of this process and of its children that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)

@@ -1,0 +1,24 @@
+"""`loader=np_memmap`: torch's DataLoader over numpy memory maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from fastloop.rows import Rows
+from fastloop.torch_loader import torch_epochs
+from fastloop.types import Epochs, Plan, Prepared, Store, option
+
+
+@option
+class NpMemmap:
+    """One row (`from_numpy`) and its target an `__getitem__`, default collate."""
+
+    store: Store
+
+    @contextmanager
+    def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
+        """Epochs of batches copied out of the maps; every worker maps the files itself."""
+        with torch_epochs(Rows(partial(self.store.open, prepared.store_root)), plan) as epochs:
+            yield epochs

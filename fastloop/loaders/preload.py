@@ -1,0 +1,35 @@
+"""`loader=preload`: torch's DataLoader over a Python list of samples decoded beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import optree
+import torch
+
+from fastloop.rows import Rows
+from fastloop.torch_loader import torch_epochs
+from fastloop.types import Epochs, Plan, Prepared, Store, option
+
+
+@option
+class Preload:
+    """Every sample lies decoded in memory by itself; one `__getitem__` a sample, default collate."""
+
+    store: Store
+
+    @contextmanager
+    def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
+        """Epochs of batches from the list, which is filled from the store first."""
+        rows = Rows(partial(self.store.open, prepared.store_root))
+        samples = [optree.tree_map(_own, rows[index]) for index in range(len(rows))]
+        with torch_epochs(samples, plan) as epochs:
+            yield epochs
+
+
+def _own(leaf: torch.Tensor | np.generic) -> Any:
+    return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf.item()

@@ -1,0 +1,23 @@
+"""`loader=tensorclass`: torch's DataLoader over a tensorclass in memory, indexed once a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fastloop.torch_loader import IndexedOnce, pair_of, torch_epochs
+from fastloop.types import Epochs, Plan, Prepared, Store, option
+
+
+@option
+class TensorClass:
+    """`__getitems__` gathers a batch in one operation a field; nothing is left to collate."""
+
+    store: Store
+
+    @contextmanager
+    def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
+        """Epochs of batches from rows that are read into memory first."""
+        rows = self.store.open(prepared.store_root).clone()
+        with torch_epochs(IndexedOnce(rows), plan, collate_fn=pair_of) as epochs:
+            yield epochs

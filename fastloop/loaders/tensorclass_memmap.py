@@ -1,0 +1,23 @@
+"""`loader=tensorclass_memmap`: torch's DataLoader over a memory-mapped tensorclass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fastloop.torch_loader import IndexedOnce, pair_of, torch_epochs
+from fastloop.types import Epochs, Plan, Prepared, Store, option
+
+
+@option
+class TensorClassMemmap:
+    """As `tensorclass`, over the files that `load_memmap` maps."""
+
+    store: Store
+
+    @contextmanager
+    def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
+        """Epochs of batches gathered from the maps; a map travels to a worker by its file name."""
+        rows = self.store.open(prepared.store_root)
+        with torch_epochs(IndexedOnce(rows), plan, collate_fn=pair_of) as epochs:
+            yield epochs

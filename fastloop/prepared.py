@@ -1,0 +1,143 @@
+"""dataset + store -> Prepared: once, beside and renamed, under a lock, with a fingerprint.
+
+Each folder is sealed by a `sealed.json` that names the fingerprint it was written for and the size
+and the edges of every file. A folder without it, or that does not agree with it, is written anew:
+never read as if good.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from fastloop.digest import leaves_of, nbytes_of, sample_hashes
+from fastloop.environment import usable_cores
+from fastloop.files import edges, fingerprint, locked, outputs_folder, written_beside
+from fastloop.spans import now_ns, seconds_between
+from fastloop.torch_loader import collated_chunks
+from fastloop.types import Dataset, Prepared, Samples, Store, Tree
+
+SEAL = "sealed.json"
+HASHES = "hashes.npy"
+REFERENCE_VERSION = 1
+CHUNK_BYTES = 16 << 20
+PROBED_SAMPLES = 64
+SLOW_SAMPLE_S = 20e-6
+"""Decoding slower than this is worth several processes: 3 us a sample loses with them, 49 us wins."""
+SLOW_TOTAL_S = 2.0
+"""Less decoding than this in all is not worth starting them."""
+
+Facts = dict[str, Any]
+Chunks = Callable[[str], Iterator[Tree]]
+"""What they are for, as the progress bar shows it -> all samples in order, in collated chunks."""
+
+
+def prepare(dataset: Dataset, store: Store | None) -> Prepared:
+    """The dataset ready to be read, written as that store where it is not yet.
+
+    Raises BadData, Unsupported or OSError; nothing half-written stays behind.
+    """
+    data = dataset.fetch()
+    name = f"{type(dataset).__module__.rpartition('.')[2]}-{data[:16]}"
+    samples = functools.cache(dataset.open)
+    chunks: Chunks = lambda purpose: _chunks(samples(), f"{dataset.label}: {purpose}")  # noqa: E731
+
+    reference = outputs_folder() / "stores" / f"{name}.reference"
+    write = functools.partial(_write_reference, chunks=chunks, uint8_scale=dataset.uint8_scale)
+    facts = _whole(reference, fingerprint(data, REFERENCE_VERSION), write)
+    prepared = Prepared(
+        dataset=dataset,
+        label=dataset.label,
+        fingerprint=data,
+        reference=reference,
+        num_samples=facts["num_samples"],
+        sample=tuple((dtype, tuple(shape)) for dtype, shape in facts["leaves"]),
+    )
+    if store is None:
+        return prepared
+
+    kind = type(store).__module__.rpartition(".")[2]
+    root = Path(store.root).absolute() / f"{name}.{kind}"
+    write = functools.partial(_write_store, store=store, chunks=chunks, num_samples=prepared.num_samples)
+    facts = _whole(root, fingerprint(data, kind, store.version), write)
+    return dataclasses.replace(
+        prepared, store_root=root, seconds=facts["seconds"], disk_mib=facts["disk_mib"]
+    )
+
+
+def reference_hashes(prepared: Prepared) -> np.ndarray:
+    """(num_samples, 16) uint8: the hash of each sample, by the gate's own code, from the dataset."""
+    return np.load(prepared.reference / HASHES, allow_pickle=False)
+
+
+def _whole(folder: Path, wanted: str, write: Callable[[Path], Facts]) -> Facts:
+    """The facts in the folder's seal; the folder is written first unless it is whole and as wanted."""
+    with locked(folder):
+        facts = _facts_if_whole(folder, wanted)
+        if facts is None:
+            with written_beside(folder) as beside:
+                beside.mkdir()
+                start_ns = now_ns()
+                facts = write(beside)
+                facts |= {"seconds": seconds_between(start_ns, now_ns()), "fingerprint": wanted}
+                _seal(beside, facts)
+    return facts
+
+
+def _seal(folder: Path, facts: Facts) -> None:
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    facts["disk_mib"] = sum(path.stat().st_size for path in files) / 2**20
+    facts["files"] = {str(path.relative_to(folder)): edges(path) for path in files}
+    (folder / SEAL).write_text(json.dumps(facts, indent=1))
+
+
+def _facts_if_whole(folder: Path, wanted: str) -> Facts | None:
+    try:
+        facts = json.loads((folder / SEAL).read_text())
+        whole = all(edges(folder / name) == seen for name, seen in facts["files"].items())
+        return facts if whole and facts["fingerprint"] == wanted else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _write_reference(folder: Path, chunks: Chunks, uint8_scale: float | None) -> Facts:
+    hashes, leaves = [], ()
+    for chunk in chunks("hashing for the same-data gate"):
+        hashes.append(sample_hashes(chunk, uint8_scale))
+        leaves = leaves_of(chunk)
+    everything = np.concatenate(hashes)
+    np.save(folder / HASHES, everything)
+    return {"num_samples": len(everything), "leaves": leaves}
+
+
+def _write_store(folder: Path, store: Store, chunks: Chunks, num_samples: int) -> Facts:
+    store.write(folder, chunks("writing " + type(store).__module__.rpartition(".")[2]), num_samples)
+    return {}
+
+
+def _chunks(samples: Samples, description: str) -> Iterator[Tree]:
+    """All samples in order, collated, about 16 MiB to a chunk, with a progress bar on a terminal."""
+    first = next(collated_chunks(samples, 1, 0))
+    chunk = max(1, min(1024, CHUNK_BYTES // max(1, nbytes_of(leaves_of(first)))))
+    workers = _decoding_processes(samples)
+    with tqdm(total=len(samples), desc=description, unit=" samples", leave=False, disable=None) as bar:
+        for batch in collated_chunks(samples, chunk, workers):
+            yield batch
+            bar.update(chunk)
+
+
+def _decoding_processes(samples: Samples) -> int:
+    """0 where decoding in this process is quick enough, else one a usable core."""
+    start_ns = now_ns()
+    probed = sum(1 for _ in islice(map(samples.__getitem__, range(len(samples))), PROBED_SAMPLES))
+    sample_s = seconds_between(start_ns, now_ns()) / probed
+    slow = sample_s > SLOW_SAMPLE_S and sample_s * len(samples) > SLOW_TOTAL_S
+    return usable_cores() if slow else 0

@@ -1,0 +1,165 @@
+"""What a job gave: raw values, kept; every figure is recomputed from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
+
+from fastloop import stats
+from fastloop.files import write_text
+from fastloop.spans import seconds_between
+
+RESULT_FILE = "result.json"
+Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One benchmark in one trial: clock values, and the limit measured beside them."""
+
+    start_ns: int
+    stop_ns: int
+    epochs: int
+    samples: int
+    """Distinct samples delivered in the window."""
+    limit_samples_per_s: float
+    losses: list[float] = field(default_factory=list)
+    """Mean loss of each epoch; empty without a model."""
+
+    @property
+    def seconds(self) -> float:
+        """Length of the window."""
+        return seconds_between(self.start_ns, self.stop_ns)
+
+    @property
+    def samples_per_s(self) -> float:
+        """Distinct samples a second."""
+        return self.samples / self.seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One timed repetition in a process of its own."""
+
+    number: int
+    seed: int
+    benchmarks: dict[str, Measured]
+    torch_threads: int
+    multiprocessing_context: str | None
+    load_average: float | None
+    launch_s: float = 0.0
+    """Seconds from asking for the process until its work began."""
+    started_ms: int = 0
+    """Milliseconds since 1970."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attribution:
+    """One benchmark in the instrumented pass: one epoch with spans."""
+
+    seconds: float
+    first_batch_s: float
+    """From `open` until the first batch is on the device."""
+    wait_s: list[float]
+    """What the loop waited for each batch to come out of the loader."""
+    place_s: list[float]
+    """What each placement took."""
+    cpu_s: float
+    """User and system time of the process and its workers."""
+    cpu_wall_s: float
+    peak_pss_mib: float | None = None
+    """Of the process and its workers, sampled from outside; None where the system has no PSS."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A job: what was asked for, what came of it."""
+
+    name: str
+    loader: str
+    dataset: str
+    params: dict[str, Any]
+    tags: dict[str, str]
+    status: Status = "RUNNING"
+    status_reason: str = ""
+    note: str = ""
+    num_samples: int = 0
+    sample_nbytes: int = 0
+    prepare_s: float = 0.0
+    disk_mib: float = 0.0
+    trials: list[Trial] = field(default_factory=list)
+    attribution: dict[str, Attribution] = field(default_factory=dict)
+    rounds: list[list[str]] = field(default_factory=list)
+    """The order of the jobs in each round of the sweep."""
+    environment: dict[str, Any] = field(default_factory=dict)
+    run_id: str = ""
+    """The tracker's own."""
+
+
+_adapter = TypeAdapter(Result)
+
+
+def save(result: Result, folder: Path) -> None:
+    """Write <folder>/result.json beside and rename."""
+    write_text(folder / RESULT_FILE, _adapter.dump_json(result, indent=1).decode())
+
+
+def load(folder: Path) -> Result:
+    """The result in <folder>/result.json; raises pydantic's ValidationError for a foreign file."""
+    return _adapter.validate_json((folder / RESULT_FILE).read_bytes())
+
+
+def measured(result: Result, benchmark: str) -> list[Measured]:
+    """That benchmark's trials, in the order in which they were run."""
+    return [trial.benchmarks[benchmark] for trial in result.trials if benchmark in trial.benchmarks]
+
+
+def metrics(result: Result) -> dict[str, float]:
+    """Every figure of the MLflow contract that this result has raw values for."""
+    figures: dict[str, float | None] = {
+        "prepare/seconds": result.prepare_s,
+        "prepare/disk_mib": result.disk_mib,
+    }
+    for benchmark in dict.fromkeys(name for trial in result.trials for name in trial.benchmarks):
+        for name, value in _benchmark_metrics(result, benchmark).items():
+            figures[f"{benchmark}/{name}"] = value
+    return {name: value for name, value in figures.items() if value is not None}
+
+
+def _benchmark_metrics(result: Result, benchmark: str) -> dict[str, float | None]:
+    trials = measured(result, benchmark)
+    seconds = [trial.seconds for trial in trials]
+    samples_per_s = stats.median([trial.samples_per_s for trial in trials])
+    figures: dict[str, float | None] = {
+        "seconds_mean": stats.mean(seconds),
+        "seconds_std": stats.std(seconds),
+        "seconds_median": stats.median(seconds),
+        "samples_per_s": samples_per_s,
+        "bytes_per_s": samples_per_s * result.sample_nbytes,
+        "limit_fraction": stats.median([t.samples_per_s / t.limit_samples_per_s for t in trials]),
+    }
+    if trials[0].losses:
+        figures["loss_first"] = trials[0].losses[0]
+        figures["loss_last"] = trials[0].losses[-1]
+    if benchmark in result.attribution:
+        figures |= _attribution_metrics(result, benchmark)
+    return figures
+
+
+def _attribution_metrics(result: Result, benchmark: str) -> dict[str, float | None]:
+    pass_ = result.attribution[benchmark]
+    waits_ms = [1e3 * wait for wait in pass_.wait_s]
+    bare_epoch_s = stats.median([one.seconds / one.epochs for one in measured(result, benchmark)])
+    figures: dict[str, float | None] = {
+        f"wait_p{percent}_ms": stats.percentile(waits_ms, percent) for percent in (50, 95, 99)
+    }
+    figures["first_batch_s"] = pass_.first_batch_s
+    figures["cpu_cores"] = pass_.cpu_s / pass_.cpu_wall_s
+    figures["peak_pss_mib"] = pass_.peak_pss_mib
+    figures["instrumented_ratio"] = pass_.seconds / bare_epoch_s
+    if benchmark == "training":
+        figures["stall_fraction"] = (sum(pass_.wait_s) + sum(pass_.place_s)) / pass_.seconds
+    return figures

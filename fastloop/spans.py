@@ -1,0 +1,80 @@
+"""The only clock: nanoseconds, spans around steps, and waiting for the device.
+
+perf_counter is CLOCK_MONOTONIC on Linux and so comparable between processes. Nothing here runs in a
+timed window but the two clock reads at its edges; spans belong to the instrumented pass.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+now_ns = time.perf_counter_ns
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970, for records that people read; never for a duration."""
+    return time.time_ns() // 1_000_000
+
+
+def seconds_between(start_ns: int, stop_ns: int) -> float:
+    """Seconds from start to stop."""
+    return (stop_ns - start_ns) / 1e9
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all that was asked of it; on a CPU nothing is pending."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def bandwidth(copy: Callable[[], int], device: torch.device, budget_ns: int) -> float:
+    """Bytes a second of an asynchronous copy that returns its bytes, repeated for budget_ns."""
+    copy()
+    synchronize(device)
+    total, start = 0, now_ns()
+    while now_ns() - start < budget_ns:
+        for _ in range(8):
+            total += copy()
+        synchronize(device)
+    return total / seconds_between(start, now_ns())
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Start and stop of everything that was wrapped, by name, in nanoseconds."""
+
+    records: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+
+    def each(self, name: str, items: Iterable[T]) -> Iterator[T]:
+        """The same items; a span for the wait before each, making the iterator included."""
+        spans, start = self.records.setdefault(name, []), now_ns()
+        for item in items:
+            spans.append((start, now_ns()))
+            yield item
+            start = now_ns()
+
+    def timed(self, name: str, function: Callable[[T], R]) -> Callable[[T], R]:
+        """The same function; a span for each call."""
+        spans = self.records.setdefault(name, [])
+
+        def call(argument: T) -> R:
+            start = now_ns()
+            result = function(argument)
+            spans.append((start, now_ns()))
+            return result
+
+        return call
+
+    def seconds(self, name: str) -> list[float]:
+        """Seconds of each span of that name, in the order in which they ended."""
+        return [seconds_between(*span) for span in self.records.get(name, [])]

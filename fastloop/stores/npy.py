@@ -1,0 +1,54 @@
+"""`store=npy`: one .npy file a leaf, mapped into memory by numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import BinaryIO, ClassVar
+
+import numpy as np
+from torch.utils import _pytree as pytree
+
+from fastloop.types import Tree, option
+
+STRUCTURE = "structure.json"
+
+
+@option
+class Npy:
+    """`0.npy`, `1.npy`, … with the batch dimension first, and the tree that they are the leaves of."""
+
+    version: ClassVar[int] = 1
+    root: str
+
+    def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
+        """Append chunk after chunk by plain writes: a mapping would count every page as memory."""
+        files: list[BinaryIO] = []
+        with ExitStack() as stack:
+            for chunk in chunks:
+                leaves, structure = pytree.tree_flatten(chunk)
+                arrays = [leaf.numpy() for leaf in leaves]
+                if not files:
+                    (folder / STRUCTURE).write_text(pytree.treespec_dumps(structure))
+                    paths = [folder / f"{number}.npy" for number in range(len(arrays))]
+                    files = [stack.enter_context(path.open("wb")) for path in paths]
+                    for file, array in zip(files, arrays, strict=True):
+                        _write_header(file, array, num_samples)
+                for file, array in zip(files, arrays, strict=True):
+                    file.write(np.ascontiguousarray(array).data)
+
+    def open(self, folder: Path) -> Tree:
+        """The tree of memory-mapped arrays. Copy-on-write: torch wants writable memory, files stay."""
+        structure = pytree.treespec_loads((folder / STRUCTURE).read_text())
+        paths = [folder / f"{number}.npy" for number in range(structure.num_leaves)]
+        arrays = [np.load(path, mmap_mode="c", allow_pickle=False) for path in paths]
+        return pytree.tree_unflatten(arrays, structure)
+
+
+def _write_header(file: BinaryIO, array: np.ndarray, num_samples: int) -> None:
+    shape = (num_samples, *array.shape[1:])
+    descr = np.lib.format.dtype_to_descr(array.dtype)
+    header = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+

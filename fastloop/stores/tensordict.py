@@ -1,0 +1,58 @@
+"""`store=tensordict`: a tensorclass in tensordict's memory-mapped format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from itertools import chain
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from tensordict import tensorclass
+
+from fastloop.types import Tree, Unsupported, option
+
+
+@tensorclass
+class Pair:
+    """(input, label) rows, as seed 000 keeps them: data and targets."""
+
+    data: torch.Tensor
+    targets: torch.Tensor
+
+
+@option
+class TensorDictStore:
+    """One memory-mapped file a field, read back by `load_memmap`."""
+
+    version: ClassVar[int] = 1
+    root: str
+
+    def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
+        """Let tensordict lay the files out, then fill them by plain writes.
+
+        Writing through its memory maps would count every page as memory of this process.
+        Raises Unsupported for samples other than (input, label) tuples.
+        """
+        chunks = iter(chunks)
+        first = _pair(next(chunks))
+        rows = {name: value[:1].expand(num_samples, *value.shape[1:]) for name, value in first.items()}
+        laid_out = Pair(**rows, batch_size=[num_samples]).memmap_like(folder)
+        with ExitStack() as stack:
+            paths = {name: Path(getattr(laid_out, name).filename) for name in first}
+            files = {name: stack.enter_context(path.open("r+b")) for name, path in paths.items()}
+            for pair in chain([first], map(_pair, chunks)):
+                for name, value in pair.items():
+                    files[name].write(np.ascontiguousarray(value.numpy()).data)
+
+    def open(self, folder: Path) -> Pair:
+        """The rows, mapped into memory."""
+        return Pair.load_memmap(folder)
+
+
+def _pair(chunk: Tree) -> dict[str, torch.Tensor]:
+    if not (isinstance(chunk, (tuple, list)) and len(chunk) == 2):
+        raise Unsupported("store=tensordict holds (input, label) samples; other trees do not fit its tensorclass")
+    return {"data": chunk[0], "targets": chunk[1]}

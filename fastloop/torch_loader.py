@@ -1,0 +1,102 @@
+"""The one place that builds a torch DataLoader."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Sampler
+
+from fastloop.types import Epochs, Order, Plan, Samples, Tree
+
+
+@dataclass
+class EpochSampler(Sampler[int]):
+    """Python ints in the plan's order, as torch's RandomSampler yields them; `epoch` picks which."""
+
+    order: Order
+    num_samples: int
+    seed: int
+    epoch: int = 0
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.order.indices(self.num_samples, self.seed, self.epoch).tolist())
+
+
+@dataclass(frozen=True)
+class IndexedOnce:
+    """A dataset whose rows are fetched by one index operation a batch (`__getitems__`)."""
+
+    rows: Any
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Tree:
+        return self.rows[index]
+
+    def __getitems__(self, indices: list[int]) -> Tree:
+        return self.rows[indices]
+
+
+def pair_of(batch: Any) -> Tree:
+    """(data, targets) of a tensorclass that was indexed once: nothing is left to collate."""
+    return batch.data, batch.targets
+
+
+@contextmanager
+def torch_epochs(
+    samples: Samples, plan: Plan, collate_fn: Callable[[Any], Tree] | None = None
+) -> Iterator[Epochs]:
+    """Epochs from a DataLoader that honours every setting of the plan; its workers end with it.
+
+    Raises Unsupported for pin_memory without an accelerator, which torch would ignore.
+    """
+    sampler = EpochSampler(plan.order, len(samples), plan.seed)
+    loader = DataLoader(
+        samples,  # pyright: ignore[reportArgumentType] - any map-style object serves
+        batch_size=plan.batch_size,
+        sampler=sampler,
+        collate_fn=collate_fn,
+        num_workers=plan.num_workers,
+        pin_memory=plan.pin_memory,
+        prefetch_factor=plan.prefetch_factor,
+        persistent_workers=plan.persistent_workers,
+        multiprocessing_context=plan.multiprocessing_context,
+        drop_last=plan.drop_last,
+    )
+
+    def epochs(epoch: int) -> DataLoader:
+        sampler.epoch = epoch
+        return loader
+
+    try:
+        yield epochs
+    finally:
+        # Persistent workers live on the loader's own iterator, which nothing public ends.
+        workers = getattr(loader._iterator, "_shutdown_workers", None)
+        if workers is not None:
+            workers()
+
+
+def collated_chunks(samples: Samples, chunk: int, num_workers: int) -> Iterator[Tree]:
+    """All samples in order, collated by torch's default_collate, `chunk` to a batch.
+
+    With workers the decoding runs in that many processes; what is in flight stays bounded.
+    """
+    context = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    loader = DataLoader(
+        samples,  # pyright: ignore[reportArgumentType]
+        batch_size=chunk,
+        num_workers=num_workers,
+        multiprocessing_context=context if num_workers else None,
+    )
+    yield from loader
+

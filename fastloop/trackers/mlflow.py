@@ -1,0 +1,95 @@
+"""`tracker=mlflow`: one flat run a job, for comparison in the MLflow UI. The only user of mlflow.
+
+Runs are flat because the UI hides the charts of nested ones; metrics are logged once, at the end,
+because each call costs 3 to 45 ms and nothing may disturb a trial.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+from urllib.parse import quote
+
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # before the import: it starts a thread
+
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.tracking import MlflowClient
+
+from fastloop.files import locked, outputs_folder
+from fastloop.result import Result, metrics
+from fastloop.spans import wall_ms
+from fastloop.types import option
+
+EXPERIMENT = "fastloop"
+LOCAL_UI = "http://127.0.0.1:5000"
+NOTE = "fastloop: loaders compared. samples_per_s and limit_fraction: higher is better; seconds: lower."
+MAX_BATCH = 100
+"""MLflow takes at most 100 params or tags, and 1,000 metrics, in one call."""
+
+
+@option
+class MlflowTracker:
+    """outputs/mlflow.db and outputs/mlartifacts, unless MLFLOW_TRACKING_URI names another store."""
+
+    experiment: str
+
+    @cached_property
+    def _client(self) -> MlflowClient:
+        return MlflowClient(tracking_uri=_uri())
+
+    @cached_property
+    def _experiment_id(self) -> str:
+        # Two first uses of one fresh database at the same moment break it for good.
+        with locked(outputs_folder() / "mlflow.db"):
+            found = self._client.get_experiment_by_name(self.experiment)
+            if found is not None:
+                return found.experiment_id
+            where = None if "MLFLOW_TRACKING_URI" in os.environ else _artifacts()
+            return self._client.create_experiment(
+                self.experiment, artifact_location=where, tags={"mlflow.note.content": NOTE}
+            )
+
+    def start(self, result: Result) -> str:
+        """The id of a new run with the job's params and tags."""
+        run = self._client.create_run(self._experiment_id, run_name=result.name, tags=result.tags)
+        params = [Param(name, str(value)) for name, value in result.params.items()]
+        for first in range(0, len(params), MAX_BATCH):
+            self._client.log_batch(run.info.run_id, params=params[first : first + MAX_BATCH])
+        return run.info.run_id
+
+    def finish(self, result: Result, folder: Path) -> None:
+        """Log metrics, trials and files, and end the run with the result's status."""
+        now_ms = wall_ms()
+        single = [Metric(name, value, now_ms, 0) for name, value in metrics(result).items()]
+        self._client.log_batch(result.run_id, metrics=single + _trial_metrics(result))
+        if result.status_reason:
+            tags = [RunTag("status_reason", result.status_reason)]
+            self._client.log_batch(result.run_id, tags=tags)
+        for path in sorted(folder.glob("*.*")):
+            if path.is_file() and not path.name.startswith("."):
+                self._client.log_artifact(result.run_id, str(path))
+        self._client.set_terminated(result.run_id, status=result.status)
+
+    def link(self, sweep: str) -> str:
+        """The sweep's charts: only this address shows them at once, the start page shows no runs."""
+        server = _uri() if _uri().startswith("http") else LOCAL_UI
+        only = quote(f"tags.sweep = '{sweep}'")
+        query = f"searchFilter={only}&compareRunsMode=CHART&workflowType=machine_learning"
+        return f"{server}/#/experiments/{self._experiment_id}/runs?{query}"
+
+
+def _uri() -> str:
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{outputs_folder() / 'mlflow.db'}"
+
+
+def _artifacts() -> str:
+    return (outputs_folder() / "mlartifacts").as_uri()
+
+
+def _trial_metrics(result: Result) -> list[Metric]:
+    return [
+        Metric(f"trials/{name}_seconds", one.seconds, trial.started_ms, trial.number)
+        for trial in result.trials
+        for name, one in trial.benchmarks.items()
+    ]

@@ -1,0 +1,24 @@
+"""`tracker=none`: result files only; mlflow is not imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastloop.result import Result
+from fastloop.types import option
+
+
+@option
+class NoTracker:
+    """Results stay in their folders."""
+
+    def start(self, result: Result) -> str:  # noqa: ARG002
+        """No id."""
+        return ""
+
+    def finish(self, result: Result, folder: Path) -> None:
+        """Nothing: the files are there already."""
+
+    def link(self, sweep: str) -> str:  # noqa: ARG002
+        """No place."""
+        return ""
