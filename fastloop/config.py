@@ -56,7 +56,7 @@ def allow_flags_anywhere() -> None:
 
     hydra_utils.get_args_parser = get_args_parser
     # `import hydra.main` gives the function of that name, so the module is looked up here.
-    sys.modules["hydra.main"].get_args_parser = get_args_parser  # pyright: ignore[reportAttributeAccessIssue]
+    vars(sys.modules["hydra.main"])["get_args_parser"] = get_args_parser
 
 
 def register_experiments() -> None:
@@ -64,7 +64,9 @@ def register_experiments() -> None:
     store = ConfigStore.instance()
     for path in sorted(resource_folder("experiments").glob("*.yaml")):
         node = OmegaConf.to_container(OmegaConf.load(path))
-        store.store(group="experiment", name=path.stem, package="_global_", node=node, provider=str(path))
+        store.store(
+            group="experiment", name=path.stem, package="_global_", node=node, provider=str(path)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +108,8 @@ def compose_all() -> list[Composed]:
 
 
 def remove_unused(folder: Path) -> None:
-    """Remove an output folder, and the folders around it, where nothing was written but by Hydra."""
+    """Remove an output folder, and the folders around it, where nothing was written but by
+    Hydra."""
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
     (folder.parent / "multirun.yaml").unlink(missing_ok=True)
@@ -119,9 +122,8 @@ def _composed(cfg: DictConfig) -> Composed:
     hydra_config = HydraConfig.get()
     folder = Path(hydra_config.runtime.output_dir)
     alone = hydra_config.mode == RunMode.RUN
-    values = OmegaConf.to_container(cfg, resolve=True)
-    assert isinstance(values, dict)
-    job = _build_job({str(name): value for name, value in values.items()})
+    values: Any = OmegaConf.to_container(cfg, resolve=True)
+    job = _build_job(values)
     choices = {k: str(v) for k, v in hydra_config.runtime.choices.items() if "hydra/" not in k}
     return Composed(
         job=job,

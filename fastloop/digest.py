@@ -22,7 +22,8 @@ import torch
 from fastloop.types import Tree
 
 HELD_BATCHES = 8
-"""Batches held before they are hashed: a loader that reuses a buffer that is still held is caught."""
+"""Batches held before they are hashed: a loader that reuses a buffer that is still held is
+caught."""
 
 Leaves = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -46,14 +47,14 @@ def leaves_of(batch: Tree) -> Leaves:
 
 def nbytes_of(leaves: Leaves) -> int:
     """Bytes of a sample as the step receives it."""
-    return sum(
-        int(np.prod(shape)) * getattr(torch, dtype).itemsize for dtype, shape in leaves
-    )
+    return sum(int(np.prod(shape)) * getattr(torch, dtype).itemsize for dtype, shape in leaves)
 
 
 def sample_hashes(batch: Tree, uint8_scale: float | None) -> np.ndarray:
     """(batch, 16) uint8: the hash of each sample of a batch."""
-    rows = np.concatenate([_canonical(leaf, uint8_scale) for leaf in optree.tree_leaves(batch)], axis=1)
+    rows = np.concatenate(
+        [_canonical(leaf, uint8_scale) for leaf in optree.tree_leaves(batch)], axis=1
+    )
     hashes = b"".join([hashlib.blake2b(row, digest_size=16).digest() for row in rows])
     return np.frombuffer(hashes, np.uint8).reshape(len(rows), 16)
 
@@ -75,7 +76,8 @@ def digest(batches: Iterable[Tree], uint8_scale: float | None) -> Digest:
 
 
 def expected(hashes: np.ndarray, leaves: Leaves, kept: np.ndarray | None = None) -> Digest:
-    """The digest of those samples (all, or the kept indices) of a reference of shape (n, 16) uint8."""
+    """The digest of those samples (all, or the kept indices) of a reference of shape (n, 16)
+    uint8."""
     chosen = hashes if kept is None else hashes[kept]
     return Digest(len(chosen), _sum(chosen) % 2**128, leaves)
 

@@ -22,7 +22,9 @@ PACKAGES = ("fastloop", "torch", "torchvision", "tensordict", "numpy", "optree",
 
 def usable_cores() -> int:
     """Cores that this process may use: the affinity, cut by the cgroup's quota."""
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    affinity = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     quota = _cgroup_quota(Path("/sys/fs/cgroup/cpu.max"))
     return min(affinity, max(1, math.ceil(quota))) if quota else affinity
 
@@ -40,7 +42,9 @@ def resolve_device(name: str) -> torch.device:
     """The device of that name; raises Unsupported where this machine has none."""
     if name == "auto":
         # is_available first: a CUDA build names its accelerator also where there is none
-        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        found = (
+            torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        )
         return torch.device("cpu") if found is None else torch.device(found.type, 0)
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
@@ -93,7 +97,11 @@ def file_mappings() -> list[tuple[int, int]] | None:
         return None
     in_memory = ("/dev/shm/", "/dev/zero", "/memfd:", "/SYSV")
     rows = [line.split(maxsplit=5) for line in lines]
-    ranges = [row[0].split("-") for row in rows if len(row) == 6 and row[5].startswith("/") and not row[5].startswith(in_memory)]
+    ranges = [
+        row[0].split("-")
+        for row in rows
+        if len(row) == 6 and row[5].startswith("/") and not row[5].startswith(in_memory)
+    ]
     return [(int(start, 16), int(stop, 16)) for start, stop in ranges]
 
 
@@ -107,7 +115,15 @@ def code_version() -> str:
 @cache
 def git_commit() -> str:
     """The checkout's commit, with -dirty where files differ from it; `unknown` outside of one."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    command = [
+        "git",
+        "-C",
+        str(Path(__file__).parent),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=40",
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,10 +1,15 @@
-"""python -m fastloop.prepare dataset=… [loader=…]: fetch or make the data, write every store ahead."""
+"""python -m fastloop.prepare dataset=… [loader=…]: fetch or make the data, write every store
+ahead."""
 
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from fastloop.config import compose_all, remove_unused
+
+if TYPE_CHECKING:
+    from fastloop.types import Prepared
 
 
 def main() -> None:
@@ -27,12 +32,19 @@ def main() -> None:
             try:
                 prepared = one.launcher.call(prepare, dataset, store)
             except JobFailed as failure:
-                print(f"{one.choices['dataset']}, loader {one.choices['loader']}: {failure.reason}", file=sys.stderr)
+                print(
+                    f"{one.choices['dataset']}, loader {one.choices['loader']}: {failure.reason}",
+                    file=sys.stderr,
+                )
                 failed = 1
             else:
-                where = prepared.store_root or prepared.reference
-                print(f"{prepared.label}: {prepared.num_samples:,} samples, {prepared.disk_mib:.1f} MiB, written in {prepared.seconds:.1f} s: {where}")
+                print(_told(prepared))
     sys.exit(failed)
+
+
+def _told(prepared: Prepared) -> str:
+    size = f"{prepared.num_samples:,} samples, {prepared.disk_mib:.1f} MiB"
+    return f"{prepared.label}: {size}, written in {prepared.seconds:.1f} s: {prepared.folder}"
 
 
 if __name__ == "__main__":

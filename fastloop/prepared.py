@@ -31,7 +31,8 @@ REFERENCE_VERSION = 1
 CHUNK_BYTES = 16 << 20
 PROBED_SAMPLES = 64
 SLOW_SAMPLE_S = 20e-6
-"""Decoding slower than this is worth several processes: 3 us a sample loses with them, 49 us wins."""
+"""Decoding slower than this is worth several processes: 3 us a sample loses with them, 49 us
+wins."""
 SLOW_TOTAL_S = 2.0
 """Less decoding than this in all is not worth starting them."""
 
@@ -58,6 +59,7 @@ def prepare(dataset: Dataset, store: Store | None) -> Prepared:
         label=dataset.label,
         fingerprint=data,
         reference=reference,
+        folder=reference,
         num_samples=facts["num_samples"],
         sample=tuple((dtype, tuple(shape)) for dtype, shape in facts["leaves"]),
     )
@@ -66,20 +68,24 @@ def prepare(dataset: Dataset, store: Store | None) -> Prepared:
 
     kind = type(store).__module__.rpartition(".")[2]
     root = Path(store.root).absolute() / f"{name}.{kind}"
-    write = functools.partial(_write_store, store=store, chunks=chunks, num_samples=prepared.num_samples)
+    write = functools.partial(
+        _write_store, store=store, chunks=chunks, num_samples=prepared.num_samples
+    )
     facts = _whole(root, fingerprint(data, kind, store.version), write)
     return dataclasses.replace(
-        prepared, store_root=root, seconds=facts["seconds"], disk_mib=facts["disk_mib"]
+        prepared, folder=root, seconds=facts["seconds"], disk_mib=facts["disk_mib"]
     )
 
 
 def reference_hashes(prepared: Prepared) -> np.ndarray:
-    """(num_samples, 16) uint8: the hash of each sample, by the gate's own code, from the dataset."""
+    """(num_samples, 16) uint8: the hash of each sample, by the gate's own code, from the
+    dataset."""
     return np.load(prepared.reference / HASHES, allow_pickle=False)
 
 
 def _whole(folder: Path, wanted: str, write: Callable[[Path], Facts]) -> Facts:
-    """The facts in the folder's seal; the folder is written first unless it is whole and as wanted."""
+    """The facts in the folder's seal; the folder is written first unless it is whole and as
+    wanted."""
     with locked(folder):
         facts = _facts_if_whole(folder, wanted)
         if facts is None:
@@ -124,11 +130,14 @@ def _write_store(folder: Path, store: Store, chunks: Chunks, num_samples: int) -
 
 
 def _chunks(samples: Samples, description: str) -> Iterator[Tree]:
-    """All samples in order, collated, about 16 MiB to a chunk, with a progress bar on a terminal."""
+    """All samples in order, collated, about 16 MiB to a chunk, with a progress bar on a
+    terminal."""
     first = next(collated_chunks(samples, 1, 0))
     chunk = max(1, min(1024, CHUNK_BYTES // max(1, nbytes_of(leaves_of(first)))))
     workers = _decoding_processes(samples)
-    with tqdm(total=len(samples), desc=description, unit=" samples", leave=False, disable=None) as bar:
+    with tqdm(
+        total=len(samples), desc=description, unit=" samples", leave=False, disable=None
+    ) as bar:
         for batch in collated_chunks(samples, chunk, workers):
             yield batch
             bar.update(chunk)

@@ -13,7 +13,8 @@ from fastloop.types import Tree
 class Rows:
     """Samples whose leaves are rows: a tensor that shares the array's memory, or a numpy scalar.
 
-    In another process the arrays are opened again, never copied: a memory map pickled by numpy would
+    In another process the arrays are opened again, never copied: a memory map pickled by numpy
+    would
     travel as all of its bytes.
     """
 
@@ -48,4 +49,6 @@ def _row_getter(tree: Tree) -> tuple[Callable[[int], Tree], int]:
         (num_samples,) = {count for _, count in counted}
         row_list = [row for row, _ in counted]
         return (lambda index: build([row(index) for row in row_list])), num_samples
-    raise TypeError(f"rows of {type(tree).__name__} are not known; tuples, lists and dicts of arrays are")
+    raise TypeError(
+        f"rows of {type(tree).__name__} are not known; tuples, lists and dicts of arrays are"
+    )

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from fastloop.result import Result
 
 COLOURS = (
-    "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22",
-    "#17becf", "#aec7e8", "#ffbb78", "#98df8a", "#ff9896", "#c5b0d5", "#c49c94", "#f7b6d2", "#dbdb8d",
+    "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f",
+    "#bcbd22",
+    "#17becf", "#aec7e8", "#ffbb78", "#98df8a", "#ff9896", "#c5b0d5", "#c49c94", "#f7b6d2",
+    "#dbdb8d",
 )  # fmt: skip
 """matplotlib's tab20 in another order: neighbours in the list of loaders differ most."""
 
@@ -73,7 +75,8 @@ def _entry(one: Composed, name: str) -> Entry:
 
 
 def _params(one: Composed) -> dict[str, Any]:
-    """Every leaf of the resolved config, dotted, and the group choices by the name of their group."""
+    """Every leaf of the resolved config, dotted, and the group choices by the name of their
+    group."""
     choices = {group.rpartition("/")[2]: choice for group, choice in one.choices.items()}
     return flat(one.config) | choices | {"world_size": 1}
 
@@ -105,7 +108,11 @@ def _names(composed: Sequence[Composed]) -> list[str]:
     everywhere = set.intersection(*(set(one.overrides) for one in composed))
     names = []
     for one in composed:
-        own = [o for o in one.overrides if o not in everywhere and not o.startswith(("loader=", "dataset="))]
+        own = [
+            o
+            for o in one.overrides
+            if o not in everywhere and not o.startswith(("loader=", "dataset="))
+        ]
         names.append(" ".join([one.choices["loader"], one.choices["dataset"], *own]))
     return names
 

@@ -12,7 +12,8 @@ median = statistics.median
 
 
 def std(values: Sequence[float]) -> float | None:
-    """Standard deviation with ddof 1 (ddof 0 understates by 2.6 % at n=20); None below two values."""
+    """Standard deviation with ddof 1 (ddof 0 understates by 2.6 % at n=20); None below two
+    values."""
     return statistics.stdev(values) if len(values) > 1 else None
 
 
@@ -24,7 +25,8 @@ def percentile(values: Sequence[float], percent: float) -> float:
 def ratio_interval(
     new: Sequence[float], base: Sequence[float], resamples: int = 10_000, seed: int = 0
 ) -> tuple[float, float, float]:
-    """Median of the paired ratios new/base and its 95 % interval (percentile bootstrap over pairs)."""
+    """Median of the paired ratios new/base and its 95 % interval (percentile bootstrap over
+    pairs)."""
     ratios = np.asarray(new, float) / np.asarray(base, float)
     rng = np.random.default_rng(seed)
     picks = rng.integers(len(ratios), size=(resamples, len(ratios)))

@@ -17,7 +17,9 @@ def format_tables(results: Sequence[Result]) -> str:
 
 
 def _table(results: list[Result]) -> str:
-    names = list(dict.fromkeys(b for result in results for t in result.trials for b in t.benchmarks))
+    names = list(
+        dict.fromkeys(b for result in results for t in result.trials for b in t.benchmarks)
+    )
     ranks = {name: _ranks(results, name) for name in names}
     ended = [result for result in results if result.status == "FINISHED"]
     ended.sort(key=lambda result: ranks[names[0]][result.name])
@@ -31,7 +33,9 @@ def _table(results: list[Result]) -> str:
 def _title(result: Result) -> str:
     settings = {name: result.params.get(name) for name in ("batch_size", "epochs", "trials")}
     shown = ", ".join(f"{name} {value}" for name, value in settings.items())
-    return f"{result.dataset}: {result.num_samples:,} samples, {shown}, device {result.tags['device']}"
+    return (
+        f"{result.dataset}: {result.num_samples:,} samples, {shown}, device {result.tags['device']}"
+    )
 
 
 def _heading(names: list[str]) -> str:
@@ -46,7 +50,8 @@ def _row(result: Result, names: list[str], ranks: dict[str, dict[str, int]]) -> 
         deviation = stats.std(seconds)
         spread = f" ({deviation:.3f})" if deviation is not None else ""
         share = 100 * metrics(result)[f"{name}/limit_fraction"]
-        cells.append(f"{f'{stats.mean(seconds):.3f}{spread}':>16} {ranks[name][result.name]:>4} {share:>4.1f} %")
+        shown = f"{stats.mean(seconds):.3f}{spread}"
+        cells.append(f"{shown:>16} {ranks[name][result.name]:>4} {share:>4.1f} %")
     return f"{_label(result):{NAME_WIDTH}}" + " ".join(cells)
 
 

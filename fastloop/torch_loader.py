@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader, Sampler
 
 from fastloop.types import Epochs, Order, Plan, Samples, Tree
@@ -16,7 +15,8 @@ from fastloop.types import Epochs, Order, Plan, Samples, Tree
 
 @dataclass
 class EpochSampler(Sampler[int]):
-    """Python ints in the plan's order, as torch's RandomSampler yields them; `epoch` picks which."""
+    """Python ints in the plan's order, as torch's RandomSampler yields them; `epoch` picks
+    which."""
 
     order: Order
     num_samples: int
@@ -99,4 +99,3 @@ def collated_chunks(samples: Samples, chunk: int, num_workers: int) -> Iterator[
         multiprocessing_context=context if num_workers else None,
     )
     yield from loader
-

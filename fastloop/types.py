@@ -1,7 +1,8 @@
 """What flows through fastloop, and the shapes that options satisfy. No behaviour.
 
 An option satisfies a Protocol by its shape: there is no base class and no registry.
-Hydra's `_target_` is the registry, `conf/<group>/<option>.yaml` mirrors `fastloop/<group>s/<option>.py`.
+Hydra's `_target_` is the registry, `conf/<group>/<option>.yaml` mirrors
+`fastloop/<group>s/<option>.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,16 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, dataclass_transform, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    TypeVar,
+    dataclass_transform,
+    runtime_checkable,
+)
 
 import pydantic.dataclasses
 import torch
@@ -19,7 +29,8 @@ if TYPE_CHECKING:
     from fastloop.result import Result
 
 Tree = Any
-"""A sample or a batch: any nesting of tuples, lists and dicts of tensors. A batch has the batch dimension first."""
+"""A sample or a batch: any nesting of tuples, lists and dicts of tensors. A batch has the batch
+dimension first."""
 
 Epochs = Callable[[int], Iterable[Tree]]
 """Number of an epoch -> its batches. Nothing for epoch k starts before the call."""
@@ -31,7 +42,8 @@ T = TypeVar("T")
 def option(cls: type[T]) -> type[T]:
     """A frozen, keyword-only pydantic dataclass: strict types, ranges, no unknown field."""
     config = pydantic.ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
-    return pydantic.dataclasses.dataclass(cls, frozen=True, kw_only=True, config=config)
+    made: Any = pydantic.dataclasses.dataclass(cls, frozen=True, kw_only=True, config=config)
+    return made
 
 
 class Unsupported(Exception):  # noqa: N818 - it is a verdict on a job, shown as a row
@@ -64,10 +76,11 @@ class Prepared:
     fingerprint: str
     reference: Path
     """Folder of the same-data reference, see digest.py."""
+    folder: Path
+    """Where the store is; where the loader reads the dataset itself, the same as `reference`."""
     num_samples: int
     sample: tuple[tuple[str, tuple[int, ...]], ...]
     """dtype and shape of each leaf of a collated sample, the batch dimension left out."""
-    store_root: Path | None = None
     seconds: float = 0.0
     """Seconds that writing the store took, also when it is reused; 0 without a store."""
     disk_mib: float = 0.0
@@ -191,7 +204,9 @@ class Benchmark(Protocol):
     limit: Literal["gather", "replay"]
     """The yardstick: gathering the same rows in memory, or the same steps on resident batches."""
 
-    def start(self, place: Callable[[Tree], Tree], setup: Setup) -> tuple[Callable[[Tree], Any], list]:
+    def start(
+        self, place: Callable[[Tree], Tree], setup: Setup
+    ) -> tuple[Callable[[Tree], Any], list]:
         """What to call with each host batch, and the list that the losses of its steps go to."""
         ...
 

@@ -74,7 +74,8 @@ def replayed(batches: list[Tree], consume: Consumer, steps: int, device: torch.d
 
 
 def instrumented(epochs: Epochs, consume: Consumer, spans: Spans, device: torch.device) -> Window:
-    """Epoch 0 with a span "wait" for each batch; whoever made the consumer may add spans of its own."""
+    """Epoch 0 with a span "wait" for each batch; whoever made the consumer may add spans of its
+    own."""
     synchronize(device)
     start_ns = now_ns()
     for batch in spans.each("wait", epochs(0)):

@@ -1,7 +1,9 @@
 """The machine's own limit: how fast could rows of this size be gathered at all, here and now?
 
-The best of index_select(out=) and np.take(out=, mode="clip"), each into a buffer of a batch and into
-one that stays in cache, random rows, one thread a usable core. On one machine these range from 77 to
+The best of index_select(out=) and np.take(out=, mode="clip"), each into a buffer of a batch and
+into
+one that stays in cache, random rows, one thread a usable core. On one machine these range from 77
+to
 182 thousand rows of 150 KB a second, so that a single variant would not be a limit.
 """
 
@@ -23,6 +25,7 @@ from fastloop.spans import bandwidth, now_ns, seconds_between
 MAX_SOURCE_BYTES = 256 << 20
 CACHED_BUFFER_BYTES = 512 << 10
 BUDGET_NS = 1_000_000_000
+
 
 @dataclass(frozen=True)
 class Gatherer:
@@ -49,14 +52,19 @@ class Gatherer:
 def limit_rows_per_s(
     num_rows: int, row_nbytes: int, batch_size: int, device: torch.device, reads: bool
 ) -> float:
-    """Rows a second that this machine can gather; on CUDA no more than it can copy from pinned memory.
+    """Rows a second that this machine can gather; on CUDA no more than it can copy from pinned
+    memory.
 
     `reads`: as the step does where its batches come unread. At most about 1 s and 256 MiB.
     """
     num_rows = max(1, min(num_rows, MAX_SOURCE_BYTES // row_nbytes))
     source = np.ones((num_rows, row_nbytes), np.uint8)
-    sizes = {min(rows, num_rows) for rows in (batch_size, max(1, CACHED_BUFFER_BYTES // row_nbytes))}
-    variants = [partial(make, source, rows) for rows in sorted(sizes) for make in (_index_select, _np_take)]
+    sizes = {
+        min(rows, num_rows) for rows in (batch_size, max(1, CACHED_BUFFER_BYTES // row_nbytes))
+    }
+    variants = [
+        partial(make, source, rows) for rows in sorted(sizes) for make in (_index_select, _np_take)
+    ]
     with _one_torch_thread():
         best = max(_rate(variant, BUDGET_NS // len(variants), reads) for variant in variants)
     if device.type == "cuda":
@@ -70,7 +78,10 @@ def _indices(source: np.ndarray, buffer_rows: int, seed: int) -> np.ndarray:
 
 
 def _index_select(source: np.ndarray, buffer_rows: int, seed: int) -> Gatherer:
-    rows, out = torch.from_numpy(source), torch.zeros((buffer_rows, source.shape[1]), dtype=torch.uint8)
+    rows, out = (
+        torch.from_numpy(source),
+        torch.zeros((buffer_rows, source.shape[1]), dtype=torch.uint8),
+    )
     picks = list(torch.from_numpy(_indices(source, buffer_rows, seed)))
     return Gatherer(lambda index: torch.index_select(rows, 0, index, out=out), picks, out.numpy())
 

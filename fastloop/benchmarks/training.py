@@ -16,7 +16,9 @@ class Training:
 
     limit: ClassVar[Literal["gather", "replay"]] = "replay"
 
-    def start(self, place: Callable[[Tree], Tree], setup: Setup) -> tuple[Callable[[Tree], Any], list]:
+    def start(
+        self, place: Callable[[Tree], Tree], setup: Setup
+    ) -> tuple[Callable[[Tree], Any], list]:
         """A step on a fresh model from the seed; each step's loss stays on the device, unread.
 
         Raises Unsupported where the samples are not (float input, integer label) pairs.
@@ -41,6 +43,8 @@ def _model(setup: Setup) -> torch.nn.Module:
     leaves = setup.sample
     if len(leaves) != 2 or setup.num_classes is None or leaves[0][0] != "float32" or leaves[1][1]:
         shown = ", ".join(f"{dtype}{list(shape)}" for dtype, shape in leaves)
-        raise Unsupported(f"benchmark=training needs (float32 input, class label) samples, got ({shown})")
+        raise Unsupported(
+            f"benchmark=training needs (float32 input, class label) samples, got ({shown})"
+        )
     torch.manual_seed(setup.seed)
     return setup.model.build(leaves[0][1], setup.num_classes).to(setup.device)

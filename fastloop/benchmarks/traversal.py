@@ -28,7 +28,9 @@ class Traversal:
 
     limit: ClassVar[Literal["gather", "replay"]] = "gather"
 
-    def start(self, place: Callable[[Tree], Tree], setup: Setup) -> tuple[Callable[[Tree], Any], list]:
+    def start(
+        self, place: Callable[[Tree], Tree], setup: Setup
+    ) -> tuple[Callable[[Tree], Any], list]:
         """The placement itself, with nothing around it unless bytes may be unread; no losses."""
         if setup.unread:
             return (lambda batch: read(place(batch))), []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import sklearn
@@ -43,5 +43,5 @@ class Digits:
 
     def open(self) -> DigitSamples:
         """All digits in memory as uint8 (0.1 MiB)."""
-        bunch = load_digits()
+        bunch: Any = load_digits()
         return DigitSamples(bunch.images.astype(np.uint8), bunch.target.tolist())

@@ -83,7 +83,9 @@ class FashionMnist:
         except RuntimeError as error:
             raise BadData(self._explain(error)) from error
         except ValueError as error:
-            raise BadData(f"{self._files()[0]} or {self._files()[1]}: not IDX data: {error}") from error
+            raise BadData(
+                f"{self._files()[0]} or {self._files()[1]}: not IDX data: {error}"
+            ) from error
         if len(samples.data) != len(samples.targets):
             counts = f"{len(samples.data)} images, {len(samples.targets)} labels"
             raise BadData(f"{self.folder}: {counts} ({FILES[self.train]})")

@@ -33,7 +33,8 @@ class ArraySamples:
 
 @option
 class MyDataset:
-    """`count` float32 arrays from torch.rand and integer targets 0-9, saved by np.savez_compressed."""
+    """`count` float32 arrays from torch.rand and integer targets 0-9, saved by
+    np.savez_compressed."""
 
     label: ClassVar[str] = "mydataset"
     num_classes: ClassVar[int] = 10

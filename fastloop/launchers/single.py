@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal
@@ -20,8 +19,16 @@ from fastloop.environment import pss_mib
 from fastloop.types import BadData, Invalid, JobFailed, Unsupported, option
 
 SAMPLE_S = 0.05
-PRELOADED = ("fastloop.job", "fastloop.datasets.", "fastloop.stores.", "fastloop.loaders.")
-"""What the forkserver imports beforehand, as far as this process has: options and their libraries."""
+PRELOADED = (
+    "fastloop.config",
+    "fastloop.job",
+    "fastloop.datasets.",
+    "fastloop.stores.",
+    "fastloop.loaders.",
+)
+"""What the forkserver imports beforehand, as far as this process has: options with their
+libraries, and
+what `__main__` imports, because every child runs the main module once more."""
 PREFIXES = {
     Unsupported: "unsupported",
     Invalid: "invalid",
@@ -33,7 +40,8 @@ PREFIXES = {
 
 @option
 class Single:
-    """`forkserver`: forked from a server that has torch and fastloop imported; `spawn`: a new Python;
+    """`forkserver`: forked from a server that has torch and fastloop imported; `spawn`: a new
+    Python;
     `inline`: this process, for debugging."""
 
     isolation: Literal["forkserver", "spawn", "inline"]
@@ -44,7 +52,8 @@ class Single:
         return self._call(None, function, *args)[0]
 
     def call_observed(self, function: Callable[..., Any], *args: Any) -> tuple[Any, float | None]:
-        """The same, and the peak PSS in MiB of that process and its children, looked at 20 times a s."""
+        """The same, and the peak PSS in MiB of that process and its children, looked at 20 times a
+        s."""
         return self._call(SAMPLE_S, function, *args)
 
     def _call(
@@ -53,7 +62,7 @@ class Single:
         if self.isolation == "inline":
             return _unpacked(_done(function, args)), None
         context = _context(self.isolation)
-        receiver, sender = context.Pipe(duplex=False)
+        receiver, sender = Pipe(duplex=False)
         process = context.Process(target=_child, args=(sender, function, args), daemon=False)  # pyright: ignore[reportAttributeAccessIssue]
         process.start()
         sender.close()
@@ -69,15 +78,15 @@ def _context(isolation: str) -> BaseContext:
     context = multiprocessing.get_context(isolation)
     if isolation == "forkserver":
         ours = [name for name in sys.modules if name.startswith(PRELOADED)]
-        context.set_forkserver_preload(["torch", "tensordict", *ours, "fastloop.launchers.lifeline"])
+        context.set_forkserver_preload(["torch", "tensordict", *ours, "fastloop.lifeline"])
     return context
 
 
 def _child(sender: Connection, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """Do the work and send what came of it; the terminal's Ctrl-C is the parent's to handle."""
-    from fastloop.launchers import lifeline
+    from fastloop import lifeline
 
-    lifeline.tie(os.getppid())
+    lifeline.tie()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sender.send(_done(function, args))
@@ -110,7 +119,8 @@ def _unpacked(done: tuple[bool, Any]) -> Any:
 def _wait(
     receiver: Connection, process: BaseProcess, timeout_s: float, sample_s: float | None
 ) -> float | None:
-    """Block until something came, the process ended or the time is over; the peak PSS on the way."""
+    """Block until something came, the process ended or the time is over; the peak PSS on the
+    way."""
     if sample_s is None:
         if not wait([receiver, process.sentinel], timeout_s):
             raise JobFailed(f"timeout: no result after {timeout_s:g} s")
@@ -134,7 +144,8 @@ def _received(receiver: Connection, process: BaseProcess) -> tuple[bool, Any]:
 
 
 def _end(process: BaseProcess) -> None:
-    """No process outlives its call: one that has sent its result ends by itself, any other is ended."""
+    """No process outlives its call: one that has sent its result ends by itself, any other is
+    ended."""
     process.join(timeout=5)
     if process.is_alive():
         process.kill()

@@ -20,5 +20,5 @@ class NpMemmap:
     @contextmanager
     def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
         """Epochs of batches copied out of the maps; every worker maps the files itself."""
-        with torch_epochs(Rows(partial(self.store.open, prepared.store_root)), plan) as epochs:
+        with torch_epochs(Rows(partial(self.store.open, prepared.folder)), plan) as epochs:
             yield epochs

@@ -18,14 +18,15 @@ from fastloop.types import Epochs, Plan, Prepared, Store, option
 
 @option
 class Preload:
-    """Every sample lies decoded in memory by itself; one `__getitem__` a sample, default collate."""
+    """Every sample lies decoded in memory by itself; one `__getitem__` a sample, default
+    collate."""
 
     store: Store
 
     @contextmanager
     def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
         """Epochs of batches from the list, which is filled from the store first."""
-        rows = Rows(partial(self.store.open, prepared.store_root))
+        rows = Rows(partial(self.store.open, prepared.folder))
         samples = [optree.tree_map(_own, rows[index]) for index in range(len(rows))]
         with torch_epochs(samples, plan) as epochs:
             yield epochs

@@ -18,6 +18,6 @@ class TensorClass:
     @contextmanager
     def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
         """Epochs of batches from rows that are read into memory first."""
-        rows = self.store.open(prepared.store_root).clone()
+        rows = self.store.open(prepared.folder).clone()
         with torch_epochs(IndexedOnce(rows), plan, collate_fn=pair_of) as epochs:
             yield epochs

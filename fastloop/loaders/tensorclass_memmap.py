@@ -18,6 +18,6 @@ class TensorClassMemmap:
     @contextmanager
     def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
         """Epochs of batches gathered from the maps; a map travels to a worker by its file name."""
-        rows = self.store.open(prepared.store_root)
+        rows = self.store.open(prepared.folder)
         with torch_epochs(IndexedOnce(rows), plan, collate_fn=pair_of) as epochs:
             yield epochs

@@ -9,7 +9,8 @@ from fastloop.types import option
 
 @option
 class Random:
-    """A uniform permutation by torch.randperm, from seed + epoch as torch's DistributedSampler does."""
+    """A uniform permutation by torch.randperm, from seed + epoch as torch's DistributedSampler
+    does."""
 
     def indices(self, num_samples: int, seed: int, epoch: int) -> torch.Tensor:
         """int64 permutation of [0, num_samples)."""

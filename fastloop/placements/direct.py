@@ -14,7 +14,10 @@ class Direct:
     non_blocking: bool
 
     def __call__(self, batch: Tree, device: torch.device) -> Tree:
-        """The fields of a tuple or list of tensors on the device. Raises TypeError for another tree."""
+        """The fields of a tuple or list of tensors on the device. Raises TypeError for another
+        tree."""
         if not isinstance(batch, (tuple, list)):
-            raise TypeError(f"placement=direct moves a tuple of tensors, got {type(batch).__name__}")
+            raise TypeError(
+                f"placement=direct moves a tuple of tensors, got {type(batch).__name__}"
+            )
         return tuple([field.to(device, non_blocking=self.non_blocking) for field in batch])

@@ -17,7 +17,8 @@ STRUCTURE = "structure.json"
 
 @option
 class Npy:
-    """`0.npy`, `1.npy`, … with the batch dimension first, and the tree that they are the leaves of."""
+    """`0.npy`, `1.npy`, … with the batch dimension first, and the tree that they are the leaves
+    of."""
 
     version: ClassVar[int] = 1
     root: str
@@ -39,7 +40,8 @@ class Npy:
                     file.write(np.ascontiguousarray(array).data)
 
     def open(self, folder: Path) -> Tree:
-        """The tree of memory-mapped arrays. Copy-on-write: torch wants writable memory, files stay."""
+        """The tree of memory-mapped arrays. Copy-on-write: torch wants writable memory, files
+        stay."""
         structure = pytree.treespec_loads((folder / STRUCTURE).read_text())
         paths = [folder / f"{number}.npy" for number in range(structure.num_leaves)]
         arrays = [np.load(path, mmap_mode="c", allow_pickle=False) for path in paths]
@@ -51,4 +53,3 @@ def _write_header(file: BinaryIO, array: np.ndarray, num_samples: int) -> None:
     descr = np.lib.format.dtype_to_descr(array.dtype)
     header = {"descr": descr, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
-

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ class Pair:
 
     data: torch.Tensor
     targets: torch.Tensor
+
+
+_Pair: Any = Pair  # what tensorclass adds to a class is hidden from type checkers
 
 
 @option
@@ -38,8 +41,10 @@ class TensorDictStore:
         """
         chunks = iter(chunks)
         first = _pair(next(chunks))
-        rows = {name: value[:1].expand(num_samples, *value.shape[1:]) for name, value in first.items()}
-        laid_out = Pair(**rows, batch_size=[num_samples]).memmap_like(folder)
+        rows = {
+            name: value[:1].expand(num_samples, *value.shape[1:]) for name, value in first.items()
+        }
+        laid_out = _Pair(**rows, batch_size=[num_samples]).memmap_like(folder)
         with ExitStack() as stack:
             paths = {name: Path(getattr(laid_out, name).filename) for name in first}
             files = {name: stack.enter_context(path.open("r+b")) for name, path in paths.items()}
@@ -47,12 +52,14 @@ class TensorDictStore:
                 for name, value in pair.items():
                     files[name].write(np.ascontiguousarray(value.numpy()).data)
 
-    def open(self, folder: Path) -> Pair:
+    def open(self, folder: Path) -> Any:
         """The rows, mapped into memory."""
-        return Pair.load_memmap(folder)
+        return _Pair.load_memmap(folder)
 
 
 def _pair(chunk: Tree) -> dict[str, torch.Tensor]:
     if not (isinstance(chunk, (tuple, list)) and len(chunk) == 2):
-        raise Unsupported("store=tensordict holds (input, label) samples; other trees do not fit its tensorclass")
+        raise Unsupported(
+            "store=tensordict holds (input, label) samples; other trees do not fit its tensorclass"
+        )
     return {"data": chunk[0], "targets": chunk[1]}

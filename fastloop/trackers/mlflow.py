@@ -23,7 +23,7 @@ from fastloop.types import option
 
 EXPERIMENT = "fastloop"
 LOCAL_UI = "http://127.0.0.1:5000"
-NOTE = "fastloop: loaders compared. samples_per_s and limit_fraction: higher is better; seconds: lower."
+NOTE = "Loaders compared. samples_per_s, limit_fraction: higher is better; seconds: lower."
 MAX_BATCH = 100
 """MLflow takes at most 100 params or tags, and 1,000 metrics, in one call."""
 
@@ -72,7 +72,8 @@ class MlflowTracker:
         self._client.set_terminated(result.run_id, status=result.status)
 
     def link(self, sweep: str) -> str:
-        """The sweep's charts: only this address shows them at once, the start page shows no runs."""
+        """The sweep's charts: only this address shows them at once, the start page shows no
+        runs."""
         server = _uri() if _uri().startswith("http") else LOCAL_UI
         only = quote(f"tags.sweep = '{sweep}'")
         query = f"searchFilter={only}&compareRunsMode=CHART&workflowType=machine_learning"

@@ -8,19 +8,25 @@ children running at full speed. Linux only: other systems have no PR_SET_PDEATHS
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
+IMPORTED_BY = os.getpid()
+PRELOADED = frozenset(sys.modules)
+"""What was imported before: multiprocessing skips silently over a preload that it can't import."""
 
 
-def tie(parent_pid: int) -> None:
-    """Ask the kernel for SIGKILL at the parent's death; end here if it has died meanwhile."""
+def tie() -> None:
+    """Ask the kernel for SIGKILL at the parent's death; end here if the command has died
+    meanwhile."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent_pid:
+        command = multiprocessing.parent_process()
+        if command is not None and not command.is_alive():
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-tie(os.getppid())
+tie()

@@ -1,0 +1,151 @@
+"""Fresh processes: started quickly, ended always, their failures told."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+import torch
+
+from fastloop.launchers.single import Single
+from fastloop.types import Invalid, JobFailed, Unsupported
+
+FORKSERVER = Single(isolation="forkserver", timeout_s=60)
+EVERY_WAY = [Single(isolation=how, timeout_s=60) for how in ("forkserver", "spawn", "inline")]
+
+
+def identity(*args):
+    return os.getpid(), args
+
+
+def where_modules_were_imported():
+    from fastloop import lifeline
+
+    return os.getpid(), lifeline.IMPORTED_BY, lifeline.PRELOADED
+
+
+def fail(error):
+    raise error
+
+
+def die(sign):
+    os.kill(os.getpid(), sign)
+
+
+def leave(status):
+    sys.exit(status)
+
+
+def hang():
+    time.sleep(600)
+
+
+def is_daemon():
+    return multiprocessing.current_process().daemon
+
+
+def fill(mib):
+    held = torch.ones(mib << 18)
+    time.sleep(0.5)
+    return float(held[0])
+
+
+@pytest.mark.parametrize("launcher", EVERY_WAY, ids=lambda one: one.isolation)
+def test_work_is_done_and_comes_back(launcher):
+    pid, args = launcher.call(identity, 1, "two")
+    assert args == (1, "two")
+    assert (pid == os.getpid()) == (launcher.isolation == "inline")
+
+
+def test_each_call_has_a_process_of_its_own_that_may_have_children():
+    assert FORKSERVER.call(identity)[0] != FORKSERVER.call(identity)[0]
+    assert FORKSERVER.call(is_daemon) is False
+
+
+def test_the_forkserver_has_imported_torch_tensordict_and_fastloop_before():
+    pid, imported_by, preloaded = FORKSERVER.call(where_modules_were_imported)
+    assert imported_by != pid
+    assert {"torch", "tensordict", "fastloop.lifeline"} <= preloaded
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Unsupported("no such device"), "unsupported: no such device"),
+        (Invalid("a sample is missing"), "invalid: a sample is missing"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "out of memory: CUDA out of memory"),
+        (MemoryError(), "out of memory: "),
+        (ValueError("first line\nsecond"), "ValueError: first line"),
+    ],
+)
+@pytest.mark.parametrize("launcher", EVERY_WAY, ids=lambda one: one.isolation)
+def test_a_failure_has_its_reason_and_its_traceback(launcher, error, reason):
+    with pytest.raises(JobFailed) as caught:
+        launcher.call(fail, error)
+    assert caught.value.reason == reason
+    assert "in fail" in caught.value.details
+
+
+@pytest.mark.parametrize(
+    ("function", "argument", "reason"),
+    [
+        (die, signal.SIGKILL, "killed by SIGKILL"),
+        (die, signal.SIGTERM, "killed by SIGTERM"),
+        (leave, 7, "exit status 7"),
+    ],
+)
+def test_a_process_that_ends_without_a_result_is_told(function, argument, reason):
+    with pytest.raises(JobFailed, match=reason):
+        FORKSERVER.call(function, argument)
+
+
+def test_a_hang_ends_after_the_timeout():
+    with pytest.raises(JobFailed, match=r"^timeout: no result after 0.5 s"):
+        Single(isolation="forkserver", timeout_s=0.5).call(hang)
+    with pytest.raises(JobFailed, match=r"^timeout"):
+        Single(isolation="forkserver", timeout_s=0.5).call_observed(hang)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the PSS")
+def test_the_peak_memory_is_seen_from_outside():
+    _, little = FORKSERVER.call_observed(fill, 1)
+    _, much = FORKSERVER.call_observed(fill, 200)
+    assert 150 < much - little < 250
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has PR_SET_PDEATHSIG")
+@pytest.mark.parametrize("isolation", ["forkserver", "spawn"])
+def test_a_killed_command_takes_its_processes_with_it(isolation, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\n"
+        f"sys.path.insert(0, {os.path.dirname(__file__)!r})\n"
+        "from test_launcher import hang, Single\n"
+        "if __name__ == '__main__':\n"
+        f"    Single(isolation={isolation!r}, timeout_s=600).call(hang)\n"
+    )
+    command = psutil.Popen([sys.executable, str(program)], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+
+    def hanging():
+        found = [
+            one
+            for one in command.children(recursive=True)
+            if "resource_tracker" not in str(one.cmdline())
+        ]
+        return found if len(found) >= {"forkserver": 2, "spawn": 1}[isolation] else []
+
+    while not hanging():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    time.sleep(1)
+    processes = command.children(recursive=True)
+    command.kill()
+    command.wait()
+    assert psutil.wait_procs(processes, timeout=30)[1] == []

@@ -1,0 +1,133 @@
+"""The window, the spans and the figures, with an injected clock and known answers."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from fastloop import spans, stats, window
+from fastloop.result import Measured, Result, Trial, metrics
+from fastloop.spans import Spans
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still until it is told to go on; it counts how often it is read."""
+
+    class Clock:
+        now, reads = 0, 0
+
+        def __call__(self) -> int:
+            self.reads += 1
+            return self.now
+
+    made = Clock()
+    monkeypatch.setattr(window, "now_ns", made)
+    monkeypatch.setattr(spans, "now_ns", made)
+    return made
+
+
+def test_the_window_reads_the_clock_twice_around_whole_epochs(clock):
+    seen = []
+
+    def epochs(epoch):
+        clock.now += 100  # starting an epoch costs time inside the window
+        for number in range(3):
+            clock.now += 10
+            yield (epoch, number)
+
+    clock.now = 5
+    measured = window.timed(epochs, seen.append, 2, CPU)
+    assert seen == list(itertools.product(range(2), range(3)))
+    assert (measured.start_ns, measured.stop_ns) == (5, 5 + 2 * 100 + 6 * 10)
+    assert clock.reads == 2
+
+
+def test_each_wait_is_a_span_and_what_the_loop_does_is_not(clock):
+    def batches():
+        for wait_ns in (100, 20, 30):
+            clock.now += wait_ns
+            yield wait_ns
+
+    found = Spans()
+    for _ in found.each("wait", batches()):
+        clock.now += 1000
+    assert [round(seconds * 1e9) for seconds in found.seconds("wait")] == [100, 20, 30]
+
+
+def test_the_instrumented_epoch_drains_and_keeps_the_consumers_own_spans(clock):
+    found = Spans()
+
+    def place(batch):
+        clock.now += 7
+        return batch
+
+    taken = window.instrumented(
+        lambda epoch: iter([epoch] * 4), found.timed("place", place), found, CPU
+    )
+    assert taken.stop_ns - taken.start_ns == 28
+    assert [round(seconds * 1e9) for seconds in found.seconds("place")] == [7] * 4
+    assert len(found.seconds("wait")) == 4
+
+
+def test_figures_of_known_values():
+    assert stats.std([1.0]) is None
+    assert stats.std([2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]) == pytest.approx((32 / 7) ** 0.5)
+    assert stats.percentile([1, 2, 3, 4, 5], 95) == pytest.approx(4.8)
+
+
+def test_a_paired_ratio_sees_through_a_drift_that_hits_both():
+    base = [1 + drift / 10 for drift in range(30)]
+    ratio, low, high = stats.ratio_interval([1.1 * value for value in base], base)
+    assert (ratio, low, high) == (pytest.approx(1.1), pytest.approx(1.1), pytest.approx(1.1))
+
+
+def result_of(seconds: list[float], samples: int, limit: float) -> Result:
+    trials = [
+        Trial(
+            number=number,
+            seed=0,
+            torch_threads=1,
+            multiprocessing_context=None,
+            load_average=None,
+            benchmarks={
+                "traversal": Measured(
+                    start_ns=0,
+                    stop_ns=int(one * 1e9),
+                    epochs=5,
+                    samples=samples,
+                    limit_samples_per_s=limit,
+                )
+            },
+        )
+        for number, one in enumerate(seconds)
+    ]
+    return Result(
+        name="a b", loader="a", dataset="b", params={}, tags={}, trials=trials, sample_nbytes=8
+    )
+
+
+def test_throughput_is_samples_of_a_trial_over_its_seconds_and_the_median_over_trials():
+    figures = metrics(result_of([1.0, 2.0, 4.0], samples=1000, limit=2000.0))
+    assert figures["traversal/samples_per_s"] == 500
+    assert figures["traversal/bytes_per_s"] == 4000
+    assert figures["traversal/limit_fraction"] == 0.25
+    assert figures["traversal/seconds_mean"] == pytest.approx(7 / 3)
+    assert figures["traversal/seconds_median"] == 2
+
+
+def test_one_trial_has_no_deviation():
+    assert "traversal/seconds_std" not in metrics(result_of([1.0], samples=1, limit=1.0))
+
+
+def test_a_batch_in_a_mapped_file_may_be_unread_and_one_in_memory_is_not(tmp_path):
+    path = tmp_path / "rows"
+    path.write_bytes(bytes(1 << 16))
+    mapped = torch.from_file(str(path), size=1 << 16, dtype=torch.uint8)
+    assert window.may_be_unread((mapped[:64], torch.zeros(3)))
+    assert not window.may_be_unread((mapped[:64].clone(), torch.zeros(3)))
+    assert not window.may_be_unread((torch.zeros(1 << 20).share_memory_(),))
