@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import platform
@@ -77,16 +78,15 @@ def load_average() -> float | None:
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
-def pss_mib(pid: int) -> float | None:
-    """Proportional set size of a process and all its children; None where the system has none."""
+def pss_mib(pid: int) -> float:
+    """Proportional set size of a process and all its children; 0 where the system tells none."""
     total = 0
-    try:
-        parent = psutil.Process(pid)
-        for process in [parent, *parent.children(recursive=True)]:
-            total += getattr(process.memory_full_info(), "pss", 0)
-    except psutil.Error:  # it ended while it was looked at
-        return None
-    return total / 2**20 or None
+    with contextlib.suppress(psutil.Error):  # what ends while it is looked at weighs nothing
+        process = psutil.Process(pid)
+        for one in [process, *process.children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):
+                total += getattr(one.memory_full_info(), "pss", 0)
+    return total / 2**20
 
 
 def file_mappings() -> list[tuple[int, int]] | None:

@@ -8,9 +8,10 @@ never read as if good.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from fastloop.types import Dataset, Prepared, Samples, Store, Tree
 SEAL = "sealed.json"
 HASHES = "hashes.npy"
 REFERENCE_VERSION = 1
-CHUNK_BYTES = 16 << 20
+CHUNK_BYTES = 2 << 20
 PROBED_SAMPLES = 64
 SLOW_SAMPLE_S = 20e-6
 """Decoding slower than this is worth several processes: 3 us a sample loses with them, 49 us
@@ -37,8 +38,33 @@ SLOW_TOTAL_S = 2.0
 """Less decoding than this in all is not worth starting them."""
 
 Facts = dict[str, Any]
-Chunks = Callable[[str], Iterator[Tree]]
-"""What they are for, as the progress bar shows it -> all samples in order, in collated chunks."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A dataset's samples, opened only when something has to be written."""
+
+    dataset: Dataset
+
+    @cached_property
+    def samples(self) -> Samples:
+        """What the dataset opens to."""
+        return self.dataset.open()
+
+    def chunks(self, purpose: str) -> Iterator[Tree]:
+        """All samples in order, collated, about 2 MiB to a chunk, with a bar on a terminal."""
+        first = next(collated_chunks(self.samples, 1, 0))
+        chunk = max(1, min(1024, CHUNK_BYTES // max(1, nbytes_of(leaves_of(first)))))
+        with tqdm(
+            total=len(self.samples),
+            desc=f"{self.dataset.label}: {purpose}",
+            unit=" samples",
+            leave=False,
+            disable=None,
+        ) as bar:
+            for batch in collated_chunks(self.samples, chunk, _decoding_processes(self.samples)):
+                yield batch
+                bar.update(chunk)
 
 
 def prepare(dataset: Dataset, store: Store | None) -> Prepared:
@@ -48,11 +74,10 @@ def prepare(dataset: Dataset, store: Store | None) -> Prepared:
     """
     data = dataset.fetch()
     name = f"{type(dataset).__module__.rpartition('.')[2]}-{data[:16]}"
-    samples = functools.cache(dataset.open)
-    chunks: Chunks = lambda purpose: _chunks(samples(), f"{dataset.label}: {purpose}")  # noqa: E731
+    source = Source(dataset)
 
     reference = outputs_folder() / "stores" / f"{name}.reference"
-    write = functools.partial(_write_reference, chunks=chunks, uint8_scale=dataset.uint8_scale)
+    write = partial(_write_reference, source=source)
     facts = _whole(reference, fingerprint(data, REFERENCE_VERSION), write)
     prepared = Prepared(
         dataset=dataset,
@@ -68,9 +93,7 @@ def prepare(dataset: Dataset, store: Store | None) -> Prepared:
 
     kind = type(store).__module__.rpartition(".")[2]
     root = Path(store.root).absolute() / f"{name}.{kind}"
-    write = functools.partial(
-        _write_store, store=store, chunks=chunks, num_samples=prepared.num_samples
-    )
+    write = partial(_write_store, source=source, store=store)
     facts = _whole(root, fingerprint(data, kind, store.version), write)
     return dataclasses.replace(
         prepared, folder=root, seconds=facts["seconds"], disk_mib=facts["disk_mib"]
@@ -114,33 +137,22 @@ def _facts_if_whole(folder: Path, wanted: str) -> Facts | None:
         return None
 
 
-def _write_reference(folder: Path, chunks: Chunks, uint8_scale: float | None) -> Facts:
-    hashes, leaves = [], ()
-    for chunk in chunks("hashing for the same-data gate"):
-        hashes.append(sample_hashes(chunk, uint8_scale))
-        leaves = leaves_of(chunk)
-    everything = np.concatenate(hashes)
-    np.save(folder / HASHES, everything)
-    return {"num_samples": len(everything), "leaves": leaves}
+def _write_reference(folder: Path, source: Source) -> Facts:
+    # One array made beforehand: a small allocation kept for each chunk would break the heap into
+    # holes that the next chunk does not fit in, a GiB of them for a store of 4 GiB.
+    hashes, done, leaves = np.empty((len(source.samples), 16), np.uint8), 0, ()
+    for chunk in source.chunks("hashing for the same-data gate"):
+        found = sample_hashes(chunk, source.dataset.uint8_scale)
+        hashes[done : done + len(found)] = found
+        done, leaves = done + len(found), leaves_of(chunk)
+    np.save(folder / HASHES, hashes)
+    return {"num_samples": len(hashes), "leaves": leaves}
 
 
-def _write_store(folder: Path, store: Store, chunks: Chunks, num_samples: int) -> Facts:
-    store.write(folder, chunks("writing " + type(store).__module__.rpartition(".")[2]), num_samples)
+def _write_store(folder: Path, source: Source, store: Store) -> Facts:
+    purpose = "writing " + type(store).__module__.rpartition(".")[2]
+    store.write(folder, source.chunks(purpose), len(source.samples))
     return {}
-
-
-def _chunks(samples: Samples, description: str) -> Iterator[Tree]:
-    """All samples in order, collated, about 16 MiB to a chunk, with a progress bar on a
-    terminal."""
-    first = next(collated_chunks(samples, 1, 0))
-    chunk = max(1, min(1024, CHUNK_BYTES // max(1, nbytes_of(leaves_of(first)))))
-    workers = _decoding_processes(samples)
-    with tqdm(
-        total=len(samples), desc=description, unit=" samples", leave=False, disable=None
-    ) as bar:
-        for batch in collated_chunks(samples, chunk, workers):
-            yield batch
-            bar.update(chunk)
 
 
 def _decoding_processes(samples: Samples) -> int:

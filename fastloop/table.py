@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fastloop import stats
 from fastloop.result import Result, measured, metrics
 
-NAME_WIDTH = 24
+NAME_WIDTH = 23
 
 
 def format_tables(results: Sequence[Result]) -> str:
@@ -26,6 +26,10 @@ def _table(results: list[Result]) -> str:
     lines = [_title(results[0]), ""]
     if ended:
         lines += [_heading(names), *(_row(result, names, ranks) for result in ended)]
+        lines += [
+            "",
+            "mean (std) over trials; limit: share of what this machine can do, measured beside",
+        ]
     lines += [_excuse(result) for result in results if result.status != "FINISHED"]
     return "\n".join(lines)
 
@@ -52,11 +56,18 @@ def _row(result: Result, names: list[str], ranks: dict[str, dict[str, int]]) -> 
         share = 100 * metrics(result)[f"{name}/limit_fraction"]
         shown = f"{stats.mean(seconds):.3f}{spread}"
         cells.append(f"{shown:>16} {ranks[name][result.name]:>4} {share:>4.1f} %")
-    return f"{_label(result):{NAME_WIDTH}}" + " ".join(cells)
+    return _beside_name(result, " ".join(cells))
 
 
 def _excuse(result: Result) -> str:
-    return f"{_label(result):{NAME_WIDTH}}{result.status}: {result.status_reason}"
+    return _beside_name(result, f"{result.status}: {result.status_reason}")
+
+
+def _beside_name(result: Result, text: str) -> str:
+    """The text in its column; a name that does not fit in its own has a line of its own."""
+    label = _label(result)
+    gap = "\n" + " " * NAME_WIDTH if len(label) >= NAME_WIDTH else " " * (NAME_WIDTH - len(label))
+    return label + gap + text
 
 
 def _label(result: Result) -> str:

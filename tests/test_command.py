@@ -30,7 +30,7 @@ def fastloop(*arguments: str, cwd: Path, module: str = "fastloop.run", **environ
 
 
 def results(cwd: Path) -> list:
-    return [load(path.parent) for path in sorted(cwd.glob("outputs/*/*/*/result.json"))]
+    return [load(path.parent) for path in sorted(cwd.glob("outputs/20*/*/*/result.json"))]
 
 
 def test_the_users_line_makes_one_run_of_twenty_trials(tmp_path):
@@ -146,7 +146,7 @@ def test_a_loader_has_one_colour_in_mlflow(sweep):
 
 
 def test_every_figure_is_recomputed_from_the_raw_values_in_the_file(sweep):
-    path = sorted(sweep[0].glob("outputs/*/*/*/result.json"))[0]
+    path = sorted(sweep[0].glob("outputs/20*/*/*/result.json"))[0]
     raw = json.loads(path.read_text())
     seconds = [
         (t["benchmarks"]["traversal"]["stop_ns"] - t["benchmarks"]["traversal"]["start_ns"]) / 1e9
@@ -258,9 +258,9 @@ def test_help_config_and_completion(tmp_path):
         "-sc",
         "query=bash",
         cwd=tmp_path,
-        COMP_LINE="python -m fastloop.run -m loader=np_",
-        COMP_POINT="37",
-        COMP_CWORD="4",
+        COMP_LINE="fastloop -m loader=np_",
+        COMP_POINT="22",
+        COMP_CWORD="2",
     )
     assert completed.stdout.split() == ["loader=np_memmap"], completed.stderr
     assert list(tmp_path.rglob("*")) == []

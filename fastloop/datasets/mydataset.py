@@ -62,7 +62,8 @@ class MyDataset:
         Raises BadData where the file is not an npz with `data` and `targets` of one length.
         """
         try:
-            with np.load(self.path, allow_pickle=False) as archive:
+            # Opened here: np.load leaves a file that it can't read open.
+            with self.path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 data, targets = archive["data"], archive["targets"]
         except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
             raise BadData(f"{self.path}: not an npz file with data and targets: {error}") from error

@@ -127,9 +127,9 @@ def _wait(
         return None
     peak_mib = 0.0
     for _ in range(int(timeout_s / sample_s) + 1):
+        peak_mib = max(peak_mib, pss_mib(process.pid or 0))
         if wait([receiver, process.sentinel], sample_s):
             return peak_mib or None
-        peak_mib = max(peak_mib, pss_mib(process.pid or 0) or 0.0)
     raise JobFailed(f"timeout: no result after {timeout_s:g} s")
 
 

@@ -41,12 +41,8 @@ class TensorDictStore:
         """
         chunks = iter(chunks)
         first = _pair(next(chunks))
-        rows = {
-            name: value[:1].expand(num_samples, *value.shape[1:]) for name, value in first.items()
-        }
-        laid_out = _Pair(**rows, batch_size=[num_samples]).memmap_like(folder)
+        paths = _lay_out(folder, first, num_samples)
         with ExitStack() as stack:
-            paths = {name: Path(getattr(laid_out, name).filename) for name in first}
             files = {name: stack.enter_context(path.open("r+b")) for name, path in paths.items()}
             for pair in chain([first], map(_pair, chunks)):
                 for name, value in pair.items():
@@ -55,6 +51,13 @@ class TensorDictStore:
     def open(self, folder: Path) -> Any:
         """The rows, mapped into memory."""
         return _Pair.load_memmap(folder)
+
+
+def _lay_out(folder: Path, first: dict[str, torch.Tensor], num_samples: int) -> dict[str, Path]:
+    """The empty file of each field, in a folder that load_memmap reads."""
+    rows = {name: value[:1].expand(num_samples, *value.shape[1:]) for name, value in first.items()}
+    laid_out = _Pair(**rows, batch_size=[num_samples]).memmap_like(folder)
+    return {name: Path(getattr(laid_out, name).filename) for name in first}
 
 
 def _pair(chunk: Tree) -> dict[str, torch.Tensor]:
