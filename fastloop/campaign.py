@@ -7,13 +7,15 @@ becomes a row with its reason, and the rest goes on.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fastloop.digest import nbytes_of
 from fastloop.environment import describe
-from fastloop.files import write_text
+from fastloop.files import fingerprint, write_text
 from fastloop.job import Job, check_support, run_instrumented, run_trial
 from fastloop.prepared import prepare
 from fastloop.result import Result, save
@@ -45,12 +47,31 @@ class Row:
         self.result = replace(self.result, **changes)  # pyright: ignore[reportArgumentType]
         save(self.result, self.entry.folder)
 
+    def start(self, environment: dict) -> None:
+        """Write what is known before anything is measured, and begin the tracker's run."""
+        write_text(self.entry.folder / "config.yaml", self.entry.config_yaml)
+        self.update(environment=environment)
+        with self._told_if_it_fails():
+            self.update(run_id=self.tracker.start(self.result))
+
     def end(self, status: str, reason: str = "", details: str = "") -> None:
         """Write the result's end, then tell the tracker: files first."""
         self.update(status=status, status_reason=reason)
         if details:
             write_text(self.entry.folder / "traceback.txt", details)
-        self.tracker.finish(self.result, self.entry.folder)
+        if self.result.run_id:
+            with self._told_if_it_fails():
+                self.tracker.finish(self.result, self.entry.folder)
+
+    @contextmanager
+    def _told_if_it_fails(self) -> Iterator[None]:
+        """A lost tracker loses no measurement: say so, and go on with the files."""
+        try:
+            yield
+        except Exception as error:
+            said = str(error).strip().splitlines() or [""]
+            why = f"{type(error).__name__}: {said[0]}"
+            print(f"{self.result.name} is not in the tracker: {why}", file=sys.stderr)
 
     @property
     def runs(self) -> bool:
@@ -84,30 +105,53 @@ def num_steps(entries: Sequence[Entry]) -> int:
 
 
 def _prepare_all(rows: list[Row], launcher: Launcher, advance: Callable[[str], None]) -> None:
-    environment, done = describe(), {}
+    done: dict[str, Prepared | JobFailed] = {}
     for row in rows:
         job = row.entry.job
         advance(f"preparing {row.result.name}")
-        write_text(row.entry.folder / "config.yaml", row.entry.config_yaml)
-        row.update(environment=environment, run_id=row.tracker.start(row.result))
-        key = repr((job.dataset, job.loader.store))
+        row.start(describe())
         try:
             check_support(job)
-            if key not in done:
-                done[key] = launcher.call(prepare, job.dataset, job.loader.store)
         except Unsupported as why:
             row.end("FAILED", f"unsupported: {why}")
-        except JobFailed as failure:
-            row.end("FAILED", failure.reason, failure.details)
+            continue
+        key = repr((job.dataset, job.loader.store))
+        if key not in done:
+            done[key] = _prepared_or_failure(job, launcher)
+        outcome = done[key]
+        if isinstance(outcome, JobFailed):
+            row.end("FAILED", outcome.reason, outcome.details)
         else:
-            row.prepared = prepared = done[key]
-            row.update(
-                dataset=prepared.label,
-                num_samples=prepared.num_samples,
-                sample_nbytes=nbytes_of(prepared.sample),
-                prepare_s=prepared.seconds,
-                disk_mib=prepared.disk_mib,
-            )
+            _note_prepared(row, outcome)
+
+
+def _prepared_or_failure(job: Job, launcher: Launcher) -> Prepared | JobFailed:
+    try:
+        return launcher.call(prepare, job.dataset, job.loader.store)
+    except JobFailed as failure:
+        return failure
+
+
+def _note_prepared(row: Row, prepared: Prepared) -> None:
+    row.prepared = prepared
+    row.update(
+        dataset=prepared.label,
+        fingerprint=prepared.fingerprint,
+        key=_trial_key(row.result, prepared),
+        num_samples=prepared.num_samples,
+        sample_nbytes=nbytes_of(prepared.sample),
+        prepare_s=prepared.seconds,
+        disk_mib=prepared.disk_mib,
+    )
+
+
+def _trial_key(result: Result, prepared: Prepared) -> str:
+    """The same for trials that may stand for each other."""
+    machine = result.environment
+    same = ("code", "versions", "python", "host", "cpu", "cores_usable", "gpus")
+    return fingerprint(
+        result.tags["config_hash"], prepared.fingerprint, [machine[name] for name in same]
+    )
 
 
 def _rounds(rows: list[Row]) -> list[list[Row]]:
@@ -130,7 +174,14 @@ def _run_round(
             continue
         advance(f"trial {number + 1} of {row.result.name}")
         try:
-            trial = launcher.call(run_trial, row.entry.job, row.prepared, number, now_ns())
+            trial = launcher.call(
+                run_trial,
+                row.entry.job,
+                row.prepared,
+                number,
+                now_ns(),
+                timeout_s=row.entry.job.trial_timeout_s,
+            )
         except JobFailed as failure:
             row.end("FAILED", failure.reason, failure.details)
         else:
@@ -142,7 +193,11 @@ def _finish(row: Row, launcher: Launcher, advance: Callable[[str], None]) -> Non
         advance(f"looking into {row.result.name}, {name}")
         try:
             seen, peak_mib = launcher.call_observed(
-                run_instrumented, row.entry.job, row.prepared, name
+                run_instrumented,
+                row.entry.job,
+                row.prepared,
+                name,
+                timeout_s=row.entry.job.trial_timeout_s,
             )
         except JobFailed as failure:
             row.end("FAILED", failure.reason, failure.details)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import sys
 from collections.abc import Callable
@@ -17,6 +19,8 @@ from hydra.errors import CompactHydraException, InstantiationException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from fastloop.files import outputs_folder
+
 if TYPE_CHECKING:  # torch takes seconds to import: --cfg, --help and completion must not pay for it
     from fastloop.job import Job
     from fastloop.types import Launcher, Tracker
@@ -24,7 +28,7 @@ if TYPE_CHECKING:  # torch takes seconds to import: --cfg, --help and completion
 PACKAGE = Path(__file__).resolve().parent
 ENDS = ("launcher", "tracker")
 """Groups that belong to the sweep and not to the job."""
-SWEEP_SETTINGS = ("isolation", "trial_timeout_s")
+SWEEP_SETTINGS = ("isolation",)
 """Top-level settings that conf/launcher hands to the launcher."""
 
 T = TypeVar("T")
@@ -98,24 +102,44 @@ def compose_all() -> list[Composed]:
         folders.append(Path(HydraConfig.get().runtime.output_dir))
         found.append(_composed(cfg))
 
+    said = io.StringIO()
     try:
-        collect()
-    except SystemExit:
+        with contextlib.redirect_stderr(said):
+            collect()
+    except SystemExit as end:
         for folder in folders:
             remove_unused(folder)
+        print(one_line(said.getvalue()) if end.code else said.getvalue(), file=sys.stderr)
         raise
+    sys.stderr.write(said.getvalue())
     return found
 
 
+def one_line(said: str) -> str:
+    """What Hydra says of a wrong name or value, in one line; a traceback stays as it is."""
+    if "Traceback" in said:
+        return said
+    noise = ("Error executing job", "Set the environment variable", "Set hydra.searchpath")
+    lines = [line.strip() for line in said.splitlines()]
+    return " ".join(line for line in lines if line and not line.startswith(noise))
+
+
 def remove_unused(folder: Path) -> None:
-    """Remove an output folder, and the folders around it, where nothing was written but by
-    Hydra."""
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+    """Remove an output folder in which nobody but Hydra has written, and its empty parents.
+
+    Never goes above the outputs folder.
+    """
+    top = outputs_folder()
+    if top not in folder.absolute().parents:
+        return
     (folder.parent / "multirun.yaml").unlink(missing_ok=True)
-    for parent in list(folder.parents)[:3]:
-        if parent.is_dir() and not any(parent.iterdir()):
-            parent.rmdir()
+    for one in [folder.absolute(), *folder.absolute().parents]:
+        if one.is_dir() and any(one.iterdir()):
+            return
+        if one.is_dir():
+            one.rmdir()
+        if one == top:
+            return
 
 
 def _composed(cfg: DictConfig) -> Composed:

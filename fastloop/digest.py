@@ -19,7 +19,7 @@ import numpy as np
 import optree
 import torch
 
-from fastloop.types import Tree
+from fastloop.types import Invalid, Tree
 
 HELD_BATCHES = 8
 """Batches held before they are hashed: a loader that reuses a buffer that is still held is
@@ -42,6 +42,10 @@ class Digest:
 def leaves_of(batch: Tree) -> Leaves:
     """dtype and shape of each leaf, the batch dimension left out."""
     leaves = optree.tree_leaves(batch)
+    wrong = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor) or not leaf.ndim]
+    if wrong or len({len(leaf) for leaf in leaves}) != 1:
+        kinds = [f"{type(leaf).__name__}{list(getattr(leaf, 'shape', []))}" for leaf in leaves]
+        raise Invalid(f"a batch is tensors of one length, not ({', '.join(kinds)})")
     return tuple((str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape[1:])) for leaf in leaves)
 
 
@@ -62,13 +66,13 @@ def sample_hashes(batch: Tree, uint8_scale: float | None) -> np.ndarray:
 def digest(batches: Iterable[Tree], uint8_scale: float | None) -> Digest:
     """The digest of an epoch, each batch hashed only after the next eight have come.
 
-    Raises ValueError where the batches' leaves differ from each other.
+    Raises Invalid where the batches' leaves differ from each other or are no batch.
     """
     count, total, leaves = 0, 0, None
     for batch in _held(batches):
         found = leaves_of(batch)
         if leaves is not None and found != leaves:
-            raise ValueError(f"batches differ in dtype or shape: {leaves} and {found}")
+            raise Invalid(f"batches differ: {_shown(leaves)} and {_shown(found)}")
         leaves, hashes = found, sample_hashes(batch, uint8_scale)
         count += len(hashes)
         total += _sum(hashes)

@@ -55,6 +55,7 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
+@cache
 def describe() -> dict[str, Any]:
     """Machine, cores, memory, device, versions and commit, for result.json."""
     return {
@@ -89,6 +90,18 @@ def pss_mib(pid: int) -> float:
     return total / 2**20
 
 
+def cpu_seconds() -> float:
+    """User and system time of this process and its children so far, living and ended."""
+    process = psutil.Process()
+    own = process.cpu_times()
+    total = own.user + own.system + own.children_user + own.children_system
+    for child in process.children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            times = child.cpu_times()
+            total += times.user + times.system
+    return total
+
+
 def file_mappings() -> list[tuple[int, int]] | None:
     """Address ranges of this process that a file on a disk lies behind; None where unknown."""
     try:
@@ -114,21 +127,20 @@ def code_version() -> str:
 
 @cache
 def git_commit() -> str:
-    """The checkout's commit, with -dirty where files differ from it; `unknown` outside of one."""
-    command = [
-        "git",
-        "-C",
-        str(Path(__file__).parent),
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=40",
-    ]
+    """The checkout's commit, with -dirty where its files differ; `unknown` outside of one."""
+    if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return "unknown"  # an environment inside another project's checkout, say
+    dirty = _git("diff-index", "--quiet", "HEAD") is None
+    return (_git("rev-parse", "HEAD") or "unknown") + ("-dirty" if dirty else "")
+
+
+def _git(*arguments: str) -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    return done.stdout.strip() or "unknown"
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
 
 
 def _cpu_model() -> str:

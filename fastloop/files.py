@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,6 +63,18 @@ def write_text(target: Path, text: str) -> None:
 def fingerprint(*parts: object) -> str:
     """32 hexadecimal digits that change with any of the parts' repr."""
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+
+def source_of(thing: object) -> str:
+    """Changes with the source file of the thing's class; constant where there is none to read."""
+    path = getattr(sys.modules.get(type(thing).__module__), "__file__", None)
+    return fingerprint(Path(path).read_text()) if path else ""
+
+
+def flushed(path: Path) -> None:
+    """Return when the file is on the disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def edges(path: Path) -> str:

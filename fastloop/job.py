@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import resource
 from collections.abc import Iterable
 from functools import partial
 from itertools import islice
@@ -11,13 +10,20 @@ from typing import Annotated, Literal
 
 import optree
 import torch
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, StringConstraints, model_validator
+from pydantic import (
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    StringConstraints,
+    model_validator,
+)
 
 from fastloop.digest import difference, digest, expected, nbytes_of
-from fastloop.environment import load_average, resolve_device
+from fastloop.environment import cpu_seconds, load_average, resolve_device
 from fastloop.prepared import reference_hashes
 from fastloop.result import Attribution, Measured, Trial
-from fastloop.spans import Spans, now_ns, seconds_between, wall_ms
+from fastloop.spans import Spans, now_ns, seconds_between, synchronize, wall_ms
 from fastloop.types import (
     Benchmark,
     Dataset,
@@ -66,6 +72,7 @@ class Job:
     device: Annotated[str, StringConstraints(pattern=r"^(auto|cpu|mps|cuda|cuda:\d+)$")]
     torch_threads: PositiveInt | None
     learning_rate: PositiveFloat
+    trial_timeout_s: Annotated[float, Field(gt=0)]
 
     @model_validator(mode="after")
     def _workers_and_their_settings(self) -> Job:
@@ -134,9 +141,13 @@ def run_trial(job: Job, prepared: Prepared, number: int, asked_ns: int) -> Trial
 def run_instrumented(job: Job, prepared: Prepared, name: str) -> Attribution:
     """Where one benchmark's time goes: one warm epoch with spans, and the price in CPU time."""
     place, plan = _start(job, 0)
-    opened_ns, cpu_before = now_ns(), _cpu_s()
+    device = check_support(job)
+    torch.zeros(1, device=device)  # so that starting the device is not the loader's to pay
+    synchronize(device)
+    opened_ns = now_ns()
     with job.loader.open(prepared, plan) as epochs:
         place(next(iter(epochs(job.epochs))))
+        synchronize(device)
         first_batch_s = seconds_between(opened_ns, now_ns())
         setup = _setup(job, prepared, plan, epochs)
         spans = Spans()
@@ -144,14 +155,15 @@ def run_instrumented(job: Job, prepared: Prepared, name: str) -> Attribution:
         drain(epochs, consume, job.epochs, setup.device)
         spans.records.clear()
         consume, _ = job.benchmark[name].start(spans.timed("place", place), setup)
+        cpu_before = cpu_seconds()
         window = instrumented(epochs, consume, spans, setup.device)
+        cpu_s = cpu_seconds() - cpu_before
     return Attribution(
         seconds=window.seconds,
         first_batch_s=first_batch_s,
         wait_s=spans.seconds("wait"),
         place_s=spans.seconds("place"),
-        cpu_s=_cpu_s() - cpu_before,
-        cpu_wall_s=seconds_between(opened_ns, now_ns()),
+        cpu_s=cpu_s,
     )
 
 
@@ -159,13 +171,16 @@ def check_data(prepared: Prepared, plan: Plan, batches: Iterable[Tree], epoch: i
     """Raise Invalid unless these placed batches are the dataset's samples, each exactly once."""
     hashes, kept = reference_hashes(prepared), None
     if plan.drop_last:
+        if prepared.num_samples < plan.batch_size:
+            count = f"{prepared.num_samples} samples are less than batch_size={plan.batch_size}"
+            raise Unsupported(f"drop_last=true: {count}")
         whole = prepared.num_samples - prepared.num_samples % plan.batch_size
         kept = plan.order.indices(prepared.num_samples, plan.seed, epoch)[:whole].numpy()
     wrong = difference(
         expected(hashes, prepared.sample, kept), digest(batches, prepared.dataset.uint8_scale)
     )
     if wrong:
-        raise Invalid(f"epoch {epoch}: {wrong}")
+        raise Invalid(wrong)
 
 
 def _start(job: Job, number: int) -> tuple[Consumer, Plan]:
@@ -227,9 +242,3 @@ def _replay_limit(benchmark: Benchmark, setup: Setup, held: list[Tree]) -> float
 
 def _epoch_means(losses: list[torch.Tensor], epochs: int) -> list[float]:
     return torch.stack(losses).view(epochs, -1).mean(dim=1).tolist() if losses else []
-
-
-def _cpu_s() -> float:
-    """User and system time of this process and of its children that have ended."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)

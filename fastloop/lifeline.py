@@ -1,8 +1,7 @@
-"""Importing this ties the process to its parent: when the parent dies, however, so does it.
+"""A process that ends when its parent does, however that ends.
 
-The forkserver imports it when it preloads, and every process that it forks calls `tie` again,
-because the tie is not inherited. Without it a kill -9 of the command would leave the forkserver's
-children running at full speed. Linux only: other systems have no PR_SET_PDEATHSIG.
+Without it a kill -9 of the command would leave its processes running at full speed. Linux only:
+other systems have no PR_SET_PDEATHSIG. The tie is not inherited, so every process ties itself.
 """
 
 from __future__ import annotations
@@ -14,19 +13,12 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
-IMPORTED_BY = os.getpid()
-PRELOADED = frozenset(sys.modules)
-"""What was imported before: multiprocessing skips silently over a preload that it can't import."""
 
 
 def tie() -> None:
-    """Ask the kernel for SIGKILL at the parent's death; end here if the command has died
-    meanwhile."""
+    """Ask the kernel for SIGKILL at the parent's death; end here if that has come already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        command = multiprocessing.parent_process()
-        if command is not None and not command.is_alive():
+        parent = multiprocessing.parent_process()
+        if parent is not None and not parent.is_alive():
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-tie()

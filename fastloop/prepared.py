@@ -21,14 +21,21 @@ from tqdm import tqdm
 
 from fastloop.digest import leaves_of, nbytes_of, sample_hashes
 from fastloop.environment import usable_cores
-from fastloop.files import edges, fingerprint, locked, outputs_folder, written_beside
+from fastloop.files import (
+    edges,
+    fingerprint,
+    flushed,
+    locked,
+    outputs_folder,
+    source_of,
+    written_beside,
+)
 from fastloop.spans import now_ns, seconds_between
 from fastloop.torch_loader import collated_chunks
 from fastloop.types import Dataset, Prepared, Samples, Store, Tree
 
 SEAL = "sealed.json"
 HASHES = "hashes.npy"
-REFERENCE_VERSION = 1
 CHUNK_BYTES = 2 << 20
 PROBED_SAMPLES = 64
 SLOW_SAMPLE_S = 20e-6
@@ -72,13 +79,10 @@ def prepare(dataset: Dataset, store: Store | None) -> Prepared:
 
     Raises BadData, Unsupported or OSError; nothing half-written stays behind.
     """
-    data = dataset.fetch()
+    data = fingerprint(dataset.fetch(), source_of(dataset))
     name = f"{type(dataset).__module__.rpartition('.')[2]}-{data[:16]}"
-    source = Source(dataset)
-
     reference = outputs_folder() / "stores" / f"{name}.reference"
-    write = partial(_write_reference, source=source)
-    facts = _whole(reference, fingerprint(data, REFERENCE_VERSION), write)
+    facts = _whole(reference, data, partial(_write_reference, source=Source(dataset)))
     prepared = Prepared(
         dataset=dataset,
         label=dataset.label,
@@ -91,10 +95,10 @@ def prepare(dataset: Dataset, store: Store | None) -> Prepared:
     if store is None:
         return prepared
 
-    kind = type(store).__module__.rpartition(".")[2]
-    root = Path(store.root).absolute() / f"{name}.{kind}"
-    write = partial(_write_store, source=source, store=store)
-    facts = _whole(root, fingerprint(data, kind, store.version), write)
+    root = Path(store.root).absolute() / f"{name}.{type(store).__module__.rpartition('.')[2]}"
+    # A source of its own, so that every store pays for opening the dataset, whichever is first.
+    write = partial(_write_store, source=Source(dataset), store=store)
+    facts = _whole(root, fingerprint(data, source_of(store)), write)
     return dataclasses.replace(
         prepared, folder=root, seconds=facts["seconds"], disk_mib=facts["disk_mib"]
     )
@@ -115,14 +119,16 @@ def _whole(folder: Path, wanted: str, write: Callable[[Path], Facts]) -> Facts:
             with written_beside(folder) as beside:
                 beside.mkdir()
                 start_ns = now_ns()
-                facts = write(beside)
-                facts |= {"seconds": seconds_between(start_ns, now_ns()), "fingerprint": wanted}
-                _seal(beside, facts)
+                facts = write(beside) | {"fingerprint": wanted}
+                _seal(beside, facts, start_ns)
     return facts
 
 
-def _seal(folder: Path, facts: Facts) -> None:
+def _seal(folder: Path, facts: Facts, start_ns: int) -> None:
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    for path in files:
+        flushed(path)  # before the rename, and so that no write-back runs beside a measurement
+    facts["seconds"] = seconds_between(start_ns, now_ns())
     facts["disk_mib"] = sum(path.stat().st_size for path in files) / 2**20
     facts["files"] = {str(path.relative_to(folder)): edges(path) for path in files}
     (folder / SEAL).write_text(json.dumps(facts, indent=1))

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import TypeAdapter
+import pydantic
+from pydantic.dataclasses import dataclass
 
 from fastloop import stats
 from fastloop.files import write_text
 from fastloop.spans import seconds_between
 
+KEEPS_NAN = pydantic.ConfigDict(ser_json_inf_nan="constants")
+"""A diverged loss is a raw value too."""
 RESULT_FILE = "result.json"
 Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
 class Measured:
     """One benchmark in one trial: clock values, and the limit measured beside them."""
 
@@ -40,7 +43,7 @@ class Measured:
         return self.samples / self.seconds
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
 class Trial:
     """One timed repetition in a process of its own."""
 
@@ -56,7 +59,7 @@ class Trial:
     """Milliseconds since 1970."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
 class Attribution:
     """One benchmark in the instrumented pass: one epoch with spans."""
 
@@ -68,13 +71,12 @@ class Attribution:
     place_s: list[float]
     """What each placement took."""
     cpu_s: float
-    """User and system time of the process and its workers."""
-    cpu_wall_s: float
+    """User and system time of the process and its workers in that epoch."""
     peak_pss_mib: float | None = None
     """Of the process and its workers, sampled from outside; None where the system has no PSS."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
 class Result:
     """A job: what was asked for, what came of it."""
 
@@ -85,7 +87,10 @@ class Result:
     tags: dict[str, str]
     status: Status = "RUNNING"
     status_reason: str = ""
-    note: str = ""
+    fingerprint: str = ""
+    """The data's."""
+    key: str = ""
+    """The trials': configuration, code, data, library versions and machine."""
     num_samples: int = 0
     sample_nbytes: int = 0
     prepare_s: float = 0.0
@@ -99,7 +104,7 @@ class Result:
     """The tracker's own."""
 
 
-_adapter = TypeAdapter(Result)
+_adapter = pydantic.TypeAdapter(Result)
 
 
 def save(result: Result, folder: Path) -> None:
@@ -157,7 +162,7 @@ def _attribution_metrics(result: Result, benchmark: str) -> dict[str, float | No
         f"wait_p{percent}_ms": stats.percentile(waits_ms, percent) for percent in (50, 95, 99)
     }
     figures["first_batch_s"] = pass_.first_batch_s
-    figures["cpu_cores"] = pass_.cpu_s / pass_.cpu_wall_s
+    figures["cpu_cores"] = pass_.cpu_s / pass_.seconds
     figures["peak_pss_mib"] = pass_.peak_pss_mib
     figures["instrumented_ratio"] = pass_.seconds / bare_epoch_s
     if benchmark == "training":

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from fastloop.config import Composed, compose_all, flat, resource_folder
+from fastloop.config import Composed, compose_all, flat, remove_unused, resource_folder
 
 if TYPE_CHECKING:
     from fastloop.campaign import Entry
@@ -36,14 +36,34 @@ def _measure(composed: Sequence[Composed]) -> int:
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     entries = [_entry(one, name) for one, name in zip(composed, _names(composed), strict=True)]
-    tracker, sweep = composed[0].tracker, entries[0].result.tags["sweep"]
+    launcher, tracker = composed[0].launcher, composed[0].tracker
+    if refusal := _refusal(composed):
+        for one in composed:
+            remove_unused(one.folder)
+        print(refusal, file=sys.stderr)
+        return 1
     with _progress(num_steps(entries)) as advance:
-        results = run_campaign(entries, composed[0].launcher, tracker, advance)
+        results = run_campaign(entries, launcher, tracker, advance)
     print(format_tables(results))
-    print(f"\nfiles: {composed[0].sweep_folder}")
-    if link := tracker.link(sweep):
-        print(f"charts: {link}")
+    print(f"\nfiles:  {composed[0].sweep_folder}")
+    print(tracker.where(entries[0].result.tags["sweep"]))
     return _exit_status(results)
+
+
+def _refusal(composed: Sequence[Composed]) -> str:
+    """Why nothing of this is measured; empty where there is no reason."""
+    from fastloop.job import check_support
+    from fastloop.types import Unsupported
+
+    first = composed[0]
+    if any((one.launcher, one.tracker) != (first.launcher, first.tracker) for one in composed):
+        return "launcher, isolation and tracker can't be swept: a sweep has one of each"
+    try:
+        if len(composed) == 1:
+            check_support(first.job)
+    except Unsupported as why:
+        return f"unsupported: {why}"
+    return ""
 
 
 def _exit_status(results: Sequence[Result]) -> int:
@@ -56,7 +76,6 @@ def _entry(one: Composed, name: str) -> Entry:
     from omegaconf import OmegaConf
 
     from fastloop.campaign import Entry
-    from fastloop.environment import describe
     from fastloop.result import Result
 
     return Entry(
@@ -66,10 +85,9 @@ def _entry(one: Composed, name: str) -> Entry:
         result=Result(
             name=name,
             loader=one.choices["loader"],
-            dataset=one.choices["dataset"],
+            dataset=one.job.dataset.label,
             params=_params(one),
             tags=_tags(one),
-            environment=describe(),
         ),
     )
 

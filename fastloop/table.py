@@ -8,12 +8,21 @@ from fastloop import stats
 from fastloop.result import Result, measured, metrics
 
 NAME_WIDTH = 23
+CELL_WIDTH = 28
 
 
 def format_tables(results: Sequence[Result]) -> str:
-    """One table a dataset, its rows ranked by the median seconds of the first benchmark."""
-    datasets = dict.fromkeys(result.dataset for result in results)
-    return "\n\n".join(_table([r for r in results if r.dataset == name]) for name in datasets)
+    """A table for each data and amount of work, ranked by the first benchmark's median seconds."""
+    groups: dict[tuple, list[Result]] = {}
+    for result in results:
+        groups.setdefault(_comparable(result), []).append(result)
+    return "\n\n".join(_table(group) for group in groups.values())
+
+
+def _comparable(result: Result) -> tuple:
+    """Only what delivers the same data in the same amount is ranked against each other."""
+    epochs, drop_last = result.params.get("epochs"), result.params.get("drop_last")
+    return result.dataset, result.fingerprint, epochs, drop_last
 
 
 def _table(results: list[Result]) -> str:
@@ -22,24 +31,27 @@ def _table(results: list[Result]) -> str:
     )
     ranks = {name: _ranks(results, name) for name in names}
     ended = [result for result in results if result.status == "FINISHED"]
-    ended.sort(key=lambda result: ranks[names[0]][result.name])
-    lines = [_title(results[0]), ""]
+    ended.sort(key=lambda result: [ranks[name].get(result.name, len(ended)) for name in names])
+    lines = [_title(results), ""]
     if ended:
         lines += [_heading(names), *(_row(result, names, ranks) for result in ended)]
         lines += [
             "",
-            "mean (std) over trials; limit: share of what this machine can do, measured beside",
+            "mean (std) over trials; limit: share of what this machine can do, see README",
         ]
     lines += [_excuse(result) for result in results if result.status != "FINISHED"]
     return "\n".join(lines)
 
 
-def _title(result: Result) -> str:
-    settings = {name: result.params.get(name) for name in ("batch_size", "epochs", "trials")}
-    shown = ", ".join(f"{name} {value}" for name, value in settings.items())
-    return (
-        f"{result.dataset}: {result.num_samples:,} samples, {shown}, device {result.tags['device']}"
-    )
+def _title(results: list[Result]) -> str:
+    """The data, and every setting of note that all rows share."""
+    parts = [f"{results[0].num_samples:,} samples"] if results[0].num_samples else []
+    for name in ("batch_size", "epochs", "trials"):
+        values = {result.params.get(name) for result in results}
+        parts += [f"{name} {values.pop()}"] if len(values) == 1 else []
+    devices = {result.tags["device"] for result in results}
+    parts += [f"device {devices.pop()}"] if len(devices) == 1 else []
+    return f"{results[0].dataset}: {', '.join(parts)}"
 
 
 def _heading(names: list[str]) -> str:
@@ -48,15 +60,18 @@ def _heading(names: list[str]) -> str:
 
 
 def _row(result: Result, names: list[str], ranks: dict[str, dict[str, int]]) -> str:
-    cells = []
-    for name in names:
-        seconds = [one.seconds for one in measured(result, name)]
-        deviation = stats.std(seconds)
-        spread = f" ({deviation:.3f})" if deviation is not None else ""
-        share = 100 * metrics(result)[f"{name}/limit_fraction"]
-        shown = f"{stats.mean(seconds):.3f}{spread}"
-        cells.append(f"{shown:>16} {ranks[name][result.name]:>4} {share:>4.1f} %")
-    return _beside_name(result, " ".join(cells))
+    cells = [_cell(result, name, ranks[name].get(result.name)) for name in names]
+    return _beside_name(result, " ".join(cells).rstrip())
+
+
+def _cell(result: Result, name: str, rank: int | None) -> str:
+    if rank is None:  # this job did not run that benchmark
+        return " " * CELL_WIDTH
+    seconds = [one.seconds for one in measured(result, name)]
+    deviation = stats.std(seconds)
+    spread = f" ({deviation:.3f})" if deviation is not None else ""
+    share = 100 * metrics(result)[f"{name}/limit_fraction"]
+    return f"{f'{stats.mean(seconds):.3f}{spread}':>16} {rank:>4} {share:>4.1f} %"
 
 
 def _excuse(result: Result) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Sampler
 
+from fastloop.lifeline import tie
 from fastloop.types import Epochs, Order, Plan, Samples, Tree
 
 
@@ -71,19 +73,36 @@ def torch_epochs(
         persistent_workers=plan.persistent_workers,
         multiprocessing_context=plan.multiprocessing_context,
         drop_last=plan.drop_last,
+        worker_init_fn=_tied if plan.num_workers else None,
     )
 
-    def epochs(epoch: int) -> DataLoader:
-        sampler.epoch = epoch
-        return loader
-
+    started: list[weakref.ref[Any]] = []
     try:
-        yield epochs
+        yield lambda epoch: Epoch(loader, sampler, epoch, started)
     finally:
-        # Persistent workers live on the loader's own iterator, which nothing public ends.
-        workers = getattr(loader._iterator, "_shutdown_workers", None)
-        if workers is not None:
-            workers()
+        # Nothing public ends the workers of an iterator that somebody still holds, nor kept ones.
+        for iterator in [loader._iterator, *(one() for one in started)]:
+            getattr(iterator, "_shutdown_workers", lambda: None)()
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch of a DataLoader: iterating gives the loader's own iterator, nothing around it."""
+
+    loader: DataLoader
+    sampler: EpochSampler
+    epoch: int
+    started: list[weakref.ref[Any]]
+
+    def __iter__(self) -> Iterator[Tree]:
+        self.sampler.epoch = self.epoch
+        iterator = iter(self.loader)
+        self.started[:] = [weakref.ref(iterator)]
+        return iterator
+
+
+def _tied(worker: int) -> None:  # noqa: ARG001
+    tie()
 
 
 def collated_chunks(samples: Samples, chunk: int, num_workers: int) -> Iterator[Tree]:
@@ -97,5 +116,6 @@ def collated_chunks(samples: Samples, chunk: int, num_workers: int) -> Iterator[
         batch_size=chunk,
         num_workers=num_workers,
         multiprocessing_context=context if num_workers else None,
+        worker_init_fn=_tied if num_workers else None,
     )
     yield from loader

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
-    ClassVar,
     Literal,
     Protocol,
     TypeVar,
@@ -146,8 +145,6 @@ class Store(Protocol):
     """A dataset written once in a format that reads fast."""
 
     root: str
-    version: ClassVar[int]
-    """Raised when the format changes: older stores are then written anew."""
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
         """Write batches, in order, into an empty folder, in memory bounded by a chunk."""
@@ -215,11 +212,13 @@ class Benchmark(Protocol):
 class Launcher(Protocol):
     """Who starts the processes that do the work."""
 
-    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+    def call(self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None) -> Any:
         """function(*args), done in a fresh process; raises JobFailed when that ends otherwise."""
         ...
 
-    def call_observed(self, function: Callable[..., Any], *args: Any) -> tuple[Any, float | None]:
+    def call_observed(
+        self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None
+    ) -> tuple[Any, float | None]:
         """The same, and the peak PSS in MiB of that process and its children."""
         ...
 
@@ -236,6 +235,6 @@ class Tracker(Protocol):
         """Log the figures and the folder's files, and end the run with the result's status."""
         ...
 
-    def link(self, sweep: str) -> str:
-        """Where a person can compare the sweep's runs; empty where there is no such place."""
+    def where(self, sweep: str) -> str:
+        """How a person can compare the sweep's runs, in lines; empty without such a place."""
         ...

@@ -14,10 +14,12 @@ import pytest
 import torch
 
 from fastloop.launchers.single import Single
-from fastloop.types import Invalid, JobFailed, Unsupported
+from fastloop.orders.sequential import Sequential
+from fastloop.torch_loader import torch_epochs
+from fastloop.types import Invalid, JobFailed, Plan, Unsupported
 
-FORKSERVER = Single(isolation="forkserver", timeout_s=60)
-EVERY_WAY = [Single(isolation=how, timeout_s=60) for how in ("forkserver", "spawn", "inline")]
+FORKSERVER = Single(isolation="forkserver")
+EVERY_WAY = [Single(isolation=how) for how in ("forkserver", "spawn", "inline")]
 
 
 def identity(*args):
@@ -25,9 +27,9 @@ def identity(*args):
 
 
 def where_modules_were_imported():
-    from fastloop import lifeline
+    from fastloop import forkserver
 
-    return os.getpid(), lifeline.IMPORTED_BY, lifeline.PRELOADED
+    return os.getpid(), forkserver.IMPORTED_BY, forkserver.PRELOADED
 
 
 def fail(error):
@@ -44,6 +46,39 @@ def leave(status):
 
 def hang():
     time.sleep(600)
+
+
+class Stuck:
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        time.sleep(600)
+
+
+class Broken:
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        raise ValueError("sample 0 is broken")
+
+
+def hang_with_a_worker():
+    read_one(Stuck())
+
+
+def read_one(samples):
+    plan = Plan(
+        order=Sequential(), seed=0, batch_size=1, num_workers=1, multiprocessing_context="fork"
+    )
+    with torch_epochs(samples, plan) as epochs:
+        return next(iter(epochs(0)))
+
+
+def die_beside_a_child():
+    multiprocessing.get_context("fork").Process(target=hang).start()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def is_daemon():
@@ -71,7 +106,7 @@ def test_each_call_has_a_process_of_its_own_that_may_have_children():
 def test_the_forkserver_has_imported_torch_tensordict_and_fastloop_before():
     pid, imported_by, preloaded = FORKSERVER.call(where_modules_were_imported)
     assert imported_by != pid
-    assert {"torch", "tensordict", "fastloop.lifeline"} <= preloaded
+    assert {"torch", "tensordict", "fastloop.job"} <= preloaded
 
 
 @pytest.mark.parametrize(
@@ -107,9 +142,30 @@ def test_a_process_that_ends_without_a_result_is_told(function, argument, reason
 
 def test_a_hang_ends_after_the_timeout():
     with pytest.raises(JobFailed, match=r"^timeout: no result after 0.5 s"):
-        Single(isolation="forkserver", timeout_s=0.5).call(hang)
+        FORKSERVER.call(hang, timeout_s=0.5)
     with pytest.raises(JobFailed, match=r"^timeout"):
-        Single(isolation="forkserver", timeout_s=0.5).call_observed(hang)
+        FORKSERVER.call_observed(hang, timeout_s=0.5)
+
+
+def alive_below_us() -> set[int]:
+    return {one.pid for one in psutil.Process().children(recursive=True) if one.is_running()}
+
+
+@pytest.mark.parametrize("work", [hang_with_a_worker, die_beside_a_child])
+def test_no_child_of_a_trial_outlives_it(work):
+    FORKSERVER.call(identity)
+    before = alive_below_us()
+    with pytest.raises(JobFailed):
+        FORKSERVER.call(work, timeout_s=2)
+    gone = [psutil.Process(pid) for pid in alive_below_us() - before]
+    assert psutil.wait_procs(gone, timeout=5)[1] == []
+
+
+def test_a_workers_error_is_told_by_its_last_line():
+    with pytest.raises(
+        JobFailed, match=r"^ValueError: sample 0 is broken \(in a DataLoader worker\)$"
+    ):
+        FORKSERVER.call(read_one, Broken())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the PSS")
@@ -126,9 +182,9 @@ def test_a_killed_command_takes_its_processes_with_it(isolation, tmp_path):
     program.write_text(
         "import sys\n"
         f"sys.path.insert(0, {os.path.dirname(__file__)!r})\n"
-        "from test_launcher import hang, Single\n"
+        "from test_launcher import hang_with_a_worker, Single\n"
         "if __name__ == '__main__':\n"
-        f"    Single(isolation={isolation!r}, timeout_s=600).call(hang)\n"
+        f"    Single(isolation={isolation!r}).call(hang_with_a_worker)\n"
     )
     command = psutil.Popen([sys.executable, str(program)], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
@@ -139,7 +195,7 @@ def test_a_killed_command_takes_its_processes_with_it(isolation, tmp_path):
             for one in command.children(recursive=True)
             if "resource_tracker" not in str(one.cmdline())
         ]
-        return found if len(found) >= {"forkserver": 2, "spawn": 1}[isolation] else []
+        return found if len(found) >= {"forkserver": 3, "spawn": 2}[isolation] else []
 
     while not hanging():
         assert time.monotonic() < deadline

@@ -16,7 +16,7 @@ from pydantic import PositiveFloat, PositiveInt
 from fastloop.files import file_fingerprint, fingerprint, locked
 from fastloop.types import BadData, option
 
-FILES = {True: "train", False: "t10k"}
+SPLITS = {True: "train", False: "t10k"}
 
 
 @dataclass(frozen=True)
@@ -60,18 +60,24 @@ class FashionMnist:
 
         Raises BadData where they can't be had.
         """
-        with locked(Path(self.root) / "FashionMNIST"):
-            self._torchvision(self.download)
-        parts = [file_fingerprint(path) for path in self._files()]
+        if not all(path.exists() for path in self._files(*SPLITS.values())):
+            self._fetch_missing()
+        parts = [file_fingerprint(path) for path in self._files(SPLITS[self.train])]
         return fingerprint("fashion_mnist", self.repeat, parts)
 
     def open(self) -> Repeated:
         """The samples; raises BadData where a file is truncated, empty or foreign."""
         return Repeated(self._torchvision(download=False), self.repeat)
 
-    def _files(self) -> list[Path]:
+    def _fetch_missing(self) -> None:
+        if not self.download:
+            raise BadData(self._explain("dataset.download=false"))
+        with locked(Path(self.root) / "FashionMNIST"):
+            self._torchvision(download=True)
+
+    def _files(self, *splits: str) -> list[Path]:
         kinds = ("images-idx3-ubyte", "labels-idx1-ubyte")
-        return [self.folder / f"{FILES[self.train]}-{kind}" for kind in kinds]
+        return [self.folder / f"{split}-{kind}" for split in splits for kind in kinds]
 
     def _torchvision(self, download: bool) -> torchvision.datasets.FashionMNIST:
         transform = torchvision.transforms.ToTensor()
@@ -81,22 +87,21 @@ class FashionMnist:
                     self.root, train=self.train, download=download, transform=transform
                 )
         except RuntimeError as error:
-            raise BadData(self._explain(error)) from error
+            raise BadData(self._explain(str(error).splitlines()[0])) from error
         except ValueError as error:
-            raise BadData(
-                f"{self._files()[0]} or {self._files()[1]}: not IDX data: {error}"
-            ) from error
+            raise BadData(self._explain(str(error))) from error
         if len(samples.data) != len(samples.targets):
             counts = f"{len(samples.data)} images, {len(samples.targets)} labels"
-            raise BadData(f"{self.folder}: {counts} ({FILES[self.train]})")
+            raise BadData(f"{self.folder}: {counts} ({SPLITS[self.train]})")
         return samples
 
-    def _explain(self, error: RuntimeError) -> str:
-        if all(path.exists() for path in self._files()):
-            return f"{self._files()[0]} or {self._files()[1]}: not IDX data: {error}"
+    def _explain(self, why: str) -> str:
+        if all(path.exists() for path in self._files(*SPLITS.values())):
+            images, labels = self._files(SPLITS[self.train])
+            return f"{images} or {labels}: not IDX data: {why}"
         wanted = "{train,t10k}-{images-idx3,labels-idx1}-ubyte"
         return (
-            f"dataset.root={self.root}: FashionMNIST is not there ({str(error).splitlines()[0]}); "
+            f"dataset.root={self.root}: FashionMNIST is not there ({why}); "
             f"put {wanted} into {self.folder}, or use dataset=digits, which needs no download"
         )
 

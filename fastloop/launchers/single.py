@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal
 
 import torch
-from pydantic import PositiveFloat
 
 from fastloop.environment import pss_mib
-from fastloop.types import BadData, Invalid, JobFailed, Unsupported, option
+from fastloop.lifeline import tie
+from fastloop.spans import now_ns, seconds_between
+from fastloop.types import Invalid, JobFailed, Unsupported, option
 
-SAMPLE_S = 0.05
+SAMPLE_S = 0.2
 PRELOADED = (
     "fastloop.config",
     "fastloop.job",
@@ -26,13 +30,11 @@ PRELOADED = (
     "fastloop.stores.",
     "fastloop.loaders.",
 )
-"""What the forkserver imports beforehand, as far as this process has: options with their
-libraries, and
-what `__main__` imports, because every child runs the main module once more."""
+"""What the forkserver imports beforehand, as far as this process has: options with their libraries,
+and what `__main__` imports, because every child runs the main module once more."""
 PREFIXES = {
     Unsupported: "unsupported",
     Invalid: "invalid",
-    BadData: "bad data",
     MemoryError: "out of memory",
     torch.OutOfMemoryError: "out of memory",
 }
@@ -40,24 +42,26 @@ PREFIXES = {
 
 @option
 class Single:
-    """`forkserver`: forked from a server that has torch and fastloop imported; `spawn`: a new
-    Python;
+    """`forkserver`: forked from a server that has torch imported; `spawn`: a new Python;
     `inline`: this process, for debugging."""
 
     isolation: Literal["forkserver", "spawn", "inline"]
-    timeout_s: PositiveFloat
 
-    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+    def call(self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None) -> Any:
         """function(*args) in a fresh process; this one blocks meanwhile. Raises JobFailed."""
-        return self._call(None, function, *args)[0]
+        return self._call(partial(_blocked, timeout_s), function, args)[0]
 
-    def call_observed(self, function: Callable[..., Any], *args: Any) -> tuple[Any, float | None]:
-        """The same, and the peak PSS in MiB of that process and its children, looked at 20 times a
-        s."""
-        return self._call(SAMPLE_S, function, *args)
+    def call_observed(
+        self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None
+    ) -> tuple[Any, float | None]:
+        """The same, and the peak PSS in MiB of that process and its children, 5 times a second."""
+        return self._call(partial(_observed, timeout_s), function, args)
 
     def _call(
-        self, sample_s: float | None, function: Callable[..., Any], *args: Any
+        self,
+        waiting: Callable[[Connection, BaseProcess], float | None],
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
     ) -> tuple[Any, float | None]:
         if self.isolation == "inline":
             return _unpacked(_done(function, args)), None
@@ -67,7 +71,7 @@ class Single:
         process.start()
         sender.close()
         try:
-            peak_mib = _wait(receiver, process, self.timeout_s, sample_s)
+            peak_mib = waiting(receiver, process)
             return _unpacked(_received(receiver, process)), peak_mib
         finally:
             _end(process)
@@ -78,15 +82,14 @@ def _context(isolation: str) -> BaseContext:
     context = multiprocessing.get_context(isolation)
     if isolation == "forkserver":
         ours = [name for name in sys.modules if name.startswith(PRELOADED)]
-        context.set_forkserver_preload(["torch", "tensordict", *ours, "fastloop.lifeline"])
+        context.set_forkserver_preload(["torch", "tensordict", *ours, "fastloop.forkserver"])
     return context
 
 
 def _child(sender: Connection, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """Do the work and send what came of it; the terminal's Ctrl-C is the parent's to handle."""
-    from fastloop import lifeline
-
-    lifeline.tie()
+    os.setpgid(0, 0)  # one group with its workers, so that all of them can be ended together
+    tie()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sender.send(_done(function, args))
@@ -101,12 +104,13 @@ def _done(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bool, An
 
 
 def _reason(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    said = lines[0] if lines else ""
+    lines = str(error).strip().splitlines() or [""]
+    if "in DataLoader worker process" in lines[0]:
+        return f"{lines[-1]} (in a DataLoader worker)"
     for kind, prefix in PREFIXES.items():
         if isinstance(error, kind):
-            return f"{prefix}: {said}"
-    return f"{type(error).__name__}: {said}"
+            return f"{prefix}: {lines[0]}"
+    return f"{type(error).__name__}: {lines[0]}"
 
 
 def _unpacked(done: tuple[bool, Any]) -> Any:
@@ -116,38 +120,53 @@ def _unpacked(done: tuple[bool, Any]) -> Any:
     return outcome
 
 
-def _wait(
-    receiver: Connection, process: BaseProcess, timeout_s: float, sample_s: float | None
-) -> float | None:
-    """Block until something came, the process ended or the time is over; the peak PSS on the
-    way."""
-    if sample_s is None:
-        if not wait([receiver, process.sentinel], timeout_s):
-            raise JobFailed(f"timeout: no result after {timeout_s:g} s")
-        return None
-    peak_mib = 0.0
-    for _ in range(int(timeout_s / sample_s) + 1):
+def _blocked(timeout_s: float | None, receiver: Connection, process: BaseProcess) -> None:
+    """Block until something came or the process ended."""
+    if not wait([receiver, process.sentinel], timeout_s):
+        raise _timeout(timeout_s)
+
+
+def _observed(timeout_s: float | None, receiver: Connection, process: BaseProcess) -> float | None:
+    """Peak PSS in MiB: as _blocked, but looking now and then; for instrumented passes only."""
+    start_ns, peak_mib, ended = now_ns(), 0.0, []
+    while not ended:
         peak_mib = max(peak_mib, pss_mib(process.pid or 0))
-        if wait([receiver, process.sentinel], sample_s):
-            return peak_mib or None
-    raise JobFailed(f"timeout: no result after {timeout_s:g} s")
+        ended = wait([receiver, process.sentinel], SAMPLE_S)
+        if timeout_s is not None and seconds_between(start_ns, now_ns()) > timeout_s:
+            raise _timeout(timeout_s)
+    return peak_mib or None
+
+
+def _timeout(timeout_s: float | None) -> JobFailed:
+    return JobFailed(f"timeout: no result after {timeout_s:g} s")
 
 
 def _received(receiver: Connection, process: BaseProcess) -> tuple[bool, Any]:
+    if not receiver.poll():
+        # It is dead; its children may still hold the pipe's other end and would keep recv waiting.
+        process.join()
+        _kill_group(process)
     try:
         return receiver.recv()
     except EOFError:
-        process.join()
         code = process.exitcode or 0
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-        return False, (f"ChildProcessError: the trial's process ended without a result, {how}", "")
+        said = f"ChildProcessError: the trial's process ended without a result, {how}"
+        return False, (said, "")
 
 
 def _end(process: BaseProcess) -> None:
-    """No process outlives its call: one that has sent its result ends by itself, any other is
-    ended."""
-    process.join(timeout=5)
-    if process.is_alive():
-        process.kill()
-        process.join()
+    """Nothing outlives its call: one that has answered ends by itself, any other and all of its
+    children are killed."""
+    if sys.exc_info()[0] is None:
+        process.join(timeout=5)
+    _kill_group(process)
+    process.kill()
+    process.join()
     process.close()
+
+
+def _kill_group(process: BaseProcess) -> None:
+    if process.pid:  # never 0, which is this process's own group
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO, ClassVar
+from typing import BinaryIO
 
 import numpy as np
 from torch.utils import _pytree as pytree
@@ -20,7 +20,6 @@ class Npy:
     """`0.npy`, `1.npy`, … with the batch dimension first, and the tree that they are the leaves
     of."""
 
-    version: ClassVar[int] = 1
     root: str
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +30,6 @@ _Pair: Any = Pair  # what tensorclass adds to a class is hidden from type checke
 class TensorDictStore:
     """One memory-mapped file a field, read back by `load_memmap`."""
 
-    version: ClassVar[int] = 1
     root: str
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:

@@ -24,8 +24,6 @@ from fastloop.types import option
 EXPERIMENT = "fastloop"
 LOCAL_UI = "http://127.0.0.1:5000"
 NOTE = "Loaders compared. samples_per_s, limit_fraction: higher is better; seconds: lower."
-MAX_BATCH = 100
-"""MLflow takes at most 100 params or tags, and 1,000 metrics, in one call."""
 
 
 @option
@@ -45,7 +43,7 @@ class MlflowTracker:
             found = self._client.get_experiment_by_name(self.experiment)
             if found is not None:
                 return found.experiment_id
-            where = None if "MLFLOW_TRACKING_URI" in os.environ else _artifacts()
+            where = None if os.environ.get("MLFLOW_TRACKING_URI") else _artifacts()
             return self._client.create_experiment(
                 self.experiment, artifact_location=where, tags={"mlflow.note.content": NOTE}
             )
@@ -54,8 +52,7 @@ class MlflowTracker:
         """The id of a new run with the job's params and tags."""
         run = self._client.create_run(self._experiment_id, run_name=result.name, tags=result.tags)
         params = [Param(name, str(value)) for name, value in result.params.items()]
-        for first in range(0, len(params), MAX_BATCH):
-            self._client.log_batch(run.info.run_id, params=params[first : first + MAX_BATCH])
+        self._client.log_batch(run.info.run_id, params=params)
         return run.info.run_id
 
     def finish(self, result: Result, folder: Path) -> None:
@@ -71,13 +68,14 @@ class MlflowTracker:
                 self._client.log_artifact(result.run_id, str(path))
         self._client.set_terminated(result.run_id, status=result.status)
 
-    def link(self, sweep: str) -> str:
-        """The sweep's charts: only this address shows them at once, the start page shows no
-        runs."""
-        server = _uri() if _uri().startswith("http") else LOCAL_UI
+    def where(self, sweep: str) -> str:
+        """The sweep's charts, by the only address that shows them at once, and how to serve it."""
+        remote = _uri().startswith("http")
         only = quote(f"tags.sweep = '{sweep}'")
         query = f"searchFilter={only}&compareRunsMode=CHART&workflowType=machine_learning"
-        return f"{server}/#/experiments/{self._experiment_id}/runs?{query}"
+        server = _uri().rstrip("/") if remote else LOCAL_UI
+        serve = "" if remote else f"ui:     mlflow ui --backend-store-uri {_uri()}\n"
+        return f"{serve}charts: {server}/#/experiments/{self._experiment_id}/runs?{query}"
 
 
 def _uri() -> str:

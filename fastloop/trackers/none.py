@@ -19,6 +19,6 @@ class NoTracker:
     def finish(self, result: Result, folder: Path) -> None:
         """Nothing: the files are there already."""
 
-    def link(self, sweep: str) -> str:  # noqa: ARG002
+    def where(self, sweep: str) -> str:  # noqa: ARG002
         """No place."""
         return ""
