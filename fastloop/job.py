@@ -117,10 +117,10 @@ def run_trial(job: Job, prepared: Prepared, number: int, asked_ns: int) -> Trial
     """
     launch_s = seconds_between(asked_ns, now_ns())
     started_ms, load = wall_ms(), load_average()
-    place, plan = _start(job, number)
+    device, place, plan = _start(job, number)
     with job.loader.open(prepared, plan) as epochs:
         check_data(prepared, plan, map(place, epochs(job.epochs + 1)), job.epochs + 1)
-        setup = _setup(job, prepared, plan, epochs)
+        setup = _setup(job, prepared, plan.seed, device, epochs)
         benchmarks = {
             name: _measure(job, benchmark, prepared, setup, epochs)
             for name, benchmark in job.benchmark.items()
@@ -140,8 +140,7 @@ def run_trial(job: Job, prepared: Prepared, number: int, asked_ns: int) -> Trial
 
 def run_instrumented(job: Job, prepared: Prepared, name: str) -> Attribution:
     """Where one benchmark's time goes: one warm epoch with spans, and the price in CPU time."""
-    place, plan = _start(job, 0)
-    device = check_support(job)
+    device, place, plan = _start(job, 0)
     torch.zeros(1, device=device)  # so that starting the device is not the loader's to pay
     synchronize(device)
     opened_ns = now_ns()
@@ -149,14 +148,13 @@ def run_instrumented(job: Job, prepared: Prepared, name: str) -> Attribution:
         place(next(iter(epochs(job.epochs))))
         synchronize(device)
         first_batch_s = seconds_between(opened_ns, now_ns())
-        setup = _setup(job, prepared, plan, epochs)
+        setup = _setup(job, prepared, plan.seed, device, epochs)
+        consume, _ = job.benchmark[name].start(place, setup)
+        drain(epochs, consume, job.epochs, device)
         spans = Spans()
         consume, _ = job.benchmark[name].start(spans.timed("place", place), setup)
-        drain(epochs, consume, job.epochs, setup.device)
-        spans.records.clear()
-        consume, _ = job.benchmark[name].start(spans.timed("place", place), setup)
         cpu_before = cpu_seconds()
-        window = instrumented(epochs, consume, spans, setup.device)
+        window = instrumented(epochs, consume, spans, device)
         cpu_s = cpu_seconds() - cpu_before
     return Attribution(
         seconds=window.seconds,
@@ -183,21 +181,21 @@ def check_data(prepared: Prepared, plan: Plan, batches: Iterable[Tree], epoch: i
         raise Invalid(wrong)
 
 
-def _start(job: Job, number: int) -> tuple[Consumer, Plan]:
+def _start(job: Job, number: int) -> tuple[torch.device, Consumer, Plan]:
     device = check_support(job)
     if job.torch_threads:
         torch.set_num_threads(job.torch_threads)
-    return partial(job.placement, device=device), job.plan(job.seed + number * TRIAL_SEED_STRIDE)
+    plan = job.plan(job.seed + number * TRIAL_SEED_STRIDE)
+    return device, partial(job.placement, device=device), plan
 
 
-def _setup(job: Job, prepared: Prepared, plan: Plan, epochs: Epochs) -> Setup:
-    device = check_support(job)
+def _setup(job: Job, prepared: Prepared, seed: int, device: torch.device, epochs: Epochs) -> Setup:
     return Setup(
         model=job.model,
         sample=prepared.sample,
         num_classes=prepared.dataset.num_classes,
         learning_rate=job.learning_rate,
-        seed=plan.seed,
+        seed=seed,
         device=device,
         unread=device.type == "cpu" and may_be_unread(next(iter(epochs(job.epochs)))),
     )
