@@ -8,7 +8,6 @@ One epoch each, in turn, first one then the other; ratios are paired, the interv
 
 import sys
 import time
-from functools import partial
 
 import torch
 from torch.utils.data import TensorDataset
@@ -23,23 +22,21 @@ from fastloop.window import timed
 CPU = torch.device("cpu")
 
 
-def bare_seconds(loader, placement) -> float:
+def bare_seconds(loader, place) -> float:
     start = time.perf_counter_ns()
     for batch in loader:
-        placement(batch, CPU)
+        place(batch)
     return (time.perf_counter_ns() - start) / 1e9
 
 
 def main(pairs: int) -> None:
     samples = TensorDataset(torch.rand(60_000, 28, 28), torch.randint(10, (60_000,)))
-    placement = Direct(non_blocking=False)
+    place = Direct(non_blocking=False).to(CPU)
     harness, bare = [], []
     with torch_epochs(samples, Plan(order=Random(), seed=0, batch_size=64)) as epochs:
         arms = {
-            "harness": lambda: harness.append(
-                timed(epochs, partial(placement, device=CPU), 1, CPU).seconds
-            ),
-            "bare": lambda: bare.append(bare_seconds(epochs(0), placement)),
+            "harness": lambda: harness.append(timed(epochs, place, 1, CPU).seconds),
+            "bare": lambda: bare.append(bare_seconds(epochs(0), place)),
         }
         for arm in arms.values():
             arm()

@@ -62,6 +62,7 @@ class Row:
         if self.result.run_id:
             with self._told_if_it_fails():
                 self.tracker.finish(self.result, self.entry.folder)
+                self.update(recorded=True)
 
     @contextmanager
     def _told_if_it_fails(self) -> Iterator[None]:
@@ -72,6 +73,7 @@ class Row:
             said = str(error).strip().splitlines() or [""]
             why = f"{type(error).__name__}: {said[0]}"
             print(f"{self.result.name} is not in the tracker: {why}", file=sys.stderr)
+            print(f"later: python -m fastloop.record {self.entry.folder}", file=sys.stderr)
 
     @property
     def runs(self) -> bool:

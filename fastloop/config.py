@@ -63,6 +63,12 @@ def allow_flags_anywhere() -> None:
     vars(sys.modules["hydra.main"])["get_args_parser"] = get_args_parser
 
 
+def settings_text() -> str:
+    """Every top-level setting with its default and its meaning, as conf/config.yaml has them."""
+    text = (resource_folder("conf") / "config.yaml").read_text()
+    return text[text.index("batch_size:") : text.index("\nhydra:")]
+
+
 def register_experiments() -> None:
     """Make experiments/<name>.yaml selectable as experiment=<name>."""
     store = ConfigStore.instance()
@@ -94,6 +100,7 @@ def compose_all() -> list[Composed]:
     """
     allow_flags_anywhere()
     register_experiments()
+    OmegaConf.register_new_resolver("fastloop_settings", settings_text, replace=True)
     found: list[Composed] = []
     folders: list[Path] = []
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Iterable
-from functools import partial
 from itertools import islice
 from typing import Annotated, Literal
 
@@ -186,7 +185,7 @@ def _start(job: Job, number: int) -> tuple[torch.device, Consumer, Plan]:
     if job.torch_threads:
         torch.set_num_threads(job.torch_threads)
     plan = job.plan(job.seed + number * TRIAL_SEED_STRIDE)
-    return device, partial(job.placement, device=device), plan
+    return device, job.placement.to(device), plan
 
 
 def _setup(job: Job, prepared: Prepared, seed: int, device: torch.device, epochs: Epochs) -> Setup:
@@ -205,7 +204,7 @@ def _measure(
     job: Job, benchmark: Benchmark, prepared: Prepared, setup: Setup, epochs: Epochs
 ) -> Measured:
     """A warm-up epoch on a throwaway start, the bare window on a fresh one, the limit beside it."""
-    place = partial(job.placement, device=setup.device)
+    place = job.placement.to(setup.device)
     consume, _ = benchmark.start(place, setup)
     drain(epochs, consume, job.epochs, setup.device)
     consume, losses = benchmark.start(place, setup)

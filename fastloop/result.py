@@ -102,6 +102,8 @@ class Result:
     environment: dict[str, Any] = field(default_factory=dict)
     run_id: str = ""
     """The tracker's own."""
+    recorded: bool = False
+    """True once the tracker has all of it."""
 
 
 _adapter = pydantic.TypeAdapter(Result)

@@ -26,15 +26,20 @@ COLOURS = (
 def main() -> None:
     """The command line; exits with 1 where a job failed, or where the only one is unsupported."""
     composed = compose_all()
-    if composed:
+    if not composed:
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
         sys.exit(_measure(composed))
+    except KeyboardInterrupt:
+        print(f"interrupted; finished trials are in {composed[0].sweep_folder}", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
 
 
 def _measure(composed: Sequence[Composed]) -> int:
     from fastloop.campaign import num_steps, run_campaign
     from fastloop.table import format_tables
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     entries = [_entry(one, name) for one, name in zip(composed, _names(composed), strict=True)]
     launcher, tracker = composed[0].launcher, composed[0].tracker
     if refusal := _refusal(composed):

@@ -37,7 +37,7 @@ def _table(results: list[Result]) -> str:
         lines += [_heading(names), *(_row(result, names, ranks) for result in ended)]
         lines += [
             "",
-            "mean (std) over trials; limit: share of what this machine can do, see README",
+            "mean (std); rank by median; limit: share of what the machine can do, see README",
         ]
     lines += [_excuse(result) for result in results if result.status != "FINISHED"]
     return "\n".join(lines)

@@ -180,8 +180,12 @@ class Loader(Protocol):
 class Placement(Protocol):
     """How a host batch gets on the device."""
 
-    def __call__(self, batch: Tree, device: torch.device) -> Tree:
-        """The batch with every tensor on the device; no output is ever reused."""
+    def to(self, device: torch.device) -> Callable[[Tree], Tree]:
+        """A function from a batch to one with every tensor on the device; no output is reused.
+
+        A plain function, because it is called for every batch inside the window: a partial with
+        the device as keyword cost 0.6 us a batch.
+        """
         ...
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
-from options import MYDATASET, options
+from options import CONF, MYDATASET, options
 
 from fastloop.result import load, metrics
 
@@ -260,7 +264,16 @@ def test_a_wrong_value_is_one_line_and_nothing_is_written(tmp_path, wrong, said)
 def test_help_config_and_completion(tmp_path):
     assert "batch_size: 64" in fastloop("--cfg", "job", cwd=tmp_path).stdout
     helped = fastloop("--help", cwd=tmp_path).stdout
-    assert "np_memmap" in helped
+    assert all(
+        option in helped
+        for group in CONF.iterdir()
+        if group.is_dir()
+        for option in options(group.name)
+    )
+    settings = re.findall(r"^(\w+): +\S+ *(# .+)?$", (CONF / "config.yaml").read_text(), re.M)
+    assert len(settings) >= 15
+    assert all(f"{name}: " in helped and meaning in helped for name, meaning in settings)
+    assert max(map(len, helped.splitlines())) <= 100
     completed = fastloop(
         "-sc",
         "query=bash",
@@ -391,6 +404,51 @@ def test_a_lost_tracker_loses_no_measurement(tmp_path):
     assert [result.status for result in results(tmp_path)] == ["FINISHED", "FINISHED"]
     assert "not in the tracker" in done.stderr
     assert "preload" in done.stdout
+
+
+def test_what_a_lost_server_did_not_get_is_recorded_later(tmp_path):
+    from mlflow.tracking import MlflowClient
+
+    lost = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+    fastloop(*SMALL, cwd=tmp_path, **lost)
+    (folder,) = tmp_path.glob("outputs/20*/*")
+    for said in ("raw mydataset, 2 trials", "is in the tracker already"):
+        done = fastloop(str(folder), cwd=tmp_path, module="fastloop.record")
+        assert done.returncode == 0, done.stderr
+        assert said in done.stdout
+    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/outputs/mlflow.db")
+    (run,) = client.search_runs([client.get_experiment_by_name("fastloop").experiment_id])
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["traversal/seconds_mean"] > 0
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_however_the_command_ends_finished_trials_are_kept_and_no_run_stays_open(tmp_path, sign):
+    from mlflow.tracking import MlflowClient
+
+    command = psutil.Popen(
+        [sys.executable, "-m", "fastloop.run", *MYDATASET, "trials=1000"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not any(result.trials for result in results(tmp_path)):
+        assert command.poll() is None
+        time.sleep(0.2)
+    processes = command.children(recursive=True)
+    command.send_signal(sign)
+    said = command.communicate()[1]
+    assert psutil.wait_procs(processes, timeout=30)[1] == []
+    assert "Traceback" not in said
+    (result,) = results(tmp_path)
+    assert result.trials
+    if sign != signal.SIGKILL:
+        assert command.returncode == 128 + sign
+        assert result.status == "KILLED"
+    assert fastloop("trials=1", "epochs=1", cwd=tmp_path).returncode == 0
+    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/outputs/mlflow.db")
+    runs = client.search_runs([client.get_experiment_by_name("fastloop").experiment_id])
+    assert sorted(run.info.status for run in runs) == ["FINISHED", "KILLED"]
 
 
 def test_a_diverging_loss_is_kept(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from fastloop.types import Tree, option
@@ -13,11 +15,14 @@ class Direct:
 
     non_blocking: bool
 
-    def __call__(self, batch: Tree, device: torch.device) -> Tree:
-        """The fields of a tuple or list of tensors on the device. Raises TypeError for another
-        tree."""
-        if not isinstance(batch, (tuple, list)):
-            raise TypeError(
-                f"placement=direct moves a tuple of tensors, got {type(batch).__name__}"
-            )
-        return tuple([field.to(device, non_blocking=self.non_blocking) for field in batch])
+    def to(self, device: torch.device) -> Callable[[Tree], Tree]:
+        """A function that moves a tuple or list of tensors; TypeError for another tree."""
+        non_blocking = self.non_blocking
+
+        def place(batch: Tree) -> Tree:
+            if not isinstance(batch, (tuple, list)):
+                kind = type(batch).__name__
+                raise TypeError(f"placement=direct moves a tuple of tensors, got {kind}")
+            return tuple([field.to(device, non_blocking=non_blocking) for field in batch])
+
+        return place

@@ -7,12 +7,17 @@ because each call costs 3 to 45 ms and nothing may disturb a trial.
 from __future__ import annotations
 
 import os
+import platform
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
 
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # before the import: it starts a thread
+# Before the import: telemetry is a thread beside the measurements, and by default a lost server is
+# waited for 247 s, with two tries 4.
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
 
+import psutil
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.tracking import MlflowClient
 
@@ -21,7 +26,7 @@ from fastloop.result import Result, metrics
 from fastloop.spans import wall_ms
 from fastloop.types import option
 
-EXPERIMENT = "fastloop"
+COMMAND_TAG = "fastloop.command"
 LOCAL_UI = "http://127.0.0.1:5000"
 NOTE = "Loaders compared. samples_per_s, limit_fraction: higher is better; seconds: lower."
 
@@ -42,15 +47,24 @@ class MlflowTracker:
         with locked(outputs_folder() / "mlflow.db"):
             found = self._client.get_experiment_by_name(self.experiment)
             if found is not None:
+                self._close_abandoned(found.experiment_id)
                 return found.experiment_id
             where = None if os.environ.get("MLFLOW_TRACKING_URI") else _artifacts()
             return self._client.create_experiment(
                 self.experiment, artifact_location=where, tags={"mlflow.note.content": NOTE}
             )
 
+    def _close_abandoned(self, experiment_id: str) -> None:
+        """End this machine's runs whose command was killed, which could not end them itself."""
+        for run in self._client.search_runs([experiment_id], "attributes.status = 'RUNNING'"):
+            tags = run.data.tags
+            if tags.get("host") == platform.node() and not _is_alive(tags.get(COMMAND_TAG, "")):
+                self._client.set_terminated(run.info.run_id, status="KILLED")
+
     def start(self, result: Result) -> str:
         """The id of a new run with the job's params and tags."""
-        run = self._client.create_run(self._experiment_id, run_name=result.name, tags=result.tags)
+        tags = result.tags | {COMMAND_TAG: _this_command()}
+        run = self._client.create_run(self._experiment_id, run_name=result.name, tags=tags)
         params = [Param(name, str(value)) for name, value in result.params.items()]
         self._client.log_batch(run.info.run_id, params=params)
         return run.info.run_id
@@ -76,6 +90,19 @@ class MlflowTracker:
         server = _uri().rstrip("/") if remote else LOCAL_UI
         serve = "" if remote else f"ui:     mlflow ui --backend-store-uri {_uri()}\n"
         return f"{serve}charts: {server}/#/experiments/{self._experiment_id}/runs?{query}"
+
+
+def _this_command() -> str:
+    """This process, by number and time of start: numbers are used again."""
+    return f"{os.getpid()} {psutil.Process().create_time()}"
+
+
+def _is_alive(command: str) -> bool:
+    pid, _, started = command.partition(" ")
+    try:
+        return str(psutil.Process(int(pid)).create_time()) == started
+    except (psutil.Error, ValueError):
+        return False
 
 
 def _uri() -> str:
