@@ -149,6 +149,7 @@ def _received(receiver: Connection, process: BaseProcess) -> tuple[bool, Any]:
     try:
         return receiver.recv()
     except EOFError:
+        process.join(timeout=5)  # the pipe closes a moment before the exit status is known
         code = process.exitcode or 0
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
         said = f"ChildProcessError: the trial's process ended without a result, {how}"
