@@ -184,7 +184,7 @@ class Placement(Protocol):
         """A function from a batch to one with every tensor on the device; no output is reused.
 
         A plain function, because it is called for every batch inside the window: a partial with
-        the device as keyword cost 0.6 us a batch.
+        the device as keyword measured 0.26 us a batch more.
         """
         ...
 
