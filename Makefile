@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 5000
 OUTPUTS := $(or $(FASTLOOP_OUTPUTS),$(CURDIR)/outputs)
 
-.PHONY: run test ui check format clean
+.PHONY: run test ui readme check format clean
 
 run: $(VENV)/.installed                 ## the five loaders of seed 000 on real digits, about two minutes
 	$(BIN)/python -m fastloop.run experiment=quickstart
@@ -18,7 +18,10 @@ ui: $(VENV)/.installed                  ## MLflow's UI over outputs/, on this ma
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false MLFLOW_DISABLE_TELEMETRY=true $(BIN)/mlflow ui \
 		--host 127.0.0.1 --port $(PORT) --backend-store-uri sqlite:///$(OUTPUTS)/mlflow.db
 
-check: format test                      ## what a commit must pass
+readme: $(VENV)/.installed              ## the README's tables of options, from conf/
+	$(BIN)/python -m fastloop.catalogue README.md
+
+check: format readme test                     ## what a commit must pass
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .

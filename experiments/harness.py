@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 from fastloop.orders.random import Random
 from fastloop.placements.direct import Direct
-from fastloop.stats import median, ratio_interval
+from fastloop.stats import median, ratio
 from fastloop.torch_loader import torch_epochs
 from fastloop.types import Plan
 from fastloop.window import timed
@@ -44,11 +44,12 @@ def main(pairs: int) -> None:
         for pair in range(pairs):
             for name in sorted(arms, reverse=bool(pair % 2)):
                 arms[name]()
-    ratio, low, high = ratio_interval(harness, bare)
+    found = ratio(harness, bare)
     print(
         f"harness {median(harness):.4f} s, bare loop {median(bare):.4f} s an epoch, {pairs} pairs"
     )
-    print(f"harness / bare: {ratio:.4f} [{low:.4f}, {high:.4f}]")
+    if found:  # five pairs or more
+        print(f"harness / bare: {found.estimate:.4f} [{found.low:.4f}, {found.high:.4f}]")
 
 
 if __name__ == "__main__":

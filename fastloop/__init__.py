@@ -1,2 +1,20 @@
 """Which data loading loop is fastest for my data on my machine, why, and how far is it from what
 the machine can do?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastloop.bench import Bench, bench_all
+
+__all__ = ["Bench", "bench_all"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import torch only for who uses it: `--help` and completion must not pay for it."""
+    if name not in __all__:
+        raise AttributeError(f"module 'fastloop' has no attribute {name!r}")
+    from fastloop import bench
+
+    return getattr(bench, name)

@@ -6,125 +6,122 @@ becomes a row with its reason, and the rest goes on.
 
 from __future__ import annotations
 
-import random
+import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from tqdm import tqdm
+
+from fastloop.caveats import caveats
 from fastloop.digest import nbytes_of
+from fastloop.entry import Entry, Row
 from fastloop.environment import describe
-from fastloop.files import fingerprint, write_text
+from fastloop.files import fingerprint, source_of
 from fastloop.job import Job, check_support, run_instrumented, run_trial
 from fastloop.prepared import prepare
-from fastloop.result import Result, save
-from fastloop.spans import now_ns
-from fastloop.types import JobFailed, Launcher, Prepared, Tracker, Unsupported
+from fastloop.result import Result
+from fastloop.resume import fail, take_up
+from fastloop.schedule import rounds
+from fastloop.spans import now_ns, wall_ms
+from fastloop.tracking import Tracking
+from fastloop.types import JobFailed, Launcher, Prepared, Unsupported, option
+
+NOTED = (
+    *("dataset", "fingerprint", "key", "num_samples", "sample_nbytes", "prepare_s", "disk_mib"),
+)
+"""Fields of a result that are known once its data is prepared."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """A job of a sweep, where its files go, and what they say about it before it is run."""
+@option
+class Sweep:
+    """What belongs to a sweep and not to one of its jobs."""
 
-    job: Job
-    folder: Path
-    config_yaml: str
-    result: Result
-
-
-class Row:
-    """One entry on its way through the rounds: its result so far, on disk after every change."""
-
-    def __init__(self, entry: Entry, tracker: Tracker) -> None:
-        self.entry = entry
-        self.tracker = tracker
-        self.result = entry.result
-        self.prepared: Prepared | None = None
-
-    def update(self, **changes: object) -> None:
-        """Change the result and write it."""
-        self.result = replace(self.result, **changes)  # pyright: ignore[reportArgumentType]
-        save(self.result, self.entry.folder)
-
-    def start(self, environment: dict) -> None:
-        """Write what is known before anything is measured, and begin the tracker's run."""
-        write_text(self.entry.folder / "config.yaml", self.entry.config_yaml)
-        self.update(environment=environment)
-        with self._told_if_it_fails():
-            self.update(run_id=self.tracker.start(self.result))
-
-    def end(self, status: str, reason: str = "", details: str = "") -> None:
-        """Write the result's end, then tell the tracker: files first."""
-        self.update(status=status, status_reason=reason)
-        if details:
-            write_text(self.entry.folder / "traceback.txt", details)
-        if self.result.run_id:
-            with self._told_if_it_fails():
-                self.tracker.finish(self.result, self.entry.folder)
-                self.update(recorded=True)
-
-    @contextmanager
-    def _told_if_it_fails(self) -> Iterator[None]:
-        """A lost tracker loses no measurement: say so, and go on with the files."""
-        try:
-            yield
-        except Exception as error:
-            said = str(error).strip().splitlines() or [""]
-            why = f"{type(error).__name__}: {said[0]}"
-            print(f"{self.result.name} is not in the tracker: {why}", file=sys.stderr)
-            print(f"later: python -m fastloop.record {self.entry.folder}", file=sys.stderr)
-
-    @property
-    def runs(self) -> bool:
-        """True until it has ended."""
-        return self.result.status == "RUNNING"
+    baseline: str | None
+    interleave: bool
+    report: bool
+    resume: str | None
+    retry_failed: bool
+    wait: bool
+    allow_concurrent: bool
 
 
 def run_campaign(
-    entries: Sequence[Entry], launcher: Launcher, tracker: Tracker, advance: Callable[[str], None]
+    entries: Sequence[Entry],
+    sweep: Sweep,
+    launcher: Launcher,
+    tracking: Tracking,
+    advance: Callable[[str], None],
 ) -> list[Result]:
     """The results of all entries, in their order; `advance` is called as each step begins."""
-    rows = [Row(entry, tracker) for entry in entries]
+    rows = [Row(entry, tracking) for entry in entries]
+    session_ms = wall_ms()
     try:
-        _prepare_all(rows, launcher, advance)
-        for number, names in enumerate(_rounds([row for row in rows if row.runs])):
-            _run_round(names, number, launcher, advance)
+        _prepare_all(rows, sweep, launcher, advance)
+        for number, taking_part in _turns([row for row in rows if row.runs], sweep.interleave):
+            _run_round(taking_part, (number, session_ms), launcher, advance)
         for row in rows:
             if row.runs:
-                _finish(row, launcher, advance)
+                _look_into(row, launcher, advance)
+        for row in rows:
+            if row.runs:
+                row.update(flags=caveats(row.result, [one.result for one in rows]))
+                row.end("FINISHED")
     except BaseException as error:
+        asked_for = isinstance(error, KeyboardInterrupt | SystemExit)
         for row in rows:
-            if row.runs:
-                row.end("KILLED", type(error).__name__)
+            with contextlib.suppress(OSError):  # that may be what has ended it all
+                status = "KILLED" if asked_for else "FAILED"
+                row.cut_short(status, f"{type(error).__name__}: {error}")
         raise
     return [row.result for row in rows]
 
 
 def num_steps(entries: Sequence[Entry]) -> int:
     """How often run_campaign calls `advance` when nothing fails."""
-    return sum(1 + entry.job.trials + len(entry.job.benchmark) for entry in entries)
+    left = [len(entry.earlier.trials) if entry.earlier else 0 for entry in entries]
+    steps = [1 + entry.job.trials + len(entry.job.benchmark) for entry in entries]
+    return sum(max(1, all_ - done) for all_, done in zip(steps, left, strict=True))
 
 
-def _prepare_all(rows: list[Row], launcher: Launcher, advance: Callable[[str], None]) -> None:
+def _prepare_all(
+    rows: list[Row], sweep: Sweep, launcher: Launcher, advance: Callable[[str], None]
+) -> None:
     done: dict[str, Prepared | JobFailed] = {}
     for row in rows:
         job = row.entry.job
         advance(f"preparing {row.result.name}")
-        row.start(describe())
+        now = replace(row.entry.result, environment=describe())
+        if row.is_taken_up:
+            row.result = now
+            row.begin()
+        key = repr((job.dataset, job.loader.store))
         try:
             check_support(job)
+            if key not in done:
+                done[key] = _prepared_or_failure(job, launcher)
+            outcome = done[key]
         except Unsupported as why:
-            row.end("FAILED", f"unsupported: {why}")
-            continue
-        key = repr((job.dataset, job.loader.store))
-        if key not in done:
-            done[key] = _prepared_or_failure(job, launcher)
-        outcome = done[key]
+            outcome = JobFailed(f"unsupported: {why}")
         if isinstance(outcome, JobFailed):
-            row.end("FAILED", outcome.reason, outcome.details)
+            said = fail(row, outcome.reason, outcome.details)
         else:
-            _note_prepared(row, outcome)
+            said = _set_up(row, now, outcome, sweep.retry_failed)
+        if said:
+            tqdm.write(said, file=sys.stderr)
+
+
+def _set_up(row: Row, now: Result, prepared: Prepared, retry_failed: bool) -> str:
+    """Make the row ready for its trials; the text says what was left of it and is not used."""
+    row.prepared = prepared
+    noted = _noted(now, row.entry.job, prepared)
+    if row.is_taken_up:
+        row.update(**{name: getattr(noted, name) for name in NOTED})
+        return ""
+    said = take_up(row, noted, retry_failed)
+    if row.runs:
+        row.begin()
+    return said
 
 
 def _prepared_or_failure(job: Job, launcher: Launcher) -> Prepared | JobFailed:
@@ -134,12 +131,13 @@ def _prepared_or_failure(job: Job, launcher: Launcher) -> Prepared | JobFailed:
         return failure
 
 
-def _note_prepared(row: Row, prepared: Prepared) -> None:
-    row.prepared = prepared
-    row.update(
+def _noted(result: Result, job: Job, prepared: Prepared) -> Result:
+    """The result with what is known of its data."""
+    return replace(
+        result,
         dataset=prepared.label,
         fingerprint=prepared.fingerprint,
-        key=_trial_key(row.result, prepared),
+        key=_trial_key(result, job, prepared),
         num_samples=prepared.num_samples,
         sample_nbytes=nbytes_of(prepared.sample),
         prepare_s=prepared.seconds,
@@ -147,33 +145,34 @@ def _note_prepared(row: Row, prepared: Prepared) -> None:
     )
 
 
-def _trial_key(result: Result, prepared: Prepared) -> str:
+def _trial_key(result: Result, job: Job, prepared: Prepared) -> str:
     """The same for trials that may stand for each other."""
     machine = result.environment
     same = ("code", "versions", "python", "host", "cpu", "cores_usable", "gpus")
+    options = (job.loader, job.loader.store, job.order, job.placement, job.model)
     return fingerprint(
-        result.tags["config_hash"], prepared.fingerprint, [machine[name] for name in same]
+        result.tags["config_hash"],
+        prepared.fingerprint,
+        [machine[name] for name in same],
+        [source_of(one) for one in (*options, *job.benchmark.values())],  # some are the user's own
     )
 
 
-def _rounds(rows: list[Row]) -> list[list[Row]]:
-    """Round k: every row with a trial k, in random order, each row first equally often."""
-    rounds = []
-    for number in range(max((row.entry.job.trials for row in rows), default=0)):
-        taking_part = [row for row in rows if number < row.entry.job.trials]
-        first = taking_part.pop(number % len(taking_part))
-        random.Random(number).shuffle(taking_part)
-        rounds.append([first, *taking_part])
-    return rounds
+def _turns(rows: list[Row], interleave: bool) -> list[tuple[int, list[Row]]]:
+    """(number of a trial, the rows that run it), in the order in which they are run."""
+    if not interleave:
+        return [(number, [row]) for row in rows for number in range(row.entry.job.trials)]
+    order = rounds([row.entry.job.trials for row in rows])
+    return [(number, [rows[place] for place in one]) for number, one in enumerate(order)]
 
 
 def _run_round(
-    rows: list[Row], number: int, launcher: Launcher, advance: Callable[[str], None]
+    rows: list[Row], number_and_session: tuple[int, int], launcher: Launcher, advance: Callable
 ) -> None:
+    number, session_ms = number_and_session
+    rows = [row for row in rows if row.runs and number not in row.done]
     names = [row.result.name for row in rows]
     for row in rows:
-        if not row.runs:
-            continue
         advance(f"trial {number + 1} of {row.result.name}")
         try:
             trial = launcher.call(
@@ -187,14 +186,17 @@ def _run_round(
         except JobFailed as failure:
             row.end("FAILED", failure.reason, failure.details)
         else:
+            trial = replace(trial, session_ms=session_ms)
             row.update(trials=[*row.result.trials, trial], rounds=[*row.result.rounds, names])
 
 
-def _finish(row: Row, launcher: Launcher, advance: Callable[[str], None]) -> None:
+def _look_into(row: Row, launcher: Launcher, advance: Callable[[str], None]) -> None:
     for name in row.entry.job.benchmark:
+        if name in row.result.attribution:
+            continue
         advance(f"looking into {row.result.name}, {name}")
         try:
-            seen, peak_mib = launcher.call_observed(
+            seen, resources = launcher.call_observed(
                 run_instrumented,
                 row.entry.job,
                 row.prepared,
@@ -204,6 +206,5 @@ def _finish(row: Row, launcher: Launcher, advance: Callable[[str], None]) -> Non
         except JobFailed as failure:
             row.end("FAILED", failure.reason, failure.details)
             return
-        found = {name: replace(seen, peak_pss_mib=peak_mib)}
+        found = {name: replace(seen, resources=resources)}
         row.update(attribution=row.result.attribution | found)
-    row.end("FINISHED")

@@ -19,31 +19,27 @@ from hydra.errors import CompactHydraException, InstantiationException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from fastloop.files import outputs_folder
+from fastloop.catalogue import help_text, known_names, resource_folder
+from fastloop.files import outputs_folder, sweep_folders
+from fastloop.refusal import explained, one_line
 
 if TYPE_CHECKING:  # torch takes seconds to import: --cfg, --help and completion must not pay for it
+    from fastloop.campaign import Sweep
     from fastloop.job import Job
     from fastloop.types import Launcher, Tracker
 
-PACKAGE = Path(__file__).resolve().parent
 ENDS = ("launcher", "tracker")
 """Groups that belong to the sweep and not to the job."""
-SWEEP_SETTINGS = ("isolation",)
-"""Top-level settings that conf/launcher hands to the launcher."""
+SWEEP_SETTINGS = (
+    *("baseline", "interleave", "report", "resume", "retry_failed", "wait", "allow_concurrent"),
+)
+"""Top-level settings that belong to the sweep, fields of campaign.Sweep."""
 
 T = TypeVar("T")
 
 
 class ConfigError(CompactHydraException):
     """A wrong value: Hydra prints its message alone, without a traceback, and exits with 1."""
-
-
-def resource_folder(name: str) -> Path:
-    """conf or experiments: beside the package in a checkout, inside it in a wheel."""
-    for base in (PACKAGE.parent, PACKAGE):
-        if (base / name / ("config.yaml" if name == "conf" else "quickstart.yaml")).is_file():
-            return base / name
-    raise FileNotFoundError(f"{name}: neither beside {PACKAGE} nor inside it")
 
 
 def allow_flags_anywhere() -> None:
@@ -63,12 +59,6 @@ def allow_flags_anywhere() -> None:
     vars(sys.modules["hydra.main"])["get_args_parser"] = get_args_parser
 
 
-def settings_text() -> str:
-    """Every top-level setting with its default and its meaning, as conf/config.yaml has them."""
-    text = (resource_folder("conf") / "config.yaml").read_text()
-    return text[text.index("batch_size:") : text.index("\nhydra:")]
-
-
 def register_experiments() -> None:
     """Make experiments/<name>.yaml selectable as experiment=<name>."""
     store = ConfigStore.instance()
@@ -84,6 +74,7 @@ class Composed:
     """One combination of a sweep, built: nothing of it has been measured yet."""
 
     job: Job
+    sweep: Sweep
     launcher: Launcher
     tracker: Tracker
     choices: dict[str, str]
@@ -91,6 +82,11 @@ class Composed:
     config: dict[str, Any]
     folder: Path
     sweep_folder: Path
+
+    @property
+    def config_yaml(self) -> str:
+        """The resolved configuration."""
+        return OmegaConf.to_yaml(self.config)
 
 
 def compose_all() -> list[Composed]:
@@ -100,53 +96,60 @@ def compose_all() -> list[Composed]:
     """
     allow_flags_anywhere()
     register_experiments()
-    OmegaConf.register_new_resolver("fastloop_settings", settings_text, replace=True)
+    # Hydra fills in $NAMES of its help once more
+    OmegaConf.register_new_resolver(
+        "fastloop_help", lambda: help_text().replace("$", "$$"), replace=True
+    )
     found: list[Composed] = []
-    folders: list[Path] = []
+    before = set(sweep_folders())
 
     @hydra.main(version_base="1.3", config_path=str(resource_folder("conf")), config_name="config")
     def collect(cfg: DictConfig) -> None:
-        folders.append(Path(HydraConfig.get().runtime.output_dir))
+        _check_launcher()
         found.append(_composed(cfg))
 
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
             collect()
-    except SystemExit as end:
-        for folder in folders:
-            remove_unused(folder)
-        print(one_line(said.getvalue()) if end.code else said.getvalue(), file=sys.stderr)
+    except BaseException as end:
+        for sweep_folder in set(sweep_folders()) - before:
+            remove_unused(sweep_folder)
+        if isinstance(end, SystemExit):
+            refused = one_line(said.getvalue(), known_names()) if end.code else said.getvalue()
+            print(refused, file=sys.stderr)
         raise
     sys.stderr.write(said.getvalue())
     return found
 
 
-def one_line(said: str) -> str:
-    """What Hydra says of a wrong name or value, in one line; a traceback stays as it is."""
-    if "Traceback" in said:
-        return said
-    noise = ("Error executing job", "Set the environment variable", "Set hydra.searchpath")
-    lines = [line.strip() for line in said.splitlines()]
-    return " ".join(line for line in lines if line and not line.startswith(noise))
-
-
-def remove_unused(folder: Path) -> None:
+def remove_unused(sweep_folder: Path) -> None:
     """Remove an output folder in which nobody but Hydra has written, and its empty parents.
 
     Never goes above the outputs folder.
     """
-    top = outputs_folder()
-    if top not in folder.absolute().parents:
+    top, sweep_folder = outputs_folder(), sweep_folder.absolute()
+    if top not in sweep_folder.parents or not sweep_folder.is_dir():
         return
-    (folder.parent / "multirun.yaml").unlink(missing_ok=True)
-    for one in [folder.absolute(), *folder.absolute().parents]:
-        if one.is_dir() and any(one.iterdir()):
+    hydras = sweep_folder / "multirun.yaml"
+    others = [path for path in sweep_folder.iterdir() if path != hydras]
+    if any(not path.is_dir() or any(path.iterdir()) for path in others):
+        return
+    hydras.unlink(missing_ok=True)
+    for one in [*others, sweep_folder, *sweep_folder.parents]:
+        if not one.is_dir() or any(one.iterdir()):
             return
-        if one.is_dir():
-            one.rmdir()
+        one.rmdir()
         if one == top:
             return
+
+
+def _check_launcher() -> None:
+    """Raise ConfigError under a Hydra launcher that runs jobs beside each other (joblib, ray)."""
+    name = HydraConfig.get().runtime.choices["hydra/launcher"]
+    if name != "basic":
+        why = "it runs jobs beside each other, and they would measure each other"
+        raise ConfigError(f"hydra/launcher={name}: {why}; allowed is basic")
 
 
 def _composed(cfg: DictConfig) -> Composed:
@@ -154,10 +157,11 @@ def _composed(cfg: DictConfig) -> Composed:
     folder = Path(hydra_config.runtime.output_dir)
     alone = hydra_config.mode == RunMode.RUN
     values: Any = OmegaConf.to_container(cfg, resolve=True)
-    job = _build_job(values)
+    job = build_job(values)
     choices = {k: str(v) for k, v in hydra_config.runtime.choices.items() if "hydra/" not in k}
     return Composed(
         job=job,
+        sweep=_build_sweep(values),
         launcher=instantiated("launcher", values["launcher"]),
         tracker=instantiated("tracker", values["tracker"]),
         choices={name.partition("@")[0]: value for name, value in choices.items()},
@@ -168,11 +172,26 @@ def _composed(cfg: DictConfig) -> Composed:
     )
 
 
-def _build_job(values: dict[str, Any]) -> Job:
+def of_the_job(values: dict[str, Any]) -> dict[str, Any]:
+    """The part of the configuration that says what a job's trials are."""
+    # conf/launcher hands `isolation` to the launcher
+    others = (*ENDS, *SWEEP_SETTINGS, "isolation")
+    return {name: node for name, node in values.items() if name not in others}
+
+
+def _build_sweep(values: dict[str, Any]) -> Sweep:
+    from fastloop.campaign import Sweep
+
+    return in_one_line("", lambda: Sweep(**{name: values[name] for name in SWEEP_SETTINGS}))
+
+
+def build_job(values: dict[str, Any]) -> Job:
+    """The job that these values describe; raises ConfigError for a wrong one."""
     from fastloop.job import Job
 
-    groups = {name: node for name, node in values.items() if _is_group(node) and name not in ENDS}
-    settings = {k: v for k, v in values.items() if k not in (*groups, *ENDS, *SWEEP_SETTINGS)}
+    mine = of_the_job(values)
+    groups = {name: node for name, node in mine.items() if _is_group(node)}
+    settings = {name: value for name, value in mine.items() if name not in groups}
     options = {name: instantiated(name, node) for name, node in groups.items()}
     return in_one_line("", lambda: Job(**options, **settings))
 
@@ -205,23 +224,10 @@ def in_one_line(setting: str, make: Callable[[], T]) -> T:
         full_key = re.search(r"full_key: (\S+)", str(error))
         where = ".".join(part for part in (setting, full_key.group(1) if full_key else "") if part)
         if isinstance(cause, ValidationError):
-            raise ConfigError(_explained(where, cause)) from None
+            raise ConfigError(explained(where, cause)) from None
         raise ConfigError(f"{where}: {str(error).splitlines()[0]}") from None
     except ValidationError as error:
-        raise ConfigError(_explained(setting, error)) from None
-
-
-def _explained(setting: str, error: Any) -> str:
-    lines = []
-    for one in error.errors():
-        name = ".".join(str(part) for part in (setting, *one["loc"]) if str(part))
-        if one["type"] == "unexpected_keyword_argument":
-            lines.append(f"{name}: there is no such setting")
-        elif one["loc"]:
-            lines.append(f"{name}={one['input']}: {one['msg']}")
-        else:
-            lines.append(one["msg"].removeprefix("Value error, "))
-    return "; ".join(lines)
+        raise ConfigError(explained(setting, error)) from None
 
 
 def _is_group(node: Any) -> bool:

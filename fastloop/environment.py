@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import platform
+import re
 import subprocess
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -79,15 +80,13 @@ def load_average() -> float | None:
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
-def pss_mib(pid: int) -> float:
-    """Proportional set size of a process and all its children; 0 where the system tells none."""
-    total = 0
-    with contextlib.suppress(psutil.Error):  # what ends while it is looked at weighs nothing
-        process = psutil.Process(pid)
-        for one in [process, *process.children(recursive=True)]:
-            with contextlib.suppress(psutil.Error):
-                total += getattr(one.memory_full_info(), "pss", 0)
-    return total / 2**20
+def oom_kills() -> int:
+    """How many processes the kernel has killed for want of memory; 0 where it does not say."""
+    try:
+        found = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.M)
+    except OSError:
+        found = None
+    return int(found.group(1)) if found else 0
 
 
 def cpu_seconds() -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -18,6 +19,11 @@ EDGE_BYTES = 1 << 20
 def outputs_folder() -> Path:
     """$FASTLOOP_OUTPUTS, or outputs/ under the working folder."""
     return Path(os.environ.get("FASTLOOP_OUTPUTS", "outputs")).absolute()
+
+
+def sweep_folders() -> list[Path]:
+    """Every sweep's folder below the outputs folder, the oldest first."""
+    return sorted(path for path in outputs_folder().glob("[0-9]*-*-*/*") if path.is_dir())
 
 
 @contextmanager
@@ -42,6 +48,12 @@ def written_beside(target: Path) -> Iterator[Path]:
         if beside.is_dir():
             remove(target)
         os.replace(beside, target)
+    except OSError as error:
+        if error.filename:
+            raise
+        # a full disk is told without a name, and by numpy without its number
+        said = error.strerror or f"{error} (is the disk full?)"
+        raise OSError(error.errno or errno.EIO, said, str(target)) from error
     finally:
         remove(beside)
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
 from collections.abc import Iterable
+from functools import partial
 from itertools import islice
 from typing import Annotated, Literal
 
 import optree
 import torch
 from pydantic import (
+    AfterValidator,
     Field,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    StringConstraints,
     model_validator,
 )
 
+from fastloop.cache_state import CacheState, Opened, bring_to, opened
 from fastloop.digest import difference, digest, expected, nbytes_of
 from fastloop.environment import cpu_seconds, load_average, resolve_device
+from fastloop.page_cache import CAN_EVICT, evict, total_mib
 from fastloop.prepared import reference_hashes
 from fastloop.result import Attribution, Measured, Trial
 from fastloop.spans import Spans, now_ns, seconds_between, synchronize, wall_ms
@@ -30,6 +34,7 @@ from fastloop.types import (
     Invalid,
     Loader,
     Model,
+    OnDisk,
     Order,
     Placement,
     Plan,
@@ -46,6 +51,12 @@ TRIAL_SEED_STRIDE = 10_000
 """Trials are this far apart, because orders take seed + epoch."""
 REPLAYED_STEPS = 300
 HELD_BATCHES = 32
+
+
+def _known_device(name: str) -> str:
+    if not re.fullmatch(r"auto|cpu|mps|cuda|cuda:\d+", name):
+        raise ValueError("allowed are auto, cpu, mps, cuda and cuda:<number>")
+    return name
 
 
 @option
@@ -68,10 +79,11 @@ class Job:
     multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None
     drop_last: bool
     seed: NonNegativeInt
-    device: Annotated[str, StringConstraints(pattern=r"^(auto|cpu|mps|cuda|cuda:\d+)$")]
+    device: Annotated[str, AfterValidator(_known_device)]
     torch_threads: PositiveInt | None
     learning_rate: PositiveFloat
-    trial_timeout_s: Annotated[float, Field(gt=0)]
+    cache: CacheState
+    trial_timeout_s: Annotated[float, Field(gt=0, le=2_000_000)]  # poll knows no more
 
     @model_validator(mode="after")
     def _workers_and_their_settings(self) -> Job:
@@ -106,25 +118,31 @@ def check_support(job: Job) -> torch.device:
     device = resolve_device(job.device)
     if job.pin_memory and not torch.accelerator.is_available():
         raise Unsupported("pin_memory=true: no accelerator is here, torch would ignore it")
+    if job.cache == "cold" and not CAN_EVICT:
+        raise Unsupported("cache=cold: this system has no posix_fadvise to empty a file's cache")
+    if job.cache != "as_is" and not (job.loader.store or isinstance(job.dataset, OnDisk)):
+        raise Unsupported(f"cache={job.cache}: the dataset does not tell its files, see OnDisk")
     return device
 
 
 def run_trial(job: Job, prepared: Prepared, number: int, asked_ns: int) -> Trial:
     """One trial: open, check the data, warm up and time each benchmark, check the data again.
 
+    With cache=cold the loader is opened afresh before each window.
+
     asked_ns: when this process was asked for. Raises Invalid where the data is not the dataset's.
     """
     launch_s = seconds_between(asked_ns, now_ns())
     started_ms, load = wall_ms(), load_average()
     device, place, plan = _start(job, number)
-    with job.loader.open(prepared, plan) as epochs:
-        check_data(prepared, plan, map(place, epochs(job.epochs + 1)), job.epochs + 1)
-        setup = _setup(job, prepared, plan.seed, device, epochs)
+    with opened(partial(job.loader.open, prepared, plan)) as loading:
+        check_data(prepared, plan, map(place, loading.epochs(job.epochs + 1)), job.epochs + 1)
+        setup = _setup(job, prepared, plan.seed, device, loading.epochs)
         benchmarks = {
-            name: _measure(job, benchmark, prepared, setup, epochs)
+            name: _measure(job, benchmark, prepared, setup, loading)
             for name, benchmark in job.benchmark.items()
         }
-        check_data(prepared, plan, map(place, epochs(job.epochs + 2)), job.epochs + 2)
+        check_data(prepared, plan, map(place, loading.epochs(job.epochs + 2)), job.epochs + 2)
     return Trial(
         number=number,
         seed=plan.seed,
@@ -134,26 +152,33 @@ def run_trial(job: Job, prepared: Prepared, number: int, asked_ns: int) -> Trial
         load_average=load,
         launch_s=launch_s,
         started_ms=started_ms,
+        data_mib=total_mib(prepared.files) if prepared.files else None,
     )
 
 
 def run_instrumented(job: Job, prepared: Prepared, name: str) -> Attribution:
-    """Where one benchmark's time goes: one warm epoch with spans, and the price in CPU time."""
+    """Where one benchmark's time goes: one epoch with spans, and the price in CPU time.
+
+    The epoch is warm; with cache=cold it is cold, as is the first batch.
+    """
     device, place, plan = _start(job, 0)
     torch.zeros(1, device=device)  # so that starting the device is not the loader's to pay
     synchronize(device)
+    if job.cache == "cold":
+        evict(prepared.files)
     opened_ns = now_ns()
-    with job.loader.open(prepared, plan) as epochs:
-        place(next(iter(epochs(job.epochs))))
+    with opened(partial(job.loader.open, prepared, plan)) as loading:
+        place(next(iter(loading.epochs(job.epochs))))
         synchronize(device)
         first_batch_s = seconds_between(opened_ns, now_ns())
-        setup = _setup(job, prepared, plan.seed, device, epochs)
+        setup = _setup(job, prepared, plan.seed, device, loading.epochs)
         consume, _ = job.benchmark[name].start(place, setup)
-        drain(epochs, consume, job.epochs, device)
+        drain(loading.epochs, consume, job.epochs, device)
         spans = Spans()
         consume, _ = job.benchmark[name].start(spans.timed("place", place), setup)
+        bring_to(job.cache, prepared.files, loading)
         cpu_before = cpu_seconds()
-        window = instrumented(epochs, consume, spans, device)
+        window = instrumented(loading.epochs, consume, spans, device)
         cpu_s = cpu_seconds() - cpu_before
     return Attribution(
         seconds=window.seconds,
@@ -201,14 +226,15 @@ def _setup(job: Job, prepared: Prepared, seed: int, device: torch.device, epochs
 
 
 def _measure(
-    job: Job, benchmark: Benchmark, prepared: Prepared, setup: Setup, epochs: Epochs
+    job: Job, benchmark: Benchmark, prepared: Prepared, setup: Setup, loading: Opened
 ) -> Measured:
     """A warm-up epoch on a throwaway start, the bare window on a fresh one, the limit beside it."""
     place = job.placement.to(setup.device)
     consume, _ = benchmark.start(place, setup)
-    drain(epochs, consume, job.epochs, setup.device)
+    drain(loading.epochs, consume, job.epochs, setup.device)
     consume, losses = benchmark.start(place, setup)
-    window = timed(epochs, consume, job.epochs, setup.device)
+    cached_before, cached = bring_to(job.cache, prepared.files, loading)
+    window = timed(loading.epochs, consume, job.epochs, setup.device)
     num_samples = prepared.num_samples
     if job.drop_last:
         num_samples -= num_samples % job.batch_size
@@ -216,7 +242,7 @@ def _measure(
         nbytes = nbytes_of(prepared.sample)
         limit = limit_rows_per_s(num_samples, nbytes, job.batch_size, setup.device, setup.unread)
     else:
-        held = [place(batch) for batch in islice(epochs(job.epochs), HELD_BATCHES)]
+        held = [place(batch) for batch in islice(loading.epochs(job.epochs), HELD_BATCHES)]
         limit = _replay_limit(benchmark, setup, held)
     return Measured(
         start_ns=window.start_ns,
@@ -225,6 +251,8 @@ def _measure(
         samples=job.epochs * num_samples,
         limit_samples_per_s=limit,
         losses=_epoch_means(losses, job.epochs),
+        cached_before=cached_before,
+        cached_fraction=cached,
     )
 
 

@@ -24,7 +24,7 @@ def main() -> None:
 
         done: dict[str, None] = {}
         for one in composed:
-            remove_unused(one.folder)
+            remove_unused(one.sweep_folder)
             dataset, store = one.job.dataset, one.job.loader.store
             if repr((dataset, store)) in done:
                 continue

@@ -32,7 +32,7 @@ from fastloop.files import (
 )
 from fastloop.spans import now_ns, seconds_between
 from fastloop.torch_loader import collated_chunks
-from fastloop.types import Dataset, Prepared, Samples, Store, Tree
+from fastloop.types import Dataset, OnDisk, Prepared, Samples, Store, Tree
 
 SEAL = "sealed.json"
 HASHES = "hashes.npy"
@@ -93,14 +93,15 @@ def prepare(dataset: Dataset, store: Store | None) -> Prepared:
         sample=tuple((dtype, tuple(shape)) for dtype, shape in facts["leaves"]),
     )
     if store is None:
-        return prepared
+        files = dataset.files() if isinstance(dataset, OnDisk) else []
+        return dataclasses.replace(prepared, files=tuple(files))
 
     root = Path(store.root).absolute() / f"{name}.{type(store).__module__.rpartition('.')[2]}"
     # A source of its own, so that every store pays for opening the dataset, whichever is first.
     write = partial(_write_store, source=Source(dataset), store=store)
     facts = _whole(root, fingerprint(data, source_of(store)), write)
     return dataclasses.replace(
-        prepared, folder=root, seconds=facts["seconds"], disk_mib=facts["disk_mib"]
+        prepared, folder=root, files=(root,), seconds=facts["seconds"], disk_mib=facts["disk_mib"]
     )
 
 

@@ -11,11 +11,20 @@ from pydantic.dataclasses import dataclass
 
 from fastloop import stats
 from fastloop.files import write_text
+from fastloop.resources import Resources
 from fastloop.spans import seconds_between
 
 KEEPS_NAN = pydantic.ConfigDict(ser_json_inf_nan="constants")
 """A diverged loss is a raw value too."""
 RESULT_FILE = "result.json"
+RESOURCE_METRICS = (
+    "peak_pss_mib",
+    "peak_shm_mib",
+    "peak_gpu_mib",
+    "context_switches",
+    "read_mib",
+)
+"""Those of the whole instrumented process; cpu_cores is told of its epoch with spans."""
 Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 
 
@@ -31,6 +40,10 @@ class Measured:
     limit_samples_per_s: float
     losses: list[float] = field(default_factory=list)
     """Mean loss of each epoch; empty without a model."""
+    cached_before: float | None = None
+    """Share of the files' pages in memory before the cache was brought into the state asked for."""
+    cached_fraction: float | None = None
+    """The same right before the window; None where the system or the dataset does not tell."""
 
     @property
     def seconds(self) -> float:
@@ -57,6 +70,10 @@ class Trial:
     """Seconds from asking for the process until its work began."""
     started_ms: int = 0
     """Milliseconds since 1970."""
+    session_ms: int = 0
+    """When the command that ran it began; a resumed sweep has several."""
+    data_mib: float | None = None
+    """Size of the files that the loader reads; None where the dataset does not tell them."""
 
 
 @dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
@@ -72,8 +89,9 @@ class Attribution:
     """What each placement took."""
     cpu_s: float
     """User and system time of the process and its workers in that epoch."""
-    peak_pss_mib: float | None = None
-    """Of the process and its workers, sampled from outside; None where the system has no PSS."""
+    resources: Resources | None = None
+    """Of the whole instrumented process and its workers: its start, opening the loader, the warm-up
+    epoch and the epoch with spans; sampled from outside, None where nobody looked."""
 
 
 @dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
@@ -100,6 +118,8 @@ class Result:
     rounds: list[list[str]] = field(default_factory=list)
     """The order of the jobs in each round of the sweep."""
     environment: dict[str, Any] = field(default_factory=dict)
+    flags: list[str] = field(default_factory=list)
+    """What a reader of the figures has to know, in a line each."""
     run_id: str = ""
     """The tracker's own."""
     recorded: bool = False
@@ -165,7 +185,8 @@ def _attribution_metrics(result: Result, benchmark: str) -> dict[str, float | No
     }
     figures["first_batch_s"] = pass_.first_batch_s
     figures["cpu_cores"] = pass_.cpu_s / pass_.seconds
-    figures["peak_pss_mib"] = pass_.peak_pss_mib
+    for name in RESOURCE_METRICS:
+        figures[name] = getattr(pass_.resources, name, None)
     figures["instrumented_ratio"] = pass_.seconds / bare_epoch_s
     if benchmark == "training":
         figures["stall_fraction"] = (sum(pass_.wait_s) + sum(pass_.place_s)) / pass_.seconds

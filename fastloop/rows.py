@@ -7,15 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from fastloop.types import Tree
+from fastloop.types import Tree, Unsupported
 
 
 class Rows:
     """Samples whose leaves are rows: a tensor that shares the array's memory, or a numpy scalar.
 
-    In another process the arrays are opened again, never copied: a memory map pickled by numpy
-    would
-    travel as all of its bytes.
+    In another process the arrays are opened again, never copied: numpy pickles a memory map as all
+    of its bytes.
     """
 
     def __init__(self, open_arrays: Callable[[], Tree]) -> None:
@@ -49,6 +48,7 @@ def _row_getter(tree: Tree) -> tuple[Callable[[int], Tree], int]:
         (num_samples,) = {count for _, count in counted}
         row_list = [row for row, _ in counted]
         return (lambda index: build([row(index) for row in row_list])), num_samples
-    raise TypeError(
-        f"rows of {type(tree).__name__} are not known; tuples, lists and dicts of arrays are"
+    raise Unsupported(
+        f"rows of {type(tree).__name__} are not known; "
+        "tuples, lists and dicts of arrays are, as store@loader.store=npy gives them"
     )

@@ -17,6 +17,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 now_ns = time.perf_counter_ns
+cpu_ns = time.thread_time_ns
+"""User and system time of the calling thread."""
 
 
 def wall_ms() -> int:

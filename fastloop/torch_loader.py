@@ -12,7 +12,7 @@ from typing import Any
 from torch.utils.data import DataLoader, Sampler
 
 from fastloop.lifeline import tie
-from fastloop.types import Epochs, Order, Plan, Samples, Tree
+from fastloop.types import Epochs, Order, Plan, Samples, Tree, Unsupported
 
 
 @dataclass
@@ -46,6 +46,13 @@ class IndexedOnce:
 
     def __getitems__(self, indices: list[int]) -> Tree:
         return self.rows[indices]
+
+
+def indexed_as_one(rows: Any) -> Any:
+    """The rows; raises Unsupported where they are a tree, of which an index reaches no leaf."""
+    if isinstance(rows, tuple | list | dict):
+        raise Unsupported("rows are indexed once a batch: store@loader.store=tensordict gives such")
+    return rows
 
 
 def pair_of(batch: Any) -> Tree:

@@ -7,7 +7,7 @@ Hydra's `_target_` is the registry, `conf/<group>/<option>.yaml` mirrors
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ import pydantic.dataclasses
 import torch
 
 if TYPE_CHECKING:
+    from fastloop.resources import Resources
     from fastloop.result import Result
 
 Tree = Any
@@ -77,6 +78,8 @@ class Prepared:
     """Folder of the same-data reference, see digest.py."""
     folder: Path
     """Where the store is; where the loader reads the dataset itself, the same as `reference`."""
+    files: tuple[Path, ...] = ()
+    """What the loader reads: the store's folder, or the dataset's own files as far as it tells."""
     num_samples: int
     sample: tuple[tuple[str, tuple[int, ...]], ...]
     """dtype and shape of each leaf of a collated sample, the batch dimension left out."""
@@ -137,6 +140,15 @@ class Dataset(Protocol):
 
     def open(self) -> Samples:
         """The samples, each decoded when it is asked for."""
+        ...
+
+
+@runtime_checkable
+class OnDisk(Protocol):
+    """A dataset that tells where it is read from; whoever does not can't be read cold."""
+
+    def files(self) -> list[Path]:
+        """The files and folders that its samples are read from, after `fetch`."""
         ...
 
 
@@ -222,8 +234,8 @@ class Launcher(Protocol):
 
     def call_observed(
         self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None
-    ) -> tuple[Any, float | None]:
-        """The same, and the peak PSS in MiB of that process and its children."""
+    ) -> tuple[Any, Resources | None]:
+        """The same, and what that process and its children took; None where nobody looked."""
         ...
 
 
@@ -237,6 +249,10 @@ class Tracker(Protocol):
 
     def finish(self, result: Result, folder: Path) -> None:
         """Log the figures and the folder's files, and end the run with the result's status."""
+        ...
+
+    def attach(self, run_id: str, paths: Sequence[Path]) -> None:
+        """Keep these files with the run, which may have ended."""
         ...
 
     def where(self, sweep: str) -> str:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,10 @@ from options import REPOSITORY, compose_job
 from fastloop.prepared import prepare
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+# Tests run beside each other, and each measures alone on a machine of its own, as it were.
+os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="fastloop-test-")
+# Nothing is measured here, and threads that spin for each other on busy cores take minutes.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 
 @pytest.fixture
@@ -35,6 +41,18 @@ def prepared_job(shared_outputs, monkeypatch):
         return job, prepare(job.dataset, job.loader.store)
 
     return make
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 3 MiB of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(folder)]
+    if os.geteuid() or subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("mounting a small disk needs root")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.fixture(scope="session")

@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import signal
+import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import psutil
 import pytest
-from options import CONF, MYDATASET, options
+from commands import QUICK, SMALL, fastloop, results, runs
+from options import MYDATASET, REPOSITORY, options
 
+from fastloop import catalogue
 from fastloop.result import load, metrics
 
 pytestmark = pytest.mark.slow
-SMALL = ("epochs=2", "trials=2", *MYDATASET)
-
-
-def fastloop(*arguments: str, cwd: Path, module: str = "fastloop.run", **environment: str):
-    """The finished process of `python -m fastloop.run …` in that folder."""
-    return subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        cwd=cwd,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def results(cwd: Path) -> list:
-    return [load(path.parent) for path in sorted(cwd.glob("outputs/20*/*/*/result.json"))]
 
 
 def test_the_users_line_makes_one_run_of_twenty_trials(tmp_path):
@@ -42,6 +23,7 @@ def test_the_users_line_makes_one_run_of_twenty_trials(tmp_path):
         *["loader=np_memmap", "dataset=mydataset", "-m", "trials=20"],
         *MYDATASET[1:],
         "epochs=1",
+        "benchmark=traversal",
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
@@ -57,7 +39,9 @@ def test_the_users_line_makes_one_run_of_twenty_trials(tmp_path):
 def sweep(tmp_path_factory):
     """A sweep of every loader on one dataset, logged to MLflow: (folder, finished process)."""
     folder = tmp_path_factory.mktemp("sweep")
-    return folder, fastloop("-m", "loader=glob(*)", "num_workers=0,1", *SMALL, cwd=folder)
+    return folder, fastloop(
+        "-m", "loader=glob(*)", "num_workers=0,1", *SMALL, "report=true", cwd=folder
+    )
 
 
 def test_a_sweep_runs_every_combination_in_rounds(sweep):
@@ -82,68 +66,55 @@ def test_the_terminal_fits_80_columns_but_for_paths_and_the_link(sweep):
     lines = [
         one
         for one in done.stdout.splitlines()
-        if not one.startswith(("files: ", "charts: ", "ui: "))
+        if not one.startswith(("files: ", "report: ", "charts: ", "ui: "))
     ]
     assert max(map(len, lines)) <= 80
     assert "\x1b" not in done.stdout
     assert all(any(loader in line for line in lines) for loader in options("loader"))
 
 
+FIGURES = {
+    *("seconds_mean", "seconds_std", "seconds_median", "samples_per_s", "bytes_per_s"),
+    *("limit_fraction", "first_batch_s", "wait_p50_ms", "wait_p95_ms", "wait_p99_ms"),
+    *("cpu_cores", "peak_pss_mib"),
+}
+CONTRACT = {f"{name}/{figure}" for name in ("traversal", "training") for figure in FIGURES} | {
+    *("training/loss_first", "training/loss_last", "training/stall_fraction"),
+    *("prepare/seconds", "prepare/disk_mib"),
+}
+
+
 def test_mlflow_has_one_flat_run_a_job_with_the_contracts_names(sweep):
+    folder, _ = sweep
+    found = {run.info.run_name: run for run in runs(folder)}
+    assert found.keys() == {result.name for result in results(folder)}
+    for result in results(folder):
+        run = found[result.name]
+        assert run.info.status == "FINISHED"
+        last = result.trials[-1].benchmarks
+        trials = {f"trials/{name}_seconds": one.seconds for name, one in last.items()}
+        assert run.data.metrics == pytest.approx(metrics(result) | trials)
+        assert run.data.metrics.keys() >= CONTRACT
+        tags = {"sweep", "config_hash", "git_commit", "host", "device", "mlflow.runColor"}
+        assert run.data.tags.keys() >= tags
+        assert run.data.params["loader"] == result.loader
+        assert run.data.params["dataset.count"] == "203"
+        assert run.data.params.keys() >= {"placement", "order", "model", "world_size", "batch_size"}
+
+
+def test_mlflow_has_every_trial_as_a_step_and_the_files_as_artifacts(sweep):
     from mlflow.tracking import MlflowClient
 
     folder, _ = sweep
     client = MlflowClient(tracking_uri=f"sqlite:///{folder}/outputs/mlflow.db")
-    experiment = client.get_experiment_by_name("fastloop")
-    found = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
-    for result in results(folder):
-        run = found.pop(result.name)
-        assert run.info.status == "FINISHED"
-        assert run.data.metrics == pytest.approx(
-            metrics(result)
-            | {
-                f"trials/{name}_seconds": one.seconds
-                for name, one in result.trials[-1].benchmarks.items()
-            }
-        )
-        names = {
-            "seconds_mean",
-            "seconds_std",
-            "seconds_median",
-            "samples_per_s",
-            "bytes_per_s",
-            "limit_fraction",
-            "first_batch_s",
-            "wait_p50_ms",
-            "wait_p95_ms",
-            "wait_p99_ms",
-            "cpu_cores",
-            "peak_pss_mib",
-        }
-        wanted = {
-            f"{benchmark}/{name}" for benchmark in ("traversal", "training") for name in names
-        }
-        wanted |= {"training/loss_first", "training/loss_last", "training/stall_fraction"}
-        wanted |= {"prepare/seconds", "prepare/disk_mib"}
-        assert wanted <= run.data.metrics.keys()
-        assert {
-            "sweep",
-            "config_hash",
-            "git_commit",
-            "host",
-            "device",
-            "mlflow.runColor",
-        } <= run.data.tags.keys()
-        assert run.data.params["loader"] == result.loader
-        assert run.data.params["dataset.count"] == "203"
-        assert {"placement", "order", "model", "world_size", "batch_size"} <= run.data.params.keys()
+    for run in runs(folder):
         history = client.get_metric_history(run.info.run_id, "trials/training_seconds")
         assert [point.step for point in history] == [0, 1]
-        assert {file.path for file in client.list_artifacts(run.info.run_id)} >= {
-            "config.yaml",
-            "result.json",
+        files = {file.path for file in client.list_artifacts(run.info.run_id)}
+        assert files >= {"config.yaml", "result.json", "report"}
+        assert "report/report.html" in {
+            file.path for file in client.list_artifacts(run.info.run_id, "report")
         }
-    assert found == {}
 
 
 def test_a_loader_has_one_colour_in_mlflow(sweep):
@@ -179,6 +150,7 @@ def test_choices_of_two_groups_multiply_and_each_dataset_has_a_table(tmp_path):
         "epochs=1",
         "benchmark=traversal",
         "tracker=none",
+        "report=false",
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
@@ -200,6 +172,7 @@ def test_without_a_tracker_mlflow_is_not_imported(tmp_path):
         "-c",
         program,
         "tracker=none",
+        "report=false",
         "trials=1",
         "isolation=inline",
         *MYDATASET,
@@ -212,76 +185,33 @@ def test_without_a_tracker_mlflow_is_not_imported(tmp_path):
 
 @pytest.mark.parametrize("isolation", ["spawn", "inline"])
 def test_other_isolations(tmp_path, isolation):
-    done = fastloop(f"isolation={isolation}", "tracker=none", *SMALL, cwd=tmp_path)
+    done = fastloop(f"isolation={isolation}", *QUICK, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert len(results(tmp_path)[0].trials) == 2
+    assert len(results(tmp_path)[0].trials) == 1
 
 
-def test_unsupported_alone_is_status_1_and_beside_others_a_row(tmp_path):
-    import torch
-
-    if torch.accelerator.is_available():
-        pytest.skip("an accelerator is here")
-    alone = fastloop("pin_memory=true", "tracker=none", *SMALL, cwd=tmp_path)
-    assert alone.returncode == 1
-    assert alone.stderr.startswith("unsupported: pin_memory=true")
-    assert alone.stderr.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-    beside = fastloop("-m", "device=cpu,cuda", "tracker=none", *SMALL, cwd=tmp_path)
-    assert beside.returncode == 0
-    assert "unsupported: device=cuda" in beside.stdout
-    assert sorted(result.status for result in results(tmp_path)) == ["FAILED", "FINISHED"]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        (("loader=np_mmap",), "Available options in 'loader'"),
-        (("trails=3",), "trails"),
-        (("trials=abc",), "trials=abc"),
-        (("trials=0",), "trials=0"),
-        (("epochs=1.5",), "epochs=1.5"),
-        (("pin_memory=1",), "pin_memory=1"),
-        (("+loader.foo=1",), "loader.foo"),
-        (("+foo=1",), "foo"),
-        (("device=toaster",), "device=toaster"),
-        (("prefetch_factor=2",), "num_workers is 0"),
-        (("loader=np_memmap,raw",), "--multirun"),
-        (("-m", "trials=1,-1"), "trials=-1"),
-        (("dataset=mydataset", "dataset.shape=[0]"), "dataset.shape"),
-        (("isolation=thread",), "isolation=thread"),
-    ],
-)
-def test_a_wrong_value_is_one_line_and_nothing_is_written(tmp_path, wrong, said):
-    done = fastloop(*wrong, cwd=tmp_path)
-    assert done.returncode != 0
-    assert said in done.stderr
-    assert done.stderr.strip().count("\n") == 0
-    assert "Traceback" not in done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_help_config_and_completion(tmp_path):
-    assert "batch_size: 64" in fastloop("--cfg", "job", cwd=tmp_path).stdout
+def test_help_names_every_group_option_and_setting_in_80_columns(tmp_path):
     helped = fastloop("--help", cwd=tmp_path).stdout
-    assert all(
-        option in helped
-        for group in CONF.iterdir()
-        if group.is_dir()
-        for option in options(group.name)
-    )
-    settings = re.findall(r"^(\w+): +\S+ *(# .+)?$", (CONF / "config.yaml").read_text(), re.M)
-    assert len(settings) >= 15
-    assert all(f"{name}: " in helped and meaning in helped for name, meaning in settings)
-    assert max(map(len, helped.splitlines())) <= 100
-    completed = fastloop(
-        "-sc",
-        "query=bash",
-        cwd=tmp_path,
-        COMP_LINE="fastloop -m loader=np_",
-        COMP_POINT="22",
-        COMP_CWORD="2",
-    )
+    assert max(map(len, helped.splitlines())) <= 80
+    for group in catalogue.groups():
+        assert f"\n{group.name}" in helped
+        for option in group.options:
+            assert option.meaning, f"{group.name}/{option.name} does not say what it is"
+            assert f"\n  {option.name} " in helped
+            assert all(
+                f" {group.path}.{one.name}={one.default}" in helped for one in option.settings
+            )
+    assert len(catalogue.settings()) >= 15
+    assert all(f"\n  {one.name}={one.default} " in helped for one in catalogue.settings())
+    said = [one for group in catalogue.groups() for o in group.options for one in o.settings]
+    assert all(one.meaning for one in [*said, *catalogue.settings()])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_config_and_completion(tmp_path):
+    assert "batch_size: 64" in fastloop("--cfg", "job", cwd=tmp_path).stdout
+    environment = {"COMP_LINE": "fastloop -m loader=np_", "COMP_POINT": "22", "COMP_CWORD": "2"}
+    completed = fastloop("-sc", "query=bash", cwd=tmp_path, **environment)
     assert completed.stdout.split() == ["loader=np_memmap"], completed.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -328,6 +258,7 @@ def test_fashion_mnist_tells_its_repetition_in_the_table(tmp_path, fashion_root)
         "trials=1",
         "epochs=1",
         "tracker=none",
+        "report=false",
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
@@ -340,6 +271,7 @@ def test_benchmarks_may_vary_and_different_work_is_not_ranked_together(tmp_path)
         "benchmark=traversal,training",
         "dataset.count=100,203",
         "tracker=none",
+        "report=false",
         "trials=1",
         "epochs=1",
         "dataset=mydataset",
@@ -347,9 +279,44 @@ def test_benchmarks_may_vary_and_different_work_is_not_ranked_together(tmp_path)
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("mydataset: ") == 2
+    assert done.stdout.count("samples, batch_size") == 2
     assert "100 samples" in done.stdout
     assert "203 samples" in done.stdout
+
+
+MINE = """
+from types import SimpleNamespace
+import torch
+from fastloop.types import option
+
+@option
+class Mine:
+    label = "mine"
+    num_classes = 3
+    uint8_scale = None
+
+    def fetch(self):
+        return "all of it"
+
+    def open(self):
+        data = torch.arange(90.0).view(30, 3)
+        return [(row, index % 3) for index, row in enumerate(data)]
+"""
+
+
+def test_a_dataset_of_ones_own_is_an_option_like_the_others(tmp_path):
+    """The README's lines."""
+    text = (REPOSITORY / "README.md").read_text()
+    commands = text[text.index("mkdir -p myconf") :].partition("```")[0].splitlines()
+    (tmp_path / "mine.py").write_text(MINE)
+    subprocess.run(commands[0], shell=True, cwd=tmp_path, check=True)
+    arguments = shlex.split(commands[1])
+    assert arguments[:3] == ["python", "-m", "fastloop.run"]
+    done = fastloop(*arguments[3:], "epochs=1", "trials=1", "tracker=none", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {result.status for result in results(tmp_path)} == {"FINISHED"}
+    assert len(results(tmp_path)) == len(options("loader"))
+    assert "mine: 30 samples" in done.stdout
 
 
 def test_the_launcher_cant_be_swept(tmp_path):
@@ -390,65 +357,6 @@ def test_a_loader_that_is_honest_only_in_its_first_epoch_is_invalid_and_not_rank
     assert result.status_reason == "invalid: the samples or their labels are not the dataset's"
     assert result.trials == []
     assert "rank" not in lying.stdout
-
-
-def test_a_lost_tracker_loses_no_measurement(tmp_path):
-    done = fastloop(
-        "-m",
-        "loader=raw,preload",
-        *SMALL,
-        cwd=tmp_path,
-        MLFLOW_TRACKING_URI="http://127.0.0.1:9",
-        MLFLOW_HTTP_REQUEST_MAX_RETRIES="0",
-    )
-    assert [result.status for result in results(tmp_path)] == ["FINISHED", "FINISHED"]
-    assert "not in the tracker" in done.stderr
-    assert "preload" in done.stdout
-
-
-def test_what_a_lost_server_did_not_get_is_recorded_later(tmp_path):
-    from mlflow.tracking import MlflowClient
-
-    lost = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
-    fastloop(*SMALL, cwd=tmp_path, **lost)
-    (folder,) = tmp_path.glob("outputs/20*/*")
-    for said in ("raw mydataset, 2 trials", "is in the tracker already"):
-        done = fastloop(str(folder), cwd=tmp_path, module="fastloop.record")
-        assert done.returncode == 0, done.stderr
-        assert said in done.stdout
-    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/outputs/mlflow.db")
-    (run,) = client.search_runs([client.get_experiment_by_name("fastloop").experiment_id])
-    assert run.info.status == "FINISHED"
-    assert run.data.metrics["traversal/seconds_mean"] > 0
-
-
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_however_the_command_ends_finished_trials_are_kept_and_no_run_stays_open(tmp_path, sign):
-    from mlflow.tracking import MlflowClient
-
-    command = psutil.Popen(
-        [sys.executable, "-m", "fastloop.run", *MYDATASET, "trials=1000"],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while not any(result.trials for result in results(tmp_path)):
-        assert command.poll() is None
-        time.sleep(0.2)
-    processes = command.children(recursive=True)
-    command.send_signal(sign)
-    said = command.communicate()[1]
-    assert psutil.wait_procs(processes, timeout=30)[1] == []
-    assert "Traceback" not in said
-    (result,) = results(tmp_path)
-    assert result.trials
-    if sign != signal.SIGKILL:
-        assert command.returncode == 128 + sign
-        assert result.status == "KILLED"
-    assert fastloop("trials=1", "epochs=1", cwd=tmp_path).returncode == 0
-    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/outputs/mlflow.db")
-    runs = client.search_runs([client.get_experiment_by_name("fastloop").experiment_id])
-    assert sorted(run.info.status for run in runs) == ["FINISHED", "KILLED"]
 
 
 def test_a_diverging_loss_is_kept(tmp_path):

@@ -15,6 +15,9 @@ import pytest
 import yaml
 from options import CONF, REPOSITORY
 
+import fastloop
+from fastloop import catalogue
+
 BIN = Path(sys.executable).parent
 PACKAGE = REPOSITORY / "fastloop"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -22,10 +25,11 @@ OPTIONS = sorted(path for path in CONF.glob("*/*.yaml"))
 
 
 @pytest.mark.parametrize(
-    "command", ["ruff format --check .", "ruff check .", "lint-imports", "basedpyright"]
+    "command",
+    ["ruff format --check .", "ruff check .", "lint-imports", "basedpyright --pythonpath {python}"],
 )
 def test_tool(command):
-    name, *arguments = command.split()
+    name, *arguments = command.format(python=sys.executable).split()
     done = subprocess.run(
         [BIN / name, *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
@@ -61,12 +65,8 @@ def test_every_option_module_has_its_yaml():
 
 def test_no_public_function_shares_its_name_with_a_module_of_the_package():
     names = {path.stem for path in MODULES if path.parent == PACKAGE}
-    exported = {
-        node.name
-        for node in ast.parse((PACKAGE / "__init__.py").read_text()).body
-        if isinstance(node, ast.FunctionDef)
-    }
-    assert names & exported == set()
+    assert fastloop.__all__
+    assert names & set(fastloop.__all__) == set()
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -88,46 +88,56 @@ def readme() -> str:
     return (REPOSITORY / "README.md").read_text()
 
 
+def readme_blocks() -> list[str]:
+    """The README's bash blocks."""
+    return re.findall(r"```bash\n(.*?)```", readme(), re.S)
+
+
 def readme_commands() -> list[str]:
-    """Every line of the README's bash blocks; a comment or a continuation belongs to its
-    command."""
-    blocks = re.findall(r"```bash\n(.*?)```", readme(), re.S)
-    return [
-        line for block in blocks for line in block.replace("\\\n", " ").splitlines() if line.strip()
-    ]
+    """Every line of these blocks."""
+    return [line for block in readme_blocks() for line in block.splitlines() if line.strip()]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [one for one in readme_commands() if one.split()[0] != "git"])
-def test_readme_command(command, tmp_path):
-    if command.startswith(("make test", "make check")):
-        assert re.search(rf"^{command.split()[1]}:", (REPOSITORY / "Makefile").read_text(), re.M)
-        return  # it is what runs this test
+@pytest.mark.parametrize("number", range(len(readme_blocks())))
+def test_the_readmes_commands(number, tmp_path):
+    """Each block from its first line to its last in one fresh folder, as a reader would."""
     environment = os.environ | {
         "FASTLOOP_OUTPUTS": str(tmp_path / "outputs"),
         "PATH": f"{BIN}:{os.environ['PATH']}",
         "VENV": str(BIN.parent),
     }
-    cwd = REPOSITORY if command.startswith("make") else tmp_path
-    prelude = (
-        f"touch {BIN.parent}/.installed {BIN.parent}/.installed-dev; "
-        if command.startswith("make")
-        else ""
-    )
-    if "dataset=mydataset" in command:  # the same line on less data
+    for mark in (".installed", ".installed-dev"):
+        (BIN.parent / mark).touch()
+    for command in readme_blocks()[number].splitlines():
+        if command in ("make test", "make check"):
+            assert re.search(
+                rf"^{command.split()[1]}:", (REPOSITORY / "Makefile").read_text(), re.M
+            )
+            continue  # it is what runs this test
+        cwd = REPOSITORY if command.startswith("make") else tmp_path
+        done = subprocess.run(
+            ["bash", "-c", on_less_data(command)],
+            cwd=cwd,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, command + done.stdout + done.stderr
+
+
+def on_less_data(command: str) -> str:
+    """The same line, quicker; installing is looked at and not done."""
+    if "dataset=mydataset" in command:
         command += " dataset.count=512 epochs=1"
-    command = command.replace(
+    return command.replace(
         "pip install -e .", f"pip install --dry-run --no-deps --quiet -e {REPOSITORY}"
     )
-    done = subprocess.run(
-        ["bash", "-c", prelude + command],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_readmes_tables_are_what_conf_has():
+    assert catalogue.with_tables(readme()) == readme(), "make readme writes them"
 
 
 def test_the_readmes_links_exist():
@@ -139,61 +149,39 @@ def test_the_readmes_links_exist():
 
 @pytest.mark.slow
 def test_the_wheel_serves_from_any_folder(tmp_path):
-    source = tmp_path / "source"
-    tracked = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
-    for name in tracked:
+    wheel = built(tmp_path)
+    python, site = fresh_environment(tmp_path)
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
+    subprocess.run([*install, site, wheel], check=True)
+    command = [python, "-P", "-m", "fastloop.run", "trials=1", "epochs=1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "raw" in done.stdout
+    where = [python, "-P", "-c", "import fastloop; print(fastloop.__file__)"]
+    said = subprocess.run(where, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert str(site) in said
+
+
+def built(folder: Path) -> Path:
+    """The wheel of a copy of what git tracks, or would."""
+    source = folder / "source"
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    for name in listed.stdout.splitlines():
         if (REPOSITORY / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(REPOSITORY / name, source / name)
-    subprocess.run(
-        [sys.executable, "-m", "build", "--outdir", str(tmp_path / "dist"), str(source)],
-        check=True,
-        capture_output=True,
-    )
-    assert list((tmp_path / "dist").glob("*.tar.gz"))
-    (wheel,) = (tmp_path / "dist").glob("*.whl")
-    fresh = tmp_path / "fresh"
-    venv.create(fresh, system_site_packages=False, with_pip=False, symlinks=True)
-    site = next(fresh.glob("lib/python*/site-packages"))
-    # The dependencies come from this environment, fastloop itself from the wheel alone.
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--target",
-            str(site),
-            str(wheel),
-        ],
-        check=True,
-    )
+    command = [sys.executable, "-m", "build", "--outdir", str(folder / "dist"), str(source)]
+    subprocess.run(command, check=True, capture_output=True)
+    assert list((folder / "dist").glob("*.tar.gz"))
+    (wheel,) = (folder / "dist").glob("*.whl")
+    return wheel
+
+
+def fresh_environment(folder: Path) -> tuple[Path, Path]:
+    """(python, its site-packages): the dependencies come from this environment, no fastloop."""
+    venv.create(folder / "fresh", system_site_packages=False, with_pip=False, symlinks=True)
+    site = next((folder / "fresh").glob("lib/python*/site-packages"))
     theirs = next(BIN.parent.glob("lib/python*/site-packages"))
     (site / "dependencies.pth").write_text(str(theirs))
-    command = [
-        fresh / "bin" / "python",
-        "-P",
-        "-m",
-        "fastloop.run",
-        "trials=1",
-        "epochs=1",
-    ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    where = subprocess.run(
-        [fresh / "bin" / "python", "-P", "-c", "import fastloop; print(fastloop.__file__)"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert str(fresh) in where
-    assert "raw" in done.stdout
+    return folder / "fresh" / "bin" / "python", site

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -40,6 +41,10 @@ class Digits:
     def fetch(self) -> str:
         """A fingerprint of scikit-learn's copy, by its version."""
         return fingerprint("digits", sklearn.__version__)
+
+    def files(self) -> list[Path]:
+        """scikit-learn's own copy."""
+        return [Path(sklearn.__file__).parent / "datasets" / "data" / "digits.csv.gz"]
 
     def open(self) -> DigitSamples:
         """All digits in memory as uint8 (0.1 MiB)."""

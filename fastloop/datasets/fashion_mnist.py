@@ -65,6 +65,10 @@ class FashionMnist:
         parts = [file_fingerprint(path) for path in self._files(SPLITS[self.train])]
         return fingerprint("fashion_mnist", self.repeat, parts)
 
+    def files(self) -> list[Path]:
+        """The two IDX files of the split."""
+        return self._files(SPLITS[self.train])
+
     def open(self) -> Repeated:
         """The samples; raises BadData where a file is truncated, empty or foreign."""
         return Repeated(self._torchvision(download=False), self.repeat)
@@ -72,8 +76,11 @@ class FashionMnist:
     def _fetch_missing(self) -> None:
         if not self.download:
             raise BadData(self._explain("dataset.download=false"))
-        with locked(Path(self.root) / "FashionMNIST"):
-            self._torchvision(download=True)
+        try:
+            with locked(Path(self.root) / "FashionMNIST"):
+                self._torchvision(download=True)
+        except OSError as error:
+            raise BadData(self._explain(str(error))) from error
 
     def _files(self, *splits: str) -> list[Path]:
         kinds = ("images-idx3-ubyte", "labels-idx1-ubyte")
@@ -86,10 +93,9 @@ class FashionMnist:
                 samples = torchvision.datasets.FashionMNIST(
                     self.root, train=self.train, download=download, transform=transform
                 )
-        except RuntimeError as error:
-            raise BadData(self._explain(str(error).splitlines()[0])) from error
-        except ValueError as error:
-            raise BadData(self._explain(str(error))) from error
+        except (RuntimeError, ValueError, OSError, AssertionError, KeyError) as error:
+            said = str(error).splitlines() or ["no such header"]  # torchvision asserts it
+            raise BadData(self._explain(said[0])) from error
         if len(samples.data) != len(samples.targets):
             counts = f"{len(samples.data)} images, {len(samples.targets)} labels"
             raise BadData(f"{self.folder}: {counts} ({SPLITS[self.train]})")

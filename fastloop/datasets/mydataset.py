@@ -50,11 +50,21 @@ class MyDataset:
         return Path(self.root) / f"mydataset-{size}.npz"
 
     def fetch(self) -> str:
-        """A fingerprint of the npz file, which is made where it is missing."""
-        with locked(self.path):
-            if not self.path.exists():
-                self._make()
+        """A fingerprint of the npz file, which is made where it is missing.
+
+        Raises BadData where it can't be written.
+        """
+        try:
+            with locked(self.path):
+                if not self.path.exists():
+                    self._make()
+        except OSError as error:
+            raise BadData(f"dataset.root={self.root}: {error}") from error
         return fingerprint("mydataset", file_fingerprint(self.path))
+
+    def files(self) -> list[Path]:
+        """The npz file."""
+        return [self.path]
 
     def open(self) -> ArraySamples:
         """Both arrays, decompressed whole into memory: npz knows no other way.

@@ -17,12 +17,20 @@ from typing import Any, Literal
 
 import torch
 
-from fastloop.environment import pss_mib
+from fastloop.environment import oom_kills
 from fastloop.lifeline import tie
-from fastloop.spans import now_ns, seconds_between
+from fastloop.resources import Resources, Usage, sample
+from fastloop.spans import cpu_ns, now_ns, seconds_between
 from fastloop.types import Invalid, JobFailed, Unsupported, option
 
 SAMPLE_S = 0.2
+"""Looks at an observed process are at least so far apart."""
+SAMPLER_SHARE = 0.01
+SAMPLER_CREDIT_S = 0.2
+"""Looking takes no more CPU time than that share of one core and this once, so that a short pass is
+looked at often and a long one costs nothing: a look takes 10 ms a process, see
+experiments/sampler.md."""
+QUIET = "ignore:resource_tracker:UserWarning"
 PRELOADED = (
     "fastloop.config",
     "fastloop.job",
@@ -53,32 +61,42 @@ class Single:
 
     def call_observed(
         self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None
-    ) -> tuple[Any, float | None]:
-        """The same, and the peak PSS in MiB of that process and its children, 5 times a second."""
-        return self._call(partial(_observed, timeout_s), function, args)
+    ) -> tuple[Any, Resources | None]:
+        """The same, and what that process and its children took, from its start to its answer."""
+        return self._call(partial(_observed, timeout_s, Usage()), function, args)
 
     def _call(
         self,
-        waiting: Callable[[Connection, BaseProcess], float | None],
+        waiting: Callable[[Connection, BaseProcess], Resources | None],
         function: Callable[..., Any],
         args: tuple[Any, ...],
-    ) -> tuple[Any, float | None]:
+    ) -> tuple[Any, Resources | None]:
         if self.isolation == "inline":
             return _unpacked(_done(function, args)), None
         context = _context(self.isolation)
         receiver, sender = Pipe(duplex=False)
-        process = context.Process(target=_child, args=(sender, function, args), daemon=False)  # pyright: ignore[reportAttributeAccessIssue]
-        process.start()
-        sender.close()
-        try:
-            peak_mib = waiting(receiver, process)
-            return _unpacked(_received(receiver, process)), peak_mib
+        held, hold = Pipe(duplex=False)
+        work = (sender, held, function, args)
+        process = context.Process(target=_child, args=work, daemon=False)  # pyright: ignore[reportAttributeAccessIssue]
+        oom_kills_before = oom_kills()
+        try:  # a signal may come at any moment from here on
+            process.start()
+            sender.close()
+            held.close()
+            resources = waiting(receiver, process)
+            hold.close()
+            done = _received(receiver, process, oom_kills_before)
         finally:
+            hold.close()
             _end(process)
             receiver.close()
+        return _unpacked(done), resources
 
 
 def _context(isolation: str) -> BaseContext:
+    # What a killed trial leaves is cleaned up when the command ends; only the warning is left out.
+    if QUIET not in sys.warnoptions:
+        sys.warnoptions.append(QUIET)
     context = multiprocessing.get_context(isolation)
     if isolation == "forkserver":
         ours = [name for name in sys.modules if name.startswith(PRELOADED)]
@@ -86,14 +104,19 @@ def _context(isolation: str) -> BaseContext:
     return context
 
 
-def _child(sender: Connection, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _child(
+    sender: Connection, held: Connection, function: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
     """Do the work and send what came of it; the terminal's Ctrl-C is the parent's to handle."""
     os.setpgid(0, 0)  # one group with its workers, so that all of them can be ended together
     tie()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    sender.send(_done(function, args))
-    sender.close()
+    done = _done(function, args)
+    with contextlib.suppress(BrokenPipeError, EOFError):  # the parent may have given up
+        sender.send(done)
+        sender.close()
+        held.recv()  # until the parent has looked once more and closes its end
 
 
 def _done(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bool, Any]:
@@ -107,6 +130,8 @@ def _reason(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [""]
     if "in DataLoader worker process" in lines[0]:
         return f"{lines[-1]} (in a DataLoader worker)"
+    if "not enough memory" in lines[0]:  # torch's CPU allocator raises a RuntimeError
+        return f"out of memory: {lines[0]}"
     for kind, prefix in PREFIXES.items():
         if isinstance(error, kind):
             return f"{prefix}: {lines[0]}"
@@ -126,31 +151,48 @@ def _blocked(timeout_s: float | None, receiver: Connection, process: BaseProcess
         raise _timeout(timeout_s)
 
 
-def _observed(timeout_s: float | None, receiver: Connection, process: BaseProcess) -> float | None:
-    """Peak PSS in MiB: as _blocked, but looking now and then; for instrumented passes only."""
-    start_ns, peak_mib, ended = now_ns(), 0.0, []
+def _observed(
+    timeout_s: float | None, usage: Usage, receiver: Connection, process: BaseProcess
+) -> Resources | None:
+    """What it took: as _blocked, but looking now and then; for instrumented passes only."""
+    start_ns, spent_s, ended = now_ns(), 0.0, []
     while not ended:
-        peak_mib = max(peak_mib, pss_mib(process.pid or 0))
-        ended = wait([receiver, process.sentinel], SAMPLE_S)
-        if timeout_s is not None and seconds_between(start_ns, now_ns()) > timeout_s:
+        spent_s += _look(usage, process)
+        passed_s = seconds_between(start_ns, now_ns())
+        if timeout_s is not None and passed_s > timeout_s:
             raise _timeout(timeout_s)
-    return peak_mib or None
+        pause_s = max(SAMPLE_S, (spent_s - SAMPLER_CREDIT_S) / SAMPLER_SHARE - passed_s)
+        left_s = pause_s if timeout_s is None else timeout_s - passed_s + 1e-3
+        ended = wait([receiver, process.sentinel], min(pause_s, left_s))
+    _look(usage, process)  # it has answered and is held: the counters' last values
+    return usage.resources(seconds_between(start_ns, now_ns()))
+
+
+def _look(usage: Usage, process: BaseProcess) -> float:
+    """CPU seconds that the look took."""
+    before_ns = cpu_ns()
+    usage.add(sample(process.pid or 0))
+    return seconds_between(before_ns, cpu_ns())
 
 
 def _timeout(timeout_s: float | None) -> JobFailed:
     return JobFailed(f"timeout: no result after {timeout_s:g} s")
 
 
-def _received(receiver: Connection, process: BaseProcess) -> tuple[bool, Any]:
+def _received(
+    receiver: Connection, process: BaseProcess, oom_kills_before: int
+) -> tuple[bool, Any]:
     if not receiver.poll():
         # It is dead; its children may still hold the pipe's other end and would keep recv waiting.
         process.join()
         _kill_group(process)
     try:
         return receiver.recv()
-    except EOFError:
+    except (EOFError, OSError):  # nothing, or the beginning of an answer
         process.join(timeout=5)  # the pipe closes a moment before the exit status is known
         code = process.exitcode or 0
+        if code == -signal.SIGKILL and oom_kills() > oom_kills_before:
+            return False, ("out of memory: the kernel killed the trial's process", "")
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
         said = f"ChildProcessError: the trial's process ended without a result, {how}"
         return False, (said, "")
@@ -159,6 +201,8 @@ def _received(receiver: Connection, process: BaseProcess) -> tuple[bool, Any]:
 def _end(process: BaseProcess) -> None:
     """Nothing outlives its call: one that has answered ends by itself, any other and all of its
     children are killed."""
+    if process.pid is None:  # it has not begun
+        return
     if sys.exc_info()[0] is None:
         process.join(timeout=5)
     _kill_group(process)

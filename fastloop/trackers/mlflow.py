@@ -6,26 +6,35 @@ because each call costs 3 to 45 ms and nothing may disturb a trial.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import platform
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
-# Before the import: telemetry is a thread beside the measurements, and by default a lost server is
-# waited for 247 s, with two tries 4.
+# Before the import: telemetry is a thread beside the measurements; a server that refuses is waited
+# for 247 s by default, with two tries 4, and one that never answers three times 120 s.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 
 import psutil
 from mlflow.entities import Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from fastloop.files import locked, outputs_folder
-from fastloop.result import Result, metrics
+from fastloop.files import locked, outputs_folder, written_beside
+from fastloop.result import RESULT_FILE, Result, load, metrics
 from fastloop.spans import wall_ms
 from fastloop.types import option
 
+# It tells of a first database's tables, and every error with a traceback; errors are told by us.
+logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
 COMMAND_TAG = "fastloop.command"
 LOCAL_UI = "http://127.0.0.1:5000"
 NOTE = "Loaders compared. samples_per_s, limit_fraction: higher is better; seconds: lower."
@@ -39,18 +48,24 @@ class MlflowTracker:
 
     @cached_property
     def _client(self) -> MlflowClient:
+        # A client makes the database's tables as soon as it is made. Two that do it at the same
+        # moment break the database for good, and so does one that is killed meanwhile.
+        if not os.environ.get("MLFLOW_TRACKING_URI"):
+            with locked(_database()):
+                if not _database().exists():
+                    _make_database()
         return MlflowClient(tracking_uri=_uri())
 
     @cached_property
     def _experiment_id(self) -> str:
-        # Two first uses of one fresh database at the same moment break it for good.
-        with locked(outputs_folder() / "mlflow.db"):
-            found = self._client.get_experiment_by_name(self.experiment)
+        client = self._client
+        with locked(_database()):  # of two first starts one makes the experiment
+            found = client.get_experiment_by_name(self.experiment)
             if found is not None:
                 self._close_abandoned(found.experiment_id)
                 return found.experiment_id
             where = None if os.environ.get("MLFLOW_TRACKING_URI") else _artifacts()
-            return self._client.create_experiment(
+            return client.create_experiment(
                 self.experiment, artifact_location=where, tags={"mlflow.note.content": NOTE}
             )
 
@@ -62,7 +77,10 @@ class MlflowTracker:
                 self._client.set_terminated(run.info.run_id, status="KILLED")
 
     def start(self, result: Result) -> str:
-        """The id of a new run with the job's params and tags."""
+        """The id of a new run with the job's params and tags, in place of an earlier one."""
+        if result.run_id:
+            with contextlib.suppress(MlflowException):  # it may be in another store
+                self._client.delete_run(result.run_id)
         tags = result.tags | {COMMAND_TAG: _this_command()}
         run = self._client.create_run(self._experiment_id, run_name=result.name, tags=tags)
         params = [Param(name, str(value)) for name, value in result.params.items()]
@@ -77,10 +95,15 @@ class MlflowTracker:
         if result.status_reason:
             tags = [RunTag("status_reason", result.status_reason)]
             self._client.log_batch(result.run_id, tags=tags)
-        for path in sorted(folder.glob("*.*")):
-            if path.is_file() and not path.name.startswith("."):
-                self._client.log_artifact(result.run_id, str(path))
+        for name in ("config.yaml", RESULT_FILE, "traceback.txt"):
+            if (folder / name).is_file():
+                self._client.log_artifact(result.run_id, str(folder / name))
         self._client.set_terminated(result.run_id, status=result.status)
+
+    def attach(self, run_id: str, paths: Sequence[Path]) -> None:
+        """Log the files as the run's report/…."""
+        for path in paths:
+            self._client.log_artifact(run_id, str(path), "report")
 
     def where(self, sweep: str) -> str:
         """The sweep's charts, by the only address that shows them at once, and how to serve it."""
@@ -90,6 +113,30 @@ class MlflowTracker:
         server = _uri().rstrip("/") if remote else LOCAL_UI
         serve = "" if remote else f"ui:     mlflow ui --backend-store-uri {_uri()}\n"
         return f"{serve}charts: {server}/#/experiments/{self._experiment_id}/runs?{query}"
+
+
+def recorded_results(sweep: str) -> list[Result]:
+    """The results of the sweep's runs in the order of their start; empty where none is known."""
+    if not os.environ.get("MLFLOW_TRACKING_URI") and not (outputs_folder() / "mlflow.db").exists():
+        return []  # asking would make the file
+    client = MlflowClient(tracking_uri=_uri())
+    experiments = [one.experiment_id for one in client.search_experiments()]
+    quoted = sweep.replace("'", "")
+    runs = client.search_runs(
+        experiments, f"tags.sweep = '{quoted}'", order_by=["attributes.start_time ASC"]
+    )
+    ids = [run.info.run_id for run in runs]
+    return [_downloaded(client, one) for one in ids if _has_result(client, one)]
+
+
+def _has_result(client: MlflowClient, run_id: str) -> bool:
+    """False for a run that was closed because its command had been killed."""
+    return any(file.path == RESULT_FILE for file in client.list_artifacts(run_id))
+
+
+def _downloaded(client: MlflowClient, run_id: str) -> Result:
+    with TemporaryDirectory() as folder:
+        return load(Path(client.download_artifacts(run_id, RESULT_FILE, folder)).parent)
 
 
 def _this_command() -> str:
@@ -106,7 +153,16 @@ def _is_alive(command: str) -> bool:
 
 
 def _uri() -> str:
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{outputs_folder() / 'mlflow.db'}"
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{_database()}"
+
+
+def _database() -> Path:
+    return outputs_folder() / "mlflow.db"
+
+
+def _make_database() -> None:
+    with written_beside(_database()) as beside:
+        MlflowClient(tracking_uri=f"sqlite:///{beside}").search_experiments()
 
 
 def _artifacts() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from fastloop.result import Result
@@ -17,6 +18,9 @@ class NoTracker:
         return ""
 
     def finish(self, result: Result, folder: Path) -> None:
+        """Nothing: the files are there already."""
+
+    def attach(self, run_id: str, paths: Sequence[Path]) -> None:
         """Nothing: the files are there already."""
 
     def where(self, sweep: str) -> str:  # noqa: ARG002

@@ -1,0 +1,40 @@
+"""What a reader has to know before trusting a job's figures, from its raw values: flags, never
+deletions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastloop import flags
+from fastloop.cache_state import cache_warnings
+from fastloop.result import Result, measured, metrics
+
+
+def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
+    """One short text a caveat; `sweep` is all jobs that ran beside it."""
+    if not result.trials:
+        return []
+    found = [*_of_the_machine(result, sweep), *cache_warnings(result)]
+    sessions = {trial.session_ms for one in sweep for trial in one.trials}
+    if len(sessions) > 1:
+        found.append(f"resumed: the sweep's trials were run in {len(sessions)} sessions")
+    for benchmark in result.trials[0].benchmarks:
+        seconds = [one.seconds for one in measured(result, benchmark)]
+        found += [f"{benchmark}: {one}" for one in flags.of_trials(seconds=seconds)]
+    workers = int(result.params.get("num_workers") or 0)
+    for benchmark, seen in result.attribution.items():
+        waits = flags.of_waits(wait_s=seen.wait_s, num_workers=workers)
+        found += [f"{benchmark}: {one}" for one in waits]
+    return found
+
+
+def _of_the_machine(result: Result, sweep: Sequence[Result]) -> list[str]:
+    """A load average looks back a minute, in which other jobs of the sweep have run."""
+    busy = [value for one in sweep for name, value in metrics(one).items() if "cpu_cores" in name]
+    return flags.of_machine(
+        load_averages=[trial.load_average for trial in result.trials],
+        own_cores=max(busy, default=0.0),
+        num_workers=int(result.params.get("num_workers") or 0),
+        torch_threads=result.trials[0].torch_threads,
+        usable_cores=result.environment.get("cores_usable") or 1,
+    )

@@ -1,0 +1,86 @@
+"""The table that a sweep ends with: seed 000's form, a row a job, 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from fastloop import stats
+from fastloop.reporting.summary import Group, Row, summarize
+from fastloop.reporting.verdict import verdict
+from fastloop.result import Result
+
+WIDTH = 80
+NAME_WIDTH = 23
+CELL_WIDTH = 28
+LEGEND = (
+    "mean (std) of the trials; equal ranks: not told apart; limit: share of what the machine can do"
+)
+
+
+def format_tables(results: Sequence[Result], baseline: str = "") -> str:
+    """A table and a verdict for each data and amount of work, then what was not ranked, and why."""
+    groups = summarize(results, baseline)
+    parts = [_table(group) for group in groups]
+    flagged = [_noted(result.name, flag) for result in results for flag in result.flags]
+    excused = [
+        _noted(one.name, f"{one.status}: {one.status_reason}")
+        for one in results
+        if one.status != "FINISHED"
+    ]
+    parts += ["\n".join(lines) for lines in (flagged, excused) if lines]
+    return "\n\n".join(parts)
+
+
+def _table(group: Group) -> str:
+    order = [row.label for row in group.comparisons[0].rows]
+    order += [row.label for one in group.comparisons for row in one.rows if row.label not in order]
+    lines = [*textwrap.wrap(_title(group), WIDTH), "", _heading(group)]
+    lines += [_row(group, label) for label in dict.fromkeys(order)]
+    lines += ["", *textwrap.wrap(LEGEND, WIDTH)]
+    for one in group.comparisons:
+        lines += ["", *textwrap.wrap(f"{one.benchmark}: {verdict(one)}", WIDTH)]
+    return "\n".join(lines)
+
+
+def _title(group: Group) -> str:
+    """The data, and every setting of note that all rows share."""
+    first = group.results[0]
+    parts = [f"{first.num_samples:,} samples"] if first.num_samples else []
+    for name in ("batch_size", "epochs", "trials"):
+        values = {result.params.get(name) for result in group.results}
+        parts += [f"{name} {values.pop()}"] if len(values) == 1 else []
+    devices = {result.tags["device"] for result in group.results}
+    parts += [f"device {devices.pop()}"] if len(devices) == 1 else []
+    return f"{group.title}: {', '.join(parts)}"
+
+
+def _heading(group: Group) -> str:
+    cells = [f"{f'{one.benchmark}, s':>16} rank  limit" for one in group.comparisons]
+    return " " * NAME_WIDTH + " ".join(cells)
+
+
+def _row(group: Group, label: str) -> str:
+    cells = [_cell(one.row(label)) for one in group.comparisons]
+    return _beside(label, " ".join(cells).rstrip())
+
+
+def _cell(row: Row | None) -> str:
+    if row is None:  # this job did not run that benchmark
+        return " " * CELL_WIDTH
+    deviation = stats.std(row.seconds)
+    spread = f" ({deviation:.3f})" if deviation is not None else ""
+    seconds = f"{stats.mean(row.seconds):.3f}{spread}"
+    rank = row.rank or "?"
+    return f"{seconds:>16} {rank:>4} {100 * row.limit_fraction:>4.1f} %"
+
+
+def _noted(name: str, text: str) -> str:
+    lines = textwrap.wrap(text, WIDTH - NAME_WIDTH, break_long_words=False, break_on_hyphens=False)
+    return _beside(name, ("\n" + " " * NAME_WIDTH).join(lines))
+
+
+def _beside(label: str, text: str) -> str:
+    """The text in its column; a label that does not fit in its own has a line of its own."""
+    gap = "\n" + " " * NAME_WIDTH if len(label) >= NAME_WIDTH else " " * (NAME_WIDTH - len(label))
+    return label + gap + text

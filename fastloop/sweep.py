@@ -1,0 +1,214 @@
+"""A sweep from its composed combinations to the table, the report and the exit status."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fastloop.arguments import Refused
+from fastloop.catalogue import resource_folder
+from fastloop.config import SWEEP_SETTINGS, Composed, flat, of_the_job, remove_unused
+from fastloop.refusal import of_a_failure
+
+if TYPE_CHECKING:
+    from fastloop.campaign import Entry
+    from fastloop.result import Result
+    from fastloop.tracking import Tracking
+
+COLOURS = (
+    "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f",
+    "#bcbd22",
+    "#17becf", "#aec7e8", "#ffbb78", "#98df8a", "#ff9896", "#c5b0d5", "#c49c94", "#f7b6d2",
+    "#dbdb8d",
+)  # fmt: skip
+"""matplotlib's tab20 in another order: neighbours in the list of loaders differ most."""
+
+
+def measure(composed: Sequence[Composed]) -> int:
+    """The exit status of a sweep of these, measured alone on this machine unless that is waived."""
+    from fastloop.alone import Occupied, alone
+
+    sweep = composed[0].sweep
+    refusal = _refusal(composed)
+    try:
+        with nullcontext() if refusal or sweep.allow_concurrent else alone(sweep.wait):
+            if not refusal:
+                return _run(*_entries(composed))
+    except (Occupied, Refused) as why:
+        refusal = str(why)
+    remove_unused(composed[0].sweep_folder)
+    print(refusal, file=sys.stderr)
+    return 1
+
+
+def _run(entries: Sequence[Entry], one: Composed) -> int:
+    from fastloop.campaign import num_steps, run_campaign
+    from fastloop.reporting.table import format_tables
+    from fastloop.tracking import Tracking
+
+    tracking = Tracking(one.tracker, one.sweep_folder)
+    with _progress(num_steps(entries)) as advance:
+        results = run_campaign(entries, one.sweep, one.launcher, tracking, advance)
+    if len(results) == 1 and not results[0].trials:
+        details = entries[0].folder / "traceback.txt"
+        where = str(details) if details.exists() else ""
+        print(of_a_failure(results[0].status_reason, where), file=sys.stderr)
+        return 1
+    print(format_tables(results, one.sweep.baseline or ""))
+    print(f"\nfiles:  {one.sweep_folder}")
+    if one.sweep.report:
+        print(f"report: {_reported(results, one, tracking)}")
+    print(tracking.where(entries[0].result.tags["sweep"]))
+    return _exit_status(results)
+
+
+def _reported(results: Sequence[Result], one: Composed, tracking: Tracking) -> Path:
+    """The page that was written, and handed to the tracker with its pictures."""
+    from fastloop.report import write_report
+
+    baseline = one.sweep.baseline or ""
+    finished = [result for result in results if result.status == "FINISHED"]
+    if baseline not in [name for result in finished for name in (result.name, result.loader)]:
+        baseline = ""  # it has failed: its row says why, ratios are told against the first
+    paths = write_report(results, one.sweep_folder / "report", baseline)
+    for result in results:
+        tracking.attach(result, [path for path in paths if path.suffix in (".html", ".png")])
+    return paths[0]
+
+
+def _entries(composed: Sequence[Composed]) -> tuple[list[Entry], Composed]:
+    """The sweep's entries, and one of its combinations with the sweep's folder."""
+    from fastloop.resume import continued, earlier_sweep
+
+    one = composed[0]
+    folder = one.sweep_folder
+    if one.sweep.resume:
+        folder = earlier_sweep(one.sweep.resume)
+        remove_unused(one.sweep_folder)
+    entries = [
+        _entry(replace(each, sweep_folder=folder), name)
+        for each, name in zip(composed, _names(composed), strict=True)
+    ]
+    if one.sweep.resume:
+        entries = continued(entries, folder)
+    return entries, replace(one, sweep_folder=folder)
+
+
+def _refusal(composed: Sequence[Composed]) -> str:
+    """Why nothing of this is measured; empty where there is no reason."""
+    from fastloop.job import check_support
+    from fastloop.types import Unsupported
+
+    first = composed[0]
+    ends = [(one.launcher, one.tracker, one.sweep) for one in composed]
+    if any(one != ends[0] for one in ends):
+        names = ", ".join(("launcher", "tracker", "isolation", *SWEEP_SETTINGS))
+        return f"a sweep has one of each, they can't be swept: {names}"
+    names = [*_names(composed), *(one.choices["loader"] for one in composed)]
+    if (baseline := first.sweep.baseline) and baseline not in names:
+        return f"baseline={baseline}: no such job or loader; allowed are {', '.join(names)}"
+    try:
+        if len(composed) == 1:
+            check_support(first.job)
+    except Unsupported as why:
+        return f"unsupported: {why}"
+    return ""
+
+
+def _exit_status(results: Sequence[Result]) -> int:
+    reasons = [result.status_reason for result in results if result.status != "FINISHED"]
+    unsupported = [reason for reason in reasons if reason.startswith("unsupported")]
+    return int(len(unsupported) < len(reasons) or (len(results) == 1 and bool(reasons)))
+
+
+def _entry(one: Composed, name: str) -> Entry:
+    from fastloop.campaign import Entry
+    from fastloop.result import Result
+
+    return Entry(
+        job=one.job,
+        folder=one.folder,
+        config_yaml=one.config_yaml,
+        result=Result(
+            name=name,
+            loader=one.choices["loader"],
+            dataset=one.job.dataset.label,
+            params=_params(one),
+            tags=_tags(one),
+        ),
+    )
+
+
+def _params(one: Composed) -> dict[str, Any]:
+    """Every leaf of the resolved config, dotted, and the group choices by the name of their
+    group."""
+    choices = {group.rpartition("/")[2]: choice for group, choice in one.choices.items()}
+    return flat(one.config) | choices | {"world_size": 1}
+
+
+def _tags(one: Composed) -> dict[str, str]:
+    from fastloop.environment import describe, resolve_device
+    from fastloop.files import fingerprint
+    from fastloop.types import Unsupported
+
+    try:
+        device = str(resolve_device(one.job.device))
+    except Unsupported:
+        device = one.job.device
+    machine = describe()
+    loaders = sorted(path.stem for path in (resource_folder("conf") / "loader").glob("*.yaml"))
+    place = loaders.index(one.choices["loader"]) if one.choices["loader"] in loaders else -1
+    return {
+        "sweep": "/".join(one.sweep_folder.parts[-2:]),
+        "config_hash": fingerprint(sorted(_identity(one).items())),
+        "git_commit": machine["git_commit"],
+        "host": machine["host"],
+        "device": device,
+        "mlflow.runColor": COLOURS[place % len(COLOURS)],
+        **({"concurrent": "true"} if one.sweep.allow_concurrent else {}),
+    }
+
+
+NOT_ITS_OWN = ("trials", "trial_timeout_s", ".root")
+
+
+def _identity(one: Composed) -> dict[str, str]:
+    """What makes a trial this one, by its dotted name; how many there are, how long each may
+    take, and where its files lie, does not."""
+    values = flat(of_the_job(one.config))
+    return {name: repr(value) for name, value in values.items() if not name.endswith(NOT_ITS_OWN)}
+
+
+def _names(composed: Sequence[Composed]) -> list[str]:
+    """`<loader> <dataset>`, and whatever else varies in the sweep."""
+    everywhere = set.intersection(*(set(one.overrides) for one in composed))
+    names = []
+    for one in composed:
+        own = [
+            o
+            for o in one.overrides
+            if o not in everywhere and not o.startswith(("loader=", "dataset="))
+        ]
+        names.append(" ".join([one.choices["loader"], one.choices["dataset"], *own]))
+    return names
+
+
+@contextmanager
+def _progress(steps: int) -> Iterator[Callable[[str], None]]:
+    """What to call as each step begins: a bar with an ETA on a terminal, silence in a pipe."""
+    from tqdm import tqdm
+
+    tqdm.monitor_interval = 0  # no thread of its own beside the measurements
+    with tqdm(total=steps, disable=None, ncols=79, leave=False) as bar:
+        begun: list[str] = []
+
+        def advance(step: str) -> None:
+            bar.update(min(1, len(begun)))
+            bar.set_description(step[:40])
+            begun.append(step)
+
+        yield advance
