@@ -8,12 +8,8 @@ from pathlib import Path
 
 import pydantic
 
+from fastloop.refusal import Refused
 from fastloop.result import RESULT_FILE, Result, load
-
-
-class Refused(Exception):  # noqa: N818 - the command's answer, in one line
-    """What was asked for can't be done; the message names the setting, its value, what is
-    allowed."""
 
 
 def parse(arguments: Sequence[str], defaults: Mapping[str, str]) -> dict[str, str]:

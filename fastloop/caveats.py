@@ -15,6 +15,11 @@ def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
     if not result.trials:
         return []
     found = [*_of_the_machine(result, sweep), *cache_warnings(result)]
+    if "concurrent" in result.tags:
+        found.append("concurrent: other work ran beside it (allow_concurrent=true)")
+    others = [one for one in sweep if one.trials and one is not result]
+    if others and all(len(names) == 1 for names in result.rounds):
+        found.append("not interleaved: a busy minute of the machine has hit one job alone")
     sessions = {trial.session_ms for one in sweep for trial in one.trials}
     if len(sessions) > 1:
         found.append(f"resumed: the sweep's trials were run in {len(sessions)} sessions")

@@ -19,7 +19,8 @@ from pathlib import Path
 from textwrap import fill
 
 from fastloop import stats
-from fastloop.arguments import Refused, parse, results_below
+from fastloop.arguments import parse, results_below
+from fastloop.refusal import Refused
 from fastloop.result import Measured, Result, measured
 
 Pairs = dict[str, tuple[Result, Result]]

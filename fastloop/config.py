@@ -89,9 +89,11 @@ class Composed:
         return OmegaConf.to_yaml(self.config)
 
 
-def compose_all() -> list[Composed]:
+def compose_all(measure_here: Callable[[list[Composed]], int]) -> list[Composed]:
     """Every combination of the command line, built; empty after --help, --cfg and their like.
 
+    A Hydra launcher with processes of its own (joblib, ray) calls measure_here in each of them,
+    and nothing is left to be measured by the caller: empty, too.
     A wrong name or value ends the process with one line and status 1, before anything is written.
     """
     allow_flags_anywhere()
@@ -105,8 +107,11 @@ def compose_all() -> list[Composed]:
 
     @hydra.main(version_base="1.3", config_path=str(resource_folder("conf")), config_name="config")
     def collect(cfg: DictConfig) -> None:
-        _check_launcher()
-        found.append(_composed(cfg))
+        one = _composed(cfg)
+        if not _is_beside_others(one.sweep):
+            found.append(one)
+        elif measure_here([one]):
+            raise ConfigError(f"{' '.join(one.overrides)}: this job has failed, see above")
 
     said = io.StringIO()
     try:
@@ -144,18 +149,21 @@ def remove_unused(sweep_folder: Path) -> None:
             return
 
 
-def _check_launcher() -> None:
-    """Raise ConfigError under a Hydra launcher that runs jobs beside each other (joblib, ray)."""
+def _is_beside_others(sweep: Sweep) -> bool:
+    """True under a Hydra launcher that runs jobs beside each other (joblib, ray)."""
     name = HydraConfig.get().runtime.choices["hydra/launcher"]
-    if name != "basic":
+    if name != "basic" and not sweep.allow_concurrent:
         why = "it runs jobs beside each other, and they would measure each other"
-        raise ConfigError(f"hydra/launcher={name}: {why}; allowed is basic")
+        allowed = "allowed are basic, and any with allow_concurrent=true, which keeps out of ranks"
+        raise ConfigError(f"hydra/launcher={name}: {why}; {allowed}")
+    return name != "basic"
 
 
 def _composed(cfg: DictConfig) -> Composed:
     hydra_config = HydraConfig.get()
     folder = Path(hydra_config.runtime.output_dir)
-    alone = hydra_config.mode == RunMode.RUN
+    launcher = hydra_config.runtime.choices["hydra/launcher"]
+    alone = hydra_config.mode == RunMode.RUN or launcher != "basic"
     values: Any = OmegaConf.to_container(cfg, resolve=True)
     job = build_job(values)
     choices = {k: str(v) for k, v in hydra_config.runtime.choices.items() if "hydra/" not in k}

@@ -4,9 +4,10 @@ ahead."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fastloop.config import compose_all, remove_unused
+from fastloop.config import Composed, compose_all, remove_unused
 
 if TYPE_CHECKING:
     from fastloop.types import Prepared
@@ -16,30 +17,30 @@ def main() -> None:
     """Prepare for the loaders named on the command line, or for all of them."""
     if not any(argument.startswith("loader=") for argument in sys.argv[1:]):
         sys.argv += ["-m", "loader=glob(*)"]
-    composed = compose_all()
-    failed = 0
-    if composed:
-        from fastloop.prepared import prepare
-        from fastloop.types import JobFailed
+    composed = compose_all(_prepare_all)
+    sys.exit(_prepare_all(composed) if composed else 0)
 
-        done: dict[str, None] = {}
-        for one in composed:
-            remove_unused(one.sweep_folder)
-            dataset, store = one.job.dataset, one.job.loader.store
-            if repr((dataset, store)) in done:
-                continue
-            done[repr((dataset, store))] = None
-            try:
-                prepared = one.launcher.call(prepare, dataset, store)
-            except JobFailed as failure:
-                print(
-                    f"{one.choices['dataset']}, loader {one.choices['loader']}: {failure.reason}",
-                    file=sys.stderr,
-                )
-                failed = 1
-            else:
-                print(_told(prepared))
-    sys.exit(failed)
+
+def _prepare_all(composed: Sequence[Composed]) -> int:
+    """The exit status of preparing for all of these, each dataset and store once."""
+    from fastloop.prepared import prepare
+    from fastloop.types import JobFailed
+
+    done: set[str] = set()
+    failed = 0
+    for one in composed:
+        remove_unused(one.sweep_folder)
+        dataset, store = one.job.dataset, one.job.loader.store
+        if (key := repr((dataset, store))) in done:
+            continue
+        done.add(key)
+        try:
+            print(_told(one.launcher.call(prepare, dataset, store)))
+        except JobFailed as failure:
+            whose = f"{one.choices['dataset']}, loader {one.choices['loader']}"
+            print(f"{whose}: {failure.reason}", file=sys.stderr)
+            failed = 1
+    return failed
 
 
 def _told(prepared: Prepared) -> str:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fastloop.alone import Occupied, alone
-from fastloop.arguments import Refused, read
+from fastloop.arguments import read
+from fastloop.refusal import Refused
 from fastloop.result import RESULT_FILE, save
 
 USAGE = "usage: python -m fastloop.record <folder of a sweep or of a job>"

@@ -11,6 +11,11 @@ NOISE = ("Error executing job", "Set the environment variable", "Set hydra.searc
 SYSTEM_ERROR = re.compile(r"^\w+: \[Errno \d+\] (.*)$")
 
 
+class Refused(Exception):  # noqa: N818 - the command's answer, in one line
+    """What was asked for can't be done; the message names the setting, its value, what is
+    allowed."""
+
+
 def one_line(said: str, known: Iterable[str]) -> str:
     """Hydra's words about a wrong name or value; a traceback of another kind stays as it is.
 

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastloop.arguments import Refused, parse, results_below
+from fastloop.arguments import parse, results_below
 from fastloop.files import locked, outputs_folder, sweep_folders, written_beside
+from fastloop.refusal import Refused
 
 if TYPE_CHECKING:
     from fastloop.result import Result

@@ -9,9 +9,10 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-from fastloop.arguments import Refused, read
+from fastloop.arguments import read
 from fastloop.entry import Entry, Row
 from fastloop.files import outputs_folder, sweep_folders
+from fastloop.refusal import Refused
 from fastloop.result import RESULT_FILE, Result
 
 LAST = "last"

@@ -28,7 +28,7 @@ def main() -> None:
             signal.signal(number, _end)
     if refusal := _refused_rank():
         sys.exit(refusal)
-    composed = compose_all()
+    composed = compose_all(measure)
     if not composed:
         return
     try:

@@ -9,10 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastloop.arguments import Refused
 from fastloop.catalogue import resource_folder
 from fastloop.config import SWEEP_SETTINGS, Composed, flat, of_the_job, remove_unused
-from fastloop.refusal import of_a_failure
+from fastloop.refusal import Refused, of_a_failure
 
 if TYPE_CHECKING:
     from fastloop.campaign import Entry

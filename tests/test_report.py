@@ -229,7 +229,7 @@ def test_the_page_is_whole_and_asks_nothing_of_the_network(built):
     assert set(re.findall(r'(?:href="|url\()#([^")]+)', text)) <= set(ids)
     headings = [unescape(one) for one in re.findall(r"<h2>(.*?)</h2>", text)]
     assert [one.split(":")[-1].strip() for one in headings[2:4]] == ["ranking", "ranking"]
-    assert headings[4:] == ["Not ranked", "Machine", "Settings that all jobs share"]
+    assert headings[4:] == ["Notes", "Not ranked", "Machine", "Settings that all jobs share"]
 
 
 def chromium(*arguments: str, cwd: Path) -> str:

@@ -175,6 +175,19 @@ def test_job_after_job_where_that_is_wanted(tmp_path):
     assert done.returncode == 0, done.stderr
     first, second = trials(tmp_path)
     assert max(first) < min(second)
+    assert all("not interleaved" in " ".join(one.flags) for one in results(tmp_path))
+
+
+def test_a_launcher_of_processes_beside_each_other_measures_outside_of_the_ranking(tmp_path):
+    jobs = ("-m", "loader=raw,preload", "pin_memory=false,true", *QUICK)
+    beside = fastloop(*jobs, "hydra/launcher=joblib", "allow_concurrent=true", cwd=tmp_path)
+    measured = [load(path.parent) for path in sorted(tmp_path.glob("outputs/**/result.json"))]
+    assert sorted(one.loader for one in measured) == ["preload", "raw"]
+    assert all(one.tags["concurrent"] == "true" for one in measured)
+    assert beside.stdout.count("concurrent: other work ran beside it") == 2
+    assert beside.returncode == 1  # two of them are unsupported here, and say so
+    assert beside.stderr.count("unsupported: pin_memory=true") == 2
+    assert "Traceback" not in beside.stderr
 
 
 def test_one_benchmark_at_a_time(tmp_path):

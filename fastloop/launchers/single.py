@@ -98,6 +98,10 @@ def _context(isolation: str) -> BaseContext:
     if QUIET not in sys.warnoptions:
         sys.warnoptions.append(QUIET)
     context = multiprocessing.get_context(isolation)
+    if multiprocessing.get_start_method() not in multiprocessing.get_all_start_methods():
+        multiprocessing.set_start_method(
+            isolation, force=True
+        )  # joblib's own is unknown to a child
     if isolation == "forkserver":
         ours = [name for name in sys.modules if name.startswith(PRELOADED)]
         context.set_forkserver_preload(["torch", "tensordict", *ours, "fastloop.forkserver"])
