@@ -29,6 +29,7 @@ from fastloop.types import JobFailed, Launcher, Prepared, Unsupported, option
 
 NOTED = (
     *("dataset", "fingerprint", "key", "num_samples", "sample_nbytes", "prepare_s", "disk_mib"),
+    "skipped",
 )
 """Fields of a result that are known once its data is prepared."""
 
@@ -95,7 +96,7 @@ def _prepare_all(
         if row.is_taken_up:
             row.result = now
             row.begin()
-        key = repr((job.dataset, job.loader.store))
+        key = repr((job.dataset, job.loader.store, job.collate.tolerant))
         try:
             check_support(job)
             if key not in done:
@@ -126,7 +127,7 @@ def _set_up(row: Row, now: Result, prepared: Prepared, retry_failed: bool) -> st
 
 def _prepared_or_failure(job: Job, launcher: Launcher) -> Prepared | JobFailed:
     try:
-        return launcher.call(prepare, job.dataset, job.loader.store)
+        return launcher.call(prepare, job.dataset, job.loader.store, job.collate.tolerant)
     except JobFailed as failure:
         return failure
 
@@ -142,6 +143,7 @@ def _noted(result: Result, job: Job, prepared: Prepared) -> Result:
         sample_nbytes=nbytes_of(prepared.sample),
         prepare_s=prepared.seconds,
         disk_mib=prepared.disk_mib,
+        skipped=[why for _, why in prepared.broken],
     )
 
 
@@ -150,6 +152,7 @@ def _trial_key(result: Result, job: Job, prepared: Prepared) -> str:
     machine = result.environment
     same = ("code", "versions", "python", "host", "cpu", "cores_usable", "gpus")
     options = (job.loader, job.loader.store, job.order, job.placement, job.model)
+    options = (*options, job.decoder, job.transform, job.collate)
     return fingerprint(
         result.tags["config_hash"],
         prepared.fingerprint,

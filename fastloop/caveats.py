@@ -15,6 +15,8 @@ def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
     if not result.trials:
         return []
     found = [*_of_the_machine(result, sweep), *cache_warnings(result)]
+    if result.skipped:
+        found.append(f"skipped: {len(result.skipped)} samples, the first: {result.skipped[0]}")
     if "concurrent" in result.tags:
         found.append("concurrent: other work ran beside it (allow_concurrent=true)")
     others = [one for one in sweep if one.trials and one is not result]

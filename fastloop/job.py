@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import re
-from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Annotated, Literal
@@ -21,17 +21,20 @@ from pydantic import (
 )
 
 from fastloop.cache_state import CacheState, Opened, bring_to, opened
-from fastloop.digest import difference, digest, expected, nbytes_of
+from fastloop.collates.default import Default
+from fastloop.digest import leaves_of, nbytes_of
 from fastloop.environment import cpu_seconds, load_average, resolve_device
+from fastloop.gate import check_data, num_delivered
 from fastloop.page_cache import CAN_EVICT, evict, total_mib
-from fastloop.prepared import reference_hashes
 from fastloop.result import Attribution, Measured, Trial
 from fastloop.spans import Spans, now_ns, seconds_between, synchronize, wall_ms
+from fastloop.transforms.none import NoTransform
 from fastloop.types import (
     Benchmark,
+    Collate,
     Dataset,
+    Decoder,
     Epochs,
-    Invalid,
     Loader,
     Model,
     OnDisk,
@@ -40,6 +43,7 @@ from fastloop.types import (
     Plan,
     Prepared,
     Setup,
+    Transform,
     Tree,
     Unsupported,
     option,
@@ -66,6 +70,9 @@ class Job:
     dataset: Dataset
     loader: Loader
     order: Order
+    decoder: Decoder | None
+    transform: Transform
+    collate: Collate
     placement: Placement
     benchmark: dict[str, Benchmark]
     model: Model
@@ -104,6 +111,8 @@ class Job:
             persistent_workers=self.persistent_workers,
             multiprocessing_context=self._start_method() if self.num_workers else None,
             drop_last=self.drop_last,
+            collate=None if isinstance(self.collate, Default) else self.collate,
+            transform=self.transform if self.transform.where == "worker" else None,
         )
 
     def _start_method(self) -> str:
@@ -122,6 +131,11 @@ def check_support(job: Job) -> torch.device:
         raise Unsupported("cache=cold: this system has no posix_fadvise to empty a file's cache")
     if job.cache != "as_is" and not (job.loader.store or isinstance(job.dataset, OnDisk)):
         raise Unsupported(f"cache={job.cache}: the dataset does not tell its files, see OnDisk")
+    if job.decoder is not None and getattr(job.dataset, "decoder", None) is None:
+        name = type(job.decoder).__module__.rpartition(".")[2]
+        raise Unsupported(f"decoder={name}: dataset {job.dataset.label} has no encoded images")
+    if job.collate.tolerant and job.loader.store is not None:
+        raise Unsupported("collate=skip_broken: a store holds whole samples only, see loader=raw")
     return device
 
 
@@ -134,15 +148,16 @@ def run_trial(job: Job, prepared: Prepared, number: int, asked_ns: int) -> Trial
     """
     launch_s = seconds_between(asked_ns, now_ns())
     started_ms, load = wall_ms(), load_average()
-    device, place, plan = _start(job, number)
+    device, plan = _start(job, number)
+    check = partial(_check_epoch, job, prepared, plan, device)
     with opened(partial(job.loader.open, prepared, plan)) as loading:
-        check_data(prepared, plan, map(place, loading.epochs(job.epochs + 1)), job.epochs + 1)
+        check(loading.epochs, job.epochs + 1)
         setup = _setup(job, prepared, plan.seed, device, loading.epochs)
         benchmarks = {
             name: _measure(job, benchmark, prepared, setup, loading)
             for name, benchmark in job.benchmark.items()
         }
-        check_data(prepared, plan, map(place, loading.epochs(job.epochs + 2)), job.epochs + 2)
+        check(loading.epochs, job.epochs + 2)
     return Trial(
         number=number,
         seed=plan.seed,
@@ -161,7 +176,8 @@ def run_instrumented(job: Job, prepared: Prepared, name: str) -> Attribution:
 
     The epoch is warm; with cache=cold it is cold, as is the first batch.
     """
-    device, place, plan = _start(job, 0)
+    device, plan = _start(job, 0)
+    place = _stepped(job, prepared, device)
     torch.zeros(1, device=device)  # so that starting the device is not the loader's to pay
     synchronize(device)
     if job.cache == "cold":
@@ -189,39 +205,55 @@ def run_instrumented(job: Job, prepared: Prepared, name: str) -> Attribution:
     )
 
 
-def check_data(prepared: Prepared, plan: Plan, batches: Iterable[Tree], epoch: int) -> None:
-    """Raise Invalid unless these placed batches are the dataset's samples, each exactly once."""
-    hashes, kept = reference_hashes(prepared), None
-    if plan.drop_last:
-        if prepared.num_samples < plan.batch_size:
-            count = f"{prepared.num_samples} samples are less than batch_size={plan.batch_size}"
-            raise Unsupported(f"drop_last=true: {count}")
-        whole = prepared.num_samples - prepared.num_samples % plan.batch_size
-        kept = plan.order.indices(prepared.num_samples, plan.seed, epoch)[:whole].numpy()
-    wrong = difference(
-        expected(hashes, prepared.sample, kept), digest(batches, prepared.dataset.uint8_scale)
-    )
-    if wrong:
-        raise Invalid(wrong)
+def _check_epoch(
+    job: Job, prepared: Prepared, plan: Plan, device: torch.device, epochs: Epochs, epoch: int
+) -> None:
+    """check_data of what the step would receive, but for the transform: its figures are random."""
+    deliver = _delivered(job, prepared, device)
+    if plan.transform is None:
+        check_data(prepared, plan, map(deliver, epochs(epoch)), epoch)
+        return
+    with job.loader.open(prepared, replace(plan, transform=None)) as untransformed:
+        check_data(prepared, plan, map(deliver, untransformed(epoch)), epoch)
 
 
-def _start(job: Job, number: int) -> tuple[torch.device, Consumer, Plan]:
+def _start(job: Job, number: int) -> tuple[torch.device, Plan]:
     device = check_support(job)
     if job.torch_threads:
         torch.set_num_threads(job.torch_threads)
-    plan = job.plan(job.seed + number * TRIAL_SEED_STRIDE)
-    return device, job.placement.to(device), plan
+    return device, job.plan(job.seed + number * TRIAL_SEED_STRIDE)
+
+
+def _delivered(job: Job, prepared: Prepared, device: torch.device) -> Consumer:
+    """From a host batch to a whole one on the device."""
+    place, finish, scale = (
+        job.placement.to(device),
+        job.collate.finish,
+        prepared.dataset.uint8_scale,
+    )
+    if isinstance(job.collate, Default):
+        return place
+    return lambda batch: finish(place(batch), scale)
+
+
+def _stepped(job: Job, prepared: Prepared, device: torch.device) -> Consumer:
+    """From a host batch to what the step gets."""
+    deliver, transform = _delivered(job, prepared, device), job.transform.of_a_batch
+    if isinstance(job.transform, NoTransform) or job.transform.where == "worker":
+        return deliver
+    return lambda batch: transform(deliver(batch))
 
 
 def _setup(job: Job, prepared: Prepared, seed: int, device: torch.device, epochs: Epochs) -> Setup:
+    batch = next(iter(epochs(job.epochs)))
     return Setup(
         model=job.model,
-        sample=prepared.sample,
+        sample=leaves_of(_stepped(job, prepared, device)(batch)),
         num_classes=prepared.dataset.num_classes,
         learning_rate=job.learning_rate,
         seed=seed,
         device=device,
-        unread=device.type == "cpu" and may_be_unread(next(iter(epochs(job.epochs)))),
+        unread=device.type == "cpu" and may_be_unread(batch),
     )
 
 
@@ -229,18 +261,15 @@ def _measure(
     job: Job, benchmark: Benchmark, prepared: Prepared, setup: Setup, loading: Opened
 ) -> Measured:
     """A warm-up epoch on a throwaway start, the bare window on a fresh one, the limit beside it."""
-    place = job.placement.to(setup.device)
+    place = _stepped(job, prepared, setup.device)
     consume, _ = benchmark.start(place, setup)
     drain(loading.epochs, consume, job.epochs, setup.device)
     consume, losses = benchmark.start(place, setup)
     cached_before, cached = bring_to(job.cache, prepared.files, loading)
     window = timed(loading.epochs, consume, job.epochs, setup.device)
-    num_samples = prepared.num_samples
-    if job.drop_last:
-        num_samples -= num_samples % job.batch_size
     if benchmark.limit == "gather":
-        nbytes = nbytes_of(prepared.sample)
-        limit = limit_rows_per_s(num_samples, nbytes, job.batch_size, setup.device, setup.unread)
+        rows, nbytes = prepared.num_samples, nbytes_of(prepared.sample)
+        limit = limit_rows_per_s(rows, nbytes, job.batch_size, setup.device, setup.unread)
     else:
         held = [place(batch) for batch in islice(loading.epochs(job.epochs), HELD_BATCHES)]
         limit = _replay_limit(benchmark, setup, held)
@@ -248,7 +277,7 @@ def _measure(
         start_ns=window.start_ns,
         stop_ns=window.stop_ns,
         epochs=job.epochs,
-        samples=job.epochs * num_samples,
+        samples=num_delivered(prepared, job.plan(setup.seed), job.epochs),
         limit_samples_per_s=limit,
         losses=_epoch_means(losses, job.epochs),
         cached_before=cached_before,

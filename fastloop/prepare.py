@@ -31,11 +31,11 @@ def _prepare_all(composed: Sequence[Composed]) -> int:
     for one in composed:
         remove_unused(one.sweep_folder)
         dataset, store = one.job.dataset, one.job.loader.store
-        if (key := repr((dataset, store))) in done:
+        if (key := repr((dataset, store, one.job.collate.tolerant))) in done:
             continue
         done.add(key)
         try:
-            print(_told(one.launcher.call(prepare, dataset, store)))
+            print(_told(one.launcher.call(prepare, dataset, store, one.job.collate.tolerant)))
         except JobFailed as failure:
             whose = f"{one.choices['dataset']}, loader {one.choices['loader']}"
             print(f"{whose}: {failure.reason}", file=sys.stderr)

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from fastloop.digest import leaves_of, nbytes_of, sample_hashes
+from fastloop.chunks import Chunk, Numbered, collated_chunks
+from fastloop.digest import Leaves, leaves_of, nbytes_of, sample_hashes
 from fastloop.environment import usable_cores
 from fastloop.files import (
     edges,
@@ -31,8 +32,7 @@ from fastloop.files import (
     written_beside,
 )
 from fastloop.spans import now_ns, seconds_between
-from fastloop.torch_loader import collated_chunks
-from fastloop.types import Dataset, OnDisk, Prepared, Samples, Store, Tree
+from fastloop.types import BadData, Dataset, OnDisk, Prepared, Samples, Store, Tree
 
 SEAL = "sealed.json"
 HASHES = "hashes.npy"
@@ -52,16 +52,21 @@ class Source:
     """A dataset's samples, opened only when something has to be written."""
 
     dataset: Dataset
+    tolerant: bool = False
 
     @cached_property
     def samples(self) -> Samples:
         """What the dataset opens to."""
         return self.dataset.open()
 
-    def chunks(self, purpose: str) -> Iterator[Tree]:
+    def chunks(self, purpose: str) -> Iterator[Chunk]:
         """All samples in order, collated, about 2 MiB to a chunk, with a bar on a terminal."""
-        first = next(collated_chunks(self.samples, 1, 0))
+        singly = collated_chunks(self.samples, 1, 0, self.tolerant)
+        first = next((one.batch for one in singly if one.batch is not None), None)
+        if first is None:
+            raise BadData(f"{self.dataset.label}: no sample that can be read")
         chunk = max(1, min(1024, CHUNK_BYTES // max(1, nbytes_of(leaves_of(first)))))
+        processes = _decoding_processes(self.samples)
         with tqdm(
             total=len(self.samples),
             desc=f"{self.dataset.label}: {purpose}",
@@ -69,20 +74,23 @@ class Source:
             leave=False,
             disable=None,
         ) as bar:
-            for batch in collated_chunks(self.samples, chunk, _decoding_processes(self.samples)):
-                yield batch
-                bar.update(chunk)
+            for one in collated_chunks(self.samples, chunk, processes, self.tolerant):
+                yield one
+                bar.update(one.size)
 
 
-def prepare(dataset: Dataset, store: Store | None) -> Prepared:
+def prepare(dataset: Dataset, store: Store | None, tolerant: bool = False) -> Prepared:
     """The dataset ready to be read, written as that store where it is not yet.
+
+    tolerant: samples that can't be decoded are left out of the same-data reference, and told.
 
     Raises BadData, Unsupported or OSError; nothing half-written stays behind.
     """
     data = fingerprint(dataset.fetch(), source_of(dataset))
     name = f"{type(dataset).__module__.rpartition('.')[2]}-{data[:16]}"
-    reference = outputs_folder() / "stores" / f"{name}.reference"
-    facts = _whole(reference, data, partial(_write_reference, source=Source(dataset)))
+    kind = "tolerant" if tolerant else "reference"
+    reference = outputs_folder() / "stores" / f"{name}.{kind}"
+    facts = _whole(reference, data, partial(_write_reference, source=Source(dataset, tolerant)))
     prepared = Prepared(
         dataset=dataset,
         label=dataset.label,
@@ -91,6 +99,7 @@ def prepare(dataset: Dataset, store: Store | None) -> Prepared:
         folder=reference,
         num_samples=facts["num_samples"],
         sample=tuple((dtype, tuple(shape)) for dtype, shape in facts["leaves"]),
+        broken=tuple((index, why) for index, why in facts["broken"]),
     )
     if store is None:
         files = dataset.files() if isinstance(dataset, OnDisk) else []
@@ -147,25 +156,42 @@ def _facts_if_whole(folder: Path, wanted: str) -> Facts | None:
 def _write_reference(folder: Path, source: Source) -> Facts:
     # One array made beforehand: a small allocation kept for each chunk would break the heap into
     # holes that the next chunk does not fit in, a GiB of them for a store of 4 GiB.
-    hashes, done, leaves = np.empty((len(source.samples), 16), np.uint8), 0, ()
+    hashes, done, leaves = np.zeros((len(source.samples), 16), np.uint8), 0, None
+    broken: list[tuple[int, str]] = []
     for chunk in source.chunks("hashing for the same-data gate"):
-        found = sample_hashes(chunk, source.dataset.uint8_scale)
-        hashes[done : done + len(found)] = found
-        done, leaves = done + len(found), leaves_of(chunk)
+        whole = np.ones(chunk.size, bool)
+        whole[[index - done for index, _ in chunk.broken]] = False
+        if chunk.batch is not None:
+            leaves = _same_leaves(leaves, chunk.batch, done)
+            hashes[done : done + chunk.size][whole] = sample_hashes(
+                chunk.batch, source.dataset.uint8_scale
+            )
+        broken += chunk.broken
+        done += chunk.size
     np.save(folder / HASHES, hashes)
-    return {"num_samples": len(hashes), "leaves": leaves}
+    return {"num_samples": len(hashes), "leaves": leaves, "broken": broken}
+
+
+def _same_leaves(before: Leaves | None, batch: Tree, index: int) -> Leaves:
+    """The batch's leaves; raises BadData where they are not those of the samples before it."""
+    found = leaves_of(batch)
+    if before is not None and found != before:
+        raise BadData(f"samples differ: up to {index} they are {before}, from it on {found}")
+    return found
 
 
 def _write_store(folder: Path, source: Source, store: Store) -> Facts:
     purpose = "writing " + type(store).__module__.rpartition(".")[2]
-    store.write(folder, source.chunks(purpose), len(source.samples))
+    batches = (chunk.batch for chunk in source.chunks(purpose))
+    store.write(folder, batches, len(source.samples))
     return {}
 
 
 def _decoding_processes(samples: Samples) -> int:
     """0 where decoding in this process is quick enough, else one a usable core."""
+    probe = Numbered(samples, tolerant=True)
     start_ns = now_ns()
-    probed = sum(1 for _ in islice(map(samples.__getitem__, range(len(samples))), PROBED_SAMPLES))
+    probed = sum(1 for _ in islice(map(probe.__getitem__, range(len(samples))), PROBED_SAMPLES))
     sample_s = seconds_between(start_ns, now_ns()) / probed
     slow = sample_s > SLOW_SAMPLE_S and sample_s * len(samples) > SLOW_TOTAL_S
     return usable_cores() if slow else 0

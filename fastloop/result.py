@@ -113,6 +113,8 @@ class Result:
     sample_nbytes: int = 0
     prepare_s: float = 0.0
     disk_mib: float = 0.0
+    skipped: list[str] = field(default_factory=list)
+    """Why, for each sample that can't be decoded and is left out of every epoch."""
     trials: list[Trial] = field(default_factory=list)
     attribution: dict[str, Attribution] = field(default_factory=dict)
     rounds: list[list[str]] = field(default_factory=list)
@@ -149,6 +151,7 @@ def metrics(result: Result) -> dict[str, float]:
     figures: dict[str, float | None] = {
         "prepare/seconds": result.prepare_s,
         "prepare/disk_mib": result.disk_mib,
+        "skipped_samples": float(len(result.skipped)) if result.skipped else None,
     }
     for benchmark in dict.fromkeys(name for trial in result.trials for name in trial.benchmarks):
         for name, value in _benchmark_metrics(result, benchmark).items():

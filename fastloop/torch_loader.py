@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import multiprocessing
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from torch.utils.data import DataLoader, Sampler
 
 from fastloop.lifeline import tie
-from fastloop.types import Epochs, Order, Plan, Samples, Tree, Unsupported
+from fastloop.types import BadData, Epochs, Order, Plan, Samples, Transform, Tree, Unsupported
 
 
 @dataclass
@@ -26,10 +27,42 @@ class EpochSampler(Sampler[int]):
     epoch: int = 0
 
     def __len__(self) -> int:
-        return self.num_samples
+        return self.order.length(self.num_samples)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self.order.indices(self.num_samples, self.seed, self.epoch).tolist())
+        pieces = self.order.pieces(self.num_samples, self.seed, self.epoch)
+        return chain.from_iterable(piece.tolist() for piece in pieces)
+
+
+@dataclass(frozen=True)
+class Transformed:
+    """Samples with a transform's work done on each."""
+
+    samples: Samples
+    transform: Transform
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Tree:
+        sample = self.samples[index]
+        return None if sample is None else self.transform.of_a_sample(sample)
+
+
+@dataclass(frozen=True)
+class Tolerant:
+    """Samples of which those that can't be decoded come as None."""
+
+    samples: Samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Tree | None:
+        try:
+            return self.samples[index]
+        except BadData:
+            return None
 
 
 @dataclass(frozen=True)
@@ -67,7 +100,11 @@ def torch_epochs(
     """Epochs from a DataLoader that honours every setting of the plan; its workers end with it.
 
     Raises Unsupported for pin_memory without an accelerator, which torch would ignore.
+    A loader that comes with a collate_fn has no single samples for a plan's collate or transform.
     """
+    if collate_fn is None:
+        samples = _each(samples, plan)
+        collate_fn = plan.collate.collate if plan.collate else None
     sampler = EpochSampler(plan.order, len(samples), plan.seed)
     loader = DataLoader(
         samples,  # pyright: ignore[reportArgumentType] - any map-style object serves
@@ -108,21 +145,27 @@ class Epoch:
         return iterator
 
 
+def _each(samples: Samples, plan: Plan) -> Samples:
+    if plan.collate and plan.collate.tolerant:
+        samples = Tolerant(samples)
+    return Transformed(samples, plan.transform) if plan.transform else samples
+
+
 def _tied(worker: int) -> None:  # noqa: ARG001
     tie()
 
 
-def collated_chunks(samples: Samples, chunk: int, num_workers: int) -> Iterator[Tree]:
-    """All samples in order, collated by torch's default_collate, `chunk` to a batch.
-
-    With workers the decoding runs in that many processes; what is in flight stays bounded.
-    """
+def in_order(
+    samples: Samples, batch_size: int, collate_fn: Callable[[list], Any], num_workers: int
+) -> Iterable[Any]:
+    """Every sample once, as stored, decoded in that many processes; what is in flight stays
+    bounded."""
     context = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    loader = DataLoader(
+    return DataLoader(
         samples,  # pyright: ignore[reportArgumentType]
-        batch_size=chunk,
+        batch_size=batch_size,
+        collate_fn=collate_fn,
         num_workers=num_workers,
         multiprocessing_context=context if num_workers else None,
         worker_init_fn=_tied if num_workers else None,
     )
-    yield from loader

@@ -7,7 +7,7 @@ Hydra's `_target_` is the registry, `conf/<group>/<option>.yaml` mirrors
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,8 @@ import pydantic.dataclasses
 import torch
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from fastloop.resources import Resources
     from fastloop.result import Result
 
@@ -86,6 +88,8 @@ class Prepared:
     seconds: float = 0.0
     """Seconds that writing the store took, also when it is reused; 0 without a store."""
     disk_mib: float = 0.0
+    broken: tuple[tuple[int, str], ...] = ()
+    """Index and reason of each sample that can't be decoded, where they may be skipped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +105,10 @@ class Plan:
     persistent_workers: bool = False
     multiprocessing_context: str | None = None
     drop_last: bool = False
+    collate: Collate | None = None
+    """None: torch's default_collate."""
+    transform: Transform | None = None
+    """What is done with each sample where it is decoded; None: nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,11 +176,71 @@ class Store(Protocol):
 
 
 @runtime_checkable
+class Decoder(Protocol):
+    """How the bytes of an image file become pixels."""
+
+    def decode(self, data: bytes) -> np.ndarray:
+        """(height, width, 3) uint8, RGB, whatever the file's own colours are; raises BadData."""
+        ...
+
+
+@runtime_checkable
+class Uint8Images(Protocol):
+    """A dataset of images that can leave out the conversion to floats."""
+
+    def open_uint8(self) -> Samples:
+        """(uint8 (height, width, channels) array, label) samples; over uint8_scale and with the
+        channels first they are those of `open`."""
+        ...
+
+
+@runtime_checkable
+class Collate(Protocol):
+    """How a list of samples becomes a batch."""
+
+    takes: Literal["canonical", "uint8"]
+    """The samples of `Dataset.open`, or those of `Uint8Images.open_uint8`."""
+    tolerant: bool
+    """True where a sample that can't be decoded comes as None instead of ending the run."""
+
+    def collate(self, samples: list[Tree]) -> Tree:
+        """The batch, in the process that has decoded the samples."""
+        ...
+
+    def finish(self, batch: Tree, uint8_scale: float | None) -> Tree:
+        """What is left to do with the batch once it is on the device."""
+        ...
+
+
+@runtime_checkable
+class Transform(Protocol):
+    """What is done with the samples before the step; the same-data gate compares before it."""
+
+    where: Literal["worker", "device"]
+    """A sample at a time where it is decoded, or a batch at a time on the device."""
+
+    def of_a_sample(self, sample: Tree) -> Tree:
+        """The sample, transformed."""
+        ...
+
+    def of_a_batch(self, batch: Tree) -> Tree:
+        """The batch, transformed."""
+        ...
+
+
+@runtime_checkable
 class Order(Protocol):
     """In which order the samples of an epoch come."""
 
-    def indices(self, num_samples: int, seed: int, epoch: int) -> torch.Tensor:
-        """int64 indices, each of [0, num_samples) once; the same for the same arguments."""
+    complete: bool
+    """True where each of [0, num_samples) comes exactly once in an epoch."""
+
+    def length(self, num_samples: int) -> int:
+        """How many indices an epoch has."""
+        ...
+
+    def pieces(self, num_samples: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:
+        """The int64 indices of an epoch, piece by piece; the same for the same arguments."""
         ...
 
 

@@ -38,7 +38,7 @@ def prepared_job(shared_outputs, monkeypatch):
 
     def make(*overrides: str):
         job = compose_job(*overrides)
-        return job, prepare(job.dataset, job.loader.store)
+        return job, prepare(job.dataset, job.loader.store, job.collate.tolerant)
 
     return make
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from options import MYDATASET
 
 from fastloop.digest import HELD_BATCHES, difference, digest, expected, leaves_of, sample_hashes
-from fastloop.job import check_data
+from fastloop.gate import check_data
 from fastloop.types import Invalid
 
 BATCH = 8

@@ -50,3 +50,8 @@ class Digits:
         """All digits in memory as uint8 (0.1 MiB)."""
         bunch: Any = load_digits()
         return DigitSamples(bunch.images.astype(np.uint8), bunch.target.tolist())
+
+    def open_uint8(self) -> list[tuple[np.ndarray, int]]:
+        """(uint8 (8, 8, 1), int) samples."""
+        samples = self.open()
+        return list(zip(samples.images[..., np.newaxis], samples.targets, strict=True))

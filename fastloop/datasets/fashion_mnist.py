@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torchvision
+from PIL.Image import Image
 from pydantic import PositiveFloat, PositiveInt
 
 from fastloop.files import file_fingerprint, fingerprint, locked
@@ -29,7 +31,7 @@ class Repeated:
     def __len__(self) -> int:
         return len(self.samples) * self.times
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+    def __getitem__(self, index: int) -> tuple[torch.Tensor | np.ndarray, int]:
         return self.samples[index % len(self.samples)]
 
 
@@ -71,14 +73,19 @@ class FashionMnist:
 
     def open(self) -> Repeated:
         """The samples; raises BadData where a file is truncated, empty or foreign."""
-        return Repeated(self._torchvision(download=False), self.repeat)
+        to_tensor = torchvision.transforms.ToTensor()
+        return Repeated(self._torchvision(to_tensor, download=False), self.repeat)
+
+    def open_uint8(self) -> Repeated:
+        """(uint8 (28, 28, 1), int) samples, still one PIL image each."""
+        return Repeated(self._torchvision(_pixels, download=False), self.repeat)
 
     def _fetch_missing(self) -> None:
         if not self.download:
             raise BadData(self._explain("dataset.download=false"))
         try:
             with locked(Path(self.root) / "FashionMNIST"):
-                self._torchvision(download=True)
+                self._torchvision(None, download=True)
         except OSError as error:
             raise BadData(self._explain(str(error))) from error
 
@@ -86,8 +93,9 @@ class FashionMnist:
         kinds = ("images-idx3-ubyte", "labels-idx1-ubyte")
         return [self.folder / f"{split}-{kind}" for split in splits for kind in kinds]
 
-    def _torchvision(self, download: bool) -> torchvision.datasets.FashionMNIST:
-        transform = torchvision.transforms.ToTensor()
+    def _torchvision(
+        self, transform: Callable[[Any], Any] | None, download: bool
+    ) -> torchvision.datasets.FashionMNIST:
         try:
             with _socket_timeout(self.download_timeout_s):
                 samples = torchvision.datasets.FashionMNIST(
@@ -110,6 +118,10 @@ class FashionMnist:
             f"dataset.root={self.root}: FashionMNIST is not there ({why}); "
             f"put {wanted} into {self.folder}, or use dataset=digits, which needs no download"
         )
+
+
+def _pixels(image: Image) -> np.ndarray:
+    return np.asarray(image)[..., np.newaxis]
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from fastloop.plans import DATALOADER, honours_only
 from fastloop.rows import Rows
 from fastloop.torch_loader import torch_epochs
 from fastloop.types import Epochs, Plan, Prepared, Store, option
@@ -20,5 +21,6 @@ class NpMemmap:
     @contextmanager
     def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
         """Epochs of batches copied out of the maps; every worker maps the files itself."""
+        honours_only("np_memmap", plan, *DATALOADER, "transform")
         with torch_epochs(Rows(partial(self.store.open, prepared.folder)), plan) as epochs:
             yield epochs

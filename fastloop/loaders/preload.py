@@ -11,6 +11,7 @@ import numpy as np
 import optree
 import torch
 
+from fastloop.plans import DATALOADER, honours_only
 from fastloop.rows import Rows
 from fastloop.torch_loader import torch_epochs
 from fastloop.types import Epochs, Plan, Prepared, Store, option
@@ -26,6 +27,7 @@ class Preload:
     @contextmanager
     def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
         """Epochs of batches from the list, which is filled from the store first."""
+        honours_only("preload", plan, *DATALOADER, "transform")
         rows = Rows(partial(self.store.open, prepared.folder))
         samples = [optree.tree_map(_own, rows[index]) for index in range(len(rows))]
         with torch_epochs(samples, plan) as epochs:

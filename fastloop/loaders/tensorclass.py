@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from fastloop.plans import DATALOADER, honours_only
 from fastloop.torch_loader import IndexedOnce, indexed_as_one, pair_of, torch_epochs
 from fastloop.types import Epochs, Plan, Prepared, Store, option
 
@@ -18,6 +19,7 @@ class TensorClass:
     @contextmanager
     def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
         """Epochs of batches from rows that are read into memory first."""
+        honours_only("tensorclass", plan, *DATALOADER)
         rows = indexed_as_one(self.store.open(prepared.folder)).clone()
         with torch_epochs(IndexedOnce(rows), plan, collate_fn=pair_of) as epochs:
             yield epochs

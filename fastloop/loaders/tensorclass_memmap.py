@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from fastloop.plans import DATALOADER, honours_only
 from fastloop.torch_loader import IndexedOnce, indexed_as_one, pair_of, torch_epochs
 from fastloop.types import Epochs, Plan, Prepared, Store, option
 
@@ -18,6 +19,7 @@ class TensorClassMemmap:
     @contextmanager
     def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
         """Epochs of batches gathered from the maps; a map travels to a worker by its file name."""
+        honours_only("tensorclass_memmap", plan, *DATALOADER)
         rows = indexed_as_one(self.store.open(prepared.folder))
         with torch_epochs(IndexedOnce(rows), plan, collate_fn=pair_of) as epochs:
             yield epochs

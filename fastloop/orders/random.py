@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import ClassVar
+
 import torch
 
 from fastloop.types import option
@@ -12,7 +15,13 @@ class Random:
     """A uniform permutation by torch.randperm, from seed + epoch as torch's DistributedSampler
     does."""
 
-    def indices(self, num_samples: int, seed: int, epoch: int) -> torch.Tensor:
-        """int64 permutation of [0, num_samples)."""
+    complete: ClassVar[bool] = True
+
+    def length(self, num_samples: int) -> int:
+        """All of them."""
+        return num_samples
+
+    def pieces(self, num_samples: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:
+        """One piece, an int64 permutation of [0, num_samples)."""
         generator = torch.Generator().manual_seed(seed + epoch)
-        return torch.randperm(num_samples, generator=generator)
+        yield torch.randperm(num_samples, generator=generator)

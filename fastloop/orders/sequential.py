@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import ClassVar
+
 import torch
 
 from fastloop.types import option
+
+PIECE = 1 << 20
 
 
 @option
 class Sequential:
     """0, 1, 2, … in every epoch."""
 
-    def indices(self, num_samples: int, seed: int, epoch: int) -> torch.Tensor:  # noqa: ARG002
-        """int64 range of num_samples."""
-        return torch.arange(num_samples)
+    complete: ClassVar[bool] = True
+
+    def length(self, num_samples: int) -> int:
+        """All of them."""
+        return num_samples
+
+    def pieces(self, num_samples: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:  # noqa: ARG002
+        """int64 ranges, a million to a piece, so that memory does not grow with num_samples."""
+        for start in range(0, num_samples, PIECE):
+            yield torch.arange(start, min(start + PIECE, num_samples))
