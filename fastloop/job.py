@@ -269,7 +269,9 @@ def _measure(
     window = timed(loading.epochs, consume, job.epochs, setup.device)
     if benchmark.limit == "gather":
         rows, nbytes = prepared.num_samples, nbytes_of(prepared.sample)
-        limit = limit_rows_per_s(rows, nbytes, job.batch_size, setup.device, setup.unread)
+        limit = limit_rows_per_s(
+            rows, nbytes, job.batch_size, setup.device, setup.unread, window.seconds
+        )
     else:
         held = [place(batch) for batch in islice(loading.epochs(job.epochs), HELD_BATCHES)]
         limit = _replay_limit(benchmark, setup, held)

@@ -1,10 +1,8 @@
 """The machine's own limit: how fast could rows of this size be gathered at all, here and now?
 
 The best of index_select(out=) and np.take(out=, mode="clip"), each into a buffer of a batch and
-into
-one that stays in cache, random rows, one thread a usable core. On one machine these range from 77
-to
-182 thousand rows of 150 KB a second, so that a single variant would not be a limit.
+into one that stays in cache, random rows, one thread a usable core. On one machine these range from
+77 to 182 thousand rows of 150 KB a second, so that a single variant would not be a limit.
 """
 
 from __future__ import annotations
@@ -24,7 +22,9 @@ from fastloop.spans import bandwidth, now_ns, seconds_between
 
 MAX_SOURCE_BYTES = 256 << 20
 CACHED_BUFFER_BYTES = 512 << 10
-BUDGET_NS = 1_000_000_000
+SHORTEST_S, LONGEST_S = 0.2, 1.0
+"""The yardstick takes as long as the window that it stands beside, within these."""
+PINNED_NS = 250_000_000
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,20 @@ class Gatherer:
 
 
 def limit_rows_per_s(
-    num_rows: int, row_nbytes: int, batch_size: int, device: torch.device, reads: bool
+    num_rows: int,
+    row_nbytes: int,
+    batch_size: int,
+    device: torch.device,
+    reads: bool,
+    window_s: float = LONGEST_S,
 ) -> float:
     """Rows a second that this machine can gather; on CUDA no more than it can copy from pinned
     memory.
 
-    `reads`: as the step does where its batches come unread. At most about 1 s and 256 MiB.
+    `reads`: as the step does where its batches come unread. It takes about as long as window_s,
+    but at least 0.2 s and at most 1 s, and 256 MiB.
     """
+    budget_ns = int(1e9 * min(LONGEST_S, max(SHORTEST_S, window_s)))
     num_rows = max(1, min(num_rows, MAX_SOURCE_BYTES // row_nbytes))
     source = np.ones((num_rows, row_nbytes), np.uint8)
     sizes = {
@@ -66,7 +73,7 @@ def limit_rows_per_s(
         partial(make, source, rows) for rows in sorted(sizes) for make in (_index_select, _np_take)
     ]
     with _one_torch_thread():
-        best = max(_rate(variant, BUDGET_NS // len(variants), reads) for variant in variants)
+        best = max(_rate(variant, budget_ns // len(variants), reads) for variant in variants)
     if device.type == "cuda":
         return min(best, _pinned_copy_rows_per_s(row_nbytes, batch_size, device))
     return best
@@ -111,7 +118,7 @@ def _pinned_copy_rows_per_s(row_nbytes: int, batch_size: int, device: torch.devi
         there.copy_(host, non_blocking=True)
         return host.nbytes
 
-    return bandwidth(copy, device, BUDGET_NS // 4) / row_nbytes
+    return bandwidth(copy, device, PINNED_NS) / row_nbytes
 
 
 @contextmanager
