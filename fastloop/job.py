@@ -70,7 +70,7 @@ class Job:
     dataset: Dataset
     loader: Loader
     order: Order
-    decoder: Decoder | None
+    decoder: Decoder | None = None
     transform: Transform
     collate: Collate
     placement: Placement
