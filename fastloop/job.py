@@ -25,6 +25,7 @@ from fastloop.collates.default import Default
 from fastloop.digest import leaves_of, nbytes_of
 from fastloop.environment import cpu_seconds, load_average, resolve_device
 from fastloop.gate import check_data, num_delivered
+from fastloop.optional import check_libraries
 from fastloop.page_cache import CAN_EVICT, evict, total_mib
 from fastloop.result import Attribution, Measured, Trial
 from fastloop.spans import Spans, now_ns, seconds_between, synchronize, wall_ms
@@ -125,6 +126,7 @@ class Job:
 def check_support(job: Job) -> torch.device:
     """The job's device; raises Unsupported, with the reason, where the job can't be run here."""
     device = resolve_device(job.device)
+    check_libraries(job.loader)
     if job.pin_memory and not torch.accelerator.is_available():
         raise Unsupported("pin_memory=true: no accelerator is here, torch would ignore it")
     if job.cache == "cold" and not CAN_EVICT:
@@ -226,11 +228,8 @@ def _start(job: Job, number: int) -> tuple[torch.device, Plan]:
 
 def _delivered(job: Job, prepared: Prepared, device: torch.device) -> Consumer:
     """From a host batch to a whole one on the device."""
-    place, finish, scale = (
-        job.placement.to(device),
-        job.collate.finish,
-        prepared.dataset.uint8_scale,
-    )
+    place, finish = job.placement.to(device), job.collate.finish
+    scale = prepared.dataset.uint8_scale
     if isinstance(job.collate, Default):
         return place
     return lambda batch: finish(place(batch), scale)

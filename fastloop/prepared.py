@@ -106,9 +106,13 @@ def prepare(dataset: Dataset, store: Store | None, tolerant: bool = False) -> Pr
         return dataclasses.replace(prepared, files=tuple(files))
 
     root = Path(store.root).absolute() / f"{name}.{type(store).__module__.rpartition('.')[2]}"
+    # Two settings are two stores: both may be measured in one sweep.
+    chosen = _settings(store)
+    if chosen:
+        root = root.with_name(f"{root.name}-{fingerprint(chosen)[:8]}")
     # A source of its own, so that every store pays for opening the dataset, whichever is first.
     write = partial(_write_store, source=Source(dataset), store=store)
-    facts = _whole(root, fingerprint(data, source_of(store)), write)
+    facts = _whole(root, fingerprint(data, source_of(store), *chosen), write)
     return dataclasses.replace(
         prepared, folder=root, files=(root,), seconds=facts["seconds"], disk_mib=facts["disk_mib"]
     )
@@ -185,6 +189,12 @@ def _write_store(folder: Path, source: Source, store: Store) -> Facts:
     batches = (chunk.batch for chunk in source.chunks(purpose))
     store.write(folder, batches, len(source.samples))
     return {}
+
+
+def _settings(store: Any) -> list[tuple[str, Any]]:
+    """How the store is to be written, but for where."""
+    fields = dataclasses.fields(store) if dataclasses.is_dataclass(store) else ()
+    return [(one.name, getattr(store, one.name)) for one in fields if one.name != "root"]
 
 
 def _decoding_processes(samples: Samples) -> int:

@@ -83,7 +83,7 @@ class IndexedOnce:
 
 def indexed_as_one(rows: Any) -> Any:
     """The rows; raises Unsupported where they are a tree, of which an index reaches no leaf."""
-    if isinstance(rows, tuple | list | dict):
+    if not hasattr(rows, "clone"):
         raise Unsupported("rows are indexed once a batch: store@loader.store=tensordict gives such")
     return rows
 

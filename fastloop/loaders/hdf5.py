@@ -1,0 +1,62 @@
+"""`loader=hdf5`: torch's DataLoader over an HDF5 file, read once a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optree
+import torch
+
+from fastloop.batch_rows import BatchRows, as_read
+from fastloop.plans import DATALOADER, honours_only
+from fastloop.torch_loader import torch_epochs
+from fastloop.types import Epochs, Plan, Prepared, Store, Tree, Unsupported, option
+
+
+@option
+class Hdf5:
+    """`__getitems__` reads the rows of a batch in the order of the file, each chunk once, and puts
+    them into the order that was asked for; nothing is left to collate."""
+
+    store: Store
+
+    @contextmanager
+    def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
+        """Epochs of batches from the file, which every worker opens for itself."""
+        honours_only("hdf5", plan, *DATALOADER)
+        open_reader = partial(_Reader, self.store, prepared.folder)
+        open_reader().close()  # so that what is wrong with the file is told here, not by a worker
+        rows = BatchRows(open_reader, prepared.num_samples)
+        with closing(rows), torch_epochs(rows, plan, collate_fn=as_read) as epochs:
+            yield epochs
+
+
+class _Reader:
+    """The datasets of an open file."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self._datasets, self._structure = optree.tree_flatten(store.open(folder))
+        if not all(hasattr(dataset, "chunks") for dataset in self._datasets):
+            raise Unsupported("rows are read by h5py: store@loader.store=hdf5 gives such")
+
+    def read(self, indices: Sequence[int]) -> Tree:
+        # h5py takes rising indices, each once.
+        rising, places = np.unique(np.asarray(indices), return_inverse=True)
+        first, stop = int(rising[0]), int(rising[-1]) + 1
+        rows = slice(first, stop) if stop - first == len(rising) else rising
+        moved = len(rising) != len(places) or bool((places[1:] < places[:-1]).any())
+        leaves = [_read(dataset, rows, places if moved else None) for dataset in self._datasets]
+        return optree.tree_unflatten(self._structure, leaves)
+
+    def close(self) -> None:
+        self._datasets[0].file.close()
+
+
+def _read(dataset: Any, rows: slice | np.ndarray, places: np.ndarray | None) -> torch.Tensor:
+    array = dataset[rows]
+    return torch.from_numpy(array if places is None else array.take(places, axis=0))
