@@ -19,7 +19,10 @@ import torch
 from fastloop.files import fingerprint
 from fastloop.types import Unsupported
 
-PACKAGES = ("fastloop", "torch", "torchvision", "tensordict", "numpy", "optree", "mlflow")
+PACKAGES = (
+    *("fastloop", "torch", "torchvision", "tensordict", "numpy", "optree", "mlflow"),
+    *("h5py", "tfrecord", "tensorflow-cpu", "tensorflow", "ffcv"),
+)
 
 
 def usable_cores() -> int:

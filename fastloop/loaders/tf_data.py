@@ -16,7 +16,7 @@ from torch.utils.dlpack import from_dlpack
 from fastloop.generators import Batches, closed_at_the_end
 from fastloop.optional import check_found, imported
 from fastloop.plans import epoch_indices, honours_only
-from fastloop.types import Epochs, Plan, Prepared, Store, Unsupported, option
+from fastloop.types import Epochs, Plan, Prepared, Store, Tree, Unsupported, option
 
 NEEDS = "tensorflow", "loader=tf_data", "pip install tensorflow-cpu"
 
@@ -42,10 +42,7 @@ class TfData:
         Its pool of threads lives as long as the process, idle between epochs.
         """
         honours_only("tf_data", plan)
-        arrays, structure = optree.tree_flatten(self.store.open(prepared.folder))
-        if not all(isinstance(array, np.ndarray) for array in arrays):
-            raise Unsupported("rows are arrays: store@loader.store=npy gives such")
-        source = _Source(_tensorflow(), arrays, structure)
+        source = _read(self.store.open(prepared.folder))
         indices = partial(epoch_indices, plan.order, prepared.num_samples, plan.seed)
         with closed_at_the_end(lambda epoch: source.batches(indices(epoch), plan)) as epochs:
             yield epochs
@@ -80,6 +77,14 @@ class _Source:
             return from_dlpack(self._tf.experimental.dlpack.to_dlpack(leaf)).view(dtype)
         except self._tf.errors.InvalidArgumentError:  # a dtype that it does not hand over
             return torch.from_numpy(leaf.numpy())
+
+
+def _read(rows: Tree) -> _Source:
+    """The arrays in TensorFlow's memory: it copies them, and no map of a file is left."""
+    arrays, structure = optree.tree_flatten(rows)
+    if not all(isinstance(array, np.ndarray) for array in arrays):
+        raise Unsupported("rows are arrays: store@loader.store=npy gives such")
+    return _Source(_tensorflow(), arrays, structure)
 
 
 def _tensorflow() -> Any:

@@ -28,8 +28,9 @@ class Hdf5:
     """Datasets `0`, `1`, … with the batch dimension first, cut into chunks of whole rows, and the
     tree that they are the leaves of as an attribute of the file.
 
-    A chunk is what HDF5 reads and decompresses at once: large ones are read quickly in order, and
-    mostly in vain where the order is random.
+    HDF5 reads and decompresses a chunk at once, so that most of a large one is read in vain where
+    the order is random; experiment=hdf5_chunks measures it. Only of a chunk without compression
+    that is larger than HDF5's cache it reads the rows alone.
     """
 
     root: str
@@ -41,7 +42,7 @@ class Hdf5:
         check_found(*NEEDS)
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
-        """Append batch after batch; HDF5 holds no more than a chunk of each dataset in memory.
+        """Append batch after batch, in memory bounded by one and by HDF5's cache of chunks.
 
         Raises Unsupported without h5py, and for chunks that HDF5 can't hold.
         """
