@@ -4,9 +4,11 @@ honour."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
 
 import torch
+from torch.utils.data import Sampler
 
 from fastloop.types import Order, Plan, Unsupported
 
@@ -25,7 +27,7 @@ def honours_only(loader: str, plan: Plan, *honoured: str) -> None:
     for field in fields(plan):
         value = getattr(plan, field.name)
         if field.name not in (*ALWAYS, *honoured) and value != field.default:
-            shown = type(value).__module__.rpartition(".")[2] if callable(value) else value
+            shown = type(value).__module__.rpartition(".")[2] if is_dataclass(value) else value
             shown = str(shown).lower() if isinstance(value, bool) else shown
             raise Unsupported(f"{field.name}={shown}: loader={loader} has no such setting")
 
@@ -53,3 +55,24 @@ def num_batches(plan: Plan, num_samples: int) -> int:
     """How many batches an epoch has."""
     length = plan.order.length(num_samples)
     return length // plan.batch_size if plan.drop_last else -(-length // plan.batch_size)
+
+
+@dataclass
+class IndexBatches(Sampler[Any]):
+    """The indices of a batch at once, for a DataLoader with batch_size=None (pytorch#4959);
+    `epoch` picks which.
+
+    In this process int64 tensors, which go by reference. To workers numpy arrays, which are
+    pickled: a tensor would travel in shared memory, handed over by a thread that nothing ends.
+    """
+
+    plan: Plan
+    num_samples: int
+    epoch: int = 0
+
+    def __len__(self) -> int:
+        return num_batches(self.plan, self.num_samples)
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = index_batches(self.plan, self.num_samples, self.epoch)
+        return (batch.numpy() for batch in batches) if self.plan.num_workers else batches

@@ -1,20 +1,25 @@
-"""A map-style view of a tree of arrays: one row of every leaf a sample."""
+"""A map-style view of a tree of arrays: a row of every leaf a sample, or several a batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
+import optree
 import torch
 
 from fastloop.types import Tree, Unsupported
 
 
 class Rows:
-    """Samples whose leaves are rows: a tensor that shares the array's memory, or a numpy scalar.
+    """Samples whose leaves are rows.
 
+    Of an array: a tensor that shares the array's memory, or a numpy scalar. Of a tensor: whatever
+    indexing it gives, so that an index tensor makes a batch with memory of its own.
     In another process the arrays are opened again, never copied: numpy pickles a memory map as all
-    of its bytes.
+    of its bytes. Tensors in memory travel as torch sends them, by shared memory.
     """
 
     def __init__(self, open_arrays: Callable[[], Tree]) -> None:
@@ -24,15 +29,50 @@ class Rows:
     def __len__(self) -> int:
         return self._num_samples
 
-    def __getitem__(self, index: int) -> Tree:
+    def __getitem__(self, index: int | torch.Tensor) -> Tree:
         return self._row(index)
 
     def __reduce__(self) -> tuple[type[Rows], tuple[Callable[[], Tree]]]:
         return Rows, (self._open_arrays,)
 
 
-def _row_getter(tree: Tree) -> tuple[Callable[[int], Tree], int]:
+def tensors_of(rows: Tree) -> Tree:
+    """The arrays of a store as tensors that share their memory, mapped files still unread.
+
+    Raises Unsupported for what is neither an array nor a tensor.
+    """
+    return optree.tree_map(_tensor, rows)
+
+
+def read_into_memory(rows: Tree) -> Tree:
+    """The arrays of a store as tensors that are read whole, in memory of their own.
+
+    Raises Unsupported for what is neither an array nor a tensor.
+    """
+    return optree.tree_map(torch.clone, tensors_of(rows))
+
+
+def memory_rows(rows: Tree) -> Rows:
+    """Rows of these arrays, which are read into memory first; their leaves are tensors."""
+    return Rows(partial(_itself, read_into_memory(rows)))
+
+
+def _itself(tree: Tree) -> Tree:
+    return tree
+
+
+def _tensor(leaf: Any) -> torch.Tensor:
+    if isinstance(leaf, torch.Tensor):
+        return leaf
+    if isinstance(leaf, np.ndarray):
+        return torch.from_numpy(leaf)
+    raise _not_known(leaf)
+
+
+def _row_getter(tree: Tree) -> tuple[Callable[[Any], Tree], int]:
     """A function from index to sample, built once so that no sample pays for walking the tree."""
+    if isinstance(tree, torch.Tensor):
+        return tree.__getitem__, len(tree)
     if isinstance(tree, np.ndarray):
         if tree.ndim > 1:
             return (lambda index: torch.from_numpy(tree[index])), len(tree)
@@ -48,7 +88,11 @@ def _row_getter(tree: Tree) -> tuple[Callable[[int], Tree], int]:
         (num_samples,) = {count for _, count in counted}
         row_list = [row for row, _ in counted]
         return (lambda index: build([row(index) for row in row_list])), num_samples
-    raise Unsupported(
+    raise _not_known(tree)
+
+
+def _not_known(tree: Any) -> Unsupported:
+    return Unsupported(
         f"rows of {type(tree).__name__} are not known; "
         "tuples, lists and dicts of arrays are, as store@loader.store=npy gives them"
     )

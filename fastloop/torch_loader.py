@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, Sampler
 
 from fastloop.lifeline import tie
 from fastloop.types import BadData, Epochs, Order, Plan, Samples, Transform, Tree, Unsupported
+
+if TYPE_CHECKING:
+    from fastloop.plans import IndexBatches
 
 
 @dataclass
@@ -93,22 +96,30 @@ def pair_of(batch: Any) -> Tree:
     return batch.data, batch.targets
 
 
+def as_fetched(batch: Tree) -> Tree:
+    """The batch: whoever has fetched it has left nothing to collate."""
+    return batch
+
+
 @contextmanager
 def torch_epochs(
-    samples: Samples, plan: Plan, collate_fn: Callable[[Any], Tree] | None = None
+    samples: Samples,
+    plan: Plan,
+    collate_fn: Callable[[Any], Tree] | None = None,
+    batches: IndexBatches | None = None,
 ) -> Iterator[Epochs]:
     """Epochs from a DataLoader that honours every setting of the plan; its workers end with it.
 
-    Raises Unsupported for pin_memory without an accelerator, which torch would ignore.
     A loader that comes with a collate_fn has no single samples for a plan's collate or transform.
+    One that comes with batches of indices is asked for `samples[batch]`.
     """
     if collate_fn is None:
         samples = _each(samples, plan)
         collate_fn = plan.collate.collate if plan.collate else None
-    sampler = EpochSampler(plan.order, len(samples), plan.seed)
+    sampler = EpochSampler(plan.order, len(samples), plan.seed) if batches is None else batches
     loader = DataLoader(
         samples,  # pyright: ignore[reportArgumentType] - any map-style object serves
-        batch_size=plan.batch_size,
+        batch_size=plan.batch_size if batches is None else None,
         sampler=sampler,
         collate_fn=collate_fn,
         num_workers=plan.num_workers,
@@ -116,7 +127,7 @@ def torch_epochs(
         prefetch_factor=plan.prefetch_factor,
         persistent_workers=plan.persistent_workers,
         multiprocessing_context=plan.multiprocessing_context,
-        drop_last=plan.drop_last,
+        drop_last=plan.drop_last and batches is None,
         worker_init_fn=_tied if plan.num_workers else None,
     )
 
@@ -134,7 +145,7 @@ class Epoch:
     """One epoch of a DataLoader: iterating gives the loader's own iterator, nothing around it."""
 
     loader: DataLoader
-    sampler: EpochSampler
+    sampler: EpochSampler | IndexBatches
     epoch: int
     started: list[weakref.ref[Any]]
 

@@ -6,9 +6,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from options import REPOSITORY, compose_job
+from options import REPOSITORY, compose_job, skip_without_its_library
 
 from fastloop.prepared import prepare
+from fastloop.types import Unsupported
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 # Tests run beside each other, and each measures alone on a machine of its own, as it were.
@@ -38,7 +39,11 @@ def prepared_job(shared_outputs, monkeypatch):
 
     def make(*overrides: str):
         job = compose_job(*overrides)
-        return job, prepare(job.dataset, job.loader.store, job.collate.tolerant)
+        try:
+            return job, prepare(job.dataset, job.loader.store, job.collate.tolerant)
+        except Unsupported as why:
+            skip_without_its_library(why)
+            raise
 
     return make
 

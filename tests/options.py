@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -14,6 +15,7 @@ from omegaconf import OmegaConf
 
 from fastloop.config import build_job, resource_folder
 from fastloop.job import Job
+from fastloop.types import Prepared, Unsupported
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CONF = resource_folder("conf")
@@ -28,6 +30,27 @@ def compose_job(*overrides: str) -> Job:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("config", overrides=list(overrides))
     return build_job(OmegaConf.to_container(cfg, resolve=True))
+
+
+def skip_without_its_library(why: Unsupported) -> None:
+    """Skip where the reason names the command that installs what is absent."""
+    if "pip install" in str(why):
+        pytest.skip(str(why))
+
+
+def refuses(job: Job, prepared: Prepared, settings: Sequence[str]) -> bool:
+    """True where the loader says, as it is opened, which of these settings it does not have.
+
+    An error where it refuses for any other reason: what is not set must never be in the way.
+    """
+    try:
+        with job.loader.open(prepared, job.plan(0)):
+            return False
+    except Unsupported as why:
+        skip_without_its_library(why)
+        refusal = why
+    assert str(refusal).partition("=")[0] in [one.partition("=")[0] for one in settings], refusal
+    return True
 
 
 def _file_system(folder: str) -> str:

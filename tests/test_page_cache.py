@@ -86,7 +86,7 @@ def trial_of(prepared_job, *overrides):
 
 @disk_only
 @pytest.mark.parametrize("workers", [(), ("num_workers=1", "persistent_workers=true")])
-@pytest.mark.parametrize("loader", ["np_memmap", "tensorclass_memmap"])
+@pytest.mark.parametrize("loader", ["np_memmap", "tensorclass_memmap", "torch_storage"])
 def test_a_cold_window_begins_cold_though_an_epoch_was_checked_before(
     prepared_job, loader, workers
 ):
@@ -116,7 +116,7 @@ def test_a_warm_window_begins_warm_though_the_files_were_evicted(prepared_job):
 
 
 @disk_only
-@pytest.mark.parametrize("loader", ["preload", "tensorclass", "raw"])
+@pytest.mark.parametrize("loader", ["preload", "tensorclass", "raw", "index_loop"])
 def test_a_loader_that_reads_everything_in_open_is_not_cold_and_says_so(prepared_job, loader):
     trial = trial_of(prepared_job, f"loader={loader}", "cache=cold")
     assert cache_warnings(result_of(trial)) == ["asked for a cold cache, 100% was cached"]

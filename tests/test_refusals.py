@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import QUICK, fastloop, fill, results
+from options import options
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +25,7 @@ def refused(done) -> str:
     return said
 
 
-LOADERS = "np_memmap, preload, raw, tensorclass, tensorclass_memmap"
+LOADERS = ", ".join(options("loader"))
 
 
 @pytest.mark.parametrize(

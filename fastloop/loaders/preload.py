@@ -16,6 +16,9 @@ from fastloop.rows import Rows
 from fastloop.torch_loader import torch_epochs
 from fastloop.types import Epochs, Plan, Prepared, Store, option
 
+PYTHONS = (np.int64, np.float64, np.bool_)
+"""What default_collate makes of Python's numbers; other scalars stay numpy's, with their dtype."""
+
 
 @option
 class Preload:
@@ -35,4 +38,6 @@ class Preload:
 
 
 def _own(leaf: torch.Tensor | np.generic) -> Any:
-    return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf.item()
+    if isinstance(leaf, torch.Tensor):
+        return leaf.clone()
+    return leaf.item() if leaf.dtype in PYTHONS else leaf

@@ -1,0 +1,24 @@
+"""`loader=index_loop`: seed 004's custom loader, without torch's DataLoader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fastloop.plans import honours_only, index_batches
+from fastloop.rows import memory_rows
+from fastloop.types import Epochs, Plan, Prepared, Store, option
+
+
+@option
+class IndexLoop:
+    """A permutation, cut into batches; `tensor[indices]` once a leaf and batch, as 004 has it."""
+
+    store: Store
+
+    @contextmanager
+    def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
+        """Epochs of batches from rows that are read into memory first; nothing runs ahead."""
+        honours_only("index_loop", plan)
+        rows = memory_rows(self.store.open(prepared.folder))
+        yield lambda epoch: map(rows.__getitem__, index_batches(plan, len(rows), epoch))

@@ -1,0 +1,119 @@
+"""Samples other than (input, label): every loader delivers them whole, or says that it can't."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import optree
+import pytest
+import torch
+import yaml
+from options import CONF, compose_job, options, refuses, skip_without_its_library
+from test_loaders import rows, whole
+from torch.utils.data import default_collate
+
+from fastloop.digest import leaves_of
+from fastloop.plans import epoch_indices
+from fastloop.prepared import prepare
+from fastloop.stores.torch_storage import TorchStorageStore
+from fastloop.types import Unsupported
+
+COUNT = 37
+
+
+class Pictures:
+    """Seed 004's kind of tree, with scalars of every kind."""
+
+    label, num_classes, uint8_scale = "pictures", None, None
+
+    def fetch(self):
+        return "pictures-1"
+
+    def open(self):
+        made = torch.Generator().manual_seed(0)
+        return [
+            {
+                "im": {
+                    "label": torch.rand(1, 2, generator=made),
+                    "image": torch.rand(3, 2, generator=made),
+                },
+                "cim": torch.randint(0, 255, (2, 2), generator=made).to(torch.uint8),
+                "pim": [torch.rand(2, generator=made), (torch.tensor(index), index % 2 == 0)],
+                "scalars": [index, index / 7, np.float32(index / 3), np.int16(index)],
+            }
+            for index in range(COUNT)
+        ]
+
+
+class Integers:
+    """One int a sample."""
+
+    label, num_classes, uint8_scale = "ints", None, None
+
+    def fetch(self):
+        return "ints-1"
+
+    def open(self):
+        return range(COUNT)
+
+
+DATASETS = {"a tree": Pictures(), "a bare int": Integers()}
+for name in ("nested", "integers"):
+    if name in options("dataset"):
+        node = yaml.safe_load((CONF / "dataset" / f"{name}.yaml").read_text())
+        small = [f"dataset.count={COUNT}"] if "count" in node else []
+        DATASETS[name] = compose_job(f"dataset={name}", *small).dataset
+
+
+def opened_or_refused(outputs, loader, dataset, *settings):
+    """(job, prepared), or None where the loader or its store says that it is not for such trees."""
+    job = dataclasses.replace(
+        compose_job(f"loader={loader}", "batch_size=16", *settings), dataset=dataset
+    )
+    try:
+        prepared = prepare(dataset, job.loader.store)
+        return None if refuses(job, prepared, settings) else (job, prepared)
+    except Unsupported as why:
+        skip_without_its_library(why)
+        refusal = str(why)
+    store = type(job.loader.store).__module__.rpartition(".")[2]
+    assert refusal.startswith((f"store={store} ", f"loader={loader} "))
+    return None
+
+
+@pytest.mark.parametrize("settings", [(), ("num_workers=2", "multiprocessing_context=fork")])
+@pytest.mark.parametrize("dataset", DATASETS.values(), ids=DATASETS)
+@pytest.mark.parametrize("loader", options("loader"))
+def test_a_tree_comes_whole_or_is_refused(outputs, loader, dataset, settings):
+    found = opened_or_refused(outputs, loader, dataset, *settings)
+    if found is None:
+        return
+    job, prepared = found
+    all_, plan = whole(dataset), job.plan(3)
+    wanted, first = rows([all_]), default_collate([dataset.open()[0]])
+    order = epoch_indices(plan.order, len(wanted), 3, 1).tolist()
+    with job.loader.open(prepared, plan) as epochs:
+        batches = list(epochs(1))
+    assert rows(batches) == [wanted[index] for index in order]
+    for batch in batches:
+        assert leaves_of(batch) == prepared.sample == leaves_of(first)
+        assert optree.tree_paths(batch) == optree.tree_paths(first)
+
+
+def test_torch_storages_keep_every_dtype_and_whoever_writes_to_them_writes_to_no_file(tmp_path):
+    dtypes = [torch.bool, torch.uint8, torch.int16, torch.int64, torch.uint16, torch.float16]
+    dtypes += [torch.bfloat16, torch.float32, torch.float64, torch.complex64]
+    chunks = [
+        [{"a": torch.randint(0, 2, (size, 3)).to(dtype)} for dtype in dtypes] for size in (4, 4, 1)
+    ]
+    store = TorchStorageStore(root=str(tmp_path))
+    store.write(tmp_path, iter(chunks), 9)
+    wanted = optree.tree_map(lambda *leaves: torch.cat(leaves), *chunks)
+    found = store.open(tmp_path)
+    assert [one["a"].dtype for one in found] == dtypes
+    assert all(torch.equal(one["a"], two["a"]) for one, two in zip(found, wanted, strict=True))
+    for one in found:
+        one["a"].zero_()
+    again = store.open(tmp_path)
+    assert all(torch.equal(one["a"], two["a"]) for one, two in zip(again, wanted, strict=True))
