@@ -17,7 +17,7 @@ from fastloop.caveats import caveats
 from fastloop.digest import nbytes_of
 from fastloop.entry import Entry, Row
 from fastloop.environment import describe
-from fastloop.files import fingerprint, source_of
+from fastloop.files import file_fingerprint, fingerprint, source_of
 from fastloop.job import Job, check_support, run_instrumented, run_trial
 from fastloop.prepared import prepare
 from fastloop.result import Result
@@ -25,7 +25,7 @@ from fastloop.resume import fail, take_up
 from fastloop.schedule import rounds
 from fastloop.spans import now_ns, wall_ms
 from fastloop.tracking import Tracking
-from fastloop.types import JobFailed, Launcher, Prepared, Unsupported, option
+from fastloop.types import JobFailed, Launcher, OnDisk, Prepared, Unsupported, option
 
 NOTED = (
     *("dataset", "fingerprint", "key", "num_samples", "sample_nbytes", "prepare_s", "disk_mib"),
@@ -153,11 +153,13 @@ def _trial_key(result: Result, job: Job, prepared: Prepared) -> str:
     same = ("code", "versions", "python", "host", "cpu", "cores_usable", "gpus")
     options = (job.loader, job.loader.store, job.order, job.placement, job.model)
     options = (*options, job.decoder, job.transform, job.collate)
+    order_files = job.order.files() if isinstance(job.order, OnDisk) else []
     return fingerprint(
         result.tags["config_hash"],
         prepared.fingerprint,
         [machine[name] for name in same],
         [source_of(one) for one in (*options, *job.benchmark.values())],  # some are the user's own
+        [file_fingerprint(path) for path in order_files],
     )
 
 

@@ -138,6 +138,8 @@ def check_support(job: Job) -> torch.device:
         raise Unsupported(f"decoder={name}: dataset {job.dataset.label} has no encoded images")
     if job.collate.tolerant and job.loader.store is not None:
         raise Unsupported("collate=skip_broken: a store holds whole samples only, see loader=raw")
+    for benchmark in job.benchmark.values():
+        benchmark.check(job.dataset.num_classes, None)
     return device
 
 
@@ -155,6 +157,8 @@ def run_trial(job: Job, prepared: Prepared, number: int, asked_ns: int) -> Trial
     with opened(partial(job.loader.open, prepared, plan)) as loading:
         check(loading.epochs, job.epochs + 1)
         setup = _setup(job, prepared, plan.seed, device, loading.epochs)
+        for benchmark in job.benchmark.values():
+            benchmark.check(setup.num_classes, setup.sample)
         benchmarks = {
             name: _measure(job, benchmark, prepared, setup, loading)
             for name, benchmark in job.benchmark.items()
@@ -229,9 +233,9 @@ def _start(job: Job, number: int) -> tuple[torch.device, Plan]:
 def _delivered(job: Job, prepared: Prepared, device: torch.device) -> Consumer:
     """From a host batch to a whole one on the device."""
     place, finish = job.placement.to(device), job.collate.finish
-    scale = prepared.dataset.uint8_scale
     if isinstance(job.collate, Default):
         return place
+    scale = prepared.dataset.uint8_scale
     return lambda batch: finish(place(batch), scale)
 
 

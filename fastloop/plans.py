@@ -3,7 +3,7 @@ honour."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -76,3 +76,27 @@ class IndexBatches(Sampler[Any]):
     def __iter__(self) -> Iterator[Any]:
         batches = index_batches(self.plan, self.num_samples, self.epoch)
         return (batch.numpy() for batch in batches) if self.plan.num_workers else batches
+
+
+def shard(
+    pieces: Iterable[torch.Tensor], length: int, rank: int, world_size: int, drop_last: bool = False
+) -> Iterator[torch.Tensor]:
+    """A rank's int64 indices of an epoch that has `length`, as torch's DistributedSampler gives
+    them.
+
+    Index k of the epoch goes to rank k % world_size. What is missing to as many for every rank
+    comes from the epoch's beginning; with drop_last what is too much is left out. Memory does not
+    grow beyond a piece.
+    """
+    whole = length - length % world_size
+    end = whole if drop_last or whole == length else whole + world_size
+    first, done = torch.empty(0, dtype=torch.int64), 0
+    for piece in pieces:
+        first = torch.cat([first, piece[: world_size - len(first)]])
+        mine = piece[: max(0, end - done)][(rank - done) % world_size :: world_size]
+        if len(mine):
+            yield mine
+        done += len(piece)
+    padding = (rank - length) % world_size
+    if padding < end - length:
+        yield first[padding % length].view(1)

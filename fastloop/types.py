@@ -153,10 +153,11 @@ class Dataset(Protocol):
 
 @runtime_checkable
 class OnDisk(Protocol):
-    """A dataset that tells where it is read from; whoever does not can't be read cold."""
+    """A dataset or an order that tells where it is read from; a dataset that does not can't be read
+    cold."""
 
     def files(self) -> list[Path]:
-        """The files and folders that its samples are read from, after `fetch`."""
+        """The files and folders that it is read from, for a dataset after `fetch`."""
         ...
 
 
@@ -284,6 +285,12 @@ class Benchmark(Protocol):
 
     limit: Literal["gather", "replay"]
     """The yardstick: gathering the same rows in memory, or the same steps on resident batches."""
+
+    def check(
+        self, num_classes: int | None, sample: tuple[tuple[str, tuple[int, ...]], ...] | None
+    ) -> None:
+        """Raise Unsupported for a dataset that it can't use; sample as in Setup, None: unknown."""
+        ...
 
     def start(
         self, place: Callable[[Tree], Tree], setup: Setup

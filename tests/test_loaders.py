@@ -1,4 +1,4 @@
-"""The contract of every loader found in conf/loader, and of every order."""
+"""The contract of every loader found in conf/loader."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pickle
 import sys
 import threading
 
-import numpy as np
 import optree
 import psutil
 import pytest
@@ -222,25 +221,6 @@ def test_a_spawned_worker_maps_the_file_again_and_copies_none_of_it(prepared_job
     assert store_mib > 100
     assert copied_mib < 1
     assert private_mib - base_mib < 20
-
-
-@pytest.mark.parametrize("order", options("order"))
-def test_an_order_is_complete_and_the_same_for_the_same_seed_and_epoch(order):
-    made = compose_job(f"order={order}").order
-    first = epoch_indices(made, 1000, 3, 5)
-    assert first.dtype == torch.int64
-    assert len(first) == made.length(1000)
-    assert not made.complete or np.array_equal(np.sort(first.numpy()), np.arange(1000))
-    assert torch.equal(first, epoch_indices(made, 1000, 3, 5))
-
-
-def test_the_random_order_changes_with_seed_and_epoch():
-    made = compose_job("order=random").order
-    orders = {
-        tuple(epoch_indices(made, 100, seed, epoch).tolist())
-        for seed, epoch in [(0, 0), (0, 1), (9, 0)]
-    }
-    assert len(orders) == 3
 
 
 class Uneven:

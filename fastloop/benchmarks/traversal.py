@@ -31,6 +31,11 @@ class Traversal:
 
     limit: ClassVar[Literal["gather", "replay"]] = "gather"
 
+    def check(
+        self, num_classes: int | None, sample: tuple[tuple[str, tuple[int, ...]], ...] | None
+    ) -> None:
+        """Any samples will do."""
+
     def start(
         self, place: Callable[[Tree], Tree], setup: Setup
     ) -> tuple[Callable[[Tree], Any], list]:

@@ -1,0 +1,62 @@
+"""`dataset=nested`: seed 004's dict of dicts and lists of tensors, each sample made when asked
+for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import PositiveInt
+
+from fastloop.draws import generator_of
+from fastloop.files import fingerprint
+from fastloop.types import Tree, option
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class NestedSamples:
+    """{"im": {"label", "image"}, "cim", "pim": [two]} of float32 (channels, size, size) in 0..1."""
+
+    count: int
+    size: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Tree:
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        generator = generator_of(SEED, index)
+
+        def image(channels: int = 3) -> torch.Tensor:
+            shape = (channels, self.size, self.size)
+            return torch.from_numpy(generator.random(shape, dtype=np.float32))
+
+        return {
+            "im": {"label": image(1), "image": image()},
+            "cim": image(),
+            "pim": [image(), image()],
+        }
+
+
+@option
+class Nested:
+    """What 004 moves to a device: placement=recursive does it, placement=direct can't."""
+
+    label: ClassVar[str] = "nested"
+    num_classes: ClassVar[None] = None
+    uint8_scale: ClassVar[None] = None
+    count: PositiveInt
+    size: PositiveInt
+
+    def fetch(self) -> str:
+        """A fingerprint of the settings and of numpy, whose generator draws."""
+        return fingerprint("nested", self.count, self.size, np.__version__)
+
+    def open(self) -> NestedSamples:
+        """The samples, none of them made yet."""
+        return NestedSamples(self.count, self.size)

@@ -1,0 +1,68 @@
+"""`dataset=synthetic`: random samples of any count, shape and dtype, each made when asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, PositiveInt, Strict
+
+from fastloop.draws import generator_of
+from fastloop.files import fingerprint
+from fastloop.types import option
+
+
+@dataclass(frozen=True)
+class SyntheticSamples:
+    """(array of that shape and dtype, int) samples that depend on seed and index alone.
+
+    Floats are uniform in 0..1, integers over all that their dtype holds.
+    """
+
+    count: int
+    shape: tuple[int, ...]
+    dtype: str
+    num_classes: int
+    seed: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        generator = generator_of(self.seed, index)
+        data = torch.from_numpy(np.asarray(_drawn(generator, self.shape, np.dtype(self.dtype))))
+        return data, int(generator.integers(self.num_classes))
+
+
+@option
+class Synthetic:
+    """No file and no memory, however many: what a sample costs is drawing its numbers."""
+
+    label: ClassVar[str] = "synthetic"
+    uint8_scale: ClassVar[None] = None
+    count: PositiveInt
+    shape: Annotated[tuple[PositiveInt, ...], Strict(False)]
+    dtype: Literal["float16", "float32", "float64", "uint8", "int16", "int32", "int64"]
+    num_classes: PositiveInt
+    seed: Annotated[int, Field(ge=0, lt=2**64)]
+
+    def fetch(self) -> str:
+        """A fingerprint of the settings and of numpy, whose generator draws."""
+        settings = (self.count, self.shape, self.dtype, self.num_classes, self.seed)
+        return fingerprint("synthetic", settings, np.__version__)
+
+    def open(self) -> SyntheticSamples:
+        """The samples, none of them made yet."""
+        return SyntheticSamples(self.count, self.shape, self.dtype, self.num_classes, self.seed)
+
+
+def _drawn(generator: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    if dtype.kind == "f":
+        drawn_as = np.float64 if dtype == np.float64 else np.float32
+        return np.asarray(generator.random(shape, dtype=drawn_as)).astype(dtype, copy=False)
+    limits = np.iinfo(dtype)
+    return generator.integers(limits.min, limits.max, shape, dtype=dtype.type, endpoint=True)
