@@ -72,8 +72,14 @@ def by_leaf(samples: Sequence[Tree], make: Callable[[list[torch.Tensor]], Any]) 
 
 
 def joined(samples: Sequence[Tree]) -> Tree:
-    """A batch with each leaf that has a dimension Joined; raises ValueError where dtypes differ."""
-    return by_leaf(samples, _join)
+    """A batch with each leaf that has a dimension Joined.
+
+    Raises ValueError where trees or dtypes differ, or no leaf has a dimension.
+    """
+    batch = by_leaf(samples, _join)
+    if not any(isinstance(leaf, Joined) for leaf in optree.tree_leaves(batch)):
+        raise ValueError("no leaf of the samples has a dimension")
+    return batch
 
 
 def unpadded(batch: Tree, leaves: Iterable[tuple[str, tuple[int, ...]]]) -> Tree:
@@ -111,12 +117,11 @@ def _join(tensors: list[torch.Tensor]) -> Joined:
 def _without_padding(padded: Any, lengths: Any) -> Joined:
     tensors = isinstance(padded, torch.Tensor) and isinstance(lengths, torch.Tensor)
     if not tensors or lengths.dtype != torch.int64 or padded.shape[:1] != lengths.shape:
-        raise Invalid(
-            "a leaf of variable length is not (padded (batch, …), int64 lengths (batch,))"
-        )
-    longest = padded.shape[1] if padded.ndim > 1 else 0
+        raise Invalid("for a leaf of variable length did not come (padded, int64 lengths)")
+    if padded.ndim < 2:
+        raise Invalid("a leaf of variable length came without a dimension to pad")
     padded, lengths = padded.detach().cpu(), lengths.cpu()
-    if int(lengths.min()) < 0 or int(lengths.max()) > longest:
-        told = f"{int(lengths.min())} to {int(lengths.max())}"
-        raise Invalid(f"the lengths of a batch are {told}, it is padded to {longest}")
-    return Joined(padded[torch.arange(longest) < lengths[:, None]], lengths)
+    low, high, width = int(lengths.min()), int(lengths.max()), padded.shape[1]
+    if low < 0 or high > width:
+        raise Invalid(f"the lengths of a batch are {low} to {high}, it is padded to {width}")
+    return Joined(padded[torch.arange(width) < lengths[:, None]], lengths)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import pickle
 import sysconfig
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from options import compose_job, options
 
+from fastloop.caveats import caveats
 from fastloop.chunks import collated_chunks
 from fastloop.collates.pad import Pad
 from fastloop.digest import sample_hashes
@@ -23,12 +24,13 @@ from fastloop.lengths import told_lengths
 from fastloop.plans import epoch_indices, index_batches
 from fastloop.prepared import prepare, reference_hashes, sample_lengths
 from fastloop.ragged import joined, unpadded
+from fastloop.result import Result
 from fastloop.spans import now_ns
 from fastloop.types import BadData, Invalid, Unsupported
 
 BATCH = 8
 TEXTS = ("dataset=texts", "dataset.count=203", "dataset.max_length=60", "collate=pad")
-JOB = (*TEXTS, "benchmark=traversal", f"batch_size={BATCH}", "epochs=1")
+JOB = (*TEXTS, "benchmark=traversal", "placement=recursive", f"batch_size={BATCH}", "epochs=1")
 
 
 def honest(job, prepared, epoch=0):
@@ -206,6 +208,10 @@ def lengths_as_a_list(padded, lengths, labels):
     return (padded, lengths.tolist()), labels
 
 
+def flattened(padded, lengths, labels):
+    return (padded[:, 0], lengths), labels
+
+
 def no_lengths(padded, lengths, labels):
     return padded, labels
 
@@ -230,7 +236,7 @@ LIARS = [
     *(cut_short, cut_short_silently, padded_inside, padded_in_front, padding_told_as_data),
     *(lengths_of_others, lengths_beyond_the_batch, negative_lengths, lengths_in_another_dtype),
     *(lengths_of_too_few, lengths_as_a_list, no_lengths, relabelled, labels_rolled),
-    *(another_dtype, a_dimension_more),
+    *(another_dtype, a_dimension_more, flattened),
 ]
 
 
@@ -331,6 +337,11 @@ def test_samples_that_differ_in_more_than_length_are_named(outputs, odd, told):
         prepare(Pieces(samples), None)
 
 
+def test_samples_without_a_length_are_refused(outputs):
+    with pytest.raises(BadData, match="no leaf of the samples has a dimension"):
+        prepare(Pieces([(0, 1), (2, 3)]), None)
+
+
 def test_decoding_in_another_process_gives_the_same_samples_in_order(outputs):
     dataset = Pieces()
     chunks = collated_chunks(dataset.open(), 5, num_workers=1, ragged=True)
@@ -355,7 +366,7 @@ SAME = "the samples of dataset digits do not differ in length"
 REFUSED = {
     ("dataset=texts",): "dataset texts: samples differ in length: use collate=pad",
     ("dataset=texts", "collate=skip_broken"): "use collate=pad",
-    ("dataset=texts", "collate=pad"): "benchmark=training: there is no model for samples that dif",
+    ("dataset=texts", "collate=pad"): "benchmark=training",
     ("dataset=digits", "collate=pad"): f"collate=pad: {SAME}",
     ("dataset=digits", "order=buckets"): f"order=buckets: {SAME}",
 }
@@ -380,10 +391,22 @@ def test_a_store_does_not_hold_them(outputs, loader):
 @pytest.mark.parametrize("order", ["random", "buckets"])
 def test_a_traversal_of_texts_delivers_all_of_them(prepared_job, order):
     job, prepared = prepared_job(*JOB, f"order={order}", "epochs=2")
-    measured = run_trial(job, prepared, 0, now_ns()).benchmarks["traversal"]
+    trial = run_trial(job, prepared, 0, now_ns())
+    measured = trial.benchmarks["traversal"]
     assert measured.samples == 2 * 203
     assert measured.limit_samples_per_s > 0
     assert len(run_instrumented(job, prepared, "traversal").wait_s) == -(-203 // BATCH)
+    result = Result(
+        name="",
+        loader="raw",
+        dataset=prepared.label,
+        params={"collate": "pad"},
+        tags={},
+        sample_nbytes=prepared.sample_nbytes,
+        trials=[trial],
+    )
+    told = [one for one in caveats(result, [result]) if one.startswith("padded: ")]
+    assert [f"told of {prepared.sample_nbytes} bytes a sample" in one for one in told] == [True]
 
 
 # -- buckets
@@ -468,8 +491,7 @@ def test_drop_last_leaves_out_any_sample_and_not_the_longest(prepared_job):
     assert len(left_out) > 60
 
 
-def test_the_order_travels_to_a_spawned_worker_as_part_of_nothing(prepared_job):
-    """A job stays plain data: the lengths are read where the trial runs."""
+def test_a_job_stays_plain_data_the_lengths_are_read_where_a_trial_runs(prepared_job):
     job, prepared = prepared_job(*JOB, "order=buckets")
-    assert job.plan(0).order == job.order
-    assert os.path.getsize(prepared.reference / "lengths.npy") >= 8 * 203
+    assert pickle.loads(pickle.dumps(job)) == job
+    assert max(map(len, map(pickle.dumps, (job, prepared)))) < 4096
