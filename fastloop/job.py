@@ -273,10 +273,8 @@ def _measure(
     cached_before, cached = bring_to(job.cache, prepared.files, loading)
     window = timed(loading.epochs, consume, job.epochs, setup.device)
     if benchmark.limit == "gather":
-        rows, nbytes = prepared.num_samples, prepared.sample_nbytes
-        limit = limit_rows_per_s(
-            rows, nbytes, job.batch_size, setup.device, setup.unread, window.seconds
-        )
+        size = (prepared.num_samples, prepared.sample_nbytes, job.batch_size)
+        limit = limit_rows_per_s(*size, setup.device, setup.unread, window.seconds)
     else:
         held = [place(batch) for batch in islice(loading.epochs(job.epochs), HELD_BATCHES)]
         limit = _replay_limit(benchmark, setup, held)
