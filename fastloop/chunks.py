@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import default_collate
 
 from fastloop.torch_loader import in_order
-from fastloop.types import BadData, Samples, Tree
+from fastloop.types import BadData, Samples, SamplesDiffer, Tree
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Numbered:
 def collated_chunks(
     samples: Samples, chunk: int, num_workers: int, tolerant: bool = False
 ) -> Iterator[Chunk]:
-    """All samples in order, `chunk` to a batch; raises BadData where they differ in shape.
+    """All samples in order, `chunk` to a batch; raises SamplesDiffer where they do.
 
     With workers the decoding runs in that many processes; what is in flight stays bounded.
     """
@@ -63,7 +63,9 @@ def _collated(numbered: list[tuple[int, Tree, str]]) -> Chunk:
     try:
         batch = default_collate([sample for _, sample in whole]) if whole else None
     except (RuntimeError, TypeError, KeyError, ValueError) as error:
-        raise BadData(_how_they_differ(whole) or f"samples can't be collated: {error}") from error
+        if differ := _how_they_differ(whole):
+            raise SamplesDiffer(differ) from error
+        raise BadData(f"samples can't be collated: {error}") from error
     return Chunk(batch, broken, len(numbered))
 
 

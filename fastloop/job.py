@@ -136,6 +136,9 @@ def check_support(job: Job) -> torch.device:
         raise Unsupported(f"decoder={name}: dataset {job.dataset.label} has no encoded images")
     if job.collate.tolerant and job.loader.store is not None:
         raise Unsupported("collate=skip_broken: a store holds whole samples only, see loader=raw")
+    if job.collate.takes == "uint8" and job.transform.where == "worker":
+        why = "there are no floats before the device, see transform.where=device"
+        raise Unsupported(f"collate=fast with transform.where=worker: {why}")
     return device
 
 

@@ -60,6 +60,10 @@ class BadData(Exception):  # noqa: N818 - reads as what it is
     """The data at hand can't be used; the message names the file and what is wrong with it."""
 
 
+class SamplesDiffer(BadData):
+    """Samples that are no batch: their trees, dtypes or shapes are not the same."""
+
+
 class JobFailed(Exception):  # noqa: N818 - an ending, raised in the process that asked for the work
     """Work in another process ended without a result."""
 
@@ -179,8 +183,15 @@ class Store(Protocol):
 class Decoder(Protocol):
     """How the bytes of an image file become pixels."""
 
+    def library(self) -> str:
+        """Who decodes, and which version; raises Unsupported where that is not installed."""
+        ...
+
     def decode(self, data: bytes) -> np.ndarray:
-        """(height, width, 3) uint8, RGB, whatever the file's own colours are; raises BadData."""
+        """(height, width, 3) uint8, RGB, whatever the file's own colours are; raises BadData.
+
+        What other colours become is what Pillow's convert("RGB") makes of them.
+        """
         ...
 
 
