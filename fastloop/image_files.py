@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ import numpy as np
 import torch
 from pydantic import PositiveInt, Strict
 
+from fastloop import images
 from fastloop.files import file_fingerprint, fingerprint, source_of
 from fastloop.images import resized, to_floats
 from fastloop.types import BadData, Decoder
@@ -92,8 +95,10 @@ def images_fingerprint(
 
     Raises Unsupported where the decoder's library is not installed.
     """
+    library = decoder.library()
     contents = [(name, file_fingerprint(root / name)) for name in names]
-    return fingerprint(contents, decoder, decoder.library(), source_of(decoder), size, *others)
+    code = source_of(decoder), inspect.getsource(images), inspect.getsource(sys.modules[__name__])
+    return fingerprint(contents, decoder, library, code, size, *others)
 
 
 def _images_below(folder: Path) -> list[Path]:

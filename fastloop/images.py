@@ -104,7 +104,7 @@ def resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     Always torchvision's bilinear resize of uint8 with antialiasing, whichever library has decoded:
     their own resizes differ from each other.
     """
-    height, width = covering(*pixels.shape[:2], size)
+    height, width = covering(pixels.shape[0], pixels.shape[1], size)
     image = torch.from_numpy(pixels).permute(2, 0, 1)
     image = functional.resize(image, [height, width], antialias=True)
     top, left = centred(height, width, size)

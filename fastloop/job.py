@@ -300,4 +300,6 @@ def _replay_limit(benchmark: Benchmark, setup: Setup, held: list[Tree]) -> float
 
 
 def _epoch_means(losses: list[torch.Tensor], epochs: int) -> list[float]:
-    return torch.stack(losses).view(epochs, -1).mean(dim=1).tolist() if losses else []
+    # Split, not viewed: an epoch is a batch short where all of one was broken.
+    parts = torch.stack(losses).tensor_split(epochs) if losses else ()
+    return [float(part.mean()) for part in parts]

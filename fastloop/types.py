@@ -212,7 +212,8 @@ class Collate(Protocol):
     takes: Literal["canonical", "uint8"]
     """The samples of `Dataset.open`, or those of `Uint8Images.open_uint8`."""
     tolerant: bool
-    """True where a sample that can't be decoded comes as None instead of ending the run."""
+    """True where a sample that can't be decoded comes as None instead of ending the run, and a
+    batch of which nothing is left goes as None."""
 
     def collate(self, samples: list[Tree]) -> Tree:
         """The batch, in the process that has decoded the samples."""

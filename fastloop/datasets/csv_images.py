@@ -37,7 +37,7 @@ class LandmarkSamples:
         pixels = read_pixels(self.root / self.names[index], self.decoder, None)
         points = self.landmarks[index]
         if self.size:
-            points = _moved(points, *pixels.shape[:2], self.size)
+            points = _moved(points, pixels.shape[0], pixels.shape[1], self.size)
             pixels = resized(pixels, self.size)
         return {"image": to_floats(pixels), "landmarks": torch.tensor(points)}
 
