@@ -13,7 +13,7 @@ from torch.utils.data import default_collate
 
 from fastloop.ragged import joined
 from fastloop.torch_loader import in_order
-from fastloop.types import BadData, Samples, Tree
+from fastloop.types import BadData, Samples, SamplesDiffer, Tree
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Numbered:
 def collated_chunks(
     samples: Samples, chunk: int, num_workers: int, tolerant: bool = False, ragged: bool = False
 ) -> Iterator[Chunk]:
-    """All samples in order, `chunk` to a batch; raises BadData where they differ in shape.
+    """All samples in order, `chunk` to a batch; raises SamplesDiffer where they do.
 
     ragged: the first dimension of a leaf may differ.
     With workers the decoding runs in that many processes; what is in flight stays bounded.
@@ -69,8 +69,9 @@ def _collated(numbered: list[tuple[int, Tree, str]], ragged: bool) -> Chunk:
     try:
         batch = collate([sample for _, sample in whole]) if whole else None
     except (RuntimeError, TypeError, KeyError, ValueError) as error:
-        said = _how_they_differ(whole, ragged) or f"samples can't be collated: {error}"
-        raise BadData(said) from error
+        if differ := _how_they_differ(whole, ragged):
+            raise SamplesDiffer(differ) from error
+        raise BadData(f"samples can't be collated: {error}") from error
     return Chunk(batch, broken, len(numbered))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import torch
+from PIL import features
 
 from fastloop.files import fingerprint
 from fastloop.types import Unsupported
@@ -22,6 +23,7 @@ from fastloop.types import Unsupported
 PACKAGES = (
     *("fastloop", "torch", "torchvision", "tensordict", "numpy", "optree", "mlflow"),
     *("h5py", "tfrecord", "tensorflow-cpu", "tensorflow", "ffcv"),
+    *("pillow", "simplejpeg", "opencv-python-headless"),
 )
 
 
@@ -72,7 +74,8 @@ def describe() -> dict[str, Any]:
         "cgroup_quota": _cgroup_quota(Path("/sys/fs/cgroup/cpu.max")),
         "memory_gib": _memory_gib(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {name: _version(name) for name in PACKAGES}
+        | {"libjpeg-turbo in Pillow": features.version_feature("libjpeg_turbo")},
         "git_commit": git_commit(),
         "code": code_version(),
     }

@@ -142,6 +142,9 @@ def check_support(job: Job) -> torch.device:
     for benchmark in job.benchmark.values():
         benchmark.check(job.dataset.num_classes, None)
     check_lengths(job.dataset, job.collate, job.order, job.benchmark)
+    if job.collate.takes == "uint8" and job.transform.where == "worker":
+        why = "there are no floats before the device, see transform.where=device"
+        raise Unsupported(f"collate=fast with transform.where=worker: {why}")
     return device
 
 
@@ -300,4 +303,6 @@ def _replay_limit(benchmark: Benchmark, setup: Setup, held: list[Tree]) -> float
 
 
 def _epoch_means(losses: list[torch.Tensor], epochs: int) -> list[float]:
-    return torch.stack(losses).view(epochs, -1).mean(dim=1).tolist() if losses else []
+    # Split, not viewed: an epoch is a batch short where all of one was broken.
+    parts = torch.stack(losses).tensor_split(epochs) if losses else ()
+    return [float(part.mean()) for part in parts]

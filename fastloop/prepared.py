@@ -33,7 +33,17 @@ from fastloop.files import (
 )
 from fastloop.ragged import is_ragged, longest
 from fastloop.spans import now_ns, seconds_between
-from fastloop.types import BadData, Dataset, OnDisk, Prepared, Samples, Store, Tree, Unsupported
+from fastloop.types import (
+    BadData,
+    Dataset,
+    OnDisk,
+    Prepared,
+    Samples,
+    SamplesDiffer,
+    Store,
+    Tree,
+    Unsupported,
+)
 
 SEAL = "sealed.json"
 HASHES = "hashes.npy"
@@ -102,7 +112,10 @@ def prepare(dataset: Dataset, store: Store | None, tolerant: bool = False) -> Pr
     kind = "tolerant" if tolerant else "reference"
     reference = outputs_folder() / "stores" / f"{name}.{kind}"
     write = partial(_write_reference, source=Source(dataset, tolerant))
-    facts = _whole(reference, fingerprint(data, REFERENCE), write)
+    try:
+        facts = _whole(reference, fingerprint(data, REFERENCE), write)
+    except SamplesDiffer as why:
+        raise BadData(_remedied(str(why), dataset)) from why
     prepared = Prepared(
         dataset=dataset,
         label=dataset.label,
@@ -207,8 +220,16 @@ def _same_leaves(before: Leaves | None, batch: Tree, index: int) -> Leaves:
     """The batch's leaves; raises BadData where they are not those of the samples before it."""
     found = leaves_of(batch)
     if before is not None and found != before:
-        raise BadData(f"samples differ: up to {index} they are {before}, from it on {found}")
+        raise SamplesDiffer(f"samples differ: up to {index} they are {before}, from it on {found}")
     return found
+
+
+def _remedied(why: str, dataset: Dataset) -> str:
+    """In one line, also where it comes out of a worker; with what may help."""
+    said = why.strip().splitlines()[-1].removeprefix(f"{SamplesDiffer.__module__}.SamplesDiffer: ")
+    if getattr(dataset, "size", ...) is None:
+        said += "; dataset.size=[height,width] brings images to one size"
+    return said
 
 
 def _write_store(folder: Path, source: Source, store: Store) -> Facts:

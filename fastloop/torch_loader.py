@@ -113,6 +113,7 @@ def torch_epochs(
     A loader that comes with a collate_fn has no single samples for a plan's collate or transform.
     One that comes with batches of indices is asked for `samples[batch]`.
     """
+    tolerant = plan.collate is not None and plan.collate.tolerant
     if collate_fn is None:
         samples = _each(samples, plan)
         collate_fn = plan.collate.collate if plan.collate else None
@@ -133,7 +134,10 @@ def torch_epochs(
 
     started: list[weakref.ref[Any]] = []
     try:
-        yield lambda epoch: Epoch(loader, sampler, epoch, started)
+        if tolerant:
+            yield lambda epoch: filter(_is_left, Epoch(loader, sampler, epoch, started))
+        else:
+            yield lambda epoch: Epoch(loader, sampler, epoch, started)
     finally:
         # Nothing public ends the workers of an iterator that somebody still holds, nor kept ones.
         for iterator in [loader._iterator, *(one() for one in started)]:
@@ -154,6 +158,10 @@ class Epoch:
         iterator = iter(self.loader)
         self.started[:] = [weakref.ref(iterator)]
         return iterator
+
+
+def _is_left(batch: Tree | None) -> bool:
+    return batch is not None
 
 
 def _each(samples: Samples, plan: Plan) -> Samples:

@@ -60,6 +60,10 @@ class BadData(Exception):  # noqa: N818 - reads as what it is
     """The data at hand can't be used; the message names the file and what is wrong with it."""
 
 
+class SamplesDiffer(BadData):
+    """Samples that are no batch: their trees, dtypes or shapes are not the same."""
+
+
 class JobFailed(Exception):  # noqa: N818 - an ending, raised in the process that asked for the work
     """Work in another process ended without a result."""
 
@@ -190,8 +194,15 @@ class Store(Protocol):
 class Decoder(Protocol):
     """How the bytes of an image file become pixels."""
 
+    def library(self) -> str:
+        """Who decodes, and which version; raises Unsupported where that is not installed."""
+        ...
+
     def decode(self, data: bytes) -> np.ndarray:
-        """(height, width, 3) uint8, RGB, whatever the file's own colours are; raises BadData."""
+        """(height, width, 3) uint8, RGB, whatever the file's own colours are; raises BadData.
+
+        What other colours become is what Pillow's convert("RGB") makes of them.
+        """
         ...
 
 
@@ -213,7 +224,8 @@ class Collate(Protocol):
     """The samples of `Dataset.open`, those of `Uint8Images.open_uint8`, or those of a `Ragged`
     dataset: such a leaf becomes (padded, lengths)."""
     tolerant: bool
-    """True where a sample that can't be decoded comes as None instead of ending the run."""
+    """True where a sample that can't be decoded comes as None instead of ending the run, and a
+    batch of which nothing is left goes as None."""
 
     def collate(self, samples: list[Tree]) -> Tree:
         """The batch, in the process that has decoded the samples."""

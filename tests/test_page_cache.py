@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+import pictures
 import pytest
 from options import compose_job, disk_only, options
 
@@ -191,13 +192,20 @@ def test_the_state_of_the_cache_comes_back_from_a_file(tmp_path):
 
 
 @pytest.mark.parametrize("dataset", options("dataset"))
-def test_every_dataset_tells_its_files(dataset, outputs, fashion_root):
-    small = {"mydataset": ["dataset.count=203"], "fashion_mnist": [f"dataset.root={fashion_root}"]}
+def test_every_dataset_tells_its_files(dataset, outputs, tmp_path, fashion_root):
+    small = {
+        "mydataset": ["dataset.count=203"],
+        "fashion_mnist": [f"dataset.root={fashion_root}"],
+        "photos": ["dataset.count=4"],
+        "image_folder": [f"dataset.root={pictures.tree(tmp_path / 'images')}"],
+        "csv_images": [f"dataset.csv_file={pictures.faces(tmp_path / 'faces')}"],
+    }
     job = compose_job(f"dataset={dataset}", "loader=raw", *small.get(dataset, []))
     prepared = prepare(job.dataset, None)
     assert isinstance(job.dataset, OnDisk)
     assert prepared.files
-    assert all(path.is_file() for path in prepared.files)
+    assert all(path.exists() for path in prepared.files)
+    assert total_mib(prepared.files) > 0
 
 
 class Untold:

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from torch.utils.data import default_collate
 
-from fastloop.types import BadData, Tree, option
+from fastloop.types import Tree, option
 
 
 @option
@@ -17,11 +17,9 @@ class SkipBroken:
     tolerant: ClassVar[bool] = True
 
     def collate(self, samples: list[Tree]) -> Tree:
-        """The batch without its broken samples, which come as None; BadData where none is left."""
+        """The batch without its broken samples, which come as None; None where none is left."""
         whole = [sample for sample in samples if sample is not None]
-        if not whole:
-            raise BadData(f"collate=skip_broken: all {len(samples)} samples of a batch are broken")
-        return default_collate(whole)
+        return default_collate(whole) if whole else None
 
     def finish(self, batch: Tree, uint8_scale: float | None) -> Tree:  # noqa: ARG002
         """Nothing is left."""

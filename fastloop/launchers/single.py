@@ -133,7 +133,7 @@ def _done(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bool, An
 def _reason(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [""]
     if "in DataLoader worker process" in lines[0]:
-        return f"{lines[-1]} (in a DataLoader worker)"
+        return f"{lines[-1].removeprefix('fastloop.types.')} (in a DataLoader worker)"
     if "not enough memory" in lines[0]:  # torch's CPU allocator raises a RuntimeError
         return f"out of memory: {lines[0]}"
     for kind, prefix in PREFIXES.items():

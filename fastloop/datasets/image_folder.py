@@ -1,0 +1,54 @@
+"""`dataset=image_folder`: a folder of class folders of image files, as torchvision's ImageFolder
+reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from fastloop.image_files import (
+    LabelledImages,
+    Size,
+    class_folders,
+    images_fingerprint,
+    labelled_files,
+)
+from fastloop.types import Decoder, option
+
+
+@option
+class ImageFolder:
+    """(float32 (3, height, width) in 0..1, int) samples; classes are numbered by their names."""
+
+    label: ClassVar[str] = "image_folder"
+    uint8_scale: ClassVar[float] = 255.0
+    root: str
+    size: Size
+    decoder: Decoder
+
+    @property
+    def num_classes(self) -> int:
+        """How many class folders there are."""
+        return len(class_folders(Path(self.root)))
+
+    def fetch(self) -> str:
+        """A fingerprint of the files, the decoder and the size; raises BadData without images."""
+        root = Path(self.root)
+        names = [name for name, _ in labelled_files(root)]
+        return images_fingerprint(root, names, self.decoder, self.size, "image_folder")
+
+    def files(self) -> list[Path]:
+        """The class folders."""
+        return [Path(self.root) / name for name in class_folders(Path(self.root))]
+
+    def open(self) -> LabelledImages:
+        """The samples."""
+        return LabelledImages(*self._parts())
+
+    def open_uint8(self) -> LabelledImages:
+        """(uint8 (height, width, 3), int) samples."""
+        return LabelledImages(*self._parts(), as_uint8=True)
+
+    def _parts(self) -> tuple[Path, list[tuple[str, int]], Decoder, Size]:
+        root = Path(self.root)
+        return root, labelled_files(root), self.decoder, self.size

@@ -1,0 +1,109 @@
+"""Folders of image files, and the samples that are decoded from them."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+from pydantic import PositiveInt, Strict
+
+from fastloop import images
+from fastloop.files import file_fingerprint, fingerprint, source_of
+from fastloop.images import resized, to_floats
+from fastloop.types import BadData, Decoder
+
+SUFFIXES = (".jpg", ".jpeg", ".png")
+
+Size = Annotated[tuple[PositiveInt, PositiveInt], Strict(False)] | None
+"""(height, width) that every image is brought to; None: as it is."""
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """(float32 (3, height, width) in 0..1, int) samples, each decoded when it is asked for.
+
+    as_uint8: (uint8 (height, width, 3) array, int) samples instead.
+    """
+
+    root: Path
+    files: Sequence[tuple[str, int]]
+    """Path below the root, and label."""
+    decoder: Decoder
+    size: Size
+    as_uint8: bool = False
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor | np.ndarray, int]:
+        name, label = self.files[index]
+        pixels = read_pixels(self.root / name, self.decoder, self.size)
+        return (pixels if self.as_uint8 else to_floats(pixels)), label
+
+
+def read_pixels(path: Path, decoder: Decoder, size: Size) -> np.ndarray:
+    """(height, width, 3) uint8 of an image file; raises BadData that names it."""
+    try:
+        pixels = decoder.decode(path.read_bytes())
+    except BadData as why:
+        raise BadData(f"{path}: {why}") from why
+    except OSError as error:
+        raise BadData(f"{path}: {error.strerror or error}") from error
+    return resized(pixels, size) if size else pixels
+
+
+def class_folders(root: Path) -> list[str]:
+    """Names of the folders right below the root in their order, hidden ones left out."""
+    if not root.is_dir():
+        return []
+    return sorted(one.name for one in root.iterdir() if one.is_dir() and one.name[0] != ".")
+
+
+def labelled_files(root: Path) -> list[tuple[str, int]]:
+    """Path below the root and number of the class of each image file, sorted; hidden files left
+    out.
+
+    Raises BadData where there is none, or a class has none.
+    """
+    wanted = "dataset.root is a folder of class folders with images, as cat/1.jpg"
+    if not root.is_dir():
+        raise BadData(f"{root}: no such folder; {wanted}")
+    classes = class_folders(root)
+    if not classes:
+        count = len(_images_below(root))
+        found = f"{count} images, but no class folder" if count else "no class folder, no image"
+        raise BadData(f"{root}: {found}; {wanted}")
+    files: list[tuple[str, int]] = []
+    for label, name in enumerate(classes):
+        paths = _images_below(root / name)
+        if not paths:
+            raise BadData(f"{root / name}: no {', '.join(SUFFIXES)} file in this class folder")
+        files += [(str(path.relative_to(root)), label) for path in paths]
+    return files
+
+
+def images_fingerprint(
+    root: Path, names: Iterable[str], decoder: Decoder, size: Size, *others: object
+) -> str:
+    """Changes with any file's name or content, and with what turns it into pixels.
+
+    Raises Unsupported where the decoder's library is not installed.
+    """
+    library = decoder.library()
+    contents = [(name, file_fingerprint(root / name)) for name in names]
+    code = source_of(decoder), inspect.getsource(images), inspect.getsource(sys.modules[__name__])
+    return fingerprint(contents, decoder, library, code, size, *others)
+
+
+def _images_below(folder: Path) -> list[Path]:
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES and path.name[0] != "." and path.is_file()
+    )
