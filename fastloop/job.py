@@ -11,20 +11,14 @@ from typing import Annotated, Literal
 
 import optree
 import torch
-from pydantic import (
-    AfterValidator,
-    Field,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from fastloop.cache_state import CacheState, Opened, bring_to, opened
 from fastloop.collates.default import Default
 from fastloop.digest import leaves_of, nbytes_of
 from fastloop.environment import cpu_seconds, load_average, resolve_device
-from fastloop.gate import check_data, num_delivered
+from fastloop.gate import check_data, num_delivered, placed
+from fastloop.own_loader import OwnLoader
 from fastloop.page_cache import CAN_EVICT, evict, total_mib
 from fastloop.result import Attribution, Measured, Trial
 from fastloop.spans import Spans, now_ns, seconds_between, synchronize, wall_ms
@@ -89,15 +83,9 @@ class Job:
     device: Annotated[str, AfterValidator(_known_device)]
     torch_threads: PositiveInt | None
     learning_rate: PositiveFloat
+    same_data: bool
     cache: CacheState
     trial_timeout_s: Annotated[float, Field(gt=0, le=2_000_000)]  # poll knows no more
-
-    @model_validator(mode="after")
-    def _workers_and_their_settings(self) -> Job:
-        for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context"):
-            if not self.num_workers and getattr(self, name):
-                raise ValueError(f"{name}={getattr(self, name)} needs workers: num_workers is 0")
-        return self
 
     def plan(self, seed: int) -> Plan:
         """How the loader is to deliver a trial's epochs."""
@@ -125,10 +113,16 @@ class Job:
 def check_support(job: Job) -> torch.device:
     """The job's device; raises Unsupported, with the reason, where the job can't be run here."""
     device = resolve_device(job.device)
+    for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context"):
+        if not job.num_workers and getattr(job, name):
+            shown = str(getattr(job, name)).lower()
+            raise Unsupported(f"{name}={shown} needs workers: num_workers is 0")
     if job.pin_memory and not torch.accelerator.is_available():
         raise Unsupported("pin_memory=true: no accelerator is here, torch would ignore it")
     if job.cache == "cold" and not CAN_EVICT:
         raise Unsupported("cache=cold: this system has no posix_fadvise to empty a file's cache")
+    if job.cache != "as_is" and isinstance(job.loader, OwnLoader):
+        raise Unsupported(f"cache={job.cache}: {job.loader.target} does not tell its files")
     if job.cache != "as_is" and not (job.loader.store or isinstance(job.dataset, OnDisk)):
         raise Unsupported(f"cache={job.cache}: the dataset does not tell its files, see OnDisk")
     if job.decoder is not None and getattr(job.dataset, "decoder", None) is None:
@@ -211,10 +205,10 @@ def _check_epoch(
     """check_data of what the step would receive, but for the transform: its figures are random."""
     deliver = _delivered(job, prepared, device)
     if plan.transform is None:
-        check_data(prepared, plan, map(deliver, epochs(epoch)), epoch)
+        check_data(prepared, plan, placed(deliver, epochs(epoch)), epoch, job.same_data)
         return
-    with job.loader.open(prepared, replace(plan, transform=None)) as untransformed:
-        check_data(prepared, plan, map(deliver, untransformed(epoch)), epoch)
+    with job.loader.open(prepared, replace(plan, transform=None)) as plain:
+        check_data(prepared, plan, placed(deliver, plain(epoch)), epoch, job.same_data)
 
 
 def _start(job: Job, number: int) -> tuple[torch.device, Plan]:
@@ -249,7 +243,7 @@ def _setup(job: Job, prepared: Prepared, seed: int, device: torch.device, epochs
     return Setup(
         model=job.model,
         sample=leaves_of(_stepped(job, prepared, device)(batch)),
-        num_classes=prepared.dataset.num_classes,
+        num_classes=prepared.num_classes,
         learning_rate=job.learning_rate,
         seed=seed,
         device=device,

@@ -4,7 +4,7 @@ honour."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 
 import torch
 
@@ -25,7 +25,7 @@ def honours_only(loader: str, plan: Plan, *honoured: str) -> None:
     for field in fields(plan):
         value = getattr(plan, field.name)
         if field.name not in (*ALWAYS, *honoured) and value != field.default:
-            shown = type(value).__module__.rpartition(".")[2] if callable(value) else value
+            shown = type(value).__module__.rpartition(".")[2] if is_dataclass(value) else value
             shown = str(shown).lower() if isinstance(value, bool) else shown
             raise Unsupported(f"{field.name}={shown}: loader={loader} has no such setting")
 
