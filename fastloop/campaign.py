@@ -17,14 +17,15 @@ from fastloop.caveats import caveats
 from fastloop.entry import Entry, Row
 from fastloop.environment import describe
 from fastloop.files import file_fingerprint, fingerprint, source_of
-from fastloop.job import Job, check_support, run_instrumented, run_trial
+from fastloop.job import Job, check_support
 from fastloop.prepared import prepare
 from fastloop.result import Result
 from fastloop.resume import fail, take_up
 from fastloop.schedule import rounds
 from fastloop.spans import now_ns, wall_ms
 from fastloop.tracking import Tracking
-from fastloop.types import JobFailed, Launcher, OnDisk, Prepared, Unsupported, option
+from fastloop.trial import run_instrumented, run_trial
+from fastloop.types import JobFailed, Launcher, OnDisk, Prepared, Streamed, Unsupported, option
 
 NOTED = (
     *("dataset", "fingerprint", "key", "num_samples", "sample_nbytes", "prepare_s", "disk_mib"),
@@ -125,8 +126,11 @@ def _set_up(row: Row, now: Result, prepared: Prepared, retry_failed: bool) -> st
 
 
 def _prepared_or_failure(job: Job, launcher: Launcher) -> Prepared | JobFailed:
+    arguments = (job.dataset, job.loader.store, job.collate.tolerant)
+    # what a loader of one's own brings may have no end
+    limit_s = job.trial_timeout_s if isinstance(job.dataset, Streamed) else None
     try:
-        return launcher.call(prepare, job.dataset, job.loader.store, job.collate.tolerant)
+        return launcher.call(prepare, *arguments, timeout_s=limit_s)
     except JobFailed as failure:
         return failure
 

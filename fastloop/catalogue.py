@@ -16,6 +16,10 @@ BEGIN, END = "<!-- from conf/ by make readme -->", "<!-- end -->"
 OUTPUTS = "${oc.env:FASTLOOP_OUTPUTS,outputs}"
 WIDTH = 80
 STORE = "its loader's choice; store@loader.store=<option> picks another"
+OWN = (
+    "A Dataset or a loader of your own: dataset._target_=package.module.name, or loader._target_=, "
+    "and +dataset.<argument>=value for its arguments; in a yaml of your own folder: -cd folder"
+)
 LINE = re.compile(r"^(\w+): +(.*?)(?: +# (.*))?$", re.M)
 DEFAULT = re.compile(r"^  - (\w+): +(\w+) +# (.*)$", re.M)
 
@@ -76,6 +80,12 @@ def settings() -> tuple[Setting, ...]:
     return _settings(text[text.index("batch_size:") : text.index("\nhydra:")])
 
 
+def default_of(name: str) -> str:
+    """The default of a group or of a setting at the top level."""
+    defaults = {group: default for group, default, _ in DEFAULT.findall(_config_text())}
+    return (defaults | {one.name: one.default for one in settings()})[name]
+
+
 def known_names() -> list[str]:
     """Every name that may stand before `=` on the command line."""
     found = [one.name for one in settings()]
@@ -99,6 +109,7 @@ def help_text() -> str:
     lines += ["Settings: setting=value", ""]
     for one in settings():
         lines += _hung(f"  {one.name}={one.default}", one.meaning, 36)
+    lines += ["", *textwrap.wrap(OWN, WIDTH)]
     return "\n".join(lines)
 
 

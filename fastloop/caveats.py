@@ -22,6 +22,9 @@ def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
         found.append(f"padded: bytes and limit are told of {mean}")
     if "concurrent" in result.tags:
         found.append("concurrent: other work ran beside it (allow_concurrent=true)")
+    if "unverified" in result.tags:
+        found.append("unverified: its samples were counted and not compared (same_data=false)")
+    found += _own_batches(result)
     others = [one for one in sweep if one.trials and one is not result]
     if others and all(len(names) == 1 for names in result.rounds):
         found.append("not interleaved: a busy minute of the machine has hit one job alone")
@@ -35,6 +38,20 @@ def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
     for benchmark, seen in result.attribution.items():
         waits = flags.of_waits(wait_s=seen.wait_s, num_workers=workers)
         found += [f"{benchmark}: {one}" for one in waits]
+    return found
+
+
+def _own_batches(result: Result) -> list[str]:
+    """A loader of one's own may cut its epochs into other batches than it was asked for."""
+    if str(result.params.get("loader._target_", "fastloop.")).startswith("fastloop."):
+        return []
+    size, found = int(result.params["batch_size"]), []
+    for name, seen in result.attribution.items():
+        one = measured(result, name)[0]
+        delivered, batches = one.samples // one.epochs, len(seen.wait_s)
+        if batches not in (delivered // size, -(-delivered // size)):
+            told = f"{batches:,} batches for {delivered:,} samples"
+            found.append(f"{name}: {told}: batch_size={size} is not what it makes")
     return found
 
 

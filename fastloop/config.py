@@ -160,20 +160,28 @@ def _is_beside_others(sweep: Sweep) -> bool:
 
 
 def _composed(cfg: DictConfig) -> Composed:
+    from fastloop.own_data import OWN_DATA, brings_its_data, on_its_own_data, targets
+
     hydra_config = HydraConfig.get()
     folder = Path(hydra_config.runtime.output_dir)
     launcher = hydra_config.runtime.choices["hydra/launcher"]
     alone = hydra_config.mode == RunMode.RUN or launcher != "basic"
     values: Any = OmegaConf.to_container(cfg, resolve=True)
     job = build_job(values)
-    choices = {k: str(v) for k, v in hydra_config.runtime.choices.items() if "hydra/" not in k}
+    named = {k: str(v) for k, v in hydra_config.runtime.choices.items() if "hydra/" not in k}
+    overrides = tuple(hydra_config.overrides.task)
+    choices = {name.partition("@")[0]: value for name, value in named.items()}
+    choices |= targets(values, overrides)
+    if brings_its_data(job, choices, overrides):
+        job, choices["dataset"] = on_its_own_data(job), "own_data"
+        values["dataset"] = {"_target_": OWN_DATA}
     return Composed(
         job=job,
         sweep=_build_sweep(values),
         launcher=instantiated("launcher", values["launcher"]),
         tracker=instantiated("tracker", values["tracker"]),
-        choices={name.partition("@")[0]: value for name, value in choices.items()},
-        overrides=tuple(hydra_config.overrides.task),
+        choices=choices,
+        overrides=overrides,
         config=values,
         folder=folder / "0" if alone else folder,
         sweep_folder=folder if alone else folder.parent,
@@ -208,7 +216,24 @@ def instantiated(name: str, node: Any) -> Any:
     """The object that a group's `_target_` names, or a dict of them."""
     from hydra.utils import instantiate
 
-    return in_one_line(name, lambda: instantiate(node, _convert_="all"))
+    spelled = _spelled_out(name, node)
+    return in_one_line(name, lambda: instantiate(spelled, _convert_="all"))
+
+
+def _spelled_out(name: str, node: Any) -> Any:
+    """The node, or that of the option which stands for a Dataset or a loader of one's own.
+
+    Raises ConfigError for a `_target_` that can't be imported.
+    """
+    if not isinstance(node, dict) or "_target_" not in node:
+        return node
+    from fastloop.own import long_form
+
+    custom = OmegaConf.load(resource_folder("conf") / "dataset" / "custom.yaml")
+    try:
+        return long_form(name, node, OmegaConf.to_container(custom))
+    except ValueError as why:
+        raise ConfigError(f"{name}._target_={node['_target_']}: {why}") from None
 
 
 def flat(values: Any, prefix: str = "") -> dict[str, Any]:

@@ -13,6 +13,7 @@ padding holds is not looked at.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -29,6 +30,10 @@ from fastloop.types import Invalid, Tree
 HELD_BATCHES = 8
 """Batches held before they are hashed: a loader that reuses a buffer that is still held is
 caught."""
+
+ENDLESS_SAMPLES, ENDLESS_REPEATS = 100_000, 100
+"""An epoch that has not ended after so many samples, each of which has come so often, has no end.
+"""
 
 Leaves = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -61,6 +66,11 @@ def nbytes_of(batch: Tree) -> int:
     return sum(leaf.nbytes for leaf in optree.tree_leaves(batch))
 
 
+def row_nbytes(leaves: Leaves) -> int:
+    """Bytes of a sample with these leaves, none of which varies in length."""
+    return sum(int(np.prod(shape)) * getattr(torch, dtype).itemsize for dtype, shape in leaves)
+
+
 def sample_hashes(batch: Tree, uint8_scale: float | None) -> np.ndarray:
     """(batch, 16) uint8: the hash of each sample of a batch."""
     leaves = optree.tree_leaves(batch)
@@ -71,21 +81,47 @@ def sample_hashes(batch: Tree, uint8_scale: float | None) -> np.ndarray:
     return np.frombuffer(hashes, np.uint8).reshape(-1, 16)
 
 
-def digest(batches: Iterable[Tree], uint8_scale: float | None, wanted: Leaves = ()) -> Digest:
+def digest(
+    batches: Iterable[Tree],
+    uint8_scale: float | None,
+    wanted: Leaves = (),
+    at_most: int | None = None,
+) -> Digest:
     """The digest of an epoch, each batch hashed only after the next eight have come.
 
     wanted: where a leaf of these varies in length, the batches have (padded, lengths) in its place.
-    Raises Invalid where the batches' leaves differ from each other or are no batch.
+    Raises Invalid where the batches' leaves differ from each other or are no batch, and as soon as
+    more than `at_most` samples have come: there may be no end.
     """
-    count, total, leaves = 0, 0, None
-    for batch in (unpadded(one, wanted) for one in _held(batches)):
-        found = leaves_of(batch)
-        if leaves is not None and found != leaves:
-            raise Invalid(f"batches differ: {_shown(leaves)} and {_shown(found)}")
-        leaves, hashes = found, sample_hashes(batch, uint8_scale)
+    count, total, leaves = 0, 0, ()
+    for leaves, hashes in _hashed(batches, uint8_scale, wanted):  # noqa: B007 - the last are all of them
         count += len(hashes)
         total += _sum(hashes)
-    return Digest(count, total % 2**128, leaves or ())
+        if at_most is not None and count > at_most:
+            raise Invalid(f"it yields more than {at_most:,} samples an epoch")
+    return Digest(count, total % 2**128, leaves)
+
+
+def epoch_hashes(batches: Iterable[Tree], uint8_scale: float | None) -> tuple[np.ndarray, Leaves]:
+    """(samples, 16) uint8, the hash of each sample of an epoch that nothing else is known of.
+
+    Raises Invalid as `digest` does, for an epoch without samples, and for one without a length
+    whose samples come again and again.
+    """
+    look_at = math.inf if _has_length(batches) else ENDLESS_SAMPLES
+    parts, count, leaves = [], 0, ()
+    for leaves, hashes in _hashed(batches, uint8_scale):  # noqa: B007
+        parts.append(hashes)
+        count += len(hashes)
+        if count >= look_at:
+            parts, look_at = [np.concatenate(parts)], 2 * count
+            distinct = len(np.unique(parts[0].view("<u8")[:, 0]))
+            if count > ENDLESS_REPEATS * distinct:
+                said = f"{count:,} samples came, {distinct:,} different ones"
+                raise Invalid(f"it yields the same again and again, without an end: {said}")
+    if not count:
+        raise Invalid("it yields nothing")
+    return np.concatenate(parts), leaves
 
 
 def expected(hashes: np.ndarray, leaves: Leaves, kept: np.ndarray | None = None) -> Digest:
@@ -102,6 +138,8 @@ def _sum(hashes: np.ndarray) -> int:
 
 def difference(wanted: Digest, got: Digest) -> str | None:
     """What is wrong with what came, in words; None where it is the same data."""
+    if not got.count and wanted.count:
+        return "it yields nothing"
     if got.leaves != wanted.leaves:
         return f"dtypes and shapes are {_shown(got.leaves)}, not {_shown(wanted.leaves)}"
     if got.count != wanted.count:
@@ -114,6 +152,26 @@ def difference(wanted: Digest, got: Digest) -> str | None:
 def _shown(leaves: Leaves) -> str:
     told = ", ".join(f"{dtype}{list(shape)}" for dtype, shape in leaves)
     return told.replace(f"[{VARIES}", "[*") or "nothing"
+
+
+def _hashed(
+    batches: Iterable[Tree], uint8_scale: float | None, wanted: Leaves = ()
+) -> Iterator[tuple[Leaves, np.ndarray]]:
+    leaves = None
+    for batch in (unpadded(one, wanted) for one in _held(batches)):
+        found = leaves_of(batch)
+        if leaves is not None and found != leaves:
+            raise Invalid(f"batches differ: {_shown(leaves)} and {_shown(found)}")
+        leaves = found
+        yield found, sample_hashes(batch, uint8_scale)
+
+
+def _has_length(batches: Iterable[Tree]) -> bool:
+    try:
+        len(batches)  # pyright: ignore[reportArgumentType]
+    except (TypeError, NotImplementedError):
+        return False
+    return True
 
 
 def _held(batches: Iterable[Tree]) -> Iterator[Tree]:

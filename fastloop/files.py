@@ -78,9 +78,12 @@ def fingerprint(*parts: object) -> str:
 
 
 def source_of(thing: object) -> str:
-    """Changes with the source file of the thing's class; constant where there is none to read."""
-    path = getattr(sys.modules.get(type(thing).__module__), "__file__", None)
-    return fingerprint(Path(path).read_text()) if path else ""
+    """Changes with the source file of the thing's class, or of the `target` that it names; constant
+    where there is none to read."""
+    modules = [type(thing).__module__, str(getattr(thing, "target", "")).rpartition(".")[0]]
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in modules]
+    texts = [Path(path).read_text() for path in files if path and path.endswith(".py")]
+    return fingerprint(*texts) if texts else ""
 
 
 def flushed(path: Path) -> None:

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
+from torch.utils.data import default_collate
 
-from fastloop.digest import difference, digest, expected
+from fastloop.digest import difference, digest, expected, leaves_of, sample_hashes
 from fastloop.plans import epoch_indices
 from fastloop.prepared import reference_hashes
-from fastloop.types import Invalid, Plan, Prepared, Tree, Unsupported
+from fastloop.types import Invalid, Plan, Prepared, Streamed, Tree, Unsupported
+
+REREAD_SAMPLES = 16
 
 
-def check_data(prepared: Prepared, plan: Plan, batches: Iterable[Tree], epoch: int) -> None:
-    """Raise Invalid unless these placed batches are the dataset's samples, each exactly once."""
+def check_data(
+    prepared: Prepared, plan: Plan, batches: Iterable[Tree], epoch: int, same_data: bool = True
+) -> None:
+    """Raise Invalid unless these placed batches are the dataset's samples, each exactly once;
+    without same_data unless they are as many of the same kind."""
     wanted = expected(reference_hashes(prepared), prepared.sample, kept(prepared, plan, epoch))
-    wrong = difference(wanted, digest(batches, prepared.dataset.uint8_scale, prepared.sample))
+    got = digest(batches, prepared.dataset.uint8_scale, prepared.sample, at_most=wanted.count)
+    if not same_data and got.count == wanted.count:
+        got = replace(got, total=wanted.total)
+    wrong = difference(wanted, got)
+    if wrong and got.leaves == wanted.leaves and got.count == wanted.count:
+        wrong += _why(prepared)
     if wrong:
         raise Invalid(wrong)
+
+
+def placed(place: Callable[[Tree], Tree], batches: Iterable[Tree]) -> Iterator[Tree]:
+    """The batches, placed; raises Invalid for one that can't be because it is no tensors."""
+    for batch in batches:
+        try:
+            yield place(batch)
+        except Exception:
+            leaves_of(batch)
+            raise
 
 
 def kept(prepared: Prepared, plan: Plan, epoch: int) -> np.ndarray | None:
@@ -38,3 +60,19 @@ def num_delivered(prepared: Prepared, plan: Plan, epochs: int) -> int:
     """Samples in that many epochs."""
     found = (kept(prepared, plan, epoch) for epoch in range(epochs))
     return sum(prepared.num_samples if one is None else len(one) for one in found)
+
+
+def _why(prepared: Prepared) -> str:
+    """What is behind it where the data itself is random; empty where it is not."""
+    remedy = "same_data=false compares number and kind alone, without ranks"
+    if isinstance(prepared.dataset, Streamed):
+        return f": others came in its first epoch; where they are random, {remedy}"
+    samples, hashes = prepared.dataset.open(), reference_hashes(prepared)
+    broken = {index for index, _ in prepared.broken}
+    for index in range(min(REREAD_SAMPLES, prepared.num_samples)):
+        if index in broken:
+            continue
+        again = sample_hashes(default_collate([samples[index]]), prepared.dataset.uint8_scale)
+        if not np.array_equal(again[0], hashes[index]):
+            return f": sample {index} is another one whenever it is read; {remedy}"
+    return ""

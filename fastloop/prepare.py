@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Prepare for the loaders named on the command line, or for all of them."""
-    if not any(argument.startswith("loader=") for argument in sys.argv[1:]):
+    if not any(argument.startswith(("loader=", "loader._target_=")) for argument in sys.argv[1:]):
         sys.argv += ["-m", "loader=glob(*)"]
     composed = compose_all(_prepare_all)
     sys.exit(_prepare_all(composed) if composed else 0)

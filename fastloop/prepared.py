@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -20,7 +21,16 @@ import numpy as np
 from tqdm import tqdm
 
 from fastloop.chunks import Chunk, Numbered, collated_chunks
-from fastloop.digest import Leaves, leaves_of, nbytes_of, sample_hashes
+from fastloop.classes import Classes, Looked
+from fastloop.digest import (
+    Leaves,
+    epoch_hashes,
+    expected,
+    leaves_of,
+    nbytes_of,
+    row_nbytes,
+    sample_hashes,
+)
 from fastloop.environment import usable_cores
 from fastloop.files import (
     edges,
@@ -41,6 +51,7 @@ from fastloop.types import (
     Samples,
     SamplesDiffer,
     Store,
+    Streamed,
     Tree,
     Unsupported,
 )
@@ -101,12 +112,12 @@ def prepare(dataset: Dataset, store: Store | None, tolerant: bool = False) -> Pr
 
     Raises BadData, Unsupported or OSError; nothing half-written stays behind.
     """
+    if isinstance(dataset, Streamed):
+        return _of_a_stream(dataset, dataset)
     if store is not None and is_ragged(dataset):
         kind = type(store).__module__.rpartition(".")[2]
-        why = (
-            f"rows are of one length, those of dataset {dataset.label} are not; loader=raw reads it"
-        )
-        raise Unsupported(f"store={kind}: {why}")
+        said = f"rows are of one length, those of dataset {dataset.label} are not"
+        raise Unsupported(f"store={kind}: {said}; loader=raw reads it")
     data = fingerprint(dataset.fetch(), source_of(dataset))
     name = f"{type(dataset).__module__.rpartition('.')[2]}-{data[:16]}"
     kind = "tolerant" if tolerant else "reference"
@@ -125,6 +136,7 @@ def prepare(dataset: Dataset, store: Store | None, tolerant: bool = False) -> Pr
         num_samples=facts["num_samples"],
         sample=tuple((dtype, tuple(shape)) for dtype, shape in facts["leaves"]),
         sample_nbytes=facts["sample_nbytes"],
+        num_classes=_told(dataset.num_classes, facts.get("num_classes")),
         broken=tuple((index, why) for index, why in facts["broken"]),
     )
     if store is None:
@@ -195,11 +207,13 @@ def _write_reference(folder: Path, source: Source) -> Facts:
     hashes, lengths = np.zeros((count, 16), np.uint8), np.zeros(count if ragged else 0, np.int64)
     done, nbytes, leaves = 0, 0, None
     broken: list[tuple[int, str]] = []
+    classes = Classes()
     for chunk in source.chunks("hashing for the same-data gate"):
         whole = np.ones(chunk.size, bool)
         whole[[index - done for index, _ in chunk.broken]] = False
         if chunk.batch is not None:
             leaves = _same_leaves(leaves, chunk.batch, done)
+            classes.look_at(chunk.batch)
             hashes[done : done + chunk.size][whole] = sample_hashes(
                 chunk.batch, source.dataset.uint8_scale
             )
@@ -212,8 +226,39 @@ def _write_reference(folder: Path, source: Source) -> Facts:
     if ragged:
         np.save(folder / LENGTHS, lengths)
     mean_nbytes = max(1, round(nbytes / (count - len(broken))))
-    known = {"num_samples": count, "leaves": leaves, "sample_nbytes": mean_nbytes}
-    return known | {"broken": broken}
+    facts = {"num_samples": count, "leaves": leaves, "sample_nbytes": mean_nbytes}
+    return facts | {"broken": broken, "num_classes": classes.count}
+
+
+def _of_a_stream(dataset: Dataset, stream: Streamed) -> Prepared:
+    """What one epoch of it delivers is the reference: two that deliver the same are comparable."""
+    classes = Classes()
+    with stream.batches() as batches:
+        hashes, leaves = epoch_hashes(Looked(batches, classes.look_at), dataset.uint8_scale)
+    seen = expected(hashes, leaves)
+    data = fingerprint("stream", seen.count, leaves, seen.total if stream.same_data else "random")
+    folder = outputs_folder() / "stores" / f"stream-{data[:16]}.reference"
+
+    def write(beside: Path) -> Facts:
+        np.save(beside / HASHES, hashes)
+        return {}
+
+    _whole(folder, data, write)
+    return Prepared(
+        dataset=dataset,
+        label=dataset.label,
+        fingerprint=data,
+        reference=folder,
+        folder=folder,
+        num_samples=len(hashes),
+        sample=leaves,
+        sample_nbytes=row_nbytes(leaves),
+        num_classes=_told(dataset.num_classes, classes.count),
+    )
+
+
+def _told(by_dataset: int | None, by_labels: int | None) -> int | None:
+    return by_labels if by_dataset == 0 else by_dataset
 
 
 def _same_leaves(before: Leaves | None, batch: Tree, index: int) -> Leaves:
@@ -252,4 +297,13 @@ def _decoding_processes(samples: Samples) -> int:
     probed = sum(1 for _ in islice(map(probe.__getitem__, range(len(samples))), PROBED_SAMPLES))
     sample_s = seconds_between(start_ns, now_ns()) / probed
     slow = sample_s > SLOW_SAMPLE_S and sample_s * len(samples) > SLOW_TOTAL_S
-    return usable_cores() if slow else 0
+    return usable_cores() if slow and _travels(samples) else 0
+
+
+def _travels(samples: Samples) -> bool:
+    """False where another process can't be given them: a lambda in a transform, an open file."""
+    try:
+        pickle.dumps(samples)
+    except Exception:  # whatever a class of the user's raises
+        return False
+    return True

@@ -62,6 +62,9 @@ def explained(setting: str, error: Any) -> str:
 
 def _no_such_setting(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, list(known), n=1)
+    if name in near:  # another option of the group has it
+        more = f"a class of one's own gets it as an argument by +{name}=…"
+        return f"{name}: the chosen option has no such setting; {more}"
     return f"{name}: there is no such setting" + (f"; did you mean {near[0]}?" if near else "")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -160,7 +161,8 @@ def _tags(one: Composed) -> dict[str, str]:
         device = one.job.device
     machine = describe()
     loaders = sorted(path.stem for path in (resource_folder("conf") / "loader").glob("*.yaml"))
-    place = loaders.index(one.choices["loader"]) if one.choices["loader"] in loaders else -1
+    own = zlib.crc32(one.choices["loader"].encode())
+    place = loaders.index(one.choices["loader"]) if one.choices["loader"] in loaders else own
     return {
         "sweep": "/".join(one.sweep_folder.parts[-2:]),
         "config_hash": fingerprint(sorted(_identity(one).items())),
@@ -169,6 +171,7 @@ def _tags(one: Composed) -> dict[str, str]:
         "device": device,
         "mlflow.runColor": COLOURS[place % len(COLOURS)],
         **({"concurrent": "true"} if one.sweep.allow_concurrent else {}),
+        **({} if one.job.same_data else {"unverified": "true"}),
     }
 
 
@@ -182,15 +185,17 @@ def _identity(one: Composed) -> dict[str, str]:
     return {name: repr(value) for name, value in values.items() if not name.endswith(NOT_ITS_OWN)}
 
 
+NAMED = ("loader=", "dataset=", "loader._target_=", "dataset._target_=")
+"""Overrides that a job's name begins with already."""
+
+
 def _names(composed: Sequence[Composed]) -> list[str]:
     """`<loader> <dataset>`, and whatever else varies in the sweep."""
     everywhere = set.intersection(*(set(one.overrides) for one in composed))
     names = []
     for one in composed:
         own = [
-            o
-            for o in one.overrides
-            if o not in everywhere and not o.startswith(("loader=", "dataset="))
+            o for o in one.overrides if o not in everywhere and not o.lstrip("+").startswith(NAMED)
         ]
         names.append(" ".join([one.choices["loader"], one.choices["dataset"], *own]))
     return names

@@ -17,6 +17,8 @@ from fastloop.types import BadData, Epochs, Order, Plan, Samples, Transform, Tre
 
 if TYPE_CHECKING:
     from fastloop.plans import IndexBatches
+IN_A_WORKER = "in DataLoader worker process"
+"""What torch's message says of an exception that was raised there."""
 
 
 @dataclass
@@ -134,14 +136,40 @@ def torch_epochs(
 
     started: list[weakref.ref[Any]] = []
     try:
-        if tolerant:
-            yield lambda epoch: filter(_is_left, Epoch(loader, sampler, epoch, started))
-        else:
-            yield lambda epoch: Epoch(loader, sampler, epoch, started)
+        with failures_named(loader):
+            if tolerant:
+                yield lambda epoch: filter(_is_left, Epoch(loader, sampler, epoch, started))
+            else:
+                yield lambda epoch: Epoch(loader, sampler, epoch, started)
     finally:
-        # Nothing public ends the workers of an iterator that somebody still holds, nor kept ones.
-        for iterator in [loader._iterator, *(one() for one in started)]:
-            getattr(iterator, "_shutdown_workers", lambda: None)()
+        end_iterators(loader, started)
+
+
+@contextmanager
+def failures_named(loader: Any) -> Iterator[None]:
+    """Whatever fails meanwhile in a worker of a DataLoader is raised as BadData that names the
+    sample, as far as one fails when all are read again.
+
+    torch tells no index, and a wrapper that did would cost every sample of every epoch.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, BadData) or IN_A_WORKER not in str(error):
+            raise
+        if not isinstance(loader, DataLoader) or not (said := _failing_sample(loader)):
+            raise
+        raise BadData(f"{said} (in a DataLoader worker)") from error
+
+
+def end_iterators(loader: Any, started: list[weakref.ref[Any]]) -> None:
+    """End what a loader has started: workers that it keeps, and the last epoch's iterator.
+
+    Nothing public ends the workers of an iterator that somebody still holds, nor kept ones.
+    """
+    for iterator in [getattr(loader, "_iterator", None), *(one() for one in started)]:
+        for name in ("_shutdown_workers", "close"):
+            getattr(iterator, name, lambda: None)()
 
 
 @dataclass(frozen=True)
@@ -172,6 +200,43 @@ def _each(samples: Samples, plan: Plan) -> Samples:
 
 def _tied(worker: int) -> None:  # noqa: ARG001
     tie()
+
+
+@dataclass(frozen=True)
+class Naming:
+    """Nothing for each sample, but the index of one that can't be read."""
+
+    samples: Samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> None:
+        try:
+            self.samples[index]
+        except Exception as error:
+            said = (str(error).splitlines() or [""])[0]
+            raise BadData(f"sample {index}: {type(error).__name__}: {said}") from error
+
+
+def _failing_sample(loader: DataLoader) -> str:
+    """Which sample of its dataset fails in a worker, and with what; empty where none does."""
+    again = DataLoader(
+        Naming(loader.dataset),  # pyright: ignore[reportArgumentType]
+        batch_size=64,
+        collate_fn=len,
+        num_workers=loader.num_workers,
+        multiprocessing_context=loader.multiprocessing_context,
+        worker_init_fn=_tied,
+    )
+    try:
+        for _ in again:
+            pass
+    except BadData as found:
+        return str(found).strip().splitlines()[-1].partition("BadData: ")[2]
+    except TypeError:  # no length, or no samples that have a number
+        return ""
+    return ""
 
 
 def in_order(

@@ -91,6 +91,8 @@ class Prepared:
     """dtype and shape of each leaf of a collated sample, the batch dimension left out."""
     sample_nbytes: int
     """Bytes of a sample; the mean where they differ in length, padding left out."""
+    num_classes: int | None = None
+    """Of the labels; None where there are none."""
     seconds: float = 0.0
     """Seconds that writing the store took, also when it is reused; 0 without a store."""
     disk_mib: float = 0.0
@@ -145,6 +147,7 @@ class Dataset(Protocol):
     label: str
     """Its name as the tables show it."""
     num_classes: int | None
+    """None: there are none; 0: as many as the labels name, the largest + 1."""
     uint8_scale: float | None
     """Canonical form: floats are integers / this scale (255 after ToTensor). None: exact bits."""
 
@@ -173,6 +176,18 @@ class Ragged(Protocol):
 
     ragged: bool
     """True where they do. A dataset that does not say it has samples of one shape."""
+
+
+@runtime_checkable
+class Streamed(Protocol):
+    """A dataset that is known only by what its loader delivers."""
+
+    same_data: bool
+    """False where that is random."""
+
+    def batches(self) -> AbstractContextManager[Iterable[Tree]]:
+        """One epoch."""
+        ...
 
 
 @runtime_checkable

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from commands import QUICK, SMALL, fastloop, results, runs
-from options import CONF, MYDATASET, REPOSITORY, options
+from options import CONF, MYDATASET, options
 
 from fastloop import catalogue
 from fastloop.result import load, metrics
@@ -313,8 +312,9 @@ def test_benchmarks_may_vary_and_different_work_is_not_ranked_together(tmp_path)
 
 
 MINE = """
-from types import SimpleNamespace
 import torch
+from torch.utils.data import DataLoader, Dataset
+from fastloop.torch_loader import torch_epochs
 from fastloop.types import option
 
 @option
@@ -327,26 +327,62 @@ class Mine:
         return "all of it"
 
     def open(self):
-        data = torch.arange(90.0).view(30, 3)
-        return [(row, index % 3) for index, row in enumerate(data)]
+        return Plain()
+
+class Plain(Dataset):
+    def __len__(self):
+        return 30
+
+    def __getitem__(self, index):
+        return torch.full((3,), float(index)), index % 3
+
+@option
+class MyLoader:
+    store = None
+
+    def open(self, prepared, plan):
+        return torch_epochs(prepared.dataset.open(), plan)
+
+def make_loader(batch_size):
+    return DataLoader(Plain(), batch_size, shuffle=True)
+
+def generated():
+    for batch in DataLoader(Plain(), 3):
+        yield batch
 """
 
 
-def test_a_dataset_of_ones_own_is_an_option_like_the_others(tmp_path):
-    """The README's lines."""
-    text = (REPOSITORY / "README.md").read_text()
-    commands = text[text.index("mkdir -p myconf") :].partition("```")[0].splitlines()
+def test_a_folder_of_ones_own_holds_options_like_the_others(tmp_path):
+    """`-cd`: a dataset and a loader by their Protocols, and a plain Dataset."""
     (tmp_path / "mine.py").write_text(MINE)
-    subprocess.run(commands[0], shell=True, cwd=tmp_path, check=True)
-    arguments = shlex.split(commands[1])
-    assert arguments[:3] == ["python", "-m", "fastloop.run"]
-    done = fastloop(*arguments[3:], "epochs=1", "trials=1", "tracker=none", cwd=tmp_path)
+    wholes = {"dataset/mine": "Mine", "dataset/plain": "Plain", "loader/mine": "MyLoader"}
+    for name, target in wholes.items():
+        (tmp_path / "my_conf" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "my_conf" / f"{name}.yaml").write_text(f"_target_: mine.{target}\n")
+    sweep = ("-cd", "my_conf", "-m", "dataset=mine,plain", "loader=mine,np_memmap")
+    done = fastloop(*sweep, "epochs=1", "trials=1", "tracker=none", "report=false", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert len(results(tmp_path)) == len(options("loader"))
-    for result in results(tmp_path):
-        absent = "pip install" in result.status_reason  # a library that is not here
-        assert result.status == "FINISHED" or absent, result.status_reason
+    found = results(tmp_path)
+    assert {result.status for result in found} == {"FINISHED"}
+    datasets, loaders = ("mine", "plain"), ("mine", "np_memmap")
+    assert {result.name for result in found} == {f"{a} {b}" for b in datasets for a in loaders}
     assert "mine: 30 samples" in done.stdout
+    assert "Plain: 30 samples" in done.stdout
+
+
+def test_loaders_of_ones_own_are_told_by_their_names_and_ranked_on_what_they_bring(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    targets = "loader._target_=mine.make_loader,mine.generated"
+    quick = ("epochs=1", "trials=3", "tracker=none", "report=false", "benchmark=traversal")
+    done = fastloop("-m", targets, *quick, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    names = {"mine.make_loader own_data", "mine.generated own_data"}
+    assert {result.name for result in results(tmp_path)} == names
+    assert done.stdout.count("own data: 30 samples") == 1
+    assert "mine.generated" in done.stdout
+    assert "10 batches for 30 samples: batch_size=64 is not what it makes" in " ".join(
+        done.stdout.split()
+    )
 
 
 def test_the_launcher_cant_be_swept(tmp_path):

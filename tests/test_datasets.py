@@ -16,9 +16,10 @@ from torch.utils.data import default_collate
 from fastloop.config import ConfigError
 from fastloop.digest import leaves_of
 from fastloop.gate import check_data
-from fastloop.job import check_support, run_trial
+from fastloop.job import check_support
 from fastloop.prepared import prepare
 from fastloop.spans import now_ns
+from fastloop.trial import run_trial
 from fastloop.types import BadData, Unsupported
 
 TOKENS = ("dataset=tokens", "dataset.num_tokens=5000", "dataset.block_size=64")

@@ -93,6 +93,11 @@ def readme_blocks() -> list[str]:
     return re.findall(r"```bash\n(.*?)```", readme(), re.S)
 
 
+def readme_modules() -> dict[str, str]:
+    """The README's Python blocks that name a file in their first line, by that name."""
+    return dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", readme(), re.S))
+
+
 def readme_commands() -> list[str]:
     """Every line of these blocks."""
     return [line for block in readme_blocks() for line in block.splitlines() if line.strip()]
@@ -107,6 +112,8 @@ def test_the_readmes_commands(number, tmp_path):
         "PATH": f"{BIN}:{os.environ['PATH']}",
         "VENV": str(BIN.parent),
     }
+    for name, text in readme_modules().items():
+        (tmp_path / name).write_text(text)
     for mark in (".installed", ".installed-dev"):
         (BIN.parent / mark).touch()
     for command in readme_blocks()[number].splitlines():

@@ -16,12 +16,12 @@ from torch.utils.data.distributed import DistributedSampler
 
 from fastloop.config import ConfigError
 from fastloop.gate import check_data
-from fastloop.job import run_trial
 from fastloop.orders.blocks import Blocks
 from fastloop.orders.random import Random
 from fastloop.orders.sequential import Sequential
 from fastloop.plans import epoch_indices, shard
 from fastloop.spans import now_ns
+from fastloop.trial import run_trial
 from fastloop.types import BadData, Invalid
 
 MANY = 10**9

@@ -14,12 +14,13 @@ from options import compose_job, disk_only, options
 
 from fastloop import page_cache
 from fastloop.cache_state import cache_warnings
-from fastloop.job import check_support, run_instrumented, run_trial
+from fastloop.job import check_support
 from fastloop.launchers.single import Single
 from fastloop.page_cache import evict, resident_fraction, total_mib, warm
 from fastloop.prepared import prepare
 from fastloop.result import Measured, Result, Trial, load, save
 from fastloop.spans import now_ns
+from fastloop.trial import run_instrumented, run_trial
 from fastloop.types import OnDisk, Unsupported
 
 MIB = 2**20

@@ -19,7 +19,7 @@ from fastloop.chunks import collated_chunks
 from fastloop.collates.pad import Pad
 from fastloop.digest import sample_hashes
 from fastloop.gate import check_data
-from fastloop.job import check_support, run_instrumented, run_trial
+from fastloop.job import check_support
 from fastloop.lengths import told_lengths
 from fastloop.orders.buckets import Buckets
 from fastloop.plans import epoch_indices, index_batches
@@ -27,6 +27,7 @@ from fastloop.prepared import prepare, reference_hashes, sample_lengths
 from fastloop.ragged import joined, unpadded
 from fastloop.result import Result
 from fastloop.spans import now_ns
+from fastloop.trial import run_instrumented, run_trial
 from fastloop.types import BadData, Invalid, Unsupported
 
 BATCH = 8

@@ -55,6 +55,8 @@ LOADERS = ", ".join(options("loader"))
         ("dataset=mydataset dataset.shape=[0]", "dataset.shape"),
         ("-m trials=1,-1", "trials=-1: Input should be greater than 0"),
         ("-m loader=raw,nope", "loader=nope: there is no such option"),
+        ("loader._target_=nope.make", "loader._target_=nope.make: ModuleNotFoundError: No module"),
+        ("dataset.count=3", "dataset.count: the chosen option has no such setting; a class of one"),
     ],
 )
 def test_a_wrong_name_or_value_is_one_line_and_nothing_is_written(tmp_path, wrong, said):

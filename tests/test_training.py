@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fastloop.job import run_trial
 from fastloop.spans import now_ns
+from fastloop.trial import run_trial
 
 TRAINING = ("benchmark=training", "loader=np_memmap", "epochs=3")
 

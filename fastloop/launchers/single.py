@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import traceback
@@ -34,6 +35,7 @@ QUIET = "ignore:resource_tracker:UserWarning"
 PRELOADED = (
     "fastloop.config",
     "fastloop.job",
+    "fastloop.trial",
     "fastloop.datasets.",
     "fastloop.stores.",
     "fastloop.loaders.",
@@ -133,7 +135,8 @@ def _done(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bool, An
 def _reason(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [""]
     if "in DataLoader worker process" in lines[0]:
-        return f"{lines[-1].removeprefix('fastloop.types.')} (in a DataLoader worker)"
+        said = re.sub(r"^(?:\w+\.)+(\w+:)", r"\1", lines[-1])  # BadData:, as it is elsewhere
+        return f"{said} (in a DataLoader worker)"
     if "not enough memory" in lines[0]:  # torch's CPU allocator raises a RuntimeError
         return f"out of memory: {lines[0]}"
     for kind, prefix in PREFIXES.items():

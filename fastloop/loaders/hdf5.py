@@ -12,9 +12,9 @@ import numpy as np
 import optree
 import torch
 
-from fastloop.batch_rows import BatchRows, as_read
+from fastloop.batch_rows import BatchRows
 from fastloop.plans import DATALOADER, honours_only
-from fastloop.torch_loader import torch_epochs
+from fastloop.torch_loader import as_fetched, torch_epochs
 from fastloop.types import Epochs, Plan, Prepared, Store, Tree, Unsupported, option
 
 
@@ -32,7 +32,7 @@ class Hdf5:
         open_reader = partial(_Reader, self.store, prepared.folder)
         open_reader().close()  # so that what is wrong with the file is told here, not by a worker
         rows = BatchRows(open_reader, prepared.num_samples)
-        with closing(rows), torch_epochs(rows, plan, collate_fn=as_read) as epochs:
+        with closing(rows), torch_epochs(rows, plan, collate_fn=as_fetched) as epochs:
             yield epochs
 
 

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from fastloop.batch_rows import BatchRows, as_read
+from fastloop.batch_rows import BatchRows
 from fastloop.optional import imported
 from fastloop.plans import DATALOADER, honours_only
-from fastloop.torch_loader import torch_epochs
+from fastloop.torch_loader import as_fetched, torch_epochs
 from fastloop.types import BadData, Epochs, Plan, Prepared, Store, Tree, Unsupported, option
 
 HEAD = struct.Struct("<QI")
@@ -45,7 +45,7 @@ class TfRecord:
         open_reader = partial(_Reader, self.store, prepared.folder, self.check_crc)
         open_reader().close()  # so that what is wrong with the file is told here, not by a worker
         rows = BatchRows(open_reader, prepared.num_samples)
-        with closing(rows), torch_epochs(rows, plan, collate_fn=as_read) as epochs:
+        with closing(rows), torch_epochs(rows, plan, collate_fn=as_fetched) as epochs:
             yield epochs
 
 

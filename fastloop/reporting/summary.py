@@ -8,6 +8,12 @@ from dataclasses import dataclass, replace
 from fastloop import stats
 from fastloop.result import Measured, Result, metrics
 
+UNRANKED = {
+    "concurrent": "other work ran beside these trials (allow_concurrent=true)",
+    "unverified": "nobody has compared what these jobs deliver (same_data=false)",
+}
+"""Tags of a job that gets no rank, and why."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
@@ -68,7 +74,7 @@ def comparable(result: Result) -> tuple:
     """Equal for jobs that may be ranked together: they share the data, the amount, the
     cache's state and the rounds."""
     amount = [result.params.get(name) for name in ("epochs", "drop_last", "cache")]
-    amount.append(result.tags.get("concurrent"))
+    amount += [result.tags.get(tag) for tag in UNRANKED]
     return result.tags.get("sweep"), result.dataset, result.fingerprint, *amount
 
 
@@ -152,9 +158,9 @@ def _comparison(
     }
     by_round = {name: measured for name, measured in by_round.items() if measured}
     ranking = stats.ranking({name: _seconds(one) for name, one in by_round.items()})
-    if any("concurrent" in result.tags for result in results):
-        why = "other work ran beside these trials (allow_concurrent=true)"
-        ranking = replace(ranking, ranks={}, undetermined=why)
+    for tag, why in UNRANKED.items():
+        if any(tag in result.tags for result in results):
+            ranking = replace(ranking, ranks={}, undetermined=why)
     members = {result.name: result for result in results}
     rows = tuple(
         _row(members[name], labels[name], benchmark, by_round, (ranking.ranks.get(name), base))

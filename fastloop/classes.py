@@ -1,0 +1,53 @@
+"""How many classes the labels of a dataset name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import optree
+import torch
+
+from fastloop.types import Tree
+
+MOST_CLASSES = 100_000
+"""Larger labels are no classes: a network would have as many outputs."""
+
+
+class Classes:
+    """The largest label + 1 in the batches that came."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def look_at(self, batch: Tree) -> None:
+        """Take a batch's labels into account: int64 of one dimension, last of two leaves."""
+        leaves = optree.tree_leaves(batch)
+        if len(leaves) == 2 and _are_labels(leaves[1]):
+            self._seen = max(self._seen, int(leaves[1].max()) + 1)
+
+    @property
+    def count(self) -> int | None:
+        """None where there are no labels."""
+        return self._seen if 0 < self._seen <= MOST_CLASSES else None
+
+
+@dataclass(frozen=True)
+class Looked:
+    """The same batches, each looked at on its way."""
+
+    batches: Iterable[Tree]
+    look_at: Callable[[Tree], None]
+
+    def __len__(self) -> int:
+        return len(self.batches)  # pyright: ignore[reportArgumentType] - its TypeError tells as much
+
+    def __iter__(self) -> Iterator[Tree]:
+        for batch in self.batches:
+            self.look_at(batch)
+            yield batch
+
+
+def _are_labels(leaf: object) -> bool:
+    is_tensor = isinstance(leaf, torch.Tensor)
+    return is_tensor and leaf.dtype == torch.int64 and leaf.ndim == 1 and len(leaf) > 0

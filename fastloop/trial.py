@@ -1,0 +1,190 @@
+"""What is done with a job in a fresh process: a timed trial, or a pass with instruments."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+
+import optree
+import torch
+
+from fastloop.cache_state import Opened, bring_to, opened
+from fastloop.collates.default import Default
+from fastloop.digest import leaves_of
+from fastloop.environment import cpu_seconds, load_average
+from fastloop.gate import check_data, num_delivered, placed
+from fastloop.job import Job, check_support
+from fastloop.lengths import told_lengths
+from fastloop.page_cache import evict, total_mib
+from fastloop.result import Attribution, Measured, Trial
+from fastloop.spans import Spans, now_ns, seconds_between, synchronize, wall_ms
+from fastloop.transforms.none import NoTransform
+from fastloop.types import Benchmark, Epochs, Plan, Prepared, Setup, Tree
+from fastloop.window import Consumer, drain, instrumented, may_be_unread, replayed, timed
+from fastloop.yardstick import limit_rows_per_s
+
+TRIAL_SEED_STRIDE = 10_000
+"""Trials are this far apart, because orders take seed + epoch."""
+REPLAYED_STEPS = 300
+HELD_BATCHES = 32
+
+
+def run_trial(job: Job, prepared: Prepared, number: int, asked_ns: int) -> Trial:
+    """One trial: open, check the data, warm up and time each benchmark, check the data again.
+
+    With cache=cold the loader is opened afresh before each window.
+
+    asked_ns: when this process was asked for. Raises Invalid where the data is not the dataset's.
+    """
+    launch_s = seconds_between(asked_ns, now_ns())
+    started_ms, load = wall_ms(), load_average()
+    device, plan = _start(job, prepared, number)
+    check = partial(_check_epoch, job, prepared, plan, device)
+    with opened(partial(job.loader.open, prepared, plan)) as loading:
+        check(loading.epochs, job.epochs + 1)
+        setup = _setup(job, prepared, plan.seed, device, loading.epochs)
+        for benchmark in job.benchmark.values():
+            benchmark.check(setup.num_classes, setup.sample)
+        benchmarks = {
+            name: _measure(job, benchmark, prepared, setup, loading)
+            for name, benchmark in job.benchmark.items()
+        }
+        check(loading.epochs, job.epochs + 2)
+    return Trial(
+        number=number,
+        seed=plan.seed,
+        benchmarks=benchmarks,
+        torch_threads=torch.get_num_threads(),
+        multiprocessing_context=plan.multiprocessing_context,
+        load_average=load,
+        launch_s=launch_s,
+        started_ms=started_ms,
+        data_mib=total_mib(prepared.files) if prepared.files else None,
+    )
+
+
+def run_instrumented(job: Job, prepared: Prepared, name: str) -> Attribution:
+    """Where one benchmark's time goes: one epoch with spans, and the price in CPU time.
+
+    The epoch is warm; with cache=cold it is cold, as is the first batch.
+    """
+    device, plan = _start(job, prepared, 0)
+    place = _stepped(job, prepared, device)
+    torch.zeros(1, device=device)  # so that starting the device is not the loader's to pay
+    synchronize(device)
+    if job.cache == "cold":
+        evict(prepared.files)
+    opened_ns = now_ns()
+    with opened(partial(job.loader.open, prepared, plan)) as loading:
+        place(next(iter(loading.epochs(job.epochs))))
+        synchronize(device)
+        first_batch_s = seconds_between(opened_ns, now_ns())
+        setup = _setup(job, prepared, plan.seed, device, loading.epochs)
+        consume, _ = job.benchmark[name].start(place, setup)
+        drain(loading.epochs, consume, job.epochs, device)
+        spans = Spans()
+        consume, _ = job.benchmark[name].start(spans.timed("place", place), setup)
+        bring_to(job.cache, prepared.files, loading)
+        cpu_before = cpu_seconds()
+        window = instrumented(loading.epochs, consume, spans, device)
+        cpu_s = cpu_seconds() - cpu_before
+    return Attribution(
+        seconds=window.seconds,
+        first_batch_s=first_batch_s,
+        wait_s=spans.seconds("wait"),
+        place_s=spans.seconds("place"),
+        cpu_s=cpu_s,
+    )
+
+
+def _check_epoch(
+    job: Job, prepared: Prepared, plan: Plan, device: torch.device, epochs: Epochs, epoch: int
+) -> None:
+    """check_data of what the step would receive, but for the transform: its figures are random."""
+    deliver = _delivered(job, prepared, device)
+    if plan.transform is None:
+        check_data(prepared, plan, placed(deliver, epochs(epoch)), epoch, job.same_data)
+        return
+    with job.loader.open(prepared, replace(plan, transform=None)) as plain:
+        check_data(prepared, plan, placed(deliver, plain(epoch)), epoch, job.same_data)
+
+
+def _start(job: Job, prepared: Prepared, number: int) -> tuple[torch.device, Plan]:
+    device = check_support(job)
+    if job.torch_threads:
+        torch.set_num_threads(job.torch_threads)
+    return device, told_lengths(job.plan(job.seed + number * TRIAL_SEED_STRIDE), prepared)
+
+
+def _delivered(job: Job, prepared: Prepared, device: torch.device) -> Consumer:
+    """From a host batch to a whole one on the device."""
+    place, finish = job.placement.to(device), job.collate.finish
+    if isinstance(job.collate, Default):
+        return place
+    scale = prepared.dataset.uint8_scale
+    return lambda batch: finish(place(batch), scale)
+
+
+def _stepped(job: Job, prepared: Prepared, device: torch.device) -> Consumer:
+    """From a host batch to what the step gets."""
+    deliver, transform = _delivered(job, prepared, device), job.transform.of_a_batch
+    if isinstance(job.transform, NoTransform) or job.transform.where == "worker":
+        return deliver
+    return lambda batch: transform(deliver(batch))
+
+
+def _setup(job: Job, prepared: Prepared, seed: int, device: torch.device, epochs: Epochs) -> Setup:
+    batch = next(iter(epochs(job.epochs)))
+    return Setup(
+        model=job.model,
+        sample=leaves_of(_stepped(job, prepared, device)(batch)),
+        num_classes=prepared.num_classes,
+        learning_rate=job.learning_rate,
+        seed=seed,
+        device=device,
+        unread=device.type == "cpu" and may_be_unread(batch),
+    )
+
+
+def _measure(
+    job: Job, benchmark: Benchmark, prepared: Prepared, setup: Setup, loading: Opened
+) -> Measured:
+    """A warm-up epoch on a throwaway start, the bare window on a fresh one, the limit beside it."""
+    place = _stepped(job, prepared, setup.device)
+    consume, _ = benchmark.start(place, setup)
+    drain(loading.epochs, consume, job.epochs, setup.device)
+    consume, losses = benchmark.start(place, setup)
+    cached_before, cached = bring_to(job.cache, prepared.files, loading)
+    window = timed(loading.epochs, consume, job.epochs, setup.device)
+    if benchmark.limit == "gather":
+        size = (prepared.num_samples, prepared.sample_nbytes, job.batch_size)
+        limit = limit_rows_per_s(*size, setup.device, setup.unread, window.seconds)
+    else:
+        held = [place(batch) for batch in islice(loading.epochs(job.epochs), HELD_BATCHES)]
+        limit = _replay_limit(benchmark, setup, held)
+    return Measured(
+        start_ns=window.start_ns,
+        stop_ns=window.stop_ns,
+        epochs=job.epochs,
+        samples=num_delivered(prepared, told_lengths(job.plan(setup.seed), prepared), job.epochs),
+        limit_samples_per_s=limit,
+        losses=_epoch_means(losses, job.epochs),
+        cached_before=cached_before,
+        cached_fraction=cached,
+    )
+
+
+def _replay_limit(benchmark: Benchmark, setup: Setup, held: list[Tree]) -> float:
+    """Samples a second of the same steps on whole batches that are on the device already."""
+    size = len(optree.tree_leaves(held[0])[0])
+    held = [batch for batch in held if len(optree.tree_leaves(batch)[0]) == size]
+    consume, _ = benchmark.start(lambda batch: batch, setup)
+    replayed(held, consume, len(held), setup.device)
+    return size * REPLAYED_STEPS / replayed(held, consume, REPLAYED_STEPS, setup.device).seconds
+
+
+def _epoch_means(losses: list[torch.Tensor], epochs: int) -> list[float]:
+    # Split, not viewed: an epoch is a batch short where all of one was broken.
+    parts = torch.stack(losses).tensor_split(epochs) if losses else ()
+    return [float(part.mean()) for part in parts]

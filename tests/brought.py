@@ -1,0 +1,179 @@
+"""What a user might bring: Datasets, loaders, and a few that are wrong. Imported by its name."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+from fastloop.types import option
+
+COUNT = 40
+
+
+class Squares(Dataset):
+    def __init__(self, count: int = COUNT) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((2, 3), float(index * index)), index % 4
+
+
+class Tells(Squares):
+    """An option: it has the two methods."""
+
+    label, num_classes, uint8_scale = "tells", 4, None
+
+    def fetch(self) -> str:
+        return "tells-1"
+
+    def open(self) -> Squares:
+        return Squares(self.count)
+
+
+class Random(Squares):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.rand(2, 3), index % 4
+
+
+class Raises(Squares):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if index == 17:
+            raise ValueError("boom\nand more")
+        return super().__getitem__(index)
+
+
+class RaisesInWorkers(Raises):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return super().__getitem__(index if get_worker_info() else min(index, 16))
+
+
+class Held(Squares):
+    """Slow enough for several processes, into which its function does not travel."""
+
+    def __init__(self) -> None:
+        super().__init__(2500)
+        self.transform = lambda index: index
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        time.sleep(0.001)
+        return super().__getitem__(self.transform(index))
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(Squares())
+
+
+class Endless:
+    """A dataset without an end has no length."""
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def plain():
+    return DataLoader(Squares(), batch_size=16, shuffle=True)
+
+
+def make_loader(batch_size, num_workers=0, shuffle=True):
+    return DataLoader(Squares(), batch_size, shuffle, num_workers=num_workers)
+
+
+def generated(count=COUNT):
+    rows = Squares(count)
+    for start in range(0, count, 7):
+        pairs = [rows[index] for index in range(start, min(start + 7, count))]
+        yield torch.stack([data for data, _ in pairs]), torch.tensor([label for _, label in pairs])
+
+
+def each_epoch(epoch):
+    torch.manual_seed(epoch)
+    return plain()
+
+
+def from_epochs():
+    return each_epoch
+
+
+def over(dataset, sampler, batch_size, num_workers):
+    return DataLoader(dataset, batch_size, sampler=sampler, num_workers=num_workers)
+
+
+def listed():
+    return list(generated())
+
+
+class Once:
+    """Its `open` is not an option's."""
+
+    def __iter__(self):
+        return generated()
+
+    def open(self):
+        raise AssertionError
+
+
+def relabelled():
+    return [(data, (labels + 1) % 4) for data, labels in generated()]
+
+
+def augmented():
+    return ((data + torch.rand(1), labels) for data, labels in generated())
+
+
+def nothing():
+    return iter(())
+
+
+def no_loader():
+    return None
+
+
+def forever():
+    while True:
+        yield from generated()
+
+
+def on_and_on():
+    for start in itertools.count(step=10):
+        yield torch.arange(start, start + 10).float().view(10, 1), torch.zeros(10).long()
+
+
+def words():
+    return [("a", "b")]
+
+
+def arrays():
+    return [(data.numpy(), labels.numpy()) for data, labels in generated()]
+
+
+def raising():
+    return DataLoader(Raises(), batch_size=16, num_workers=2)
+
+
+def fails():
+    raise FileNotFoundError("no such data")
+
+
+@option
+class MyLoader:
+    """A loader by the Protocol."""
+
+    store = None
+
+    def open(self, prepared, plan):
+        from fastloop.torch_loader import torch_epochs
+
+        return torch_epochs(prepared.dataset.open(), plan)
+
+
+LOADER = DataLoader(Squares(), batch_size=16)
+SAMPLES = [(torch.tensor([float(index)]), 0) for index in range(5)]
+SPENT = iter(())
+NUMBER = 3
