@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import pickle
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property, partial
-from itertools import islice
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
-from fastloop.chunks import Chunk, Numbered, collated_chunks
 from fastloop.classes import Classes, Looked
 from fastloop.digest import (
     Leaves,
@@ -31,7 +26,6 @@ from fastloop.digest import (
     row_nbytes,
     sample_hashes,
 )
-from fastloop.environment import usable_cores
 from fastloop.files import (
     edges,
     fingerprint,
@@ -42,13 +36,13 @@ from fastloop.files import (
     written_beside,
 )
 from fastloop.ragged import is_ragged, longest
+from fastloop.source import Source
 from fastloop.spans import now_ns, seconds_between
 from fastloop.types import (
     BadData,
     Dataset,
     OnDisk,
     Prepared,
-    Samples,
     SamplesDiffer,
     Store,
     Streamed,
@@ -61,48 +55,7 @@ HASHES = "hashes.npy"
 LENGTHS = "lengths.npy"
 REFERENCE = 2
 """Raised whenever what a reference holds changes, so that an older one is written anew."""
-CHUNK_BYTES = 2 << 20
-PROBED_SAMPLES = 64
-SLOW_SAMPLE_S = 20e-6
-"""Decoding slower than this is worth several processes: 3 us a sample loses with them, 49 us
-wins."""
-SLOW_TOTAL_S = 2.0
-"""Less decoding than this in all is not worth starting them."""
-
 Facts = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Source:
-    """A dataset's samples, opened only when something has to be written."""
-
-    dataset: Dataset
-    tolerant: bool = False
-
-    @cached_property
-    def samples(self) -> Samples:
-        """What the dataset opens to."""
-        return self.dataset.open()
-
-    def chunks(self, purpose: str) -> Iterator[Chunk]:
-        """All samples in order, collated, about 2 MiB to a chunk, with a bar on a terminal."""
-        ragged = is_ragged(self.dataset)
-        singly = collated_chunks(self.samples, 1, 0, self.tolerant, ragged)
-        first = next((one.batch for one in singly if one.batch is not None), None)
-        if first is None:
-            raise BadData(f"{self.dataset.label}: no sample that can be read")
-        chunk = max(1, min(1024, CHUNK_BYTES // max(1, nbytes_of(first))))
-        processes = _decoding_processes(self.samples)
-        with tqdm(
-            total=len(self.samples),
-            desc=f"{self.dataset.label}: {purpose}",
-            unit=" samples",
-            leave=False,
-            disable=None,
-        ) as bar:
-            for one in collated_chunks(self.samples, chunk, processes, self.tolerant, ragged):
-                yield one
-                bar.update(one.size)
 
 
 def prepare(dataset: Dataset, store: Store | None, tolerant: bool = False) -> Prepared:
@@ -288,22 +241,3 @@ def _settings(store: Any) -> list[tuple[str, Any]]:
     """How the store is to be written, but for where."""
     fields = dataclasses.fields(store) if dataclasses.is_dataclass(store) else ()
     return [(one.name, getattr(store, one.name)) for one in fields if one.name != "root"]
-
-
-def _decoding_processes(samples: Samples) -> int:
-    """0 where decoding in this process is quick enough, else one a usable core."""
-    probe = Numbered(samples, tolerant=True)
-    start_ns = now_ns()
-    probed = sum(1 for _ in islice(map(probe.__getitem__, range(len(samples))), PROBED_SAMPLES))
-    sample_s = seconds_between(start_ns, now_ns()) / probed
-    slow = sample_s > SLOW_SAMPLE_S and sample_s * len(samples) > SLOW_TOTAL_S
-    return usable_cores() if slow and _travels(samples) else 0
-
-
-def _travels(samples: Samples) -> bool:
-    """False where another process can't be given them: a lambda in a transform, an open file."""
-    try:
-        pickle.dumps(samples)
-    except Exception:  # whatever a class of the user's raises
-        return False
-    return True

@@ -20,7 +20,7 @@ from fastloop.config import ConfigError
 from fastloop.digest import leaves_of
 from fastloop.environment import describe
 from fastloop.gate import check_data
-from fastloop.job import check_support, run_trial
+from fastloop.job import check_support
 from fastloop.launchers.single import Single
 from fastloop.own_data import brings_its_data, on_its_own_data
 from fastloop.plans import epoch_indices
@@ -28,6 +28,7 @@ from fastloop.prepared import prepare
 from fastloop.reporting.summary import summarize
 from fastloop.result import Result
 from fastloop.spans import now_ns
+from fastloop.trial import run_trial
 from fastloop.types import BadData, Invalid, JobFailed, Unsupported
 
 SQUARES = "dataset._target_=brought.Squares"

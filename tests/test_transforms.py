@@ -8,8 +8,9 @@ from options import MYDATASET, compose_job, options
 from torch.utils.data import default_collate
 
 from fastloop.gate import check_data
-from fastloop.job import check_support, run_trial
+from fastloop.job import check_support
 from fastloop.spans import now_ns
+from fastloop.trial import run_trial
 from fastloop.types import Collate, Invalid, Transform, Unsupported
 
 PHOTOS = ("dataset=photos", "dataset.count=12", "dataset.crop=[40,56]", "batch_size=5")
