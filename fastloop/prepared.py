@@ -93,9 +93,7 @@ def prepare(dataset: Dataset, store: Store | None, tolerant: bool = False) -> Pr
     """
     if store is not None and is_ragged(dataset):
         kind = type(store).__module__.rpartition(".")[2]
-        why = (
-            f"rows are of one length, those of dataset {dataset.label} are not; loader=raw reads it"
-        )
+        why = f"rows are of one length, those of {dataset.label} are not; loader=raw reads it"
         raise Unsupported(f"store={kind}: {why}")
     data = fingerprint(dataset.fetch(), source_of(dataset))
     name = f"{type(dataset).__module__.rpartition('.')[2]}-{data[:16]}"
