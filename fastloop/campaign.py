@@ -19,13 +19,14 @@ from fastloop.environment import describe
 from fastloop.files import file_fingerprint, fingerprint, source_of
 from fastloop.job import Job, check_support
 from fastloop.prepared import prepare
+from fastloop.protocols import Launcher, OnDisk, Streamed
 from fastloop.result import Result
 from fastloop.resume import fail, take_up
 from fastloop.schedule import rounds
 from fastloop.spans import now_ns, wall_ms
 from fastloop.tracking import Tracking
 from fastloop.trial import run_instrumented, run_trial
-from fastloop.types import JobFailed, Launcher, OnDisk, Prepared, Streamed, Unsupported, option
+from fastloop.types import JobFailed, Prepared, Unsupported, option
 
 NOTED = (
     *("dataset", "fingerprint", "key", "num_samples", "sample_nbytes", "prepare_s", "disk_mib"),

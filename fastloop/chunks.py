@@ -11,9 +11,10 @@ import optree
 import torch
 from torch.utils.data import default_collate
 
+from fastloop.protocols import Samples
 from fastloop.ragged import joined
 from fastloop.torch_loader import in_order
-from fastloop.types import BadData, Samples, SamplesDiffer, Tree
+from fastloop.types import BadData, SamplesDiffer, Tree
 
 
 @dataclass(frozen=True)

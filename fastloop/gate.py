@@ -11,7 +11,8 @@ from torch.utils.data import default_collate
 from fastloop.digest import difference, digest, expected, leaves_of, sample_hashes
 from fastloop.plans import epoch_indices
 from fastloop.prepared import reference_hashes
-from fastloop.types import Invalid, Plan, Prepared, Streamed, Tree, Unsupported
+from fastloop.protocols import Streamed
+from fastloop.types import Invalid, Plan, Prepared, Tree, Unsupported
 
 REREAD_SAMPLES = 16
 

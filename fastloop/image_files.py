@@ -16,7 +16,8 @@ from pydantic import PositiveInt, Strict
 from fastloop import images
 from fastloop.files import file_fingerprint, fingerprint, source_of
 from fastloop.images import resized, to_floats
-from fastloop.types import BadData, Decoder
+from fastloop.protocols import Decoder
+from fastloop.types import BadData
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 

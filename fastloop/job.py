@@ -16,7 +16,7 @@ from fastloop.lengths import check_lengths
 from fastloop.optional import check_libraries
 from fastloop.own_loader import OwnLoader
 from fastloop.page_cache import CAN_EVICT
-from fastloop.types import (
+from fastloop.protocols import (
     Benchmark,
     Collate,
     Dataset,
@@ -26,11 +26,9 @@ from fastloop.types import (
     OnDisk,
     Order,
     Placement,
-    Plan,
     Transform,
-    Unsupported,
-    option,
 )
+from fastloop.types import Plan, Unsupported, option
 
 
 def _known_device(name: str) -> str:

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from fastloop.benchmarks.training import Training
 from fastloop.prepared import sample_lengths
+from fastloop.protocols import Benchmark, ByLength, Collate, Dataset, Order
 from fastloop.ragged import is_ragged
-from fastloop.types import Benchmark, ByLength, Collate, Dataset, Order, Plan, Prepared, Unsupported
+from fastloop.types import Plan, Prepared, Unsupported
 
 
 def check_lengths(

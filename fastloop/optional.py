@@ -10,7 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from fastloop.types import Loader, Unsupported
+from fastloop.protocols import Loader
+from fastloop.types import Unsupported
 
 INSTALL_FFCV = (
     "apt-get install g++ pkg-config libopencv-dev libturbojpeg0-dev && "

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastloop.catalogue import default_of
 from fastloop.own_loader import OwnLoader
-from fastloop.types import Plan, Samples, Tree, Unsupported
+from fastloop.protocols import Samples
+from fastloop.types import Plan, Tree, Unsupported
 
 if TYPE_CHECKING:
     from fastloop.job import Job

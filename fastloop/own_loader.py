@@ -17,18 +17,9 @@ from pydantic import AfterValidator, model_validator
 from fastloop.catalogue import default_of
 from fastloop.own import called, check_arguments, is_iterable, parameters, usable
 from fastloop.plans import honours_only
+from fastloop.protocols import Dataset, Samples
 from fastloop.torch_loader import EpochSampler, end_iterators, failures_named
-from fastloop.types import (
-    BadData,
-    Dataset,
-    Epochs,
-    Plan,
-    Prepared,
-    Samples,
-    Tree,
-    Unsupported,
-    option,
-)
+from fastloop.types import BadData, Epochs, Plan, Prepared, Tree, Unsupported, option
 
 SETTINGS = (
     *("batch_size", "num_workers", "pin_memory", "prefetch_factor", "persistent_workers"),

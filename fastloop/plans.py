@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch.utils.data import Sampler
 
-from fastloop.types import Order, Plan, Unsupported
+from fastloop.protocols import Order
+from fastloop.types import Plan, Unsupported
 
 ALWAYS = ("order", "seed", "batch_size", "drop_last")
 """Settings that every loader honours."""

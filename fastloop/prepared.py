@@ -35,20 +35,11 @@ from fastloop.files import (
     source_of,
     written_beside,
 )
+from fastloop.protocols import Dataset, OnDisk, Store, Streamed
 from fastloop.ragged import is_ragged, longest
 from fastloop.source import Source
 from fastloop.spans import now_ns, seconds_between
-from fastloop.types import (
-    BadData,
-    Dataset,
-    OnDisk,
-    Prepared,
-    SamplesDiffer,
-    Store,
-    Streamed,
-    Tree,
-    Unsupported,
-)
+from fastloop.types import BadData, Prepared, SamplesDiffer, Tree, Unsupported
 
 SEAL = "sealed.json"
 HASHES = "hashes.npy"
@@ -69,8 +60,8 @@ def prepare(dataset: Dataset, store: Store | None, tolerant: bool = False) -> Pr
         return _of_a_stream(dataset, dataset)
     if store is not None and is_ragged(dataset):
         kind = type(store).__module__.rpartition(".")[2]
-        said = f"rows are of one length, those of dataset {dataset.label} are not"
-        raise Unsupported(f"store={kind}: {said}; loader=raw reads it")
+        why = f"rows are of one length, those of {dataset.label} are not; loader=raw reads it"
+        raise Unsupported(f"store={kind}: {why}")
     data = fingerprint(dataset.fetch(), source_of(dataset))
     name = f"{type(dataset).__module__.rpartition('.')[2]}-{data[:16]}"
     kind = "tolerant" if tolerant else "reference"

@@ -14,7 +14,8 @@ import optree
 import torch
 from torch.utils.data import default_collate
 
-from fastloop.types import Dataset, Invalid, Ragged, Tree
+from fastloop.protocols import Dataset, Ragged
+from fastloop.types import Invalid, Tree
 
 VARIES = -1
 """Stands for the first dimension of such a leaf where shapes are told."""

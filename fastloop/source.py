@@ -13,9 +13,10 @@ from tqdm import tqdm
 from fastloop.chunks import Chunk, Numbered, collated_chunks
 from fastloop.digest import nbytes_of
 from fastloop.environment import usable_cores
+from fastloop.protocols import Dataset, Samples
 from fastloop.ragged import is_ragged
 from fastloop.spans import now_ns, seconds_between
-from fastloop.types import BadData, Dataset, Samples
+from fastloop.types import BadData
 
 CHUNK_BYTES = 2 << 20
 PROBED_SAMPLES = 64

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader, Sampler
 
 from fastloop.lifeline import tie
-from fastloop.types import BadData, Epochs, Order, Plan, Samples, Transform, Tree, Unsupported
+from fastloop.protocols import Order, Samples, Transform
+from fastloop.types import BadData, Epochs, Plan, Tree, Unsupported
 
 if TYPE_CHECKING:
     from fastloop.plans import IndexBatches

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from fastloop.protocols import Tracker
 from fastloop.result import Result
-from fastloop.types import Tracker
 
 
 class Tracking:

@@ -17,10 +17,11 @@ from fastloop.gate import check_data, num_delivered, placed
 from fastloop.job import Job, check_support
 from fastloop.lengths import told_lengths
 from fastloop.page_cache import evict, total_mib
+from fastloop.protocols import Benchmark
 from fastloop.result import Attribution, Measured, Trial
 from fastloop.spans import Spans, now_ns, seconds_between, synchronize, wall_ms
 from fastloop.transforms.none import NoTransform
-from fastloop.types import Benchmark, Epochs, Plan, Prepared, Setup, Tree
+from fastloop.types import Epochs, Plan, Prepared, Setup, Tree
 from fastloop.window import Consumer, drain, instrumented, may_be_unread, replayed, timed
 from fastloop.yardstick import limit_rows_per_s
 

@@ -29,7 +29,8 @@ from PIL import Image, features
 from fastloop.datasets.photos import Photos
 from fastloop.images import rgb_of_cmyk
 from fastloop.job import check_support
-from fastloop.types import BadData, Decoder, Unsupported
+from fastloop.protocols import Decoder
+from fastloop.types import BadData, Unsupported
 
 TOLERANCE = 2
 DECODERS = options("decoder")

@@ -18,10 +18,11 @@ from fastloop.job import check_support
 from fastloop.launchers.single import Single
 from fastloop.page_cache import evict, resident_fraction, total_mib, warm
 from fastloop.prepared import prepare
+from fastloop.protocols import OnDisk
 from fastloop.result import Measured, Result, Trial, load, save
 from fastloop.spans import now_ns
 from fastloop.trial import run_instrumented, run_trial
-from fastloop.types import OnDisk, Unsupported
+from fastloop.types import Unsupported
 
 MIB = 2**20
 MUCH = ("dataset=mydataset", "dataset.count=10000", "benchmark=traversal", "epochs=1")

@@ -9,9 +9,10 @@ from torch.utils.data import default_collate
 
 from fastloop.gate import check_data
 from fastloop.job import check_support
+from fastloop.protocols import Collate, Transform
 from fastloop.spans import now_ns
 from fastloop.trial import run_trial
-from fastloop.types import Collate, Invalid, Transform, Unsupported
+from fastloop.types import Invalid, Unsupported
 
 PHOTOS = ("dataset=photos", "dataset.count=12", "dataset.crop=[40,56]", "batch_size=5")
 WHERE = ["worker", "device"]

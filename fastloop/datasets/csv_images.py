@@ -14,7 +14,8 @@ import torch
 from fastloop.files import file_fingerprint
 from fastloop.image_files import Size, images_fingerprint, read_pixels
 from fastloop.images import centred, covering, resized, to_floats
-from fastloop.types import BadData, Decoder, option
+from fastloop.protocols import Decoder
+from fastloop.types import BadData, option
 
 COLUMNS = "image_name, part_0_x, part_0_y, part_1_x and so on"
 

@@ -13,7 +13,8 @@ from torch.utils.data import IterableDataset
 
 from fastloop.files import fingerprint
 from fastloop.own import called, check_arguments, said_of, usable
-from fastloop.types import BadData, Samples, Unsupported, option
+from fastloop.protocols import Samples
+from fastloop.types import BadData, Unsupported, option
 
 PROBED_SAMPLES = 16
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")

@@ -13,7 +13,8 @@ from fastloop.image_files import (
     images_fingerprint,
     labelled_files,
 )
-from fastloop.types import Decoder, option
+from fastloop.protocols import Decoder
+from fastloop.types import option
 
 
 @option

@@ -12,7 +12,8 @@ from sklearn.datasets import load_sample_image
 
 from fastloop.files import locked, written_beside
 from fastloop.image_files import LabelledImages, Size, images_fingerprint, labelled_files
-from fastloop.types import BadData, Decoder, option
+from fastloop.protocols import Decoder
+from fastloop.types import BadData, option
 
 PHOTOGRAPHS = ("china", "flower")
 HEIGHT, WIDTH = 427, 640

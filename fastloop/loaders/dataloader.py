@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fastloop.plans import DATALOADER, honours_only
+from fastloop.protocols import Store
 from fastloop.rows import memory_rows
 from fastloop.torch_loader import torch_epochs
-from fastloop.types import Epochs, Plan, Prepared, Store, option
+from fastloop.types import Epochs, Plan, Prepared, option
 
 
 @option

@@ -15,7 +15,8 @@ from pydantic import PositiveInt
 from fastloop.generators import Batches, closed_at_the_end
 from fastloop.optional import INSTALL_FFCV, imported, torchs_threads_kept
 from fastloop.plans import epoch_indices, honours_only
-from fastloop.types import Epochs, Plan, Prepared, Store, Unsupported, option
+from fastloop.protocols import Store
+from fastloop.types import Epochs, Plan, Prepared, Unsupported, option
 
 
 @option

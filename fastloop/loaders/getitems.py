@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 
 from fastloop.plans import DATALOADER, honours_only
+from fastloop.protocols import Store
 from fastloop.rows import Rows, memory_rows
 from fastloop.torch_loader import as_fetched, torch_epochs
-from fastloop.types import Epochs, Plan, Prepared, Store, Tree, option
+from fastloop.types import Epochs, Plan, Prepared, Tree, option
 
 
 @dataclass(frozen=True)

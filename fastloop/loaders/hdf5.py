@@ -14,8 +14,9 @@ import torch
 
 from fastloop.batch_rows import BatchRows
 from fastloop.plans import DATALOADER, honours_only
+from fastloop.protocols import Store
 from fastloop.torch_loader import as_fetched, torch_epochs
-from fastloop.types import Epochs, Plan, Prepared, Store, Tree, Unsupported, option
+from fastloop.types import Epochs, Plan, Prepared, Tree, Unsupported, option
 
 
 @option

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fastloop.plans import honours_only, index_batches
+from fastloop.protocols import Store
 from fastloop.rows import memory_rows
-from fastloop.types import Epochs, Plan, Prepared, Store, option
+from fastloop.types import Epochs, Plan, Prepared, option
 
 
 @option

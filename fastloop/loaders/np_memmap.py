@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from functools import partial
 
 from fastloop.plans import DATALOADER, honours_only
+from fastloop.protocols import Store
 from fastloop.rows import Rows
 from fastloop.torch_loader import torch_epochs
-from fastloop.types import Epochs, Plan, Prepared, Store, option
+from fastloop.types import Epochs, Plan, Prepared, option
 
 
 @option

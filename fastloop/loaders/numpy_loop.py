@@ -12,8 +12,9 @@ import optree
 import torch
 
 from fastloop.plans import epoch_indices, honours_only
+from fastloop.protocols import Store
 from fastloop.rows import read_into_memory
-from fastloop.types import Epochs, Plan, Prepared, Store, Tree, option
+from fastloop.types import Epochs, Plan, Prepared, Tree, option
 
 
 @option

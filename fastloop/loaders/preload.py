@@ -12,9 +12,10 @@ import optree
 import torch
 
 from fastloop.plans import DATALOADER, honours_only
+from fastloop.protocols import Store
 from fastloop.rows import Rows
 from fastloop.torch_loader import torch_epochs
-from fastloop.types import Epochs, Plan, Prepared, Store, option
+from fastloop.types import Epochs, Plan, Prepared, option
 
 PYTHONS = (np.int64, np.float64, np.bool_)
 """What default_collate makes of Python's numbers; other scalars stay numpy's, with their dtype."""

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
+from fastloop.protocols import Uint8Images
 from fastloop.torch_loader import torch_epochs
-from fastloop.types import Epochs, Plan, Prepared, Uint8Images, Unsupported, option
+from fastloop.types import Epochs, Plan, Prepared, Unsupported, option
 
 
 @option

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fastloop.plans import DATALOADER, honours_only
+from fastloop.protocols import Store
 from fastloop.torch_loader import IndexedOnce, indexed_as_one, pair_of, torch_epochs
-from fastloop.types import Epochs, Plan, Prepared, Store, option
+from fastloop.types import Epochs, Plan, Prepared, option
 
 
 @option

@@ -16,7 +16,8 @@ from torch.utils.dlpack import from_dlpack
 from fastloop.generators import Batches, closed_at_the_end
 from fastloop.optional import check_found, imported
 from fastloop.plans import epoch_indices, honours_only
-from fastloop.types import Epochs, Plan, Prepared, Store, Tree, Unsupported, option
+from fastloop.protocols import Store
+from fastloop.types import Epochs, Plan, Prepared, Tree, Unsupported, option
 
 NEEDS = "tensorflow", "loader=tf_data", "pip install tensorflow-cpu"
 

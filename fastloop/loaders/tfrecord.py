@@ -16,8 +16,9 @@ from torch.utils import _pytree as pytree
 from fastloop.batch_rows import BatchRows
 from fastloop.optional import imported
 from fastloop.plans import DATALOADER, honours_only
+from fastloop.protocols import Store
 from fastloop.torch_loader import as_fetched, torch_epochs
-from fastloop.types import BadData, Epochs, Plan, Prepared, Store, Tree, Unsupported, option
+from fastloop.types import BadData, Epochs, Plan, Prepared, Tree, Unsupported, option
 
 HEAD = struct.Struct("<QI")
 """Length of the record, and its masked checksum; after the record comes another checksum."""

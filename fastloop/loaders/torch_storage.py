@@ -8,9 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from fastloop.plans import DATALOADER, IndexBatches, honours_only
+from fastloop.protocols import Store
 from fastloop.rows import Rows, tensors_of
 from fastloop.torch_loader import as_fetched, torch_epochs
-from fastloop.types import Epochs, Plan, Prepared, Store, Tree, option
+from fastloop.types import Epochs, Plan, Prepared, Tree, option
 
 
 @option
