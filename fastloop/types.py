@@ -1,4 +1,4 @@
-"""What flows through fastloop. No behaviour; the shapes that options satisfy are in protocols.py."""
+"""What flows through fastloop. No behaviour; what options look like is in protocols.py."""
 
 from __future__ import annotations
 
