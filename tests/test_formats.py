@@ -33,7 +33,8 @@ KINDS = {
     "hdf5": ("loader=hdf5",),
     "hdf5, a row a chunk": ("loader=hdf5", "loader.store.chunk_rows=1"),
     "hdf5, gzip": ("loader=hdf5", "loader.store.chunk_rows=5", "loader.store.compression=gzip"),
-    "hdf5, one lzf chunk": ("loader=hdf5", "loader.store.chunk_rows=999"),
+    "hdf5, one chunk": ("loader=hdf5", "loader.store.chunk_rows=999"),
+    "hdf5, lzf": ("loader=hdf5", "loader.store.compression=lzf"),
     "tfrecord": ("loader=tfrecord",),
     "tfrecord, unchecked": ("loader=tfrecord", "loader.check_crc=false"),
     "tf_data": ("loader=tf_data",),
@@ -120,10 +121,18 @@ def opened_rows(outputs):
     return make
 
 
-@pytest.mark.parametrize("loader", ["hdf5", "tfrecord"])
-def test_any_indices_in_any_order_also_twice(opened_rows, loader):
+@pytest.mark.parametrize(
+    ("loader", "chunks"),
+    [
+        ("hdf5", ()),
+        ("hdf5", ("loader.store.chunk_rows=1",)),
+        ("hdf5", ("loader.store.chunk_rows=7",)),
+        ("tfrecord", ()),
+    ],
+)
+def test_any_indices_in_any_order_also_twice(opened_rows, loader, chunks):
     pytest.importorskip(LIBRARIES[loader])
-    rows, samples = opened_rows(f"loader={loader}")
+    rows, samples = opened_rows(f"loader={loader}", *chunks)
 
     @settings(max_examples=60, deadline=None)
     @given(st.lists(st.integers(0, len(samples) - 1), min_size=1, max_size=40))
