@@ -229,9 +229,9 @@ def _start(job: Job, prepared: Prepared, number: int) -> tuple[torch.device, Pla
 def _delivered(job: Job, prepared: Prepared, device: torch.device) -> Consumer:
     """From a host batch to a whole one on the device."""
     place, finish = job.placement.to(device), job.collate.finish
-    scale = prepared.dataset.uint8_scale
     if isinstance(job.collate, Default):
         return place
+    scale = prepared.dataset.uint8_scale
     return lambda batch: finish(place(batch), scale)
 
 
