@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from fastloop.lifeline import tie
 from fastloop.protocols import Order, Samples, Transform
@@ -158,7 +158,7 @@ def failures_named(loader: Any) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, BadData) or IN_A_WORKER not in str(error):
             raise
-        if not isinstance(loader, DataLoader) or not (said := _failing_sample(loader)):
+        if not (said := _failing_sample(loader)):
             raise
         raise BadData(f"{said} (in a DataLoader worker)") from error
 
@@ -220,8 +220,11 @@ class Naming:
             raise BadData(f"sample {index}: {type(error).__name__}: {said}") from error
 
 
-def _failing_sample(loader: DataLoader) -> str:
-    """Which sample of its dataset fails in a worker, and with what; empty where none does."""
+def _failing_sample(loader: Any) -> str:
+    """Which sample of its dataset fails in a worker, and with what; empty where none does, or where
+    samples have no numbers."""
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return ""
     again = DataLoader(
         Naming(loader.dataset),  # pyright: ignore[reportArgumentType]
         batch_size=64,
@@ -235,8 +238,6 @@ def _failing_sample(loader: DataLoader) -> str:
             pass
     except BadData as found:
         return str(found).strip().splitlines()[-1].partition("BadData: ")[2]
-    except TypeError:  # no length, or no samples that have a number
-        return ""
     return ""
 
 

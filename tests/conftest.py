@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from options import REPOSITORY, compose_job, skip_without_its_library
 
+from fastloop.optional import check_libraries
 from fastloop.prepared import prepare
 from fastloop.types import Unsupported
 
@@ -40,6 +41,7 @@ def prepared_job(shared_outputs, monkeypatch):
     def make(*overrides: str):
         job = compose_job(*overrides)
         try:
+            check_libraries(job.loader)
             return job, prepare(job.dataset, job.loader.store, job.collate.tolerant)
         except Unsupported as why:
             skip_without_its_library(why)

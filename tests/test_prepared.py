@@ -14,6 +14,7 @@ import torch
 from options import MYDATASET, compose_job, options, skip_without_its_library
 
 from fastloop.digest import sample_hashes
+from fastloop.optional import check_libraries
 from fastloop.prepared import SEAL, prepare
 from fastloop.types import BadData, Unsupported
 
@@ -26,6 +27,7 @@ ONE_A_STORE = list(
 def stored(job):
     """The job's dataset in its store; skipped where the store's library is absent."""
     try:
+        check_libraries(job.loader)
         return prepare(job.dataset, job.loader.store)
     except Unsupported as why:
         skip_without_its_library(why)
