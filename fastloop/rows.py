@@ -76,6 +76,8 @@ def _row_getter(tree: Tree) -> tuple[Callable[[Any], Tree], int]:
     if isinstance(tree, np.ndarray):
         if tree.ndim > 1:
             return (lambda index: torch.from_numpy(tree[index])), len(tree)
+        if tree.dtype == np.uint64:  # default_collate makes no tensor of numpy's
+            return torch.from_numpy(tree).__getitem__, len(tree)
         return (lambda index: tree[index]), len(tree)
     if isinstance(tree, dict):
         getters = {key: _row_getter(value) for key, value in tree.items()}

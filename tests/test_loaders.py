@@ -37,11 +37,13 @@ def rows(batches) -> list[tuple[bytes, ...]]:
     return [
         row
         for batch in batches
-        for row in zip(
-            *([one.numpy().tobytes() for one in leaf] for leaf in optree.tree_leaves(batch)),
-            strict=True,
-        )
+        for row in zip(*(bytes_of(leaf) for leaf in optree.tree_leaves(batch)), strict=True)
     ]
+
+
+def bytes_of(leaf) -> list[bytes]:
+    flat = leaf.contiguous().view(len(leaf), -1).view(torch.uint8).numpy()
+    return [row.tobytes() for row in flat]
 
 
 def sizes(batches) -> list[int]:

@@ -58,7 +58,24 @@ class Integers:
         return range(COUNT)
 
 
-DATASETS = {"a tree": Pictures(), "a bare int": Integers()}
+class Scalars:
+    """0-dimensional tensors of dtypes that Python has no numbers for."""
+
+    label, num_classes, uint8_scale = "scalars", None, None
+
+    def fetch(self):
+        return "scalars-1"
+
+    def open(self):
+        names = ("uint16", "float16", "float32", "complex64")
+        return [
+            [torch.tensor(index / 3).to(getattr(torch, name)) for name in names]
+            + [torch.tensor(2**64 - 1 - index, dtype=torch.uint64)]
+            for index in range(COUNT)
+        ]
+
+
+DATASETS = {"a tree": Pictures(), "a bare int": Integers(), "scalars": Scalars()}
 for name in ("nested", "integers"):
     if name in options("dataset"):
         node = yaml.safe_load((CONF / "dataset" / f"{name}.yaml").read_text())
@@ -82,10 +99,14 @@ def opened_or_refused(outputs, loader, dataset, *settings):
     return None
 
 
-@pytest.mark.parametrize("settings", [(), ("num_workers=2", "multiprocessing_context=fork")])
-@pytest.mark.parametrize("dataset", DATASETS.values(), ids=DATASETS)
+FORKED = ("num_workers=1", "multiprocessing_context=fork")
+CASES = [(name, ()) for name in DATASETS] + [("a tree", FORKED), ("a bare int", FORKED)]
+
+
+@pytest.mark.parametrize(("name", "settings"), CASES)
 @pytest.mark.parametrize("loader", options("loader"))
-def test_a_tree_comes_whole_or_is_refused(outputs, loader, dataset, settings):
+def test_a_tree_comes_whole_or_is_refused(outputs, loader, name, settings):
+    dataset = DATASETS[name]
     found = opened_or_refused(outputs, loader, dataset, *settings)
     if found is None:
         return
@@ -117,3 +138,24 @@ def test_torch_storages_keep_every_dtype_and_whoever_writes_to_them_writes_to_no
         one["a"].zero_()
     again = store.open(tmp_path)
     assert all(torch.equal(one["a"], two["a"]) for one, two in zip(again, wanted, strict=True))
+
+
+class Halves:
+    """A dtype that numpy does not have."""
+
+    label, num_classes, uint8_scale = "halves", None, None
+
+    def fetch(self):
+        return "halves-1"
+
+    def open(self):
+        return [(torch.full((2,), index).to(torch.bfloat16), index) for index in range(COUNT)]
+
+
+def test_bfloat16_needs_a_store_that_is_not_numpys(outputs):
+    with pytest.raises(Unsupported, match=r"^store=npy holds no bfloat16; store=torch_storage"):
+        prepare(Halves(), compose_job("loader=np_memmap").loader.store)
+    loader = compose_job("loader=torch_storage").loader
+    prepared = prepare(Halves(), loader.store)
+    with loader.open(prepared, compose_job("order=sequential").plan(0)) as epochs:
+        assert rows(epochs(0)) == rows([whole(Halves())])

@@ -16,6 +16,12 @@ from fastloop.protocols import Store
 from fastloop.rows import read_into_memory
 from fastloop.types import Epochs, Plan, Prepared, Tree, option
 
+EXACT = (
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float32, torch.float64),
+)
+"""Scalars of these come back from Python's numbers as they were."""
+
 
 @option
 class PythonLoop:
@@ -52,7 +58,7 @@ class _Lists:
 
 
 def _listed(leaf: torch.Tensor) -> tuple[list[Any], Callable[[list[Any]], torch.Tensor]]:
-    """The rows, Python numbers where they are scalars, and what makes a tensor of some of them."""
-    if leaf.ndim == 1:
+    """The rows, as Python's numbers where they can be, and what makes a tensor of some of them."""
+    if leaf.ndim == 1 and leaf.dtype in EXACT:
         return leaf.tolist(), partial(torch.tensor, dtype=leaf.dtype)
     return list(leaf), torch.stack

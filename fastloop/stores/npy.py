@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+import torch
 from torch.utils import _pytree as pytree
 
-from fastloop.types import Tree, option
+from fastloop.types import Tree, Unsupported, option
 
 STRUCTURE = "structure.json"
 
@@ -23,12 +24,15 @@ class Npy:
     root: str
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
-        """Append chunk after chunk by plain writes: a mapping would count every page as memory."""
+        """Append chunk after chunk by plain writes: a mapping would count every page as memory.
+
+        Raises Unsupported for dtypes that numpy does not have.
+        """
         files: list[BinaryIO] = []
         with ExitStack() as stack:
             for chunk in chunks:
                 leaves, structure = pytree.tree_flatten(chunk)
-                arrays = [leaf.numpy() for leaf in leaves]
+                arrays = list(map(_array, leaves))
                 if not files:
                     (folder / STRUCTURE).write_text(pytree.treespec_dumps(structure))
                     paths = [folder / f"{number}.npy" for number in range(len(arrays))]
@@ -45,6 +49,14 @@ class Npy:
         paths = [folder / f"{number}.npy" for number in range(structure.num_leaves)]
         arrays = [np.load(path, mmap_mode="c", allow_pickle=False) for path in paths]
         return pytree.tree_unflatten(arrays, structure)
+
+
+def _array(leaf: torch.Tensor) -> np.ndarray:
+    try:
+        return leaf.numpy()
+    except TypeError as error:
+        kind = str(leaf.dtype).removeprefix("torch.")
+        raise Unsupported(f"store=npy holds no {kind}; store=torch_storage does") from error
 
 
 def _write_header(file: BinaryIO, array: np.ndarray, num_samples: int) -> None:
