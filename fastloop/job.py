@@ -97,9 +97,9 @@ def check_support(job: Job) -> torch.device:
     _check_settings(job)
     _check_cache(job)
     _check_samples(job)
+    check_lengths(job.dataset, job.collate, job.order, job.benchmark)
     for benchmark in job.benchmark.values():
         benchmark.check(job.dataset.num_classes, None)
-    check_lengths(job.dataset, job.collate, job.order, job.benchmark)
     return device
 
 

@@ -160,7 +160,7 @@ def test_the_command_line_chooses_the_decoder_of_every_dataset_of_images(dataset
     assert type(job.decoder).__module__ == f"fastloop.decoders.{decoder}"
     assert job.dataset.decoder == job.decoder
     assert job == compose_job(f"decoder={decoder}", f"dataset={dataset}")
-    check_support(job)
+    check_support(compose_job(f"dataset={dataset}", "benchmark=traversal"))
 
 
 def test_a_dataset_without_images_has_no_decoder():

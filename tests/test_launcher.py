@@ -182,7 +182,8 @@ def test_no_child_of_a_trial_outlives_it(work):
 
 def test_a_workers_error_is_told_by_its_last_line():
     with pytest.raises(
-        JobFailed, match=r"^ValueError: sample 0 is broken \(in a DataLoader worker\)$"
+        JobFailed,
+        match=r"^BadData: sample 0: ValueError: sample 0 is broken \(in a DataLoader worker\)$",
     ):
         FORKSERVER.call(read_one, Broken())
 
