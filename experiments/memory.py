@@ -8,24 +8,27 @@ https://ppwwyyxx.com/blog/2022/Demystify-RAM-Usage-in-Multiprocess-DataLoader/, 
 
     python experiments/memory.py [samples]
 
-Each line is a process of its own. Reported in MiB: what holding the samples adds to it, then what
-one epoch adds: to the memory that a worker has for itself (USS, their mean), to the USS of all
-processes together, and to PSS, in which what is shared is counted once. A file's page that a single
-process has mapped counts as its own, though the page cache can let it go.
+Each line is a process of its own. Reported in MiB: what holding the samples adds to it; what a
+worker has for itself when it starts and after one epoch (USS, the mean of all workers); and PSS, in
+which what is shared is counted once, of the process before it starts workers and of all of them
+after the epoch. Without workers the process itself reads. A file's page that a single process has
+mapped counts as its own, though the page cache can let it go.
 """
 
 import sys
 import tempfile
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import psutil
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 SAMPLES = 1_000_000
 BATCH = 1000
@@ -66,47 +69,69 @@ class Held(Dataset):
         return self.samples[index]
 
 
-def memory(processes: list[psutil.Process]) -> tuple[list[float], float]:
-    """(MiB of each that no other process shares, PSS of all together)."""
-    seen = [process.memory_full_info() for process in processes]
-    return [one.uss / MIB for one in seen], sum(one.pss for one in seen) / MIB
+class Shuffled(Sampler):
+    """A permutation without a list of its own, which would be measured too."""
+
+    def __init__(self, count: int) -> None:
+        self.order = torch.randperm(count)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __iter__(self) -> Iterator[int]:
+        for piece in self.order.split(BATCH):
+            yield from piece.tolist()
 
 
-def measured(what: str, workers: int, count: int) -> tuple[float, float, float, float]:
+def own_mib(process: psutil.Process) -> float:
+    return process.memory_full_info().uss / MIB
+
+
+def pss_mib(processes: list[psutil.Process]) -> float:
+    return sum(process.memory_full_info().pss for process in processes) / MIB
+
+
+def measured(what: str, workers: int, count: int) -> tuple[float, ...]:
+    warnings.filterwarnings("ignore", "This DataLoader will create")
     here = psutil.Process()
-    torch.arange(10).sum()
-    empty = memory([here])[1]
+    at_start = get_context("fork").Array("d", max(1, workers))
+    order = Shuffled(count)
+    empty = pss_mib([here])
     samples = HELD[what](count)
-    held = memory([here])[1] - empty
+    alone = pss_mib([here])
+    at_start[0] = own_mib(here)
+
+    def started(number: int) -> None:  # in the worker, before it has read anything
+        at_start[number] = own_mib(psutil.Process())
+
     loader = DataLoader(
         Held(samples),
         batch_size=BATCH,
-        shuffle=True,
+        sampler=order,
         collate_fn=len,  # so that no batch travels: only reading is looked at
         num_workers=workers,
+        worker_init_fn=started if workers else None,
         persistent_workers=workers > 0,  # they are looked at after the epoch
         multiprocessing_context="fork" if workers else None,
     )
-    batches = iter(loader)
-    next(batches)
-    processes = [here, *here.children(recursive=True)]
-    assert len(processes) == 1 + workers
-    own, together = memory(processes)
-    assert sum(batches) + BATCH == count
-    own_after, together_after = memory(processes)
-    grown = [after - before for before, after in zip(own, own_after, strict=True)]
-    a_worker = sum(grown[1:]) / workers if workers else 0.0
-    return held, a_worker, sum(grown), together_after - together
+    assert sum(loader) == count
+    readers = here.children(recursive=True) or [here]
+    assert len(readers) == max(1, workers)
+    after = [own_mib(reader) for reader in readers]
+    together = pss_mib([here, *here.children(recursive=True)])
+    return alone - empty, fmean(at_start), fmean(after), alone, together
 
 
 def main(count: int) -> None:
     print(f"{count:,} samples, MiB")
-    print(f"{'held in':<18} workers    held  USS a worker  USS of all    PSS")
+    print(f"{'held in':<18} workers   held  USS at start, after    PSS before, after")
     for what in HELD:
         for workers in (0, 1, 2, 4):
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-                held, own, every, pss = pool.submit(measured, what, workers, count).result()
-            figures = f"{held:>7.1f} {own:>13.1f} {every:>11.1f} {pss:>6.1f}"
+                held, start, end, before, after = pool.submit(
+                    measured, what, workers, count
+                ).result()
+            figures = f"{held:>6.1f} {start:>13.1f} {end:>6.1f} {before:>13.1f} {after:>6.1f}"
             print(f"{what:<18} {workers:>7} {figures}", flush=True)
 
 

@@ -83,7 +83,7 @@ class BenchResult:
         lines = [
             f"{self.samples:,} samples in {len(self.wait_s):,} batches, {len(self.seconds)} trials "
             f"of {epochs} each, device {self.device}",
-            f"{stats.median(self.seconds):.4g} s a trial {_spread(self.seconds).strip()}",
+            f"{stats.median(self.seconds):.4g} s a trial {_bounds(self.seconds)}",
             f"{self.samples_per_s:,.0f} samples/s {_whole(self.samples_per_s_interval)}{limit}",
             f"waits: first batch {1e3 * self.first_batch_s:.3g} ms, p50 {waits[0]}, p95 {waits[1]},"
             f" p99 {waits[2]} ms; {100 * self.wait_fraction:.0f} % of an epoch",
@@ -250,6 +250,11 @@ def _line(bench: Bench, name: str) -> str:
 def _spread(seconds: list[float]) -> str:
     found = stats.interval(seconds)
     return f"[{found[0]:.4f}, {found[1]:.4f}]" if found else " " * 16
+
+
+def _bounds(seconds: list[float]) -> str:
+    found = stats.interval(seconds)
+    return f"[{found[0]:.4g}, {found[1]:.4g}]" if found else ""
 
 
 def _whole(interval: tuple[float, float] | None) -> str:

@@ -42,7 +42,7 @@ def of_a_failure(reason: str, details: str) -> str:
     """Why a job failed, and where more is said unless its words name file and remedy already."""
     if found := SYSTEM_ERROR.match(reason):
         return found.group(1)
-    if reason.startswith(("BadData: ", "unsupported: ")):
+    if reason.startswith(("BadData: ", "unsupported: ", "invalid: ")):
         return reason.removeprefix("BadData: ")
     return f"{reason}; see {details}" if details else reason
 
@@ -62,10 +62,10 @@ def explained(setting: str, error: Any) -> str:
 
 def _no_such_setting(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, list(known), n=1)
-    if name in near:  # another option of the group has it
-        more = f"a class of one's own gets it as an argument by +{name}=…"
-        return f"{name}: the chosen option has no such setting; {more}"
-    return f"{name}: there is no such setting" + (f"; did you mean {near[0]}?" if near else "")
+    said = f"; did you mean {near[0]}?" if near and name not in near else ""
+    if name.startswith(("dataset.", "loader.")):
+        said += f"; +{name}=… gives it to a class of one's own"
+    return f"{name}: there is no such setting{said}"
 
 
 def _of_a_traceback(said: str) -> str:

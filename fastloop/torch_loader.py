@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from fastloop.lifeline import tie
 from fastloop.types import BadData, Epochs, Order, Plan, Samples, Transform, Tree, Unsupported
@@ -143,7 +143,7 @@ def failures_named(loader: Any) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, BadData) or IN_A_WORKER not in str(error):
             raise
-        if not isinstance(loader, DataLoader) or not (said := _failing_sample(loader)):
+        if not (said := _failing_sample(loader)):
             raise
         raise BadData(f"{said} (in a DataLoader worker)") from error
 
@@ -201,8 +201,11 @@ class Naming:
             raise BadData(f"sample {index}: {type(error).__name__}: {said}") from error
 
 
-def _failing_sample(loader: DataLoader) -> str:
-    """Which sample of its dataset fails in a worker, and with what; empty where none does."""
+def _failing_sample(loader: Any) -> str:
+    """Which sample of its dataset fails in a worker, and with what; empty where none does, or where
+    samples have no numbers."""
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return ""
     again = DataLoader(
         Naming(loader.dataset),  # pyright: ignore[reportArgumentType]
         batch_size=64,
@@ -216,8 +219,6 @@ def _failing_sample(loader: DataLoader) -> str:
             pass
     except BadData as found:
         return str(found).strip().splitlines()[-1].partition("BadData: ")[2]
-    except TypeError:  # no length, or no samples that have a number
-        return ""
     return ""
 
 
