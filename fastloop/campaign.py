@@ -14,7 +14,6 @@ from dataclasses import replace
 from tqdm import tqdm
 
 from fastloop.caveats import caveats
-from fastloop.digest import nbytes_of
 from fastloop.entry import Entry, Row
 from fastloop.environment import describe
 from fastloop.files import fingerprint, source_of
@@ -140,7 +139,7 @@ def _noted(result: Result, job: Job, prepared: Prepared) -> Result:
         fingerprint=prepared.fingerprint,
         key=_trial_key(result, job, prepared),
         num_samples=prepared.num_samples,
-        sample_nbytes=nbytes_of(prepared.sample),
+        sample_nbytes=prepared.sample_nbytes,
         prepare_s=prepared.seconds,
         disk_mib=prepared.disk_mib,
         skipped=[why for _, why in prepared.broken],

@@ -17,6 +17,9 @@ def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
     found = [*_of_the_machine(result, sweep), *cache_warnings(result)]
     if result.skipped:
         found.append(f"skipped: {len(result.skipped)} samples, the first: {result.skipped[0]}")
+    if result.params.get("collate") == "pad":
+        mean = f"{result.sample_nbytes:,} bytes a sample, the mean without padding"
+        found.append(f"padded: bytes and limit are told of {mean}")
     if "concurrent" in result.tags:
         found.append("concurrent: other work ran beside it (allow_concurrent=true)")
     others = [one for one in sweep if one.trials and one is not result]

@@ -4,6 +4,10 @@ Each (canonical sample, label) is hashed to 128 bits; a batch of samples is the 
 modulo 2^128, which does not depend on their order and counts repetitions. Canonical floats are the
 integers that they were decoded from where the dataset says so (x/255 and x*(1/255) differ in 126 of
 256 values in float32), exact bits otherwise.
+
+Of samples that differ in length the padding is taken off, and what is left is hashed with its
+length: a sample that is cut short, padded inside or told a wrong length is another one. What the
+padding holds is not looked at.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import numpy as np
 import optree
 import torch
 
+from fastloop.ragged import VARIES, Joined, unpadded
 from fastloop.types import Invalid, Tree
 
 HELD_BATCHES = 8
@@ -36,40 +41,44 @@ class Digest:
     total: int
     """Sum of the samples' hashes modulo 2^128."""
     leaves: Leaves
-    """dtype and shape of each leaf of a sample."""
+    """dtype and shape of each leaf of a sample; VARIES first where the samples differ in it."""
 
 
 def leaves_of(batch: Tree) -> Leaves:
     """dtype and shape of each leaf, the batch dimension left out."""
     leaves = optree.tree_leaves(batch)
-    wrong = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor) or not leaf.ndim]
+    wrong = [
+        leaf for leaf in leaves if not isinstance(leaf, torch.Tensor | Joined) or not leaf.ndim
+    ]
     if wrong or len({len(leaf) for leaf in leaves}) != 1:
         kinds = [f"{type(leaf).__name__}{list(getattr(leaf, 'shape', []))}" for leaf in leaves]
         raise Invalid(f"a batch is tensors of one length, not ({', '.join(kinds)})")
     return tuple((str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape[1:])) for leaf in leaves)
 
 
-def nbytes_of(leaves: Leaves) -> int:
-    """Bytes of a sample as the step receives it."""
-    return sum(int(np.prod(shape)) * getattr(torch, dtype).itemsize for dtype, shape in leaves)
+def nbytes_of(batch: Tree) -> int:
+    """Bytes of a batch as the step receives it, padding left out."""
+    return sum(leaf.nbytes for leaf in optree.tree_leaves(batch))
 
 
 def sample_hashes(batch: Tree, uint8_scale: float | None) -> np.ndarray:
     """(batch, 16) uint8: the hash of each sample of a batch."""
-    rows = np.concatenate(
-        [_canonical(leaf, uint8_scale) for leaf in optree.tree_leaves(batch)], axis=1
-    )
+    leaves = optree.tree_leaves(batch)
+    columns: list[Any] = [_canonical(leaf, uint8_scale) for leaf in leaves]
+    ragged = any(isinstance(leaf, Joined) for leaf in leaves)
+    rows = map(b"".join, zip(*columns, strict=True)) if ragged else np.concatenate(columns, axis=1)
     hashes = b"".join([hashlib.blake2b(row, digest_size=16).digest() for row in rows])
-    return np.frombuffer(hashes, np.uint8).reshape(len(rows), 16)
+    return np.frombuffer(hashes, np.uint8).reshape(-1, 16)
 
 
-def digest(batches: Iterable[Tree], uint8_scale: float | None) -> Digest:
+def digest(batches: Iterable[Tree], uint8_scale: float | None, wanted: Leaves = ()) -> Digest:
     """The digest of an epoch, each batch hashed only after the next eight have come.
 
+    wanted: where a leaf of these varies in length, the batches have (padded, lengths) in its place.
     Raises Invalid where the batches' leaves differ from each other or are no batch.
     """
     count, total, leaves = 0, 0, None
-    for batch in _held(batches):
+    for batch in (unpadded(one, wanted) for one in _held(batches)):
         found = leaves_of(batch)
         if leaves is not None and found != leaves:
             raise Invalid(f"batches differ: {_shown(leaves)} and {_shown(found)}")
@@ -103,7 +112,8 @@ def difference(wanted: Digest, got: Digest) -> str | None:
 
 
 def _shown(leaves: Leaves) -> str:
-    return ", ".join(f"{dtype}{list(shape)}" for dtype, shape in leaves) or "nothing"
+    told = ", ".join(f"{dtype}{list(shape)}" for dtype, shape in leaves)
+    return told.replace(f"[{VARIES}", "[*") or "nothing"
 
 
 def _held(batches: Iterable[Tree]) -> Iterator[Tree]:
@@ -115,10 +125,23 @@ def _held(batches: Iterable[Tree]) -> Iterator[Tree]:
     yield from chain(held)
 
 
-def _canonical(leaf: torch.Tensor, uint8_scale: float | None) -> np.ndarray:
-    """(batch, bytes) uint8 of a leaf."""
+def _canonical(leaf: torch.Tensor | Joined, uint8_scale: float | None) -> np.ndarray | list[bytes]:
+    """(batch, bytes) uint8 of a leaf; of a Joined one, the length and the bytes of each sample."""
+    if isinstance(leaf, Joined):
+        return _canonical_each(leaf, uint8_scale)
     leaf = leaf.detach().cpu()
     if uint8_scale is not None and leaf.is_floating_point():
         # int16, so that a value outside of the byte's range can't wrap back into it
         leaf = leaf.to(torch.float64).mul(uint8_scale).round().clamp(-32768, 32767).to(torch.int16)
     return leaf.contiguous().view(len(leaf), -1).view(torch.uint8).numpy()
+
+
+def _canonical_each(leaf: Joined, uint8_scale: float | None) -> list[bytes]:
+    lengths = leaf.lengths.tolist()
+    # all samples may be empty, and then a view does not tell the width of a row
+    rows: Any = _canonical(leaf.values, uint8_scale) if sum(lengths) else np.empty((0, 0), np.uint8)
+    ends = np.cumsum(lengths)
+    return [
+        length.to_bytes(8) + rows[end - length : end].tobytes()
+        for length, end in zip(lengths, ends, strict=True)
+    ]

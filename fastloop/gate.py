@@ -15,7 +15,7 @@ from fastloop.types import Invalid, Plan, Prepared, Tree, Unsupported
 def check_data(prepared: Prepared, plan: Plan, batches: Iterable[Tree], epoch: int) -> None:
     """Raise Invalid unless these placed batches are the dataset's samples, each exactly once."""
     wanted = expected(reference_hashes(prepared), prepared.sample, kept(prepared, plan, epoch))
-    wrong = difference(wanted, digest(batches, prepared.dataset.uint8_scale))
+    wrong = difference(wanted, digest(batches, prepared.dataset.uint8_scale, prepared.sample))
     if wrong:
         raise Invalid(wrong)
 

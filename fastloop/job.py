@@ -22,9 +22,10 @@ from pydantic import (
 
 from fastloop.cache_state import CacheState, Opened, bring_to, opened
 from fastloop.collates.default import Default
-from fastloop.digest import leaves_of, nbytes_of
+from fastloop.digest import leaves_of
 from fastloop.environment import cpu_seconds, load_average, resolve_device
 from fastloop.gate import check_data, num_delivered
+from fastloop.lengths import check_lengths, told_lengths
 from fastloop.page_cache import CAN_EVICT, evict, total_mib
 from fastloop.result import Attribution, Measured, Trial
 from fastloop.spans import Spans, now_ns, seconds_between, synchronize, wall_ms
@@ -136,6 +137,7 @@ def check_support(job: Job) -> torch.device:
         raise Unsupported(f"decoder={name}: dataset {job.dataset.label} has no encoded images")
     if job.collate.tolerant and job.loader.store is not None:
         raise Unsupported("collate=skip_broken: a store holds whole samples only, see loader=raw")
+    check_lengths(job.dataset, job.collate, job.order, job.benchmark)
     return device
 
 
@@ -148,7 +150,7 @@ def run_trial(job: Job, prepared: Prepared, number: int, asked_ns: int) -> Trial
     """
     launch_s = seconds_between(asked_ns, now_ns())
     started_ms, load = wall_ms(), load_average()
-    device, plan = _start(job, number)
+    device, plan = _start(job, prepared, number)
     check = partial(_check_epoch, job, prepared, plan, device)
     with opened(partial(job.loader.open, prepared, plan)) as loading:
         check(loading.epochs, job.epochs + 1)
@@ -176,7 +178,7 @@ def run_instrumented(job: Job, prepared: Prepared, name: str) -> Attribution:
 
     The epoch is warm; with cache=cold it is cold, as is the first batch.
     """
-    device, plan = _start(job, 0)
+    device, plan = _start(job, prepared, 0)
     place = _stepped(job, prepared, device)
     torch.zeros(1, device=device)  # so that starting the device is not the loader's to pay
     synchronize(device)
@@ -217,22 +219,19 @@ def _check_epoch(
         check_data(prepared, plan, map(deliver, untransformed(epoch)), epoch)
 
 
-def _start(job: Job, number: int) -> tuple[torch.device, Plan]:
+def _start(job: Job, prepared: Prepared, number: int) -> tuple[torch.device, Plan]:
     device = check_support(job)
     if job.torch_threads:
         torch.set_num_threads(job.torch_threads)
-    return device, job.plan(job.seed + number * TRIAL_SEED_STRIDE)
+    return device, told_lengths(job.plan(job.seed + number * TRIAL_SEED_STRIDE), prepared)
 
 
 def _delivered(job: Job, prepared: Prepared, device: torch.device) -> Consumer:
     """From a host batch to a whole one on the device."""
-    place, finish, scale = (
-        job.placement.to(device),
-        job.collate.finish,
-        prepared.dataset.uint8_scale,
-    )
+    place, finish = job.placement.to(device), job.collate.finish
     if isinstance(job.collate, Default):
         return place
+    scale = prepared.dataset.uint8_scale
     return lambda batch: finish(place(batch), scale)
 
 
@@ -268,7 +267,7 @@ def _measure(
     cached_before, cached = bring_to(job.cache, prepared.files, loading)
     window = timed(loading.epochs, consume, job.epochs, setup.device)
     if benchmark.limit == "gather":
-        rows, nbytes = prepared.num_samples, nbytes_of(prepared.sample)
+        rows, nbytes = prepared.num_samples, prepared.sample_nbytes
         limit = limit_rows_per_s(
             rows, nbytes, job.batch_size, setup.device, setup.unread, window.seconds
         )
@@ -279,7 +278,7 @@ def _measure(
         start_ns=window.start_ns,
         stop_ns=window.stop_ns,
         epochs=job.epochs,
-        samples=num_delivered(prepared, job.plan(setup.seed), job.epochs),
+        samples=num_delivered(prepared, told_lengths(job.plan(setup.seed), prepared), job.epochs),
         limit_samples_per_s=limit,
         losses=_epoch_means(losses, job.epochs),
         cached_before=cached_before,

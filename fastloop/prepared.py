@@ -31,11 +31,15 @@ from fastloop.files import (
     source_of,
     written_beside,
 )
+from fastloop.ragged import is_ragged, longest
 from fastloop.spans import now_ns, seconds_between
-from fastloop.types import BadData, Dataset, OnDisk, Prepared, Samples, Store, Tree
+from fastloop.types import BadData, Dataset, OnDisk, Prepared, Samples, Store, Tree, Unsupported
 
 SEAL = "sealed.json"
 HASHES = "hashes.npy"
+LENGTHS = "lengths.npy"
+REFERENCE = 2
+"""Raised whenever what a reference holds changes, so that an older one is written anew."""
 CHUNK_BYTES = 2 << 20
 PROBED_SAMPLES = 64
 SLOW_SAMPLE_S = 20e-6
@@ -61,11 +65,12 @@ class Source:
 
     def chunks(self, purpose: str) -> Iterator[Chunk]:
         """All samples in order, collated, about 2 MiB to a chunk, with a bar on a terminal."""
-        singly = collated_chunks(self.samples, 1, 0, self.tolerant)
+        ragged = is_ragged(self.dataset)
+        singly = collated_chunks(self.samples, 1, 0, self.tolerant, ragged)
         first = next((one.batch for one in singly if one.batch is not None), None)
         if first is None:
             raise BadData(f"{self.dataset.label}: no sample that can be read")
-        chunk = max(1, min(1024, CHUNK_BYTES // max(1, nbytes_of(leaves_of(first)))))
+        chunk = max(1, min(1024, CHUNK_BYTES // max(1, nbytes_of(first))))
         processes = _decoding_processes(self.samples)
         with tqdm(
             total=len(self.samples),
@@ -74,7 +79,7 @@ class Source:
             leave=False,
             disable=None,
         ) as bar:
-            for one in collated_chunks(self.samples, chunk, processes, self.tolerant):
+            for one in collated_chunks(self.samples, chunk, processes, self.tolerant, ragged):
                 yield one
                 bar.update(one.size)
 
@@ -86,11 +91,16 @@ def prepare(dataset: Dataset, store: Store | None, tolerant: bool = False) -> Pr
 
     Raises BadData, Unsupported or OSError; nothing half-written stays behind.
     """
+    if store is not None and is_ragged(dataset):
+        kind = type(store).__module__.rpartition(".")[2]
+        why = f"rows are of one length, those of {dataset.label} are not; loader=raw reads it"
+        raise Unsupported(f"store={kind}: {why}")
     data = fingerprint(dataset.fetch(), source_of(dataset))
     name = f"{type(dataset).__module__.rpartition('.')[2]}-{data[:16]}"
     kind = "tolerant" if tolerant else "reference"
     reference = outputs_folder() / "stores" / f"{name}.{kind}"
-    facts = _whole(reference, data, partial(_write_reference, source=Source(dataset, tolerant)))
+    write = partial(_write_reference, source=Source(dataset, tolerant))
+    facts = _whole(reference, fingerprint(data, REFERENCE), write)
     prepared = Prepared(
         dataset=dataset,
         label=dataset.label,
@@ -99,6 +109,7 @@ def prepare(dataset: Dataset, store: Store | None, tolerant: bool = False) -> Pr
         folder=reference,
         num_samples=facts["num_samples"],
         sample=tuple((dtype, tuple(shape)) for dtype, shape in facts["leaves"]),
+        sample_nbytes=facts["sample_nbytes"],
         broken=tuple((index, why) for index, why in facts["broken"]),
     )
     if store is None:
@@ -118,6 +129,11 @@ def reference_hashes(prepared: Prepared) -> np.ndarray:
     """(num_samples, 16) uint8: the hash of each sample, by the gate's own code, from the
     dataset."""
     return np.load(prepared.reference / HASHES, allow_pickle=False)
+
+
+def sample_lengths(prepared: Prepared) -> np.ndarray:
+    """(num_samples,) int64: the longest leaf of each sample of a dataset that is ragged."""
+    return np.load(prepared.reference / LENGTHS, allow_pickle=False)
 
 
 def _whole(folder: Path, wanted: str, write: Callable[[Path], Facts]) -> Facts:
@@ -156,7 +172,9 @@ def _facts_if_whole(folder: Path, wanted: str) -> Facts | None:
 def _write_reference(folder: Path, source: Source) -> Facts:
     # One array made beforehand: a small allocation kept for each chunk would break the heap into
     # holes that the next chunk does not fit in, a GiB of them for a store of 4 GiB.
-    hashes, done, leaves = np.zeros((len(source.samples), 16), np.uint8), 0, None
+    count, ragged = len(source.samples), is_ragged(source.dataset)
+    hashes, lengths = np.zeros((count, 16), np.uint8), np.zeros(count if ragged else 0, np.int64)
+    done, nbytes, leaves = 0, 0, None
     broken: list[tuple[int, str]] = []
     for chunk in source.chunks("hashing for the same-data gate"):
         whole = np.ones(chunk.size, bool)
@@ -166,10 +184,17 @@ def _write_reference(folder: Path, source: Source) -> Facts:
             hashes[done : done + chunk.size][whole] = sample_hashes(
                 chunk.batch, source.dataset.uint8_scale
             )
+            nbytes += nbytes_of(chunk.batch)
+            if ragged:
+                lengths[done : done + chunk.size][whole] = longest(chunk.batch)
         broken += chunk.broken
         done += chunk.size
     np.save(folder / HASHES, hashes)
-    return {"num_samples": len(hashes), "leaves": leaves, "broken": broken}
+    if ragged:
+        np.save(folder / LENGTHS, lengths)
+    mean_nbytes = max(1, round(nbytes / (count - len(broken))))
+    known = {"num_samples": count, "leaves": leaves, "sample_nbytes": mean_nbytes}
+    return known | {"broken": broken}
 
 
 def _same_leaves(before: Leaves | None, batch: Tree, index: int) -> Leaves:

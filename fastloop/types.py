@@ -85,6 +85,8 @@ class Prepared:
     num_samples: int
     sample: tuple[tuple[str, tuple[int, ...]], ...]
     """dtype and shape of each leaf of a collated sample, the batch dimension left out."""
+    sample_nbytes: int
+    """Bytes of a sample; the mean where they differ in length, padding left out."""
     seconds: float = 0.0
     """Seconds that writing the store took, also when it is reused; 0 without a store."""
     disk_mib: float = 0.0
@@ -161,6 +163,14 @@ class OnDisk(Protocol):
 
 
 @runtime_checkable
+class Ragged(Protocol):
+    """A dataset whose samples may differ in the first dimension of their leaves."""
+
+    ragged: bool
+    """True where they do. A dataset that does not say it has samples of one shape."""
+
+
+@runtime_checkable
 class Store(Protocol):
     """A dataset written once in a format that reads fast."""
 
@@ -198,8 +208,9 @@ class Uint8Images(Protocol):
 class Collate(Protocol):
     """How a list of samples becomes a batch."""
 
-    takes: Literal["canonical", "uint8"]
-    """The samples of `Dataset.open`, or those of `Uint8Images.open_uint8`."""
+    takes: Literal["canonical", "uint8", "ragged"]
+    """The samples of `Dataset.open`, those of `Uint8Images.open_uint8`, or those of a `Ragged`
+    dataset: such a leaf becomes (padded, lengths)."""
     tolerant: bool
     """True where a sample that can't be decoded comes as None instead of ending the run."""
 
@@ -241,6 +252,15 @@ class Order(Protocol):
 
     def pieces(self, num_samples: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:
         """The int64 indices of an epoch, piece by piece; the same for the same arguments."""
+        ...
+
+
+@runtime_checkable
+class ByLength(Protocol):
+    """An order that depends on how long each sample is."""
+
+    def with_lengths(self, lengths: np.ndarray) -> Order:
+        """The order of samples whose longest leaves are that long: int64 (num_samples,)."""
         ...
 
 

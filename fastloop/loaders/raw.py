@@ -20,7 +20,7 @@ class Raw:
     def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
         """Epochs of batches of decoded samples; with collate=fast, of images left in uint8."""
         dataset = prepared.dataset
-        if plan.collate is None or plan.collate.takes == "canonical":
+        if plan.collate is None or plan.collate.takes != "uint8":
             samples = dataset.open()
         elif isinstance(dataset, Uint8Images):
             samples = dataset.open_uint8()
