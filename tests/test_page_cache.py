@@ -42,12 +42,12 @@ def folder(tmp_path) -> Path:
 
 @disk_only
 def test_files_go_from_cached_to_evicted_to_cached(folder):
-    assert resident_fraction([folder]) == 1.0
+    assert resident_fraction([folder]) > 0.99
     evict([folder])
     assert resident_fraction([folder]) == 0.0
     assert resident_fraction([folder]) == 0.0  # asking reads nothing
     warm([folder])
-    assert resident_fraction([folder]) == 1.0
+    assert resident_fraction([folder]) > 0.99  # the system may take a page back at any time
     assert total_mib([folder, folder / "one"]) == pytest.approx(8, abs=0.001)
 
 
@@ -95,7 +95,7 @@ def test_a_cold_window_begins_cold_though_an_epoch_was_checked_before(
 ):
     trial = trial_of(prepared_job, f"loader={loader}", "cache=cold", *workers)
     seen = trial.benchmarks["traversal"]
-    assert seen.cached_before == 1.0
+    assert seen.cached_before > 0.99
     assert seen.cached_fraction < 0.05
     assert trial.data_mib == pytest.approx(10_000 * (28 * 28 * 4 + 8) / MIB, rel=0.01)
 
@@ -115,7 +115,7 @@ def test_a_warm_window_begins_warm_though_the_files_were_evicted(prepared_job):
         pass
     evict(prepared.files)
     seen = run_trial(job, prepared, 0, now_ns()).benchmarks["traversal"]
-    assert seen.cached_fraction == 1.0
+    assert seen.cached_fraction > 0.99
 
 
 @disk_only
@@ -129,7 +129,7 @@ def test_a_loader_that_reads_everything_in_open_is_not_cold_and_says_so(prepared
 def test_a_cold_instrumented_pass_reads_from_the_disk_and_a_warm_one_does_not(prepared_job):
     launcher = Single(isolation="forkserver")
     read_mib = {}
-    for state in ("warm", "cold"):
+    for state in ("warm", "warm", "cold"):  # twice: what it imports may have to be read too
         job, prepared = prepared_job(*MUCH, "loader=np_memmap", f"cache={state}")
         _, seen = launcher.call_observed(run_instrumented, job, prepared, "traversal")
         read_mib[state] = seen.read_mib
