@@ -193,16 +193,24 @@ def test_the_state_of_the_cache_comes_back_from_a_file(tmp_path):
     assert load(tmp_path) == result
 
 
+NO_FILES = {"custom", "integers", "nested", "synthetic"}
+"""Datasets whose samples are made, or read by somebody else's code."""
+
+
 @pytest.mark.parametrize("dataset", options("dataset"))
-def test_every_dataset_tells_its_files(dataset, outputs, tmp_path, fashion_root):
+def test_every_dataset_that_reads_files_tells_them(dataset, outputs, tmp_path, request):
+    if dataset in NO_FILES:
+        assert not isinstance(compose_job(f"dataset={dataset}").dataset, OnDisk)
+        return
     small = {
-        "mydataset": ["dataset.count=203"],
-        "fashion_mnist": [f"dataset.root={fashion_root}"],
-        "photos": ["dataset.count=4"],
-        "image_folder": [f"dataset.root={pictures.tree(tmp_path / 'images')}"],
-        "csv_images": [f"dataset.csv_file={pictures.faces(tmp_path / 'faces')}"],
+        "mydataset": lambda: "dataset.count=203",
+        "fashion_mnist": lambda: f"dataset.root={request.getfixturevalue('fashion_root')}",
+        "photos": lambda: "dataset.count=4",
+        "image_folder": lambda: f"dataset.root={pictures.tree(tmp_path / 'images')}",
+        "csv_images": lambda: f"dataset.csv_file={pictures.faces(tmp_path / 'faces')}",
     }
-    job = compose_job(f"dataset={dataset}", "loader=raw", *small.get(dataset, []))
+    settings = [small[dataset]()] if dataset in small else []
+    job = compose_job(f"dataset={dataset}", "loader=raw", *settings)
     prepared = prepare(job.dataset, None)
     assert isinstance(job.dataset, OnDisk)
     assert prepared.files
