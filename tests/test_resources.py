@@ -80,13 +80,13 @@ def test_context_switches_of_every_thread_count():
 @disk_only
 def test_what_an_ended_child_read_from_the_disk_counts_and_a_cached_file_does_not(tmp_path):
     path = tmp_path / "data"
-    path.write_bytes(os.urandom(64 * MIB))
-    observed(let_a_child_read, path)  # what it imports may have to be read too
-    _, warm = observed(let_a_child_read, path)
+    path.write_bytes(os.urandom(128 * MIB))
+    # What is imported may have to be read too, if the system has taken its pages: noise only adds.
+    warm = [observed(let_a_child_read, path)[1].read_mib for _ in range(3)]
     evict([path])
     _, cold = observed(let_a_child_read, path)
-    assert warm.read_mib < 16
-    assert 64 <= cold.read_mib < 80
+    assert min(warm) < 64
+    assert 128 <= cold.read_mib < 192
 
 
 def test_a_process_that_has_ended_gives_an_empty_look_and_no_figures():
