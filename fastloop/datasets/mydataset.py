@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from pydantic import PositiveInt, Strict
 
-from fastloop.files import file_fingerprint, fingerprint, locked, written_beside
+from fastloop.files import file_fingerprint, fingerprint, written_beside
+from fastloop.made import made_once
 from fastloop.types import BadData, option
 
 SEED = 0
@@ -54,12 +55,7 @@ class MyDataset:
 
         Raises BadData where it can't be written.
         """
-        try:
-            with locked(self.path):
-                if not self.path.exists():
-                    self._make()
-        except OSError as error:
-            raise BadData(f"dataset.root={self.root}: {error}") from error
+        made_once(self.path, self._make, self.root)
         return fingerprint("mydataset", file_fingerprint(self.path))
 
     def files(self) -> list[Path]:

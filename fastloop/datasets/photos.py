@@ -10,10 +10,11 @@ from PIL import Image
 from pydantic import Field, Strict
 from sklearn.datasets import load_sample_image
 
-from fastloop.files import locked, written_beside
+from fastloop.files import written_beside
 from fastloop.image_files import LabelledImages, Size, images_fingerprint, labelled_files
+from fastloop.made import made_once
 from fastloop.protocols import Decoder
-from fastloop.types import BadData, option
+from fastloop.types import option
 
 PHOTOGRAPHS = ("china", "flower")
 HEIGHT, WIDTH = 427, 640
@@ -51,12 +52,7 @@ class Photos:
 
         Raises BadData where they can't be written.
         """
-        try:
-            with locked(self.folder):
-                if not self.folder.is_dir():
-                    self._make()
-        except OSError as error:
-            raise BadData(f"dataset.root={self.root}: {error}") from error
+        made_once(self.folder, self._make, self.root)
         names = [name for name, _ in labelled_files(self.folder)]
         return images_fingerprint(self.folder, names, self.decoder, self.size, "photos")
 

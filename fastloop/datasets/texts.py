@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from pydantic import PositiveInt
 
-from fastloop.files import file_fingerprint, fingerprint, locked, written_beside
+from fastloop.files import file_fingerprint, fingerprint, written_beside
+from fastloop.made import made_once
 from fastloop.types import BadData, option
 
 BETWEEN = re.compile(rb"\n\s*\n")
@@ -63,12 +64,7 @@ class Texts:
 
         Raises BadData where it can't be made.
         """
-        try:
-            with locked(self.path):
-                if not self.path.exists():
-                    self._make()
-        except OSError as error:
-            raise BadData(f"dataset.root={self.root}: {error}") from error
+        made_once(self.path, self._make, self.root)
         return fingerprint("texts", file_fingerprint(self.path))
 
     def files(self) -> list[Path]:
