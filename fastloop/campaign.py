@@ -29,8 +29,8 @@ from fastloop.trial import run_instrumented, run_trial
 from fastloop.types import JobFailed, Prepared, Unsupported, option
 
 NOTED = (
-    *("dataset", "fingerprint", "key", "num_samples", "sample_nbytes", "prepare_s", "disk_mib"),
-    "skipped",
+    *("dataset", "fingerprint", "content", "alike", "pixels_off", "key"),
+    *("num_samples", "sample_nbytes", "prepare_s", "disk_mib", "skipped"),
 )
 """Fields of a result that are known once its data is prepared."""
 
@@ -142,6 +142,9 @@ def _noted(result: Result, job: Job, prepared: Prepared) -> Result:
         result,
         dataset=prepared.label,
         fingerprint=prepared.fingerprint,
+        content=prepared.content,
+        alike=prepared.alike,
+        pixels_off=prepared.pixels_off,
         key=_trial_key(result, job, prepared),
         num_samples=prepared.num_samples,
         sample_nbytes=prepared.sample_nbytes,

@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastloop import flags
+from fastloop.alike import LOOKED_AT
 from fastloop.cache_state import cache_warnings
+from fastloop.own_loader import ITS_OWN
 from fastloop.result import Result, measured, metrics
 
 
@@ -24,7 +26,7 @@ def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
         found.append("concurrent: other work ran beside it (allow_concurrent=true)")
     if "unverified" in result.tags:
         found.append("unverified: its samples were counted and not compared (same_data=false)")
-    found += _own_batches(result)
+    found += [*_decoded_alike(result, sweep), *_own_batches(result)]
     others = [one for one in sweep if one.trials and one is not result]
     if others and all(len(names) == 1 for names in result.rounds):
         found.append("not interleaved: a busy minute of the machine has hit one job alone")
@@ -41,17 +43,28 @@ def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
     return found
 
 
+def _decoded_alike(result: Result, sweep: Sequence[Result]) -> list[str]:
+    """Decoders whose pixels differ a little are ranked together."""
+    others = [one for one in sweep if one.trials and one.alike and one.alike == result.alike]
+    if all(one.content == result.content for one in others):
+        return []
+    said = f"{LOOKED_AT} samples are within {result.pixels_off} of 255 of Pillow's"
+    return [f"decoded alike, not the same: pixels differ between decoders; {said}"]
+
+
 def _own_batches(result: Result) -> list[str]:
     """A loader of one's own may cut its epochs into other batches than it was asked for."""
     if str(result.params.get("loader._target_", "fastloop.")).startswith("fastloop."):
         return []
-    size, found = int(result.params["batch_size"]), []
+    size, found = result.params["batch_size"], []
     for name, seen in result.attribution.items():
         one = measured(result, name)[0]
         delivered, batches = one.samples // one.epochs, len(seen.wait_s)
-        if batches not in (delivered // size, -(-delivered // size)):
-            told = f"{batches:,} batches for {delivered:,} samples"
-            found.append(f"{name}: {told}: batch_size={size} is not what it makes")
+        told = f"{name}: {batches:,} batches for {delivered:,} samples"
+        if size == ITS_OWN:
+            found.append(f"{told}, of its own")
+        elif batches not in (delivered // int(size), -(-delivered // int(size))):
+            found.append(f"{told}: batch_size={size} is not what it makes")
     return found
 
 

@@ -25,6 +25,7 @@ from fastloop.result import Measured, Result, measured
 
 Pairs = dict[str, tuple[Result, Result]]
 SETTINGS = {"base": "", "new": "", "fail_above": "5", "allow": ""}
+SOURCE, CONTENT = "data fingerprint", "data content"
 UNTOLD: tuple[object, ...] = (None, "")
 """What an older result, or a job that never saw its data, says: no difference is claimed."""
 
@@ -215,17 +216,22 @@ def _check(
     for name, both in pairs.items():
         for kind, tell in SAME.items():
             old, now = (tell(result) for result in both)
-            other = [
-                key
-                for key in old.keys() & now.keys()
-                if old[key] != now[key] and old[key] not in UNTOLD and now[key] not in UNTOLD
-            ]
+            other = _others(old, now)
             if other and kind not in allowed:
                 key = min(other)
                 raise Refused(
                     f"{name}: another {key} ({old[key]} in base, {now[key]} in new); "
                     f"allow={kind} compares them all the same"
                 )
+
+
+def _others(old: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+    """What both tell, and tell otherwise; where data comes from is not asked where it is equal."""
+    shared = old.keys() & now.keys()
+    told = [key for key in shared if old[key] not in UNTOLD and now[key] not in UNTOLD]
+    other = [key for key in told if old[key] != now[key]]
+    same_content = CONTENT in told and CONTENT not in other
+    return [key for key in other if not (same_content and key == SOURCE)]
 
 
 def _machine(result: Result) -> Mapping[str, object]:
@@ -244,7 +250,7 @@ def _versions(result: Result) -> Mapping[str, object]:
 
 def _data(result: Result) -> Mapping[str, object]:
     amount = {name: result.params.get(name) for name in ("epochs", "drop_last")}
-    return {"data fingerprint": result.fingerprint} | amount
+    return {SOURCE: result.fingerprint, CONTENT: result.content} | amount
 
 
 def _cache(result: Result) -> Mapping[str, object]:

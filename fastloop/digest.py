@@ -24,6 +24,7 @@ import numpy as np
 import optree
 import torch
 
+from fastloop.files import fingerprint
 from fastloop.ragged import VARIES, Joined, unpadded
 from fastloop.types import Invalid, Tree
 
@@ -129,6 +130,13 @@ def expected(hashes: np.ndarray, leaves: Leaves, kept: np.ndarray | None = None)
     uint8."""
     chosen = hashes if kept is None else hashes[kept]
     return Digest(len(chosen), _sum(chosen) % 2**128, leaves)
+
+
+def content_of(hashes: np.ndarray, leaves: Leaves, uint8_scale: float | None) -> str:
+    """The same for the same samples in any order: (n, 16) uint8 hashes, whose canonical form is of
+    that scale."""
+    seen = expected(hashes, leaves)
+    return fingerprint(seen.count, seen.total, seen.leaves, uint8_scale)
 
 
 def _sum(hashes: np.ndarray) -> int:

@@ -16,6 +16,7 @@ from fastloop.lengths import check_lengths
 from fastloop.optional import check_libraries
 from fastloop.own_loader import OwnLoader
 from fastloop.page_cache import CAN_EVICT
+from fastloop.plans import Choosy, honours_only
 from fastloop.protocols import (
     Benchmark,
     Collate,
@@ -27,7 +28,9 @@ from fastloop.protocols import (
     Order,
     Placement,
     Transform,
+    Uint8Images,
 )
+from fastloop.storable import check_storable
 from fastloop.types import Plan, Unsupported, option
 
 
@@ -97,7 +100,9 @@ def check_support(job: Job) -> torch.device:
     _check_settings(job)
     _check_cache(job)
     _check_samples(job)
+    check_storable(job.dataset, job.loader.store)
     check_lengths(job.dataset, job.collate, job.order, job.benchmark)
+    _check_plan(job)
     for benchmark in job.benchmark.values():
         benchmark.check(job.dataset.num_classes, None)
     return device
@@ -131,3 +136,14 @@ def _check_samples(job: Job) -> None:
     if job.collate.takes == "uint8" and job.transform.where == "worker":
         why = "there are no floats before the device, see transform.where=device"
         raise Unsupported(f"collate=fast with transform.where=worker: {why}")
+
+
+def _check_plan(job: Job) -> None:
+    """What the loader would say as it is opened, before anything is prepared for it."""
+    loader, plan = job.loader, job.plan(job.seed)
+    if isinstance(loader, OwnLoader):
+        loader.check(plan)
+    elif isinstance(loader, Choosy):
+        honours_only(type(loader).__module__.rpartition(".")[2], plan, *loader.honours)
+    elif job.collate.takes == "uint8" and not isinstance(job.dataset, Uint8Images):
+        raise Unsupported(f"collate=fast: {job.dataset.label} has no uint8 images")

@@ -27,6 +27,8 @@ SETTINGS = (
 )
 """Of a plan: a parameter of that name gets it."""
 OFFERED = (*SETTINGS, "shuffle", "dataset", "sampler", "epoch")
+ITS_OWN = "its own"
+"""In the place of batch_size, of a loader that has no parameter for it."""
 
 
 def epochs_of(loader: Iterable[Tree]) -> Epochs:
@@ -87,6 +89,20 @@ class OwnLoader:
         """Those parameters that fastloop gives a value to."""
         return (parameters(self.target) & set(OFFERED)) - self.kwargs.keys()
 
+    def check(self, plan: Plan) -> None:
+        """Raise Unsupported for a setting that it has no parameter for and is not its default."""
+        target, takes = self.target, self.takes
+        honours_only(target, plan, *takes, "multiprocessing_context")
+        order, ordered = _order_name(plan), {"dataset", "sampler"} <= takes
+        if "batch_size" not in takes and str(plan.batch_size) != default_of("batch_size"):
+            said = f"batch_size={plan.batch_size}"
+            raise Unsupported(f"{said}: loader={target} brings its own batches")
+        if plan.drop_last and not (ordered and "drop_last" in takes):
+            raise Unsupported(f"drop_last=true: which samples loader={target} drops is not known")
+        known = ("random", "sequential") if "shuffle" in takes else (default_of("order"),)
+        if not ordered and order not in known:
+            raise Unsupported(f"order={order}: loader={target} brings its own order")
+
     def open(self, prepared: Prepared, plan: Plan) -> AbstractContextManager[Epochs]:
         """Epochs of batches as they are given.
 
@@ -97,8 +113,8 @@ class OwnLoader:
     @contextmanager
     def delivering(self, plan: Plan, dataset: Dataset | None) -> Iterator[Epochs]:
         """The same; the dataset is opened where there is a parameter for it."""
+        self.check(plan)
         takes = self.takes
-        _refuse_others(self.target, plan, takes)
         samples = dataset.open() if dataset is not None and "dataset" in takes else None
         given = _arguments(plan, takes, samples)
         torch.manual_seed(plan.seed)
@@ -143,19 +159,6 @@ def _arguments(plan: Plan, takes: frozenset[str], samples: Samples | None) -> di
     if "sampler" in given:
         given.pop("shuffle", None)  # torch takes one of them
     return given
-
-
-def _refuse_others(target: str, plan: Plan, takes: frozenset[str]) -> None:
-    """Raise Unsupported for what the target would not hear of."""
-    honours_only(target, plan, *takes, "multiprocessing_context")
-    order, ordered = _order_name(plan), {"dataset", "sampler"} <= takes
-    if "batch_size" not in takes and str(plan.batch_size) != default_of("batch_size"):
-        raise Unsupported(f"batch_size={plan.batch_size}: loader={target} brings its own batches")
-    if plan.drop_last and not (ordered and "drop_last" in takes):
-        raise Unsupported(f"drop_last=true: which samples loader={target} drops is not known")
-    known = ("random", "sequential") if "shuffle" in takes else (default_of("order"),)
-    if not ordered and order not in known:
-        raise Unsupported(f"order={order}: loader={target} brings its own order")
 
 
 def _order_name(plan: Plan) -> str:

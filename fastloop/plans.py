@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch.utils.data import Sampler
@@ -21,6 +21,14 @@ DATALOADER = (
     "multiprocessing_context",
 )
 """Settings of torch's DataLoader, whatever it loads."""
+
+
+@runtime_checkable
+class Choosy(Protocol):
+    """A loader that has some of the settings only, and tells which before anything is prepared."""
+
+    honours: tuple[str, ...]
+    """Besides ALWAYS."""
 
 
 def honours_only(loader: str, plan: Plan, *honoured: str) -> None:

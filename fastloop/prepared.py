@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from fastloop.alike import TOLERANCE, difference_to_pillow, images_whatever_decodes
 from fastloop.classes import Classes, Looked
 from fastloop.digest import (
     Leaves,
+    content_of,
     epoch_hashes,
     expected,
     leaves_of,
@@ -39,12 +41,13 @@ from fastloop.protocols import Dataset, OnDisk, Store, Streamed
 from fastloop.ragged import is_ragged, longest
 from fastloop.source import Source
 from fastloop.spans import now_ns, seconds_between
-from fastloop.types import BadData, Prepared, SamplesDiffer, Tree, Unsupported
+from fastloop.storable import check_storable
+from fastloop.types import BadData, Prepared, SamplesDiffer, Tree
 
 SEAL = "sealed.json"
 HASHES = "hashes.npy"
 LENGTHS = "lengths.npy"
-REFERENCE = 2
+REFERENCE = 3
 """Raised whenever what a reference holds changes, so that an older one is written anew."""
 Facts = dict[str, Any]
 
@@ -58,10 +61,7 @@ def prepare(dataset: Dataset, store: Store | None, tolerant: bool = False) -> Pr
     """
     if isinstance(dataset, Streamed):
         return _of_a_stream(dataset, dataset)
-    if store is not None and is_ragged(dataset):
-        kind = type(store).__module__.rpartition(".")[2]
-        why = f"rows are of one length, those of {dataset.label} are not; loader=raw reads it"
-        raise Unsupported(f"store={kind}: {why}")
+    check_storable(dataset, store)
     data = fingerprint(dataset.fetch(), source_of(dataset))
     name = f"{type(dataset).__module__.rpartition('.')[2]}-{data[:16]}"
     kind = "tolerant" if tolerant else "reference"
@@ -75,6 +75,7 @@ def prepare(dataset: Dataset, store: Store | None, tolerant: bool = False) -> Pr
         dataset=dataset,
         label=dataset.label,
         fingerprint=data,
+        content=facts["content"],
         reference=reference,
         folder=reference,
         num_samples=facts["num_samples"],
@@ -82,6 +83,7 @@ def prepare(dataset: Dataset, store: Store | None, tolerant: bool = False) -> Pr
         sample_nbytes=facts["sample_nbytes"],
         num_classes=_told(dataset.num_classes, facts.get("num_classes")),
         broken=tuple((index, why) for index, why in facts["broken"]),
+        **_alike(dataset, facts),
     )
     if store is None:
         files = dataset.files() if isinstance(dataset, OnDisk) else []
@@ -98,6 +100,16 @@ def prepare(dataset: Dataset, store: Store | None, tolerant: bool = False) -> Pr
     return dataclasses.replace(
         prepared, folder=root, files=(root,), seconds=facts["seconds"], disk_mib=facts["disk_mib"]
     )
+
+
+def _alike(dataset: Dataset, facts: Facts) -> Facts:
+    """Fields of Prepared, where its pixels agree with Pillow's."""
+    off = facts["pixels_off"]
+    if off is None or off > TOLERANCE:
+        return {}
+    leaves = [[dtype, list(shape)] for dtype, shape in facts["leaves"]]
+    told = [facts["num_samples"], leaves, [index for index, _ in facts["broken"]]]
+    return {"alike": images_whatever_decodes(dataset, *told), "pixels_off": off}
 
 
 def reference_hashes(prepared: Prepared) -> np.ndarray:
@@ -170,15 +182,23 @@ def _write_reference(folder: Path, source: Source) -> Facts:
     if ragged:
         np.save(folder / LENGTHS, lengths)
     mean_nbytes = max(1, round(nbytes / (count - len(broken))))
-    facts = {"num_samples": count, "leaves": leaves, "sample_nbytes": mean_nbytes}
-    return facts | {"broken": broken, "num_classes": classes.count}
+    scale, skipped = source.dataset.uint8_scale, {index for index, _ in broken}
+    return {
+        "num_samples": count,
+        "leaves": leaves,
+        "sample_nbytes": mean_nbytes,
+        "broken": broken,
+        "num_classes": classes.count,
+        "content": content_of(hashes, leaves or (), scale),
+        "pixels_off": difference_to_pillow(source.dataset, skipped),
+    }
 
 
 def _of_a_stream(dataset: Dataset, stream: Streamed) -> Prepared:
     """What one epoch of it delivers is the reference: two that deliver the same are comparable."""
-    classes = Classes()
+    classes, scale = Classes(), dataset.uint8_scale
     with stream.batches() as batches:
-        hashes, leaves = epoch_hashes(Looked(batches, classes.look_at), dataset.uint8_scale)
+        hashes, leaves = epoch_hashes(Looked(batches, classes.look_at), scale)
     seen = expected(hashes, leaves)
     data = fingerprint("stream", seen.count, leaves, seen.total if stream.same_data else "random")
     folder = outputs_folder() / "stores" / f"stream-{data[:16]}.reference"
@@ -192,6 +212,7 @@ def _of_a_stream(dataset: Dataset, stream: Streamed) -> Prepared:
         dataset=dataset,
         label=dataset.label,
         fingerprint=data,
+        content=content_of(hashes, leaves, scale) if stream.same_data else data,
         reference=folder,
         folder=folder,
         num_samples=len(hashes),

@@ -106,7 +106,13 @@ class Result:
     status: Status = "RUNNING"
     status_reason: str = ""
     fingerprint: str = ""
-    """The data's."""
+    """The data's: where it comes from."""
+    content: str = ""
+    """What the data is: the same for the same samples, wherever they come from."""
+    alike: str = ""
+    """The same for images that are the same but for decoders which agree within a tolerance."""
+    pixels_off: int = 0
+    """By how much of 255 the samples looked at differ from Pillow's at most."""
     key: str = ""
     """The trials': configuration, code, data, library versions and machine."""
     num_samples: int = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastloop.catalogue import resource_folder
+from fastloop.colours import colour_of
 from fastloop.config import SWEEP_SETTINGS, Composed, flat, of_the_job, remove_unused
 from fastloop.refusal import Refused, of_a_failure
 
@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     from fastloop.campaign import Entry
     from fastloop.result import Result
     from fastloop.tracking import Tracking
-
-COLOURS = (
-    "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f",
-    "#bcbd22",
-    "#17becf", "#aec7e8", "#ffbb78", "#98df8a", "#ff9896", "#c5b0d5", "#c49c94", "#f7b6d2",
-    "#dbdb8d",
-)  # fmt: skip
-"""matplotlib's tab20 in another order: neighbours in the list of loaders differ most."""
 
 
 def measure(composed: Sequence[Composed]) -> int:
@@ -146,8 +138,13 @@ def _entry(one: Composed, name: str) -> Entry:
 def _params(one: Composed) -> dict[str, Any]:
     """Every leaf of the resolved config, dotted, and the group choices by the name of their
     group."""
+    from fastloop.own_loader import ITS_OWN, OwnLoader
+
     choices = {group.rpartition("/")[2]: choice for group, choice in one.choices.items()}
-    return flat(one.config) | choices | {"world_size": 1}
+    loader = one.job.loader
+    is_told = not isinstance(loader, OwnLoader) or "batch_size" in loader.takes
+    told = {} if is_told else {"batch_size": ITS_OWN}
+    return flat(one.config) | choices | told | {"world_size": 1}
 
 
 def _tags(one: Composed) -> dict[str, str]:
@@ -160,16 +157,14 @@ def _tags(one: Composed) -> dict[str, str]:
     except Unsupported:
         device = one.job.device
     machine = describe()
-    loaders = sorted(path.stem for path in (resource_folder("conf") / "loader").glob("*.yaml"))
-    own = zlib.crc32(one.choices["loader"].encode())
-    place = loaders.index(one.choices["loader"]) if one.choices["loader"] in loaders else own
+    loaders = (path.stem for path in (resource_folder("conf") / "loader").glob("*.yaml"))
     return {
         "sweep": "/".join(one.sweep_folder.parts[-2:]),
         "config_hash": fingerprint(sorted(_identity(one).items())),
         "git_commit": machine["git_commit"],
         "host": machine["host"],
         "device": device,
-        "mlflow.runColor": COLOURS[place % len(COLOURS)],
+        "mlflow.runColor": colour_of(one.choices["loader"], loaders),
         **({"concurrent": "true"} if one.sweep.allow_concurrent else {}),
         **({} if one.job.same_data else {"unverified": "true"}),
     }

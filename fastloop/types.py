@@ -63,6 +63,8 @@ class Prepared:
     dataset: Dataset
     label: str
     fingerprint: str
+    content: str
+    """Equal where the samples are, in whatever order and wherever they come from."""
     reference: Path
     """Folder of the same-data reference, see digest.py."""
     folder: Path
@@ -81,6 +83,10 @@ class Prepared:
     disk_mib: float = 0.0
     broken: tuple[tuple[int, str], ...] = ()
     """Index and reason of each sample that can't be decoded, where they may be skipped."""
+    alike: str = ""
+    """The same for encoded images whose decoders agree within a tolerance, see alike.py."""
+    pixels_off: int = 0
+    """By how much of 255 the samples looked at differ from Pillow's at most."""
 
 
 @dataclass(frozen=True, kw_only=True)

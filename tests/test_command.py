@@ -14,7 +14,6 @@ from options import CONF, MYDATASET, options
 
 from fastloop import catalogue
 from fastloop.result import load, metrics
-from fastloop.sweep import COLOURS
 
 pytestmark = pytest.mark.slow
 
@@ -139,7 +138,6 @@ def test_a_loader_has_one_colour_in_mlflow(sweep):
     found = results(sweep[0])
     colours = {result.loader: result.tags["mlflow.runColor"] for result in found}
     assert len(set(colours.values())) == len(LOADERS)
-    assert len(set(COLOURS)) == len(COLOURS) >= len(options("loader"))
     assert all(result.tags["mlflow.runColor"] == colours[result.loader] for result in found)
 
 
@@ -381,9 +379,10 @@ def test_loaders_of_ones_own_are_told_by_their_names_and_ranked_on_what_they_bri
     assert {result.name for result in results(tmp_path)} == names
     assert done.stdout.count("own data: 30 samples") == 1
     assert "mine.generated" in done.stdout
-    assert "10 batches for 30 samples: batch_size=64 is not what it makes" in " ".join(
-        done.stdout.split()
-    )
+    assert "10 batches for 30 samples, of its own" in " ".join(done.stdout.split())
+    sizes = {one.loader: one.params["batch_size"] for one in results(tmp_path)}
+    assert sizes == {"mine.make_loader": 64, "mine.generated": "its own"}
+    assert "batch_size" not in done.stdout  # as no size is that of both
 
 
 def test_the_launcher_cant_be_swept(tmp_path):

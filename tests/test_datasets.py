@@ -208,6 +208,27 @@ def test_every_window_that_fits_is_a_sample(tmp_path, num_tokens, stride, count)
     assert last[-1] < num_tokens
 
 
+def test_windows_that_overlap_much_are_not_written_as_a_store(outputs):
+    wide = ("dataset=tokens", "loader=np_memmap", "benchmark=traversal")
+    said = (
+        r"^store=npy: dataset.stride=1 puts a token into 256 windows: "
+        r"3,905 MiB for a file of 1\.9 MiB; "
+        "loader=raw reads it$"
+    )
+    job = compose_job(*wide, "dataset.stride=1")
+    with pytest.raises(Unsupported, match=said):
+        check_support(job)
+    with pytest.raises(Unsupported, match=said):
+        prepare(job.dataset, job.loader.store)
+    assert not outputs.exists()
+    for allowed in ("dataset.stride=32", "dataset.stride=null"):
+        check_support(compose_job(*wide, allowed))
+    check_support(compose_job(*wide, "dataset.stride=1", "loader=raw"))
+    job.dataset._make_if_missing()
+    mine = compose_job(*wide, "dataset.stride=1", f"dataset.path={job.dataset.file}")
+    assert mine.dataset.overlap() == job.dataset.overlap()
+
+
 def test_a_tokens_file_is_made_once_and_never_in_part(outputs):
     dataset = dataset_of(*TOKENS)
     first = dataset.fetch()

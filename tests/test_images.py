@@ -15,6 +15,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_image
 
 from fastloop.gate import check_data
+from fastloop.image_files import READ_FILES
 from fastloop.images import resized
 from fastloop.prepared import prepare
 from fastloop.result import metrics
@@ -132,6 +133,23 @@ def test_a_fingerprint_changes_with_whatever_changes_a_pixel(tmp_path):
     os.utime(path, ns=(seen.st_atime_ns, seen.st_mtime_ns))
     prints.append(of())
     assert len(set(prints)) == 5
+
+
+def test_a_changed_file_is_seen_in_a_folder_too_large_to_be_read(tmp_path):
+    root = tree(tmp_path, 5 * READ_FILES // 2)
+    dataset = folder_of(root).dataset
+    names = [name for name, _ in dataset.open().files]
+    prints = [dataset.fetch()]
+    assert dataset.fetch() == prints[0]
+    for name in (names[0], names[1], names[77], names[-1]):
+        seen, data = (root / name).stat(), bytearray((root / name).read_bytes())
+        data[-9] ^= 1
+        (root / name).write_bytes(data)
+        os.utime(root / name, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+        prints.append(dataset.fetch())
+    (root / names[1]).unlink()
+    prints.append(dataset.fetch())
+    assert len(set(prints)) == 6
 
 
 def test_one_resize_covers_the_size_and_keeps_the_middle():

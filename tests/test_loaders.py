@@ -16,8 +16,9 @@ from options import MYDATASET, compose_job, options, refuses
 from torch.utils.data import default_collate
 
 from fastloop.digest import leaves_of
+from fastloop.job import check_support
 from fastloop.plans import IndexBatches, epoch_indices, index_batches
-from fastloop.types import Plan
+from fastloop.types import Plan, Unsupported
 
 BATCH = 16
 SETTINGS = {
@@ -252,3 +253,24 @@ def test_batches_of_indices_are_the_epoch_cut(size, drop_last):
 def test_workers_start_as_in_a_plain_script(prepared_job):
     job, _ = prepared_job("num_workers=2", *MYDATASET)
     assert job.plan(0).multiprocessing_context == multiprocessing.get_all_start_methods()[0]
+
+
+OTHERS = {
+    "workers": ("num_workers=2",),
+    "kept workers": ("num_workers=2", "persistent_workers=true"),
+    "a transform": ("transform=normalize", "transform.where=worker"),
+    "a collate": ("collate=fast",),
+}
+
+
+@pytest.mark.parametrize("settings", OTHERS.values(), ids=OTHERS.keys())
+@pytest.mark.parametrize("loader", options("loader"))
+def test_what_a_loader_refuses_as_it_is_opened_is_known_before_anything_is_prepared(
+    prepared_job, loader, settings
+):
+    job, prepared = prepared_job(f"loader={loader}", *MYDATASET, *settings)
+    if not refuses(job, prepared, settings):
+        check_support(job)
+        return
+    with pytest.raises(Unsupported, match=r"has no such setting|has no uint8 images"):
+        check_support(job)

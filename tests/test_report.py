@@ -139,12 +139,14 @@ def test_unfinished_jobs_are_rows_with_their_reason_and_have_no_rank(known):
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"), [("epochs", 7), ("drop_last", True), ("fingerprint", "other")]
+    ("setting", "value"), [("epochs", 7), ("drop_last", True), ("content", "other")]
 )
 def test_other_data_or_amounts_are_not_ranked_together(known, setting, value):
     path = next(p for p in known.rglob("result.json") if load(p.parent).loader == "raw")
     content = json.loads(path.read_text())
     (content if setting in content else content["params"])[setting] = value
+    if setting == "content":
+        content["fingerprint"] = value
     content["status"] = "FINISHED"
     path.write_text(json.dumps(content))
     groups = summarize([one for one in all_results(known) if one.trials], "raw")

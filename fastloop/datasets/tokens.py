@@ -17,6 +17,8 @@ from fastloop.types import BadData, option
 SEED = 0
 VOCABULARY = 50_257
 """GPT-2's; the file that is made holds random ones of these."""
+STORED_WINDOWS = 8
+"""A store that holds each token in more windows than these is refused."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,18 @@ class Tokens:
     def files(self) -> list[Path]:
         """The file of tokens."""
         return [self.file]
+
+    def overlap(self) -> str:
+        """Why a store would be too large: every window is written whole, of a token 16 bytes."""
+        stride = self.stride or self.block_size
+        if self.block_size <= STORED_WINDOWS * stride:
+            return ""
+        there = self.file.is_file()
+        tokens = self.file.stat().st_size // 2 if there else self.num_tokens
+        windows = max(0, tokens - self.block_size - 1) // stride + 1
+        written, read = windows * self.block_size * 16 / 2**20, tokens * 2 / 2**20
+        each = f"dataset.stride={stride} puts a token into {self.block_size // stride} windows"
+        return f"{each}: {written:,.0f} MiB for a file of {read:,.1f} MiB"
 
     def open(self) -> Windows:
         """The windows, each read when it is asked for."""

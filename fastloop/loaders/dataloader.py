@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 from fastloop.plans import DATALOADER, honours_only
 from fastloop.protocols import Store
@@ -18,10 +19,11 @@ class Dataloader:
     and seeds 001 and 002 tune."""
 
     store: Store
+    honours: ClassVar[tuple[str, ...]] = (*DATALOADER, "transform")
 
     @contextmanager
     def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
         """Epochs of batches from rows that are read into memory first."""
-        honours_only("dataloader", plan, *DATALOADER, "transform")
+        honours_only("dataloader", plan, *self.honours)
         with torch_epochs(memory_rows(self.store.open(prepared.folder)), plan) as epochs:
             yield epochs

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from queue import Empty
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import PositiveInt
@@ -28,6 +28,7 @@ class Ffcv:
     """
 
     store: Store
+    honours: ClassVar[tuple[str, ...]] = ()
     num_threads: PositiveInt | None
     batches_ahead: PositiveInt
 
@@ -37,7 +38,7 @@ class Ffcv:
 
         Raises Unsupported without FFCV.
         """
-        honours_only("ffcv", plan)
+        honours_only("ffcv", plan, *self.honours)
         path = self.store.open(prepared.folder)
         if not isinstance(path, Path):
             raise Unsupported("rows are in a .beton file: store@loader.store=ffcv gives such")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -37,11 +38,12 @@ class GetItems:
     """One index operation a leaf for a whole batch, identity collate."""
 
     store: Store
+    honours: ClassVar[tuple[str, ...]] = DATALOADER
 
     @contextmanager
     def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
         """Epochs of batches from rows that are read into memory first."""
-        honours_only("getitems", plan, *DATALOADER)
+        honours_only("getitems", plan, *self.honours)
         rows = Batched(memory_rows(self.store.open(prepared.folder)))
         with torch_epochs(rows, plan, as_fetched) as epochs:
             yield epochs

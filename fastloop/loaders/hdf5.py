@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import optree
@@ -25,11 +25,12 @@ class Hdf5:
     them into the order that was asked for; nothing is left to collate."""
 
     store: Store
+    honours: ClassVar[tuple[str, ...]] = DATALOADER
 
     @contextmanager
     def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
         """Epochs of batches from the file, which every worker opens for itself."""
-        honours_only("hdf5", plan, *DATALOADER)
+        honours_only("hdf5", plan, *self.honours)
         open_reader = partial(_Reader, self.store, prepared.folder)
         open_reader().close()  # so that what is wrong with the file is told here, not by a worker
         rows = BatchRows(open_reader, prepared.num_samples)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 from fastloop.plans import honours_only, index_batches
 from fastloop.protocols import Store
@@ -16,10 +17,11 @@ class IndexLoop:
     """A permutation, cut into batches; `tensor[indices]` once a leaf and batch, as 004 has it."""
 
     store: Store
+    honours: ClassVar[tuple[str, ...]] = ()
 
     @contextmanager
     def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
         """Epochs of batches from rows that are read into memory first; nothing runs ahead."""
-        honours_only("index_loop", plan)
+        honours_only("index_loop", plan, *self.honours)
         rows = memory_rows(self.store.open(prepared.folder))
         yield lambda epoch: map(rows.__getitem__, index_batches(plan, len(rows), epoch))

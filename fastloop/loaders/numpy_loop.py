@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import optree
@@ -26,11 +26,12 @@ class NumpyLoop:
     """
 
     store: Store
+    honours: ClassVar[tuple[str, ...]] = ()
 
     @contextmanager
     def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
         """Epochs of batches from arrays that are read into memory first; nothing runs ahead."""
-        honours_only("numpy_loop", plan)
+        honours_only("numpy_loop", plan, *self.honours)
         leaves, structure = optree.tree_flatten(read_into_memory(self.store.open(prepared.folder)))
         yield _Arrays([leaf.numpy() for leaf in leaves], structure, plan).batches
 

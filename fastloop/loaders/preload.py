@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import optree
@@ -27,11 +27,12 @@ class Preload:
     collate."""
 
     store: Store
+    honours: ClassVar[tuple[str, ...]] = (*DATALOADER, "transform")
 
     @contextmanager
     def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
         """Epochs of batches from the list, which is filled from the store first."""
-        honours_only("preload", plan, *DATALOADER, "transform")
+        honours_only("preload", plan, *self.honours)
         rows = Rows(partial(self.store.open, prepared.folder))
         samples = [optree.tree_map(_own, rows[index]) for index in range(len(rows))]
         with torch_epochs(samples, plan) as epochs:

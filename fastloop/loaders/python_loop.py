@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import optree
 import torch
@@ -31,11 +31,12 @@ class PythonLoop:
     """
 
     store: Store
+    honours: ClassVar[tuple[str, ...]] = ()
 
     @contextmanager
     def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
         """Epochs of batches from lists that are filled first; nothing runs ahead."""
-        honours_only("python_loop", plan)
+        honours_only("python_loop", plan, *self.honours)
         leaves, structure = optree.tree_flatten(read_into_memory(self.store.open(prepared.folder)))
         yield _Lists([_listed(leaf) for leaf in leaves], structure, plan).batches
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import optree
@@ -31,6 +31,7 @@ class TfData:
     """
 
     store: Store
+    honours: ClassVar[tuple[str, ...]] = ()
 
     def check_installed(self) -> None:
         """Raise Unsupported without TensorFlow."""
@@ -42,7 +43,7 @@ class TfData:
 
         Its pool of threads lives as long as the process, idle between epochs.
         """
-        honours_only("tf_data", plan)
+        honours_only("tf_data", plan, *self.honours)
         source = _read(self.store.open(prepared.folder))
         indices = partial(epoch_indices, plan.order, prepared.num_samples, plan.seed)
         with closed_at_the_end(lambda epoch: source.batches(indices(epoch), plan)) as epochs:

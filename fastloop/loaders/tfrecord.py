@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -37,12 +37,13 @@ class TfRecord:
     """
 
     store: Store
+    honours: ClassVar[tuple[str, ...]] = DATALOADER
     check_crc: bool
 
     @contextmanager
     def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
         """Epochs of batches from the file, which every worker opens for itself."""
-        honours_only("tfrecord", plan, *DATALOADER)
+        honours_only("tfrecord", plan, *self.honours)
         open_reader = partial(_Reader, self.store, prepared.folder, self.check_crc)
         open_reader().close()  # so that what is wrong with the file is told here, not by a worker
         rows = BatchRows(open_reader, prepared.num_samples)

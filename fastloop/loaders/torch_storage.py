@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 from fastloop.plans import DATALOADER, IndexBatches, honours_only
 from fastloop.protocols import Store
@@ -19,11 +20,12 @@ class TorchStorage:
     """Mapped tensors, indexed once a leaf and batch by a sampler's index tensor."""
 
     store: Store
+    honours: ClassVar[tuple[str, ...]] = DATALOADER
 
     @contextmanager
     def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
         """Epochs of batches gathered from the maps; every worker maps the files itself."""
-        honours_only("torch_storage", plan, *DATALOADER)
+        honours_only("torch_storage", plan, *self.honours)
         rows = Rows(partial(_mapped, self.store, prepared.folder))
         with torch_epochs(rows, plan, as_fetched, IndexBatches(plan, len(rows))) as epochs:
             yield epochs

@@ -70,12 +70,20 @@ class Group:
     comparisons: tuple[Comparison, ...]
 
 
-def comparable(result: Result) -> tuple:
-    """Equal for jobs that may be ranked together: they share the data, the amount, the
-    cache's state and the rounds."""
+def comparable(one: Result, other: Result) -> bool:
+    """True for jobs that may be ranked together: they share the data, by where it comes from, by
+    what it is or but for decoders that agree, the amount, the cache's state and the rounds."""
+    return _work(one) == _work(other) and not _data(one).isdisjoint(_data(other))
+
+
+def _work(result: Result) -> tuple:
     amount = [result.params.get(name) for name in ("epochs", "drop_last", "cache")]
     amount += [result.tags.get(tag) for tag in UNRANKED]
-    return result.tags.get("sweep"), result.dataset, result.fingerprint, *amount
+    return result.tags.get("sweep"), result.dataset, *amount
+
+
+def _data(result: Result) -> set[str]:
+    return {result.fingerprint, result.content, result.alike} - {""} or {""}
 
 
 def check_baseline(results: Sequence[Result], baseline: str) -> None:
@@ -91,13 +99,23 @@ def summarize(results: Sequence[Result], baseline: str = "") -> list[Group]:
     """The groups among the finished jobs; `baseline` names a job or a loader, or else the
     first."""
     finished = [result for result in results if result.status == "FINISHED" and result.trials]
-    by_key: dict[tuple, list[Result]] = {}
-    for result in finished:
-        by_key.setdefault(comparable(result), []).append(result)
     wanted = _reference(finished, baseline)
     several = len({result.tags.get("sweep") for result in finished}) > 1
-    groups = [_group(members, wanted, several) for members in by_key.values()]
+    groups = [_group(members, wanted, several) for members in _grouped(finished)]
     return _shorter_titles(groups)
+
+
+def _grouped(finished: list[Result]) -> list[list[Result]]:
+    """Each with those that it is comparable to, itself or over others."""
+    groups: list[list[Result]] = []
+    for result in finished:
+        near = [group for group in groups if any(comparable(result, one) for one in group)]
+        first, *others = near or [[]]
+        if not near:
+            groups.append(first)
+        first += [*(one for group in others for one in group), result]
+        groups = [group for group in groups if not any(group is one for one in others)]
+    return groups
 
 
 def _shorter_titles(groups: list[Group]) -> list[Group]:
