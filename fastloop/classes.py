@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-import optree
 import torch
 
+from fastloop.trees import tree_leaves
 from fastloop.types import Tree
 
 MOST_CLASSES = 100_000
@@ -22,7 +22,7 @@ class Classes:
 
     def look_at(self, batch: Tree) -> None:
         """Take a batch's labels into account: int64 of one dimension, last of two leaves."""
-        leaves = optree.tree_leaves(batch)
+        leaves = tree_leaves(batch)
         if len(leaves) == 2 and _are_labels(leaves[1]):
             self._seen = max(self._seen, int(leaves[1].max()) + 1)
 

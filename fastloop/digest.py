@@ -21,11 +21,11 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import optree
 import torch
 
 from fastloop.files import fingerprint
 from fastloop.ragged import VARIES, Joined, unpadded
+from fastloop.trees import tree_leaves
 from fastloop.types import Invalid, Tree
 
 HELD_BATCHES = 8
@@ -52,7 +52,7 @@ class Digest:
 
 def leaves_of(batch: Tree) -> Leaves:
     """dtype and shape of each leaf, the batch dimension left out."""
-    leaves = optree.tree_leaves(batch)
+    leaves = tree_leaves(batch)
     wrong = [
         leaf for leaf in leaves if not isinstance(leaf, torch.Tensor | Joined) or not leaf.ndim
     ]
@@ -64,7 +64,7 @@ def leaves_of(batch: Tree) -> Leaves:
 
 def nbytes_of(batch: Tree) -> int:
     """Bytes of a batch as the step receives it, padding left out."""
-    return sum(leaf.nbytes for leaf in optree.tree_leaves(batch))
+    return sum(leaf.nbytes for leaf in tree_leaves(batch))
 
 
 def row_nbytes(leaves: Leaves) -> int:
@@ -74,7 +74,7 @@ def row_nbytes(leaves: Leaves) -> int:
 
 def sample_hashes(batch: Tree, uint8_scale: float | None) -> np.ndarray:
     """(batch, 16) uint8: the hash of each sample of a batch."""
-    leaves = optree.tree_leaves(batch)
+    leaves = tree_leaves(batch)
     columns: list[Any] = [_canonical(leaf, uint8_scale) for leaf in leaves]
     ragged = any(isinstance(leaf, Joined) for leaf in leaves)
     rows = map(b"".join, zip(*columns, strict=True)) if ragged else np.concatenate(columns, axis=1)

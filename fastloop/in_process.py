@@ -6,10 +6,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-import optree
 import torch
 
 from fastloop import flags, stats
@@ -17,6 +15,7 @@ from fastloop.benchmarks.traversal import read
 from fastloop.digest import difference, digest, epoch_hashes, expected, row_nbytes
 from fastloop.environment import resolve_device
 from fastloop.own_loader import epochs_of
+from fastloop.placements.recursive import Recursive
 from fastloop.schedule import rounds
 from fastloop.spans import Spans
 from fastloop.types import Epochs, Invalid, Tree
@@ -132,7 +131,7 @@ def bench(
     if min(trials, epochs) < 1:
         raise ValueError(f"trials={trials}, epochs={epochs}: at least one of each")
     target = resolve_device(device)
-    consume, each = step or partial(_deliver, target), _epochs(loader)
+    consume, each = step or _delivery(target), _epochs(loader)
     hashes, leaves = epoch_hashes(each(0), None)
     drain(each, consume, 0, target)
     seconds = [timed(each, consume, epochs, target).seconds for _ in range(trials)]
@@ -178,7 +177,7 @@ def bench_all(
         given = f"{len(loaders)} loaders, trials={trials}, epochs={epochs}"
         raise ValueError(f"{given}: at least one of each")
     target = resolve_device(device)
-    consume = step or partial(_deliver, target)
+    consume = step or _delivery(target)
     opened = {name: _epochs(loader) for name, loader in loaders.items()}
     samples = _check(opened, same_data)
     for each in opened.values():
@@ -214,11 +213,8 @@ def _epochs(loader: Loader) -> Epochs:
     return loader
 
 
-def _deliver(device: torch.device, batch: Tree) -> None:
-    if device.type == "cpu":
-        read(batch)
-    else:
-        optree.tree_map(lambda leaf: leaf.to(device), batch)
+def _delivery(device: torch.device) -> Callable[[Tree], Any]:
+    return read if device.type == "cpu" else Recursive(non_blocking=False).to(device)
 
 
 def _check(opened: Mapping[str, Epochs], same_data: bool) -> int:

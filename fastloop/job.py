@@ -13,7 +13,7 @@ from fastloop.cache_state import CacheState
 from fastloop.collates.default import Default
 from fastloop.environment import resolve_device
 from fastloop.lengths import check_lengths
-from fastloop.optional import check_libraries
+from fastloop.optional import Needing, check_libraries
 from fastloop.own_loader import OwnLoader
 from fastloop.page_cache import CAN_EVICT
 from fastloop.plans import Choosy, honours_only
@@ -97,6 +97,8 @@ def check_support(job: Job) -> torch.device:
     """The job's device; raises Unsupported, with the reason, where the job can't be run here."""
     device = resolve_device(job.device)
     check_libraries(job.loader)
+    if isinstance(job.placement, Needing):
+        job.placement.check_installed()
     _check_settings(job)
     _check_cache(job)
     _check_samples(job)

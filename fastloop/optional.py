@@ -23,7 +23,7 @@ INSTALL_FFCV = (
 
 @runtime_checkable
 class Needing(Protocol):
-    """A loader or a store that needs such a library."""
+    """A loader, a store or a placement that needs such a library."""
 
     def check_installed(self) -> None:
         """Raise Unsupported, with the commands that install it, where it is absent."""

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 
-import optree
 import torch
 
 from fastloop.cache_state import Opened, bring_to, opened
@@ -21,6 +20,7 @@ from fastloop.protocols import Benchmark
 from fastloop.result import Attribution, Measured, Trial
 from fastloop.spans import Spans, now_ns, seconds_between, synchronize, wall_ms
 from fastloop.transforms.none import NoTransform
+from fastloop.trees import tree_leaves
 from fastloop.types import Epochs, Plan, Prepared, Setup, Tree
 from fastloop.window import Consumer, drain, instrumented, may_be_unread, replayed, timed
 from fastloop.yardstick import limit_rows_per_s
@@ -178,8 +178,8 @@ def _measure(
 
 def _replay_limit(benchmark: Benchmark, setup: Setup, held: list[Tree]) -> float:
     """Samples a second of the same steps on whole batches that are on the device already."""
-    size = len(optree.tree_leaves(held[0])[0])
-    held = [batch for batch in held if len(optree.tree_leaves(batch)[0]) == size]
+    size = len(tree_leaves(held[0])[0])
+    held = [batch for batch in held if len(tree_leaves(batch)[0]) == size]
     consume, _ = benchmark.start(lambda batch: batch, setup)
     replayed(held, consume, len(held), setup.device)
     return size * REPLAYED_STEPS / replayed(held, consume, REPLAYED_STEPS, setup.device).seconds

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import optree
 import torch
 
 from fastloop.environment import file_mappings
 from fastloop.spans import Spans, now_ns, seconds_between, synchronize
+from fastloop.trees import tree_leaves
 from fastloop.types import Epochs, Tree
 
 Consumer = Callable[[Tree], Any]
@@ -41,7 +41,7 @@ def may_be_unread(batch: Tree) -> bool:
     ranges = file_mappings()
     if ranges is None:
         return True
-    addresses = [leaf.data_ptr() for leaf in optree.tree_leaves(batch)]
+    addresses = [leaf.data_ptr() for leaf in tree_leaves(batch)]
     return any(start <= address < stop for address in addresses for start, stop in ranges)
 
 

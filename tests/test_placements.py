@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict, namedtuple
+import dataclasses
+from collections import OrderedDict, UserDict, defaultdict, deque, namedtuple
 from typing import Any
 
-import optree
+import numpy as np
 import pytest
 import torch
-from options import compose_job, options
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from options import compose_job, options, skip_without_its_library
 from tensordict import TensorDict, is_tensor_collection, tensorclass
+from torch.nn.utils.rnn import pack_sequence
 
 from fastloop.benchmarks.traversal import read
 from fastloop.digest import leaves_of
-from fastloop.types import Unsupported
+from fastloop.trees import tree_leaves
+from fastloop.types import Invalid, Unsupported
 
 Point = namedtuple("Point", "x y")
+CPU, META = torch.device("cpu"), torch.device("meta")
+WAITS = ("map_location",)
+"""Placements that have no non_blocking."""
+NO_META = ("jax",)
 
 
 @tensorclass
@@ -25,6 +34,30 @@ class Pair:
 
 
 _Pair: Any = Pair
+
+
+@dataclasses.dataclass
+class Example:
+    image: Any
+    label: Any = None
+    checked: int = dataclasses.field(default=0, init=False)
+
+    def __post_init__(self):
+        self.checked += 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    values: Any
+    name: str
+
+
+class OwnDict(dict):
+    pass
+
+
+class OwnList(list):
+    pass
 
 
 def images(*channels: int) -> torch.Tensor:
@@ -40,6 +73,8 @@ FLAT = {
     "a tuple": (images(3), numbers().to(torch.uint8)),
     "a named tuple": Point(images(1), numbers()),
     "a tensor": numbers(),
+    "a tensordict": TensorDict({"a": images(), "b": {"c": numbers()}}, batch_size=[4]),
+    "a tensorclass": _Pair(images(), numbers(), batch_size=[4]),
 }
 NESTED = {
     "004's dict": {
@@ -51,11 +86,34 @@ NESTED = {
     "tuples in tuples": (numbers(), (images(), Point(numbers(), [numbers()]))),
     "an ordered dict": OrderedDict(z=numbers(), a=images()),
     "a defaultdict": defaultdict(list, a=[numbers()]),
-    "a tensordict in a dict": {"a": TensorDict({"b": numbers()}, batch_size=[4]), "c": numbers()},
+    "a dataclass": Example(images(), numbers()),
+    "a frozen dataclass": {"a": Frozen([images(), {"b": numbers()}], "one")},
+    "dataclasses in a dataclass": Example((Example(images()), Frozen(numbers(), "two"))),
+    "a deque": deque([images(), [numbers()]]),
+    "classes of one's own": [OwnDict(z=numbers(), a=OwnList([images()])), UserDict(b=numbers())],
     "a tensorclass in a list": [_Pair(images(), numbers(), batch_size=[4])],
-    "nothing": {"a": [], "b": ()},
+    "a tensordict in a dataclass": Example(TensorDict({"b": {"c": numbers()}}, batch_size=[4])),
+    "nothing": {"a": [], "b": (), "c": {}},
+    "other leaves": {"name": ["a", b"b"], "count": (3, 2.5, 1j, True), "none": None, "t": images()},
+    "leaves of numpy": [np.float32(2), np.int64(3), images()],
 }
-OTHERS = {"name": ["a", "b"], "count": 3, "none": None, "tensor": numbers()}
+TENSORDICTS = {
+    "a tensordict in a dict": {"a": TensorDict({"b": numbers()}, batch_size=[4]), "c": numbers()},
+    "a tensordict with a name": [TensorDict({"b": numbers(), "n": "name"}, batch_size=[])],
+}
+"""What dm-tree takes for mappings."""
+DTYPES = (
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint16, torch.uint32, torch.uint64, torch.float16, torch.bfloat16),
+    *(torch.float32, torch.float64, torch.complex64, torch.complex128),
+)
+SHAPES = {
+    "no dimension": lambda dtype: torch.ones((), dtype=dtype),
+    "empty": lambda dtype: torch.ones((0, 3), dtype=dtype),
+    "transposed": lambda dtype: torch.ones((2, 3), dtype=dtype).t(),
+    "a part": lambda dtype: torch.ones((9, 3), dtype=dtype)[1:8:2, 1:],
+    "expanded": lambda dtype: torch.ones((1, 3), dtype=dtype).expand(4, 3),
+}
 
 
 def assert_same(before, after, device: torch.device) -> None:
@@ -63,14 +121,21 @@ def assert_same(before, after, device: torch.device) -> None:
     values."""
     assert type(after) is type(before)
     if isinstance(before, torch.Tensor):
-        assert (after.dtype, after.shape, after.device) == (before.dtype, before.shape, device)
-        assert device.type == "meta" or torch.equal(before, after)
-    elif isinstance(before, dict) or is_tensor_collection(before):
-        before, after = (one if isinstance(one, dict) else one.to_dict() for one in (before, after))
+        assert (after.dtype, after.shape) == (before.dtype, before.shape)
+        assert after.device.type == device.type
+        assert device.type == "meta" or torch.equal(before, after.cpu())
+        return
+    if is_tensor_collection(before):
+        assert after.batch_size == before.batch_size
+        assert after.device in (None, device)
+        before, after = before.to_dict(), after.to_dict()
+    elif dataclasses.is_dataclass(before):
+        fields = [field.name for field in dataclasses.fields(before)]
+        before, after = ({name: getattr(one, name) for name in fields} for one in (before, after))
+    if isinstance(before, dict | UserDict):
         assert list(after) == list(before)
-        for key in before:
-            assert_same(before[key], after[key], device)
-    elif isinstance(before, list | tuple):
+        before, after = list(before.values()), list(after.values())
+    if isinstance(before, list | tuple | deque):
         assert len(after) == len(before)
         for one, other in zip(before, after, strict=True):
             assert_same(one, other, device)
@@ -78,55 +143,229 @@ def assert_same(before, after, device: torch.device) -> None:
         assert after == before
 
 
-def placed(placement: str, tree, device: torch.device, *overrides: str):
-    made = compose_job(f"placement={placement}", *overrides).placement
-    return made.to(device)(tree)
-
-
-@pytest.mark.parametrize("device", ["cpu", "meta"])
-@pytest.mark.parametrize("non_blocking", ["false", "true"])
-@pytest.mark.parametrize("tree", FLAT.values(), ids=FLAT.keys())
-@pytest.mark.parametrize("placement", options("placement"))
-def test_a_flat_batch_comes_out_as_it_went_in(placement, tree, non_blocking, device):
-    setting = f"placement.non_blocking={non_blocking}"
-    device = torch.device(device)
-    assert_same(tree, placed(placement, tree, device, setting), device)
-
-
-@pytest.mark.parametrize("device", ["cpu", "meta"])
-@pytest.mark.parametrize("tree", NESTED.values(), ids=NESTED.keys())
-@pytest.mark.parametrize("placement", options("placement"))
-def test_a_nested_batch_comes_out_as_it_went_in_or_is_unsupported(placement, tree, device):
-    device = torch.device(device)
+def mover(placement: str, device: torch.device, non_blocking: str = "false"):
+    """The bound placement; the test is skipped where it rightly says that it can't be had."""
+    option = compose_job(f"placement={placement}", f"placement.non_blocking={non_blocking}")
     try:
-        after = placed(placement, tree, device)
-    except Unsupported:
-        assert placement != "recursive"
+        return option.placement.to(device)
+    except Unsupported as why:
+        skip_without_its_library(why)
+        refusal = str(why)
+    waits = placement in WAITS and non_blocking == "true"
+    assert "non_blocking=true" in refusal if waits else f"jax has no device {device}" in refusal
+    pytest.skip(refusal)
+
+
+def outcome(placement: str, tree, device: torch.device) -> tuple[Any, str]:
+    """What came, and "", or why nothing did."""
+    place = mover(placement, device)
+    try:
+        return place(tree), ""
+    except Unsupported as why:
+        return None, str(why)
+
+
+def placed(placement: str, tree, device: torch.device):
+    return mover(placement, device)(tree)
+
+
+ALL = options("placement")
+DEVICES = pytest.mark.parametrize("device", [CPU, META], ids=str)
+
+
+@DEVICES
+@pytest.mark.parametrize("non_blocking", ["false", "true"])
+@pytest.mark.parametrize("placement", ALL)
+def test_a_flat_batch_comes_out_as_it_went_in(placement, non_blocking, device):
+    place = mover(placement, device, non_blocking)
+    for name, tree in FLAT.items():
+        if name != "a tensordict" or placement != "dm_tree":
+            assert_same(tree, place(tree), device)
+
+
+@DEVICES
+@pytest.mark.parametrize("tree", NESTED.values(), ids=NESTED.keys())
+@pytest.mark.parametrize("placement", [one for one in ALL if one != "direct"])
+def test_a_nested_batch_comes_out_as_it_went_in(placement, tree, device):
+    assert_same(tree, placed(placement, tree, device), device)
+
+
+@DEVICES
+@pytest.mark.parametrize("tree", TENSORDICTS.values(), ids=TENSORDICTS.keys())
+@pytest.mark.parametrize("placement", [one for one in ALL if one != "direct"])
+def test_a_tensordict_inside_comes_out_as_it_went_in_or_is_unsupported(placement, tree, device):
+    after, refusal = outcome(placement, tree, device)
+    if refusal:
+        assert placement == "dm_tree"
+        assert "placement=recursive can" in refusal
     else:
         assert_same(tree, after, device)
+
+
+@pytest.mark.parametrize("tree", NESTED.values(), ids=NESTED.keys())
+def test_direct_names_what_it_can_not_move(tree):
+    after, refusal = outcome("direct", tree, META)
+    if refusal:
+        assert "placement=recursive moves any" in refusal
+    else:
+        assert_same(tree, after, META)
 
 
 def test_what_direct_can_not_move_is_named():
     said = r"got \(dict, Tensor\); placement=recursive moves any"
     with pytest.raises(Unsupported, match=said):
-        placed("direct", [{"a": numbers()}, numbers()], torch.device("cpu"))
+        placed("direct", [{"a": numbers()}, numbers()], CPU)
 
 
-def test_other_leaves_pass_through_a_recursive_placement():
-    after = placed("recursive", OTHERS, torch.device("meta"))
-    assert_same(OTHERS, after, torch.device("meta"))
+LEFT_BEHIND = {
+    "numpy.ndarray: torch.from_numpy": {"a": np.zeros(4)},
+    "numpy.ndarray: ": [Example(np.zeros(4))],
+    "object": (numbers(), object()),
+    "holds tensors in a list": [TensorDict({"a": numbers()}, []).set_non_tensor("b", [numbers()])],
+}
 
 
-def test_a_placement_leaves_the_batch_that_it_was_given_as_it_was():
-    tree = NESTED["004's dict"]
-    after = placed("recursive", tree, torch.device("meta"))
-    assert {leaf.device.type for leaf in optree.tree_leaves(tree)} == {"cpu"}
-    assert after["pim"] is not tree["pim"]
+@DEVICES
+@pytest.mark.parametrize(("said", "tree"), LEFT_BEHIND.items(), ids=LEFT_BEHIND.keys())
+@pytest.mark.parametrize("placement", [one for one in ALL if one != "direct"])
+def test_what_would_be_left_behind_is_refused(placement, said, tree, device):
+    with pytest.raises(Unsupported, match=said if placement != "dm_tree" else f"{said}|dm-tree"):
+        placed(placement, tree, device)
+
+
+@DEVICES
+@pytest.mark.parametrize("placement", ALL)
+def test_every_dtype_and_layout_comes_out_as_it_went_in(placement, device):
+    place = mover(placement, device)
+    for dtype in DTYPES:
+        batch = tuple(make(dtype) for make in SHAPES.values())
+        assert_same(batch, place(batch), device)
+
+
+@pytest.mark.parametrize("placement", ALL)
+def test_an_output_is_never_reused(placement):
+    place = mover(placement, CPU)
+    outputs = [place([torch.full((64,), value), torch.arange(value)]) for value in range(20)]
+    for value, (filled, counted) in enumerate(outputs):
+        assert torch.equal(filled, torch.full((64,), value))
+        assert torch.equal(counted, torch.arange(value))
+
+
+@pytest.mark.parametrize("tree", [one for one in NESTED if one != "nothing"])
+@pytest.mark.parametrize("placement", [one for one in ALL if one != "direct"])
+def test_the_batch_that_was_given_stays_as_it_was(placement, tree):
+    before = NESTED[tree]
+    device = CPU if placement in NO_META else META
+    after = placed(placement, before, device)
+    tensors = [leaf for leaf in tree_leaves(before) if isinstance(leaf, torch.Tensor)]
+    assert {leaf.device.type for leaf in tensors} == {"cpu"}
+    assert after is not before
+
+
+def test_a_view_does_not_take_its_whole_storage_along():
+    whole = torch.rand(1000, 8)
+    (part,) = placed("map_location", [whole[:10]], CPU)
+    assert part.untyped_storage().nbytes() == part.nbytes
+
+
+def test_a_packed_sequence_moves_as_torch_moves_it():
+    packed = pack_sequence([torch.ones(3), torch.ones(2)])
+    after = placed("recursive", [packed], META)[0]
+    assert (after.data.device, after.batch_sizes.device) == (META, CPU)
+
+
+def test_a_dataclass_is_not_initialized_once_more():
+    after = placed("recursive", Example(numbers()), META)
+    assert after.checked == 1
+
+
+def leaf() -> st.SearchStrategy:
+    tensors = st.builds(
+        lambda make, dtype: make(dtype),
+        st.sampled_from([*SHAPES.values()]),
+        st.sampled_from(DTYPES),
+    )
+    return tensors | tensors | st.none() | st.integers() | st.text(max_size=3) | st.booleans()
+
+
+def grown(children: st.SearchStrategy) -> st.SearchStrategy:
+    keys, some = st.text(max_size=2), st.lists(children, max_size=3)
+    pairs = st.dictionaries(keys, children, max_size=3)
+    return st.one_of(
+        *(some.map(kind) for kind in (list, tuple, deque, OwnList)),
+        *(pairs.map(kind) for kind in (dict, OrderedDict, OwnDict, UserDict)),
+        st.builds(Point, children, children),
+        st.builds(Example, children, children),
+        st.builds(Frozen, children, keys),
+    )
+
+
+@pytest.mark.parametrize("placement", [one for one in ALL if one != "direct"])
+def test_any_tree_comes_out_as_it_went_in(placement):
+    devices = (CPU,) if placement in NO_META else (CPU, META)
+    moves = [(device, mover(placement, device)) for device in devices]
+
+    @settings(max_examples=60, deadline=None)
+    @given(tree=st.recursive(leaf(), grown, max_leaves=12))
+    def check(tree):
+        for device, place in moves:
+            assert_same(tree, place(tree), device)
+
+    check()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
+@pytest.mark.parametrize("non_blocking", ["false", "true"])
+@pytest.mark.parametrize("placement", ALL)
+def test_on_cuda_every_leaf_arrives_with_its_values(placement, non_blocking):
+    device = torch.device("cuda", 0)
+    place = mover(placement, device, non_blocking)
+    trees = list(FLAT.values())[:4] if placement == "direct" else list(NESTED.values())
+    for tree in trees:
+        after = place(tree)
+        torch.cuda.synchronize()
+        assert_same(tree, after, device)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
+@pytest.mark.parametrize("placement", ALL)
+def test_on_cuda_what_came_holds_while_others_come(placement):
+    place = mover(placement, torch.device("cuda", 0))
+    sums, held = [], []
+    for value in range(200):
+        batch = place((torch.full((1 << 18,), value), torch.full((64,), float(value))))
+        sums.append(batch[0].sum() + batch[1].sum())  # asked for, and the batch let go
+        if value % 50 == 0:
+            held.append((value, batch))
+    wanted = [((1 << 18) + 64) * value for value in range(200)]
+    assert [int(one) for one in sums] == wanted
+    assert all(bool((batch[0] == value).all()) for value, batch in held)
 
 
 @pytest.mark.parametrize("tree", ["004's dict", "a list of dicts", "tuples in tuples"])
 def test_every_byte_of_a_nested_batch_is_read(tree):
     batch = NESTED[tree]
-    leaves = optree.tree_leaves(batch)
+    leaves = tree_leaves(batch)
     assert read(batch) == sum(leaf.nbytes for leaf in leaves)
     assert len(leaves_of(batch)) == len(leaves)
+
+
+LOOKED_INTO = {
+    "a dataclass": Example(images(), numbers()),
+    "a tensorclass": _Pair(images(), numbers(), batch_size=[4]),
+    "a tensordict": TensorDict({"a": images(), "b": numbers()}, batch_size=[4]),
+    "a dict of one's own": OwnDict(a=images(), b=numbers()),
+}
+
+
+@pytest.mark.parametrize("name", ["a tensorclass", "a tensordict", "a dict of one's own"])
+def test_what_optree_does_not_know_is_looked_into(name):
+    assert leaves_of(LOOKED_INTO[name]) == leaves_of((images(), numbers()))
+    assert read(LOOKED_INTO[name]) == images().nbytes + numbers().nbytes
+
+
+def test_a_dataclass_with_a_number_is_no_batch():
+    with pytest.raises(Invalid, match="int"):
+        leaves_of(LOOKED_INTO["a dataclass"])

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import optree
 import torch
 
+from fastloop.trees import tree_leaves
 from fastloop.types import Setup, Tree, option
 
 
 def read(batch: Tree) -> int:
     """How many bytes were read: all of the batch's, on the host, at memory speed."""
     nbytes = 0
-    for leaf in optree.tree_leaves(batch):
+    for leaf in tree_leaves(batch):
         flat = leaf.contiguous().view(-1).view(torch.uint8).numpy()
         words = len(flat) // 8 * 8
         # A machine word a step: summing single bytes would cost more than fetching them.

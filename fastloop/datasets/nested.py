@@ -45,7 +45,7 @@ class NestedSamples:
 
 @option
 class Nested:
-    """What 004 moves to a device: placement=recursive does it, placement=direct can't."""
+    """What 004 moves to a device: any placement but direct does it."""
 
     label: ClassVar[str] = "nested"
     num_classes: ClassVar[None] = None

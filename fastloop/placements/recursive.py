@@ -3,41 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
+from typing import Any
 
 import torch
-from tensordict import is_tensor_collection
 
+from fastloop.trees import rebuilt
 from fastloop.types import Tree, option
 
 
 @option
 class Recursive:
-    """Dicts, lists, tuples and named tuples are walked and made anew; a tensordict moves as one.
+    """Dicts, lists, tuples and dataclasses are walked and made anew; a tensordict moves as one.
 
-    Where 004 raises a TypeError, another leaf (a string, a number, None) stays as it is.
+    Where 004 raises a TypeError, a string, a number and None stay as they are.
     """
 
     non_blocking: bool
 
     def to(self, device: torch.device) -> Callable[[Tree], Tree]:
-        """A function from a tree to one of the same types, with its tensors on the device."""
+        """A function from a tree to one of the same types, with its tensors on the device;
+        Unsupported for what can't be moved, such as a numpy array."""
         non_blocking = self.non_blocking
+
+        def move_whole(collection: Any) -> Any:
+            return collection.to(device, non_blocking=non_blocking)
 
         def place(tree: Tree) -> Tree:
             if isinstance(tree, torch.Tensor):
                 return tree.to(device, non_blocking=non_blocking)
-            if isinstance(tree, dict):
-                moved = copy(tree)  # whatever kind of dict it is, with the order of its keys
-                moved.update([(key, place(value)) for key, value in tree.items()])
-                return moved
-            if isinstance(tree, list):
+            kind = type(tree)
+            if kind is dict:
+                return {key: place(value) for key, value in tree.items()}
+            if kind is list:
                 return [place(value) for value in tree]
-            if isinstance(tree, tuple):
-                values = [place(value) for value in tree]
-                return type(tree)(*values) if hasattr(tree, "_fields") else tuple(values)
-            if is_tensor_collection(tree):
-                return tree.to(device, non_blocking=non_blocking)
-            return tree
+            if kind is tuple:
+                return tuple([place(value) for value in tree])
+            return rebuilt(tree, place, move_whole)
 
         return place
