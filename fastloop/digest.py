@@ -25,7 +25,7 @@ import optree
 import torch
 
 from fastloop.ragged import VARIES, Joined, unpadded
-from fastloop.types import Invalid, Tree
+from fastloop.types import Invalid, Leaves, Tree
 
 HELD_BATCHES = 8
 """Batches held before they are hashed: a loader that reuses a buffer that is still held is
@@ -34,8 +34,6 @@ caught."""
 ENDLESS_SAMPLES, ENDLESS_REPEATS = 100_000, 100
 """An epoch that has not ended after so many samples, each of which has come so often, has no end.
 """
-
-Leaves = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ import numpy as np
 import optree
 import torch
 
-from fastloop.types import Setup, Tree, option
+from fastloop.protocols import Model
+from fastloop.types import Leaves, Setup, Tree, option
 
 
 def read(batch: Tree) -> int:
@@ -31,9 +32,7 @@ class Traversal:
 
     limit: ClassVar[Literal["gather", "replay"]] = "gather"
 
-    def check(
-        self, num_classes: int | None, sample: tuple[tuple[str, tuple[int, ...]], ...] | None
-    ) -> None:
+    def check(self, model: Model, num_classes: int | None, sample: Leaves | None) -> None:
         """Any samples will do."""
 
     def start(
