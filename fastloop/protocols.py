@@ -212,8 +212,7 @@ class Model(Protocol):
     """A network that fits the samples."""
 
     def check(self, num_classes: int | None, sample: Leaves | None) -> None:
-        """Raise Unsupported for samples that it can't be fed with; sample as in Setup, None:
-        unknown."""
+        """Raise Unsupported for samples that it can't be fed with; None: not known yet."""
         ...
 
     def build(self, input_shape: tuple[int, ...], num_classes: int | None) -> torch.nn.Module:
@@ -231,11 +230,7 @@ class Execution(Protocol):
         ...
 
     def forward(self, module: torch.nn.Module, device: torch.device) -> Callable[..., torch.Tensor]:
-        """What to call in the place of the module, whose parameters stay those of the module.
-
-        It may prepare itself when it is first called with a shape: each shape of the window came in
-        the warm-up epoch.
-        """
+        """What to call in the place of the module; a first call belongs to the warm-up."""
         ...
 
     def step(self, step: Step, module: torch.nn.Module) -> Step:
@@ -251,17 +246,14 @@ class Benchmark(Protocol):
     """The yardstick: gathering the same rows in memory, or the same steps on resident batches."""
 
     def check(self, model: Model, num_classes: int | None, sample: Leaves | None) -> None:
-        """Raise Unsupported for a dataset that it, or the model in it, can't use; sample as in
-        Setup, None: unknown."""
+        """Raise Unsupported for samples that it or the model can't use; None: not known yet."""
         ...
 
     def start(
         self, place: Callable[[Tree], Tree], setup: Setup
     ) -> tuple[Callable[[Tree], Any], list]:
-        """What to call with each host batch, and the list that the losses of its steps go to.
-
-        Each start begins with the model as it is at the seed.
-        """
+        """What to call with each host batch, and the list that the losses of its steps go to; the
+        model is as it is at the seed."""
         ...
 
 
