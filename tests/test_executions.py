@@ -58,9 +58,11 @@ def figures(job, benchmark, setup, batches) -> list[float]:
     return (losses_of if benchmark == "training" else answers_of)(job, setup, batches)
 
 
-@pytest.mark.parametrize("benchmark", BENCHMARKS)
 @pytest.mark.parametrize("execution", EXECUTIONS)
-@pytest.mark.parametrize("model", ["toynet", "transformer"])
+@pytest.mark.parametrize(
+    ("model", "benchmark"),
+    [("toynet", "training"), ("toynet", "inference"), ("transformer", "training")],
+)
 def test_its_figures_are_those_of_an_eager_step(model, execution, benchmark):
     runs_here(execution, benchmark)
     batches = batches_for(model)
@@ -72,7 +74,7 @@ def test_its_figures_are_those_of_an_eager_step(model, execution, benchmark):
     assert figures(job, benchmark, setup_of(job, model), batches) == pytest.approx(wanted, rel=1e-3)
 
 
-@pytest.mark.parametrize("dynamic", ["null", "true", "false"])
+@pytest.mark.parametrize("dynamic", ["null", "true"])
 def test_nothing_is_compiled_after_the_warm_up_not_even_for_the_last_short_batch(dynamic):
     runs_here("compiled", "training")
     model, dynamic = "toynet", f"execution.dynamic={dynamic}"
