@@ -19,13 +19,14 @@ from fastloop.environment import describe
 from fastloop.files import file_fingerprint, fingerprint, source_of
 from fastloop.job import Job, check_support
 from fastloop.prepared import prepare
+from fastloop.profiling import profile_paths
 from fastloop.protocols import Launcher, OnDisk, Streamed
 from fastloop.result import Result
 from fastloop.resume import fail, take_up
 from fastloop.schedule import rounds
 from fastloop.spans import now_ns, wall_ms
 from fastloop.tracking import Tracking
-from fastloop.trial import run_instrumented, run_trial
+from fastloop.trial import run_instrumented, run_profiled, run_trial
 from fastloop.types import JobFailed, Prepared, Unsupported, option
 
 NOTED = (
@@ -46,6 +47,7 @@ class Sweep:
     retry_failed: bool
     wait: bool
     allow_concurrent: bool
+    profile: bool
 
 
 def run_campaign(
@@ -65,6 +67,8 @@ def run_campaign(
         for row in rows:
             if row.runs:
                 _look_into(row, launcher, advance)
+            if row.runs and sweep.profile:
+                _profile(row, launcher, advance)
         for row in rows:
             if row.runs:
                 row.update(flags=caveats(row.result, [one.result for one in rows]))
@@ -79,10 +83,11 @@ def run_campaign(
     return [row.result for row in rows]
 
 
-def num_steps(entries: Sequence[Entry]) -> int:
+def num_steps(entries: Sequence[Entry], sweep: Sweep) -> int:
     """How often run_campaign calls `advance` when nothing fails."""
     left = [len(entry.earlier.trials) if entry.earlier else 0 for entry in entries]
-    steps = [1 + entry.job.trials + len(entry.job.benchmark) for entry in entries]
+    passes = 1 + sweep.profile
+    steps = [1 + entry.job.trials + passes * len(entry.job.benchmark) for entry in entries]
     return sum(max(1, all_ - done) for all_, done in zip(steps, left, strict=True))
 
 
@@ -159,7 +164,7 @@ def _trial_key(result: Result, job: Job, prepared: Prepared) -> str:
     machine = result.environment
     same = ("code", "versions", "python", "host", "cpu", "cores_usable", "gpus")
     options = (job.loader, job.loader.store, job.order, job.placement, job.model)
-    options = (*options, job.decoder, job.transform, job.collate)
+    options = (*options, job.decoder, job.transform, job.collate, job.execution)
     order_files = job.order.files() if isinstance(job.order, OnDisk) else []
     return fingerprint(
         result.tags["config_hash"],
@@ -220,3 +225,17 @@ def _look_into(row: Row, launcher: Launcher, advance: Callable[[str], None]) -> 
             return
         found = {name: replace(seen, resources=resources)}
         row.update(attribution=row.result.attribution | found)
+
+
+def _profile(row: Row, launcher: Launcher, advance: Callable[[str], None]) -> None:
+    job, folder = row.entry.job, row.entry.folder
+    for name in job.benchmark:
+        if all(path.exists() for path in profile_paths(folder, name)):
+            continue
+        advance(f"profiling {row.result.name}, {name}")
+        arguments = (run_profiled, job, row.prepared, name, folder)
+        try:
+            launcher.call(*arguments, timeout_s=job.trial_timeout_s)
+        except JobFailed as failure:
+            row.end("FAILED", failure.reason, failure.details)
+            return

@@ -11,6 +11,10 @@ from fastloop.cache_state import cache_warnings
 from fastloop.own_loader import ITS_OWN
 from fastloop.result import Result, measured, metrics
 
+LARGE_WEIGHTS = 20_000_000
+"""Of one layer; all of ResNet-18 has 11 million."""
+FLOAT_BYTES = 4
+
 
 def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
     """One short text a caveat; `sweep` is all jobs that ran beside it."""
@@ -26,7 +30,7 @@ def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
         found.append("concurrent: other work ran beside it (allow_concurrent=true)")
     if "unverified" in result.tags:
         found.append("unverified: its samples were counted and not compared (same_data=false)")
-    found += [*_decoded_alike(result, sweep), *_own_batches(result)]
+    found += [*_decoded_alike(result, sweep), *_own_batches(result), *_large_toynet(result)]
     others = [one for one in sweep if one.trials and one is not result]
     if others and all(len(names) == 1 for names in result.rounds):
         found.append("not interleaved: a busy minute of the machine has hit one job alone")
@@ -66,6 +70,19 @@ def _own_batches(result: Result) -> list[str]:
         elif batches not in (delivered // int(size), -(-delivered // int(size))):
             found.append(f"{told}: batch_size={size} is not what it makes")
     return found
+
+
+def _large_toynet(result: Result) -> list[str]:
+    """Its first layer takes every value of a sample: of photographs that is most of the work."""
+    hidden = result.params.get("model.hidden")
+    modelled = {"training", "inference"} & {*result.trials[0].benchmarks}
+    if result.params.get("model") != "toynet" or not hidden or not modelled:
+        return []
+    weights = result.sample_nbytes // FLOAT_BYTES * int(hidden)
+    if weights < LARGE_WEIGHTS:
+        return []
+    told = f"{weights / 1e6:.0f} million parameters in its first layer, as samples are large"
+    return [f"model=toynet: {told}; see model=resnet18"]
 
 
 def _of_the_machine(result: Result, sweep: Sequence[Result]) -> list[str]:

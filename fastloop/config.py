@@ -19,7 +19,7 @@ from hydra.errors import CompactHydraException, InstantiationException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from fastloop.catalogue import help_text, known_names, resource_folder
+from fastloop.catalogue import default_of, help_text, known_names, resource_folder
 from fastloop.files import outputs_folder, sweep_folders
 from fastloop.refusal import explained, one_line
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:  # torch takes seconds to import: --cfg, --help and completion
 ENDS = ("launcher", "tracker")
 """Groups that belong to the sweep and not to the job."""
 SWEEP_SETTINGS = (
-    *("baseline", "interleave", "report", "resume", "retry_failed", "wait", "allow_concurrent"),
+    *("baseline", "interleave", "report", "profile", "resume", "retry_failed", "wait"),
+    "allow_concurrent",
 )
 """Top-level settings that belong to the sweep, fields of campaign.Sweep."""
 
@@ -221,19 +222,25 @@ def instantiated(name: str, node: Any) -> Any:
 
 
 def _spelled_out(name: str, node: Any) -> Any:
-    """The node, or that of the option which stands for a Dataset or a loader of one's own.
+    """The node, or that of the option which stands for what the user has written.
 
     Raises ConfigError for a `_target_` that can't be imported.
     """
     if not isinstance(node, dict) or "_target_" not in node:
         return node
-    from fastloop.own import long_form
+    from fastloop.own import OPTION_METHODS, long_form
 
-    custom = OmegaConf.load(resource_folder("conf") / "dataset" / "custom.yaml")
+    defaults = _raw(name, default_of(name)) if name in OPTION_METHODS else {}
     try:
-        return long_form(name, node, OmegaConf.to_container(custom))
+        return long_form(name, node, _raw("dataset", "custom"), defaults)
     except ValueError as why:
         raise ConfigError(f"{name}._target_={node['_target_']}: {why}") from None
+
+
+def _raw(group: str, option: str) -> Any:
+    """What the option's yaml says, as it stands there."""
+    path = resource_folder("conf") / group / f"{option}.yaml"
+    return OmegaConf.to_container(OmegaConf.load(path))
 
 
 def flat(values: Any, prefix: str = "") -> dict[str, Any]:

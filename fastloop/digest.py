@@ -26,7 +26,7 @@ import torch
 from fastloop.files import fingerprint
 from fastloop.ragged import VARIES, Joined, unpadded
 from fastloop.trees import tree_leaves
-from fastloop.types import Invalid, Tree
+from fastloop.types import Invalid, Leaves, Tree
 
 HELD_BATCHES = 8
 """Batches held before they are hashed: a loader that reuses a buffer that is still held is
@@ -35,8 +35,6 @@ caught."""
 ENDLESS_SAMPLES, ENDLESS_REPEATS = 100_000, 100
 """An epoch that has not ended after so many samples, each of which has come so often, has no end.
 """
-
-Leaves = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from fastloop.types import Unsupported
 
 PACKAGES = (
     *("fastloop", "torch", "torchvision", "tensordict", "numpy", "optree", "mlflow"),
-    *("h5py", "tfrecord", "tensorflow-cpu", "tensorflow", "ffcv"),
+    *("h5py", "tfrecord", "tensorflow-cpu", "tensorflow", "ffcv", "triton", "torch-tensorrt"),
     *("pillow", "simplejpeg", "opencv-python-headless"),
 )
 
@@ -93,6 +93,12 @@ def oom_kills() -> int:
     except OSError:
         found = None
     return int(found.group(1)) if found else 0
+
+
+def own_cpu_seconds() -> float:
+    """User and system time of this process so far, without its children."""
+    own = psutil.Process().cpu_times()
+    return own.user + own.system
 
 
 def cpu_seconds() -> float:

@@ -22,6 +22,7 @@ from fastloop.protocols import (
     Collate,
     Dataset,
     Decoder,
+    Execution,
     Loader,
     Model,
     OnDisk,
@@ -53,6 +54,8 @@ class Job:
     placement: Placement
     benchmark: dict[str, Benchmark]
     model: Model
+    execution: Execution
+    precision: Literal["float32", "bf16", "fp16"]
     batch_size: PositiveInt
     epochs: PositiveInt
     trials: PositiveInt
@@ -106,7 +109,8 @@ def check_support(job: Job) -> torch.device:
     check_lengths(job.dataset, job.collate, job.order, job.benchmark)
     _check_plan(job)
     for benchmark in job.benchmark.values():
-        benchmark.check(job.dataset.num_classes, None)
+        benchmark.check(job.model, job.dataset.num_classes, None)
+    _check_step(job, device)
     return device
 
 
@@ -117,6 +121,17 @@ def _check_settings(job: Job) -> None:
             raise Unsupported(f"{name}={shown} needs workers: num_workers is 0")
     if job.pin_memory and not torch.accelerator.is_available():
         raise Unsupported("pin_memory=true: no accelerator is here, torch would ignore it")
+
+
+def _check_step(job: Job, device: torch.device) -> None:
+    """Execution and precision have to be there, and a model that they are for."""
+    if all(one.limit == "gather" for one in job.benchmark.values()):
+        name = type(job.execution).__module__.rpartition(".")[2]
+        given = [f"execution={name}"] if name != "eager" else []
+        given += [f"precision={job.precision}"] if job.precision != "float32" else []
+        if given:
+            raise Unsupported(f"{given[0]}: no model runs in benchmark={','.join(job.benchmark)}")
+    job.execution.check(device, job.precision, job.benchmark)
 
 
 def _check_cache(job: Job) -> None:

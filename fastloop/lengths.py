@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fastloop.benchmarks.training import Training
 from fastloop.prepared import sample_lengths
 from fastloop.protocols import Benchmark, ByLength, Collate, Dataset, Order
 from fastloop.ragged import is_ragged
@@ -25,9 +24,9 @@ def check_lengths(
             raise Unsupported(f"order={_name(order)}: {same}")
     elif collate.takes != "ragged":
         raise Unsupported(f"dataset {dataset.label}: samples differ in length: use collate=pad")
-    elif any(isinstance(one, Training) for one in benchmarks.values()):
+    elif modelled := [name for name, one in benchmarks.items() if one.limit == "replay"]:
         why = "there is no model for samples that differ in length yet"
-        raise Unsupported(f"benchmark=training: {why}; benchmark=traversal runs")
+        raise Unsupported(f"benchmark={modelled[0]}: {why}; benchmark=traversal runs")
 
 
 def told_lengths(plan: Plan, prepared: Prepared) -> Plan:

@@ -14,7 +14,13 @@ from typing import Any
 
 from fastloop.types import BadData, Invalid, Unsupported
 
-OPTION_METHODS = {"dataset": ("fetch", "open"), "loader": ("open",)}
+OPTION_METHODS = {
+    "dataset": ("fetch", "open"),
+    "loader": ("open",),
+    "model": ("check", "build"),
+}
+BRINGING = {"loader": "fastloop.own_loader.OwnLoader", "model": "fastloop.own_model.OwnModel"}
+"""Of a group, the option that stands for what is brought; a dataset's is a yaml of its own."""
 
 
 def is_option(group: str, found: Any) -> bool:
@@ -24,16 +30,27 @@ def is_option(group: str, found: Any) -> bool:
     return not iterable and all(callable(getattr(found, name, None)) for name in methods)
 
 
-def long_form(group: str, node: dict[str, Any], custom: Any) -> dict[str, Any]:
-    """The node; where its `_target_` is a Dataset or a loader and no option, that of the option
-    which calls it: `custom` is the dataset's. Raises ValueError as `located` does."""
-    found = located(str(node["_target_"]))
-    if group not in OPTION_METHODS or is_option(group, found):
+def long_form(
+    group: str, node: dict[str, Any], custom: Any, defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The node; where its `_target_` is a Dataset, a loader or a model and no option, that of the
+    option which calls it: `custom` is the dataset's. Raises ValueError as `located` does.
+
+    defaults: the settings of the group's default, which stand in the node where only the
+    `_target_` was changed. Those that the target does not take are left out.
+    """
+    target = str(node["_target_"])
+    found = located(target)
+    if group not in OPTION_METHODS:
         return node
-    usable(node["_target_"])
-    long = custom if group == "dataset" else {"_target_": "fastloop.own_loader.OwnLoader"}
-    kwargs = {name: value for name, value in node.items() if name != "_target_"}
-    return long | {"target": node["_target_"], "kwargs": kwargs}
+    left_over = {name for name, value in node.items() if defaults.get(name, ...) == value}
+    left_over -= parameters(target)
+    kwargs = {k: value for k, value in node.items() if k not in left_over and k != "_target_"}
+    if is_option(group, found):
+        return kwargs | {"_target_": target}
+    usable(target)
+    long = custom if group == "dataset" else {"_target_": BRINGING[group]}
+    return long | {"target": target, "kwargs": kwargs}
 
 
 def located(path: str) -> Any:

@@ -49,7 +49,7 @@ def targets(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, st
     """By group, the `_target_` that the command line has put in the place of the option's own."""
     return {
         group: values[group]["_target_"]
-        for group in ("dataset", "loader")
+        for group in ("dataset", "loader", "model")
         if any(one.lstrip("+").startswith(f"{group}._target_=") for one in overrides)
     }
 

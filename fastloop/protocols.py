@@ -7,14 +7,14 @@ Hydra's `_target_` is the registry, `conf/<group>/<option>.yaml` mirrors
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import torch
 
-from fastloop.types import Epochs, Plan, Prepared, Setup, Tree
+from fastloop.types import Epochs, Leaves, Plan, Prepared, Setup, Step, Tree
 
 if TYPE_CHECKING:
     import numpy as np
@@ -211,8 +211,30 @@ class Placement(Protocol):
 class Model(Protocol):
     """A network that fits the samples."""
 
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> torch.nn.Module:
-        """A new module: (batch, *input_shape) -> (batch, num_classes)."""
+    def check(self, num_classes: int | None, sample: Leaves | None) -> None:
+        """Raise Unsupported for samples that it can't be fed with; None: not known yet."""
+        ...
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int | None) -> torch.nn.Module:
+        """A new module, for which torch.manual_seed is set: (batch, *input_shape) -> what
+        cross_entropy takes with the targets; num_classes None: there are none."""
+        ...
+
+
+@runtime_checkable
+class Execution(Protocol):
+    """How a model's steps are run."""
+
+    def check(self, device: torch.device, precision: str, benchmarks: Collection[str]) -> None:
+        """Raise Unsupported for what it can't run, or can't run here."""
+        ...
+
+    def forward(self, module: torch.nn.Module, device: torch.device) -> Callable[..., torch.Tensor]:
+        """What to call in the place of the module; a first call belongs to the warm-up."""
+        ...
+
+    def step(self, step: Step, module: torch.nn.Module) -> Step:
+        """What to call in the place of a whole step; the same holds for it."""
         ...
 
 
@@ -223,16 +245,15 @@ class Benchmark(Protocol):
     limit: Literal["gather", "replay"]
     """The yardstick: gathering the same rows in memory, or the same steps on resident batches."""
 
-    def check(
-        self, num_classes: int | None, sample: tuple[tuple[str, tuple[int, ...]], ...] | None
-    ) -> None:
-        """Raise Unsupported for a dataset that it can't use; sample as in Setup, None: unknown."""
+    def check(self, model: Model, num_classes: int | None, sample: Leaves | None) -> None:
+        """Raise Unsupported for samples that it or the model can't use; None: not known yet."""
         ...
 
     def start(
         self, place: Callable[[Tree], Tree], setup: Setup
     ) -> tuple[Callable[[Tree], Any], list]:
-        """What to call with each host batch, and the list that the losses of its steps go to."""
+        """What to call with each host batch, and the list that the losses of its steps go to; the
+        model is as it is at the seed."""
         ...
 
 

@@ -197,6 +197,6 @@ def _attribution_metrics(result: Result, benchmark: str) -> dict[str, float | No
     for name in RESOURCE_METRICS:
         figures[name] = getattr(pass_.resources, name, None)
     figures["instrumented_ratio"] = pass_.seconds / bare_epoch_s
-    if benchmark == "training":
+    if benchmark != "traversal":
         figures["stall_fraction"] = (sum(pass_.wait_s) + sum(pass_.place_s)) / pass_.seconds
     return figures

@@ -43,7 +43,7 @@ def _run(entries: Sequence[Entry], one: Composed) -> int:
     from fastloop.tracking import Tracking
 
     tracking = Tracking(one.tracker, one.sweep_folder)
-    with _progress(num_steps(entries)) as advance:
+    with _progress(num_steps(entries, one.sweep)) as advance:
         results = run_campaign(entries, one.sweep, one.launcher, tracking, advance)
     if len(results) == 1 and not results[0].trials:
         details = entries[0].folder / "traceback.txt"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from pathlib import Path
 
 import torch
 
@@ -16,6 +17,7 @@ from fastloop.gate import check_data, num_delivered, placed
 from fastloop.job import Job, check_support
 from fastloop.lengths import told_lengths
 from fastloop.page_cache import evict, total_mib
+from fastloop.profiling import marked, profiled, write_profile
 from fastloop.protocols import Benchmark
 from fastloop.result import Attribution, Measured, Trial
 from fastloop.spans import Spans, now_ns, seconds_between, synchronize, wall_ms
@@ -27,7 +29,8 @@ from fastloop.yardstick import limit_rows_per_s
 
 TRIAL_SEED_STRIDE = 10_000
 """Trials are this far apart, because orders take seed + epoch."""
-REPLAYED_STEPS = 300
+REPLAYED_STEPS, REPLAY_S, FEWEST_STEPS = 300, 2.0, 3
+"""So many steps are replayed, or as many as take so long where that is less."""
 HELD_BATCHES = 32
 
 
@@ -46,7 +49,7 @@ def run_trial(job: Job, prepared: Prepared, number: int, asked_ns: int) -> Trial
         check(loading.epochs, job.epochs + 1)
         setup = _setup(job, prepared, plan.seed, device, loading.epochs)
         for benchmark in job.benchmark.values():
-            benchmark.check(setup.num_classes, setup.sample)
+            benchmark.check(job.model, setup.num_classes, setup.sample)
         benchmarks = {
             name: _measure(job, benchmark, prepared, setup, loading)
             for name, benchmark in job.benchmark.items()
@@ -99,6 +102,22 @@ def run_instrumented(job: Job, prepared: Prepared, name: str) -> Attribution:
     )
 
 
+def run_profiled(job: Job, prepared: Prepared, name: str, folder: Path) -> None:
+    """Write what torch.profiler sees of one benchmark's steps, see profiling.py.
+
+    Its times are not the trials': the profiler itself takes part of them.
+    """
+    device, plan = _start(job, prepared, 0)
+    place = _stepped(job, prepared, device)
+    with opened(partial(job.loader.open, prepared, plan)) as loading:
+        setup = _setup(job, prepared, plan.seed, device, loading.epochs)
+        consume, _ = job.benchmark[name].start(place, setup)
+        drain(loading.epochs, consume, job.epochs, device)
+        consume, _ = job.benchmark[name].start(marked("place", place), setup)
+        profile = profiled(loading.epochs, consume, device)
+    write_profile(profile, folder, name)
+
+
 def _check_epoch(
     job: Job, prepared: Prepared, plan: Plan, device: torch.device, epochs: Epochs, epoch: int
 ) -> None:
@@ -145,6 +164,8 @@ def _setup(job: Job, prepared: Prepared, seed: int, device: torch.device, epochs
         seed=seed,
         device=device,
         unread=device.type == "cpu" and may_be_unread(batch),
+        execution=job.execution,
+        precision=job.precision,
     )
 
 
@@ -158,17 +179,19 @@ def _measure(
     consume, losses = benchmark.start(place, setup)
     cached_before, cached = bring_to(job.cache, prepared.files, loading)
     window = timed(loading.epochs, consume, job.epochs, setup.device)
+    samples = num_delivered(prepared, told_lengths(job.plan(setup.seed), prepared), job.epochs)
     if benchmark.limit == "gather":
         size = (prepared.num_samples, prepared.sample_nbytes, job.batch_size)
         limit = limit_rows_per_s(*size, setup.device, setup.unread, window.seconds)
     else:
-        held = [place(batch) for batch in islice(loading.epochs(job.epochs), HELD_BATCHES)]
+        count = min(HELD_BATCHES, _replayed_steps(window.seconds * job.batch_size / samples))
+        held = [place(batch) for batch in islice(loading.epochs(job.epochs), count)]
         limit = _replay_limit(benchmark, setup, held)
     return Measured(
         start_ns=window.start_ns,
         stop_ns=window.stop_ns,
         epochs=job.epochs,
-        samples=num_delivered(prepared, told_lengths(job.plan(setup.seed), prepared), job.epochs),
+        samples=samples,
         limit_samples_per_s=limit,
         losses=_epoch_means(losses, job.epochs),
         cached_before=cached_before,
@@ -176,13 +199,18 @@ def _measure(
     )
 
 
+def _replayed_steps(step_s: float) -> int:
+    return max(FEWEST_STEPS, min(REPLAYED_STEPS, int(REPLAY_S / step_s)))
+
+
 def _replay_limit(benchmark: Benchmark, setup: Setup, held: list[Tree]) -> float:
     """Samples a second of the same steps on whole batches that are on the device already."""
     size = len(tree_leaves(held[0])[0])
     held = [batch for batch in held if len(tree_leaves(batch)[0]) == size]
     consume, _ = benchmark.start(lambda batch: batch, setup)
-    replayed(held, consume, len(held), setup.device)
-    return size * REPLAYED_STEPS / replayed(held, consume, REPLAYED_STEPS, setup.device).seconds
+    warm = replayed(held, consume, len(held), setup.device)
+    steps = _replayed_steps(warm.seconds / len(held))
+    return size * steps / replayed(held, consume, steps, setup.device).seconds
 
 
 def _epoch_means(losses: list[torch.Tensor], epochs: int) -> list[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
@@ -11,11 +11,17 @@ import pydantic.dataclasses
 import torch
 
 if TYPE_CHECKING:
-    from fastloop.protocols import Collate, Dataset, Model, Order, Transform
+    from fastloop.protocols import Collate, Dataset, Execution, Model, Order, Transform
 
 Tree = Any
 """A sample or a batch: any nesting of tuples, lists and dicts of tensors. A batch has the batch
 dimension first."""
+
+Leaves = tuple[tuple[str, tuple[int, ...]], ...]
+"""dtype and shape of each leaf of a sample."""
+
+Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""What is done with (inputs, targets) on the device: their loss, or something of the answers."""
 
 Epochs = Callable[[int], Iterable[Tree]]
 """Number of an epoch -> its batches. Nothing for epoch k starts before the call."""
@@ -72,7 +78,7 @@ class Prepared:
     files: tuple[Path, ...] = ()
     """What the loader reads: the store's folder, or the dataset's own files as far as it tells."""
     num_samples: int
-    sample: tuple[tuple[str, tuple[int, ...]], ...]
+    sample: Leaves
     """dtype and shape of each leaf of a collated sample, the batch dimension left out."""
     sample_nbytes: int
     """Bytes of a sample; the mean where they differ in length, padding left out."""
@@ -113,10 +119,14 @@ class Setup:
     """What a benchmark needs to know to start."""
 
     model: Model
-    sample: tuple[tuple[str, tuple[int, ...]], ...]
+    sample: Leaves
     num_classes: int | None
     learning_rate: float
     seed: int
     device: torch.device
     unread: bool
     """True where a batch's bytes may still lie unread in a file behind a memory map."""
+    execution: Execution
+    precision: str
+    kept: dict[str, Any] = field(default_factory=dict)
+    """By benchmark, what is built once for all its starts, see network.py."""

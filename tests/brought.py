@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 
 import torch
@@ -177,3 +178,23 @@ LOADER = DataLoader(Squares(), batch_size=16)
 SAMPLES = [(torch.tensor([float(index)]), 0) for index in range(5)]
 SPENT = iter(())
 NUMBER = 3
+
+
+class Net(torch.nn.Module):
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int, width: int = 8) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Flatten(),
+            torch.nn.Linear(math.prod(input_shape), width),
+            torch.nn.Linear(width, num_classes),
+        )
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return self.layers(batch)
+
+
+def make_net() -> torch.nn.Module:
+    return Net((2, 3), 4)
+
+
+NET = make_net()

@@ -94,14 +94,14 @@ def test_a_whole_trial_of_samples_that_can_not_be_trained_on(prepared_job, name)
 @pytest.mark.parametrize("name", UNLABELLED)
 def test_training_on_them_is_unsupported_before_anything_is_prepared(name, benchmark):
     job = compose_job(*AT_HAND[name], f"benchmark={benchmark}")
-    said = "benchmark=training needs .* got samples without classes; benchmark=traversal takes any"
+    said = "model=toynet needs .* got samples without classes; benchmark=traversal takes any"
     with pytest.raises(Unsupported, match=said):
         check_support(job)
 
 
 def test_training_on_integers_of_a_class_is_unsupported_before_anything_is_timed(prepared_job):
     job, prepared = prepared_job(*AT_HAND["synthetic"], "dataset.dtype=uint8", "benchmark=all")
-    said = r"benchmark=training .* got \(uint8\[2, 5\], int64\[\]\); benchmark=traversal takes any"
+    said = r"model=toynet needs .* got \(uint8\[2, 5\], int64\[\]\); benchmark=traversal takes any"
     with pytest.raises(Unsupported, match=said):
         run_trial(job, prepared, 0, now_ns())
 
@@ -110,7 +110,7 @@ def test_training_on_integers_of_a_class_is_unsupported_before_anything_is_timed
 def test_a_command_that_can_not_train_says_so_in_one_line(tmp_path):
     done = fastloop(*UNLABELLED["nested"], cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr.startswith("unsupported: benchmark=training needs ")
+    assert done.stderr.startswith("unsupported: model=toynet needs ")
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 

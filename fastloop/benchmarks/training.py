@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
+from torch import nn
 
-from fastloop.types import Setup, Tree, Unsupported, option
+from fastloop.network import at_precision, begun
+from fastloop.protocols import Model
+from fastloop.types import Leaves, Setup, Tree, option
 
-LABEL = ("int64", ())
-"""dtype and shape of a class label."""
+
+@dataclass(frozen=True)
+class Stepper:
+    """One step, and how its scaler begins anew."""
+
+    step: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    begin: Callable[[], None]
 
 
 @option
@@ -19,41 +28,56 @@ class Training:
 
     limit: ClassVar[Literal["gather", "replay"]] = "replay"
 
-    def check(
-        self, num_classes: int | None, sample: tuple[tuple[str, tuple[int, ...]], ...] | None
-    ) -> None:
-        """Raise Unsupported where the samples are not (float32 input, class label) pairs."""
-        got = "samples without classes" if num_classes is None else ""
-        if sample and (len(sample) != 2 or sample[0][0] != "float32" or sample[1] != LABEL):
-            got = f"({', '.join(f'{dtype}{list(shape)}' for dtype, shape in sample)})"
-        if got:
-            wanted = "benchmark=training needs (float32 input, int64 class label) samples"
-            raise Unsupported(f"{wanted}, got {got}; benchmark=traversal takes any")
+    def check(self, model: Model, num_classes: int | None, sample: Leaves | None) -> None:
+        """Raise Unsupported where the model can't be fed with such samples."""
+        model.check(num_classes, sample)
 
     def start(
         self, place: Callable[[Tree], Tree], setup: Setup
     ) -> tuple[Callable[[Tree], Any], list]:
-        """A step on a fresh model from the seed; each step's loss stays on the device, unread.
+        """A step on the model as it is at the seed; each step's loss stays on the device, unread.
 
         Raises Unsupported as `check` does.
         """
-        model = self._model(setup)
-        optimizer = torch.optim.SGD(model.parameters(), lr=setup.learning_rate)
-        losses: list[torch.Tensor] = []
+        stepper = begun(setup, "training", lambda module: _stepper(module, setup))
+        stepper.begin()
+        one, losses = stepper.step, []
 
         def step(batch: Tree) -> None:
             source, targets = place(batch)
-            optimizer.zero_grad()
-            loss = torch.nn.functional.cross_entropy(model(source), targets)
-            loss.backward()
-            optimizer.step()
             # No .item(): it would wait for the device in every step.
-            losses.append(loss.detach())
+            losses.append(one(source, targets))
 
         return step, losses
 
-    def _model(self, setup: Setup) -> torch.nn.Module:
-        self.check(setup.num_classes, setup.sample)
-        assert setup.num_classes is not None
-        torch.manual_seed(setup.seed)
-        return setup.model.build(setup.sample[0][1], setup.num_classes).to(setup.device)
+
+def _stepper(module: nn.Module, setup: Setup) -> Stepper:
+    optimizer = torch.optim.SGD(module.parameters(), lr=setup.learning_rate)
+    forward = setup.execution.forward(module, setup.device)
+    cross_entropy = torch.nn.functional.cross_entropy
+    loss_of = at_precision(lambda source, targets: cross_entropy(forward(source), targets), setup)
+
+    def step(source: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(source, targets)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def plain() -> None:
+        """Nothing is kept from step to step but the module."""
+
+    if setup.precision != "fp16":
+        return Stepper(setup.execution.step(step, module), plain)
+    scaler = torch.amp.GradScaler(setup.device.type)
+    unused = scaler.state_dict()
+
+    def scaled(source: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(source, targets)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss.detach()
+
+    return Stepper(setup.execution.step(scaled, module), lambda: scaler.load_state_dict(unused))

@@ -8,8 +8,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
+from fastloop.protocols import Model
 from fastloop.trees import tree_leaves
-from fastloop.types import Setup, Tree, option
+from fastloop.types import Leaves, Setup, Tree, option
 
 
 def read(batch: Tree) -> int:
@@ -31,9 +32,7 @@ class Traversal:
 
     limit: ClassVar[Literal["gather", "replay"]] = "gather"
 
-    def check(
-        self, num_classes: int | None, sample: tuple[tuple[str, tuple[int, ...]], ...] | None
-    ) -> None:
+    def check(self, model: Model, num_classes: int | None, sample: Leaves | None) -> None:
         """Any samples will do."""
 
     def start(

@@ -39,6 +39,7 @@ PRELOADED = (
     "fastloop.datasets.",
     "fastloop.stores.",
     "fastloop.loaders.",
+    "fastloop.models.",
 )
 """What the forkserver imports beforehand, as far as this process has: options with their libraries,
 and what `__main__` imports, because every child runs the main module once more."""

@@ -6,7 +6,8 @@ import math
 
 from torch import nn
 
-from fastloop.types import option
+from fastloop.network import check_classified, classes_of
+from fastloop.types import Leaves, option
 
 
 @option
@@ -14,12 +15,17 @@ class ToyNet:
     """Flatten, then (features)-512-512-(classes) with ReLU.
 
     Seed 000 names ToyNet and does not show it; this is the usual network of PyTorch's quickstart,
-    sized by the samples.
+    sized by the samples: of photographs of 256 x 256 pixels the first layer alone has 100 million
+    parameters.
     """
 
     hidden: int
 
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def check(self, num_classes: int | None, sample: Leaves | None) -> None:
+        """Raise Unsupported where the samples are not (float32 input, class label) pairs."""
+        check_classified("toynet", num_classes, sample)
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:
         """A new network: (batch, *input_shape) -> (batch, num_classes)."""
         return nn.Sequential(
             nn.Flatten(),
@@ -27,5 +33,5 @@ class ToyNet:
             nn.ReLU(),
             nn.Linear(self.hidden, self.hidden),
             nn.ReLU(),
-            nn.Linear(self.hidden, num_classes),
+            nn.Linear(self.hidden, classes_of(num_classes)),
         )

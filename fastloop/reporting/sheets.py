@@ -15,6 +15,7 @@ DASH = "\u2013"
 MEANINGS = {
     "traversal": "every batch is delivered to the device",
     "training": "the model steps on every batch",
+    "inference": "the model answers every batch",
 }
 
 

@@ -6,13 +6,15 @@ import textwrap
 from collections.abc import Sequence
 
 from fastloop import stats
-from fastloop.reporting.summary import Group, Row, summarize
+from fastloop.reporting.summary import Comparison, Group, Row, summarize
 from fastloop.reporting.verdict import verdict
 from fastloop.result import Result
 
 WIDTH = 80
 NAME_WIDTH = 23
 CELL_WIDTH = 28
+BESIDE = 2
+"""As many benchmarks fit beside each other; others come below."""
 LEGEND = (
     "mean (std) of the trials; equal ranks: not told apart; limit: share of what the machine can do"
 )
@@ -33,14 +35,19 @@ def format_tables(results: Sequence[Result], baseline: str = "") -> str:
 
 
 def _table(group: Group) -> str:
-    order = [row.label for row in group.comparisons[0].rows]
-    order += [row.label for one in group.comparisons for row in one.rows if row.label not in order]
-    lines = [*textwrap.wrap(_title(group), WIDTH), "", _heading(group)]
-    lines += [_row(group, label) for label in dict.fromkeys(order)]
+    lines = textwrap.wrap(_title(group), WIDTH)
+    for start in range(0, len(group.comparisons), BESIDE):
+        lines += ["", *_side_by_side(group.comparisons[start : start + BESIDE])]
     lines += ["", *textwrap.wrap(LEGEND, WIDTH)]
     for one in group.comparisons:
         lines += ["", *textwrap.wrap(f"{one.benchmark}: {verdict(one)}", WIDTH)]
     return "\n".join(lines)
+
+
+def _side_by_side(comparisons: Sequence[Comparison]) -> list[str]:
+    """Their heading, and a row a job in the order of the first."""
+    labels = dict.fromkeys(row.label for one in comparisons for row in one.rows)
+    return [_heading(comparisons), *(_row(comparisons, label) for label in labels)]
 
 
 def _title(group: Group) -> str:
@@ -55,13 +62,13 @@ def _title(group: Group) -> str:
     return f"{group.title}: {', '.join(parts)}"
 
 
-def _heading(group: Group) -> str:
-    cells = [f"{f'{one.benchmark}, s':>16} rank  limit" for one in group.comparisons]
+def _heading(comparisons: Sequence[Comparison]) -> str:
+    cells = [f"{f'{one.benchmark}, s':>16} rank  limit" for one in comparisons]
     return " " * NAME_WIDTH + " ".join(cells)
 
 
-def _row(group: Group, label: str) -> str:
-    cells = [_cell(one.row(label)) for one in group.comparisons]
+def _row(comparisons: Sequence[Comparison], label: str) -> str:
+    cells = [_cell(one.row(label)) for one in comparisons]
     return _beside(label, " ".join(cells).rstrip())
 
 

@@ -95,9 +95,9 @@ class MlflowTracker:
         if result.status_reason:
             tags = [RunTag("status_reason", result.status_reason)]
             self._client.log_batch(result.run_id, tags=tags)
-        for name in ("config.yaml", RESULT_FILE, "traceback.txt"):
-            if (folder / name).is_file():
-                self._client.log_artifact(result.run_id, str(folder / name))
+        for name in ("config.yaml", RESULT_FILE, "traceback.txt", "profile-*"):
+            for path in sorted(folder.glob(name)):
+                self._client.log_artifact(result.run_id, str(path))
         self._client.set_terminated(result.run_id, status=result.status)
 
     def attach(self, run_id: str, paths: Sequence[Path]) -> None:

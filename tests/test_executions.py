@@ -1,0 +1,196 @@
+"""The contract of every execution found in conf/execution, and of every precision."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from options import compose_job, options
+from steps import batches_for, losses_of, setup_of, step_job
+
+from fastloop.job import check_support
+from fastloop.spans import now_ns
+from fastloop.trial import run_instrumented, run_trial
+from fastloop.types import Unsupported
+
+EXECUTIONS = options("execution")
+HERE = {"eager", "compiled"}
+"""Those that need no GPU."""
+BENCHMARKS = ("training", "inference")
+gpu = pytest.mark.gpu
+no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
+
+
+@pytest.fixture(autouse=True)
+def compiles_here(shared_outputs, monkeypatch):
+    """What is compiled goes to the tests' outputs; no test finds what others have compiled."""
+    monkeypatch.setenv("FASTLOOP_OUTPUTS", str(shared_outputs))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    yield
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
+
+
+def runs_here(execution: str, benchmark: str, device: str = "cpu") -> None:
+    """Skip where the execution is unsupported here; what needs no GPU must be supported."""
+    job = compose_job(f"execution={execution}", f"benchmark={benchmark}", f"device={device}")
+    try:
+        check_support(job)
+    except Unsupported as why:
+        if execution in HERE and "compiler" not in str(why):
+            raise
+        pytest.skip(str(why))
+
+
+def answers_of(job, setup, batches) -> list[float]:
+    """Of one inference start on these batches."""
+    job.benchmark["inference"].start(lambda one: one, setup)
+    _, answer = setup.kept["inference"]
+    return [float(answer(source, targets)) for source, targets in batches]
+
+
+def figures(job, benchmark, setup, batches) -> list[float]:
+    return (losses_of if benchmark == "training" else answers_of)(job, setup, batches)
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS)
+@pytest.mark.parametrize(
+    ("model", "benchmark"),
+    [("toynet", "training"), ("toynet", "inference"), ("transformer", "training")],
+)
+def test_its_figures_are_those_of_an_eager_step(model, execution, benchmark):
+    runs_here(execution, benchmark)
+    batches = batches_for(model)
+    plain, job = (
+        step_job(model, f"benchmark={benchmark}", f"execution={name}", "device=cpu")
+        for name in ("eager", execution)
+    )
+    wanted = figures(plain, benchmark, setup_of(plain, model), batches)
+    assert figures(job, benchmark, setup_of(job, model), batches) == pytest.approx(wanted, rel=1e-3)
+
+
+@pytest.mark.parametrize("dynamic", ["null", "true"])
+def test_nothing_is_compiled_after_the_warm_up_not_even_for_the_last_short_batch(dynamic):
+    runs_here("compiled", "training")
+    model, dynamic = "toynet", f"execution.dynamic={dynamic}"
+    job = step_job(model, "execution=compiled", dynamic, "benchmark=training")
+    setup, batches = setup_of(job, model), batches_for(model)
+    first = losses_of(job, setup, batches)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert losses_of(job, setup, batches) == pytest.approx(first, rel=1e-5)
+        with pytest.raises(RuntimeError, match="fail_on_recompile"):
+            losses_of(job, setup_of(job, model), batches_for(model, sizes=(5, 1)))
+
+
+def test_what_is_compiled_lies_in_the_outputs_and_leaves_no_process(prepared_job, shared_outputs):
+    runs_here("compiled", "training")
+    temporary = Path(tempfile.gettempdir())
+    before = {path.name for path in temporary.iterdir()}, psutil.Process().children(recursive=True)
+    job, prepared = prepared_job("execution=compiled", "epochs=1", "benchmark=[training,inference]")
+    trial = run_trial(job, prepared, 0, now_ns())
+    assert len(trial.benchmarks["training"].losses) == 1
+    assert any((shared_outputs / "compiled").iterdir())
+    after = {path.name for path in temporary.iterdir()}, psutil.Process().children(recursive=True)
+    assert after == before
+    seen = run_instrumented(job, prepared, "inference")
+    assert len(seen.wait_s) == -(-prepared.num_samples // job.batch_size)
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS)
+def test_without_a_model_to_run_it_is_unsupported(execution):
+    job = compose_job(f"execution={execution}", "benchmark=traversal")
+    if execution == "eager":
+        check_support(job)
+        return
+    with pytest.raises(Unsupported, match=f"execution={execution}: no model runs in benchmark=tra"):
+        check_support(job)
+    with pytest.raises(Unsupported, match="precision=bf16: no model runs in benchmark=traversal"):
+        check_support(compose_job("precision=bf16", "benchmark=traversal"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ("execution=cuda_graph", "execution=cuda_graph needs a CUDA device, device is cpu"),
+        ("execution=data_parallel", "needs two CUDA devices, . are here and device is cpu"),
+        ("execution=tensorrt", "execution=tensorrt runs no training: benchmark=inference"),
+        ("execution=tensorrt benchmark=inference", "execution=tensorrt needs "),
+    ],
+)
+def test_what_a_cpu_can_not_run_is_unsupported_with_its_reason(overrides, said):
+    with pytest.raises(Unsupported, match=said):
+        check_support(compose_job(*overrides.split(), "device=cpu"))
+
+
+def test_without_a_compiler_it_is_unsupported_with_the_command_that_installs_one(monkeypatch):
+    job = compose_job("execution=compiled", "device=cpu")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(Unsupported, match=r"no-such-compiler is not here: apt-get install g\+\+"):
+        check_support(job)
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("model", ["toynet", "resnet18", "transformer"])
+def test_a_lower_precision_is_near_and_not_the_same(model, precision, benchmark):
+    names = ("device=cpu", "learning_rate=0.001", f"benchmark={benchmark}")
+    full, low = (step_job(model, *names, f"precision={one}") for one in ("float32", precision))
+    batches = batches_for(model)
+    wanted = figures(full, benchmark, setup_of(full, model), batches)
+    setup = setup_of(low, model)
+    got = figures(low, benchmark, setup, batches)
+    assert got != wanted
+    assert got == pytest.approx(wanted, rel=0.1, abs=0.5)
+    if benchmark == "training":
+        assert losses_of(low, setup, batches) == got
+
+
+@gpu
+@no_gpu
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+@pytest.mark.parametrize("execution", ["compiled", "cuda_graph", "tensorrt", "data_parallel"])
+@pytest.mark.parametrize("model", ["toynet", "resnet18", "transformer"])
+def test_on_cuda_the_figures_are_those_of_an_eager_step(model, execution, benchmark):
+    runs_here(execution, benchmark, "cuda")
+    batches = batches_for(model, "cuda")
+    plain, job = (
+        step_job(model, f"benchmark={benchmark}", f"execution={name}", "device=cuda")
+        for name in ("eager", execution)
+    )
+    wanted = figures(plain, benchmark, setup_of(plain, model), batches)
+    setup = setup_of(job, model)
+    assert figures(job, benchmark, setup, batches) == pytest.approx(wanted, rel=2e-2, abs=2e-2)
+    again = figures(job, benchmark, setup, batches)
+    assert again == pytest.approx(wanted, rel=2e-2, abs=2e-2)
+
+
+@gpu
+@no_gpu
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_captured_step_at_lower_precision(precision):
+    names = ("device=cuda", "execution=cuda_graph", f"precision={precision}")
+    job = step_job("toynet", *names, "benchmark=training")
+    if precision == "fp16":
+        with pytest.raises(Unsupported, match="scaler waits for the device"):
+            check_support(job)
+        return
+    plain = step_job("toynet", "device=cuda", f"precision={precision}", "benchmark=training")
+    batches = batches_for("toynet", "cuda")
+    wanted = losses_of(plain, setup_of(plain, "toynet"), batches)
+    assert losses_of(job, setup_of(job, "toynet"), batches) == pytest.approx(wanted, rel=1e-2)
+
+
+@gpu
+@no_gpu
+def test_a_whole_trial_with_captured_steps_beside_a_pinning_loader(prepared_job):
+    names = ("execution=cuda_graph", "device=cuda", "pin_memory=true", "num_workers=2", "epochs=2")
+    job, prepared = prepared_job(*names, "benchmark=[training,inference]", "learning_rate=0.1")
+    losses = run_trial(job, prepared, 0, now_ns()).benchmarks["training"].losses
+    plain, _ = prepared_job("device=cuda", "epochs=2", "benchmark=training", "learning_rate=0.1")
+    wanted = run_trial(plain, prepared, 0, now_ns()).benchmarks["training"].losses
+    assert losses == pytest.approx(wanted, rel=1e-2)
