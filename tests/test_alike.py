@@ -155,7 +155,7 @@ def test_where_all_pixels_are_the_same_nothing_is_said(outputs, tmp_path):
 def test_opencvs_colours_of_cmyk_are_within_the_tolerance(outputs, tmp_path):
     names = [f"{kind}/{index}.jpg" for kind in ("ink", "light") for index in range(4)]
     pictures = [crop(top=20 * index).convert("CMYK") for index in range(4)] + [crop()] * 4
-    root = write(tmp_path, dict(zip(names, map(jpeg, pictures), strict=True)))
+    root = write(tmp_path / "images", dict(zip(names, map(jpeg, pictures), strict=True)))
     one, other = (prepare(folder_of(root, f"decoder={name}"), None) for name in ("pil", "opencv"))
     assert other.pixels_off <= TOLERANCE
     assert one.alike == other.alike != ""
