@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,9 +12,12 @@ import torch
 from torch.utils.data import default_collate
 
 from fastloop.protocols import Samples
-from fastloop.ragged import joined
+from fastloop.ragged import Joined, joined
 from fastloop.torch_loader import in_order
 from fastloop.types import BadData, SamplesDiffer, Tree
+
+PYTHONS = {bool: "bool", int: "int64", float: "float64"}
+"""What default_collate makes of Python's numbers."""
 
 
 @dataclass(frozen=True)
@@ -70,18 +73,43 @@ def _collated(numbered: list[tuple[int, Tree, str]], ragged: bool) -> Chunk:
     try:
         batch = collate([sample for _, sample in whole]) if whole else None
     except (RuntimeError, TypeError, KeyError, ValueError) as error:
-        if differ := _how_they_differ(whole, ragged):
+        if differ := _how_they_differ(whole, _shown, ragged):
             raise SamplesDiffer(differ) from error
         raise BadData(f"samples can't be collated: {error}") from error
+    # default_collate leaves out a key that the first sample lacks, and converts another dtype
+    if differ := _how_they_differ(whole, _kind, ragged):
+        raise SamplesDiffer(differ)
+    _check_leaves(batch)
     return Chunk(batch, broken, len(numbered))
 
 
-def _how_they_differ(whole: list[tuple[int, Tree]], ragged: bool) -> str:
-    first, *others = [(index, _shown(sample, ragged)) for index, sample in whole]
-    for index, shown in others:
-        if shown != first[1]:
-            return f"samples differ: {first[0]} is {first[1]}, {index} is {shown}"
+def _check_leaves(batch: Tree) -> None:
+    leaves = [] if batch is None else optree.tree_leaves(batch)
+    others = {type(leaf).__name__ for leaf in leaves if not isinstance(leaf, torch.Tensor | Joined)}
+    if others:
+        told = f"samples hold {', '.join(sorted(others))}"
+        raise BadData(f"{told}; tensors, arrays and numbers can be compared, leave out the others")
+
+
+def _how_they_differ(
+    whole: list[tuple[int, Tree]], seen_as: Callable[[Tree, bool], Any], ragged: bool
+) -> str:
+    """The first two that are not the same, seen that way; empty where all are."""
+    if not whole:
+        return ""
+    (first, sample), *others = whole
+    wanted = seen_as(sample, ragged)
+    for index, other in others:
+        if seen_as(other, ragged) != wanted:
+            told = f"{first} is {_shown(sample, ragged)}, {index} is {_shown(other, ragged)}"
+            return f"samples differ: {told}"
     return ""
+
+
+def _kind(sample: Tree, ragged: bool) -> tuple[Any, list[Any]]:
+    """The tree, and what a batch has of each leaf: Python's int and numpy's int64 are the same."""
+    leaves, structure = optree.tree_flatten(sample)
+    return structure, [(_dtype(leaf), _sizes(leaf, ragged)) for leaf in leaves]
 
 
 def _shown(sample: Tree, ragged: bool) -> str:
@@ -89,10 +117,17 @@ def _shown(sample: Tree, ragged: bool) -> str:
 
 
 def _leaf(leaf: Any, ragged: bool) -> str:
-    sizes = [str(size) for size in getattr(leaf, "shape", ())]
-    if ragged and sizes:
-        sizes[0] = "*"
-    shape = f"[{', '.join(sizes)}]"
-    if isinstance(leaf, torch.Tensor):
-        return f"{str(leaf.dtype).removeprefix('torch.')}{shape}"
-    return type(leaf).__name__ + (shape if sizes else "")
+    if not hasattr(leaf, "dtype"):
+        return type(leaf).__name__
+    return f"{_dtype(leaf)}[{', '.join(map(str, _sizes(leaf, ragged)))}]"
+
+
+def _dtype(leaf: Any) -> str:
+    if hasattr(leaf, "dtype"):
+        return str(leaf.dtype).removeprefix("torch.")
+    return PYTHONS.get(type(leaf), type(leaf).__name__)
+
+
+def _sizes(leaf: Any, ragged: bool) -> tuple[Any, ...]:
+    sizes = tuple(getattr(leaf, "shape", ()))
+    return ("*", *sizes[1:]) if ragged and sizes else sizes

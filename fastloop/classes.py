@@ -18,18 +18,19 @@ class Classes:
     """The largest label + 1 in the batches that came."""
 
     def __init__(self) -> None:
-        self._seen = 0
+        self._lowest, self._seen = 0, 0
 
     def look_at(self, batch: Tree) -> None:
         """Take a batch's labels into account: int64 of one dimension, last of two leaves."""
         leaves = tree_leaves(batch)
         if len(leaves) == 2 and _are_labels(leaves[1]):
-            self._seen = max(self._seen, int(leaves[1].max()) + 1)
+            low, high = map(int, leaves[1].aminmax())
+            self._lowest, self._seen = min(self._lowest, low), max(self._seen, high + 1)
 
     @property
     def count(self) -> int | None:
-        """None where there are no labels."""
-        return self._seen if 0 < self._seen <= MOST_CLASSES else None
+        """None where there are no labels, or some that are below 0: these are no classes."""
+        return self._seen if self._lowest == 0 and 0 < self._seen <= MOST_CLASSES else None
 
 
 @dataclass(frozen=True)

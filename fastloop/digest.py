@@ -197,7 +197,8 @@ def _canonical(leaf: torch.Tensor | Joined, uint8_scale: float | None) -> np.nda
     if uint8_scale is not None and leaf.is_floating_point():
         # int16, so that a value outside of the byte's range can't wrap back into it
         leaf = leaf.to(torch.float64).mul(uint8_scale).round().clamp(-32768, 32767).to(torch.int16)
-    return leaf.contiguous().view(len(leaf), -1).view(torch.uint8).numpy()
+    width = math.prod(leaf.shape[1:])  # which -1 can't tell of a leaf without any bytes
+    return leaf.contiguous().view(len(leaf), width).view(torch.uint8).numpy()
 
 
 def _canonical_each(leaf: Joined, uint8_scale: float | None) -> list[bytes]:

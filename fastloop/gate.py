@@ -12,6 +12,7 @@ from fastloop.digest import difference, digest, expected, leaves_of, sample_hash
 from fastloop.plans import epoch_indices
 from fastloop.prepared import reference_hashes
 from fastloop.protocols import Streamed
+from fastloop.ragged import is_ragged, joined
 from fastloop.types import Invalid, Plan, Prepared, Tree, Unsupported
 
 REREAD_SAMPLES = 16
@@ -69,11 +70,12 @@ def _why(prepared: Prepared) -> str:
     if isinstance(prepared.dataset, Streamed):
         return f": others came in its first epoch; where they are random, {remedy}"
     samples, hashes = prepared.dataset.open(), reference_hashes(prepared)
+    collate = joined if is_ragged(prepared.dataset) else default_collate
     broken = {index for index, _ in prepared.broken}
     for index in range(min(REREAD_SAMPLES, prepared.num_samples)):
         if index in broken:
             continue
-        again = sample_hashes(default_collate([samples[index]]), prepared.dataset.uint8_scale)
+        again = sample_hashes(collate([samples[index]]), prepared.dataset.uint8_scale)
         if not np.array_equal(again[0], hashes[index]):
             return f": sample {index} is another one whenever it is read; {remedy}"
     return ""

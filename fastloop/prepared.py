@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optree
 
 from fastloop.alike import TOLERANCE, difference_to_pillow, images_whatever_decodes
 from fastloop.classes import Classes, Looked
@@ -71,6 +72,7 @@ def prepare(dataset: Dataset, store: Store | None, tolerant: bool = False) -> Pr
         facts = _whole(reference, fingerprint(data, REFERENCE), write)
     except SamplesDiffer as why:
         raise BadData(_remedied(str(why), dataset)) from why
+    _check_classes(dataset, facts.get("num_classes"))
     prepared = Prepared(
         dataset=dataset,
         label=dataset.label,
@@ -161,7 +163,7 @@ def _write_reference(folder: Path, source: Source) -> Facts:
     # holes that the next chunk does not fit in, a GiB of them for a store of 4 GiB.
     count, ragged = len(source.samples), is_ragged(source.dataset)
     hashes, lengths = np.zeros((count, 16), np.uint8), np.zeros(count if ragged else 0, np.int64)
-    done, nbytes, leaves = 0, 0, None
+    done, nbytes, leaves, tree = 0, 0, None, None
     broken: list[tuple[int, str]] = []
     classes = Classes()
     for chunk in source.chunks("hashing for the same-data gate"):
@@ -169,6 +171,7 @@ def _write_reference(folder: Path, source: Source) -> Facts:
         whole[[index - done for index, _ in chunk.broken]] = False
         if chunk.batch is not None:
             leaves = _same_leaves(leaves, chunk.batch, done)
+            tree = _same_tree(tree, chunk.batch, done)
             classes.look_at(chunk.batch)
             hashes[done : done + chunk.size][whole] = sample_hashes(
                 chunk.batch, source.dataset.uint8_scale
@@ -232,6 +235,24 @@ def _same_leaves(before: Leaves | None, batch: Tree, index: int) -> Leaves:
     if before is not None and found != before:
         raise SamplesDiffer(f"samples differ: up to {index} they are {before}, from it on {found}")
     return found
+
+
+def _same_tree(before: Any, batch: Tree, index: int) -> Any:
+    """The batch's tree; raises SamplesDiffer where it is not that of the samples before it."""
+    found = optree.tree_structure(batch)
+    if before is not None and found != before:
+        trees = [str(tree).removeprefix("PyTreeSpec") for tree in (before, found)]
+        told = f"up to {index} they are {trees[0]}, from it on {trees[1]}"
+        raise SamplesDiffer(f"samples differ: {told}")
+    return found
+
+
+def _check_classes(dataset: Dataset, by_labels: int | None) -> None:
+    """Raise BadData where the dataset says that it has fewer classes than its labels name."""
+    told = dataset.num_classes
+    if told and by_labels and by_labels > told:
+        said = f"its labels go up to {by_labels - 1}, and it has {told} classes"
+        raise BadData(f"{dataset.label}: {said} (num_classes)")
 
 
 def _remedied(why: str, dataset: Dataset) -> str:

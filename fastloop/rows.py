@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import optree
 import torch
+from torch.utils import _pytree as pytree
 
 from fastloop.types import Tree, Unsupported
 
@@ -50,6 +51,35 @@ def read_into_memory(rows: Tree) -> Tree:
     Raises Unsupported for what is neither an array nor a tensor.
     """
     return optree.tree_map(torch.clone, tensors_of(rows))
+
+
+def bytes_of(leaf: torch.Tensor) -> memoryview:
+    """The bytes of a tensor on the host, row after row, whatever its dtype."""
+    return leaf.contiguous().view(-1).view(torch.uint8).numpy().data
+
+
+def array_of(leaf: torch.Tensor, whose: str, instead: str) -> np.ndarray:
+    """The tensor's memory as an array; raises Unsupported, with what to use instead, for a dtype
+    that numpy does not have."""
+    try:
+        return leaf.numpy()
+    except TypeError as error:
+        kind = str(leaf.dtype).removeprefix("torch.")
+        raise Unsupported(f"{whose} holds no {kind}; {instead} does") from error
+
+
+def structure_text(structure: pytree.TreeSpec, whose: str) -> str:
+    """A tree as text, which torch's treespec_loads reads; raises Unsupported where that would give
+    another one: for named tuples, and for keys that JSON does not have."""
+    try:
+        text = pytree.treespec_dumps(structure)
+        same = pytree.treespec_loads(text) == structure
+    except (NotImplementedError, TypeError, ValueError):
+        same, text = False, ""
+    if not same:
+        why = "tuples, lists and dicts whose keys are strings or integers; loader=raw takes any"
+        raise Unsupported(f"{whose} holds trees of {why}")
+    return text
 
 
 def memory_rows(rows: Tree) -> Rows:

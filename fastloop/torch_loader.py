@@ -149,7 +149,7 @@ def torch_epochs(
 @contextmanager
 def failures_named(loader: Any) -> Iterator[None]:
     """Whatever fails meanwhile in a worker of a DataLoader is raised as BadData that names the
-    sample, as far as one fails when all are read again.
+    sample, as far as one fails when all are read again; Unsupported stays what it is.
 
     torch tells no index, and a wrapper that did would cost every sample of every epoch.
     """
@@ -158,6 +158,8 @@ def failures_named(loader: Any) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, BadData) or IN_A_WORKER not in str(error):
             raise
+        if isinstance(error, Unsupported):  # a verdict on the job, whichever process speaks it
+            raise Unsupported(_last_line(error, "Unsupported: ")) from error
         if not (said := _failing_sample(loader)):
             raise
         raise BadData(f"{said} (in a DataLoader worker)") from error
@@ -237,8 +239,13 @@ def _failing_sample(loader: Any) -> str:
         for _ in again:
             pass
     except BadData as found:
-        return str(found).strip().splitlines()[-1].partition("BadData: ")[2]
+        return _last_line(found, "BadData: ")
     return ""
+
+
+def _last_line(error: Exception, after: str) -> str:
+    """What a worker's traceback says in the end."""
+    return str(error).strip().splitlines()[-1].partition(after)[2]
 
 
 def in_order(

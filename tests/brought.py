@@ -49,6 +49,21 @@ class Raises(Squares):
         return super().__getitem__(index)
 
 
+class Shades(Squares):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((2, 3), index) / 255, index % 4
+
+
+class Halves(Squares):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((2, 3), index).bfloat16(), index % 4
+
+
+class Unlabelled(Squares):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((2, 3), float(index)), index % 4 - 1
+
+
 class RaisesInWorkers(Raises):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         return super().__getitem__(index if get_worker_info() else min(index, 16))

@@ -116,7 +116,11 @@ def test_a_command_that_can_not_train_says_so_in_one_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "dtype", ["float16", "float32", "float64", "uint8", "int16", "int32", "int64"]
+    "dtype",
+    [
+        *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+        *("float16", "float32", "float64"),
+    ],
 )
 def test_synthetic_samples_have_any_shape_and_dtype(dtype):
     where = ("dataset=synthetic", f"dataset.dtype={dtype}", "dataset.shape=[3,1,50]")
@@ -126,13 +130,19 @@ def test_synthetic_samples_have_any_shape_and_dtype(dtype):
     assert data.shape == (100, 3, 1, 50)
     assert data.dtype == getattr(torch, dtype)
     assert set(labels) == set(range(7))
-    if data.is_floating_point():
-        assert 0 <= float(data.min()) < 0.01
-        assert 0.99 < float(data.max()) <= 1
+    low, high = data.numpy().min(), data.numpy().max()
+    if dtype == "bool" or data.is_floating_point():
+        assert 0 <= float(low) < 0.01
+        assert 0.99 < float(high) <= 1
     else:
-        limits = torch.iinfo(data.dtype)
-        assert int(data.min()) < limits.min + limits.max // 50
-        assert int(data.max()) > limits.max - limits.max // 50
+        limits = np.iinfo(dtype)
+        assert int(low) < limits.min + limits.max // 50
+        assert int(high) > limits.max - limits.max // 50
+
+
+def test_mydataset_is_of_arrays():
+    with pytest.raises(ConfigError, match=r"^dataset\.shape=\[\]: "):
+        dataset_of("dataset=mydataset", "dataset.shape=[]")
 
 
 def test_synthetic_scalars_are_samples_too():

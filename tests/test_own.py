@@ -100,6 +100,32 @@ def test_the_long_form_tells_classes_and_version(outputs):
         own("dataset=custom")
 
 
+def test_another_scale_is_other_data(outputs):
+    long = ("dataset=custom", "dataset.target=brought.Shades")
+    for scale in ("null", "255.0"):
+        checked(*own(*long, f"dataset.uint8_scale={scale}"), epochs=(0,))
+
+
+def test_a_dtype_that_numpy_lacks_is_data_too(outputs):
+    job, prepared = own("dataset._target_=brought.Halves")
+    assert prepared.sample == (("bfloat16", (2, 3)), ("int64", ()))
+    checked(job, prepared, epochs=(0,))
+
+
+@pytest.mark.parametrize("loader", ["raw", "np_memmap"])
+def test_labels_below_0_are_no_classes(outputs, loader):
+    job, prepared = own("dataset._target_=brought.Unlabelled", f"loader={loader}", "epochs=1")
+    assert prepared.num_classes is None
+    checked(job, prepared, epochs=(0,))
+    with pytest.raises(Unsupported, match="got samples without classes"):
+        run_trial(job, prepared, 0, now_ns())
+
+
+def test_fewer_classes_than_the_labels_name_are_refused(outputs):
+    with pytest.raises(BadData, match=r"^Squares: its labels go up to 3, and it has 2 classes"):
+        own("dataset=custom", "dataset.target=brought.Squares", "dataset.num_classes=2")
+
+
 def test_a_whole_trial_with_training_on_both_of_ones_own(outputs):
     quick = ("loader._target_=brought.make_loader", "epochs=1", "trials=1", "batch_size=16")
     job, prepared = own(*quick)

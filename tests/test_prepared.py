@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -220,6 +221,77 @@ def test_npy_keeps_any_tree_and_tensordict_says_that_it_does_not(outputs):
     assert batch["b"][0].tolist() == [[2, 3]] * 5
     with pytest.raises(Unsupported, match="input, label"):
         prepare(Triples(), pair.loader.store)
+
+
+class Labelled:
+    """Seed 004's kind of tree, and a label."""
+
+    label, num_classes, uint8_scale = "labelled", None, None
+
+    def fetch(self):
+        return "labelled-1"
+
+    def open(self):
+        return [({"a": torch.tensor([1.0])}, index) for index in range(5)]
+
+
+def test_tensordict_says_that_a_tree_with_a_label_is_no_pair(outputs):
+    with pytest.raises(Unsupported, match="input, label"):
+        prepare(Labelled(), compose_job("loader=tensorclass").loader.store)
+
+
+class Odd:
+    """Samples that are alike, but for some."""
+
+    label, num_classes, uint8_scale = "odd", None, None
+
+    def __init__(self, usual, odd, places):
+        self.usual, self.odd, self.places = usual, odd, places
+
+    def fetch(self):
+        return "odd-1"
+
+    def open(self):
+        return [self.odd if index in self.places else self.usual for index in range(1500)]
+
+
+PLAIN = (torch.zeros(2), 1)
+
+
+@pytest.mark.parametrize(
+    ("usual", "odd", "told"),
+    [
+        ({"a": PLAIN[0]}, {"a": PLAIN[0], "b": PLAIN[0]}, r"\{a: float32\[2\]\}.*b: float32"),
+        ({"a": PLAIN[0], "b": 1}, {"a": PLAIN[0]}, r"b: int.*\{a: float32\[2\]\}"),
+        ({"a": PLAIN[0]}, {"b": PLAIN[0]}, r"\{a: float32\[2\]\}.*\{b: float32\[2\]\}"),
+        (PLAIN, PLAIN[:1], r"\(float32\[2\], int.*\(float32\[2\],\)"),
+        (PLAIN, list(PLAIN), r"\(float32\[2\], int.*\[float32\[2\], int"),
+        (PLAIN, (torch.zeros(3), 1), r"float32\[2\].*float32\[3\]"),
+        (PLAIN, (torch.zeros(2).double(), 1), r"float32\[2\].*float64\[2\]"),
+        ((np.zeros(2), 1), (np.zeros(2, np.float32), 1), r"float64\[2\].*float32\[2\]"),
+        (PLAIN, (PLAIN[0], 1.5), r"int.*float"),
+    ],
+)
+def test_samples_whose_trees_differ_are_named(outputs, usual, odd, told):
+    with pytest.raises(BadData, match=r"^samples differ: 0 is .*, 5 is ") as said:
+        prepare(Odd(usual, odd, [5]), None)
+    assert re.search(told, str(said.value))
+    assert "\n" not in str(said.value)
+    if not isinstance(odd, list):  # a batch of lists is one of tuples, too
+        with pytest.raises(BadData, match=r"^samples differ: up to 1024 they are .*, from it on "):
+            prepare(Odd(usual, odd, range(1024, 1500)), None)
+
+
+def test_pythons_and_numpys_numbers_of_one_dtype_are_alike(outputs):
+    same = Odd((PLAIN[0], 1, 0.5, True), (PLAIN[0], np.int64(1), np.float64(0.5), np.bool_(1)), [5])
+    assert prepare(same, None).num_samples == 1500
+
+
+@pytest.mark.parametrize("leaf", ["a.jpg", b"bytes"])
+def test_what_is_no_tensor_in_a_batch_is_named(outputs, leaf):
+    named = {"image": torch.zeros(2), "name": leaf}
+    with pytest.raises(BadData, match=f"^samples hold {type(leaf).__name__}; tensors, arrays and"):
+        prepare(Odd(named, named, []), None)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not quite", b"plain text"])

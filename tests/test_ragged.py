@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import sysconfig
 from dataclasses import replace
 from pathlib import Path
@@ -110,6 +111,17 @@ def test_pad_pads_each_leaf_of_a_tree_that_has_a_dimension():
     assert batch["more"][0][0].tolist() == [[0, 1], [0, 0]]
     assert batch["more"][0][1].tolist() == [2, 1]
     assert batch["more"][1].tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [(0.5, "int64"), (-1.0, "uint8"), (256.0, "uint8"), (2.0, "bool"), (1e20, "int64")],
+)
+def test_a_value_that_the_dtype_lacks_is_refused_and_not_cut(value, dtype):
+    samples = [(torch.ones(length).to(getattr(torch, dtype)), 0) for length in (1, 2)]
+    said = rf"^collate.value={re.escape(f'{value:g}')}: {dtype} has no such number"
+    with pytest.raises(Unsupported, match=said):
+        Pad(value=value).collate(samples)
 
 
 LENGTHS = st.lists(st.integers(0, 5), min_size=1, max_size=6)
@@ -247,6 +259,13 @@ def test_a_liar_is_invalid(prepared_job, liar):
     job, prepared = prepared_job(*JOB)
     batches = (liar(*source, labels) for source, labels in honest(job, prepared))
     with pytest.raises(Invalid):
+        check_data(prepared, job.plan(0), batches, epoch=0)
+
+
+def test_what_is_said_of_a_liar_is_true(prepared_job):
+    job, prepared = prepared_job(*JOB)
+    batches = (relabelled(*source, labels) for source, labels in honest(job, prepared))
+    with pytest.raises(Invalid, match=r"the samples or their labels are not the dataset's$"):
         check_data(prepared, job.plan(0), batches, epoch=0)
 
 

@@ -95,6 +95,32 @@ def test_normalize_takes_one_figure_for_all_channels():
     assert normalize.of_a_sample((torch.full((3, 1, 1), 0.75), 0))[0].tolist() == [[[0.5]]] * 3
 
 
+@pytest.mark.parametrize("name", ["mean", "std"])
+@pytest.mark.parametrize("figures", ["[]", "[1.0,2.0]"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_normalize_never_makes_other_channels(name, figures, channels):
+    normalize = compose_job("transform=normalize", f"transform.{name}={figures}").transform
+    for image in (torch.zeros(channels, 4, 4), torch.zeros(2, channels, 4, 4)):
+        with pytest.raises(Unsupported, match=rf"^transform.{name}: \d .* {channels} channels"):
+            normalize.of_a_batch((image, 0))
+
+
+def test_augment_says_that_two_channels_have_no_colours():
+    sample = (torch.zeros(2, 4, 4), 0)
+    with pytest.raises(Unsupported, match=r"^transform.colour=0\.2: images of 2 channels"):
+        augment().of_a_sample(sample)
+    assert augment("colour=0.0").of_a_sample(sample)[0].shape == (2, 4, 4)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_samples_that_it_does_not_take_are_unsupported_in_a_worker_too(prepared_job, workers):
+    settings = ("transform=normalize", "placement=recursive", f"num_workers={workers}")
+    job, prepared = prepared_job("dataset=integers", "dataset.count=9", *settings)
+    with pytest.raises(Unsupported, match=r"^transform=normalize: it takes \(image, label\) samp"):
+        list(batches(job, prepared))
+
+
 def augment(*settings: str) -> Transform:
     return compose_job("transform=augment", *[f"transform.{one}" for one in settings]).transform
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 import optree
@@ -75,7 +76,49 @@ class Scalars:
         ]
 
 
+class Point(NamedTuple):
+    x: torch.Tensor
+    y: int
+
+
+class Points:
+    """Trees that torch does not write down: named tuples."""
+
+    label, num_classes, uint8_scale = "points", None, None
+
+    def fetch(self):
+        return "points-1"
+
+    def open(self):
+        return [Point(torch.full((2,), float(index)), index) for index in range(COUNT)]
+
+
+class Keyed(Points):
+    """The same of dicts whose keys are no names."""
+
+    label = "keyed"
+
+    def fetch(self):
+        return "keyed-1"
+
+    def open(self):
+        return [{("x", 1): point.x, ("y", 2): point.y} for point in super().open()]
+
+
+class Numbered(Points):
+    """Keys that are integers, not in their order."""
+
+    label = "numbered"
+
+    def fetch(self):
+        return "numbered-1"
+
+    def open(self):
+        return [{7: point.x, 0: point.y} for point in super().open()]
+
+
 DATASETS = {"a tree": Pictures(), "a bare int": Integers(), "scalars": Scalars()}
+DATASETS |= {"a named tuple": Points(), "keys of two": Keyed(), "integers as keys": Numbered()}
 for name in ("nested", "integers"):
     if name in options("dataset"):
         node = yaml.safe_load((CONF / "dataset" / f"{name}.yaml").read_text())
@@ -152,10 +195,24 @@ class Halves:
         return [(torch.full((2,), index).to(torch.bfloat16), index) for index in range(COUNT)]
 
 
-def test_bfloat16_needs_a_store_that_is_not_numpys(outputs):
+@pytest.mark.parametrize("loader", options("loader"))
+def test_bfloat16_comes_bit_for_bit_or_is_refused(outputs, loader):
+    found = opened_or_refused(outputs, loader, Halves(), "order=sequential")
+    assert found or loader not in ("raw", "torch_storage", "tensorclass", "tensorclass_memmap")
+    if found:
+        job, prepared = found
+        with job.loader.open(prepared, job.plan(0)) as epochs:
+            assert rows(epochs(0)) == rows([whole(Halves())])
+
+
+def test_what_has_no_bfloat16_says_what_has(outputs):
+    npy = compose_job("loader=np_memmap").loader.store
     with pytest.raises(Unsupported, match=r"^store=npy holds no bfloat16; store=torch_storage"):
-        prepare(Halves(), compose_job("loader=np_memmap").loader.store)
-    loader = compose_job("loader=torch_storage").loader
-    prepared = prepare(Halves(), loader.store)
-    with loader.open(prepared, compose_job("order=sequential").plan(0)) as epochs:
-        assert rows(epochs(0)) == rows([whole(Halves())])
+        prepare(Halves(), npy)
+    other = "store@loader.store=torch_storage"
+    loops = {name: compose_job(f"loader={name}", other) for name in ("numpy_loop", "index_loop")}
+    prepared = prepare(Halves(), loops["index_loop"].loader.store)
+    with pytest.raises(Unsupported, match=r"^loader=numpy_loop holds no bfloat16; loader=index_"):
+        loops["numpy_loop"].loader.open(prepared, loops["numpy_loop"].plan(0)).__enter__()
+    with loops["index_loop"].loader.open(prepared, loops["index_loop"].plan(0)) as epochs:
+        assert sorted(rows(epochs(0))) == sorted(rows([whole(Halves())]))

@@ -14,6 +14,7 @@ from torch.utils.data import IterableDataset
 from fastloop.files import fingerprint
 from fastloop.own import called, check_arguments, said_of, usable
 from fastloop.protocols import Samples
+from fastloop.rows import bytes_of
 from fastloop.types import BadData, Unsupported, option
 
 PROBED_SAMPLES = 16
@@ -43,7 +44,7 @@ class Custom:
 
     def fetch(self) -> str:
         """A fingerprint of what can be seen of the data without reading all of it: arguments,
-        version, length and a few samples; a change beyond them needs another version.
+        version, scale, length and a few samples; a change beyond them needs another version.
 
         Samples that are not the same when they are read again, being random, are left out.
         """
@@ -53,7 +54,8 @@ class Custom:
         seen, again = ([_shown(samples, index) for index in sorted(probed)] for _ in range(2))
         kwargs = ADDRESS.sub("", repr(self.kwargs))
         rows = seen if seen == again else []
-        return fingerprint("custom", self.target, kwargs, self.version, last, rows)
+        asked = self.target, kwargs, self.version, self.uint8_scale
+        return fingerprint("custom", *asked, last, rows)
 
     def open(self) -> Samples:
         """The user's own Dataset, nothing around it.
@@ -86,8 +88,8 @@ def _shown(samples: Samples, index: int) -> str:
 
 
 def _bits(leaf: Any) -> object:
-    if isinstance(leaf, torch.Tensor):
-        leaf = leaf.detach().cpu().numpy()
+    if isinstance(leaf, torch.Tensor):  # whose dtype numpy may not have
+        return str(leaf.dtype), tuple(leaf.shape), bytes_of(leaf.detach().cpu()).tobytes()
     if isinstance(leaf, np.ndarray):
         return str(leaf.dtype), leaf.shape, leaf.tobytes()
     return leaf

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
-from pydantic import PositiveInt, Strict
+from pydantic import Field, PositiveInt, Strict
 
 from fastloop.files import file_fingerprint, fingerprint, written_beside
 from fastloop.made import made_once
@@ -42,7 +42,7 @@ class MyDataset:
     uint8_scale: ClassVar[None] = None
     root: str
     count: PositiveInt
-    shape: Annotated[tuple[PositiveInt, ...], Strict(False)]
+    shape: Annotated[tuple[PositiveInt, ...], Strict(False), Field(min_length=1)]
 
     @property
     def path(self) -> Path:

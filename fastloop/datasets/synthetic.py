@@ -13,6 +13,9 @@ from fastloop.draws import generator_of
 from fastloop.files import fingerprint
 from fastloop.types import option
 
+Integer = Literal["uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]
+Float = Literal["float16", "float32", "float64"]
+
 
 @dataclass(frozen=True)
 class SyntheticSamples:
@@ -46,7 +49,7 @@ class Synthetic:
     uint8_scale: ClassVar[None] = None
     count: PositiveInt
     shape: Annotated[tuple[PositiveInt, ...], Strict(False)]
-    dtype: Literal["float16", "float32", "float64", "uint8", "int16", "int32", "int64"]
+    dtype: Literal["bool", Integer, Float]
     num_classes: PositiveInt
     seed: Annotated[int, Field(ge=0, lt=2**64)]
 
@@ -64,5 +67,7 @@ def _drawn(generator: np.random.Generator, shape: tuple[int, ...], dtype: np.dty
     if dtype.kind == "f":
         drawn_as = np.float64 if dtype == np.float64 else np.float32
         return np.asarray(generator.random(shape, dtype=drawn_as)).astype(dtype, copy=False)
+    if dtype.kind == "b":
+        return np.asarray(generator.integers(2, size=shape, dtype=np.bool_))
     limits = np.iinfo(dtype)
     return generator.integers(limits.min, limits.max, shape, dtype=dtype.type, endpoint=True)

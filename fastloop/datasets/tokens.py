@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from pydantic import FilePath, PositiveInt, Strict
 
-from fastloop.files import file_fingerprint, fingerprint, locked, written_beside
+from fastloop.files import file_fingerprint, fingerprint, written_beside
+from fastloop.made import made_once
 from fastloop.types import BadData, option
 
 SEED = 0
@@ -73,7 +74,7 @@ class Tokens:
         Raises BadData where it holds no whole tokens or fewer than a window, or can't be written.
         """
         if self.path is None:
-            self._make_if_missing()
+            made_once(self.file, self._make, self.root)
         size = self.file.stat().st_size
         if size % 2:
             raise BadData(f"{self.file}: {size} bytes are an odd number, a uint16 token takes two")
@@ -104,13 +105,8 @@ class Tokens:
         """The windows, each read when it is asked for."""
         return Windows(self.file, self.block_size, self.stride or self.block_size)
 
-    def _make_if_missing(self) -> None:
-        try:
-            with locked(self.file):
-                if not self.file.exists():
-                    generator = np.random.default_rng(SEED)
-                    tokens = generator.integers(VOCABULARY, size=self.num_tokens, dtype=np.uint16)
-                    with written_beside(self.file) as beside:
-                        tokens.tofile(beside)
-        except OSError as error:
-            raise BadData(f"dataset.root={self.root}: {error}") from error
+    def _make(self) -> None:
+        generator = np.random.default_rng(SEED)
+        tokens = generator.integers(VOCABULARY, size=self.num_tokens, dtype=np.uint16)
+        with written_beside(self.file) as beside:
+            tokens.tofile(beside)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from fastloop.images import encoding_of, has_an_end
-from fastloop.types import BadData, Unsupported, option
+from fastloop.optional import imported
+from fastloop.types import BadData, option
 
 
 @option
@@ -36,11 +37,6 @@ class Opencv:
 
 @cache
 def _cv2() -> Any:
-    try:
-        import cv2
-    except ImportError as error:
-        raise Unsupported(
-            "decoder=opencv: OpenCV is not installed; pip install 'fastloop[opencv]'"
-        ) from error
+    cv2 = imported("cv2", "decoder=opencv", "pip install opencv-python-headless")
     cv2.setNumThreads(0)
     return cv2

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from fastloop.images import encoding_of, rgb_of_cmyk
-from fastloop.types import BadData, Unsupported, option
+from fastloop.optional import imported
+from fastloop.types import BadData, option
 
 
 @option
@@ -37,10 +38,4 @@ class Turbojpeg:
 
 @cache
 def _simplejpeg() -> Any:
-    try:
-        import simplejpeg
-    except ImportError as error:
-        raise Unsupported(
-            "decoder=turbojpeg: simplejpeg is not installed; pip install 'fastloop[turbojpeg]'"
-        ) from error
-    return simplejpeg
+    return imported("simplejpeg", "decoder=turbojpeg", "pip install simplejpeg")

@@ -13,7 +13,7 @@ import torch
 
 from fastloop.plans import epoch_indices, honours_only
 from fastloop.protocols import Store
-from fastloop.rows import read_into_memory
+from fastloop.rows import array_of, read_into_memory
 from fastloop.types import Epochs, Plan, Prepared, Tree, option
 
 
@@ -30,10 +30,14 @@ class NumpyLoop:
 
     @contextmanager
     def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
-        """Epochs of batches from arrays that are read into memory first; nothing runs ahead."""
+        """Epochs of batches from arrays that are read into memory first; nothing runs ahead.
+
+        Raises Unsupported for dtypes that numpy does not have.
+        """
         honours_only("numpy_loop", plan, *self.honours)
         leaves, structure = optree.tree_flatten(read_into_memory(self.store.open(prepared.folder)))
-        yield _Arrays([leaf.numpy() for leaf in leaves], structure, plan).batches
+        arrays = [array_of(leaf, "loader=numpy_loop", "loader=index_loop") for leaf in leaves]
+        yield _Arrays(arrays, structure, plan).batches
 
 
 @dataclass(frozen=True)

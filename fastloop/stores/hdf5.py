@@ -12,11 +12,13 @@ from pydantic import PositiveInt
 from torch.utils import _pytree as pytree
 
 from fastloop.optional import check_found, imported
+from fastloop.rows import array_of, structure_text
 from fastloop.types import BadData, Tree, Unsupported, option
 
 NEEDS = "h5py", "store=hdf5", "pip install h5py"
 FILE = "rows.h5"
 STRUCTURE = "structure"
+WHOSE, INSTEAD = "store=hdf5", "store=torch_storage"
 CACHE_BYTES = 8 << 20
 """HDF5 2's own default for its cache of chunks."""
 CHUNK_LIMIT = 1 << 32
@@ -44,17 +46,19 @@ class Hdf5:
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
         """Append batch after batch, in memory bounded by one and by HDF5's cache of chunks.
 
-        Raises Unsupported without h5py, and for chunks that HDF5 can't hold.
+        Raises Unsupported without h5py, for chunks that HDF5 can't hold, and for dtypes that numpy
+        does not have.
         """
         h5py, chunks = imported(*NEEDS), iter(chunks)
         first = next(chunks)
         leaves, structure = pytree.tree_flatten(first)
-        cache = max(CACHE_BYTES, 2 * max(self._chunk_bytes(leaf.numpy()) for leaf in leaves))
+        arrays = [array_of(leaf, WHOSE, INSTEAD) for leaf in leaves]
+        cache = max(CACHE_BYTES, 2 * max(map(self._chunk_bytes, arrays)))
         with h5py.File(folder / FILE, "w", rdcc_nbytes=cache) as file:
-            file.attrs[STRUCTURE] = pytree.treespec_dumps(structure)
+            file.attrs[STRUCTURE] = structure_text(structure, WHOSE)
             datasets = [
-                self._dataset(file, str(number), leaf.numpy(), num_samples)
-                for number, leaf in enumerate(leaves)
+                self._dataset(file, str(number), array, num_samples)
+                for number, array in enumerate(arrays)
             ]
             done = 0
             for chunk in chain([first], chunks):

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-import torch
 from torch.utils import _pytree as pytree
 
-from fastloop.types import Tree, Unsupported, option
+from fastloop.rows import array_of, structure_text
+from fastloop.types import Tree, option
 
 STRUCTURE = "structure.json"
+WHOSE, INSTEAD = "store=npy", "store=torch_storage"
 
 
 @option
@@ -32,9 +33,9 @@ class Npy:
         with ExitStack() as stack:
             for chunk in chunks:
                 leaves, structure = pytree.tree_flatten(chunk)
-                arrays = list(map(_array, leaves))
+                arrays = [array_of(leaf, WHOSE, INSTEAD) for leaf in leaves]
                 if not files:
-                    (folder / STRUCTURE).write_text(pytree.treespec_dumps(structure))
+                    (folder / STRUCTURE).write_text(structure_text(structure, WHOSE))
                     paths = [folder / f"{number}.npy" for number in range(len(arrays))]
                     files = [stack.enter_context(path.open("wb")) for path in paths]
                     for file, array in zip(files, arrays, strict=True):
@@ -49,14 +50,6 @@ class Npy:
         paths = [folder / f"{number}.npy" for number in range(structure.num_leaves)]
         arrays = [np.load(path, mmap_mode="c", allow_pickle=False) for path in paths]
         return pytree.tree_unflatten(arrays, structure)
-
-
-def _array(leaf: torch.Tensor) -> np.ndarray:
-    try:
-        return leaf.numpy()
-    except TypeError as error:
-        kind = str(leaf.dtype).removeprefix("torch.")
-        raise Unsupported(f"store=npy holds no {kind}; store=torch_storage does") from error
 
 
 def _write_header(file: BinaryIO, array: np.ndarray, num_samples: int) -> None:

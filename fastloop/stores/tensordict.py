@@ -8,10 +8,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from tensordict import tensorclass
 
+from fastloop.rows import bytes_of
 from fastloop.types import Tree, Unsupported, option
 
 
@@ -45,7 +45,7 @@ class TensorDictStore:
             files = {name: stack.enter_context(path.open("r+b")) for name, path in paths.items()}
             for pair in chain([first], map(_pair, chunks)):
                 for name, value in pair.items():
-                    files[name].write(np.ascontiguousarray(value.numpy()).data)
+                    files[name].write(bytes_of(value))
 
     def open(self, folder: Path) -> Any:
         """The rows, mapped into memory."""
@@ -60,8 +60,10 @@ def _lay_out(folder: Path, first: dict[str, torch.Tensor], num_samples: int) -> 
 
 
 def _pair(chunk: Tree) -> dict[str, torch.Tensor]:
-    if not (isinstance(chunk, (tuple, list)) and len(chunk) == 2):
+    pair = isinstance(chunk, (tuple, list)) and len(chunk) == 2
+    if not pair or not all(isinstance(one, torch.Tensor) for one in chunk):
         raise Unsupported(
-            "store=tensordict holds (input, label) samples; other trees do not fit its tensorclass"
+            "store=tensordict holds (input, label) samples, a tensor each; "
+            "other trees do not fit its tensorclass"
         )
     return {"data": chunk[0], "targets": chunk[1]}

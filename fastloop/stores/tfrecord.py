@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fastloop.optional import check_found, imported
+from fastloop.rows import structure_text
 from fastloop.types import BadData, Tree, option
 
 NEEDS = "tfrecord", "store=tfrecord", "pip install tfrecord"
@@ -83,7 +84,7 @@ class TfRecord:
 def _layout(leaves: list[torch.Tensor], structure: Any) -> str:
     """The leaves' dtypes and shapes and their tree, as JSON."""
     shown = [(str(leaf.dtype).removeprefix("torch."), list(leaf.shape[1:])) for leaf in leaves]
-    return json.dumps({"leaves": shown, "structure": pytree.treespec_dumps(structure)})
+    return json.dumps({"leaves": shown, "structure": structure_text(structure, NEEDS[1])})
 
 
 def _rows(leaves: list[torch.Tensor]) -> Iterator[tuple[bytes, ...]]:

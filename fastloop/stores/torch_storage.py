@@ -12,6 +12,7 @@ from typing import BinaryIO
 import torch
 from torch.utils import _pytree as pytree
 
+from fastloop.rows import bytes_of, structure_text
 from fastloop.types import Tree, option
 
 STRUCTURE = "structure.json"
@@ -35,7 +36,7 @@ class TorchStorageStore:
                     paths = [folder / f"{number}.bin" for number in range(len(leaves))]
                     files = [stack.enter_context(path.open("wb")) for path in paths]
                 for file, leaf in zip(files, leaves, strict=True):
-                    file.write(leaf.contiguous().view(-1).view(torch.uint8).numpy().data)
+                    file.write(bytes_of(leaf))
 
     def open(self, folder: Path) -> Tree:
         """The tree of memory-mapped tensors. Copy-on-write: who writes to them leaves the files
@@ -52,7 +53,7 @@ def _describe(
     folder: Path, structure: pytree.TreeSpec, leaves: Sequence[torch.Tensor], num_samples: int
 ) -> None:
     described = {
-        "tree": pytree.treespec_dumps(structure),
+        "tree": structure_text(structure, "store=torch_storage"),
         "leaves": [
             (str(leaf.dtype).removeprefix("torch."), (num_samples, *leaf.shape[1:]))
             for leaf in leaves

@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt
 from torchvision.transforms import v2
 
 from fastloop.images import image_and_label
-from fastloop.types import Tree, option
+from fastloop.types import Tree, Unsupported, option
 
 
 @option
@@ -35,7 +35,10 @@ class Augment:
 
     def _changed(self, pair: Tree) -> Tree:
         image, label = image_and_label("augment", pair)
-        height, width = image.shape[-2:]
+        channels, height, width = image.shape[-3:]
+        if self.colour and channels not in (1, 3):
+            told = f"images of {channels} channels have no colours"
+            raise Unsupported(f"transform.colour={self.colour}: {told}; 0 leaves them")
         return _transforms(self.padding, self.flip, self.colour, (height, width))(image), label
 
 

@@ -8,7 +8,7 @@ from pydantic import PositiveFloat, Strict
 from torchvision.transforms.v2 import functional
 
 from fastloop.images import image_and_label
-from fastloop.types import Tree, option
+from fastloop.types import Tree, Unsupported, option
 
 
 @option
@@ -29,4 +29,9 @@ class Normalize:
 
     def _normalized(self, pair: Tree) -> Tree:
         image, label = image_and_label("normalize", pair)
+        channels = image.shape[-3]
+        for name, figures in (("mean", self.mean), ("std", self.std)):
+            if len(figures) not in (1, channels):  # torch would make images of as many channels
+                told = f"{len(figures)} figures, and images of {channels} channels"
+                raise Unsupported(f"transform.{name}: {told}; one for each, or one for all")
         return functional.normalize(image, list(self.mean), list(self.std)), label
