@@ -17,7 +17,8 @@ OUTPUTS = "${oc.env:FASTLOOP_OUTPUTS,outputs}"
 WIDTH = 80
 STORE = "its loader's choice; store@loader.store=<option> picks another"
 OWN = (
-    "A Dataset or a loader of your own: dataset._target_=package.module.name, or loader._target_=, "
+    "A Dataset, a loader or a model of your own: dataset._target_=package.module.name, "
+    "loader._target_= or model._target_=, "
     "and +dataset.<argument>=value for its arguments; in a yaml of your own folder: -cd folder"
 )
 LINE = re.compile(r"^(\w+): +(.*?)(?: +# (.*))?$", re.M)
