@@ -112,11 +112,11 @@ class LoaderProcess:
             return
         with contextlib.suppress(OSError):
             self._commands.send(LEAVE)
+        self._commands.close()
         process.join(PATIENCE_S)
         process.kill()
         process.join()
         process.close()
-        self._commands.close()
         self._loaded.close()
 
     def _start(self) -> None:
@@ -176,6 +176,9 @@ def _serve(
     except Exception as error:
         with contextlib.suppress(BrokenPipeError):  # nobody is there any more
             loaded.send(Ended(_portable(error), traceback.format_exc()))
+        # It hands over the memory of the batches that are still on their way.
+        while _told(commands) != STOP:
+            pass
 
 
 def _load(batches: Iterable[Tree], commands: Connection, loaded: Connection) -> None:
