@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -34,14 +34,17 @@ def check_data(
         raise Invalid(wrong)
 
 
-def placed(place: Callable[[Tree], Tree], batches: Iterable[Tree]) -> Iterator[Tree]:
-    """The batches, placed; raises Invalid for one that can't be because it is no tensors."""
-    for batch in batches:
+def placing(place: Callable[[Tree], Tree]) -> Callable[[Tree], Tree]:
+    """The same, which raises Invalid for a batch that can't be placed because it is no tensors."""
+
+    def call(batch: Tree) -> Tree:
         try:
-            yield place(batch)
+            return place(batch)
         except Exception:
             leaves_of(batch)
             raise
+
+    return call
 
 
 def kept(prepared: Prepared, plan: Plan, epoch: int) -> np.ndarray | None:

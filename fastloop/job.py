@@ -13,6 +13,7 @@ from fastloop.cache_state import CacheState
 from fastloop.collates.default import Default
 from fastloop.environment import resolve_device
 from fastloop.lengths import check_lengths
+from fastloop.loaders.device_resident import DeviceResident
 from fastloop.optional import Needing, check_libraries
 from fastloop.own_loader import OwnLoader
 from fastloop.page_cache import CAN_EVICT
@@ -69,6 +70,9 @@ class Job:
     device: Annotated[str, AfterValidator(_known_device)]
     torch_threads: PositiveInt | None
     learning_rate: PositiveFloat
+    pinned_buffers: PositiveInt | None
+    device_prefetch: NonNegativeInt
+    device_prefetch_by: Literal["stream", "thread", "process"] | None
     same_data: bool
     cache: CacheState
     trial_timeout_s: Annotated[float, Field(gt=0, le=2_000_000)]  # poll knows no more
@@ -83,13 +87,15 @@ class Job:
             pin_memory=self.pin_memory,
             prefetch_factor=self.prefetch_factor,
             persistent_workers=self.persistent_workers,
-            multiprocessing_context=self._start_method() if self.num_workers else None,
+            multiprocessing_context=self.start_method() if self.num_workers else None,
             drop_last=self.drop_last,
             collate=None if isinstance(self.collate, Default) else self.collate,
             transform=self.transform if self.transform.where == "worker" else None,
+            device=resolve_device(self.device),
         )
 
-    def _start_method(self) -> str:
+    def start_method(self) -> str:
+        """How workers start, and a process that loads ahead."""
         # The first is what a user's plain script would get. multiprocessing's own current method is
         # not: in a trial's process it is "forkserver", with which the first batch comes after
         # 1.35 s instead of 0.005.
@@ -103,6 +109,7 @@ def check_support(job: Job) -> torch.device:
     if isinstance(job.placement, Needing):
         job.placement.check_installed()
     _check_settings(job)
+    _check_ahead(job, device)
     _check_cache(job)
     _check_samples(job)
     check_storable(job.dataset, job.loader.store)
@@ -132,6 +139,24 @@ def _check_step(job: Job, device: torch.device) -> None:
         if given:
             raise Unsupported(f"{given[0]}: no model runs in benchmark={','.join(job.benchmark)}")
     job.execution.check(device, job.precision, job.benchmark)
+
+
+def _check_ahead(job: Job, device: torch.device) -> None:
+    by = job.device_prefetch_by
+    if by and not job.device_prefetch:
+        raise Unsupported(f"device_prefetch_by={by} needs batches ahead: device_prefetch is 0")
+    if by == "stream" and device.type != "cuda":
+        raise Unsupported(f"device_prefetch_by=stream: needs CUDA, device is {device}")
+    if by == "process" and device.type != "cpu" and isinstance(job.loader, DeviceResident):
+        why = f"its batches are on {device}, which no process hands over"
+        raise Unsupported(f"device_prefetch_by=process: loader=device_resident: {why}")
+    if job.pinned_buffers and device.type != "cuda":
+        raise Unsupported(f"pinned_buffers={job.pinned_buffers}: needs CUDA, device is {device}")
+    if job.pinned_buffers and job.pin_memory:
+        raise Unsupported("pinned_buffers with pin_memory=true: batches would be pinned twice")
+    if by == "process" and job.pin_memory:
+        why = "a batch comes from there in shared memory, see pinned_buffers"
+        raise Unsupported(f"device_prefetch_by=process with pin_memory=true: {why}")
 
 
 def _check_cache(job: Job) -> None:

@@ -13,8 +13,8 @@ from torch.utils.data import Sampler
 from fastloop.protocols import Order
 from fastloop.types import Plan, Unsupported
 
-ALWAYS = ("order", "seed", "batch_size", "drop_last")
-"""Settings that every loader honours."""
+ALWAYS = ("order", "seed", "batch_size", "drop_last", "device")
+"""Settings that every loader honours, and where the step runs, which is none."""
 
 DATALOADER = (
     *("num_workers", "pin_memory", "prefetch_factor", "persistent_workers"),

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 from fastloop.cache_state import Opened, bring_to, opened
-from fastloop.collates.default import Default
+from fastloop.delivery import delivering, opening
 from fastloop.digest import leaves_of
 from fastloop.environment import cpu_seconds, load_average
-from fastloop.gate import check_data, num_delivered, placed
+from fastloop.gate import check_data, num_delivered, placing
 from fastloop.job import Job, check_support
 from fastloop.lengths import told_lengths
 from fastloop.page_cache import evict, total_mib
@@ -45,7 +45,7 @@ def run_trial(job: Job, prepared: Prepared, number: int, asked_ns: int) -> Trial
     started_ms, load = wall_ms(), load_average()
     device, plan = _start(job, prepared, number)
     check = partial(_check_epoch, job, prepared, plan, device)
-    with opened(partial(job.loader.open, prepared, plan)) as loading:
+    with opened(opening(job, prepared, plan, device)) as loading:
         check(loading.epochs, job.epochs + 1)
         setup = _setup(job, prepared, plan.seed, device, loading.epochs)
         for benchmark in job.benchmark.values():
@@ -80,10 +80,12 @@ def run_instrumented(job: Job, prepared: Prepared, name: str) -> Attribution:
     if job.cache == "cold":
         evict(prepared.files)
     opened_ns = now_ns()
-    with opened(partial(job.loader.open, prepared, plan)) as loading:
-        place(next(iter(loading.epochs(job.epochs))))
+    with opened(opening(job, prepared, plan, device)) as loading:
+        first = iter(loading.epochs(job.epochs))
+        place(next(first))
         synchronize(device)
         first_batch_s = seconds_between(opened_ns, now_ns())
+        del first  # ending what it has started takes its time
         setup = _setup(job, prepared, plan.seed, device, loading.epochs)
         consume, _ = job.benchmark[name].start(place, setup)
         drain(loading.epochs, consume, job.epochs, device)
@@ -109,7 +111,7 @@ def run_profiled(job: Job, prepared: Prepared, name: str, folder: Path) -> None:
     """
     device, plan = _start(job, prepared, 0)
     place = _stepped(job, prepared, device)
-    with opened(partial(job.loader.open, prepared, plan)) as loading:
+    with opened(opening(job, prepared, plan, device)) as loading:
         setup = _setup(job, prepared, plan.seed, device, loading.epochs)
         consume, _ = job.benchmark[name].start(place, setup)
         drain(loading.epochs, consume, job.epochs, device)
@@ -122,12 +124,12 @@ def _check_epoch(
     job: Job, prepared: Prepared, plan: Plan, device: torch.device, epochs: Epochs, epoch: int
 ) -> None:
     """check_data of what the step would receive, but for the transform: its figures are random."""
-    deliver = _delivered(job, prepared, device)
+    deliver = placing(_delivered(job, prepared, device))
     if plan.transform is None:
-        check_data(prepared, plan, placed(deliver, epochs(epoch)), epoch, job.same_data)
+        check_data(prepared, plan, map(deliver, epochs(epoch)), epoch, job.same_data)
         return
-    with job.loader.open(prepared, replace(plan, transform=None)) as plain:
-        check_data(prepared, plan, placed(deliver, plain(epoch)), epoch, job.same_data)
+    with opening(job, prepared, replace(plan, transform=None), device)() as plain:
+        check_data(prepared, plan, map(deliver, plain(epoch)), epoch, job.same_data)
 
 
 def _start(job: Job, prepared: Prepared, number: int) -> tuple[torch.device, Plan]:
@@ -138,16 +140,13 @@ def _start(job: Job, prepared: Prepared, number: int) -> tuple[torch.device, Pla
 
 
 def _delivered(job: Job, prepared: Prepared, device: torch.device) -> Consumer:
-    """From a host batch to a whole one on the device."""
-    place, finish = job.placement.to(device), job.collate.finish
-    if isinstance(job.collate, Default):
-        return place
-    scale = prepared.dataset.uint8_scale
-    return lambda batch: finish(place(batch), scale)
+    """From a batch as the epochs give it to a whole one on the device: with device_prefetch it is
+    that already."""
+    return (lambda batch: batch) if job.device_prefetch else delivering(job, prepared, device)
 
 
 def _stepped(job: Job, prepared: Prepared, device: torch.device) -> Consumer:
-    """From a host batch to what the step gets."""
+    """The same, to what the step gets."""
     deliver, transform = _delivered(job, prepared, device), job.transform.of_a_batch
     if isinstance(job.transform, NoTransform) or job.transform.where == "worker":
         return deliver

@@ -112,6 +112,8 @@ class Plan:
     """None: torch's default_collate."""
     transform: Transform | None = None
     """What is done with each sample where it is decoded; None: nothing."""
+    device: torch.device | None = None
+    """Where the step runs, for a loader that makes its batches there; None: the CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
