@@ -5,13 +5,21 @@ BIN := $(VENV)/bin
 PORT ?= 5000
 OUTPUTS := $(or $(FASTLOOP_OUTPUTS),$(CURDIR)/outputs)
 
-.PHONY: run test ui readme check format clean
+OUT ?= outputs/gpu
+
+.PHONY: run test gpu ui readme check format clean
 
 run: $(VENV)/.installed                 ## the five loaders of seed 000 on real digits, about two minutes
 	$(BIN)/python -m fastloop.run experiment=quickstart
 
 test: $(VENV)/.installed-dev            ## every test: contracts, real processes, lint, types, floors, wheel
 	$(BIN)/python -m pytest
+
+# Nothing is installed: a machine with a GPU has its own torch, and perhaps no network. WHEELS=folder
+# has the rest, see experiments/gpu_wheels.py; GPU_FLAGS="--device cpu --small" runs it without a GPU.
+gpu:                                    ## tests and experiments on a GPU, ten minutes; figures in OUT
+	$(or $(wildcard $(BIN)/python),$(PYTHON)) experiments/gpu.py --out "$(OUT)" \
+		$(if $(WHEELS),--wheels "$(WHEELS)") $(GPU_FLAGS)
 
 # Without its job runner the server takes 0.5 GB instead of 2.3; never run it beside a measurement.
 ui: $(VENV)/.installed                  ## MLflow's UI over outputs/, on this machine only

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -37,6 +37,20 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
+
+
+def mark(device: torch.device) -> Any:
+    """A moment for `ms_between`: on CUDA when the current stream gets there, elsewhere now."""
+    if device.type != "cuda":
+        return now_ns()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def ms_between(start: Any, stop: Any) -> float:
+    """Milliseconds between two marks of one device, of whatever streams, which it has reached."""
+    return (stop - start) / 1e6 if isinstance(start, int) else start.elapsed_time(stop)
 
 
 def bandwidth(copy: Callable[[], int], device: torch.device, budget_ns: int) -> float:

@@ -6,14 +6,16 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import psutil
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
+import yaml
 
-from fastloop.config import build_job, resource_folder
+from fastloop.catalogue import resource_folder
 from fastloop.job import Job
 from fastloop.types import Prepared, Unsupported
 
@@ -27,9 +29,31 @@ def options(group: str) -> list[str]:
 
 
 def compose_job(*overrides: str) -> Job:
+    if find_spec("hydra") is None:
+        return plainly_composed(*overrides)
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    from fastloop.config import build_job
+
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("config", overrides=list(overrides))
     return build_job(OmegaConf.to_container(cfg, resolve=True))
+
+
+def plainly_composed(*overrides: str) -> Job:
+    """The same without Hydra: group=option, setting=value and group.setting=value."""
+    plain_job = script("plain_jobs").plain_job
+    pairs = [one.partition("=") for one in overrides]
+    return plain_job(**{name.replace(".", "__"): yaml.safe_load(value) for name, _, value in pairs})
+
+
+def script(name: str) -> ModuleType:
+    """A module of experiments/, which import each other by their names."""
+    folder = str(REPOSITORY / "experiments")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return import_module(name)
 
 
 def skip_without_its_library(why: Unsupported) -> None:

@@ -1,0 +1,229 @@
+"""The parts of `make gpu`; gpu.py runs each in a process of its own, so that one that fails leaves
+the others their figures.
+
+    python experiments/gpu_parts.py NAME DEVICE SECONDS FILE [--small]
+"""
+
+import argparse
+import json
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+Figures = dict[str, Any]
+REPOSITORY = Path(__file__).resolve().parents[1]
+ROUNDS = 25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What a part is told."""
+
+    device: str
+    seconds: float
+    file: Path
+    small: bool
+
+    def keep(self, rows: list[Figures], **more: Any) -> None:
+        """Write what is known so far: a part that is ended early leaves that."""
+        found = {"rows": [flat(row) for row in rows], **more}
+        beside = self.file.with_suffix(".partial")
+        beside.write_text(json.dumps(found, default=str))
+        beside.replace(self.file)
+
+
+def flat(row: Any) -> Figures:
+    """A row of plain values; an interval or a ratio is a field for each of its numbers."""
+    values = row if isinstance(row, Mapping) else _fields(row)
+    found: Figures = {}
+    for name, value in values.items():
+        if is_dataclass(value):
+            found |= {f"{name}_{key}": one for key, one in _fields(value).items()}
+        elif isinstance(value, tuple) and len(value) == 2:
+            found |= {f"{name}_low": value[0], f"{name}_high": value[1]}
+        elif isinstance(value, float) and not math.isfinite(value):
+            found[name] = str(value)
+        else:
+            found[name] = value
+    return found
+
+
+def _fields(row: Any) -> Figures:
+    return {one.name: getattr(row, one.name) for one in fields(row)}
+
+
+def machine(given: Given) -> None:
+    """What the figures are of."""
+    import torch
+
+    from fastloop.environment import describe
+
+    told = describe()
+    given.keep(
+        [{"name": name, "is": value} for name, value in told["versions"].items() if value],
+        machine={name: value for name, value in told.items() if name != "versions"},
+        device=str(given.device),
+        cuda=torch.version.cuda,
+    )
+
+
+def tests(given: Given) -> None:
+    """The tests marked gpu, of the files that have any: the others may need Hydra or MLflow."""
+    folder = REPOSITORY / "tests"
+    files = [
+        one for one in sorted(folder.glob("test_*.py")) if "pytest.mark.gpu" in one.read_text()
+    ]
+    if not files:
+        given.keep([], left_out=["no tests are here"])
+        return
+    command = [sys.executable, "-m", "pytest", "-v", "-m", "gpu", "-o", "addopts="]
+    # other versions than CI's have other warnings; options are for the tests of every machine
+    command += ["-p", "no:cacheprovider", "-W", "default", "--rootdir", str(REPOSITORY), "-rs"]
+    lines, rows = [], []
+    with subprocess.Popen(
+        [*command, *map(str, files)], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            lines.append(line)
+            print(line, end="", flush=True)
+            if found := re.match(
+                r"(?:tests/)?(\S+::.*?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL)", line
+            ):
+                rows.append({"name": found[1], "outcome": found[2].lower()})
+                given.keep(rows)
+    bad = running.returncode not in (0, 5)  # 5: none was collected
+    given.keep(rows, summary=lines[-1].strip() if lines else "", failed=bad)
+
+
+def hidden(given: Given) -> None:
+    import gpu_headlines as headlines
+
+    size = (32, 8) if given.small else (4096, 256)
+    headlines.hidden(headlines.hidden_jobs(given.device, *size), given.keep)
+
+
+def bandwidth(given: Given) -> None:
+    import gpu_headlines as headlines
+    import torch
+
+    size = (32, 8) if given.small else (4096, 256)
+    jobs = headlines.bandwidth_jobs(given.device, *size)
+    headlines.bandwidths(jobs, torch.device(given.device), given.seconds, given.keep)
+
+
+def stall(given: Given) -> None:
+    import gpu_headlines as headlines
+    from in_time import rows_in_time
+
+    jobs = headlines.stall_jobs(given.device, **_photos(given, 1024, 128))
+    rows_in_time(jobs, given.seconds, given.keep)
+
+
+def pipeline_steps(given: Given) -> None:
+    import pipeline_steps as experiment
+    from in_time import rows_in_time
+
+    jobs = experiment.jobs(given.device, **_photos(given, 400, 32))
+    rows_in_time(jobs, given.seconds, given.keep)
+
+
+def _photos(given: Given, count: int, batch_size: int) -> Figures:
+    if not given.small:
+        return {"dataset__count": count, "batch_size": batch_size, "epochs": 2}
+    return {"dataset__count": 8, "dataset__crop": [32, 32], "batch_size": 4, "epochs": 1}
+
+
+def pinning(given: Given) -> None:
+    import pinning as experiment
+    from in_time import rows_in_time
+
+    more = {"dataset__count": 64, "dataset__shape": [4], "batch_size": 16, "epochs": 1}
+    jobs = experiment.jobs(given.device, **(more if given.small else {"dataset__count": 2048}))
+    rows_in_time(jobs, given.seconds, given.keep)
+
+
+def executions(given: Given) -> None:
+    from in_time import rows_in_time
+    from plain_jobs import plain_job
+
+    data = {"dataset": "mydataset", "loader": "np_memmap", "epochs": 1, "device": given.device}
+    data |= {"dataset__count": 16, "batch_size": 8} if given.small else {"dataset__count": 1280}
+    names = ("eager", "cuda_graph", "tensorrt") if given.small else EXECUTIONS
+    models = ("toynet",) if given.small else ("toynet", "resnet18")
+    jobs = {
+        f"{model}, {benchmark}, {execution}": plain_job(
+            **data, model=model, benchmark=benchmark, execution=execution
+        )
+        for model, benchmark, execution in product(models, ("training", "inference"), names)
+    }
+    rows_in_time(jobs, given.seconds, given.keep)
+
+
+EXECUTIONS = ("eager", "cuda_graph", "tensorrt", "compiled")
+
+
+def placements(given: Given) -> None:
+    import placements as experiment
+    import torch
+
+    if given.small:
+        experiment.TREES = {"5 small": (5, 2)}
+    _repeated(given, partial(experiment.measure, torch.device(given.device)))
+
+
+def copies(given: Given) -> None:
+    import copies as experiment
+
+    if given.small:
+        experiment.SIZES = {"4 KiB": 1 << 10}
+    _repeated(given, lambda rounds: (experiment.measure(rounds), []))
+
+
+def _repeated(given: Given, measure: Callable[[int], tuple[list[Any], list[str]]]) -> None:
+    """One round, then as many as there is time for by that."""
+    from fastloop.spans import now_ns, seconds_between
+
+    start_ns = now_ns()
+    rows, refused = measure(1)
+    given.keep(rows, left_out=refused, rounds=1)
+    took_s = seconds_between(start_ns, now_ns())
+    rounds = 1 if given.small else min(ROUNDS, int(0.8 * (given.seconds - took_s) / took_s))
+    if rounds > 1:
+        rows, refused = measure(rounds)
+        given.keep(rows, left_out=refused, rounds=rounds)
+
+
+PARTS: dict[str, tuple[Callable[[Given], None], float]] = {
+    "machine": (machine, 1),
+    "hidden": (hidden, 4),
+    "bandwidth": (bandwidth, 4),
+    "stall": (stall, 9),
+    "pipeline_steps": (pipeline_steps, 9),
+    "tests": (tests, 12),
+    "pinning": (pinning, 12),
+    "placements": (placements, 8),
+    "executions": (executions, 12),
+    "copies": (copies, 2),
+}
+"""Each with its share of the time, in the order in which they are run."""
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name", choices=PARTS)
+    parser.add_argument("device")
+    parser.add_argument("seconds", type=float)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--small", action="store_true")
+    told = parser.parse_args()
+    PARTS[told.name][0](
+        Given(device=told.device, seconds=told.seconds, file=told.file, small=told.small)
+    )

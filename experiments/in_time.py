@@ -1,0 +1,113 @@
+"""Jobs in rounds for as long as there is time, in this process, without Hydra and a tracker."""
+
+import gc
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from fastloop import stats
+from fastloop.job import Job
+from fastloop.launchers.single import Single
+from fastloop.prepared import prepare
+from fastloop.result import Attribution, Measured
+from fastloop.schedule import rounds
+from fastloop.spans import now_ns, seconds_between
+from fastloop.trial import run_instrumented, run_trial
+from fastloop.types import JobFailed, Prepared
+
+Figures = dict[str, Any]
+MOST_TRIALS = 5
+NO_TIME = "left out: no time was left"
+
+
+@dataclass
+class Seen:
+    """What is known of one job so far."""
+
+    job: Job
+    prepared: Prepared | None = None
+    trials: list[Measured] = field(default_factory=list)
+    looked: Attribution | None = None
+    why: str = ""
+    """There is nothing more to come of it."""
+    longest_s: float = 0.0
+    """Of what was done for it at once."""
+
+
+def rows_in_time(
+    jobs: Mapping[str, Job], seconds: float, keep: Callable[[list[Figures]], None]
+) -> None:
+    """A trial of each job in their order, a look into each, then rounds of further trials.
+
+    `keep` gets all rows after every step; one that failed, is unsupported or for which there was no
+    time has `why` instead of figures. One process for all, unlike a sweep: starting CUDA takes
+    longer than most of these trials.
+    """
+    start_ns = now_ns()
+    seen = {name: Seen(job) for name, job in jobs.items()}
+    turns = [(name, _trial) for name in seen] + [(name, _look) for name in seen]
+    for places in rounds([MOST_TRIALS - 1] * len(seen)):
+        turns += [(list(seen)[place], _trial) for place in places]
+    for name, work in turns:
+        one, began_ns = seen[name], now_ns()
+        left_s = seconds - seconds_between(start_ns, began_ns)
+        if one.why or one.longest_s > left_s or left_s <= 0:
+            continue
+        try:
+            work(one)
+        except JobFailed as failure:
+            one.why = failure.reason
+        one.longest_s = max(one.longest_s, seconds_between(began_ns, now_ns()))
+        keep(_rows(seen))
+        gc.collect()
+    keep(_rows(seen))
+
+
+def _trial(one: Seen) -> None:
+    launcher = Single(isolation="inline")
+    if one.prepared is None:
+        given = one.job.dataset, one.job.loader.store, one.job.collate.tolerant
+        one.prepared = launcher.call(prepare, *given)
+    number = len(one.trials)
+    trial = launcher.call(run_trial, one.job, one.prepared, number, now_ns())
+    one.trials.append(trial.benchmarks[_benchmark(one.job)])
+
+
+def _look(one: Seen) -> None:
+    given = one.job, one.prepared, _benchmark(one.job)
+    if one.prepared is not None and one.trials:
+        one.looked = Single(isolation="inline").call(run_instrumented, *given)
+
+
+def _benchmark(job: Job) -> str:
+    """Its last: what comes before warms up."""
+    return list(job.benchmark)[-1]
+
+
+def _rows(seen: Mapping[str, Seen]) -> list[Figures]:
+    rows = [_row(name, one) for name, one in seen.items()]
+    rates = [row["samples_per_s"] for row in rows if "samples_per_s" in row]
+    for row in rows:
+        if "samples_per_s" in row:
+            row["times_the_first"] = row["samples_per_s"] / rates[0]
+    return rows
+
+
+def _row(name: str, one: Seen) -> Figures:
+    if not one.trials:
+        return {"name": name, "why": one.why or NO_TIME}
+    rates = [trial.samples_per_s for trial in one.trials]
+    bounds = stats.interval(rates)
+    found: Figures = {"name": name, "trials": len(rates), "samples_per_s": median(rates)}
+    if bounds:
+        found |= {"low": bounds[0], "high": bounds[1]}
+    if one.prepared is not None:
+        found["mb_per_s"] = median(rates) * one.prepared.sample_nbytes / 1e6
+    limits = [trial.samples_per_s / trial.limit_samples_per_s for trial in one.trials]
+    found["limit_fraction"] = median(limits)
+    if one.looked is not None:
+        wait_s, place_s = sum(one.looked.wait_s), sum(one.looked.place_s)
+        found["wait_fraction"] = wait_s / one.looked.seconds
+        found["stall_fraction"] = (wait_s + place_s) / one.looked.seconds
+    return found | ({"why": one.why} if one.why else {})

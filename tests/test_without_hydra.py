@@ -1,0 +1,148 @@
+"""What `make gpu` relies on: the Python API runs where Hydra and MLflow are not installed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from absent import RUNTIME_ONLY, without
+from options import REPOSITORY, compose_job, plainly_composed, script
+
+CAMPAIGN = """
+import sys
+from pathlib import Path
+
+from plain_jobs import plain_job
+from fastloop.campaign import Entry, Sweep, run_campaign
+from fastloop.environment import describe
+from fastloop.launchers.single import Single
+from fastloop.result import Result, metrics
+from fastloop.reporting.document import compose
+from fastloop.reporting.page import page
+from fastloop.trackers.none import NoTracker
+from fastloop.tracking import Tracking
+
+given = {"dataset": "mydataset", "dataset__count": 37, "dataset__shape": [4], "trials": 1}
+folder = Path(sys.argv[1])
+
+
+def entry(loader):
+    job = plain_job(**given, loader=loader, epochs=1, batch_size=8)
+    tags = {"config_hash": loader, "device": "cpu", "sweep": "a/b"}
+    result = Result(name=loader, loader=loader, dataset="mydataset", params={}, tags=tags)
+    return Entry(job=job, folder=folder / loader, config_yaml="", result=result)
+
+
+if __name__ == "__main__":
+    sweep = Sweep(baseline=None, interleave=True, report=False, resume=None, retry_failed=False,
+                  wait=False, allow_concurrent=False)
+    entries = [entry(loader) for loader in ("np_memmap", "tensorclass_memmap", "raw")]
+    launcher, tracking = Single(isolation="forkserver"), Tracking(NoTracker(), folder)
+    results = run_campaign(entries, sweep, launcher, tracking, lambda step: None)
+    for one in results:
+        figures = metrics(one)
+        print(one.name, one.status, one.status_reason, "training/samples_per_s" in figures)
+    assert not {"hydra", "omegaconf", "mlflow"} & set(sys.modules)
+"""
+
+
+@pytest.mark.slow
+def test_a_campaign_runs_through_the_python_api(tmp_path):
+    (tmp_path / "campaign.py").write_text(CAMPAIGN)
+    folder = str(tmp_path / "results")
+    done = without(RUNTIME_ONLY, tmp_path, "campaign.py", folder)
+    assert done.returncode == 0, done.stderr
+    names = ("np_memmap", "tensorclass_memmap", "raw")
+    assert done.stdout.splitlines() == [f"{name} FINISHED  True" for name in names]
+
+
+def test_the_tests_compose_their_jobs_without_hydra_as_with_it():
+    overrides = ("dataset=mydataset", "dataset.shape=[5,3]", "loader=raw", "seed=3", "epochs=2")
+    assert plainly_composed(*overrides) == compose_job(*overrides)
+
+
+@pytest.mark.slow
+def test_the_gpu_tests_are_collected_without_hydra(tmp_path):
+    files = [
+        one for one in REPOSITORY.glob("tests/test_*.py") if "pytest.mark.gpu" in one.read_text()
+    ]
+    arguments = ("-m", "pytest", "--collect-only", "-q", "-m", "gpu", "-o", "addopts=", "-p")
+    done = without(RUNTIME_ONLY, tmp_path, *arguments, "no:cacheprovider", *map(str, sorted(files)))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "test_yardstick.py" in done.stdout
+
+
+def run_small(tmp_path, *arguments: str):
+    script_ = str(REPOSITORY / "experiments" / "gpu.py")
+    return without(RUNTIME_ONLY, tmp_path, script_, "--out", "out", *arguments)
+
+
+@pytest.mark.slow
+def test_a_part_without_a_gpu_leaves_figures_and_pictures(tmp_path):
+    parts = "machine,hidden,pipeline_steps,copies"
+    done = run_small(tmp_path, "--device", "cpu", "--small", "--parts", parts)
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = json.loads((tmp_path / "out" / "figures.json").read_text())
+    states = {name: part["state"] for name, part in figures["parts"].items()}
+    assert states == dict.fromkeys(parts.split(","), "done")
+    steps = figures["parts"]["pipeline_steps"]
+    assert any("samples_per_s" in row for row in steps["rows"])
+    assert any(one.startswith("pinned: unsupported") for one in steps["left_out"])
+    assert {one.name for one in (tmp_path / "out").iterdir()} == {
+        *("figures.json", "figures.md", "log.txt", "headlines.png", "experiments.png")
+    }
+    table = (tmp_path / "out" / "figures.md").read_text()
+    assert all(f"\n## {name}\n" in table for name in states)
+
+
+@pytest.mark.slow
+def test_without_a_cuda_device_it_says_so_in_one_line(tmp_path):
+    done = run_small(tmp_path, "--device", "cuda:99")
+    assert done.returncode == 1
+    assert done.stderr.startswith("make gpu: no CUDA device 99 is here")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_part_that_ends_early_leaves_its_rows_and_the_others(tmp_path, monkeypatch):
+    gpu = script("gpu")
+    parts = script("gpu_parts")
+    given = parts.Given(device="cpu", seconds=1.0, file=tmp_path / "part.json", small=True)
+    given.keep([{"name": "a", "samples_per_s": 2.0}, {"name": "b", "why": "unsupported: no"}])
+    given.keep([{"name": "a", "samples_per_s": 2.0}, {"name": "b", "why": "ValueError: x"}])
+    found = json.loads(given.file.read_text())
+    (tmp_path / "log").write_text("one\ntwo\n")
+    judged = gpu._judged(found, "done", tmp_path / "log")
+    assert judged["state"] == "done, with failures"
+    assert judged["tail"] == ["one", "two"]
+    assert "| b |  | ValueError: x |" in "\n".join(gpu._table(judged["rows"]))
+    quiet = gpu._judged({"rows": [{"name": "b", "why": "unsupported: no"}]}, "done", given.file)
+    assert quiet["state"] == "done"
+    assert quiet["left_out"] == ["b: unsupported: no"]
+
+
+def test_a_part_that_does_not_end_is_ended(tmp_path, monkeypatch):
+    gpu = script("gpu")
+    folder = tmp_path / "experiments"
+    folder.mkdir()
+    (folder / "hangs.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
+    (folder / "fails.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.setattr(gpu, "REPOSITORY", tmp_path)
+    environment = {"PATH": ""}
+    assert gpu._child(["hangs.py"], environment, tmp_path / "log", 0.2) == "ended after 0 s"
+    assert gpu._child(["fails.py"], environment, None, 60) == "failed: exit status 3"
+
+
+def test_the_share_of_a_copy_behind_steps_is_that_of_its_time():
+    headlines = script("gpu_headlines")
+    copies = [(0.0, 2.0), (3.0, 4.0), (9.0, 10.0)]
+    steps = [(1.0, 3.5), (5.0, 6.0), (9.25, 9.5)]
+    assert headlines.overlap(copies, steps) == 1.0 + 0.5 + 0.25
+    assert headlines.overlap(copies, []) == 0
+
+
+def test_values_of_rows_are_plain():
+    parts = script("gpu_parts")
+    flat = parts.flat({"a": float("nan"), "b": (1.0, 2.0), "c": None, "d": "x"})
+    assert flat == {"a": "nan", "b_low": 1.0, "b_high": 2.0, "c": None, "d": "x"}
+    json.dumps(flat, allow_nan=False)
