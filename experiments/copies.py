@@ -5,6 +5,7 @@ Seed 002's table has four of them: torch.tensor and np.array copy (deep), torch.
 
     python experiments/copies.py [rounds]
 
+numpy 2 warns of `np.array(t)`, which it copies all the same: torch's tensors don't know its `copy`.
 Time a call is the median over interleaved rounds with its 95 % interval, for float32 arrays of
 4 KiB and of 16 MiB; what is said of memory and dtype is checked by tests/test_scripts.py.
 """
@@ -12,6 +13,7 @@ Time a call is the median over interleaved rounds with its 95 % interval, for fl
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -169,4 +171,5 @@ def shown(row: Row) -> str:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
     print(table(measure(int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS)))

@@ -80,8 +80,7 @@ def left_behind() -> tuple[int, ...]:
     return len(here.children(recursive=True)), threading.active_count(), here.num_fds()
 
 
-# tfrecord can't be imported where TensorFlow has been
-@pytest.mark.parametrize("loader", [one for one in options("loader") if one != "tf_data"])
+@pytest.mark.parametrize("loader", options("loader"))
 def test_every_sample_comes_once_an_epoch_in_the_order(prepared_job, loader):
     job, prepared = prepared_job(f"loader={loader}", *MYDATASET, *BY["thread"], "batch_size=16")
     assert not refuses(job, prepared, ())

@@ -92,12 +92,15 @@ NESTED = {
     "a deque": deque([images(), [numbers()]]),
     "classes of one's own": [OwnDict(z=numbers(), a=OwnList([images()])), UserDict(b=numbers())],
     "a tensorclass in a list": [_Pair(images(), numbers(), batch_size=[4])],
-    "a tensordict in a dataclass": Example(TensorDict({"b": {"c": numbers()}}, batch_size=[4])),
     "nothing": {"a": [], "b": (), "c": {}},
     "other leaves": {"name": ["a", b"b"], "count": (3, 2.5, 1j, True), "none": None, "t": images()},
     "leaves of numpy": [np.float32(2), np.int64(3), images()],
 }
 TENSORDICTS = {
+    "a tensordict": TensorDict({"b": numbers()}, batch_size=[4]),
+    "a tensordict of one": [TensorDict({"b": numbers()[:1]}, batch_size=[1])],
+    "an empty tensordict": [TensorDict({"b": numbers()[:0]}, batch_size=[0])],
+    "a tensordict in a dataclass": Example(TensorDict({"b": {"c": numbers()}}, batch_size=[4])),
     "a tensordict in a dict": {"a": TensorDict({"b": numbers()}, batch_size=[4]), "c": numbers()},
     "a tensordict with a name": [TensorDict({"b": numbers(), "n": "name"}, batch_size=[])],
 }

@@ -24,6 +24,7 @@ def experiment(name: str):
 
 
 copies = experiment("copies")
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 DTYPES = (np.uint8, np.int64, np.float16, np.float32, np.float64, np.bool_)
 
 

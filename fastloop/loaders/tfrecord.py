@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fastloop.batch_rows import BatchRows
-from fastloop.optional import imported
+from fastloop.examples import crc32c, example_class, masked
 from fastloop.plans import DATALOADER, honours_only
 from fastloop.protocols import Store
 from fastloop.torch_loader import as_fetched, torch_epochs
@@ -23,13 +23,13 @@ from fastloop.types import BadData, Epochs, Plan, Prepared, Tree, Unsupported, o
 HEAD = struct.Struct("<QI")
 """Length of the record, and its masked checksum; after the record comes another checksum."""
 TAIL = struct.Struct("<I")
-INSTALL = "pip install tfrecord"
+NEEDED_BY = "loader=tfrecord"
 
 
 @option
 class TfRecord:
     """`__getitems__` reads the records of a batch by the index beside the file, in any order, and
-    parses them by the tfrecord package; one read a record, or one a batch that lies together.
+    parses them by protobuf; one read a record, or one a batch that lies together.
 
     check_crc: compare both checksums of each record, as TensorFlow always does and the tfrecord
     package never does. A record's length is compared with the index in any case; without
@@ -58,11 +58,8 @@ class _Reader:
         self._records: Any = store.open(folder)
         if not hasattr(self._records, "offsets"):
             raise Unsupported("rows are records: store@loader.store=tfrecord gives such")
-        messages = imported("tfrecord", "loader=tfrecord", INSTALL).example_pb2
-        self._parse = messages.Example.FromString
-        self._crc32c = None
-        if check_crc:
-            self._crc32c = imported("crc32c", "loader.check_crc=true", INSTALL).crc32c
+        self._parse = example_class(NEEDED_BY).FromString
+        self._crc32c = crc32c(NEEDED_BY) if check_crc else None
         self._file = self._records.path.open("rb", buffering=0)
 
     def read(self, indices: Sequence[int]) -> Tree:
@@ -106,12 +103,7 @@ class _Reader:
             raise BadData(f"{self._records.path}: record {index} is not where the index says")
         if self._crc32c is not None:
             (of_record,) = TAIL.unpack_from(frame, len(frame) - TAIL.size)
-            found = _masked(self._crc32c(frame[:8])), _masked(self._crc32c(record))
+            found = masked(self._crc32c(frame[:8])), masked(self._crc32c(record))
             if found != (of_length, of_record):
                 raise BadData(f"{self._records.path}: record {index} has another checksum")
         return record
-
-
-def _masked(crc: int) -> int:
-    """A checksum as TFRecord keeps it: rotated by 15 bits, plus a constant."""
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""`placement=dm_tree`: DeepMind's tree, by its map_structure."""
+"""`placement=dm_tree`: DeepMind's tree."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ NEEDS = ("tree", "placement=dm_tree", "pip install 'fastloop[dm_tree]'")
 
 @option
 class DmTree:
-    """tree.map_structure with `.to` for each leaf.
+    """tree.flatten, `.to` for each leaf, tree.unflatten_as: the steps of its map_structure, so that
+    what fails in dm-tree is known from what fails on the device.
 
-    It takes a tensordict for a mapping that it can't make anew, and sorts the keys of every dict:
-    both are Unsupported where that fails. What it does not know (dataclasses) is walked leaf by
-    leaf.
+    It sorts the keys of every dict, and can't make a tensordict anew, which it takes for a mapping:
+    Unsupported where that fails. A deque loses its maxlen. What it does not know (dataclasses) is
+    walked leaf by leaf.
     """
 
     non_blocking: bool
@@ -31,14 +32,23 @@ class DmTree:
     def to(self, device: torch.device) -> Callable[[Tree], Tree]:
         """A function from a tree to one of the same types, with its tensors on the device;
         Unsupported for what can't be moved, and where dm-tree is absent."""
-        map_structure = imported(*NEEDS).map_structure
+        dm_tree = imported(*NEEDS)
 
         def place(tree: Tree) -> Tree:
             try:
-                return map_structure(move, tree)
-            except (TypeError, ValueError, KeyError) as error:
-                said = f"dm-tree can't make a {type(tree).__name__} anew ({error})"
-                raise Unsupported(f"placement=dm_tree: {said}; placement=recursive can") from error
+                leaves = dm_tree.flatten(tree)
+            except Exception as error:
+                raise Unsupported(_why(tree, error)) from error
+            moved = [move(leaf) for leaf in leaves]
+            try:
+                return dm_tree.unflatten_as(tree, moved)
+            except Exception as error:
+                raise Unsupported(_why(tree, error)) from error
 
         move = mover(device, self.non_blocking, place)
         return place
+
+
+def _why(tree: Tree, error: Exception) -> str:
+    said = f"dm-tree can't make this {type(tree).__name__} anew ({error})"
+    return f"placement=dm_tree: {said}; placement=recursive can"

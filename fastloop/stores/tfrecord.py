@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from fastloop.optional import check_found, imported
+from fastloop.examples import check_installed, crc32c, example_class, masked
 from fastloop.rows import structure_text
 from fastloop.types import BadData, Tree, option
 
-NEEDS = "tfrecord", "store=tfrecord", "pip install tfrecord"
+NEEDED_BY = "store=tfrecord"
+CRC = struct.Struct("<I")
 RECORDS, INDEX, LAYOUT = "rows.tfrecord", "offsets.npy", "layout.json"
 
 
@@ -45,13 +46,12 @@ class TfRecord:
     root: str
 
     def check_installed(self) -> None:
-        """Raise Unsupported without the tfrecord package."""
-        check_found(*NEEDS)
+        """Raise Unsupported without crc32c."""
+        check_installed(NEEDED_BY)
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
-        """Append record after record; raises Unsupported without the tfrecord package."""
-        tfrecord = imported(*NEEDS)
-        masked_crc = tfrecord.TFRecordWriter.masked_crc
+        """Append record after record; raises Unsupported without crc32c and protobuf."""
+        example, checksum = example_class(NEEDED_BY), crc32c(NEEDED_BY)
         offsets, done = np.zeros(num_samples + 1, np.int64), 0
         with (folder / RECORDS).open("wb") as file:
             for chunk in chunks:
@@ -59,9 +59,10 @@ class TfRecord:
                 if not done:
                     (folder / LAYOUT).write_text(_layout(leaves, structure))
                 for row in _rows(leaves):
-                    record = _example(tfrecord.example_pb2, row)
+                    record = _serialized(example(), row)
                     length = struct.pack("<Q", len(record))
-                    file.writelines([length, masked_crc(length), record, masked_crc(record)])
+                    crcs = [CRC.pack(masked(checksum(part))) for part in (length, record)]
+                    file.writelines([length, crcs[0], record, crcs[1]])
                     done += 1
                     offsets[done] = offsets[done - 1] + len(record) + 16
         np.save(folder / INDEX, offsets)
@@ -84,7 +85,7 @@ class TfRecord:
 def _layout(leaves: list[torch.Tensor], structure: Any) -> str:
     """The leaves' dtypes and shapes and their tree, as JSON."""
     shown = [(str(leaf.dtype).removeprefix("torch."), list(leaf.shape[1:])) for leaf in leaves]
-    return json.dumps({"leaves": shown, "structure": structure_text(structure, NEEDS[1])})
+    return json.dumps({"leaves": shown, "structure": structure_text(structure, NEEDED_BY)})
 
 
 def _rows(leaves: list[torch.Tensor]) -> Iterator[tuple[bytes, ...]]:
@@ -94,10 +95,9 @@ def _rows(leaves: list[torch.Tensor]) -> Iterator[tuple[bytes, ...]]:
         yield tuple(row.tobytes() for row in rows)
 
 
-def _example(messages: Any, row: tuple[bytes, ...]) -> bytes:
-    """A tf.train.Example; `deterministic`, because a map's order changes from process to
+def _serialized(example: Any, row: tuple[bytes, ...]) -> bytes:
+    """The row, put into a new message; `deterministic`, because a map's order changes from process to
     process."""
-    example = messages.Example()
     for number, value in enumerate(row):
         example.features.feature[str(number)].bytes_list.value.append(value)
     return example.SerializeToString(deterministic=True)
