@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -47,18 +48,21 @@ def check_found(module: str, needed_by: str, install: str) -> None:
 def imported(module: str, needed_by: str, install: str) -> Any:
     """The module; raises Unsupported, with the commands that install it, where it can't be had."""
     try:
-        with torchs_threads_kept():
+        with contained():
             return import_module(module)
     except ImportError as error:
         raise Unsupported(f"{needed_by} needs {module} ({error}): {install}") from error
 
 
 @contextmanager
-def torchs_threads_kept() -> Iterator[None]:
-    """torch's number of threads is what it was; FFCV sets its own, when it is imported already."""
+def contained() -> Iterator[None]:
+    """What a library does to others as it starts: torch's number of threads, of which FFCV sets its
+    own, is what it was, and nobody is told which of its own libraries are old."""
     before = torch.get_num_threads()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         if torch.get_num_threads() != before:
             torch.set_num_threads(before)

@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 import psutil
 import pytest
@@ -21,6 +22,7 @@ from fastloop.types import Prepared, Unsupported
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CONF = resource_folder("conf")
+ALL_LIBRARIES = "FASTLOOP_TEST_ALL_LIBRARIES"
 MYDATASET = ("dataset=mydataset", "dataset.count=203", "dataset.shape=[5,3]")
 
 
@@ -56,10 +58,25 @@ def script(name: str) -> ModuleType:
     return import_module(name)
 
 
+def absent(why: str) -> NoReturn:
+    """Skip for want of something that can be installed; fail where all of that is, as in CI."""
+    if os.environ.get(ALL_LIBRARIES) == "1":
+        pytest.fail(f"{ALL_LIBRARIES}=1, and yet: {why}")
+    pytest.skip(why)
+
+
 def skip_without_its_library(why: Unsupported) -> None:
-    """Skip where the reason names the command that installs what is absent."""
+    """The end of the test where the reason names the command that installs what is absent."""
     if "pip install" in str(why):
-        pytest.skip(str(why))
+        absent(str(why))
+
+
+def library(name: str) -> ModuleType:
+    """The module, or the end of the test where it is absent."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        absent(f"{name} is not installed: {error}")
 
 
 def refuses(job: Job, prepared: Prepared, settings: Sequence[str]) -> bool:

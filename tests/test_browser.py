@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from commands import fastloop, results
-from options import REPOSITORY
+from options import REPOSITORY, absent
 
 pytestmark = pytest.mark.slow
 SCREENSHOTS = REPOSITORY / "outputs" / "screenshots"
@@ -32,7 +32,7 @@ def browser(tmp_path):
 
     binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not binary or not driver:
-        pytest.skip("no browser: apt-get install chromium chromium-driver")
+        absent("no browser: apt-get install chromium chromium-driver")
     options = webdriver.ChromeOptions()
     options.binary_location = binary
     for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'chromium'}"):

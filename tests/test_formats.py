@@ -5,21 +5,26 @@ from __future__ import annotations
 import os
 import pickle
 import struct
+import subprocess
 import sys
 from dataclasses import replace
+from importlib import import_module
 from operator import itemgetter
 
+import numpy as np
 import optree
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from options import MYDATASET, compose_job
+from options import MYDATASET, compose_job, library, skip_without_its_library
 from torch.utils.data import default_collate
 
 from fastloop.batch_rows import BatchRows
 from fastloop.generators import closed_at_the_end
 from fastloop.job import check_support
+from fastloop.loaders import tf_data
+from fastloop.optional import check_libraries
 from fastloop.plans import epoch_indices
 from fastloop.prepared import prepare
 from fastloop.types import BadData, Unsupported
@@ -91,7 +96,7 @@ def opened(job) -> None:
 @pytest.mark.parametrize("order", ["random", "sequential"])
 def test_every_dtype_comes_back_bit_for_bit_in_any_tree(outputs, kind, order):
     job, dataset = compose_job(*kind, f"order={order}", "batch_size=8"), Leaves()
-    pytest.importorskip(LIBRARIES[kind[0].removeprefix("loader=")])
+    library(LIBRARIES[kind[0].removeprefix("loader=")])
     prepared = prepare(dataset, job.loader.store)
     indices = epoch_indices(job.order, COUNT, 0, 1)
     with job.loader.open(prepared, job.plan(0)) as epochs:
@@ -131,7 +136,7 @@ def opened_rows(outputs):
     ],
 )
 def test_any_indices_in_any_order_also_twice(opened_rows, loader, chunks):
-    pytest.importorskip(LIBRARIES[loader])
+    library(LIBRARIES[loader])
     rows, samples = opened_rows(f"loader={loader}", *chunks)
 
     @settings(max_examples=60, deadline=None)
@@ -175,7 +180,7 @@ def test_a_forked_process_opens_a_file_of_its_own_and_closes_only_that():
 
 
 def test_two_settings_of_a_store_are_two_stores(outputs):
-    h5py = pytest.importorskip("h5py")
+    h5py = library("h5py")
     folders = {}
     for rows, compression in [(1, "null"), (16, "null"), (16, "gzip"), (999, "lzf")]:
         asked = (f"loader.store.chunk_rows={rows}", f"loader.store.compression={compression}")
@@ -189,14 +194,14 @@ def test_two_settings_of_a_store_are_two_stores(outputs):
 
 
 def test_chunks_that_old_hdf5_can_not_read_are_unsupported(outputs):
-    pytest.importorskip("h5py")
+    library("h5py")
     job = compose_job("loader=hdf5", f"loader.store.chunk_rows={1 << 29}", *MYDATASET)
     with pytest.raises(Unsupported, match=r"store.chunk_rows=536870912: a chunk of 30\.0 GiB"):
         prepare(job.dataset, job.loader.store)
 
 
 def test_a_tfrecord_file_is_what_others_read(outputs):
-    tfrecord = pytest.importorskip("tfrecord")
+    tfrecord = library("tfrecord")
     job = compose_job("loader=tfrecord", *MYDATASET)
     path = prepare(job.dataset, job.loader.store).folder / "rows.tfrecord"
     found = list(tfrecord.tfrecord_loader(str(path), None, {"0": "byte", "1": "byte"}))
@@ -220,7 +225,7 @@ def test_a_tfrecords_checksums_are_crc32c_masked(outputs):
         return ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
 
     assert masked_crc(b"123456789") == ((0xE3069283 >> 15 | 0xE3069283 << 17) + 0xA282EAD8) % 2**32
-    pytest.importorskip("tfrecord")
+    library("tfrecord")
     job = compose_job("loader=tfrecord", *MYDATASET)
     data = (prepare(job.dataset, job.loader.store).folder / "rows.tfrecord").read_bytes()
     length, of_length = struct.unpack_from("<QI", data)
@@ -251,7 +256,7 @@ def of_another_layout(path):
 @pytest.mark.parametrize("harm", [cut_off, foreign, gone, of_another_layout])
 @pytest.mark.parametrize(("loader", "name"), [("hdf5", "rows.h5"), ("tfrecord", "rows.tfrecord")])
 def test_a_file_that_is_not_the_stores_is_named_when_it_is_opened(outputs, loader, name, harm):
-    pytest.importorskip(LIBRARIES[loader])
+    library(LIBRARIES[loader])
     job = compose_job(f"loader={loader}", *MYDATASET)
     prepared = prepare(job.dataset, job.loader.store)
     harm(prepared.folder / name)
@@ -267,7 +272,7 @@ def test_a_file_that_is_not_the_stores_is_named_when_it_is_opened(outputs, loade
     "place", [0, 9, 40, -1], ids=["length", "its sum", "content", "the sum of it"]
 )
 def test_a_changed_byte_of_a_tfrecord_is_seen_by_its_checksum(outputs, place):
-    pytest.importorskip("tfrecord")
+    library("tfrecord")
     job = compose_job("loader=tfrecord", *MYDATASET)
     prepared = prepare(job.dataset, job.loader.store)
     path = prepared.folder / "rows.tfrecord"
@@ -326,7 +331,7 @@ def test_over_another_store_it_is_unsupported(outputs, loader):
 @pytest.mark.parametrize("store", ["hdf5", "tfrecord"])
 @pytest.mark.parametrize("loader", ["np_memmap", "preload", "tensorclass", "tensorclass_memmap"])
 def test_other_loaders_say_that_they_do_not_read_these_stores(outputs, loader, store):
-    pytest.importorskip(LIBRARIES[store])
+    library(LIBRARIES[store])
     job = compose_job(f"loader={loader}", f"store@loader.store={store}", *MYDATASET)
     with pytest.raises(Unsupported, match=ROWS):
         opened(job)
@@ -348,3 +353,85 @@ def test_a_generator_that_is_still_held_ends_with_its_context():
         assert ended == [1]
     assert ended == [1, 0]
     assert list(held) == list(never) == []
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tensorflow_hands_torch_its_memory_without_a_copy(dtype):
+    tf = library("tensorflow")
+    rows = random_rows(dtype, 3, 2)
+    source = tf_data._read([rows.numpy()])
+    leaf = tf.gather(tf.constant(rows.numpy()), [7, 0])
+    found = source._to_torch(leaf, rows.dtype)
+    assert found.data_ptr() == np.asarray(memoryview(leaf)).ctypes.data
+    assert the_bytes(found) == the_bytes(rows[[7, 0]])
+
+
+@pytest.mark.slow
+def test_tensorflow_says_nothing_on_the_terminal():
+    library("tensorflow")
+    program = "from fastloop.loaders import tf_data; tf_data._tensorflow().constant(1) + 1"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+class Pairs:
+    """(array, int) samples of a dtype."""
+
+    num_classes, uint8_scale = None, None
+
+    def __init__(self, dtype: str) -> None:
+        self.label, self.rows = dtype, random_rows(dtype, 3, 2)
+
+    def fetch(self):
+        return f"pairs-{self.label}"
+
+    def open(self):
+        return [(self.rows[index], index) for index in range(COUNT)]
+
+
+def ffcv_job():
+    """A job whose loader and store can be had."""
+    job = compose_job("loader=ffcv", "batch_size=8")
+    try:
+        check_libraries(job.loader)
+    except Unsupported as why:
+        skip_without_its_library(why)
+    return job
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int64", "float64", "complex64", "bool"])
+def test_ffcv_brings_every_dtype_back_bit_for_bit_that_it_knows(outputs, dtype):
+    job, dataset = ffcv_job(), Pairs(dtype)
+    prepared = prepare(dataset, job.loader.store)
+    indices = epoch_indices(job.order, COUNT, 0, 1)
+    with job.loader.open(prepared, job.plan(0)) as epochs:
+        data, labels = map(torch.cat, zip(*epochs(1), strict=True))
+    assert data.dtype == dataset.rows.dtype
+    assert the_bytes(data) == the_bytes(dataset.rows[indices])
+    assert labels.tolist() == indices.tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_other_dtypes_are_refused_before_anything_is_written(outputs, dtype):
+    job = ffcv_job()
+    with pytest.raises(Unsupported, match=f"^store=ffcv holds no {dtype}; store=torch_storage"):
+        prepare(Pairs(dtype), job.loader.store)
+    assert not list((outputs / "stores").rglob("*.beton"))
+
+
+def test_what_ends_ffcvs_thread_ends_the_epoch(prepared_job, monkeypatch):
+    job, prepared = prepared_job("loader=ffcv", *MYDATASET)
+
+    def fail(*_):
+        raise ArithmeticError("as compiled")
+
+    monkeypatch.setattr(
+        import_module("ffcv.loader.epoch_iterator").EpochIterator, "run_pipeline", fail
+    )
+    with (
+        job.loader.open(prepared, job.plan(0)) as epochs,
+        pytest.raises(ArithmeticError, match="as compiled"),
+    ):
+        list(epochs(0))

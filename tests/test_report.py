@@ -11,7 +11,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from options import MYDATASET
+from options import MYDATASET, absent
 from test_command import fastloop
 
 from fastloop.report import write_report
@@ -238,7 +238,7 @@ def chromium(*arguments: str, cwd: Path) -> str:
     """What headless Chromium says to these arguments, without a network."""
     binary = shutil.which("chromium") or shutil.which("chromium-browser")
     if binary is None:
-        pytest.skip("no chromium on the path: the page was not opened in a browser")
+        absent("no browser: apt-get install chromium")
     flags = [flag.replace("\t", " ") for flag in FLAGS.split(" ")]
     command = [binary, *flags, f"--user-data-dir={cwd / 'profile'}", *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=True).stdout

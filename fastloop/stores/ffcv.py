@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastloop.optional import INSTALL_FFCV, check_found, imported
+from fastloop.optional import INSTALL_FFCV, check_found, contained, imported
 from fastloop.types import BadData, Tree, Unsupported, option
 
 NEEDED_BY = "store=ffcv", INSTALL_FFCV
@@ -24,6 +24,8 @@ HEAD = struct.Struct("<HHIQQ")
 is."""
 VERSION = 2
 ALLOCATION_BYTES = 24
+UNKNOWN = torch.float16, torch.bfloat16
+"""To numba, which compiles what reads the arrays, and to numpy."""
 
 
 @option
@@ -39,7 +41,8 @@ class Ffcv:
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
         """Append sample after sample, in this process.
 
-        Raises Unsupported without FFCV, and for samples other than (array, int64) pairs.
+        Raises Unsupported without FFCV, for samples other than (array, int64) pairs, and for dtypes
+        that it does not know.
         """
         ffcv = imported("ffcv.writer", *NEEDED_BY)
         fields = imported("ffcv.fields", *NEEDED_BY)
@@ -48,10 +51,11 @@ class Ffcv:
         page = max(PAGE_BYTES, 1 << (data[0].nbytes - 1).bit_length())
         if page >= PAGE_LIMIT:
             raise Unsupported(f"store=ffcv: a sample of {data[0].nbytes} bytes; 2 GiB are too many")
-        kinds = {
-            "data": fields.NDArrayField(data.dtype, data.shape[1:]),
-            "label": fields.IntField(),
-        }
+        with contained():  # it warns of uint16, which torch has learnt since
+            kinds = {
+                "data": fields.NDArrayField(data.dtype, data.shape[1:]),
+                "label": fields.IntField(),
+            }
         writer = ffcv.DatasetWriter(str(folder / FILE), kinds, page_size=page)
         pairs = chain([(data, labels)], map(_pair, chunks))
         _fill(ffcv, writer, (row for pair in pairs for row in zip(*pair, strict=True)), num_samples)
@@ -94,8 +98,11 @@ def _fill(ffcv: Any, writer: Any, samples: Iterator[tuple], num_samples: int) ->
 
 def _pair(chunk: Tree) -> tuple[np.ndarray, np.ndarray]:
     """Arrays of (data, label) rows."""
-    if isinstance(chunk, tuple | list) and len(chunk) == 2:
+    if isinstance(chunk, tuple | list) and len(chunk) == 2 and all(map(torch.is_tensor, chunk)):
         data, labels = chunk
+        if data.dtype in UNKNOWN:
+            kind = str(data.dtype).removeprefix("torch.")
+            raise Unsupported(f"store=ffcv holds no {kind}; store=torch_storage does")
         if data.ndim > 1 and labels.ndim == 1 and labels.dtype == torch.int64:
             return data.numpy(), labels.numpy()
     raise Unsupported("store=ffcv holds (array, int) samples; other trees do not fit its fields")
