@@ -6,11 +6,12 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import psutil
 import pytest
@@ -33,14 +34,20 @@ def options(group: str) -> list[str]:
 def compose_job(*overrides: str) -> Job:
     if find_spec("hydra") is None:
         return plainly_composed(*overrides)
-    from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
     from fastloop.config import build_job
 
+    return build_job(OmegaConf.to_container(_composed(overrides), resolve=True))
+
+
+@cache
+def _composed(overrides: tuple[str, ...]) -> Any:
+    """Not resolved yet: what it is in an environment shows as it is resolved."""
+    from hydra import compose, initialize_config_dir
+
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose("config", overrides=list(overrides))
-    return build_job(OmegaConf.to_container(cfg, resolve=True))
+        return compose("config", overrides=list(overrides))
 
 
 def plainly_composed(*overrides: str) -> Job:

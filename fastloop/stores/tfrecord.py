@@ -96,8 +96,7 @@ def _rows(leaves: list[torch.Tensor]) -> Iterator[tuple[bytes, ...]]:
 
 
 def _serialized(example: Any, row: tuple[bytes, ...]) -> bytes:
-    """The row, put into a new message; `deterministic`, because a map's order changes from process to
-    process."""
+    """The row in a new message; a map's order would change from process to process."""
     for number, value in enumerate(row):
         example.features.feature[str(number)].bytes_list.value.append(value)
     return example.SerializeToString(deterministic=True)
