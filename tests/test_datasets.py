@@ -234,7 +234,7 @@ def test_windows_that_overlap_much_are_not_written_as_a_store(outputs):
     for allowed in ("dataset.stride=32", "dataset.stride=null"):
         check_support(compose_job(*wide, allowed))
     check_support(compose_job(*wide, "dataset.stride=1", "loader=raw"))
-    job.dataset._make_if_missing()
+    job.dataset.fetch()
     mine = compose_job(*wide, "dataset.stride=1", f"dataset.path={job.dataset.file}")
     assert mine.dataset.overlap() == job.dataset.overlap()
 

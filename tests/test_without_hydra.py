@@ -34,7 +34,7 @@ def entry(loader):
 
 
 if __name__ == "__main__":
-    sweep = Sweep(baseline=None, interleave=True, report=False, resume=None, retry_failed=False,
+    sweep = Sweep(profile=False, baseline=None, interleave=True, report=False, resume=None, retry_failed=False,
                   wait=False, allow_concurrent=False)
     entries = [entry(loader) for loader in ("np_memmap", "tensorclass_memmap", "raw")]
     launcher, tracking = Single(isolation="forkserver"), Tracking(NoTracker(), folder)
