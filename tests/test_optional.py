@@ -68,9 +68,10 @@ def test_no_test_skips_a_library_past_that_rule():
     assert past == []
 
 
-def test_the_tests_install_every_extra_but_what_only_ffcv_needs():
+def test_the_tests_install_every_extra_but_what_only_ffcv_or_a_gpu_needs():
     extras = dict(EXTRAS)
     dev = {named(one) for one in extras.pop("dev")}
     only_ffcvs = extras.pop("ffcv")
+    extras.pop("tensorrt", None)  # it installs only beside a GPU
     assert {named(one) for all_ in extras.values() for one in all_} <= dev
     assert {named(one) for one in only_ffcvs} == set(INSTALL_FFCV.split(" && ")[1].split()[2:])
