@@ -129,5 +129,6 @@ def _dtype(leaf: Any) -> str:
 
 
 def _sizes(leaf: Any, ragged: bool) -> tuple[Any, ...]:
-    sizes: tuple[Any, ...] = tuple(getattr(leaf, "shape", ()))
+    shape: Any = getattr(leaf, "shape", ())
+    sizes: tuple[Any, ...] = tuple(shape)
     return ("*", *sizes[1:]) if ragged and sizes else sizes

@@ -32,6 +32,6 @@ class Normalize:
         channels = image.shape[-3]
         for name, figures in (("mean", self.mean), ("std", self.std)):
             if len(figures) not in (1, channels):  # torch would make images of as many channels
-                told = f"{len(figures)} figures, and images of {channels} channels"
+                told = f"{len(figures)} figures, channels: {channels}"
                 raise Unsupported(f"transform.{name}: {told}; one for each, or one for all")
         return functional.normalize(image, list(self.mean), list(self.std)), label
