@@ -247,6 +247,9 @@ def in_order(
     """Every sample once, as stored, decoded in that many processes; what is in flight stays
     bounded."""
     context = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    if num_workers and context == "forkserver":  # its server imports torch, not every process
+        preloaded = ["__main__", "torch", type(samples).__module__]
+        multiprocessing.get_context(context).set_forkserver_preload(preloaded)
     return DataLoader(
         samples,  # pyright: ignore[reportArgumentType]
         batch_size=batch_size,

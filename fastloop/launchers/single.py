@@ -106,7 +106,9 @@ def _context(isolation: str) -> BaseContext:
         )  # joblib's own is unknown to a child
     if isolation == "forkserver":
         ours = [name for name in sys.modules if name.startswith(PRELOADED)]
-        context.set_forkserver_preload(["torch", "tensordict", *ours, "fastloop.forkserver"])
+        # tensordict takes as long as torch, and most jobs have none of it
+        libraries = [name for name in ("torch", "tensordict") if name in sys.modules]
+        context.set_forkserver_preload([*libraries, *ours, "fastloop.forkserver"])
     return context
 
 

@@ -10,10 +10,11 @@ import contextlib
 import logging
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from urllib.parse import quote
 
 # Before the import: telemetry is a thread beside the measurements; a server that refuses is waited
@@ -27,8 +28,10 @@ import psutil
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
 
-from fastloop.files import locked, outputs_folder, written_beside
+from fastloop.files import flushed, locked, outputs_folder, written_beside
 from fastloop.result import RESULT_FILE, Result, load, metrics
 from fastloop.spans import wall_ms
 from fastloop.types import option
@@ -162,7 +165,25 @@ def _database() -> Path:
 
 def _make_database() -> None:
     with written_beside(_database()) as beside:
-        MlflowClient(tracking_uri=f"sqlite:///{beside}").search_experiments()
+        with _unsynchronized():
+            MlflowClient(tracking_uri=f"sqlite:///{beside}").search_experiments()
+        flushed(beside)
+
+
+@contextlib.contextmanager
+def _unsynchronized() -> Iterator[None]:
+    """SQLite does not wait for the disk after each of the hundreds of statements that make the
+    tables: nobody reads the file before all of it is there."""
+
+    def relax(connection: Any, _: object) -> None:
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("PRAGMA journal_mode = MEMORY")
+
+    event.listen(Engine, "connect", relax)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "connect", relax)
 
 
 def _artifacts() -> str:
