@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
+import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
-from options import REPOSITORY, compose_job, skip_without_its_library
+from commands import fastloop
+from options import MYDATASET, REPOSITORY, compose_job, skip_without_its_library
 
 from fastloop.optional import check_libraries
 from fastloop.prepared import prepare
@@ -17,6 +21,21 @@ os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="fastloop-test-")
 # Nothing is measured here, and threads that spin for each other on busy cores take minutes.
 os.environ["OMP_NUM_THREADS"] = "1"
+# One forkserver serves all tests of this process; what it starts finds torch imported.
+multiprocessing.set_forkserver_preload(["torch", "tensordict", "fastloop.job", "fastloop.chunks"])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """The longest tests first, and one worker for all tests of what is measured for them once."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    for item in items:
+        made = item._fixtureinfo.name2fixturedefs.items()
+        shared = sorted(name for name, found in made if found[-1].scope == "module")
+        if "measured" in item.fixturenames:
+            shared = ["measured"]
+        for name in shared[:1]:
+            item.add_marker(pytest.mark.xdist_group(name))
 
 
 @pytest.fixture
@@ -69,3 +88,33 @@ def fashion_root() -> Path:
     if not (root / "FashionMNIST" / "raw").is_dir():
         pytest.skip(f"no Fashion-MNIST files in {root}; FASTLOOP_TEST_DATA can name another folder")
     return root
+
+
+@pytest.fixture(scope="session")
+def measured(tmp_path_factory, empty_database) -> Path:
+    """A working folder with a real sweep, recorded in MLflow, three jobs of it unsupported."""
+    folder = tmp_path_factory.mktemp("measured")
+    (folder / "outputs").mkdir()
+    shutil.copy(empty_database, folder / "outputs")
+    small = ["benchmark=all", "epochs=1", "trials=6", "torch_threads=1", *MYDATASET]
+    jobs = ["loader=raw,preload,np_memmap", "device=cpu,cuda:99"]
+    done = fastloop("-m", *jobs, *small, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory) -> Path:
+    """An MLflow database with its tables and no more: making them takes seconds."""
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    program = "import sys; from mlflow.tracking import MlflowClient\n"
+    program += "MlflowClient(tracking_uri=f'sqlite:///{sys.argv[1]}').search_experiments()"
+    subprocess.run([sys.executable, "-c", program, path], check=True, capture_output=True)
+    return path
+
+
+@pytest.fixture
+def database(tmp_path, empty_database) -> Path:
+    """The MLflow database of a command in tmp_path, for tests of anything but its making."""
+    (tmp_path / "outputs").mkdir()
+    return Path(shutil.copy(empty_database, tmp_path / "outputs"))

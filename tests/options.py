@@ -6,12 +6,13 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import psutil
 import pytest
 from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from fastloop.config import build_job, resource_folder
 from fastloop.job import Job
@@ -27,9 +28,14 @@ def options(group: str) -> list[str]:
 
 
 def compose_job(*overrides: str) -> Job:
+    return build_job(OmegaConf.to_container(_composed(overrides), resolve=True))
+
+
+@cache
+def _composed(overrides: tuple[str, ...]) -> DictConfig:
+    """Not resolved yet: what it is in an environment shows as it is resolved."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose("config", overrides=list(overrides))
-    return build_job(OmegaConf.to_container(cfg, resolve=True))
+        return compose("config", overrides=list(overrides))
 
 
 def skip_without_its_library(why: Unsupported) -> None:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import QUICK, SMALL, fastloop, results, runs
+from commands import QUICK, SMALL, fastloop, results, runs, typed
 from options import CONF, MYDATASET, options
 
 from fastloop import catalogue
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_users_line_makes_one_run_of_twenty_trials(tmp_path):
-    done = fastloop(
+    done = typed(
         *["loader=np_memmap", "dataset=mydataset", "-m", "trials=20"],
         *MYDATASET[1:],
         "epochs=1",
@@ -45,7 +45,7 @@ def sweep(tmp_path_factory):
     """A sweep of some loaders on one dataset, logged to MLflow: (folder, finished process)."""
     folder = tmp_path_factory.mktemp("sweep")
     loaders = f"loader={','.join(LOADERS)}"
-    return folder, fastloop("-m", loaders, "num_workers=0,1", *SMALL, "report=true", cwd=folder)
+    return folder, typed("-m", loaders, "num_workers=0,1", *SMALL, "report=true", cwd=folder)
 
 
 def finished(folder):
@@ -153,7 +153,7 @@ def test_every_figure_is_recomputed_from_the_raw_values_in_the_file(sweep):
     assert metrics(load(path.parent))["traversal/seconds_mean"] == pytest.approx(sum(seconds) / 2)
 
 
-def test_a_job_alone_with_its_defaults(tmp_path):
+def test_a_job_alone_with_its_defaults(tmp_path, database):
     done = fastloop("trials=1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert [result.name for result in results(tmp_path)] == ["raw digits"]
@@ -210,7 +210,7 @@ def test_other_isolations(tmp_path, isolation):
 
 
 def test_help_names_every_group_option_and_setting_in_80_columns(tmp_path):
-    helped = fastloop("--help", cwd=tmp_path).stdout
+    helped = typed("--help", cwd=tmp_path).stdout
     assert max(map(len, helped.splitlines())) <= 80
     for group in catalogue.groups():
         assert f"\n{group.name}" in helped
@@ -228,9 +228,9 @@ def test_help_names_every_group_option_and_setting_in_80_columns(tmp_path):
 
 
 def test_config_and_completion(tmp_path):
-    assert "batch_size: 64" in fastloop("--cfg", "job", cwd=tmp_path).stdout
+    assert "batch_size: 64" in typed("--cfg", "job", cwd=tmp_path).stdout
     environment = {"COMP_LINE": "fastloop -m loader=np_", "COMP_POINT": "22", "COMP_CWORD": "2"}
-    completed = fastloop("-sc", "query=bash", cwd=tmp_path, **environment)
+    completed = typed("-sc", "query=bash", cwd=tmp_path, **environment)
     assert completed.stdout.split() == ["loader=np_memmap"], completed.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -257,7 +257,7 @@ def store_of(loader: str) -> str:
 
 
 def test_prepare_writes_every_store_ahead(tmp_path):
-    done = fastloop(*MYDATASET, cwd=tmp_path, module="fastloop.prepare")
+    done = typed(*MYDATASET, cwd=tmp_path, module="fastloop.prepare")
     assert done.returncode == 0, done.stderr
     folders = [path for path in (tmp_path / "outputs" / "stores").iterdir() if path.is_dir()]
     stores = {path.suffix.partition("-")[0] for path in folders}  # -<its settings>
@@ -274,7 +274,7 @@ def test_the_console_script_is_the_same_command(tmp_path):
     done = subprocess.run(
         [script, "--cfg", "job"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert done.stdout == fastloop("--cfg", "job", cwd=tmp_path).stdout
+    assert done.stdout == typed("--cfg", "job", cwd=tmp_path).stdout
 
 
 def test_fashion_mnist_tells_its_repetition_in_the_table(tmp_path, fashion_root):

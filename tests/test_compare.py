@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_command import fastloop
-from test_report import LOADERS, measured, set_seconds, sweep_folder  # noqa: F401 - a fixture
+from commands import fastloop, typed
+from test_report import LOADERS, set_seconds, sweep_folder
 
 from fastloop.compare import unpaired_ratio
 
@@ -18,7 +18,7 @@ EVEN = dict.fromkeys(LOADERS, 1.0)
 
 
 @pytest.fixture
-def pair(measured, tmp_path):  # noqa: F811
+def pair(measured, tmp_path):
     """Folders base and new with the same real results, each trial of about a second."""
     for name in ("base", "new"):
         shutil.copytree(sweep_folder(measured), tmp_path / name)
@@ -41,7 +41,7 @@ def edit(folder: Path, loader: str, change) -> None:
 
 
 def test_the_same_results_are_no_regression_and_fit_80_columns(pair):
-    done = compare(pair)
+    done = typed("base=base", "new=new", cwd=pair[0].parent, module="fastloop.compare")
     assert done.returncode == 0, done.stderr
     assert "SLOWER" not in done.stdout
     assert all(f"{loader} mydataset" in done.stdout for loader in LOADERS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import sqlite3
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from commands import QUICK, SMALL, fastloop, fill, results, runs
+from commands import QUICK, SMALL, fastloop, fill, results, runs, typed
 from options import MYDATASET, REPOSITORY
 
 pytestmark = pytest.mark.slow
@@ -48,7 +49,9 @@ def wait_for(condition, command: psutil.Popen) -> None:
 
 
 @pytest.mark.parametrize("sign", ENDS, ids=lambda sign: sign.name)
-def test_however_the_command_ends_finished_trials_are_kept_and_no_run_stays_open(tmp_path, sign):
+def test_however_the_command_ends_finished_trials_are_kept_and_no_run_stays_open(
+    tmp_path, database, sign
+):
     shm = set(os.listdir("/dev/shm"))
     command = started(*MYDATASET, "trials=1000", "benchmark=traversal", cwd=tmp_path)
     wait_for(lambda: any(result.trials for result in results(tmp_path)), command)
@@ -73,7 +76,7 @@ def test_however_the_command_ends_finished_trials_are_kept_and_no_run_stays_open
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGHUP], ids=lambda sign: sign.name)
-def test_it_ends_as_killed_also_where_its_terminal_is_gone(tmp_path, sign):
+def test_it_ends_as_killed_also_where_its_terminal_is_gone(tmp_path, database, sign):
     command = started(*TRACKED, "trials=1000", cwd=tmp_path)
     wait_for(lambda: any(result.trials for result in results(tmp_path)), command)
     command.stdout.close()
@@ -84,7 +87,7 @@ def test_it_ends_as_killed_also_where_its_terminal_is_gone(tmp_path, sign):
     assert [run.info.status for run in runs(tmp_path)] == ["KILLED"]
 
 
-def test_a_second_interrupt_does_not_cut_short_how_the_first_is_recorded(tmp_path):
+def test_a_second_interrupt_does_not_cut_short_how_the_first_is_recorded(tmp_path, database):
     command = started(*MYDATASET, "trials=1000", "benchmark=traversal", cwd=tmp_path)
     wait_for(lambda: any(result.trials for result in results(tmp_path)), command)
     for _ in range(5):
@@ -154,7 +157,7 @@ class Failing(Raw):
     ("loader", "reason"),
     [("Leaving", "exit status 7"), ("Failing", "ValueError: no such column: x")],
 )
-def test_a_loader_of_ones_own_that_ends_badly(tmp_path, loader, reason):
+def test_a_loader_of_ones_own_that_ends_badly(tmp_path, database, loader, reason):
     (tmp_path / "own.py").write_text(BROKEN)
     done = fastloop(f"loader._target_=own.{loader}", *SMALL, cwd=tmp_path)
     assert done.returncode == 1
@@ -237,11 +240,11 @@ def lost(tmp_path: Path, *arguments: str, **environment: str) -> None:
     assert f"later:  python -m fastloop.record {folder}" in done.stdout
 
 
-def test_a_server_that_refuses_loses_nothing_and_is_told_later(tmp_path):
+def test_a_server_that_refuses_loses_nothing_and_is_told_later(tmp_path, database):
     lost(tmp_path, *TRACKED, MLFLOW_TRACKING_URI="http://127.0.0.1:9")
     (folder,) = tmp_path.glob("outputs/20*/*")
     for said in ("raw mydataset, 1 trials", "is in the tracker already"):
-        done = fastloop(str(folder), cwd=tmp_path, module="fastloop.record")
+        done = typed(str(folder), cwd=tmp_path, module="fastloop.record")
         assert done.returncode == 0, done.stderr
         assert said in done.stdout
     assert [run.info.status for run in runs(tmp_path)] == ["FINISHED", "FINISHED"]
@@ -254,18 +257,19 @@ def test_a_server_that_never_answers_is_waited_for_once(tmp_path):
         lost(tmp_path, *TRACKED, MLFLOW_TRACKING_URI=uri, MLFLOW_HTTP_REQUEST_TIMEOUT="1")
 
 
-def test_a_locked_database_loses_nothing(tmp_path):
+def test_a_locked_database_loses_nothing(tmp_path, database):
     assert fastloop(*TRACKED, cwd=tmp_path).returncode == 0
     (first,) = tmp_path.glob("outputs/20*/*")
     first.rename(tmp_path / "first")
-    database = sqlite3.connect(tmp_path / "outputs" / "mlflow.db")
-    database.execute("BEGIN EXCLUSIVE")
+    locked = sqlite3.connect(database)
+    locked.execute("BEGIN EXCLUSIVE")
     lost(tmp_path, *TRACKED)
-    database.rollback()
-    database.close()
+    locked.rollback()
+    locked.close()
 
 
-def test_a_database_that_is_read_only_loses_nothing(tmp_path, small_disk):
+def test_a_database_that_is_read_only_loses_nothing(tmp_path, small_disk, empty_database):
+    shutil.copy(empty_database, small_disk)
     uri = f"sqlite:///{small_disk}/mlflow.db"
     made = fastloop(*TRACKED, cwd=tmp_path, MLFLOW_TRACKING_URI=uri)
     assert made.returncode == 0, made.stderr

@@ -106,7 +106,8 @@ def test_each_call_has_a_process_of_its_own_that_may_have_children():
 
 
 def test_the_forkserver_has_imported_torch_tensordict_and_fastloop_before(tmp_path):
-    program = "print(*FORKSERVER.call(where_modules_were_imported), sep='\\n')"
+    program = "import tensordict; "
+    program += "print(*FORKSERVER.call(where_modules_were_imported), sep='\\n')"
     command = [sys.executable, written(tmp_path, program)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     pid, imported_by, preloaded = done.stdout.splitlines()

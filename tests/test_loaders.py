@@ -7,6 +7,7 @@ import os
 import pickle
 import sys
 import threading
+import time
 
 import optree
 import psutil
@@ -56,8 +57,8 @@ def whole(dataset):
     return default_collate([samples[index] for index in range(len(samples))])
 
 
-def children() -> int:
-    return len(psutil.Process().children(recursive=True))
+def children() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
@@ -133,8 +134,11 @@ def test_closing_early_leaves_no_process_no_thread_and_no_shared_memory(
     with job.loader.open(prepared, job.plan(0)) as epochs:
         for _ in epochs(0):
             break
-        pids = [os.getpid(), *(one.pid for one in psutil.Process().children(recursive=True))]
-    psutil.wait_procs(psutil.Process().children(recursive=True), timeout=1)
+        pids = [os.getpid(), *(one.pid for one in children())]
+    for _ in range(50):  # what has been told to end may take a moment
+        if (children(), threading.active_count()) == before:
+            break
+        time.sleep(0.02)
     assert (children(), threading.active_count()) == before
     ours = (f"sem.{semaphores}", *(f"torch_{pid}_" for pid in pids))
     assert [name for name in os.listdir("/dev/shm") if name.startswith(ours)] == []
@@ -203,11 +207,7 @@ def spawned_workers_memory(prepared_job, loader, count) -> tuple[float, float, f
     with job.loader.open(prepared, job.plan(0)) as epochs:
         batches = iter(epochs(0))
         next(batches)
-        (worker,) = [
-            child
-            for child in psutil.Process().children(recursive=True)
-            if "spawn_main" in " ".join(child.cmdline())
-        ]
+        (worker,) = [child for child in children() if "spawn_main" in " ".join(child.cmdline())]
         maps = worker.memory_maps(grouped=False)
     ours = [one for one in maps if str(prepared.folder) in one.path]
     assert ours
@@ -219,8 +219,8 @@ def spawned_workers_memory(prepared_job, loader, count) -> tuple[float, float, f
 @pytest.mark.parametrize("loader", ["np_memmap", "tensorclass_memmap", "torch_storage"])
 def test_a_spawned_worker_maps_the_file_again_and_copies_none_of_it(prepared_job, loader):
     _, _, base_mib = spawned_workers_memory(prepared_job, loader, 500)
-    store_mib, copied_mib, private_mib = spawned_workers_memory(prepared_job, loader, 40_000)
-    assert store_mib > 100
+    store_mib, copied_mib, private_mib = spawned_workers_memory(prepared_job, loader, 16_000)
+    assert store_mib > 45
     assert copied_mib < 1
     assert private_mib - base_mib < 20
 

@@ -6,12 +6,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 import torch
 from options import MYDATASET, compose_job, options, skip_without_its_library
+from slow import SlowDataset
 
 from fastloop.digest import sample_hashes
 from fastloop.optional import check_libraries
@@ -165,27 +165,6 @@ def test_two_preparations_at_once_build_one_store(outputs):
     assert [one.returncode for one in both] == [0, 0]
     assert len(seconds) == 1  # one wrote it, the other read in the seal what that took
     assert len([name for name in files(outputs) if name.endswith(".npy")]) == 1
-
-
-class SlowSamples:
-    """Decoding costs enough for several processes."""
-
-    def __len__(self):
-        return 3000
-
-    def __getitem__(self, index):
-        time.sleep(0.001)
-        return torch.full((2, 2), float(index)), index
-
-
-class SlowDataset:
-    label, num_classes, uint8_scale = "slow", None, None
-
-    def fetch(self):
-        return "slow-1"
-
-    def open(self):
-        return SlowSamples()
 
 
 def test_decoding_in_several_processes_gives_the_same_rows_in_order(outputs):

@@ -11,8 +11,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from options import MYDATASET
-from test_command import fastloop
+from commands import fastloop, typed
 
 from fastloop.report import write_report
 from fastloop.reporting.document import compose
@@ -28,17 +27,6 @@ FLAGS = (
     "--disable-component-update --disable-sync --hide-scrollbars "
     "--host-resolver-rules=MAP\t*\t~NOTFOUND"
 )
-
-
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory) -> Path:
-    """A working folder with a real sweep, recorded in MLflow, one job of it unsupported."""
-    folder = tmp_path_factory.mktemp("measured")
-    small = ["benchmark=all", "epochs=1", "trials=6", "torch_threads=1", *MYDATASET]
-    jobs = [f"loader={','.join(LOADERS)}", "device=cpu,cuda:99"]
-    done = fastloop("-m", *jobs, *small, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return folder
 
 
 def sweep_folder(cwd: Path) -> Path:
@@ -75,7 +63,7 @@ def all_results(folder: Path) -> list:
 
 
 def test_the_newest_sweep_is_reported_as_page_markdown_pictures_and_rows(measured):
-    done = report(cwd=measured)
+    done = typed(cwd=measured, module="fastloop.report")
     assert done.returncode == 0, done.stderr
     folder = sweep_folder(measured) / "report"
     expected = {f"{b}-{kind}.png" for b in BENCHMARKS for kind in KINDS}

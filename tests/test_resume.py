@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -41,9 +42,11 @@ def killed_after(count: int, cwd: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def resumed(tmp_path_factory):
+def resumed(tmp_path_factory, empty_database):
     """A sweep that was killed after three trials and resumed: (folder, trials before, output)."""
     folder = tmp_path_factory.mktemp("resumed")
+    (folder / "outputs").mkdir()
+    shutil.copy(empty_database, folder / "outputs")
     killed_after(3, folder)
     before = trials(folder)
     done = fastloop(*SWEEP, "resume=last", cwd=folder)
@@ -135,7 +138,7 @@ def test_what_can_not_be_prepared_now_stays_as_it_finished(resumed):
     assert {run.info.status for run in runs(folder)} == {"FINISHED"}
 
 
-def test_an_interrupted_resume_leaves_what_it_had_not_taken_up(tmp_path):
+def test_an_interrupted_resume_leaves_what_it_had_not_taken_up(tmp_path, database):
     assert fastloop(*SWEEP, "trials=1", cwd=tmp_path).returncode == 0
     before = trials(tmp_path)
     stuck = FileLock(next(tmp_path.glob("outputs/stores/.*.reference.lock")))

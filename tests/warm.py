@@ -1,0 +1,162 @@
+"""Commands that are forks of a process which has everything imported: none of them waits for torch.
+
+Such a command has its own arguments, environment, folder, descriptors, signals and exit status, as
+one that is started; only importing is done before it begins, and so is that of its forkserver.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from functools import cache
+from multiprocessing import forkserver, resource_tracker, util
+from pathlib import Path
+
+IMPORTED = (
+    *("torch", "tensordict", "sklearn.datasets", "fastloop.sweep", "fastloop.campaign"),
+    *("fastloop.reporting.page", "fastloop.reporting.markdown", "fastloop.reporting.table"),
+    *("fastloop.arguments", "fastloop.launchers.single", "fastloop.trackers.mlflow"),
+    *("fastloop.loaders.raw", "fastloop.loaders.preload", "fastloop.loaders.np_memmap"),
+    *("fastloop.loaders.tensorclass", "fastloop.datasets.mydataset", "fastloop.datasets.digits"),
+    *("fastloop.datasets.fashion_mnist", "fastloop.alone", "fastloop.optional", "scipy.stats"),
+)
+"""What commands import; not the modules that they are, nor fastloop.forkserver: they do something
+as they are imported."""
+
+
+def run(
+    module: str, arguments: tuple[str, ...], cwd: Path, environment: dict[str, str]
+) -> subprocess.CompletedProcess:
+    """`python -m <module> <arguments>` in that folder and environment, finished."""
+    asked = _server()
+    read, write = zip(*(os.pipe() for _ in range(2)), strict=True)
+    socket.send_fds(asked, [b"!"], write)
+    for end in write:
+        os.close(end)
+    request = {"module": module, "arguments": arguments, "cwd": str(cwd)}
+    asked.sendall(json.dumps(request | {"environment": environment}).encode() + b"\n")
+    said = ["", ""]
+    readers = [threading.Thread(target=_read, args=(*each, said)) for each in enumerate(read)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    status = int(asked.makefile().readline())
+    return subprocess.CompletedProcess([module, *arguments], status, *said)
+
+
+def _read(place: int, end: int, said: list[str]) -> None:
+    with open(end) as file:
+        said[place] = file.read()
+
+
+@cache
+def _server() -> socket.socket:
+    """The end of a pair by which the server is asked; it is one a process, and ends with it."""
+    ours, theirs = socket.socketpair()
+    program = f"import sys; sys.path[0] = {str(Path(__file__).parent)!r}; import warm; "
+    command = [sys.executable, "-c", f"{program}warm.serve({theirs.fileno()})"]
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+    theirs.close()
+
+    def end() -> None:
+        ours.close()
+        server.wait()
+
+    atexit.register(end)
+    return ours
+
+
+def serve(descriptor: int) -> None:
+    """Fork into one command after the other until nobody can ask any more."""
+    started_with = set(os.environ)
+    for name in IMPORTED:
+        importlib.import_module(name)
+    gc.freeze()  # no collection looks through all of it again
+    util.spawnv_passfds = _forked_where_it_is_the_forkserver
+    with socket.socket(fileno=descriptor) as asked, asked.makefile() as lines:
+        while (received := socket.recv_fds(asked, 1, 2))[0]:
+            request = json.loads(lines.readline())
+            if (pid := os.fork()) == 0:
+                break
+            for end in received[1]:
+                os.close(end)
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            asked.sendall(f"{status}\n".encode())
+        else:
+            return
+    _become(request, received[1], started_with)
+
+
+def _become(request: dict, ends: list[int], started_with: set[str]) -> None:
+    """The command, from what `python -m` sets to its end."""
+    for number, end in enumerate(ends, 1):
+        os.dup2(end, number)
+        os.close(end)
+    os.chdir(request["cwd"])
+    for name in started_with - set(request["environment"]):  # what imports have set stays
+        os.environ.pop(name, None)
+    os.environ.update(request["environment"])
+    sys.path[0] = request["cwd"]
+    sys.argv[1:] = request["arguments"]
+    os._exit(_finished(request["module"]))
+
+
+def _finished(module: str) -> int:
+    """The exit status; all is done that a Python does at its end, but for taking itself apart,
+    which with all these imports takes longer than most commands."""
+    status = 0
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if status != end.code and end.code is not None:
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return status
+
+
+_spawnv_passfds = util.spawnv_passfds
+
+
+def _forked_where_it_is_the_forkserver(path, args, passfds) -> int:
+    """The started process' number; a forkserver is forked, and inherits as little as otherwise."""
+    if "multiprocessing.forkserver" not in args[-1]:
+        return _spawnv_passfds(path, args, passfds)
+    if pid := os.fork():
+        return pid
+    try:
+        _inherit_only({0, 1, 2, *map(int, passfds)})
+        exec(args[-1], {})
+    finally:
+        os._exit(1)  # it ends by itself where all is well
+
+
+def _inherit_only(descriptors: set[int]) -> None:
+    for one in map(int, os.listdir("/dev/fd")):
+        if one not in descriptors:
+            try:
+                os.close(one)
+            except OSError:  # the listing's own
+                continue
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    vars(forkserver._forkserver).update(vars(forkserver.ForkServer()))
+    vars(resource_tracker._resource_tracker).update(_fd=None, _pid=None)
