@@ -208,7 +208,8 @@ def spawned_workers_memory(prepared_job, loader, count) -> tuple[float, float, f
     with job.loader.open(prepared, job.plan(0)) as epochs:
         batches = iter(epochs(0))
         next(batches)
-        (worker,) = [child for child in children() if "spawn_main" in " ".join(child.cmdline())]
+        living = [child for child in children() if child.status() != psutil.STATUS_ZOMBIE]
+        (worker,) = [child for child in living if "spawn_main" in " ".join(child.cmdline())]
         maps = worker.memory_maps(grouped=False)
     ours = [one for one in maps if str(prepared.folder) in one.path]
     assert ours
