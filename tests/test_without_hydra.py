@@ -34,8 +34,8 @@ def entry(loader):
 
 
 if __name__ == "__main__":
-    sweep = Sweep(profile=False, baseline=None, interleave=True, report=False, resume=None, retry_failed=False,
-                  wait=False, allow_concurrent=False)
+    sweep = Sweep(profile=False, baseline=None, interleave=True, report=False, resume=None,
+                  retry_failed=False, wait=False, allow_concurrent=False)
     entries = [entry(loader) for loader in ("np_memmap", "tensorclass_memmap", "raw")]
     launcher, tracking = Single(isolation="forkserver"), Tracking(NoTracker(), folder)
     results = run_campaign(entries, sweep, launcher, tracking, lambda step: None)

@@ -23,7 +23,8 @@ def mapped(function: Callable[[torch.Tensor], torch.Tensor], tree: Tree) -> Tree
 
     def whole(node: Any) -> Any:
         if isinstance(node, PackedSequence):
-            return PackedSequence(*[None if part is None else function(part) for part in node])
+            parts: list[Any] = [None if part is None else function(part) for part in node]
+            return PackedSequence(*parts)
         return node.apply(function)
 
     return place(tree)
