@@ -129,8 +129,10 @@ def test_a_trial_that_is_killed_is_a_row_and_the_others_go_on(tmp_path):
     assert command.returncode == 1
     failed = [result for result in results(tmp_path) if result.status == "FAILED"]
     assert len(failed) == 1
-    assert "killed by SIGKILL" in failed[0].status_reason
-    assert "killed by SIGKILL" in " ".join(out.split())
+    # the kernel counts what it ends for want of memory, and another test may provoke that meanwhile
+    reasons = ("killed by SIGKILL", "the kernel killed the trial's process")
+    assert any(one in failed[0].status_reason for one in reasons)
+    assert any(one in " ".join(out.split()) for one in reasons)
     assert [len(r.trials) for r in results(tmp_path) if r.status == "FINISHED"] == [8]
 
 
