@@ -18,6 +18,7 @@ from fastloop.entry import Entry, Row
 from fastloop.environment import describe
 from fastloop.files import file_fingerprint, fingerprint, source_of
 from fastloop.job import Job, check_support
+from fastloop.of_ranks import one_pass, one_trial
 from fastloop.prepared import prepare
 from fastloop.profiling import profile_paths
 from fastloop.protocols import Launcher, OnDisk, Streamed
@@ -29,6 +30,8 @@ from fastloop.tracking import Tracking
 from fastloop.trial import run_instrumented, run_profiled, run_trial
 from fastloop.types import JobFailed, Prepared, Unsupported, option
 
+ALONE_TRIALS = 3
+"""Of one process, for a job of several that has none of one process beside it."""
 NOTED = (
     *("dataset", "fingerprint", "content", "alike", "pixels_off", "key"),
     *("num_samples", "sample_nbytes", "prepare_s", "disk_mib", "skipped"),
@@ -53,7 +56,6 @@ class Sweep:
 def run_campaign(
     entries: Sequence[Entry],
     sweep: Sweep,
-    launcher: Launcher,
     tracking: Tracking,
     advance: Callable[[str], None],
 ) -> list[Result]:
@@ -61,14 +63,16 @@ def run_campaign(
     rows = [Row(entry, tracking) for entry in entries]
     session_ms = wall_ms()
     try:
-        _prepare_all(rows, sweep, launcher, advance)
+        _prepare_all(rows, sweep, advance)
         for number, taking_part in _turns([row for row in rows if row.runs], sweep.interleave):
-            _run_round(taking_part, (number, session_ms), launcher, advance)
+            _run_round(taking_part, (number, session_ms), advance)
         for row in rows:
+            if row.runs and row.entry.launcher.world_size > 1:
+                _scale(row, rows, advance)
             if row.runs:
-                _look_into(row, launcher, advance)
+                _look_into(row, advance)
             if row.runs and sweep.profile:
-                _profile(row, launcher, advance)
+                _profile(row, advance)
         for row in rows:
             if row.runs:
                 row.update(flags=caveats(row.result, [one.result for one in rows]))
@@ -87,16 +91,25 @@ def num_steps(entries: Sequence[Entry], sweep: Sweep) -> int:
     """How often run_campaign calls `advance` when nothing fails."""
     left = [len(entry.earlier.trials) if entry.earlier else 0 for entry in entries]
     passes = 1 + sweep.profile
-    steps = [1 + entry.job.trials + passes * len(entry.job.benchmark) for entry in entries]
+    alone = [entry.job for entry in entries if entry.launcher.world_size == 1]
+    steps = [
+        1
+        + entry.job.trials
+        + passes * len(entry.job.benchmark)
+        + (
+            _alone_trials(entry.job)
+            if entry.launcher.world_size > 1 and entry.job not in alone
+            else 0
+        )
+        for entry in entries
+    ]
     return sum(max(1, all_ - done) for all_, done in zip(steps, left, strict=True))
 
 
-def _prepare_all(
-    rows: list[Row], sweep: Sweep, launcher: Launcher, advance: Callable[[str], None]
-) -> None:
+def _prepare_all(rows: list[Row], sweep: Sweep, advance: Callable[[str], None]) -> None:
     done: dict[str, Prepared | JobFailed] = {}
     for row in rows:
-        job = row.entry.job
+        job, launcher = row.entry.job, row.entry.launcher
         advance(f"preparing {row.result.name}")
         now = replace(row.entry.result, environment=describe())
         if row.is_taken_up:
@@ -104,7 +117,7 @@ def _prepare_all(
             row.begin()
         key = repr((job.dataset, job.loader.store, job.collate.tolerant))
         try:
-            check_support(job)
+            launcher.check(check_support(job, launcher.world_size))
             if key not in done:
                 done[key] = _prepared_or_failure(job, launcher)
             outcome = done[key]
@@ -184,50 +197,77 @@ def _turns(rows: list[Row], interleave: bool) -> list[tuple[int, list[Row]]]:
 
 
 def _run_round(
-    rows: list[Row], number_and_session: tuple[int, int], launcher: Launcher, advance: Callable
+    rows: list[Row], number_and_session: tuple[int, int], advance: Callable[[str], None]
 ) -> None:
     number, session_ms = number_and_session
     rows = [row for row in rows if row.runs and number not in row.done]
     names = [row.result.name for row in rows]
     for row in rows:
         advance(f"trial {number + 1} of {row.result.name}")
+        job = row.entry.job
+        arguments = (run_trial, job, row.prepared, number, now_ns())
         try:
-            trial = launcher.call(
-                run_trial,
-                row.entry.job,
-                row.prepared,
-                number,
-                now_ns(),
-                timeout_s=row.entry.job.trial_timeout_s,
-            )
+            ranks = row.entry.launcher.call_ranks(*arguments, timeout_s=job.trial_timeout_s)
         except JobFailed as failure:
-            row.end("FAILED", failure.reason, failure.details)
+            _fail(row, failure)
         else:
-            trial = replace(trial, session_ms=session_ms)
+            trial = replace(one_trial([trial for trial, _ in ranks]), session_ms=session_ms)
             row.update(trials=[*row.result.trials, trial], rounds=[*row.result.rounds, names])
 
 
-def _look_into(row: Row, launcher: Launcher, advance: Callable[[str], None]) -> None:
-    for name in row.entry.job.benchmark:
+def _fail(row: Row, failure: JobFailed) -> None:
+    """End the row; of several ranks the traceback is shown of the one that has failed."""
+    verdict = failure.reason.startswith(("unsupported", "invalid"))
+    if failure.details and row.entry.launcher.world_size > 1 and not verdict:
+        tqdm.write(failure.details.rstrip(), file=sys.stderr)
+    row.end("FAILED", failure.reason, failure.details)
+
+
+def _scale(row: Row, rows: list[Row], advance: Callable[[str], None]) -> None:
+    """What one process does, whom several are told against: that of the sweep, or trials of its
+    own."""
+    job, launcher = row.entry.job, row.entry.launcher
+    alone = [
+        one.result.trials
+        for one in rows
+        if one.entry.job == job and one.entry.launcher.world_size == 1 and one.runs
+    ]
+    trials = alone[0] if alone else []
+    try:
+        for number in range(0 if alone or row.result.one_process else _alone_trials(job)):
+            advance(f"one process alone, {number + 1} of {row.result.name}")
+            arguments = (run_trial, job, row.prepared, number, now_ns())
+            trials = [*trials, launcher.call(*arguments, timeout_s=job.trial_timeout_s)]
+    except JobFailed as failure:
+        row.end("FAILED", f"{failure.reason} (one process alone)", failure.details)
+        return
+    rates = {
+        name: [trial.benchmarks[name].samples_per_s for trial in trials] for name in job.benchmark
+    }
+    row.update(one_process=rates if trials else row.result.one_process)
+
+
+def _alone_trials(job: Job) -> int:
+    return min(job.trials, ALONE_TRIALS)
+
+
+def _look_into(row: Row, advance: Callable[[str], None]) -> None:
+    job = row.entry.job
+    for name in job.benchmark:
         if name in row.result.attribution:
             continue
         advance(f"looking into {row.result.name}, {name}")
+        arguments = (run_instrumented, job, row.prepared, name)
+        limit_s = job.trial_timeout_s
         try:
-            seen, resources = launcher.call_observed(
-                run_instrumented,
-                row.entry.job,
-                row.prepared,
-                name,
-                timeout_s=row.entry.job.trial_timeout_s,
-            )
+            ranks = row.entry.launcher.call_ranks(*arguments, timeout_s=limit_s, observed=True)
         except JobFailed as failure:
-            row.end("FAILED", failure.reason, failure.details)
+            _fail(row, failure)
             return
-        found = {name: replace(seen, resources=resources)}
-        row.update(attribution=row.result.attribution | found)
+        row.update(attribution=row.result.attribution | {name: one_pass(ranks)})
 
 
-def _profile(row: Row, launcher: Launcher, advance: Callable[[str], None]) -> None:
+def _profile(row: Row, advance: Callable[[str], None]) -> None:
     job, folder = row.entry.job, row.entry.folder
     for name in job.benchmark:
         if all(path.exists() for path in profile_paths(folder, name)):
@@ -235,7 +275,7 @@ def _profile(row: Row, launcher: Launcher, advance: Callable[[str], None]) -> No
         advance(f"profiling {row.result.name}, {name}")
         arguments = (run_profiled, job, row.prepared, name, folder)
         try:
-            launcher.call(*arguments, timeout_s=job.trial_timeout_s)
+            row.entry.launcher.call_ranks(*arguments, timeout_s=job.trial_timeout_s)
         except JobFailed as failure:
-            row.end("FAILED", failure.reason, failure.details)
+            _fail(row, failure)
             return

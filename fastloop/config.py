@@ -169,10 +169,11 @@ def _composed(cfg: DictConfig) -> Composed:
     alone = hydra_config.mode == RunMode.RUN or launcher != "basic"
     values: Any = OmegaConf.to_container(cfg, resolve=True)
     job = build_job(values)
+    started_by = _of_torchrun(values)
     named = {k: str(v) for k, v in hydra_config.runtime.choices.items() if "hydra/" not in k}
     overrides = tuple(hydra_config.overrides.task)
     choices = {name.partition("@")[0]: value for name, value in named.items()}
-    choices |= targets(values, overrides)
+    choices |= targets(values, overrides) | started_by
     if brings_its_data(job, choices, overrides):
         job, choices["dataset"] = on_its_own_data(job), "own_data"
         values["dataset"] = {"_target_": OWN_DATA}
@@ -187,6 +188,19 @@ def _composed(cfg: DictConfig) -> Composed:
         folder=folder / "0" if alone else folder,
         sweep_folder=folder if alone else folder.parent,
     )
+
+
+def _of_torchrun(values: dict[str, Any]) -> dict[str, str]:
+    """The launcher's name where torchrun has started this: then it is `torchrun` in the values too,
+    where `single` stood."""
+    from fastloop.crew import of_torchrun
+
+    if of_torchrun() is None:
+        return {}
+    if "nnodes" not in values["launcher"]:
+        own = {"isolation": values["launcher"]["isolation"]}
+        values["launcher"] = _raw("launcher", "torchrun") | own
+    return {"launcher": "torchrun"}
 
 
 def of_the_job(values: dict[str, Any]) -> dict[str, Any]:

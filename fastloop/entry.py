@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fastloop.files import remove, write_text
 from fastloop.job import Job
+from fastloop.protocols import Launcher
 from fastloop.result import Result, save
 from fastloop.tracking import Tracking
 from fastloop.types import Prepared
@@ -19,6 +20,7 @@ class Entry:
     """A job of a sweep, where its files go, and what they say about it before it is run."""
 
     job: Job
+    launcher: Launcher
     folder: Path
     config_yaml: str
     result: Result

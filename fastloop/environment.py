@@ -18,6 +18,7 @@ import torch
 from PIL import features
 
 from fastloop.files import fingerprint
+from fastloop.ranks import local_rank
 from fastloop.types import Unsupported
 
 PACKAGES = (
@@ -46,13 +47,13 @@ def _cgroup_quota(path: Path) -> float | None:
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device of that name; raises Unsupported where this machine has none."""
+    """The device of that name, auto: one a rank; raises Unsupported where this machine has none."""
     if name == "auto":
         # is_available first: a CUDA build names its accelerator also where there is none
         found = (
             torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         )
-        return torch.device("cpu") if found is None else torch.device(found.type, 0)
+        return torch.device("cpu") if found is None else torch.device(found.type, local_rank())
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise Unsupported(f"device={name}: {torch.cuda.device_count()} CUDA devices are here")

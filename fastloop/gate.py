@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
+import torch
 from torch.utils.data import default_collate
 
-from fastloop.digest import difference, digest, expected, leaves_of, sample_hashes
-from fastloop.plans import epoch_indices
+from fastloop.digest import Digest, difference, digest, expected, leaves_of, sample_hashes
+from fastloop.plans import epoch_indices, shard, whole_order
 from fastloop.prepared import reference_hashes
 from fastloop.protocols import Streamed
 from fastloop.ragged import is_ragged, joined
+from fastloop.ranks import gathered
 from fastloop.types import Invalid, Plan, Prepared, Tree, Unsupported
 
 REREAD_SAMPLES = 16
@@ -22,9 +24,12 @@ def check_data(
     prepared: Prepared, plan: Plan, batches: Iterable[Tree], epoch: int, same_data: bool = True
 ) -> None:
     """Raise Invalid unless these placed batches are the dataset's samples, each exactly once;
-    without same_data unless they are as many of the same kind."""
+    without same_data unless they are as many of the same kind.
+
+    Several ranks are judged by what they have delivered together, and all raise the same.
+    """
     wanted = expected(reference_hashes(prepared), prepared.sample, kept(prepared, plan, epoch))
-    got = digest(batches, prepared.dataset.uint8_scale, prepared.sample, at_most=wanted.count)
+    got = _together(prepared, batches, wanted.count)
     if not same_data and got.count == wanted.count:
         got = replace(got, total=wanted.total)
     wrong = difference(wanted, got)
@@ -32,6 +37,23 @@ def check_data(
         wrong += _why(prepared)
     if wrong:
         raise Invalid(wrong)
+
+
+def _together(prepared: Prepared, batches: Iterable[Tree], at_most: int) -> Digest:
+    """The digest of what all ranks deliver."""
+    try:
+        found = digest(batches, prepared.dataset.uint8_scale, prepared.sample, at_most)
+    except Invalid as why:
+        found = str(why)
+    ranks = gathered(found)
+    for one in ranks:
+        if isinstance(one, str):
+            raise Invalid(one)
+    filled = [one for one in ranks if isinstance(one, Digest) and one.count]
+    if differing := [one for one in filled if one.leaves != filled[0].leaves]:
+        raise Invalid(f"ranks differ: {difference(filled[0], differing[0])}")
+    count, total = sum(one.count for one in filled), sum(one.total for one in filled)
+    return Digest(count, total % 2**128, filled[0].leaves if filled else ())
 
 
 def placing(place: Callable[[Tree], Tree]) -> Callable[[Tree], Tree]:
@@ -48,23 +70,42 @@ def placing(place: Callable[[Tree], Tree]) -> Callable[[Tree], Tree]:
 
 
 def kept(prepared: Prepared, plan: Plan, epoch: int) -> np.ndarray | None:
-    """The indices that the epoch delivers; None for each of them once."""
-    if plan.order.complete and not plan.drop_last and not prepared.broken:
+    """The indices that all ranks deliver in the epoch, and those again that fill a rank up to as
+    many as the others have; None for each of them once."""
+    order = whole_order(plan)
+    is_even = order.length(prepared.num_samples) % plan.world_size == 0
+    if order.complete and is_even and not plan.drop_last and not prepared.broken:
         return None
-    length = plan.order.length(prepared.num_samples)
-    if plan.drop_last and length < plan.batch_size:
-        count = f"{length} samples are less than batch_size={plan.batch_size}"
-        raise Unsupported(f"drop_last=true: {count}")
-    indices = epoch_indices(plan.order, prepared.num_samples, plan.seed, epoch).numpy()
-    if plan.drop_last:
-        indices = indices[: length - length % plan.batch_size]
-    return indices[~np.isin(indices, [index for index, _ in prepared.broken])]
+    return _whole_ones(prepared, plan, epoch, _places(prepared, plan))
 
 
 def num_delivered(prepared: Prepared, plan: Plan, epochs: int) -> int:
-    """Samples in that many epochs."""
-    found = (kept(prepared, plan, epoch) for epoch in range(epochs))
-    return sum(prepared.num_samples if one is None else len(one) for one in found)
+    """Samples that all ranks deliver in that many epochs; what fills a rank up is not counted."""
+    if not plan.drop_last and not prepared.broken:
+        return epochs * whole_order(plan).length(prepared.num_samples)
+    places = np.unique(_places(prepared, plan))
+    return sum(len(_whole_ones(prepared, plan, epoch, places)) for epoch in range(epochs))
+
+
+def _whole_ones(prepared: Prepared, plan: Plan, epoch: int, places: np.ndarray) -> np.ndarray:
+    """The indices at those places of the order, but for samples that are skipped."""
+    indices = epoch_indices(whole_order(plan), prepared.num_samples, plan.seed, epoch)
+    found = indices.numpy()[places]
+    return found[~np.isin(found, [index for index, _ in prepared.broken])]
+
+
+def _places(prepared: Prepared, plan: Plan) -> np.ndarray:
+    """int64: the places in the order of all ranks that the ranks deliver, one after the other."""
+    length = whole_order(plan).length(prepared.num_samples)
+    whole = [torch.arange(length)]
+    ranks = [shard(whole, length, rank, plan.world_size) for rank in range(plan.world_size)]
+    found = [torch.cat([*pieces, whole[0][:0]]) for pieces in ranks]
+    if not plan.drop_last:
+        return torch.cat(found).numpy()
+    if len(found[0]) < plan.batch_size:
+        count = f"{len(found[0])} samples are less than batch_size={plan.batch_size}"
+        raise Unsupported(f"drop_last=true: {count}")
+    return torch.cat([one[: len(one) - len(one) % plan.batch_size] for one in found]).numpy()
 
 
 def _why(prepared: Prepared) -> str:

@@ -12,6 +12,8 @@ from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, Posit
 from fastloop.cache_state import CacheState
 from fastloop.collates.default import Default
 from fastloop.environment import resolve_device
+from fastloop.executions.cuda_graph import CudaGraph
+from fastloop.executions.data_parallel import DataParallel
 from fastloop.lengths import check_lengths
 from fastloop.loaders.device_resident import DeviceResident
 from fastloop.optional import Needing, check_libraries
@@ -102,8 +104,9 @@ class Job:
         return self.multiprocessing_context or multiprocessing.get_all_start_methods()[0]
 
 
-def check_support(job: Job) -> torch.device:
-    """The job's device; raises Unsupported, with the reason, where the job can't be run here."""
+def check_support(job: Job, world_size: int = 1) -> torch.device:
+    """The job's device; raises Unsupported, with the reason, where the job can't be run here, by so
+    many processes together."""
     device = resolve_device(job.device)
     check_libraries(job.loader)
     if isinstance(job.placement, Needing):
@@ -118,6 +121,8 @@ def check_support(job: Job) -> torch.device:
     for benchmark in job.benchmark.values():
         benchmark.check(job.model, job.dataset.num_classes, None)
     _check_step(job, device)
+    if world_size > 1:
+        _check_ranks(job)
     return device
 
 
@@ -139,6 +144,16 @@ def _check_step(job: Job, device: torch.device) -> None:
         if given:
             raise Unsupported(f"{given[0]}: no model runs in benchmark={','.join(job.benchmark)}")
     job.execution.check(device, job.precision, job.benchmark)
+
+
+def _check_ranks(job: Job) -> None:
+    """What one process has to itself alone."""
+    if "training" in job.benchmark and isinstance(job.execution, CudaGraph | DataParallel):
+        name = type(job.execution).__module__.rpartition(".")[2]
+        why = "several ranks average their gradients in the middle of a step"
+        raise Unsupported(f"execution={name} with launcher=torchrun: {why}")
+    if job.device.startswith("cuda:"):
+        raise Unsupported(f"device={job.device} with launcher=torchrun: device=cuda is each rank's")
 
 
 def _check_ahead(job: Job, device: torch.device) -> None:

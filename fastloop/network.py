@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
+from fastloop.ranks import world_size
 from fastloop.types import Leaves, Setup, Unsupported
 
 T = TypeVar("T")
+SYNCHRONIZED = "synchronized"
+"""What is kept under that name of a training begun by several ranks."""
 LABEL = ("int64", ())
 """dtype and shape of a class label."""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -99,6 +104,28 @@ def begun(setup: Setup, name: str, make: Callable[[nn.Module], T]) -> T:
     made = make(module)
     setup.kept[name] = module, made
     return made
+
+
+def synchronized(module: nn.Module, setup: Setup) -> nn.Module:
+    """The module itself, or what averages its gradients over the ranks in every step."""
+    if world_size() == 1:
+        return module
+    # BatchNorm stays each rank's own, as everywhere in DDP; its running figures are rank 0's
+    devices = [setup.device] if setup.device.type == "cuda" else None
+    setup.kept[SYNCHRONIZED] = DistributedDataParallel(module, device_ids=devices)
+    return setup.kept[SYNCHRONIZED]
+
+
+def unsynchronized(setup: Setup) -> AbstractContextManager[Any]:
+    """Steps in it leave each rank's gradients its own."""
+    return setup.kept[SYNCHRONIZED].no_sync() if SYNCHRONIZED in setup.kept else nullcontext()
+
+
+def evened(setup: Setup, may_differ: bool) -> AbstractContextManager[Any]:
+    """In it a rank that runs out of batches goes on to answer the others, where that may be."""
+    # It costs one more collective a step, so that it is only there where it is needed.
+    wanted = may_differ and SYNCHRONIZED in setup.kept
+    return setup.kept[SYNCHRONIZED].join() if wanted else nullcontext()
 
 
 def at_precision(

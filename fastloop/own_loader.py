@@ -16,14 +16,14 @@ from pydantic import AfterValidator, model_validator
 
 from fastloop.catalogue import default_of
 from fastloop.own import called, check_arguments, is_iterable, parameters, usable
-from fastloop.plans import honours_only
+from fastloop.plans import honours_only, whole_order
 from fastloop.protocols import Dataset, Samples
 from fastloop.torch_loader import EpochSampler, end_iterators, failures_named
 from fastloop.types import BadData, Epochs, Plan, Prepared, Tree, Unsupported, option
 
 SETTINGS = (
     *("batch_size", "num_workers", "pin_memory", "prefetch_factor", "persistent_workers"),
-    *("multiprocessing_context", "drop_last", "seed"),
+    *("multiprocessing_context", "drop_last", "seed", "rank", "world_size"),
 )
 """Of a plan: a parameter of that name gets it."""
 OFFERED = (*SETTINGS, "shuffle", "dataset", "sampler", "epoch")
@@ -71,8 +71,9 @@ class OwnLoader:
     A parameter that has the name of one of fastloop's settings gets that setting; `dataset` gets
     the opened dataset, `sampler` its order, `shuffle` whether that is random, `epoch` the number of
     the epoch, for each of which it is then called. What has no parameter is its own: order, size of
-    the batches, workers. It gives something to iterate over once an epoch, an iterator, for which
-    it is called anew in every epoch, or a function from the number of an epoch to its batches.
+    the batches, workers. Of several ranks each calls it: `sampler` is the rank's share, and so must
+    be what one delivers that takes `rank` and `world_size`, or asks torch.distributed. It gives
+    something to iterate over once an epoch, an iterator, for which it is called anew in every epoch, or a function from the number of an epoch to its batches.
     """
 
     store: ClassVar[None] = None
@@ -162,7 +163,7 @@ def _arguments(plan: Plan, takes: frozenset[str], samples: Samples | None) -> di
 
 
 def _order_name(plan: Plan) -> str:
-    return type(plan.order).__module__.rpartition(".")[2]
+    return type(whole_order(plan)).__module__.rpartition(".")[2]
 
 
 @contextmanager

@@ -4,8 +4,8 @@ honour."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch.utils.data import Sampler
@@ -13,8 +13,9 @@ from torch.utils.data import Sampler
 from fastloop.protocols import Order
 from fastloop.types import Plan, Unsupported
 
-ALWAYS = ("order", "seed", "batch_size", "drop_last", "device")
-"""Settings that every loader honours, and where the step runs, which is none."""
+ALWAYS = ("order", "seed", "batch_size", "drop_last", "device", "rank", "world_size")
+"""Settings that every loader honours; where the step runs, and which rank it is, whose order is its
+share already."""
 
 DATALOADER = (
     *("num_workers", "pin_memory", "prefetch_factor", "persistent_workers"),
@@ -109,3 +110,35 @@ def shard(
     padding = (rank - length) % world_size
     if padding < end - length:
         yield first[padding % length].view(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharded:
+    """A rank's share of an order."""
+
+    order: Order
+    rank: int
+    world_size: int
+    complete: ClassVar[bool] = False
+
+    def length(self, num_samples: int) -> int:
+        """The same for every rank: the last ones are given what they lack, see shard."""
+        return -(-self.order.length(num_samples) // self.world_size)
+
+    def pieces(self, num_samples: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:
+        """This rank's int64 indices."""
+        pieces = self.order.pieces(num_samples, seed, epoch)
+        return shard(pieces, self.order.length(num_samples), self.rank, self.world_size)
+
+
+def of_rank(plan: Plan, rank: int, world_size: int) -> Plan:
+    """The plan of one of several ranks; of one alone it stays as it is."""
+    if world_size == 1:
+        return plan
+    order = Sharded(order=whole_order(plan), rank=rank, world_size=world_size)
+    return replace(plan, order=order, rank=rank, world_size=world_size)
+
+
+def whole_order(plan: Plan) -> Order:
+    """The order of all ranks together."""
+    return plan.order.order if isinstance(plan.order, Sharded) else plan.order

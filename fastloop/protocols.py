@@ -19,6 +19,7 @@ from fastloop.types import Epochs, Leaves, Plan, Prepared, Setup, Step, Tree
 if TYPE_CHECKING:
     import numpy as np
 
+    from fastloop.crew import Member
     from fastloop.resources import Resources
     from fastloop.result import Result
 
@@ -261,14 +262,33 @@ class Benchmark(Protocol):
 class Launcher(Protocol):
     """Who starts the processes that do the work."""
 
+    @property
+    def world_size(self) -> int:
+        """How many do a trial together."""
+        ...
+
+    @property
+    def member(self) -> Member:
+        """What this process is among those that start some."""
+        ...
+
+    def check(self, device: torch.device) -> None:
+        """Raise Unsupported where they can't be had here for such a device."""
+        ...
+
     def call(self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None) -> Any:
         """function(*args), done in a fresh process; raises JobFailed when that ends otherwise."""
         ...
 
-    def call_observed(
-        self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None
-    ) -> tuple[Any, Resources | None]:
-        """The same, and what that process and its children took; None where nobody looked."""
+    def call_ranks(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        timeout_s: float | None = None,
+        observed: bool = False,
+    ) -> list[tuple[Any, Resources | None]]:
+        """The same by every process of a trial: by rank what it gave, and, with `observed`, what it
+        and its children took; None where nobody looked."""
         ...
 
 

@@ -36,7 +36,7 @@ class Measured:
     stop_ns: int
     epochs: int
     samples: int
-    """Distinct samples delivered in the window."""
+    """Distinct samples delivered in the window, by all ranks."""
     limit_samples_per_s: float
     losses: list[float] = field(default_factory=list)
     """Mean loss of each epoch; empty without a model."""
@@ -44,6 +44,9 @@ class Measured:
     """Share of the files' pages in memory before the cache was brought into the state asked for."""
     cached_fraction: float | None = None
     """The same right before the window; None where the system or the dataset does not tell."""
+    rank_seconds: list[float] = field(default_factory=list)
+    """Length of each rank's window; start_ns and stop_ns are the slowest one's. Empty for one
+    process."""
 
     @property
     def seconds(self) -> float:
@@ -77,6 +80,15 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
+class RankPass:
+    """One rank in the instrumented pass: seconds of the epoch, and of what the loop waited for."""
+
+    seconds: float
+    wait_s: float
+    place_s: float
+
+
+@dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
 class Attribution:
     """One benchmark in the instrumented pass: one epoch with spans."""
 
@@ -89,6 +101,13 @@ class Attribution:
     """What each placement took."""
     cpu_s: float
     """User and system time of the process and its workers in that epoch."""
+    step_s: float | None = None
+    """A step of several ranks on batches that are at hand; None for one process."""
+    own_step_s: float | None = None
+    """The same while each rank keeps its gradients to itself."""
+    ranks: list[RankPass] = field(default_factory=list)
+    """Each rank's own; what is told above is all ranks', seconds the slowest one's. Empty for one
+    process."""
     resources: Resources | None = None
     """Of the whole instrumented process and its workers: its start, opening the loader, the warm-up
     epoch and the epoch with spans; sampled from outside, None where nobody looked."""
@@ -123,6 +142,9 @@ class Result:
     """Why, for each sample that can't be decoded and is left out of every epoch."""
     trials: list[Trial] = field(default_factory=list)
     attribution: dict[str, Attribution] = field(default_factory=dict)
+    one_process: dict[str, list[float]] = field(default_factory=dict)
+    """For a job of several ranks and by benchmark, samples a second of the same by one process, in
+    each of its trials."""
     rounds: list[list[str]] = field(default_factory=list)
     """The order of the jobs in each round of the sweep."""
     environment: dict[str, Any] = field(default_factory=dict)
@@ -177,6 +199,9 @@ def _benchmark_metrics(result: Result, benchmark: str) -> dict[str, float | None
         "bytes_per_s": samples_per_s * result.sample_nbytes,
         "limit_fraction": stats.median([t.samples_per_s / t.limit_samples_per_s for t in trials]),
     }
+    if result.one_process.get(benchmark):
+        alone = stats.median(result.one_process[benchmark]) * world_size(result)
+        figures["scaling_efficiency"] = samples_per_s / alone
     if trials[0].losses:
         figures["loss_first"] = trials[0].losses[0]
         figures["loss_last"] = trials[0].losses[-1]
@@ -198,5 +223,16 @@ def _attribution_metrics(result: Result, benchmark: str) -> dict[str, float | No
         figures[name] = getattr(pass_.resources, name, None)
     figures["instrumented_ratio"] = pass_.seconds / bare_epoch_s
     if benchmark != "traversal":
-        figures["stall_fraction"] = (sum(pass_.wait_s) + sum(pass_.place_s)) / pass_.seconds
+        waited_s = (sum(pass_.wait_s) + sum(pass_.place_s)) / world_size(result)
+        figures["stall_fraction"] = waited_s / pass_.seconds
+    if pass_.ranks:
+        loading_s = [one.wait_s + one.place_s for one in pass_.ranks]
+        figures["straggler_index"] = max(loading_s) / stats.mean(loading_s)
+    if pass_.step_s and pass_.own_step_s:
+        figures["sync_fraction"] = 1 - pass_.own_step_s / pass_.step_s
     return figures
+
+
+def world_size(result: Result) -> int:
+    """How many processes did the job's work together."""
+    return int(result.params.get("world_size", 1))

@@ -26,8 +26,8 @@ def main() -> None:
     for number in ENDINGS:
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup has said that it may hang up
             signal.signal(number, _end)
-    if refusal := _refused_rank():
-        sys.exit(refusal)
+    if _is_led():
+        return
     composed = compose_all(measure)
     if not composed:
         return
@@ -50,12 +50,22 @@ def _end(number: int, _: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-def _refused_rank() -> str | int:
-    """What ends a process that torchrun started beside others; only the first of them speaks."""
+def _is_led() -> bool:
+    """Under torchrun all but the first of its processes do, until its end, what that one says."""
     if int(os.environ.get("WORLD_SIZE") or 1) == 1:
-        return 0
-    said = "unsupported: several ranks of torchrun; fastloop measures one process so far"
-    return said if os.environ.get("RANK", "0") == "0" else 1
+        return False
+    from fastloop.crew import follow, lead, of_torchrun
+
+    member = of_torchrun()
+    if member is None or member.address is None:
+        return False
+    if member.number == 0:
+        lead(member.address, member.hosts)  # so that its end is told, however it comes
+        return False
+    for number in ENDINGS:
+        signal.signal(number, signal.SIG_DFL)
+    follow(member)
+    return True
 
 
 if __name__ == "__main__":

@@ -23,9 +23,14 @@ if TYPE_CHECKING:
 def measure(composed: Sequence[Composed]) -> int:
     """The exit status of a sweep of these, measured alone on this machine unless that is waived."""
     from fastloop.alone import Occupied, alone
+    from fastloop.crew import follow
 
-    sweep = composed[0].sweep
+    sweep, member = composed[0].sweep, composed[0].launcher.member
     refusal = _refusal(composed)
+    if member.number and not refusal:
+        remove_unused(composed[0].sweep_folder)
+        follow(member)
+        return 0
     try:
         with nullcontext() if refusal or sweep.allow_concurrent else alone(sweep.wait):
             if not refusal:
@@ -44,7 +49,7 @@ def _run(entries: Sequence[Entry], one: Composed) -> int:
 
     tracking = Tracking(one.tracker, one.sweep_folder)
     with _progress(num_steps(entries, one.sweep)) as advance:
-        results = run_campaign(entries, one.sweep, one.launcher, tracking, advance)
+        results = run_campaign(entries, one.sweep, tracking, advance)
     if len(results) == 1 and not results[0].trials:
         details = entries[0].folder / "traceback.txt"
         where = str(details) if details.exists() else ""
@@ -96,16 +101,19 @@ def _refusal(composed: Sequence[Composed]) -> str:
     from fastloop.types import Unsupported
 
     first = composed[0]
-    ends = [(one.launcher, one.tracker, one.sweep) for one in composed]
+    ends = [(one.tracker, one.sweep) for one in composed]
     if any(one != ends[0] for one in ends):
-        names = ", ".join(("launcher", "tracker", "isolation", *SWEEP_SETTINGS))
+        names = ", ".join(("tracker", *SWEEP_SETTINGS))
         return f"a sweep has one of each, they can't be swept: {names}"
+    if len({one.launcher.member for one in composed}) > 1:
+        names = "launcher.nnodes, launcher.node_rank, launcher.rdzv_endpoint"
+        return f"a sweep is run by the same nodes, they can't be swept: {names}"
     names = [*_names(composed), *(one.choices["loader"] for one in composed)]
     if (baseline := first.sweep.baseline) and baseline not in names:
         return f"baseline={baseline}: no such job or loader; allowed are {', '.join(names)}"
     try:
         if len(composed) == 1:
-            check_support(first.job)
+            first.launcher.check(check_support(first.job, first.launcher.world_size))
     except Unsupported as why:
         return f"unsupported: {why}"
     return ""
@@ -123,6 +131,7 @@ def _entry(one: Composed, name: str) -> Entry:
 
     return Entry(
         job=one.job,
+        launcher=one.launcher,
         folder=one.folder,
         config_yaml=one.config_yaml,
         result=Result(
@@ -144,7 +153,7 @@ def _params(one: Composed) -> dict[str, Any]:
     loader = one.job.loader
     is_told = not isinstance(loader, OwnLoader) or "batch_size" in loader.takes
     told = {} if is_told else {"batch_size": ITS_OWN}
-    return flat(one.config) | choices | told | {"world_size": 1}
+    return flat(one.config) | choices | told | {"world_size": one.launcher.world_size}
 
 
 def _tags(one: Composed) -> dict[str, str]:
@@ -177,6 +186,8 @@ def _identity(one: Composed) -> dict[str, str]:
     """What makes a trial this one, by its dotted name; how many there are, how long each may
     take, and where its files lie, does not."""
     values = flat(of_the_job(one.config))
+    if (size := one.launcher.world_size) > 1:
+        values |= {"world_size": size, "backend": one.config["launcher"]["backend"]}
     return {name: repr(value) for name, value in values.items() if not name.endswith(NOT_ITS_OWN)}
 
 

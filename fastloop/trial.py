@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 import torch
@@ -12,26 +12,27 @@ import torch
 from fastloop.cache_state import Opened, bring_to, opened
 from fastloop.delivery import delivering, opening
 from fastloop.digest import leaves_of
-from fastloop.environment import cpu_seconds, load_average
+from fastloop.environment import cpu_seconds, describe, load_average, usable_cores
 from fastloop.gate import check_data, num_delivered, placing
 from fastloop.job import Job, check_support
 from fastloop.lengths import told_lengths
+from fastloop.network import SYNCHRONIZED, evened
+from fastloop.own_loader import OwnLoader
 from fastloop.page_cache import evict, total_mib
 from fastloop.profiling import marked, profiled, write_profile
+from fastloop.plans import of_rank
 from fastloop.protocols import Benchmark
+from fastloop.ranks import gathered, local_world_size, rank, world_size
+from fastloop.replays import held_batches, num_steps, replay_limit, step_seconds
 from fastloop.result import Attribution, Measured, Trial
 from fastloop.spans import Spans, now_ns, seconds_between, synchronize, wall_ms
 from fastloop.transforms.none import NoTransform
-from fastloop.trees import tree_leaves
-from fastloop.types import Epochs, Plan, Prepared, Setup, Tree
-from fastloop.window import Consumer, drain, instrumented, may_be_unread, replayed, timed
+from fastloop.types import BadData, Epochs, Plan, Prepared, Setup
+from fastloop.window import Consumer, drain, instrumented, may_be_unread, timed
 from fastloop.yardstick import limit_rows_per_s
 
 TRIAL_SEED_STRIDE = 10_000
 """Trials are this far apart, because orders take seed + epoch."""
-REPLAYED_STEPS, REPLAY_S, FEWEST_STEPS = 300, 2.0, 3
-"""So many steps are replayed, or as many as take so long where that is less."""
-HELD_BATCHES = 32
 
 
 def run_trial(job: Job, prepared: Prepared, number: int, asked_ns: int) -> Trial:
@@ -88,19 +89,27 @@ def run_instrumented(job: Job, prepared: Prepared, name: str) -> Attribution:
         del first  # ending what it has started takes its time
         setup = _setup(job, prepared, plan.seed, device, loading.epochs)
         consume, _ = job.benchmark[name].start(place, setup)
-        drain(loading.epochs, consume, job.epochs, device)
+        with evened(setup, _may_differ(job)):
+            drain(loading.epochs, consume, job.epochs, device)
         spans = Spans()
         consume, _ = job.benchmark[name].start(spans.timed("place", place), setup)
         bring_to(job.cache, prepared.files, loading)
         cpu_before = cpu_seconds()
-        window = instrumented(loading.epochs, consume, spans, device)
+        with evened(setup, _may_differ(job)):
+            window = instrumented(loading.epochs, consume, spans, device)
         cpu_s = cpu_seconds() - cpu_before
+        step_s, own_step_s = None, None
+        if SYNCHRONIZED in setup.kept:
+            held = held_batches(loading.epochs(job.epochs), place)
+            step_s, own_step_s = step_seconds(job.benchmark[name], setup, held)
     return Attribution(
         seconds=window.seconds,
         first_batch_s=first_batch_s,
         wait_s=spans.seconds("wait"),
         place_s=spans.seconds("place"),
         cpu_s=cpu_s,
+        step_s=step_s,
+        own_step_s=own_step_s,
     )
 
 
@@ -114,10 +123,13 @@ def run_profiled(job: Job, prepared: Prepared, name: str, folder: Path) -> None:
     with opened(opening(job, prepared, plan, device)) as loading:
         setup = _setup(job, prepared, plan.seed, device, loading.epochs)
         consume, _ = job.benchmark[name].start(place, setup)
-        drain(loading.epochs, consume, job.epochs, device)
+        with evened(setup, _may_differ(job)):
+            drain(loading.epochs, consume, job.epochs, device)
         consume, _ = job.benchmark[name].start(marked("place", place), setup)
-        profile = profiled(loading.epochs, consume, device)
-    write_profile(profile, folder, name)
+        with evened(setup, _may_differ(job)):
+            profile = profiled(loading.epochs, consume, device)
+    if rank() == 0:
+        write_profile(profile, folder, name)
 
 
 def _check_epoch(
@@ -133,10 +145,33 @@ def _check_epoch(
 
 
 def _start(job: Job, prepared: Prepared, number: int) -> tuple[torch.device, Plan]:
-    device = check_support(job)
-    if job.torch_threads:
-        torch.set_num_threads(job.torch_threads)
-    return device, told_lengths(job.plan(job.seed + number * TRIAL_SEED_STRIDE), prepared)
+    device = check_support(job, world_size())
+    if world_size() > 1 and not prepared.folder.exists():
+        why = "every node reads the same outputs folder, see FASTLOOP_OUTPUTS"
+        raise BadData(f"{prepared.folder}: not on node {describe()['host']}; {why}")
+    if threads := job.torch_threads or _own_threads():
+        torch.set_num_threads(threads)
+    return device, _plan(job, prepared, job.seed + number * TRIAL_SEED_STRIDE)
+
+
+def _own_threads() -> int | None:
+    """A rank's share of the node's cores; None, torch's own choice, for one process.
+
+    Under torchrun for one too: it has set OMP_NUM_THREADS=1, whatever the machine has.
+    """
+    if world_size() == 1 and "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    return max(1, usable_cores() // local_world_size())
+
+
+def _plan(job: Job, prepared: Prepared, seed: int) -> Plan:
+    """This rank's."""
+    return of_rank(told_lengths(job.plan(seed), prepared), rank(), world_size())
+
+
+def _may_differ(job: Job) -> bool:
+    """Whether ranks may have different numbers of batches."""
+    return job.collate.tolerant or isinstance(job.loader, OwnLoader)
 
 
 def _delivered(job: Job, prepared: Prepared, device: torch.device) -> Consumer:
@@ -174,18 +209,21 @@ def _measure(
     """A warm-up epoch on a throwaway start, the bare window on a fresh one, the limit beside it."""
     place = _stepped(job, prepared, setup.device)
     consume, _ = benchmark.start(place, setup)
-    drain(loading.epochs, consume, job.epochs, setup.device)
+    with evened(setup, _may_differ(job)):
+        drain(loading.epochs, consume, job.epochs, setup.device)
     consume, losses = benchmark.start(place, setup)
     cached_before, cached = bring_to(job.cache, prepared.files, loading)
-    window = timed(loading.epochs, consume, job.epochs, setup.device)
-    samples = num_delivered(prepared, told_lengths(job.plan(setup.seed), prepared), job.epochs)
+    with evened(setup, _may_differ(job)):
+        window = timed(loading.epochs, consume, job.epochs, setup.device)
+    seconds = max(gathered(window.seconds))
+    samples = num_delivered(prepared, _plan(job, prepared, setup.seed), job.epochs)
     if benchmark.limit == "gather":
         size = (prepared.num_samples, prepared.sample_nbytes, job.batch_size)
-        limit = limit_rows_per_s(*size, setup.device, setup.unread, window.seconds)
+        limit = limit_rows_per_s(*size, setup.device, setup.unread, seconds)
     else:
-        count = min(HELD_BATCHES, _replayed_steps(window.seconds * job.batch_size / samples))
-        held = [place(batch) for batch in islice(loading.epochs(job.epochs), count)]
-        limit = _replay_limit(benchmark, setup, held)
+        step_s = seconds * job.batch_size * world_size() / samples
+        held = held_batches(loading.epochs(job.epochs), place, num_steps(step_s))
+        limit = replay_limit(benchmark, setup, held)
     return Measured(
         start_ns=window.start_ns,
         stop_ns=window.stop_ns,
@@ -196,20 +234,6 @@ def _measure(
         cached_before=cached_before,
         cached_fraction=cached,
     )
-
-
-def _replayed_steps(step_s: float) -> int:
-    return max(FEWEST_STEPS, min(REPLAYED_STEPS, int(REPLAY_S / step_s)))
-
-
-def _replay_limit(benchmark: Benchmark, setup: Setup, held: list[Tree]) -> float:
-    """Samples a second of the same steps on whole batches that are on the device already."""
-    size = len(tree_leaves(held[0])[0])
-    held = [batch for batch in held if len(tree_leaves(batch)[0]) == size]
-    consume, _ = benchmark.start(lambda batch: batch, setup)
-    warm = replayed(held, consume, len(held), setup.device)
-    steps = _replayed_steps(warm.seconds / len(held))
-    return size * steps / replayed(held, consume, steps, setup.device).seconds
 
 
 def _epoch_means(losses: list[torch.Tensor], epochs: int) -> list[float]:

@@ -114,6 +114,9 @@ class Plan:
     """What is done with each sample where it is decoded; None: nothing."""
     device: torch.device | None = None
     """Where the step runs, for a loader that makes its batches there; None: the CPU."""
+    rank: int = 0
+    """Among several processes that load together; `order` is this one's share."""
+    world_size: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from fastloop.environment import file_mappings
+from fastloop.ranks import together
 from fastloop.spans import Spans, now_ns, seconds_between, synchronize
 from fastloop.trees import tree_leaves
 from fastloop.types import Epochs, Tree
@@ -53,8 +54,10 @@ def drain(epochs: Epochs, consume: Consumer, epoch: int, device: torch.device) -
 
 
 def timed(epochs: Epochs, consume: Consumer, num_epochs: int, device: torch.device) -> Window:
-    """Epochs 0 to num_epochs - 1 between two clock reads, and nothing else."""
+    """Epochs 0 to num_epochs - 1 between two clock reads, and nothing else; all ranks begin
+    together, and each ends when it is done."""
     synchronize(device)
+    together()
     start_ns = now_ns()
     for epoch in range(num_epochs):
         for batch in epochs(epoch):
@@ -64,8 +67,9 @@ def timed(epochs: Epochs, consume: Consumer, num_epochs: int, device: torch.devi
 
 
 def replayed(batches: list[Tree], consume: Consumer, steps: int, device: torch.device) -> Window:
-    """That many steps on batches that are at hand already, over and over."""
+    """That many steps on batches that are at hand already, over and over; ranks begin together."""
     synchronize(device)
+    together()
     start_ns = now_ns()
     for step in range(steps):
         consume(batches[step % len(batches)])
@@ -75,8 +79,9 @@ def replayed(batches: list[Tree], consume: Consumer, steps: int, device: torch.d
 
 def instrumented(epochs: Epochs, consume: Consumer, spans: Spans, device: torch.device) -> Window:
     """Epoch 0 with a span "wait" for each batch; whoever made the consumer may add spans of its
-    own."""
+    own. Ranks begin together."""
     synchronize(device)
+    together()
     start_ns = now_ns()
     for batch in spans.each("wait", epochs(0)):
         consume(batch)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from fastloop.environment import usable_cores
+from fastloop.ranks import local_world_size
 from fastloop.spans import bandwidth, now_ns, seconds_between
 
 MAX_SOURCE_BYTES = 256 << 20
@@ -101,8 +102,9 @@ def _np_take(source: np.ndarray, buffer_rows: int, seed: int) -> Gatherer:
 
 
 def _rate(make: Callable[[int], Gatherer], budget_ns: int, reads: bool) -> float:
-    """Rows a second of one gatherer a usable core, together."""
-    gatherers = [make(seed) for seed in range(usable_cores())]
+    """Rows a second of one gatherer a usable core, together; several ranks share the cores."""
+    count = max(1, usable_cores() // local_world_size())
+    gatherers = [make(seed) for seed in range(count)]
     with ThreadPoolExecutor(len(gatherers)) as pool:
         start_ns = now_ns()
         running = [pool.submit(one.run, start_ns + budget_ns, reads) for one in gatherers]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
-from fastloop.network import at_precision, begun
+from fastloop.network import at_precision, begun, synchronized
 from fastloop.protocols import Model
 from fastloop.types import Leaves, Setup, Tree, option
 
@@ -24,7 +24,8 @@ class Stepper:
 
 @option
 class Training:
-    """SGD on the cross entropy, a step a batch: what seed 000 trained with."""
+    """SGD on the cross entropy, a step a batch: what seed 000 trained with; several ranks average
+    their gradients in every step (DistributedDataParallel)."""
 
     limit: ClassVar[Literal["gather", "replay"]] = "replay"
 
@@ -53,7 +54,7 @@ class Training:
 
 def _stepper(module: nn.Module, setup: Setup) -> Stepper:
     optimizer = torch.optim.SGD(module.parameters(), lr=setup.learning_rate)
-    forward = setup.execution.forward(module, setup.device)
+    forward = setup.execution.forward(synchronized(module, setup), setup.device)
     cross_entropy = torch.nn.functional.cross_entropy
     loss_of = at_precision(lambda source, targets: cross_entropy(forward(source), targets), setup)
 

@@ -1,0 +1,253 @@
+"""A fresh process that does one call: started quickly, ended always, its failure told."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import torch
+
+from fastloop.environment import oom_kills
+from fastloop.lifeline import tie
+from fastloop.ranks import Seat, seated
+from fastloop.types import Invalid, Unsupported
+
+Isolation = Literal["forkserver", "spawn"]
+QUIET = "ignore:resource_tracker:UserWarning"
+PRELOADED = (
+    "fastloop.config",
+    "fastloop.job",
+    "fastloop.trial",
+    "fastloop.datasets.",
+    "fastloop.stores.",
+    "fastloop.loaders.",
+    "fastloop.models.",
+)
+"""What the forkserver imports beforehand, as far as this process has: options with their libraries,
+and what `__main__` imports, because every child runs the main module once more."""
+PREFIXES = {
+    Unsupported: "unsupported",
+    Invalid: "invalid",
+    MemoryError: "out of memory",
+    torch.OutOfMemoryError: "out of memory",
+}
+LAST_LINES = 20
+"""So much of what a silent process has said is told when it fails."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """What a process is to do."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    number: int = 0
+    """Several that do the same have the same number."""
+    seat: Seat | None = None
+    """Which of them this one is; all but the first are silent."""
+
+    @property
+    def rank(self) -> int:
+        """Its number among those that do the same."""
+        return self.seat.rank if self.seat else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of it: the function's value, or why there is none."""
+
+    value: Any = None
+    reason: str = ""
+    details: str = ""
+
+
+@dataclass(kw_only=True)
+class Child:
+    """The process, while it works and until `started` is left."""
+
+    call: Call
+    process: BaseProcess
+    receiver: Connection
+    hold: Connection
+    notes: IO[str]
+    """What it says, if it is silent, and where it is when it is asked."""
+    oom_kills_before: int
+    is_done: bool = False
+    """It has answered, and not with a failure: it ends by itself."""
+
+    @property
+    def pid(self) -> int:
+        """Its number; it leads a group of processes of that number."""
+        return self.process.pid or 0
+
+    @property
+    def handles(self) -> list[Any]:
+        """One of them is ready when it has answered or ended."""
+        return [self.receiver, self.process.sentinel]
+
+    def outcome(self) -> Outcome:
+        """Its answer, or how it ended without one; call it when a handle is ready."""
+        if not self.receiver.poll():
+            # It is dead; its children may still hold the pipe's other end and keep recv waiting.
+            self.process.join()
+            _kill_group(self.process)
+        try:
+            found = self.receiver.recv()
+        except (EOFError, OSError):  # nothing, or the beginning of an answer
+            found = Outcome(reason=self._ending())
+        if not found.reason:
+            self.is_done = True
+            return found
+        said = "".join(self.notes.read().splitlines(keepends=True)[-LAST_LINES:])
+        return Outcome(reason=found.reason, details=found.details + said)
+
+    def _ending(self) -> str:
+        self.process.join(timeout=5)  # the pipe closes a moment before the exit status is known
+        code = self.process.exitcode or 0
+        if code == -signal.SIGKILL and oom_kills() > self.oom_kills_before:
+            return "out of memory: the kernel killed the trial's process"
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        return f"ChildProcessError: the trial's process ended without a result, {how}"
+
+    def stack(self) -> str:
+        """What it is doing, the innermost call first; empty where it does not answer."""
+        self.notes.read()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGUSR1)
+        found = ""
+        for _ in range(10):
+            wait([self.process.sentinel], 0.05)
+            more = self.notes.read()
+            if found and not more:
+                break
+            found += more
+        return found
+
+
+@contextmanager
+def started(isolation: Isolation, call: Call) -> Iterator[Child]:
+    """The process, begun. Nothing of it is left in the end: one that has answered ends by itself,
+    any other and all of its children are killed."""
+    context = _context(isolation)
+    receiver, sender = Pipe(duplex=False)
+    held, hold = Pipe(duplex=False)
+    notes = tempfile.NamedTemporaryFile("w+", prefix="fastloop-", delete=False)  # noqa: SIM115
+    work = (sender, held, Path(notes.name), call)
+    process = context.Process(target=_main, args=work, daemon=False)  # pyright: ignore[reportAttributeAccessIssue]
+    child = Child(
+        call=call,
+        process=process,
+        receiver=receiver,
+        hold=hold,
+        notes=notes,
+        oom_kills_before=oom_kills(),
+    )
+    try:  # a signal may come at any moment from here on
+        process.start()
+        sender.close()
+        held.close()
+        yield child
+    finally:
+        hold.close()
+        _end(process, child.is_done)
+        receiver.close()
+        notes.close()
+        Path(notes.name).unlink(missing_ok=True)
+
+
+def done(call: Call) -> Outcome:
+    """What comes of it in this process."""
+    try:
+        with contextlib.nullcontext() if call.seat is None else seated(call.seat):
+            return Outcome(value=call.function(*call.args))
+    except Exception as error:
+        return Outcome(reason=_reason(error), details=traceback.format_exc())
+
+
+def _context(isolation: Isolation) -> BaseContext:
+    # What a killed trial leaves is cleaned up when the command ends; only the warning is left out.
+    if QUIET not in sys.warnoptions:
+        sys.warnoptions.append(QUIET)
+    context = multiprocessing.get_context(isolation)
+    if multiprocessing.get_start_method() not in multiprocessing.get_all_start_methods():
+        multiprocessing.set_start_method(
+            isolation, force=True
+        )  # joblib's own is unknown to a child
+    if isolation == "forkserver":
+        ours = [name for name in sys.modules if name.startswith(PRELOADED)]
+        # tensordict takes as long as torch, and most jobs have none of it
+        libraries = [name for name in ("torch", "tensordict") if name in sys.modules]
+        context.set_forkserver_preload([*libraries, *ours, "fastloop.forkserver"])
+    return context
+
+
+def _main(sender: Connection, held: Connection, notes: Path, call: Call) -> None:
+    """Do the work and send what came of it; the terminal's Ctrl-C is the parent's to handle."""
+    os.setpgid(0, 0)  # one group with its workers, so that all of them can be ended together
+    tie()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _take_notes(notes, silent=call.rank > 0)
+    outcome = done(call)
+    with contextlib.suppress(BrokenPipeError, EOFError):  # the parent may have given up
+        sender.send(outcome)
+        sender.close()
+        held.recv()  # until the parent has looked once more and closes its end
+
+
+def _take_notes(path: Path, silent: bool) -> None:
+    """Write there where this process is whenever SIGUSR1 comes, and, if silent, all that it says.
+
+    The parent has the file open: without its name nothing of it is left after a kill -9.
+    """
+    file = path.open("a")
+    path.unlink()
+    faulthandler.register(signal.SIGUSR1, file, all_threads=False)
+    if silent:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    if "in DataLoader worker process" in lines[0]:
+        said = re.sub(r"^(?:\w+\.)+(\w+:)", r"\1", lines[-1])  # BadData:, as it is elsewhere
+        return f"{said} (in a DataLoader worker)"
+    if "not enough memory" in lines[0]:  # torch's CPU allocator raises a RuntimeError
+        return f"out of memory: {lines[0]}"
+    for kind, prefix in PREFIXES.items():
+        if isinstance(error, kind):
+            return f"{prefix}: {lines[0]}"
+    return f"{type(error).__name__}: {lines[0]}"
+
+
+def _end(process: BaseProcess, is_done: bool) -> None:
+    if process.pid is None:  # it has not begun
+        return
+    if is_done:
+        process.join(timeout=5)
+    _kill_group(process)
+    process.kill()
+    process.join()
+    process.close()
+
+
+def _kill_group(process: BaseProcess) -> None:
+    if process.pid:  # never 0, which is this process's own group
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,278 @@
+"""One call done by every rank at once: by children of this process, and of those that follow it.
+
+torchrun starts as many processes of fastloop as there are ranks. The first leads: it alone reads
+the command line, prepares, keeps results and speaks. The others follow its orders over torchrun's
+own store (wire.py). For each call everybody starts a fresh process a rank; these form a group of
+their own, as keys with a prefix of their own in the same store, so that no group meets what an
+earlier one, perhaps killed, has left there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import count
+from multiprocessing.connection import Connection
+from typing import Any
+
+from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
+
+from fastloop.child import Call, Child, Isolation, Outcome, started
+from fastloop.ranks import Backend, Seat
+from fastloop.types import JobFailed
+from fastloop.watch import Answer, TimeIsOver, Watch
+from fastloop.wire import Address, Line, client, hosted
+
+GRACE_S = 5.0
+"""Ranks that lose a fellow in a collective fail too: as long may the one that was first take to
+tell why, and all of them, where they are."""
+LOST = re.compile(r"gloo|Connection|NCCL|Dist\w+Error")
+"""In a reason that is the consequence of another rank's."""
+NEVER_S = 2_000_000.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One of the processes that start ranks; the default is alone, and the leader."""
+
+    number: int = 0
+    """0 leads."""
+    size: int = 1
+    """How many there are."""
+    local_number: int = 0
+    """The same, on this node."""
+    local_size: int = 1
+    address: Address | None = None
+    """Of the store that all of them share; None without others."""
+    hosts: bool = False
+    """Whether that store is the leader's to open."""
+
+
+def of_torchrun() -> Member | None:
+    """What this process is under torchrun; None without it, or where it has started one only."""
+    env = os.environ
+    size = int(env.get("WORLD_SIZE") or 1)
+    if size == 1 or "MASTER_PORT" not in env:
+        return None
+    attempt = f"{env.get('TORCHELASTIC_RUN_ID', '')}/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    return Member(
+        number=int(env["RANK"]),
+        size=size,
+        local_number=int(env["LOCAL_RANK"]),
+        local_size=int(env["LOCAL_WORLD_SIZE"]),
+        address=Address(
+            host=env["MASTER_ADDR"], port=int(env["MASTER_PORT"]), prefix=f"fastloop/{attempt}"
+        ),
+        hosts=env.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A call, by how many ranks and how."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    isolation: Isolation
+    observed: bool
+    ranks: int
+    """Of each member."""
+    backend: Backend
+    timeout_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What every member is to do: start its ranks, or end those of that call."""
+
+    number: int
+    work: Work | None = None
+    tell: bool = False
+    """Before the end: where the ranks are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lead:
+    """What the leader has in its hands as long as it lives."""
+
+    address: Address
+    store: Store
+    answers: Connection
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def order(self, order: Order | None) -> None:
+        """Give an order to all; None: it is over. Whoever has lost the store is past obeying."""
+        with contextlib.suppress(RuntimeError):
+            _orders(self.address).send(self.store, order)
+
+
+@cache
+def lead(address: Address, hosts: bool) -> Lead:
+    """The lead over those that follow there, until this process ends, however orderly."""
+    server = hosted(address) if hosts else None
+    found = Lead(address=address, store=client(address), answers=_answers(address).reader())
+    atexit.register(lambda: (found.order(None), server))  # the server lives as long
+    return found
+
+
+def answers_of(member: Member, work: Work) -> list[Answer]:
+    """Every rank's answer, by rank. Raises JobFailed as soon as one of them fails."""
+    if member.address is None:
+        if work.ranks == 1:
+            return _collected([Call(function=work.function, args=work.args)], work, None)
+        server = hosted(Address(host="127.0.0.1", port=0))
+        address = Address(host="127.0.0.1", port=server.port)
+        return _collected(_calls(replace(member, address=address), work, 1), work, None)
+    leading = lead(member.address, member.hosts)
+    number = next(leading.numbers)
+    leading.order(Order(number=number, work=work))
+    try:
+        return _collected(_calls(member, work, number), work, leading)
+    except BaseException:
+        leading.order(Order(number=number))
+        raise
+
+
+def follow(member: Member) -> None:
+    """Obey the leader until it says that it is over, or is gone."""
+    assert member.address is not None
+    store, inbox = client(member.address), _orders(member.address).reader()
+    with contextlib.suppress(EOFError):
+        while order := inbox.recv():
+            if order.work and not _obey(order, member, store, inbox):
+                return
+
+
+def _obey(order: Order, member: Member, store: Store, inbox: Connection) -> bool:
+    """Do that work until it is done or to be ended; False: all is over."""
+    assert member.address is not None
+    assert order.work is not None
+    answers = _answers(member.address)
+    with _started(_calls(member, order.work, order.number), order.work) as children:
+        watch, failed = Watch(children, observed=order.work.observed), False
+        while watch.working or failed:  # who has failed is held, or its fellows would fail too
+            heard = watch.next(inbox)
+            if isinstance(heard, Answer):
+                failed = failed or bool(heard.outcome.reason)
+                answers.send(store, heard)
+            elif heard is None:
+                return False
+            elif heard.number == order.number:
+                for child in watch.working if heard.tell else []:
+                    answers.send(store, _whereabouts(child))
+                break
+    return True
+
+
+def _collected(calls: list[Call], work: Work, leading: Lead | None) -> list[Answer]:
+    inbox, number = leading.answers if leading else None, calls[0].number
+    world_size = calls[0].seat.world_size if calls[0].seat else 1
+    found: dict[int, Answer] = {}
+    with _started(calls, work) as children:
+        watch = Watch(children, work.timeout_s, work.observed)
+        try:
+            while len(found) < world_size:
+                answer = watch.next(inbox)
+                if answer.number == number:  # others had still to say something to an earlier call
+                    found[answer.rank] = answer
+                    _look_at(found, watch)
+        except TimeIsOver:
+            if any(one.outcome.reason for one in found.values()):
+                raise _failure(found) from None
+            told = _all_whereabouts(watch, number, leading, world_size - len(found))
+            raise _timeout(work, told) from None
+        if any(one.outcome.reason for one in found.values()):
+            raise _failure(found)
+    return [found[rank] for rank in range(world_size)]
+
+
+def _look_at(found: dict[int, Answer], watch: Watch) -> None:
+    """Raise JobFailed for a failure that has its cause in itself; wait no longer after another."""
+    reasons = [one.outcome.reason for one in found.values() if one.outcome.reason]
+    if any(not LOST.search(reason) for reason in reasons):
+        raise _failure(found)
+    if len(reasons) == 1:
+        watch.hurry(GRACE_S)
+
+
+def _failure(found: dict[int, Answer]) -> JobFailed:
+    failed = [one for one in found.values() if one.outcome.reason]
+    first = min(failed, key=lambda one: bool(LOST.search(one.outcome.reason)))
+    reason, details = first.outcome.reason, first.outcome.details
+    if first.number == 0:  # of one process alone
+        return JobFailed(reason, details)
+    verdict = reason.startswith(("unsupported", "invalid"))  # which every rank comes to
+    told = "" if verdict else f" (rank {first.rank})"
+    return JobFailed(reason + told, f"rank {first.rank}:\n{details}")
+
+
+def _timeout(work: Work, told: list[Answer]) -> JobFailed:
+    reason = f"timeout: no result after {work.timeout_s:g} s"
+    if not told:
+        return JobFailed(reason)
+    places = [f"rank {one.rank} {one.outcome.reason}" for one in told]
+    stacks = [f"rank {one.rank}:\n{one.outcome.details}" for one in told]
+    return JobFailed(f"{reason}: {', '.join(places)}", "\n".join(stacks))
+
+
+def _all_whereabouts(watch: Watch, number: int, leading: Lead | None, missing: int) -> list[Answer]:
+    """Where each rank is that has not answered, as far as it tells."""
+    told = [_whereabouts(child) for child in watch.working]
+    watch = Watch([], GRACE_S)
+    with contextlib.suppress(TimeIsOver):
+        if leading and len(told) < missing:
+            leading.order(Order(number=number, tell=True))
+            while len(told) < missing:
+                told += [one for one in [watch.next(leading.answers)] if one.number == number]
+    return sorted(told, key=lambda one: one.rank)
+
+
+def _whereabouts(child: Child) -> Answer:
+    """The innermost call that it is in, and its whole stack."""
+    stack = child.stack()
+    found = re.search(r'File ".*?([^/"]+)", line (\d+) in (\S+)', stack)
+    place = f"in {found[3]} ({found[1]}:{found[2]})" if found else "does not tell where it is"
+    outcome = Outcome(reason=place, details=stack)
+    return Answer(number=child.call.number, rank=child.call.rank, outcome=outcome)
+
+
+@contextmanager
+def _started(calls: list[Call], work: Work) -> Iterator[list[Child]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(started(work.isolation, call)) for call in calls]
+
+
+def _calls(member: Member, work: Work, number: int) -> list[Call]:
+    """What this member's children are to do."""
+    assert member.address is not None
+    seats = [
+        Seat(
+            rank=member.number * work.ranks + place,
+            world_size=member.size * work.ranks,
+            local_rank=member.local_number * work.ranks + place,
+            local_world_size=member.local_size * work.ranks,
+            host=member.address.host,
+            port=member.address.port,
+            prefix=f"{member.address.prefix}/call-{number}",
+            backend=work.backend,
+            timeout_s=work.timeout_s or NEVER_S,
+        )
+        for place in range(work.ranks)
+    ]
+    return [
+        Call(function=work.function, args=work.args, number=number, seat=seat) for seat in seats
+    ]
+
+
+def _orders(address: Address) -> Line:
+    return Line(address, "orders")
+
+
+def _answers(address: Address) -> Line:
+    return Line(address, "answers")
