@@ -14,8 +14,8 @@ import time
 
 import torch
 
-from fastloop.launchers import single
-from fastloop.launchers.single import SAMPLE_S, Single
+from fastloop import watch
+from fastloop.launchers.single import Single
 from fastloop.resources import sample
 
 
@@ -45,19 +45,19 @@ def main(seconds: float) -> None:
         looks.append(time.thread_time() - before)
         return seen
 
-    single.sample = timed_sample
+    watch.sample = timed_sample
     launcher = Single(isolation="forkserver")
     launcher.call(time.sleep, 0)  # the server is up
     print("children  looks  ms a look  % of a core  % at 5 a second  peak PSS, MiB")
     for count in (0, 4, 16):
         looks.clear()
         start, cpu = time.perf_counter(), time.thread_time()
-        _, seen = launcher.call_observed(sleep_with_children, count, seconds)
+        [(_, seen)] = launcher.call_ranks(sleep_with_children, count, seconds, observed=True)
         share = (time.thread_time() - cpu) / (time.perf_counter() - start)
         a_look = max(looks)
         print(
             f"{count:>8} {seen.samples:>6} {1e3 * a_look:>10.1f} {100 * share:>12.2f}"
-            f" {100 * a_look / (a_look + SAMPLE_S):>16.2f} {seen.peak_pss_mib:>14.0f}"
+            f" {100 * a_look / (a_look + watch.SAMPLE_S):>16.2f} {seen.peak_pss_mib:>14.0f}"
         )
 
 

@@ -164,7 +164,7 @@ def test_a_hang_ends_after_the_timeout():
     with pytest.raises(JobFailed, match=r"^timeout: no result after 0.5 s"):
         FORKSERVER.call(hang, timeout_s=0.5)
     with pytest.raises(JobFailed, match=r"^timeout"):
-        FORKSERVER.call_observed(hang, timeout_s=0.5)
+        FORKSERVER.call_ranks(hang, timeout_s=0.5, observed=True)
 
 
 def alive_below_us() -> set[int]:
@@ -191,8 +191,8 @@ def test_a_workers_error_is_told_by_its_last_line():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the PSS")
 def test_the_peak_memory_is_seen_from_outside():
-    _, little = FORKSERVER.call_observed(fill, 1)
-    _, much = FORKSERVER.call_observed(fill, 200)
+    [(_, little)] = FORKSERVER.call_ranks(fill, 1, observed=True)
+    [(_, much)] = FORKSERVER.call_ranks(fill, 200, observed=True)
     assert 150 < much.peak_pss_mib - little.peak_pss_mib < 250
 
 

@@ -132,7 +132,8 @@ def test_a_cold_instrumented_pass_reads_from_the_disk_and_a_warm_one_does_not(pr
     # What is imported may have to be read too, if the system has taken its pages: noise only adds.
     for state in ("warm", "warm", "warm", "cold"):
         job, prepared = prepared_job(*MUCH, "loader=np_memmap", f"cache={state}")
-        _, seen = launcher.call_observed(run_instrumented, job, prepared, "traversal")
+        work = (run_instrumented, job, prepared, "traversal")
+        [(_, seen)] = launcher.call_ranks(*work, observed=True)
         read_mib[state].append(seen.read_mib)
     assert min(read_mib["warm"]) < 25
     assert read_mib["cold"][0] > 55  # once from `open` on, once in the epoch with spans

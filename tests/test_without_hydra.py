@@ -30,15 +30,16 @@ def entry(loader):
     job = plain_job(**given, loader=loader, epochs=1, batch_size=8)
     tags = {"config_hash": loader, "device": "cpu", "sweep": "a/b"}
     result = Result(name=loader, loader=loader, dataset="mydataset", params={}, tags=tags)
-    return Entry(job=job, folder=folder / loader, config_yaml="", result=result)
+    launcher = Single(isolation="forkserver")
+    return Entry(job=job, launcher=launcher, folder=folder / loader, config_yaml="", result=result)
 
 
 if __name__ == "__main__":
     sweep = Sweep(profile=False, baseline=None, interleave=True, report=False, resume=None,
                   retry_failed=False, wait=False, allow_concurrent=False)
     entries = [entry(loader) for loader in ("np_memmap", "tensorclass_memmap", "raw")]
-    launcher, tracking = Single(isolation="forkserver"), Tracking(NoTracker(), folder)
-    results = run_campaign(entries, sweep, launcher, tracking, lambda step: None)
+    tracking = Tracking(NoTracker(), folder)
+    results = run_campaign(entries, sweep, tracking, lambda step: None)
     for one in results:
         figures = metrics(one)
         print(one.name, one.status, one.status_reason, "training/samples_per_s" in figures)
