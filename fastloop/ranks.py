@@ -55,9 +55,7 @@ def seated(seat: Seat) -> Iterator[None]:
         MASTER_PORT=str(seat.port),
     )
     timeout = timedelta(seconds=seat.timeout_s)
-    store = TCPStore(
-        seat.host, seat.port, is_master=False, wait_for_workers=False, timeout=timeout
-    )
+    store = TCPStore(seat.host, seat.port, is_master=False, wait_for_workers=False, timeout=timeout)
     distributed.init_process_group(
         _backends(seat.backend),
         store=PrefixStore(seat.prefix, store),

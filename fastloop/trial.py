@@ -19,8 +19,8 @@ from fastloop.lengths import told_lengths
 from fastloop.network import SYNCHRONIZED, evened
 from fastloop.own_loader import OwnLoader
 from fastloop.page_cache import evict, total_mib
-from fastloop.profiling import marked, profiled, write_profile
 from fastloop.plans import of_rank
+from fastloop.profiling import marked, profiled, write_profile
 from fastloop.protocols import Benchmark
 from fastloop.ranks import gathered, local_world_size, rank, world_size
 from fastloop.replays import held_batches, num_steps, replay_limit, step_seconds

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastloop.reporting.figures import Picture, pictures
+from fastloop.reporting.scaling import ranks_sheet
 from fastloop.reporting.sheets import (
     Sheet,
     benchmark_sheet,
@@ -48,12 +49,13 @@ def compose(results: Sequence[Result], baseline: str = "") -> Document:
     groups = summarize(results, baseline)
     several = len(groups) > 1
     parts = [(group, one) for group in groups for one in group.comparisons]
+    ranks = ranks_sheet(results)
     maybe = (notes_sheet(results), unranked_sheet(results))
     return Document(
         title=_title(groups, results),
         subtitle=_subtitle(results),
         verdicts=tuple((_heading(group, one, several), verdict(one)) for group, one in parts),
-        overview=tuple(seed_sheets(groups)),
+        overview=(*seed_sheets(groups), *([ranks] if ranks else [])),
         sections=tuple(_section(group, one, several) for group, one in parts),
         appendix=(
             *(sheet for sheet in maybe if sheet),

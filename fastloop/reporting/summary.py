@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fastloop import stats
-from fastloop.result import Measured, Result, metrics
+from fastloop.result import Measured, Result, metrics, world_size
 
 UNRANKED = {
     "concurrent": "other work ran beside these trials (allow_concurrent=true)",
@@ -78,6 +78,8 @@ def comparable(one: Result, other: Result) -> bool:
 
 def _work(result: Result) -> tuple:
     amount = [result.params.get(name) for name in ("epochs", "drop_last", "cache")]
+    # of each rank, so that several leave out more
+    amount += [world_size(result) if result.params.get("drop_last") else 1]
     amount += [result.tags.get(tag) for tag in UNRANKED]
     return result.tags.get("sweep"), result.dataset, *amount
 

@@ -6,9 +6,10 @@ import textwrap
 from collections.abc import Sequence
 
 from fastloop import stats
+from fastloop.reporting.scaling import told_of_ranks
 from fastloop.reporting.summary import Comparison, Group, Row, summarize
 from fastloop.reporting.verdict import verdict
-from fastloop.result import Result
+from fastloop.result import Result, world_size
 
 WIDTH = 80
 NAME_WIDTH = 23
@@ -24,13 +25,14 @@ def format_tables(results: Sequence[Result], baseline: str = "") -> str:
     """A table and a verdict for each data and amount of work, then what was not ranked, and why."""
     groups = summarize(results, baseline)
     parts = [_table(group) for group in groups]
+    ranks = [_noted(result.name, told) for result in results for told in told_of_ranks(result)]
     flagged = [_noted(result.name, flag) for result in results for flag in result.flags]
     excused = [
         _noted(one.name, f"{one.status}: {one.status_reason}")
         for one in results
         if one.status != "FINISHED"
     ]
-    parts += ["\n".join(lines) for lines in (flagged, excused) if lines]
+    parts += ["\n".join(lines) for lines in (ranks, flagged, excused) if lines]
     return "\n\n".join(parts)
 
 
@@ -57,6 +59,8 @@ def _title(group: Group) -> str:
     for name in ("batch_size", "epochs", "trials"):
         values = {result.params.get(name) for result in group.results}
         parts += [f"{name} {values.pop()}"] if len(values) == 1 else []
+    sizes = {world_size(result) for result in group.results}
+    parts += [f"{sizes.pop()} processes"] if len(sizes) == 1 and sizes != {1} else []
     devices = {result.tags["device"] for result in group.results}
     parts += [f"device {devices.pop()}"] if len(devices) == 1 else []
     return f"{group.title}: {', '.join(parts)}"

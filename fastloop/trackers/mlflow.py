@@ -31,8 +31,9 @@ from mlflow.tracking import MlflowClient
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
+from fastloop import stats
 from fastloop.files import flushed, locked, outputs_folder, written_beside
-from fastloop.result import RESULT_FILE, Result, load, metrics
+from fastloop.result import RESULT_FILE, Result, load, measured, metrics
 from fastloop.spans import wall_ms
 from fastloop.types import option
 
@@ -94,7 +95,8 @@ class MlflowTracker:
         """Log metrics, trials and files, and end the run with the result's status."""
         now_ms = wall_ms()
         single = [Metric(name, value, now_ms, 0) for name, value in metrics(result).items()]
-        self._client.log_batch(result.run_id, metrics=single + _trial_metrics(result))
+        several = _trial_metrics(result) + _rank_metrics(result)
+        self._client.log_batch(result.run_id, metrics=single + several)
         if result.status_reason:
             tags = [RunTag("status_reason", result.status_reason)]
             self._client.log_batch(result.run_id, tags=tags)
@@ -196,3 +198,19 @@ def _trial_metrics(result: Result) -> list[Metric]:
         for trial in result.trials
         for name, one in trial.benchmarks.items()
     ]
+
+
+def _rank_metrics(result: Result) -> list[Metric]:
+    """Each rank as a step: the median of its seconds, and what it waited in an epoch."""
+    now_ms, found = wall_ms(), []
+    for name in result.trials[0].benchmarks if result.trials else ():
+        seconds = zip(*[one.rank_seconds for one in measured(result, name)], strict=True)
+        seen = result.attribution.get(name)
+        waits = [one.wait_s + one.place_s for one in seen.ranks] if seen else []
+        told = {"seconds": [stats.median(list(one)) for one in seconds], "wait_s": waits}
+        found += [
+            Metric(f"ranks/{name}_{figure}", value, now_ms, rank)
+            for figure, values in told.items()
+            for rank, value in enumerate(values)
+        ]
+    return found
