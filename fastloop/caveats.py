@@ -9,7 +9,7 @@ from fastloop import flags
 from fastloop.alike import LOOKED_AT
 from fastloop.cache_state import cache_warnings
 from fastloop.own_loader import ITS_OWN
-from fastloop.result import Result, measured, metrics
+from fastloop.result import Result, measured, metrics, world_size
 
 LARGE_WEIGHTS = 20_000_000
 """Of one layer; all of ResNet-18 has 11 million."""
@@ -62,8 +62,8 @@ def _own_batches(result: Result) -> list[str]:
         return []
     size, found = result.params["batch_size"], []
     for name, seen in result.attribution.items():
-        one = measured(result, name)[0]
-        delivered, batches = one.samples // one.epochs, len(seen.wait_s)
+        one, ranks = measured(result, name)[0], world_size(result)
+        delivered, batches = one.samples // one.epochs // ranks, len(seen.wait_s) // ranks
         told = f"{name}: {batches:,} batches for {delivered:,} samples"
         if size == ITS_OWN:
             found.append(f"{told}, of its own")

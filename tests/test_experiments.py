@@ -27,8 +27,9 @@ def combinations(name: str) -> list[list[str]]:
 def test_every_combination_is_a_job(name):
     register_experiments()
     found = combinations(name)
+    ranks = [[part for part in one if part.startswith("launcher.")] for one in found]
     jobs = [repr(compose_job(f"experiment={name}", *one)) for one in found]
-    assert len(set(jobs)) == len(found) > 1
+    assert len({*zip(jobs, map(str, ranks), strict=True)}) == len(found) > 1
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
