@@ -43,7 +43,8 @@ def duration(seconds: float) -> str:
 def _time(row: Row) -> str:
     spread = row.interval
     told = f" (95 % interval {duration(spread[0])} to {duration(spread[1])})" if spread else ""
-    share = f"{100 * row.limit_fraction:.2g}"
+    percent = 100 * row.limit_fraction
+    share = f"{percent:.2g}" if percent < 99.5 else f"{percent:.0f}"
     return f"{duration(row.median)} a trial{told}, {share} % of what the machine can do"
 
 
