@@ -74,6 +74,7 @@ def test_every_way_is_measured_at_every_size(monkeypatch):
     assert copies.table(rows).count("\n") == 1 + len(rows) / len(copies.SIZES)
 
 
+@pytest.mark.jax
 def test_every_placement_is_measured_on_every_tree(monkeypatch):
     placements = experiment("placements")
     monkeypatch.setattr(placements, "BUDGET_S", 1e-6)
