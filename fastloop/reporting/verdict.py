@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fastloop import stats
 from fastloop.reporting.summary import Comparison, Row
 from fastloop.stats import Ratio
 
@@ -43,7 +44,7 @@ def duration(seconds: float) -> str:
 def _time(row: Row) -> str:
     spread = row.interval
     told = f" (95 % interval {duration(spread[0])} to {duration(spread[1])})" if spread else ""
-    share = f"{100 * row.limit_fraction:.2g}"
+    share = stats.percent(row.limit_fraction)
     return f"{duration(row.median)} a trial{told}, {share} % of what the machine can do"
 
 
