@@ -17,6 +17,8 @@ from fastloop.prepared import prepare
 from fastloop.types import Unsupported
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+# Commands write to the folder that they are called in, whatever the person's own shell says.
+os.environ.pop("FASTLOOP_OUTPUTS", None)
 # Tests run beside each other, and each measures alone on a machine of its own, as it were.
 os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="fastloop-test-")
 # Nothing is measured here, and threads that spin for each other on busy cores take minutes.

@@ -28,7 +28,7 @@ def job(name: str, seconds: list[float], fraction: float, **changes: object) -> 
     return replace(
         known,
         name=name,
-        loader=name.split(" ")[0],
+        loader=name.split(" ", maxsplit=1)[0],
         tags={"device": "cpu"},
         status="FINISHED",
         trials=trials,
