@@ -21,10 +21,14 @@ class Classes:
         self._lowest, self._seen = 0, 0
 
     def look_at(self, batch: Tree) -> None:
-        """Take a batch's labels into account: int64 of one dimension, last of two leaves."""
+        """Take a batch's labels into account: int64 of one dimension, the last of two leaves, or
+        either of two that have names."""
         leaves = tree_leaves(batch)
-        if len(leaves) == 2 and _are_labels(leaves[1]):
-            low, high = map(int, leaves[1].aminmax())
+        if len(leaves) != 2:
+            return
+        last = leaves[1:] if isinstance(batch, tuple | list) else leaves[::-1]
+        for labels in [one for one in last if _are_labels(one)][:1]:
+            low, high = map(int, labels.aminmax())
             self._lowest, self._seen = min(self._lowest, low), max(self._seen, high + 1)
 
     @property

@@ -76,7 +76,9 @@ class BenchResult:
 
     def __str__(self) -> str:
         waits = [f"{1e3 * stats.percentile(self.wait_s, p):.3g}" for p in (50, 95, 99)]
-        share = "" if self.limit_fraction is None else f", {100 * self.limit_fraction:.2g} % of"
+        share = (
+            "" if self.limit_fraction is None else f", {stats.percent(self.limit_fraction)} % of"
+        )
         limit = f"{share} what this machine can gather from memory" if share else ""
         epochs = "1 epoch" if self.epochs == 1 else f"{self.epochs} epochs"
         lines = [

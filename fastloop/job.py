@@ -19,6 +19,7 @@ from fastloop.loaders.device_resident import DeviceResident
 from fastloop.optional import Needing, check_libraries
 from fastloop.own_loader import OwnLoader
 from fastloop.page_cache import CAN_EVICT
+from fastloop.placements.jax import Jax
 from fastloop.plans import Choosy, honours_only
 from fastloop.protocols import (
     Benchmark,
@@ -113,6 +114,7 @@ def check_support(job: Job, world_size: int = 1) -> torch.device:
         job.placement.check_installed()
     _check_settings(job)
     _check_ahead(job, device)
+    _check_forks(job)
     _check_cache(job)
     _check_samples(job)
     check_storable(job.dataset, job.loader.store)
@@ -127,7 +129,9 @@ def check_support(job: Job, world_size: int = 1) -> torch.device:
 
 
 def _check_settings(job: Job) -> None:
-    for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context"):
+    of_workers = ["prefetch_factor", "persistent_workers"]
+    of_workers += [] if _loads_in_a_process(job) else ["multiprocessing_context"]
+    for name in of_workers:
         if not job.num_workers and getattr(job, name):
             shown = str(getattr(job, name)).lower()
             raise Unsupported(f"{name}={shown} needs workers: num_workers is 0")
@@ -172,6 +176,21 @@ def _check_ahead(job: Job, device: torch.device) -> None:
     if by == "process" and job.pin_memory:
         why = "a batch comes from there in shared memory, see pinned_buffers"
         raise Unsupported(f"device_prefetch_by=process with pin_memory=true: {why}")
+
+
+def _loads_in_a_process(job: Job) -> bool:
+    return bool(job.device_prefetch) and job.device_prefetch_by == "process"
+
+
+def _check_forks(job: Job) -> None:
+    """By the time that a loader starts a process, this one has placed batches: it runs jax's
+    threads, and no lock that one of them holds is ever given back in a fork."""
+    starts = [f"num_workers={job.num_workers}"] if job.num_workers else []
+    starts += ["device_prefetch_by=process"] if _loads_in_a_process(job) else []
+    if starts and isinstance(job.placement, Jax) and job.start_method() == "fork":
+        why = "jax runs threads, and a fork of them may hang"
+        works = "multiprocessing_context=spawn and forkserver start without one"
+        raise Unsupported(f"placement=jax with {starts[0]}: {why}; {works}")
 
 
 def _check_cache(job: Job) -> None:

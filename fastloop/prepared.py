@@ -48,7 +48,7 @@ from fastloop.types import BadData, Prepared, SamplesDiffer, Tree
 SEAL = "sealed.json"
 HASHES = "hashes.npy"
 LENGTHS = "lengths.npy"
-REFERENCE = 3
+REFERENCE = 4
 """Raised whenever what a reference holds changes, so that an older one is written anew."""
 Facts = dict[str, Any]
 

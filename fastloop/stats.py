@@ -63,6 +63,12 @@ def std(values: Sequence[float]) -> float | None:
     return statistics.stdev(values) if len(values) > 1 else None
 
 
+def percent(fraction: float) -> str:
+    """Two digits, or as many as stand before the point: 0.0042, 0.42, 4.2, 42, 420."""
+    shown = 100 * fraction
+    return f"{shown:.2g}" if shown < 99.5 else f"{shown:.0f}"
+
+
 def percentile(values: Sequence[float], percent: float) -> float:
     """The value below which that many percent of the values lie, interpolated linearly."""
     return float(np.percentile(values, percent))

@@ -19,6 +19,7 @@ from fastloop.lengths import told_lengths
 from fastloop.network import SYNCHRONIZED, evened
 from fastloop.own_loader import OwnLoader
 from fastloop.page_cache import evict, total_mib
+from fastloop.pairs import paired
 from fastloop.plans import of_rank
 from fastloop.profiling import marked, profiled, write_profile
 from fastloop.protocols import Benchmark
@@ -27,7 +28,7 @@ from fastloop.replays import held_batches, num_steps, replay_limit, step_seconds
 from fastloop.result import Attribution, Measured, Trial
 from fastloop.spans import Spans, now_ns, seconds_between, synchronize, wall_ms
 from fastloop.transforms.none import NoTransform
-from fastloop.types import BadData, Epochs, Plan, Prepared, Setup
+from fastloop.types import BadData, Epochs, Leaves, Pair, Plan, Prepared, Setup, Tree
 from fastloop.window import Consumer, drain, instrumented, may_be_unread, timed
 from fastloop.yardstick import limit_rows_per_s
 
@@ -49,8 +50,6 @@ def run_trial(job: Job, prepared: Prepared, number: int, asked_ns: int) -> Trial
     with opened(opening(job, prepared, plan, device)) as loading:
         check(loading.epochs, job.epochs + 1)
         setup = _setup(job, prepared, plan.seed, device, loading.epochs)
-        for benchmark in job.benchmark.values():
-            benchmark.check(job.model, setup.num_classes, setup.sample)
         benchmarks = {
             name: _measure(job, benchmark, prepared, setup, loading)
             for name, benchmark in job.benchmark.items()
@@ -190,9 +189,10 @@ def _stepped(job: Job, prepared: Prepared, device: torch.device) -> Consumer:
 
 def _setup(job: Job, prepared: Prepared, seed: int, device: torch.device, epochs: Epochs) -> Setup:
     batch = next(iter(epochs(job.epochs)))
+    sample, pair = _sample(job, prepared, _stepped(job, prepared, device)(batch))
     return Setup(
         model=job.model,
-        sample=leaves_of(_stepped(job, prepared, device)(batch)),
+        sample=sample,
         num_classes=prepared.num_classes,
         learning_rate=job.learning_rate,
         seed=seed,
@@ -200,7 +200,24 @@ def _setup(job: Job, prepared: Prepared, seed: int, device: torch.device, epochs
         unread=device.type == "cpu" and may_be_unread(batch),
         execution=job.execution,
         precision=job.precision,
+        pair=pair,
     )
+
+
+def _sample(job: Job, prepared: Prepared, batch: Tree) -> tuple[Leaves, Pair]:
+    """Leaves of a sample as the step gets it; where a model runs, of its input and its target, and
+    what takes them out of a batch. Raises Unsupported where a benchmark can't use it."""
+
+    def check(sample: Leaves) -> None:
+        for one in job.benchmark.values():
+            one.check(job.model, prepared.num_classes, sample)
+
+    modelled = [name for name, one in job.benchmark.items() if one.limit == "replay"]
+    if modelled:
+        return paired(modelled[0], batch, check)
+    sample = leaves_of(batch)
+    check(sample)
+    return sample, tuple
 
 
 def _measure(

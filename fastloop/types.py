@@ -23,6 +23,9 @@ Leaves = tuple[tuple[str, tuple[int, ...]], ...]
 Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """What is done with (inputs, targets) on the device: their loss, or something of the answers."""
 
+Pair = Callable[[Tree], Any]
+"""From a batch on the device to its (inputs, targets), the tensors that a model is given."""
+
 Epochs = Callable[[int], Iterable[Tree]]
 """Number of an epoch -> its batches. Nothing for epoch k starts before the call."""
 
@@ -125,6 +128,7 @@ class Setup:
 
     model: Model
     sample: Leaves
+    """dtype and shape of each leaf; of the input and the target where a model runs."""
     num_classes: int | None
     learning_rate: float
     seed: int
@@ -133,5 +137,7 @@ class Setup:
     """True where a batch's bytes may still lie unread in a file behind a memory map."""
     execution: Execution
     precision: str
+    pair: Pair = tuple
+    """Where batches are no pairs themselves, see pairs.py."""
     kept: dict[str, Any] = field(default_factory=dict)
     """By benchmark, what is built once for all its starts, see network.py."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from dataclasses import dataclass
 
 import torch
+from tensordict import TensorDict, tensorclass
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from fastloop.types import option
@@ -23,6 +25,14 @@ class Squares(Dataset):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         return torch.full((2, 3), float(index * index)), index % 4
+
+
+class Named(Squares):
+    """Samples with names, in the order of HuggingFace's: that of the label sorts first."""
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor | int]:
+        data, label = super().__getitem__(index)
+        return {"pixel_values": data, "labels": label}
 
 
 class Tells(Squares):
@@ -123,6 +133,62 @@ def over(dataset, sampler, batch_size, num_workers):
 
 def listed():
     return list(generated())
+
+
+@dataclass(frozen=True)
+class Batch:
+    label: torch.Tensor
+    image: torch.Tensor
+
+
+@tensorclass
+class Rows:
+    image: torch.Tensor
+    label: torch.Tensor
+
+
+def image_label():
+    return [{"image": data, "label": labels} for data, labels in generated()]
+
+
+def label_first():
+    return [{"label": labels, "pixels": data} for data, labels in generated()]
+
+
+def dataclasses():
+    return [Batch(label=labels, image=data) for data, labels in generated()]
+
+
+def tensorclasses():
+    return [Rows(data, labels, batch_size=[len(labels)]) for data, labels in generated()]
+
+
+def tensordicts():
+    return [TensorDict(one, batch_size=[len(one["label"])]) for one in image_label()]
+
+
+def nested_pairs():
+    return [({"image": data}, [labels]) for data, labels in generated()]
+
+
+def in_a_dict():
+    return [{"batch": [labels, data]} for data, labels in generated()]
+
+
+def only_x():
+    return [{"x": data} for data, _ in generated()]
+
+
+def with_index():
+    return [{"image": data, "label": label, "index": label} for data, label in generated()]
+
+
+def two_labels():
+    return [{"ids": labels, "labels": labels} for _, labels in generated()]
+
+
+def lists_of_labels():
+    return [{"batch": [labels, labels]} for _, labels in generated()]
 
 
 class Once:

@@ -17,6 +17,8 @@ from fastloop.prepared import prepare
 from fastloop.types import Unsupported
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+# Commands write to the folder that they are called in, whatever the person's own shell says.
+os.environ.pop("FASTLOOP_OUTPUTS", None)
 # Tests run beside each other, and each measures alone on a machine of its own, as it were.
 os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="fastloop-test-")
 # Nothing is measured here, and threads that spin for each other on busy cores take minutes.
@@ -27,8 +29,9 @@ multiprocessing.set_forkserver_preload(["torch", "tensordict", "fastloop.job", "
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """The longest tests first, and one worker for all tests of what is measured for them once."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """The longest tests first, those that run JAX last, and one worker for all tests of what is
+    measured for them once."""
+    items.sort(key=lambda item: (_runs_jax(item), item.get_closest_marker("slow") is None))
     for item in items:
         made = item._fixtureinfo.name2fixturedefs.items()
         shared = sorted(name for name, found in made if found[-1].scope == "module")
@@ -36,6 +39,12 @@ def pytest_collection_modifyitems(items):
             shared = ["measured"]
         for name in shared[:1]:
             item.add_marker(pytest.mark.xdist_group(name))
+
+
+def _runs_jax(item) -> bool:
+    """True for what leaves JAX's threads in this process, which no test may fork from then on."""
+    params = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return "jax" in params or item.get_closest_marker("jax") is not None
 
 
 @pytest.fixture

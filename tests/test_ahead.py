@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from options import MYDATASET, compose_job, options, refuses
 from test_loaders import rows, whole
-from test_placements import FLAT, NESTED, assert_same
+from test_placements import FLAT, NESTED, assert_same, mover
 
 from fastloop.ahead.lane import Lane
 from fastloop.ahead.leaves import mapped
@@ -488,6 +488,24 @@ def test_a_pinned_buffer_is_not_written_to_before_its_copy_has_ended(buffers):
     place = through_pinned(delayed, buffers, device)
     held = [place(batch) for batch in device_batches(0, pinned=False)]
     assert [int(one.sum()) for one in held] == [number << 20 for number in range(MANY)]
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize("non_blocking", ["true", "false"])
+@pytest.mark.parametrize("buffers", [1, 2, 5])
+@pytest.mark.parametrize("placement", [one for one in options("placement") if one != "direct"])
+def test_a_pinned_buffer_waits_for_whatever_placement_copies_out_of_it(
+    placement, buffers, non_blocking
+):
+    device = torch.device("cuda", 0)
+    place = through_pinned(mover(placement, device, non_blocking), buffers, device)
+    sums = []
+    for number in range(MANY):
+        batch = {"x": torch.full((1 << 24,), number, dtype=torch.int32)}
+        torch.cuda._sleep(LONG)
+        sums.append(place(batch)["x"].sum())
+    assert [int(one) for one in sums] == [number << 24 for number in range(MANY)]
 
 
 @pytest.mark.gpu

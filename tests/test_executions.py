@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 
 import psutil
 import pytest
@@ -12,6 +14,7 @@ import torch
 from options import compose_job, options
 from steps import batches_for, losses_of, setup_of, step_job
 
+from fastloop.ahead.thread import by_thread
 from fastloop.job import check_support
 from fastloop.spans import now_ns
 from fastloop.trial import run_instrumented, run_trial
@@ -184,8 +187,56 @@ def test_a_captured_step_at_lower_precision(precision):
 
 @gpu
 @no_gpu
-def test_a_whole_trial_with_captured_steps_beside_a_pinning_loader(prepared_job):
-    names = ("execution=cuda_graph", "device=cuda", "pin_memory=true", "num_workers=2", "epochs=2")
+def test_a_capture_holds_while_a_thread_pins_allocates_and_copies():
+    device, module = torch.device("cuda", 0), torch.nn.Linear(3, 2, device="cuda")
+    captures, copied = Event(), Event()
+
+    def epochs(epoch):
+        for number in range(4):  # each larger than what is free in any cache
+            yield torch.full((1 << (20 + number),), number, dtype=torch.int32)
+            assert captures.wait(60)
+        copied.set()
+
+    @contextmanager
+    def opened():
+        yield epochs
+
+    def deliver(batch):
+        return batch.pin_memory().to(device, non_blocking=True)
+
+    def step(source, targets):
+        if torch.cuda.is_current_stream_capturing():
+            captures.set()
+            assert copied.wait(60)
+        return module(source).sum() + targets.sum()
+
+    execution = compose_job("execution=cuda_graph").execution
+    replay, source = execution.step(step, module), torch.rand(5, 3, device=device)
+    with torch.no_grad(), by_thread(opened, deliver, 4, device) as ahead:
+        batches = ahead(0)
+        sums = [int(next(batches).sum())]
+        for scale in (1.0, 2.0):
+            wanted = step(scale * source, source)
+            assert torch.allclose(replay(scale * source, source), wanted, rtol=1e-4)
+        sums += [int(batch.sum()) for batch in batches]
+    assert sums == [number << (20 + number) for number in range(4)]
+
+
+ASIDE = [
+    ("pin_memory=true", "num_workers=2"),
+    *(
+        (f"device_prefetch_by={way}", "device_prefetch=2", *pinned)
+        for way in ("stream", "thread", "process")
+        for pinned in ((), ("pinned_buffers=3",))
+    ),
+]
+
+
+@gpu
+@no_gpu
+@pytest.mark.parametrize("aside", ASIDE, ids=" ".join)
+def test_a_whole_trial_with_captured_steps_beside_what_moves_batches(prepared_job, aside):
+    names = ("execution=cuda_graph", "device=cuda", "epochs=2", *aside)
     job, prepared = prepared_job(*names, "benchmark=[training,inference]", "learning_rate=0.1")
     losses = run_trial(job, prepared, 0, now_ns()).benchmarks["training"].losses
     plain, _ = prepared_job("device=cuda", "epochs=2", "benchmark=training", "learning_rate=0.1")

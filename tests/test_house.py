@@ -21,6 +21,7 @@ from fastloop import catalogue
 BIN = Path(sys.executable).parent
 PACKAGE = REPOSITORY / "fastloop"
 MODULES = sorted(PACKAGE.rglob("*.py"))
+SCRIPTS = sorted((REPOSITORY / "experiments").glob("*.py"))
 OPTIONS = sorted(path for path in CONF.glob("*/*.yaml"))
 
 
@@ -69,7 +70,9 @@ def test_no_public_function_shares_its_name_with_a_module_of_the_package():
     assert names & set(fastloop.__all__) == set()
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize(
+    "path", MODULES + SCRIPTS, ids=lambda path: str(path.relative_to(REPOSITORY))
+)
 def test_files_and_functions_stay_small(path):
     text = path.read_text()
     assert text.count("\n") <= 300

@@ -11,13 +11,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from options import compose_job, options, skip_without_its_library
+from options import compose_job, library, options, skip_without_its_library
 from tensordict import TensorDict, is_tensor_collection, tensorclass
 from torch.nn.utils.rnn import pack_sequence
 
+from fastloop.ahead.leaves import mapped
 from fastloop.benchmarks.traversal import read
 from fastloop.digest import leaves_of
+from fastloop.job import check_support
+from fastloop.launchers.single import Single
+from fastloop.spans import now_ns
 from fastloop.trees import tree_leaves
+from fastloop.trial import run_trial
 from fastloop.types import Invalid, Unsupported
 
 Point = namedtuple("Point", "x y")
@@ -317,16 +322,70 @@ def test_any_tree_comes_out_as_it_went_in(placement):
     check()
 
 
+FORKS = {
+    "num_workers=1": ("num_workers=1", "persistent_workers=true"),
+    "device_prefetch_by=process": ("device_prefetch_by=process", "device_prefetch=2"),
+}
+"""What starts a process that loads."""
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize("starts", FORKS)
+def test_jax_with_what_forks_is_unsupported_and_what_works_is_named(starts):
+    library("jax")
+    job = compose_job("placement=jax", *FORKS[starts], "multiprocessing_context=fork")
+    with pytest.raises(Unsupported, match=f"^placement=jax with {starts}: jax runs thr") as why:
+        check_support(job)
+    assert str(why.value).endswith("multiprocessing_context=spawn and forkserver start without one")
+    for method in (None, "spawn", "forkserver"):
+        other = dataclasses.replace(job, multiprocessing_context=method)
+        if other.start_method() == "fork":  # what a plain script gets on Linux
+            with pytest.raises(Unsupported, match="jax runs threads"):
+                check_support(other)
+        else:
+            check_support(other)
+    check_support(compose_job("placement=recursive", *FORKS[starts]))
+
+
+@pytest.mark.jax
+@pytest.mark.slow
+@pytest.mark.parametrize("starts", FORKS)
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_jax_beside_processes_that_are_not_forked(prepared_job, starts, method):
+    library("jax")
+    small = ("dataset=mydataset", "dataset.count=64", "loader=raw", "epochs=1")
+    job, prepared = prepared_job(
+        *("placement=jax", *small, *FORKS[starts], f"multiprocessing_context={method}")
+    )
+    trial = Single(isolation="forkserver").call(run_trial, job, prepared, 0, now_ns())
+    assert {one.samples for one in trial.benchmarks.values()} == {64}
+
+
+class PageLocked(torch.Tensor):
+    """A tensor that tells DLPack what one in page-locked memory tells it."""
+
+    def is_pinned(self, device=None):
+        return True
+
+
+@pytest.mark.jax
+def test_jax_takes_page_locked_memory_for_the_hosts():
+    (after,) = placed("jax", [images(3).as_subclass(PageLocked)], CPU)
+    assert type(after) is torch.Tensor
+    assert after.device == CPU
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
+@pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("non_blocking", ["false", "true"])
 @pytest.mark.parametrize("placement", ALL)
-def test_on_cuda_every_leaf_arrives_with_its_values(placement, non_blocking):
+def test_on_cuda_every_leaf_arrives_with_its_values(placement, non_blocking, pinned):
     device = torch.device("cuda", 0)
     place = mover(placement, device, non_blocking)
     trees = list(FLAT.values())[:4] if placement == "direct" else list(NESTED.values())
     for tree in trees:
-        after = place(tree)
+        after = place(mapped(torch.Tensor.pin_memory, tree) if pinned else tree)
         torch.cuda.synchronize()
         assert_same(tree, after, device)
 

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-
 import numpy as np
 import pytest
 import torch
-from options import REPOSITORY
+from options import script
 
-
-def experiment(name: str):
-    """The script of experiments/, as a module."""
-    spec = importlib.util.spec_from_file_location(
-        f"experiment_{name}", REPOSITORY / "experiments" / f"{name}.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-copies = experiment("copies")
+copies = script("copies")
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 DTYPES = (np.uint8, np.int64, np.float16, np.float32, np.float64, np.bool_)
 
@@ -74,8 +58,9 @@ def test_every_way_is_measured_at_every_size(monkeypatch):
     assert copies.table(rows).count("\n") == 1 + len(rows) / len(copies.SIZES)
 
 
+@pytest.mark.jax
 def test_every_placement_is_measured_on_every_tree(monkeypatch):
-    placements = experiment("placements")
+    placements = script("placements")
     monkeypatch.setattr(placements, "BUDGET_S", 1e-6)
     small = {name: (count, 2) for name, (count, _) in placements.TREES.items()}
     monkeypatch.setattr(placements, "TREES", small)

@@ -31,10 +31,10 @@ class Inference:
     ) -> tuple[Callable[[Tree], Any], list]:
         """What answers a batch; no losses. Raises Unsupported as `check` does."""
         answer = begun(setup, "inference", lambda module: _answering(module, setup))
-        total = torch.zeros((), device=setup.device)
+        total, pair = torch.zeros((), device=setup.device), setup.pair
 
         def step(batch: Tree) -> None:
-            source, targets = place(batch)
+            source, targets = pair(place(batch))
             total.add_(answer(source, targets))
 
         return step, []

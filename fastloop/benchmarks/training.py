@@ -42,10 +42,10 @@ class Training:
         """
         stepper = begun(setup, "training", lambda module: _stepper(module, setup))
         stepper.begin()
-        one, losses = stepper.step, []
+        one, pair, losses = stepper.step, setup.pair, []
 
         def step(batch: Tree) -> None:
-            source, targets = place(batch)
+            source, targets = pair(place(batch))
             # No .item(): it would wait for the device in every step.
             losses.append(one(source, targets))
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.dlpack import DLDeviceType
 
 from fastloop.optional import check_found, imported
 from fastloop.trees import taken_apart
@@ -23,8 +24,10 @@ class Jax:
     them, and the step gets torch tensors (by DLPack again).
 
     On CUDA each is cloned there: what torch frees, jax would use again at once, though torch's own
-    stream may still be reading it. jax runs threads: with workers, fork after it is a risk that
-    multiprocessing_context=spawn does not take.
+    stream may still be reading it. The clone waits for jax's copy, so that what waits for torch's
+    stream (pinned_buffers) waits for both.
+
+    jax runs threads, so that nothing may be forked after it: see job.py.
     """
 
     non_blocking: bool
@@ -44,7 +47,7 @@ class Jax:
         def place(tree: Tree) -> Tree:
             tensors, put_together = taken_apart(tree, device)
             with jax.enable_x64(True):  # or int64 would become int32
-                arrays = [jax.dlpack.from_dlpack(_plain(tensor)) for tensor in tensors]
+                arrays = [jax.dlpack.from_dlpack(_given(tensor)) for tensor in tensors]
                 there = jax.device_put(arrays, target)
             if wait:
                 jax.block_until_ready(there)
@@ -73,9 +76,27 @@ class _Cloned:
         return clones
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
+class _OnTheHost:
+    """A host tensor for jax, wherever in the host's memory it lies.
+
+    torch tells page-locked memory as CUDA's (kDLCUDAHost), which jax does not take (jax#22346) or,
+    since jax#37896, makes an array on the CUDA device of that device_put leaves where it is.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def __dlpack__(self, **asked: Any) -> Any:
+        return self._tensor.__dlpack__(**asked)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return DLDeviceType.kDLCPU, 0
+
+
+def _given(tensor: torch.Tensor) -> Any:
     """What jax takes: contiguous, and without a gradient."""
-    return tensor.detach().contiguous()
+    tensor = tensor.detach().contiguous()
+    return _OnTheHost(tensor) if tensor.device.type == "cpu" else tensor
 
 
 def _device(jax: Any, device: torch.device) -> Any:

@@ -14,6 +14,8 @@ from fastloop.result import Result, world_size
 WIDTH = 80
 NAME_WIDTH = 23
 CELL_WIDTH = 28
+SECONDS = (".3f", ".2f", ".1f", ".0f", ".0e")
+"""Forms of mean and deviation: the first that leaves them in their column."""
 BESIDE = 2
 """As many benchmarks fit beside each other; others come below."""
 LEGEND = (
@@ -67,7 +69,7 @@ def _title(group: Group) -> str:
 
 
 def _heading(comparisons: Sequence[Comparison]) -> str:
-    cells = [f"{f'{one.benchmark}, s':>16} rank  limit" for one in comparisons]
+    cells = [f"{one.benchmark[:13]:>13}, s rank  limit" for one in comparisons]
     return " " * NAME_WIDTH + " ".join(cells)
 
 
@@ -79,19 +81,31 @@ def _row(comparisons: Sequence[Comparison], label: str) -> str:
 def _cell(row: Row | None) -> str:
     if row is None:  # this job did not run that benchmark
         return " " * CELL_WIDTH
-    deviation = stats.std(row.seconds)
-    spread = f" ({deviation:.3f})" if deviation is not None else ""
-    seconds = f"{stats.mean(row.seconds):.3f}{spread}"
-    rank = row.rank or "?"
-    return f"{seconds:>16} {rank:>4} {100 * row.limit_fraction:>4.1f} %"
+    seconds = _first_within(16, [_mean_and_spread(row.seconds, form) for form in SECONDS])
+    limits = [f"{100 * row.limit_fraction:{form}}" for form in (".1f", ".0f")]
+    limit = _first_within(4, [*limits, ">999"])
+    return f"{seconds:>16} {row.rank or '?':>4} {limit:>4} %"
+
+
+def _mean_and_spread(seconds: Sequence[float], form: str) -> str:
+    deviation = stats.std(seconds)
+    spread = f" ({deviation:{form}})" if deviation is not None else ""
+    return f"{stats.mean(seconds):{form}}{spread}"
+
+
+def _first_within(width: int, texts: Sequence[str]) -> str:
+    return next((one for one in texts if len(one) <= width), texts[-1])
 
 
 def _noted(name: str, text: str) -> str:
-    lines = textwrap.wrap(text, WIDTH - NAME_WIDTH, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(text, WIDTH - NAME_WIDTH, break_on_hyphens=False)
     return _beside(name, ("\n" + " " * NAME_WIDTH).join(lines))
 
 
 def _beside(label: str, text: str) -> str:
-    """The text in its column; a label that does not fit in its own has a line of its own."""
-    gap = "\n" + " " * NAME_WIDTH if len(label) >= NAME_WIDTH else " " * (NAME_WIDTH - len(label))
-    return label + gap + text
+    """The text in its column; a label that does not fit in its own has lines of its own."""
+    if len(label) < NAME_WIDTH:
+        return label + " " * (NAME_WIDTH - len(label)) + text
+    return "\n".join(
+        [*textwrap.wrap(label, WIDTH, break_on_hyphens=False), " " * NAME_WIDTH + text]
+    )

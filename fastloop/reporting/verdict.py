@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fastloop import stats
 from fastloop.reporting.summary import Comparison, Row
 from fastloop.stats import Ratio
 
@@ -43,8 +44,7 @@ def duration(seconds: float) -> str:
 def _time(row: Row) -> str:
     spread = row.interval
     told = f" (95 % interval {duration(spread[0])} to {duration(spread[1])})" if spread else ""
-    percent = 100 * row.limit_fraction
-    share = f"{percent:.2g}" if percent < 99.5 else f"{percent:.0f}"
+    share = stats.percent(row.limit_fraction)
     return f"{duration(row.median)} a trial{told}, {share} % of what the machine can do"
 
 
