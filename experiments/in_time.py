@@ -107,7 +107,6 @@ def _row(name: str, one: Seen) -> Figures:
     limits = [trial.samples_per_s / trial.limit_samples_per_s for trial in one.trials]
     found["limit_fraction"] = median(limits)
     if one.looked is not None:
-        wait_s, place_s = sum(one.looked.wait_s), sum(one.looked.place_s)
-        found["wait_fraction"] = wait_s / one.looked.seconds
-        found["stall_fraction"] = (wait_s + place_s) / one.looked.seconds
+        found["wait_fraction"] = sum(one.looked.wait_s) / one.looked.seconds
+        found["stall_fraction"] = one.looked.stall_fraction
     return found | ({"why": one.why} if one.why else {})

@@ -20,7 +20,7 @@ from fastloop.page_cache import evict, total_mib
 from fastloop.profiling import marked, profiled, write_profile
 from fastloop.protocols import Benchmark
 from fastloop.result import Attribution, Measured, Trial
-from fastloop.spans import Spans, now_ns, seconds_between, synchronize, wall_ms
+from fastloop.spans import Spans, Steps, now_ns, seconds_between, synchronize, wall_ms
 from fastloop.transforms.none import NoTransform
 from fastloop.trees import tree_leaves
 from fastloop.types import Epochs, Plan, Prepared, Setup, Tree
@@ -89,17 +89,19 @@ def run_instrumented(job: Job, prepared: Prepared, name: str) -> Attribution:
         setup = _setup(job, prepared, plan.seed, device, loading.epochs)
         consume, _ = job.benchmark[name].start(place, setup)
         drain(loading.epochs, consume, job.epochs, device)
-        spans = Spans()
-        consume, _ = job.benchmark[name].start(spans.timed("place", place), setup)
+        spans, steps = Spans(), Steps(device)
+        consume, _ = job.benchmark[name].start(steps.behind(spans.timed("place", place)), setup)
         bring_to(job.cache, prepared.files, loading)
         cpu_before = cpu_seconds()
-        window = instrumented(loading.epochs, consume, spans, device)
+        window = instrumented(loading.epochs, steps.around(consume), spans, device)
         cpu_s = cpu_seconds() - cpu_before
+        on_cuda = device.type == "cuda" and job.benchmark[name].limit == "replay"
     return Attribution(
         seconds=window.seconds,
         first_batch_s=first_batch_s,
         wait_s=spans.seconds("wait"),
         place_s=spans.seconds("place"),
+        idle_s=max(0.0, window.seconds - steps.seconds()) if on_cuda else None,
         cpu_s=cpu_s,
     )
 

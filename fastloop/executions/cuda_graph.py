@@ -87,8 +87,9 @@ def _captured(
             for _ in range(WARM_STEPS):
                 step(source, targets)
         torch.cuda.current_stream().wait_stream(side)
+        # This stream: torch's own is made once, on whichever device was first.
         # thread_local: a loader's own threads may pin memory meanwhile
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             out = step(source, targets)
     with torch.no_grad():
         for one, value in zip(tensors, before, strict=True):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.dlpack import DLDeviceType
 
 from fastloop.optional import check_found, imported
 from fastloop.trees import taken_apart
@@ -44,7 +45,7 @@ class Jax:
         def place(tree: Tree) -> Tree:
             tensors, put_together = taken_apart(tree, device)
             with jax.enable_x64(True):  # or int64 would become int32
-                arrays = [jax.dlpack.from_dlpack(_plain(tensor)) for tensor in tensors]
+                arrays = [jax.dlpack.from_dlpack(_given(tensor)) for tensor in tensors]
                 there = jax.device_put(arrays, target)
             if wait:
                 jax.block_until_ready(there)
@@ -73,9 +74,27 @@ class _Cloned:
         return clones
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
+class _OnHost:
+    """A tensor on the host, told as that.
+
+    Where it lies in page-locked memory torch tells a kind of device of its own, which jax has
+    refused, and of late takes for memory of the GPU's.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def __dlpack__(self, **given: Any) -> Any:
+        return self._tensor.__dlpack__(**given)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return DLDeviceType.kDLCPU, 0
+
+
+def _given(tensor: torch.Tensor) -> Any:
     """What jax takes: contiguous, and without a gradient."""
-    return tensor.detach().contiguous()
+    plain = tensor.detach().contiguous()
+    return _OnHost(plain) if plain.device.type == "cpu" else plain
 
 
 def _device(jax: Any, device: torch.device) -> Any:
