@@ -168,9 +168,12 @@ def _gpu_bytes(pids: set[int]) -> int | None:
     nvml = _nvml()
     if nvml is None:
         return None
-    devices = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
-    seen = [one for device in devices for one in nvml.nvmlDeviceGetComputeRunningProcesses(device)]
-    return _sum_told([one.usedGpuMemory for one in seen if one.pid in pids])
+    try:
+        devices = [*map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))]
+        listed = [one for each in devices for one in nvml.nvmlDeviceGetComputeRunningProcesses(each)]
+    except Exception:  # of its own kind again: a driver need not list processes
+        return None
+    return _sum_told([one.usedGpuMemory for one in listed if one.pid in pids])
 
 
 @cache

@@ -15,6 +15,7 @@ from options import compose_job, options, skip_without_its_library
 from tensordict import TensorDict, is_tensor_collection, tensorclass
 from torch.nn.utils.rnn import pack_sequence
 
+from fastloop.ahead.leaves import mapped
 from fastloop.benchmarks.traversal import read
 from fastloop.digest import leaves_of
 from fastloop.trees import tree_leaves
@@ -317,16 +318,23 @@ def test_any_tree_comes_out_as_it_went_in(placement):
     check()
 
 
+def page_locked(leaf: torch.Tensor) -> torch.Tensor:
+    return leaf.contiguous().pin_memory()  # which no expanded one is
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
+@pytest.mark.parametrize("pinned", [False, True], ids=["pageable", "pinned"])
 @pytest.mark.parametrize("non_blocking", ["false", "true"])
 @pytest.mark.parametrize("placement", ALL)
-def test_on_cuda_every_leaf_arrives_with_its_values(placement, non_blocking):
+def test_on_cuda_every_leaf_arrives_with_its_values(placement, non_blocking, pinned):
     device = torch.device("cuda", 0)
     place = mover(placement, device, non_blocking)
     trees = list(FLAT.values())[:4] if placement == "direct" else list(NESTED.values())
+    trees += [tuple(make(dtype) for make in SHAPES.values()) for dtype in DTYPES]
     for tree in trees:
-        after = place(tree)
+        given_ = mapped(page_locked, tree) if pinned else tree
+        after = place(given_)
         torch.cuda.synchronize()
         assert_same(tree, after, device)
 

@@ -59,6 +59,8 @@ def test_a_campaign_runs_through_the_python_api(tmp_path):
 def test_the_tests_compose_their_jobs_without_hydra_as_with_it():
     overrides = ("dataset=mydataset", "dataset.shape=[5,3]", "loader=raw", "seed=3", "epochs=2")
     assert plainly_composed(*overrides) == compose_job(*overrides)
+    several = ("benchmark=[training,inference]", "execution=cuda_graph", "num_workers=2")
+    assert plainly_composed(*several) == compose_job(*several)
 
 
 @pytest.mark.slow
