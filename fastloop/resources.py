@@ -170,10 +170,10 @@ def _gpu_bytes(pids: set[int]) -> int | None:
         return None
     try:
         devices = [*map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))]
-        listed = [one for each in devices for one in nvml.nvmlDeviceGetComputeRunningProcesses(each)]
+        listed = [*map(nvml.nvmlDeviceGetComputeRunningProcesses, devices)]
     except Exception:  # of its own kind again: a driver need not list processes
         return None
-    return _sum_told([one.usedGpuMemory for one in listed if one.pid in pids])
+    return _sum_told([one.usedGpuMemory for some in listed for one in some if one.pid in pids])
 
 
 @cache
