@@ -26,7 +26,7 @@ from fastloop.protocols import Benchmark
 from fastloop.ranks import gathered, local_world_size, rank, world_size
 from fastloop.replays import held_batches, num_steps, replay_limit, step_seconds
 from fastloop.result import Attribution, Measured, Trial
-from fastloop.spans import Spans, now_ns, seconds_between, synchronize, wall_ms
+from fastloop.spans import Spans, Steps, now_ns, seconds_between, synchronize, wall_ms
 from fastloop.transforms.none import NoTransform
 from fastloop.types import BadData, Epochs, Leaves, Pair, Plan, Prepared, Setup, Tree
 from fastloop.window import Consumer, drain, instrumented, may_be_unread, timed
@@ -90,13 +90,14 @@ def run_instrumented(job: Job, prepared: Prepared, name: str) -> Attribution:
         consume, _ = job.benchmark[name].start(place, setup)
         with evened(setup, _may_differ(job)):
             drain(loading.epochs, consume, job.epochs, device)
-        spans = Spans()
-        consume, _ = job.benchmark[name].start(spans.timed("place", place), setup)
+        spans, steps = Spans(), Steps(device)
+        consume, _ = job.benchmark[name].start(steps.behind(spans.timed("place", place)), setup)
         bring_to(job.cache, prepared.files, loading)
         cpu_before = cpu_seconds()
         with evened(setup, _may_differ(job)):
-            window = instrumented(loading.epochs, consume, spans, device)
+            window = instrumented(loading.epochs, steps.around(consume), spans, device)
         cpu_s = cpu_seconds() - cpu_before
+        on_cuda = device.type == "cuda" and job.benchmark[name].limit == "replay"
         step_s, own_step_s = None, None
         if SYNCHRONIZED in setup.kept:
             held = held_batches(loading.epochs(job.epochs), place)
@@ -106,6 +107,7 @@ def run_instrumented(job: Job, prepared: Prepared, name: str) -> Attribution:
         first_batch_s=first_batch_s,
         wait_s=spans.seconds("wait"),
         place_s=spans.seconds("place"),
+        idle_s=max(0.0, window.seconds - steps.seconds()) if on_cuda else None,
         cpu_s=cpu_s,
         step_s=step_s,
         own_step_s=own_step_s,

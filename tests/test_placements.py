@@ -375,17 +375,23 @@ def test_jax_takes_page_locked_memory_for_the_hosts():
     assert after.device == CPU
 
 
+def page_locked(leaf: torch.Tensor) -> torch.Tensor:
+    return leaf.contiguous().pin_memory()  # which no expanded one is
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
-@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("pinned", [False, True], ids=["pageable", "pinned"])
 @pytest.mark.parametrize("non_blocking", ["false", "true"])
 @pytest.mark.parametrize("placement", ALL)
 def test_on_cuda_every_leaf_arrives_with_its_values(placement, non_blocking, pinned):
     device = torch.device("cuda", 0)
     place = mover(placement, device, non_blocking)
     trees = list(FLAT.values())[:4] if placement == "direct" else list(NESTED.values())
+    trees += [tuple(make(dtype) for make in SHAPES.values()) for dtype in DTYPES]
     for tree in trees:
-        after = place(mapped(torch.Tensor.pin_memory, tree) if pinned else tree)
+        given_ = mapped(page_locked, tree) if pinned else tree
+        after = place(given_)
         torch.cuda.synchronize()
         assert_same(tree, after, device)
 

@@ -171,3 +171,13 @@ def test_gpu_memory_is_that_of_the_processes_looked_at(monkeypatch):
     monkeypatch.setattr(resources, "_nvml", fake_nvml)
     assert sample(os.getpid()).gpu == 300 * MIB
     assert resources._gpu_bytes({12345678}) is None
+
+
+def test_a_driver_that_lists_no_processes_is_no_error(monkeypatch):
+    def refuse(device):
+        raise RuntimeError("Not Supported")
+
+    nvml = fake_nvml()
+    nvml.nvmlDeviceGetComputeRunningProcesses = refuse
+    monkeypatch.setattr(resources, "_nvml", lambda: nvml)
+    assert sample(os.getpid()).gpu is None

@@ -61,9 +61,10 @@ class DeviceResident:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is free for tensors there."""
+    """Memory that is free for tensors there; on CUDA also what torch keeps of freed ones."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + kept
     return psutil.virtual_memory().available  # which Apple's devices share
 
 
