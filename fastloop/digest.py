@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -55,8 +55,9 @@ def leaves_of(batch: Tree) -> Leaves:
         leaf for leaf in leaves if not isinstance(leaf, torch.Tensor | Joined) or not leaf.ndim
     ]
     if wrong or len({len(leaf) for leaf in leaves}) != 1:
-        kinds = [f"{type(leaf).__name__}{list(getattr(leaf, 'shape', []))}" for leaf in leaves]
-        raise Invalid(f"a batch is tensors of one length, not ({', '.join(kinds)})")
+        kinds = Counter(f"{type(one).__name__}{list(getattr(one, 'shape', []))}" for one in leaves)
+        told = [kind if times == 1 else f"{kind} x {times}" for kind, times in kinds.items()]
+        raise Invalid(f"a batch is tensors of one length, not ({', '.join(told)})")
     return tuple((str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape[1:])) for leaf in leaves)
 
 

@@ -375,6 +375,17 @@ def has_collections(tree) -> bool:
     return any(not isinstance(leaf, torch.Tensor) for leaf in optree.tree_leaves(tree))
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
+def test_a_tensor_without_strides_comes_from_the_other_process_too():
+    def epochs(epoch):
+        yield (torch.eye(3).to_sparse(), torch.ones(2))
+
+    with opened("process", epochs) as loaded:
+        ((sparse, dense),) = loaded(0)
+    assert torch.equal(sparse.to_dense(), torch.eye(3))
+    assert torch.equal(dense, torch.ones(2))
+
+
 def tensors(tree) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     mapped(lambda leaf: (found.append(leaf), leaf)[1], tree)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import sys
 import tempfile
 from contextlib import contextmanager
@@ -103,6 +104,21 @@ def test_what_is_compiled_lies_in_the_outputs_and_leaves_no_process(prepared_job
     assert after == before
     seen = run_instrumented(job, prepared, "inference")
     assert len(seen.wait_s) == -(-prepared.num_samples // job.batch_size)
+
+
+@pytest.mark.parametrize("by_the_user", [True, False])
+def test_what_is_compiled_lies_where_the_user_says_or_in_the_outputs(
+    shared_outputs, tmp_path, monkeypatch, by_the_user
+):
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    # dynamo names a folder of its own as soon as it is imported, which tensordict does
+    given = str(tmp_path) if by_the_user else default_cache_dir()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", given)
+    job = compose_job("execution=compiled", "device=cpu")
+    job.execution.forward(torch.nn.Linear(2, 2), torch.device("cpu"))
+    wanted = str(tmp_path if by_the_user else shared_outputs / "compiled")
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == wanted
 
 
 @pytest.mark.parametrize("execution", EXECUTIONS)

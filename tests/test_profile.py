@@ -48,6 +48,19 @@ def test_the_trace_names_waits_places_steps_and_operations(
     assert float(told.partition("of its workers ")[2].partition(" s")[0]) >= 0
 
 
+def test_the_trace_has_the_operations_of_a_thread_that_loads_ahead(prepared_job, tmp_path):
+    ahead = ("device_prefetch=2", "device_prefetch_by=thread", "loader=raw")
+    job, prepared = prepared_job(*ahead, "benchmark=training", "batch_size=8")
+    run_profiled(job, prepared, "training", tmp_path)
+    complete = [
+        one for one in trace_of(profile_paths(tmp_path, "training")[0]) if one.get("ph") == "X"
+    ]
+    (steps,) = {one["tid"] for one in complete if one["name"] == "step"}
+    loading = {one["tid"] for one in complete if one["name"] == "aten::stack"}
+    assert loading
+    assert steps not in loading
+
+
 @pytest.mark.slow
 def test_a_command_keeps_them_beside_the_result_and_in_mlflow(tmp_path):
     from mlflow.tracking import MlflowClient
