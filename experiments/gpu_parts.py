@@ -7,11 +7,8 @@ the others their figures.
 import argparse
 import json
 import math
-import re
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -75,59 +72,9 @@ def machine(given: Given) -> None:
 
 
 def tests(given: Given) -> None:
-    """The tests marked gpu, of the files that have any: the others may need Hydra or MLflow."""
-    every = sorted((REPOSITORY / "tests").glob("test_*.py"))
-    files = [one for one in every if "pytest.mark.gpu" in one.read_text()]
-    files.sort(key=lambda one: one.name == "test_executions.py")  # compiling takes longest
-    if not files:
-        given.keep([], left_out=["no tests are here"])
-        return
-    command = [sys.executable, "-m", "pytest", "-v", "-m", "gpu", "-o", "addopts="]
-    # other versions than CI's have other warnings; options are for the tests of every machine
-    command += ["-p", "no:cacheprovider", "-W", "default", "--rootdir", str(REPOSITORY), "-rsfE"]
-    seen = Tests()
-    with subprocess.Popen(
-        [*command, *map(str, files)], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
-    ) as running:
-        assert running.stdout is not None
-        for line in running.stdout:
-            print(line, end="", flush=True)
-            if seen.told(line):
-                given.keep(seen.rows, left_out=seen.left_out())
-    bad = running.returncode not in (0, 5)  # 5: none was collected
-    given.keep(seen.rows, summary=seen.last.strip(), failed=bad, left_out=seen.left_out())
+    from gpu_tests import run_tests
 
-
-@dataclass
-class Tests:
-    """What pytest has told of its tests, line by line."""
-
-    rows: list[Figures] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-    selected: int = 0
-    last: str = ""
-
-    def told(self, line: str) -> bool:
-        """True where a line says something of a test."""
-        self.last = line
-        if found := re.search(r"^collected \d+ items.* (\d+) selected", line):
-            self.selected = int(found[1])
-        elif line.startswith("SKIPPED ["):
-            self.skipped.append(line.strip())
-        elif found := re.match(OUTCOME, line):
-            self.rows.append({"name": found[1], "outcome": found[2].lower()})
-        else:
-            return False
-        return True
-
-    def left_out(self) -> list[str]:
-        """Why tests were skipped, and how many had no turn."""
-        missing = self.selected - len(self.rows)
-        late = [f"{missing} of {self.selected} tests: no time was left"] if missing > 0 else []
-        return [*self.skipped, *late]
-
-
-OUTCOME = r"(?:tests/)?(\S+::.*?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL)"
+    run_tests(REPOSITORY, given.keep)
 
 
 def hidden(given: Given) -> None:

@@ -103,14 +103,12 @@ def own_cpu_seconds() -> float:
 
 
 def cpu_seconds() -> float:
-    """User and system time of this process and its children so far, living and ended."""
-    process = psutil.Process()
-    own = process.cpu_times()
-    total = own.user + own.system + own.children_user + own.children_system
-    for child in process.children(recursive=True):
+    """User and system time of this process and all below it so far, living and ended."""
+    here, total = psutil.Process(), 0.0
+    for process in (here, *here.children(recursive=True)):
         with contextlib.suppress(psutil.Error):
-            times = child.cpu_times()
-            total += times.user + times.system
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
     return total
 
 

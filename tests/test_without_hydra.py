@@ -197,7 +197,7 @@ def test_the_headlines_are_a_line_each_and_say_what_is_missing():
 
 
 def test_tests_that_were_skipped_and_those_that_had_no_turn_are_told():
-    seen = script("gpu_parts").Tests()
+    seen = script("gpu_tests").Tests()
     lines = [
         "collected 90 items / 87 deselected / 3 selected\n",
         "tests/test_a.py::test_one[x-y] PASSED        [ 33%]\n",
