@@ -1,37 +1,30 @@
 """One call done by every rank at once: by children of this process, and of those that follow it.
 
 torchrun starts as many processes of fastloop as there are ranks. The first leads: it alone reads
-the command line, prepares, keeps results and speaks. The others follow its orders over torchrun's
-own store (wire.py). For each call everybody starts a fresh process a rank; these form a group of
-their own, as keys with a prefix of their own in the same store, so that no group meets what an
-earlier one, perhaps killed, has left there.
+the command line, prepares, keeps results and speaks. The others follow its orders (wire.py). For
+each call everybody starts a fresh process a rank; these form a group of their own, as keys with a
+prefix of their own in torchrun's own store, so that no group meets what an earlier one, perhaps
+killed, has left there.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from functools import cache
-from itertools import count
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
-from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
-
 from fastloop.child import Call, Child, Isolation, Outcome, started
+from fastloop.lead import GRACE_S, Greeting, Lead, lead
 from fastloop.ranks import Backend, Seat
 from fastloop.types import JobFailed
-from fastloop.watch import Answer, TimeIsOver, Watch
-from fastloop.wire import Address, Line, client, hosted
+from fastloop.watch import Answer, LineIsDead, TimeIsOver, Watch
+from fastloop.wire import Address, client, connected, hosted, is_over
 
-GRACE_S = 5.0
-"""Ranks that lose a fellow in a collective fail too: as long may the one that was first take to
-tell why, and all of them, where they are."""
 LOST = re.compile(r"gloo|Connection|NCCL|Dist\w+Error")
 """In a reason that is the consequence of another rank's."""
 NEVER_S = 2_000_000.0
@@ -97,30 +90,6 @@ class Order:
     """Before the end: where the ranks are."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Lead:
-    """What the leader has in its hands as long as it lives."""
-
-    address: Address
-    store: Store
-    answers: Connection
-    numbers: Iterator[int] = field(default_factory=lambda: count(1))
-
-    def order(self, order: Order | None) -> None:
-        """Give an order to all; None: it is over. Whoever has lost the store is past obeying."""
-        with contextlib.suppress(RuntimeError):
-            _orders(self.address).send(self.store, order)
-
-
-@cache
-def lead(address: Address, hosts: bool) -> Lead:
-    """The lead over those that follow there, until this process ends, however orderly."""
-    server = hosted(address) if hosts else None
-    found = Lead(address=address, store=client(address), answers=_answers(address).reader())
-    atexit.register(lambda: (found.order(None), server))  # the server lives as long
-    return found
-
-
 def answers_of(member: Member, work: Work) -> list[Answer]:
     """Every rank's answer, by rank. Raises JobFailed as soon as one of them fails."""
     if member.address is None:
@@ -129,7 +98,8 @@ def answers_of(member: Member, work: Work) -> list[Answer]:
         server = hosted(Address(host="127.0.0.1", port=0))
         address = Address(host="127.0.0.1", port=server.port)
         return _collected(_calls(replace(member, address=address), work, 1), work, None)
-    leading = lead(member.address, member.hosts)
+    leading = lead(member.address, member.hosts, member.size)
+    leading.assemble()
     number = next(leading.numbers)
     leading.order(Order(number=number, work=work))
     try:
@@ -139,49 +109,58 @@ def answers_of(member: Member, work: Work) -> list[Answer]:
         raise
 
 
-def follow(member: Member) -> None:
-    """Obey the leader until it says that it is over, or is gone."""
+def follow(member: Member) -> bool:
+    """Obey the leader until it says that it is over; False where it is gone without a word."""
     assert member.address is not None
-    store, inbox = client(member.address), _orders(member.address).reader()
-    with contextlib.suppress(EOFError):
-        while order := inbox.recv():
-            if order.work and not _obey(order, member, store, inbox):
-                return
+    try:
+        store = client(member.address)
+    except RuntimeError:  # nobody has come to that address
+        return False
+    try:
+        with connected(store) as line:
+            line.send(Greeting(number=member.number))
+            while order := line.recv():
+                if order.work and not _obey(order, member, line):
+                    break
+    except (EOFError, OSError, LineIsDead):
+        return is_over(store)
+    return True
 
 
-def _obey(order: Order, member: Member, store: Store, inbox: Connection) -> bool:
+def _obey(order: Order, member: Member, line: Connection) -> bool:
     """Do that work until it is done or to be ended; False: all is over."""
-    assert member.address is not None
     assert order.work is not None
-    answers = _answers(member.address)
     with _started(_calls(member, order.work, order.number), order.work) as children:
         watch, failed = Watch(children, observed=order.work.observed), False
         while watch.working or failed:  # who has failed is held, or its fellows would fail too
-            heard = watch.next(inbox)
+            heard = watch.next([line])
             if isinstance(heard, Answer):
                 failed = failed or bool(heard.outcome.reason)
-                answers.send(store, heard)
+                line.send(heard)
             elif heard is None:
                 return False
             elif heard.number == order.number:
                 for child in watch.working if heard.tell else []:
-                    answers.send(store, _whereabouts(child))
+                    line.send(_whereabouts(child))
                 break
     return True
 
 
 def _collected(calls: list[Call], work: Work, leading: Lead | None) -> list[Answer]:
-    inbox, number = leading.answers if leading else None, calls[0].number
+    lines, number = leading.lines if leading else [], calls[0].number
     world_size = calls[0].seat.world_size if calls[0].seat else 1
     found: dict[int, Answer] = {}
     with _started(calls, work) as children:
         watch = Watch(children, work.timeout_s, work.observed)
         try:
             while len(found) < world_size:
-                answer = watch.next(inbox)
+                answer = watch.next(lines)
                 if answer.number == number:  # others had still to say something to an earlier call
                     found[answer.rank] = answer
                     _look_at(found, watch)
+        except LineIsDead as dead:
+            assert leading is not None
+            raise leading.lose(dead.line) from None
         except TimeIsOver:
             if any(one.outcome.reason for one in found.values()):
                 raise _failure(found) from None
@@ -225,11 +204,11 @@ def _all_whereabouts(watch: Watch, number: int, leading: Lead | None, missing: i
     """Where each rank is that has not answered, as far as it tells."""
     told = [_whereabouts(child) for child in watch.working]
     watch = Watch([], GRACE_S)
-    with contextlib.suppress(TimeIsOver):
+    with contextlib.suppress(TimeIsOver, LineIsDead):
         if leading and len(told) < missing:
             leading.order(Order(number=number, tell=True))
             while len(told) < missing:
-                told += [one for one in [watch.next(leading.answers)] if one.number == number]
+                told += [one for one in [watch.next(leading.lines)] if one.number == number]
     return sorted(told, key=lambda one: one.rank)
 
 
@@ -268,11 +247,3 @@ def _calls(member: Member, work: Work, number: int) -> list[Call]:
     return [
         Call(function=work.function, args=work.args, number=number, seat=seat) for seat in seats
     ]
-
-
-def _orders(address: Address) -> Line:
-    return Line(address, "orders")
-
-
-def _answers(address: Address) -> Line:
-    return Line(address, "answers")

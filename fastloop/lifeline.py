@@ -15,10 +15,10 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
-def tie() -> None:
-    """Ask the kernel for SIGKILL at the parent's death; end here if that has come already."""
+def tie(number: int = signal.SIGKILL) -> None:
+    """Ask the kernel for that signal at the parent's death; end here if that has come already."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number))
         parent = multiprocessing.parent_process()
         if parent is not None and not parent.is_alive():
             os.kill(os.getpid(), signal.SIGKILL)

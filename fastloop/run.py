@@ -9,7 +9,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from fastloop.config import compose_all, remove_unused
-from fastloop.sweep import measure
+from fastloop.lifeline import tie
+from fastloop.sweep import followed, measure
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -23,11 +24,11 @@ ENDINGS = {
 
 def main() -> None:
     """The command line; exits with 1 where a job failed, or where the only one is unsupported."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns of nameless addresses
     for number in ENDINGS:
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup has said that it may hang up
             signal.signal(number, _end)
-    if _is_led():
-        return
+    _follow_if_led()
     composed = compose_all(measure)
     if not composed:
         return
@@ -50,22 +51,21 @@ def _end(number: int, _: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-def _is_led() -> bool:
+def _follow_if_led() -> None:
     """Under torchrun all but the first of its processes do, until its end, what that one says."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        tie(signal.SIGTERM)  # a kill -9 of torchrun leaves its processes running
     if int(os.environ.get("WORLD_SIZE") or 1) == 1:
-        return False
-    from fastloop.crew import follow, lead, of_torchrun
+        return
+    from fastloop.crew import of_torchrun
+    from fastloop.lead import lead
 
     member = of_torchrun()
     if member is None or member.address is None:
-        return False
-    if member.number == 0:
-        lead(member.address, member.hosts)  # so that its end is told, however it comes
-        return False
-    for number in ENDINGS:
-        signal.signal(number, signal.SIG_DFL)
-    follow(member)
-    return True
+        return
+    if member.number:
+        sys.exit(followed(member))
+    lead(member.address, member.hosts, member.size)  # its end is told, however it comes
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -16,6 +17,7 @@ from fastloop.refusal import Refused, of_a_failure
 
 if TYPE_CHECKING:
     from fastloop.campaign import Entry
+    from fastloop.crew import Member
     from fastloop.result import Result
     from fastloop.tracking import Tracking
 
@@ -23,14 +25,12 @@ if TYPE_CHECKING:
 def measure(composed: Sequence[Composed]) -> int:
     """The exit status of a sweep of these, measured alone on this machine unless that is waived."""
     from fastloop.alone import Occupied, alone
-    from fastloop.crew import follow
 
     sweep, member = composed[0].sweep, composed[0].launcher.member
     refusal = _refusal(composed)
     if member.number and not refusal:
         remove_unused(composed[0].sweep_folder)
-        follow(member)
-        return 0
+        return followed(member)
     try:
         with nullcontext() if refusal or sweep.allow_concurrent else alone(sweep.wait):
             if not refusal:
@@ -39,6 +39,20 @@ def measure(composed: Sequence[Composed]) -> int:
         refusal = str(why)
     remove_unused(composed[0].sweep_folder)
     print(refusal, file=sys.stderr)
+    return 1
+
+
+def followed(member: Member) -> int:
+    """The exit status of doing what the first of all processes says, silently, to the end."""
+    from fastloop.crew import follow
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)  # there is nothing to be kept here
+    if follow(member):
+        return 0
+    assert member.address is not None
+    where = f"{member.address.host}:{member.address.port}"
+    print(f"process {member.number}: lost the first of {member.size} ({where})", file=sys.stderr)
     return 1
 
 

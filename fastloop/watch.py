@@ -32,6 +32,14 @@ class Answer:
     """What it and its children took, from its start to its answer; None where nobody looked."""
 
 
+class LineIsDead(Exception):  # noqa: N818 - a state of the watch
+    """Whoever is at the other end of the line has ended."""
+
+    def __init__(self, line: Connection) -> None:
+        super().__init__()
+        self.line = line
+
+
 class TimeIsOver(Exception):  # noqa: N818 - a state of the watch
     """Nothing has come for as long as it was to be waited for."""
 
@@ -53,18 +61,21 @@ class Watch:
         """From now on wait no longer than that in all."""
         self._timeout_s = seconds_between(self._start_ns, now_ns()) + within_s
 
-    def next(self, inbox: Connection | None = None) -> Any:
-        """A child's Answer, or what has come out of the inbox; blocks until there is one.
+    def next(self, lines: Sequence[Connection] = ()) -> Any:
+        """A child's Answer, or what has come over a line; blocks until there is one.
 
-        Raises TimeIsOver, and EOFError for an inbox that is closed.
+        Raises TimeIsOver and LineIsDead.
         """
         handles = [handle for child in self.working for handle in child.handles]
-        ready = self._ready([*handles, *([] if inbox is None else [inbox])])
+        ready = self._ready([*handles, *lines])
         for child in self.working:
             if any(handle in ready for handle in child.handles):
                 return self._answer(child)
-        assert inbox is not None
-        return inbox.recv()
+        line = next(one for one in lines if one in ready)
+        try:
+            return line.recv()
+        except (EOFError, OSError):
+            raise LineIsDead(line) from None
 
     def _answer(self, child: Child) -> Answer:
         self.working.remove(child)
