@@ -181,7 +181,7 @@ def test_a_process_that_ends_without_a_result_is_told(function, argument, reason
 
 
 def test_a_hang_ends_after_the_timeout():
-    with pytest.raises(JobFailed, match=r"^timeout: no result after 0.5 s"):
+    with pytest.raises(JobFailed, match=r"^timeout: no result after 0.5 s: in hang "):
         FORKSERVER.call(hang, timeout_s=0.5)
     with pytest.raises(JobFailed, match=r"^timeout"):
         FORKSERVER.call_ranks(hang, timeout_s=0.5, observed=True)
