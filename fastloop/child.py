@@ -17,10 +17,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import IO, Any, Literal
-
-import torch
 
 from fastloop.environment import oom_kills
 from fastloop.lifeline import tie
@@ -40,13 +37,12 @@ PRELOADED = (
 )
 """What the forkserver imports beforehand, as far as this process has: options with their libraries,
 and what `__main__` imports, because every child runs the main module once more."""
-PREFIXES = {
-    Unsupported: "unsupported",
-    Invalid: "invalid",
-    MemoryError: "out of memory",
-    torch.OutOfMemoryError: "out of memory",
-}
-LAST_LINES = 20
+VERDICTS = {Unsupported: "unsupported", Invalid: "invalid"}
+OUT_OF_MEMORY = re.compile(
+    r"MemoryError|DefaultCPUAllocator|Cannot allocate memory|error: out of memory"
+)
+"""In what is said where there is none left: by Python, torch's allocators, the system, CUDA."""
+LAST_LINES, LAST_BYTES = 20, 1 << 16
 """So much of what a silent process has said is told when it fails."""
 
 
@@ -84,9 +80,11 @@ class Child:
     process: BaseProcess
     receiver: Connection
     hold: Connection
-    notes: IO[str]
-    """What it says, if it is silent, and where it is when it is asked."""
+    notes: IO[bytes]
+    """What it says, if it is silent, and where it is when it is asked; a file without a name."""
     oom_kills_before: int
+    read_until: int = 0
+    """Of the notes, in bytes."""
     is_done: bool = False
     """It has answered, and not with a failure: it ends by itself."""
 
@@ -113,7 +111,7 @@ class Child:
         if not found.reason:
             self.is_done = True
             return found
-        said = "".join(self.notes.read().splitlines(keepends=True)[-LAST_LINES:])
+        said = "".join(self._noted().splitlines(keepends=True)[-LAST_LINES:])
         return Outcome(reason=found.reason, details=found.details + said)
 
     def _ending(self) -> str:
@@ -126,17 +124,25 @@ class Child:
 
     def stack(self) -> str:
         """What it is doing, the innermost call first; empty where it does not answer."""
-        self.notes.read()
+        self._noted()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGUSR1)
         found = ""
         for _ in range(10):
             wait([self.process.sentinel], 0.05)
-            more = self.notes.read()
+            more = self._noted()
             if found and not more:
                 break
             found += more
         return found
+
+    def _noted(self) -> str:
+        """The end of what it has noted since it was last asked."""
+        # Not read(): the process writes where the file's position is, which is one for both.
+        size = os.fstat(self.notes.fileno()).st_size
+        start = max(self.read_until, size - LAST_BYTES)
+        self.read_until = size
+        return os.pread(self.notes.fileno(), size - start, start).decode(errors="replace")
 
 
 @contextmanager
@@ -146,8 +152,9 @@ def started(isolation: Isolation, call: Call) -> Iterator[Child]:
     context = _context(isolation)
     receiver, sender = Pipe(duplex=False)
     held, hold = Pipe(duplex=False)
-    notes = tempfile.NamedTemporaryFile("w+", prefix="fastloop-", delete=False)  # noqa: SIM115
-    work = (sender, held, Path(notes.name), call)
+    notes = tempfile.TemporaryFile()  # noqa: SIM115
+    written = Connection(os.dup(notes.fileno()), readable=False)  # which travels to a process
+    work = (sender, held, written, call)
     process = context.Process(target=_main, args=work, daemon=False)  # pyright: ignore[reportAttributeAccessIssue]
     child = Child(
         call=call,
@@ -161,13 +168,13 @@ def started(isolation: Isolation, call: Call) -> Iterator[Child]:
         process.start()
         sender.close()
         held.close()
+        written.close()
         yield child
     finally:
         hold.close()
         _end(process, child.is_done)
         receiver.close()
         notes.close()
-        Path(notes.name).unlink(missing_ok=True)
 
 
 def done(call: Call) -> Outcome:
@@ -196,7 +203,7 @@ def _context(isolation: Isolation) -> BaseContext:
     return context
 
 
-def _main(sender: Connection, held: Connection, notes: Path, call: Call) -> None:
+def _main(sender: Connection, held: Connection, notes: Connection, call: Call) -> None:
     """Do the work and send what came of it; the terminal's Ctrl-C is the parent's to handle."""
     os.setpgid(0, 0)  # one group with its workers, so that all of them can be ended together
     tie()
@@ -210,30 +217,26 @@ def _main(sender: Connection, held: Connection, notes: Path, call: Call) -> None
         held.recv()  # until the parent has looked once more and closes its end
 
 
-def _take_notes(path: Path, silent: bool) -> None:
-    """Write there where this process is whenever SIGUSR1 comes, and, if silent, all that it says.
-
-    The parent has the file open: without its name nothing of it is left after a kill -9.
-    """
-    file = path.open("a")
-    path.unlink()
-    faulthandler.register(signal.SIGUSR1, file, all_threads=False)
+def _take_notes(notes: Connection, silent: bool) -> None:
+    """Write where this process is whenever SIGUSR1 comes, and, if silent, all that it says."""
+    faulthandler.register(signal.SIGUSR1, notes.fileno(), all_threads=False)
     if silent:
         for descriptor in (1, 2):
-            os.dup2(file.fileno(), descriptor)
+            os.dup2(notes.fileno(), descriptor)
 
 
 def _reason(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [""]
-    if "in DataLoader worker process" in lines[0]:
-        said = re.sub(r"^(?:\w+\.)+(\w+:)", r"\1", lines[-1])  # BadData:, as it is elsewhere
-        return f"{said} (in a DataLoader worker)"
-    if "not enough memory" in lines[0]:  # torch's CPU allocator raises a RuntimeError
-        return f"out of memory: {lines[0]}"
-    for kind, prefix in PREFIXES.items():
+    for kind, verdict in VERDICTS.items():
         if isinstance(error, kind):
-            return f"{prefix}: {lines[0]}"
-    return f"{type(error).__name__}: {lines[0]}"
+            return f"{verdict}: {lines[0]}"
+    said, where = f"{type(error).__name__}: {lines[0]}", ""
+    if "in DataLoader worker process" in lines[0]:
+        said = re.sub(r"^(?:\w+\.)+(\w+(?::|$))", r"\1", lines[-1])  # BadData:, as elsewhere
+        where = " (in a DataLoader worker)"
+    if OUT_OF_MEMORY.search(said):
+        said = f"out of memory: {said.partition(': ')[2] or said.removesuffix(': ')}"
+    return said + where
 
 
 def _end(process: BaseProcess, is_done: bool) -> None:

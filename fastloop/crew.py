@@ -164,8 +164,8 @@ def _collected(calls: list[Call], work: Work, leading: Lead | None) -> list[Answ
         except TimeIsOver:
             if any(one.outcome.reason for one in found.values()):
                 raise _failure(found) from None
-            told = _all_whereabouts(watch, number, leading, world_size - len(found))
-            raise _timeout(work, told) from None
+            missing = set(range(world_size)) - set(found)
+            raise _timeout(work, _whereabouts_of(missing, watch, number, leading)) from None
         if any(one.outcome.reason for one in found.values()):
             raise _failure(found)
     return [found[rank] for rank in range(world_size)]
@@ -188,28 +188,33 @@ def _failure(found: dict[int, Answer]) -> JobFailed:
         return JobFailed(reason, details)
     verdict = reason.startswith(("unsupported", "invalid"))  # which every rank comes to
     told = "" if verdict else f" (rank {first.rank})"
-    return JobFailed(reason + told, f"rank {first.rank}:\n{details}")
+    return JobFailed(reason + told, f"rank {first.rank}:\n{details}" if details else "")
 
 
 def _timeout(work: Work, told: list[Answer]) -> JobFailed:
     reason = f"timeout: no result after {work.timeout_s:g} s"
-    if not told:
-        return JobFailed(reason)
-    places = [f"rank {one.rank} {one.outcome.reason}" for one in told]
-    stacks = [f"rank {one.rank}:\n{one.outcome.details}" for one in told]
+    if not told[0].number:  # of one process alone
+        return JobFailed(f"{reason}: {told[0].outcome.reason}", told[0].outcome.details)
+    places = [f"rank {one.rank} {one.outcome.reason or 'is done by now'}" for one in told]
+    stacks = [f"rank {one.rank}:\n{one.outcome.details}" for one in told if one.outcome.details]
     return JobFailed(f"{reason}: {', '.join(places)}", "\n".join(stacks))
 
 
-def _all_whereabouts(watch: Watch, number: int, leading: Lead | None, missing: int) -> list[Answer]:
-    """Where each rank is that has not answered, as far as it tells."""
-    told = [_whereabouts(child) for child in watch.working]
+def _whereabouts_of(
+    ranks: set[int], watch: Watch, number: int, leading: Lead | None
+) -> list[Answer]:
+    """Where each of these ranks is, as far as it tells."""
+    silent = Outcome(reason="does not tell where it is")
+    found = {rank: Answer(number=number, rank=rank, outcome=silent) for rank in sorted(ranks)}
+    asked = {one.rank: one for one in map(_whereabouts, watch.working)}
     watch = Watch([], GRACE_S)
     with contextlib.suppress(TimeIsOver, LineIsDead):
-        if leading and len(told) < missing:
+        if leading and len(asked) < len(found):
             leading.order(Order(number=number, tell=True))
-            while len(told) < missing:
-                told += [one for one in [watch.next(leading.lines)] if one.number == number]
-    return sorted(told, key=lambda one: one.rank)
+            while len(asked) < len(found):
+                heard = watch.next(leading.lines)
+                asked |= {heard.rank: heard} if heard.number == number else {}
+    return list((found | asked).values())
 
 
 def _whereabouts(child: Child) -> Answer:

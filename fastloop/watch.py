@@ -90,10 +90,10 @@ class Watch:
         ready: list[Any] = []
         while not ready:
             passed_s = seconds_between(self._start_ns, now_ns())
-            left_s = None if self._timeout_s is None else self._timeout_s - passed_s
-            if left_s is not None and left_s <= 0:
-                raise TimeIsOver
+            left_s = None if self._timeout_s is None else max(0.0, self._timeout_s - passed_s)
             ready = wait(handles, _sooner(left_s, self._pause_s(passed_s)))
+            if not ready and left_s == 0:
+                raise TimeIsOver
         return ready
 
     def _pause_s(self, passed_s: float) -> float | None:

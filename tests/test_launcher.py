@@ -8,9 +8,11 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -66,13 +68,30 @@ class Broken:
         raise ValueError("sample 0 is broken")
 
 
+class Huge:
+    """Its one sample is larger than any memory."""
+
+    def __init__(self, make):
+        self.make = make
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return self.make(1 << 56)
+
+
 def hang_with_a_worker():
     read_one(Stuck())
 
 
-def read_one(samples):
+def read_one(samples, num_workers=1):
     plan = Plan(
-        order=Sequential(), seed=0, batch_size=1, num_workers=1, multiprocessing_context="fork"
+        order=Sequential(),
+        seed=0,
+        batch_size=1,
+        num_workers=num_workers,
+        multiprocessing_context="fork" if num_workers else None,
     )
     with torch_epochs(samples, plan) as epochs:
         return next(iter(epochs(0)))
@@ -135,7 +154,8 @@ def written(folder: Path, statement: str) -> str:
         (Unsupported("no such device"), "unsupported: no such device"),
         (Invalid("a sample is missing"), "invalid: a sample is missing"),
         (torch.OutOfMemoryError("CUDA out of memory"), "out of memory: CUDA out of memory"),
-        (MemoryError(), "out of memory: "),
+        (MemoryError(), "out of memory: MemoryError"),
+        (OSError(12, "Cannot allocate memory"), "out of memory: [Errno 12] Cannot allocate memory"),
         (ValueError("first line\nsecond"), "ValueError: first line"),
     ],
 )
@@ -161,7 +181,7 @@ def test_a_process_that_ends_without_a_result_is_told(function, argument, reason
 
 
 def test_a_hang_ends_after_the_timeout():
-    with pytest.raises(JobFailed, match=r"^timeout: no result after 0.5 s"):
+    with pytest.raises(JobFailed, match=r"^timeout: no result after 0.5 s: in hang "):
         FORKSERVER.call(hang, timeout_s=0.5)
     with pytest.raises(JobFailed, match=r"^timeout"):
         FORKSERVER.call_ranks(hang, timeout_s=0.5, observed=True)
@@ -187,6 +207,22 @@ def test_a_workers_error_is_told_by_its_last_line():
         match=r"^BadData: sample 0: ValueError: sample 0 is broken \(in a DataLoader worker\)$",
     ):
         FORKSERVER.call(read_one, Broken())
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("make", [torch.empty, np.empty], ids=["torch", "numpy"])
+def test_memory_that_is_not_there_is_told(make, num_workers):
+    told = "sample 0: .*a DataLoader worker" if num_workers else "llocate"
+    with pytest.raises(JobFailed, match=f"^out of memory: .*{told}"):
+        FORKSERVER.call(read_one, Huge(make), num_workers)
+
+
+def test_what_a_process_is_to_note_has_no_name_that_a_kill_would_leave_behind():
+    folder = tempfile.gettempdir()
+    names = FORKSERVER.call(os.listdir, folder)
+    assert [
+        name for name in names if not name.startswith(("pymp-", "torch", "fastloop-test-"))
+    ] == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the PSS")
