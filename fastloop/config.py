@@ -6,13 +6,12 @@ import contextlib
 import io
 import re
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import hydra
-from hydra._internal import utils as hydra_utils
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import CompactHydraException, InstantiationException
@@ -20,7 +19,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from fastloop.catalogue import default_of, help_text, known_names, resource_folder
-from fastloop.files import outputs_folder, sweep_folders
+from fastloop.files import remove_unused, sweep_folders
+from fastloop.hydra_patches import allow_flags_anywhere, looking_first
+from fastloop.names import names_of
 from fastloop.refusal import explained, one_line
 
 if TYPE_CHECKING:  # torch takes seconds to import: --cfg, --help and completion must not pay for it
@@ -41,23 +42,6 @@ T = TypeVar("T")
 
 class ConfigError(CompactHydraException):
     """A wrong value: Hydra prints its message alone, without a traceback, and exits with 1."""
-
-
-def allow_flags_anywhere() -> None:
-    """Let `-m` stand before the last override, as Hydra 1.4 does (facebookresearch/hydra#3133).
-
-    Hydra 1.3 refuses `loader=x -m trials=20`, because argparse takes all positionals at once.
-    """
-    plain = hydra_utils.get_args_parser
-
-    def get_args_parser() -> Any:
-        parser = plain()
-        parser.parse_args = parser.parse_intermixed_args
-        return parser
-
-    hydra_utils.get_args_parser = get_args_parser
-    # `import hydra.main` gives the function of that name, so the module is looked up here.
-    vars(sys.modules["hydra.main"])["get_args_parser"] = get_args_parser
 
 
 def register_experiments() -> None:
@@ -83,6 +67,10 @@ class Composed:
     config: dict[str, Any]
     folder: Path
     sweep_folder: Path
+    name: str = ""
+    """Where it is known already, see names_of."""
+    is_done: bool = False
+    """It has been measured in a process of its own."""
 
     @property
     def config_yaml(self) -> str:
@@ -93,8 +81,8 @@ class Composed:
 def compose_all(measure_here: Callable[[list[Composed]], int]) -> list[Composed]:
     """Every combination of the command line, built; empty after --help, --cfg and their like.
 
-    A Hydra launcher with processes of its own (joblib, ray) calls measure_here in each of them,
-    and nothing is left to be measured by the caller: empty, too.
+    A Hydra launcher with processes of its own (joblib, ray, submitit) calls measure_here in each of
+    them, for its own combination; then all of them are there with is_done.
     A wrong name or value ends the process with one line and status 1, before anything is written.
     """
     allow_flags_anywhere()
@@ -104,60 +92,71 @@ def compose_all(measure_here: Callable[[list[Composed]], int]) -> list[Composed]
         "fastloop_help", lambda: help_text().replace("$", "$$"), replace=True
     )
     found: list[Composed] = []
+    handed_out: list[Composed] = []
+    names: list[str] = []
     before = set(sweep_folders())
 
     @hydra.main(version_base="1.3", config_path=str(resource_folder("conf")), config_name="config")
     def collect(cfg: DictConfig) -> None:
         one = _composed(cfg)
-        if not _is_beside_others(one.sweep):
+        if HydraConfig.get().runtime.choices["hydra/launcher"] == "basic":
             found.append(one)
-        elif measure_here([one]):
-            raise ConfigError(f"{' '.join(one.overrides)}: this job has failed, see above")
+        else:
+            _measured_apart(one, names, measure_here)
+
+    def look(configs: Iterator[DictConfig]) -> None:
+        handed_out.extend(map(_looked_at, configs))
+        names[:] = names_of(handed_out)
 
     said = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(said), looking_first(look):
             collect()
+        sys.stderr.write(said.getvalue())
     except BaseException as end:
         for sweep_folder in set(sweep_folders()) - before:
             remove_unused(sweep_folder)
         if isinstance(end, SystemExit):
             refused = one_line(said.getvalue(), known_names()) if end.code else said.getvalue()
             print(refused, file=sys.stderr)
-        raise
-    sys.stderr.write(said.getvalue())
-    return found
+        if not any(one.folder.is_dir() for one in handed_out):
+            raise
+    named = zip(handed_out, names, strict=True)
+    return found + [replace(one, name=name, is_done=True) for one, name in named]
 
 
-def remove_unused(sweep_folder: Path) -> None:
-    """Remove an output folder in which nobody but Hydra has written, and its empty parents.
-
-    Never goes above the outputs folder.
-    """
-    top, sweep_folder = outputs_folder(), sweep_folder.absolute()
-    if top not in sweep_folder.parents or not sweep_folder.is_dir():
-        return
-    hydras = sweep_folder / "multirun.yaml"
-    others = [path for path in sweep_folder.iterdir() if path != hydras]
-    if any(not path.is_dir() or any(path.iterdir()) for path in others):
-        return
-    hydras.unlink(missing_ok=True)
-    for one in [*others, sweep_folder, *sweep_folder.parents]:
-        if not one.is_dir() or any(one.iterdir()):
-            return
-        one.rmdir()
-        if one == top:
-            return
+def _measured_apart(
+    one: Composed, names: list[str], measure_here: Callable[[list[Composed]], int]
+) -> None:
+    """Measure it in this process, which a Hydra launcher has started; raises ConfigError where that
+    has failed."""
+    if not names:
+        raise ConfigError(f"{_launcher_told()} only a sweep is handed to it: -m")
+    if measure_here([replace(one, name=names[int(one.folder.name)])]):
+        raise ConfigError(f"{' '.join(one.overrides)}: this job has failed, see above")
 
 
-def _is_beside_others(sweep: Sweep) -> bool:
-    """True under a Hydra launcher that runs jobs beside each other (joblib, ray)."""
-    name = HydraConfig.get().runtime.choices["hydra/launcher"]
-    if name != "basic" and not sweep.allow_concurrent:
-        why = "it runs jobs beside each other, and they would measure each other"
+def _launcher_told() -> str:
+    return f"hydra/launcher={HydraConfig.get().runtime.choices['hydra/launcher']}:"
+
+
+def _looked_at(cfg: DictConfig) -> Composed:
+    """The combination; raises ConfigError for what a Hydra launcher with processes of its own can't
+    be asked for."""
+    one = _composed(cfg)
+    sweep = one.sweep
+    if not sweep.allow_concurrent:
+        why = "it runs jobs beside each other or on different machines, and not in rounds"
         allowed = "allowed are basic, and any with allow_concurrent=true, which keeps out of ranks"
-        raise ConfigError(f"hydra/launcher={name}: {why}; {allowed}")
-    return name != "basic"
+        raise ConfigError(f"{_launcher_told()} {why}; {allowed}")
+    if sweep.resume:
+        raise ConfigError(f"resume={sweep.resume}: {_launcher_told()} only basic resumes a sweep")
+    asked = HydraConfig.get().launcher
+    for name in ("nodes", "tasks_per_node"):  # submitit's
+        if (asked.get(name) or 1) > 1:
+            why = "each of them would measure the same; launcher=torchrun starts several processes"
+            raise ConfigError(f"hydra.launcher.{name}={asked[name]}: allowed is 1, {why}")
+    return one
 
 
 def _composed(cfg: DictConfig) -> Composed:
@@ -165,8 +164,7 @@ def _composed(cfg: DictConfig) -> Composed:
 
     hydra_config = HydraConfig.get()
     folder = Path(hydra_config.runtime.output_dir)
-    launcher = hydra_config.runtime.choices["hydra/launcher"]
-    alone = hydra_config.mode == RunMode.RUN or launcher != "basic"
+    alone = hydra_config.mode == RunMode.RUN
     values: Any = OmegaConf.to_container(cfg, resolve=True)
     job = build_job(values)
     started_by = _of_torchrun(values)

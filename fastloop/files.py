@@ -26,6 +26,27 @@ def sweep_folders() -> list[Path]:
     return sorted(path for path in outputs_folder().glob("[0-9]*-*-*/*") if path.is_dir())
 
 
+def remove_unused(sweep_folder: Path) -> None:
+    """Remove an output folder in which nobody but Hydra has written, and its empty parents.
+
+    Never goes above the outputs folder.
+    """
+    top, sweep_folder = outputs_folder(), sweep_folder.absolute()
+    if top not in sweep_folder.parents or not sweep_folder.is_dir():
+        return
+    hydras = sweep_folder / "multirun.yaml"
+    others = [path for path in sweep_folder.iterdir() if path != hydras]
+    if any(not path.is_dir() or any(path.iterdir()) for path in others):
+        return
+    hydras.unlink(missing_ok=True)
+    for one in [*others, sweep_folder, *sweep_folder.parents]:
+        if not one.is_dir() or any(one.iterdir()):
+            return
+        one.rmdir()
+        if one == top:
+            return
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock of that file or folder; another process waits until it is released."""

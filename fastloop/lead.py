@@ -66,8 +66,9 @@ class Lead:
             raise JobFailed(self._lost)
         here = {greeting.number for greeting in self._followers.values()}
         if missing := set(range(1, self._size)) - here:
-            who = ", ".join(f"number {number}" for number in sorted(missing))
-            raise JobFailed(f"ConnectionError: {who} of {self._size} has not come")
+            who = ", ".join(map(str, sorted(missing)))
+            told = f"process {who} of {self._size} has not come within {JOINING_S} s"
+            raise JobFailed(f"ConnectionError: {told}")
         for one in self._followers.values():
             if one.versions != _versions():
                 told = f"{one.host} has {', '.join(one.versions)}, this {', '.join(_versions())}"

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fastloop.config import Composed, compose_all, remove_unused
+from fastloop.config import Composed, compose_all
+from fastloop.files import remove_unused
 
 if TYPE_CHECKING:
     from fastloop.types import Prepared
@@ -18,7 +19,7 @@ def main() -> None:
     if not any(argument.startswith(("loader=", "loader._target_=")) for argument in sys.argv[1:]):
         sys.argv += ["-m", "loader=glob(*)"]
     composed = compose_all(_prepare_all)
-    sys.exit(_prepare_all(composed) if composed else 0)
+    sys.exit(_prepare_all([one for one in composed if not one.is_done]))
 
 
 def _prepare_all(composed: Sequence[Composed]) -> int:

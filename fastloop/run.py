@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
 
-from fastloop.config import compose_all, remove_unused
+from fastloop.config import compose_all
+from fastloop.endings import end_in_order
+from fastloop.files import remove_unused
 from fastloop.lifeline import tie
-from fastloop.sweep import followed, measure
-
-if TYPE_CHECKING:
-    from types import FrameType
-
-ENDINGS = {
-    getattr(signal, name): said
-    for name, said in [("SIGINT", "interrupted"), ("SIGTERM", "terminated"), ("SIGHUP", "hung up")]
-    if hasattr(signal, name)
-}
+from fastloop.sweep import followed, measure, measure_apart
 
 
 def main() -> None:
     """The command line; exits with 1 where a job failed, or where the only one is unsupported."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns of nameless addresses
-    for number in ENDINGS:
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup has said that it may hang up
-            signal.signal(number, _end)
+    end_in_order()
     _follow_if_led()
-    composed = compose_all(measure)
+    composed = compose_all(measure_apart)
     if not composed:
         return
     try:
@@ -40,15 +29,6 @@ def main() -> None:
         sys.exit(f"{error}; finished trials are kept")
     finally:
         remove_unused(composed[0].sweep_folder)
-
-
-def _end(number: int, _: FrameType | None) -> None:
-    """Leave once, in order: a second Ctrl-C must not cut short how the first one is recorded."""
-    for one in ENDINGS:
-        signal.signal(one, signal.SIG_IGN)
-    with contextlib.suppress(OSError):  # the terminal may be gone
-        print(f"{ENDINGS[signal.Signals(number)]}: finished trials are kept", file=sys.stderr)
-    sys.exit(128 + number)
 
 
 def _follow_if_led() -> None:

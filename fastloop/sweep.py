@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -12,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from fastloop.catalogue import resource_folder
 from fastloop.colours import colour_of
-from fastloop.config import SWEEP_SETTINGS, Composed, flat, of_the_job, remove_unused
+from fastloop.config import SWEEP_SETTINGS, Composed, flat, of_the_job
+from fastloop.endings import end_at_once, ending_in_order
+from fastloop.files import remove_unused
+from fastloop.names import names_of
 from fastloop.refusal import Refused, of_a_failure
 
 if TYPE_CHECKING:
-    from fastloop.campaign import Entry
+    from fastloop.campaign import Entry, Sweep
     from fastloop.crew import Member
     from fastloop.result import Result
     from fastloop.tracking import Tracking
@@ -26,13 +28,15 @@ def measure(composed: Sequence[Composed]) -> int:
     """The exit status of a sweep of these, measured alone on this machine unless that is waived."""
     from fastloop.alone import Occupied, alone
 
+    if composed[0].is_done:
+        return _told(composed)
     sweep, member = composed[0].sweep, composed[0].launcher.member
     refusal = _refusal(composed)
     if member.number and not refusal:
         remove_unused(composed[0].sweep_folder)
         return followed(member)
     try:
-        with nullcontext() if refusal or sweep.allow_concurrent else alone(sweep.wait):
+        with nullcontext() if refusal or _may_be_beside(sweep) else alone(sweep.wait):
             if not refusal:
                 return _run(*_entries(composed))
     except (Occupied, Refused) as why:
@@ -46,8 +50,7 @@ def followed(member: Member) -> int:
     """The exit status of doing what the first of all processes says, silently, to the end."""
     from fastloop.crew import follow
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)  # there is nothing to be kept here
+    end_at_once()
     if follow(member):
         return 0
     assert member.address is not None
@@ -58,12 +61,20 @@ def followed(member: Member) -> int:
 
 def _run(entries: Sequence[Entry], one: Composed) -> int:
     from fastloop.campaign import num_steps, run_campaign
-    from fastloop.reporting.table import format_tables
     from fastloop.tracking import Tracking
 
     tracking = Tracking(one.tracker, one.sweep_folder)
     with _progress(num_steps(entries, one.sweep)) as advance:
         results = run_campaign(entries, one.sweep, tracking, advance)
+    return _printed(results, entries, one, tracking)
+
+
+def _printed(
+    results: Sequence[Result], entries: Sequence[Entry], one: Composed, tracking: Tracking
+) -> int:
+    """The exit status, after the table and where more is found."""
+    from fastloop.reporting.table import format_tables
+
     if len(results) == 1 and not results[0].trials:
         details = entries[0].folder / "traceback.txt"
         where = str(details) if details.exists() else ""
@@ -75,6 +86,51 @@ def _run(entries: Sequence[Entry], one: Composed) -> int:
         print(f"report: {_reported(results, one, tracking)}")
     print(tracking.where(entries[0].result.tags["sweep"]))
     return _exit_status(results)
+
+
+def measure_apart(composed: Sequence[Composed]) -> int:
+    """0 when the result of this one is written, whatever it is: the others of its sweep are
+    measured by other processes, beside it or on other machines."""
+    from fastloop.alone import alone
+    from fastloop.campaign import run_campaign
+    from fastloop.result import RESULT_FILE
+    from fastloop.resume import continued
+    from fastloop.tracking import Tracking
+
+    (one,) = composed
+    entries = [_entry(one, one.name)]
+    if (one.folder / RESULT_FILE).exists():  # a cluster has ended this process and begun it again
+        entries = continued(entries, one.sweep_folder)
+    tracking = Tracking(one.tracker, one.sweep_folder)
+    with ending_in_order(), nullcontext() if _may_be_beside(one.sweep) else alone(one.sweep.wait):
+        (result,) = run_campaign(entries, one.sweep, tracking, lambda _: None)
+    print(f"{result.name}: {result.status} {result.status_reason}".rstrip(), file=sys.stderr)
+    return 0
+
+
+def _told(composed: Sequence[Composed]) -> int:
+    """The exit status of jobs that other processes have measured, from the results that they have
+    written."""
+    from fastloop.result import RESULT_FILE, load
+    from fastloop.tracking import Tracking
+
+    one = composed[0]
+    entries = [_entry(each, each.name) for each in composed]
+    results = []
+    for entry in entries:
+        found = entry.result
+        if (entry.folder / RESULT_FILE).exists():
+            found = load(entry.folder)
+        if found.status == "RUNNING":
+            found = replace(
+                found, status_reason="no result yet: its process has ended, or not begun"
+            )
+        results.append(found)
+    return _printed(results, entries, one, Tracking(one.tracker, one.sweep_folder))
+
+
+def _may_be_beside(sweep: Sweep) -> bool:
+    return sweep.allow_concurrent and not sweep.wait
 
 
 def _reported(results: Sequence[Result], one: Composed, tracking: Tracking) -> Path:
@@ -102,7 +158,7 @@ def _entries(composed: Sequence[Composed]) -> tuple[list[Entry], Composed]:
         remove_unused(one.sweep_folder)
     entries = [
         _entry(replace(each, sweep_folder=folder), name)
-        for each, name in zip(composed, _names(composed), strict=True)
+        for each, name in zip(composed, names_of(composed), strict=True)
     ]
     if one.sweep.resume:
         entries = continued(entries, folder)
@@ -122,7 +178,7 @@ def _refusal(composed: Sequence[Composed]) -> str:
     if len({one.launcher.member for one in composed}) > 1:
         names = "launcher.nnodes, launcher.node_rank, launcher.rdzv_endpoint"
         return f"a sweep is run by the same nodes, they can't be swept: {names}"
-    names = [*_names(composed), *(one.choices["loader"] for one in composed)]
+    names = [*names_of(composed), *(one.choices["loader"] for one in composed)]
     if (baseline := first.sweep.baseline) and baseline not in names:
         return f"baseline={baseline}: no such job or loader; allowed are {', '.join(names)}"
     try:
@@ -203,22 +259,6 @@ def _identity(one: Composed) -> dict[str, str]:
     if (size := one.launcher.world_size) > 1:
         values |= {"world_size": size, "backend": one.config["launcher"]["backend"]}
     return {name: repr(value) for name, value in values.items() if not name.endswith(NOT_ITS_OWN)}
-
-
-NAMED = ("loader=", "dataset=", "loader._target_=", "dataset._target_=")
-"""Overrides that a job's name begins with already."""
-
-
-def _names(composed: Sequence[Composed]) -> list[str]:
-    """`<loader> <dataset>`, and whatever else varies in the sweep."""
-    everywhere = set.intersection(*(set(one.overrides) for one in composed))
-    names = []
-    for one in composed:
-        own = [
-            o for o in one.overrides if o not in everywhere and not o.lstrip("+").startswith(NAMED)
-        ]
-        names.append(" ".join([one.choices["loader"], one.choices["dataset"], *own]))
-    return names
 
 
 @contextmanager

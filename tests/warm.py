@@ -18,14 +18,20 @@ import subprocess
 import sys
 import threading
 import traceback
-from functools import cache
+from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker, util
 from pathlib import Path
 
 IMPORTED = (
     *("torch", "tensordict", "sklearn.datasets", "fastloop.sweep", "fastloop.campaign"),
     *("fastloop.reporting.page", "fastloop.reporting.markdown", "fastloop.reporting.table"),
-    *("fastloop.arguments", "fastloop.launchers.single", "fastloop.trackers.mlflow"),
+    *(
+        "fastloop.arguments",
+        "fastloop.launchers.single",
+        "fastloop.launchers.torchrun",
+        "fastloop.trackers.mlflow",
+    ),
     *("fastloop.loaders.raw", "fastloop.loaders.preload", "fastloop.loaders.np_memmap"),
     *("fastloop.loaders.tensorclass", "fastloop.datasets.mydataset", "fastloop.datasets.digits"),
     *("fastloop.datasets.fashion_mnist", "fastloop.alone", "fastloop.optional", "scipy.stats"),
@@ -38,7 +44,34 @@ def run(
     module: str, arguments: tuple[str, ...], cwd: Path, environment: dict[str, str]
 ) -> subprocess.CompletedProcess:
     """`python -m <module> <arguments>` in that folder and environment, finished."""
-    asked = _server()
+    return begun(module, arguments, cwd, environment).finished()
+
+
+@dataclass(frozen=True)
+class Command:
+    """One that runs, and its number."""
+
+    pid: int
+    _finish: Callable[[], subprocess.CompletedProcess]
+
+    def finished(self) -> subprocess.CompletedProcess:
+        """What it has said, and its status; waits for its end. Call it once."""
+        return self._finish()
+
+
+def begun(
+    module: str,
+    arguments: tuple[str, ...],
+    cwd: Path,
+    environment: dict[str, str],
+    inside: tuple[str, ...] = (),
+) -> Command:
+    """The same, running: beside others, each of them the fork of a server of its own.
+
+    inside: what the server is started by, as `ip netns exec <name>`.
+    """
+    idle = _idle.setdefault(inside, [])
+    asked = idle.pop() if idle else _server(inside)
     read, write = zip(*(os.pipe() for _ in range(2)), strict=True)
     socket.send_fds(asked, [b"!"], write)
     for end in write:
@@ -49,10 +82,16 @@ def run(
     readers = [threading.Thread(target=_read, args=(*each, said)) for each in enumerate(read)]
     for reader in readers:
         reader.start()
-    for reader in readers:
-        reader.join()
-    status = int(asked.makefile().readline())
-    return subprocess.CompletedProcess([module, *arguments], status, *said)
+    answers = asked.makefile()
+
+    def finish() -> subprocess.CompletedProcess:
+        for reader in readers:
+            reader.join()
+        status = int(answers.readline())
+        idle.append(asked)
+        return subprocess.CompletedProcess([module, *arguments], status, *said)
+
+    return Command(int(answers.readline()), finish)
 
 
 def _read(place: int, end: int, said: list[str]) -> None:
@@ -60,12 +99,15 @@ def _read(place: int, end: int, said: list[str]) -> None:
         said[place] = file.read()
 
 
-@cache
-def _server() -> socket.socket:
-    """The end of a pair by which the server is asked; it is one a process, and ends with it."""
+_idle: dict[tuple[str, ...], list[socket.socket]] = {}
+"""Ends of pairs by which servers are asked that have nothing to do."""
+
+
+def _server(inside: tuple[str, ...]) -> socket.socket:
+    """The end of a pair by which a new server is asked; it ends with this process."""
     ours, theirs = socket.socketpair()
     program = f"import sys; sys.path[0] = {str(Path(__file__).parent)!r}; import warm; "
-    command = [sys.executable, "-c", f"{program}warm.serve({theirs.fileno()})"]
+    command = [*inside, sys.executable, "-c", f"{program}warm.serve({theirs.fileno()})"]
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
     theirs.close()
 
@@ -80,6 +122,7 @@ def _server() -> socket.socket:
 def serve(descriptor: int) -> None:
     """Fork into one command after the other until nobody can ask any more."""
     started_with = set(os.environ)
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # as fastloop.run, before torch is imported
     for name in IMPORTED:
         importlib.import_module(name)
     gc.freeze()  # no collection looks through all of it again
@@ -91,6 +134,7 @@ def serve(descriptor: int) -> None:
                 break
             for end in received[1]:
                 os.close(end)
+            asked.sendall(f"{pid}\n".encode())
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             asked.sendall(f"{status}\n".encode())
         else:
