@@ -44,20 +44,27 @@ class Torchrun:
 
     @model_validator(mode="after")
     def _nodes_fit(self) -> Torchrun:
-        if self.node_rank >= self.nnodes:
-            said = f"node_rank={self.node_rank}: allowed are 0 to nnodes - 1"
-            raise ValueError(f"{said}, nnodes is {self.nnodes}")
-        if self.nnodes > 1 and self.rdzv_endpoint is None:
-            said = f"nnodes={self.nnodes}: rdzv_endpoint=<host>:<port> says where the first node"
-            raise ValueError(f"{said} listens")
         if started := of_torchrun():
-            wanted = {"nproc_per_node": self.nproc_per_node, "nnodes": self.nnodes}
-            local = started.local_size
-            has = {"nproc_per_node": local, "nnodes": max(1, started.size // local)}
-            for name, value in wanted.items():
-                if value not in (None, 1, has[name]):
-                    raise ValueError(f"{name}={value}: torchrun has started {has[name]}")
+            self._check_against(started)
+        elif self.node_rank >= self.nnodes:
+            said = f"launcher.node_rank={self.node_rank}: allowed are 0 to nnodes - 1"
+            raise ValueError(f"{said}, nnodes is {self.nnodes}")
+        elif self.nnodes > 1 and self.rdzv_endpoint is None:
+            said = f"launcher.nnodes={self.nnodes}: launcher.rdzv_endpoint=<host>:<port> says"
+            raise ValueError(f"{said} where the first node listens")
         return self
+
+    def _check_against(self, started: Member) -> None:
+        """Raise ValueError where torchrun has started something else than these settings say."""
+        local, nodes = started.local_size, max(1, started.size // started.local_size)
+        for name, default, own, has in [
+            ("nproc_per_node", None, local, f"has started {local}"),
+            ("nnodes", 1, nodes, f"has started {nodes}"),
+            ("node_rank", 0, 0, "numbers them"),
+            ("rdzv_endpoint", None, None, "has its own"),
+        ]:
+            if (value := getattr(self, name)) not in (default, own):
+                raise ValueError(f"launcher.{name}={value}: torchrun {has}; leave it out")
 
     @property
     def member(self) -> Member:
