@@ -21,7 +21,8 @@ from fastloop.job import Job, check_support
 from fastloop.of_ranks import one_pass, one_trial
 from fastloop.prepared import prepare
 from fastloop.profiling import profile_paths
-from fastloop.protocols import Launcher, OnDisk, Streamed
+from fastloop.ends import Launcher
+from fastloop.protocols import OnDisk, Streamed
 from fastloop.result import Result
 from fastloop.resume import fail, take_up
 from fastloop.schedule import rounds

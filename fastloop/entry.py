@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fastloop.files import remove, write_text
 from fastloop.job import Job
-from fastloop.protocols import Launcher
+from fastloop.ends import Launcher
 from fastloop.result import Result, save
 from fastloop.tracking import Tracking
 from fastloop.types import Prepared
