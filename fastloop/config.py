@@ -26,8 +26,8 @@ from fastloop.refusal import explained, one_line
 
 if TYPE_CHECKING:  # torch takes seconds to import: --cfg, --help and completion must not pay for it
     from fastloop.campaign import Sweep
-    from fastloop.job import Job
     from fastloop.ends import Launcher, Tracker
+    from fastloop.job import Job
 
 ENDS = ("launcher", "tracker")
 """Groups that belong to the sweep and not to the job."""

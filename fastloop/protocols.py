@@ -7,7 +7,7 @@ Hydra's `_target_` is the registry, `conf/<group>/<option>.yaml` mirrors
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -18,10 +18,6 @@ from fastloop.types import Epochs, Leaves, Plan, Prepared, Setup, Step, Tree
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from fastloop.crew import Member
-    from fastloop.resources import Resources
-    from fastloop.result import Result
 
 
 class Samples(Protocol):
