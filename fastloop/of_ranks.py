@@ -17,7 +17,8 @@ def one_trial(ranks: Sequence[Trial]) -> Trial:
     found = {
         name: _slowest([one.benchmarks[name] for one in ranks]) for name in ranks[0].benchmarks
     }
-    return replace(ranks[0], benchmarks=found)
+    threads = [one.torch_threads for one in ranks]
+    return replace(ranks[0], benchmarks=found, rank_torch_threads=threads)
 
 
 def _slowest(ranks: Sequence[Measured]) -> Measured:
@@ -46,7 +47,12 @@ def one_pass(ranks: Sequence[tuple[Attribution, Resources | None]]) -> Attributi
         step_s=_largest([one.step_s for one in seen]),
         own_step_s=_largest([one.own_step_s for one in seen]),
         ranks=[
-            RankPass(seconds=one.seconds, wait_s=sum(one.wait_s), place_s=sum(one.place_s))
+            RankPass(
+                batches=len(one.wait_s),
+                seconds=one.seconds,
+                wait_s=sum(one.wait_s),
+                place_s=sum(one.place_s),
+            )
             for one in seen
         ],
         resources=_summed([one.resources for one in seen if one.resources]),

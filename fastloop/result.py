@@ -77,12 +77,16 @@ class Trial:
     """When the command that ran it began; a resumed sweep has several."""
     data_mib: float | None = None
     """Size of the files that the loader reads; None where the dataset does not tell them."""
+    rank_torch_threads: list[int] = field(default_factory=list)
+    """Each rank's; torch_threads is that of rank 0. Empty for one process."""
 
 
 @dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
 class RankPass:
-    """One rank in the instrumented pass: seconds of the epoch, and of what the loop waited for."""
+    """One rank in the instrumented pass: its batches, seconds of the epoch, and of what the loop
+    waited for."""
 
+    batches: int
     seconds: float
     wait_s: float
     place_s: float
