@@ -43,7 +43,7 @@ class FastLoader:
         source: Tree,
         batch_size: int = 1,
         shuffle: bool = False,
-        sampler: Iterable[int] | None = None,
+        sampler: Iterable[int] | torch.Tensor | None = None,
         batch_sampler: Iterable[Sequence[int]] | None = None,
         *,
         drop_last: bool = False,
@@ -108,6 +108,7 @@ class FastLoader:
     def _counted(self, made: Generator[list[Tree], None, None], epoch: int) -> Iterator[Tree]:
         try:
             for batches in made:
+                batch = None
                 for batch in batches:
                     self._delivered += 1
                     yield batch
@@ -132,7 +133,7 @@ class FastLoader:
         if self.sampler is not None:
             if hasattr(self.sampler, "set_epoch"):
                 self.sampler.set_epoch(epoch)  # pyright: ignore[reportAttributeAccessIssue]
-            return checked(np.fromiter(self.sampler, np.int64), self.num_samples)
+            return checked(_array(self.sampler), self.num_samples)
         if not self.shuffle:
             return np.arange(self.num_samples)
         own = torch.Generator().manual_seed(self.seed + epoch)
@@ -156,6 +157,12 @@ def _check(
         raise ValueError("shuffle=True with a sampler: the sampler has the order")
     if batch_sampler is not None and (batch_size != 1 or shuffle or sampler or drop_last):
         raise ValueError("batch_sampler excludes batch_size, shuffle, sampler and drop_last")
+
+
+def _array(indices: Iterable[int] | torch.Tensor) -> np.ndarray:
+    if isinstance(indices, torch.Tensor | np.ndarray | list):
+        return np.asarray(indices)
+    return np.fromiter(indices, np.int64)
 
 
 def _without(blocks: list[Block], batches: int) -> list[Block]:
