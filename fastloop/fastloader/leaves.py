@@ -26,6 +26,8 @@ class Leaf:
 
     def seen(self, rows: torch.Tensor) -> torch.Tensor:
         """(n, row_nbytes) uint8 as (n, *shape) of the dtype, the same memory."""
+        if not rows.shape[1]:  # which no dtype divides
+            return torch.empty((len(rows), *self.shape), dtype=self.dtype)
         return rows.view(self.dtype).view(len(rows), *self.shape)
 
 
@@ -63,5 +65,8 @@ def _leaf(one: Any) -> Leaf:
         raise ValueError(f"a source has samples in its first dimension, on the CPU, got {tensor}")
     tensor = tensor.detach().contiguous()
     nbytes = tensor.itemsize * int(np.prod(tensor.shape[1:]))
-    rows = tensor.view(len(tensor), -1).view(torch.uint8) if nbytes else tensor
-    return Leaf(rows.numpy().reshape(len(tensor), nbytes), tensor.dtype, tuple(tensor.shape[1:]))
+    if nbytes:
+        rows = tensor.view(len(tensor), -1).view(torch.uint8).numpy()
+    else:
+        rows = np.zeros((len(tensor), 0), np.uint8)
+    return Leaf(rows, tensor.dtype, tuple(tensor.shape[1:]))

@@ -105,7 +105,7 @@ class FastLoader:
         made = in_threads(make, blocks, self.num_threads, self.prefetch_factor)
         return self._counted(made, epoch)
 
-    def _counted(self, made: Generator[list[Tree], None, None], epoch: int) -> Iterator[Tree]:
+    def _counted(self, made: Generator[Sequence[Tree], None, None], epoch: int) -> Iterator[Tree]:
         try:
             for batches in made:
                 batch = None
