@@ -14,7 +14,7 @@ from pictures import crop, jpeg, write
 from torch.utils.data import DistributedSampler
 
 from fastloop.caveats import caveats
-from fastloop.environment import usable_cores
+from fastloop.cores import usable_cores
 from fastloop.gate import num_delivered
 from fastloop.job import Job
 from fastloop.launchers.torchrun import Torchrun
