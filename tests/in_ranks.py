@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import time
+from functools import partial
 from itertools import count
 
 import torch
 
 from fastloop import replays
+from fastloop.cache_state import bring_to, opened
 from fastloop.digest import sample_hashes
 from fastloop.gate import check_data
 from fastloop.lengths import told_lengths
 from fastloop.plans import of_rank
 from fastloop.ragged import unpadded
-from fastloop.ranks import rank, world_size
+from fastloop.ranks import rank, together, world_size
 from fastloop.result import Attribution, Trial
 from fastloop.spans import now_ns
 from fastloop.trial import run_instrumented, run_profiled, run_trial
@@ -122,3 +125,17 @@ def trials_of(jobs, prepared) -> list[Trial]:
     replays.REPLAYED_STEPS = 10
     assert os.environ["OMP_NUM_THREADS"] == "1"  # as torchrun sets it
     return [run_trial(job, prepared, 0, now_ns()) for job in jobs]
+
+
+def made_cold(job, prepared) -> list[tuple[float | None, float | None]]:
+    """Share of the file's pages in memory before and after, of a trial, and where the ranks come to
+    it one after the other."""
+    seen = run_trial(job, prepared, 0, now_ns()).benchmarks["traversal"]
+    plan = plan_of(job, prepared, world_size(), rank())
+    with opened(partial(job.loader.open, prepared, plan)) as loading:
+        for _ in loading.epochs(0):
+            pass
+        together()
+        time.sleep(rank() / 2)  # the last one still maps what it has read
+        late = bring_to("cold", prepared.files, loading)
+    return [(seen.cached_before, seen.cached_fraction), late]

@@ -271,13 +271,12 @@ def test_a_trial_ends_where_no_shares_are_delivered(prepared_job, loader, reason
 
 
 @disk_only
-def test_every_rank_begins_cold(prepared_job):
-    """Each maps the file, and a page stays while anybody does."""
+def test_every_rank_begins_cold_though_each_maps_the_file(prepared_job):
     much = ("dataset=mydataset", "dataset.count=10000", "benchmark=traversal", "epochs=1")
     job, prepared = prepared_job(*much, "loader=np_memmap", "cache=cold")
-    for trial in by_ranks(2, run_trial, job, prepared, 0, now_ns()):
-        assert trial.benchmarks["traversal"].cached_before > 0.99
-        assert trial.benchmarks["traversal"].cached_fraction < 0.05
+    for seen in by_ranks(2, in_ranks.made_cold, job, prepared):
+        assert [before > 0.99 for before, _ in seen] == [True, True]
+        assert [after < 0.05 for _, after in seen] == [True, True]
 
 
 # -- what all of them come to
@@ -290,7 +289,7 @@ def losses(trials: list[Trial]) -> list[float]:
 def test_two_ranks_learn_what_one_process_learns_from_batches_of_both(prepared_job):
     data = ("dataset=mydataset", "dataset.count=192", "dataset.shape=[5,3]", "batch_size=16")
     training = ("benchmark=training", "epochs=3", "learning_rate=0.5", "order=sequential")
-    job, prepared = prepared_job(*data, *training)
+    job, prepared = prepared_job(*data, *training, "torch_threads=1")
     jobs = [job, replace(job, order=Random())]
     first, second = map(losses, by_ranks(2, in_ranks.trials_of, jobs, prepared))
     alone = losses(
@@ -305,7 +304,7 @@ def test_two_ranks_learn_what_one_process_learns_from_batches_of_both(prepared_j
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_torch_threads_of_every_rank_are_its_share_of_the_cores(prepared_job, ranks):
-    job, prepared = prepared_job(*FEW, "benchmark=training")
+    job, prepared = prepared_job(*FEW, "benchmark=training", "model.hidden=8")
     found = by_ranks(ranks, in_ranks.trials_of, [job, replace(job, torch_threads=3)], prepared)
     share = max(1, usable_cores() // ranks)
     for trials, threads in zip(zip(*found, strict=True), (share, 3), strict=True):
