@@ -121,7 +121,7 @@ def test_a_job_that_its_cluster_ends_is_killed_in_order_and_goes_on_where_it_is_
     (job,) = psutil.Process(int(number)).children()
     environment = job.environ()
     job.send_signal(signal.SIGTERM)
-    out, err = waiting.communicate()
+    out = waiting.communicate()[0]
     assert waiting.returncode == 1
     assert "KILLED: SystemExit" in out
     (killed,) = results(folder)
