@@ -31,7 +31,7 @@ from fastloop.ahead.thread import by_thread
 from fastloop.delivery import opening
 from fastloop.job import check_support
 from fastloop.launchers.single import Single
-from fastloop.loaders.device_resident import check_fits, free_bytes
+from fastloop.loaders.device_resident import cgroup_bytes, check_fits, free_bytes
 from fastloop.plans import epoch_indices
 from fastloop.spans import now_ns
 from fastloop.trial import run_instrumented, run_trial
@@ -417,6 +417,16 @@ def test_resident_samples_that_do_not_fit_are_refused_with_the_sizes():
         check_fits(3000 << 20, 2000 << 20, CPU)
     check_fits(2000 << 20, 2000 << 20, CPU)
     assert free_bytes(CPU) > 1 << 20
+
+
+def test_a_containers_limit_is_what_is_free(tmp_path):
+    (tmp_path / "memory.current").write_text("700\n")
+    (tmp_path / "memory.stat").write_text("anon 400\nactive_file 200\ninactive_file 100\n")
+    assert cgroup_bytes(tmp_path) is None
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert cgroup_bytes(tmp_path) == 600
+    (tmp_path / "memory.max").write_text("max\n")
+    assert cgroup_bytes(tmp_path) is None
 
 
 # On a GPU. That the first three can fail is a test of its own, below them.
