@@ -95,8 +95,8 @@ def looking_first(look: Look) -> Iterator[None]:
 
     def instantiate_launcher(self: Plugins, **parts: Any) -> Launcher:
         found = plain(self, **parts)
-        if isinstance(found, BasicLauncher):
-            return found
+        if type(found).__qualname__ == BasicLauncher.__qualname__:
+            return found  # by its name: Hydra's plugins may have been imported a second time
         looking = Looking(found, look)
         looking.setup(**parts)
         return looking
