@@ -5,34 +5,41 @@ and three headlines. `make gpu` calls it.
 
 It needs no network, no Hydra and no MLflow; gpu_wheels.py names and fetches the wheels. Every part
 runs in a process of its own for its share of the time and writes what it knows as it goes, so that
-the folder has figures.json, figures.md and pictures whatever happens. The exit status is 1 where a
-part failed or was ended, or where there is no such device; `--device cpu --small` runs every part
-on little data, to see that it runs.
+the folder has figures.json and figures.md whatever happens, and pictures of the headlines from the
+moment that these are known. The exit status is 1 where a part failed or was ended, or where there
+is no such device; `--device cpu --small` runs every part on little data, to see that it runs.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from gpu_parts import PARTS, REPOSITORY
+from gpu_report import HEADLINES, write
 from gpu_wheels import NEEDED, install
 
 Figures = dict[str, Any]
 GRACE, SPARE_S = 1.25, 15
 """A part is ended when it has taken so many times its share, and so much more."""
-DRAWING_S = 10
+DRAWING_S, LONGEST_DRAWING_S = 10, 40
+"""Kept for the pictures, and when they are given up."""
 TAIL = 40
 
 
 def main() -> int:
+    # fastloop's own clock comes with torch, whose import may take long and counts as well
+    begun_s = os.times().elapsed
     given = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that its part ends with it
     with tempfile.TemporaryDirectory(prefix="fastloop-gpu-", ignore_cleanup_errors=True) as scratch:
         environment = _environment(Path(scratch))
         try:
@@ -44,13 +51,16 @@ def main() -> int:
             return _refused(why)
         given.out.mkdir(parents=True, exist_ok=True)
         (given.out / "log.txt").write_text("")
-        figures = _all_parts(given, Path(scratch), environment)
-        drawn = _child(["gpu_pictures.py", str(given.out)], environment, None, 60)
-        figures["pictures"] = drawn
-        _write(given.out, figures)
+        figures: Figures = {"device": given.device, "small": given.small, "parts": {}}
+        parts = _Parts(given, Path(scratch), environment, figures)
+        try:
+            parts.run(lambda: given.seconds - (os.times().elapsed - begun_s))
+        finally:
+            parts.draw()
+            write(given.out, figures)
     print(f"figures: {given.out}/figures.md")
     states = [part["state"] for part in figures["parts"].values()]
-    return int(any(state != "done" for state in [*states, drawn]))
+    return int(any(state != "done" for state in [*states, figures["pictures"]]))
 
 
 def _arguments() -> argparse.Namespace:
@@ -58,7 +68,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("outputs/gpu"))
     parser.add_argument("--wheels", type=Path, help="folder of wheels to install beforehand")
     parser.add_argument("--device", default="cuda", help="cuda, cuda:<number> or cpu")
-    parser.add_argument("--seconds", type=float, default=540, help="for all parts together")
+    parser.add_argument("--seconds", type=float, default=540, help="for all of it together")
     parser.add_argument("--parts", default=",".join(PARTS), help="some of them, by their names")
     parser.add_argument("--small", action="store_true", help="little data: is it all there?")
     given = parser.parse_args()
@@ -103,30 +113,52 @@ def _refused(why: str) -> int:
     return 1
 
 
-def _all_parts(given: argparse.Namespace, scratch: Path, environment: dict[str, str]) -> Figures:
-    from fastloop.spans import now_ns, seconds_between
+class _Parts:
+    """All parts, one after the other, and what they have told so far."""
 
-    start_ns, figures = now_ns(), {"device": given.device, "small": given.small, "parts": {}}
-    names = [name for name in PARTS if name in given.parts]
-    for number, name in enumerate(names):
-        left_s = given.seconds - DRAWING_S - seconds_between(start_ns, now_ns())
-        share_s = left_s * PARTS[name][1] / sum(PARTS[one][1] for one in names[number:])
-        if share_s < 1:
-            figures["parts"][name] = {"state": "left out: no time was left", "rows": []}
-            continue
-        print(f"{name}: {share_s:.0f} s of {left_s:.0f} s", flush=True)
-        file, log, begun_ns = scratch / f"{name}.json", scratch / f"{name}.log", now_ns()
-        command = ["gpu_parts.py", name, given.device, f"{share_s:.1f}", str(file)]
-        command += ["--small"] if given.small else []
-        state = _child(command, environment, log, min(left_s, GRACE * share_s + SPARE_S))
+    def __init__(
+        self,
+        given: argparse.Namespace,
+        scratch: Path,
+        environment: dict[str, str],
+        figures: Figures,
+    ) -> None:
+        self._given, self._scratch = given, scratch
+        self._environment, self._figures = environment, figures
+
+    def run(self, left: Callable[[], float]) -> None:
+        """Each for its share of the seconds that `left` tells."""
+        found = self._figures["parts"]
+        names = [name for name in PARTS if name in self._given.parts]
+        for number, name in enumerate(names):
+            left_s = left() - DRAWING_S
+            share_s = left_s * PARTS[name][1] / sum(PARTS[one][1] for one in names[number:])
+            if share_s < 1:
+                found[name] = {"state": "left out: no time was left", "rows": []}
+                continue
+            print(f"{name}: {share_s:.0f} s of {left_s:.0f} s", flush=True)
+            found[name] = self._part(name, share_s, min(left_s, GRACE * share_s + SPARE_S))
+            took_s = found[name]["seconds"] = round(left_s - (left() - DRAWING_S), 1)
+            print(f"{name}: {found[name]['state']}, {took_s} s", flush=True)
+            if name == [*HEADLINES][-1]:
+                self.draw()
+            write(self._given.out, self._figures)
+
+    def draw(self) -> None:
+        """Pictures of what is known."""
+        write(self._given.out, self._figures)
+        command = ["gpu_pictures.py", str(self._given.out)]
+        self._figures["pictures"] = _child(command, self._environment, None, LONGEST_DRAWING_S)
+
+    def _part(self, name: str, share_s: float, limit_s: float) -> Figures:
+        file, log = self._scratch / f"{name}.json", self._scratch / f"{name}.log"
+        command = ["gpu_parts.py", name, self._given.device, f"{share_s:.1f}", str(file)]
+        command += ["--small"] if self._given.small else []
+        state = _child(command, self._environment, log, limit_s)
         found = json.loads(file.read_text()) if file.is_file() else {"rows": []}
-        took_s = round(seconds_between(begun_ns, now_ns()), 1)
-        figures["parts"][name] = _judged(found, state, log) | {"seconds": took_s}
-        print(f"{name}: {figures['parts'][name]['state']}, {took_s} s", flush=True)
-        with (given.out / "log.txt").open("a") as all_logs:
+        with (self._given.out / "log.txt").open("a") as all_logs:
             all_logs.write(f"==== {name}\n{log.read_text(errors='replace')}\n")
-        _write(given.out, figures)
-    return figures
+        return _judged(found, state, log)
 
 
 def _child(
@@ -144,14 +176,13 @@ def _child(
         )
         try:
             status = child.wait(limit_s)
-        except BaseException as end:  # a signal as well
-            os.killpg(child.pid, signal.SIGKILL)  # it leads a group of its own
-            child.wait()
-            if not isinstance(end, subprocess.TimeoutExpired):
-                raise
-            status = None
-    if status is None:
-        return f"ended after {limit_s:.0f} s"
+        except subprocess.TimeoutExpired:
+            return f"ended after {limit_s:.0f} s"
+        finally:  # a signal as well
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)  # it leads a group of its own
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it for good
+                child.wait(10)
     return "done" if status == 0 else f"failed: exit status {status}"
 
 
@@ -169,47 +200,6 @@ def _judged(found: Figures, state: str, log: Path) -> Figures:
         state = "done, with failures"
     tail = [] if state == "done" else log.read_text(errors="replace").splitlines()[-TAIL:]
     return found | {"state": state, "left_out": left_out, "tail": tail}
-
-
-def _write(folder: Path, figures: Figures) -> None:
-    (folder / "figures.json").write_text(json.dumps(figures, indent=1))
-    (folder / "figures.md").write_text(_markdown(figures))
-
-
-def _markdown(figures: Figures) -> str:
-    about = figures["parts"].get("machine", {}).get("machine", {})
-    lines = [f"# {', '.join(about.get('gpus') or [figures['device']])}", ""]
-    lines += [f"- {name}: {about[name]}" for name in ABOUT if about.get(name)]
-    for name, part in figures["parts"].items():
-        lines += ["", f"## {name}", "", f"{part['state']}, {part.get('seconds', 0)} s", ""]
-        lines += [
-            *_table(part["rows"]),
-            *(f"- not here: {one}" for one in part.get("left_out", [])),
-        ]
-        lines += [part["summary"]] if part.get("summary") else []
-        if part.get("tail"):
-            lines += ["```", *part["tail"], "```"]
-    return "\n".join(lines) + "\n"
-
-
-ABOUT = ("cpu", "cores_usable", "memory_gib", "platform", "python", "git_commit")
-
-
-def _table(rows: list[Figures]) -> list[str]:
-    shown = [row for row in rows if not str(row.get("why", "")).startswith(("unsup", "left out"))]
-    columns = list(dict.fromkeys(name for row in shown for name in row))
-    if not columns:
-        return []
-    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    for row in shown:
-        lines.append(f"| {' | '.join(_cell(row.get(name)) for name in columns)} |")
-    return [*lines, ""]
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return "" if value is None else str(value).replace("|", "/").replace("\n", " ")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 """Three questions to a pipeline on a device: how much of its copies is hidden behind the step, what
 share of the pinned copy's bandwidth does it reach, and for how long does the step stall?"""
 
+import gc
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from in_time import Figures, rows_in_time
+from in_time import NO_TIME, Figures, rows_in_time
 from pipeline_steps import PHOTOS, ladder
 from plain_jobs import plain_job
 
@@ -15,9 +16,9 @@ from fastloop.job import Job, check_support
 from fastloop.launchers.single import Single
 from fastloop.prepared import prepare
 from fastloop.protocols import Benchmark, Placement
-from fastloop.spans import bandwidth, mark, ms_between
+from fastloop.spans import bandwidth, mark, ms_between, now_ns, seconds_between
 from fastloop.trial import run_instrumented
-from fastloop.types import JobFailed, Setup, Tree, Unsupported
+from fastloop.types import JobFailed, Setup, Tree
 
 Spans = list[tuple[Any, Any]]
 ARRAYS: Figures = {"dataset": "synthetic", "loader": "batch_sampler", "dataset__shape": [3, 64, 64]}
@@ -94,28 +95,32 @@ def hidden_jobs(device: str, count: int, batch_size: int) -> dict[str, Job]:
     }
 
 
-def hidden(jobs: Mapping[str, Job], keep: Callable[[list[Figures]], None]) -> None:
+def hidden(jobs: Mapping[str, Job], seconds: float, keep: Callable[[list[Figures]], None]) -> None:
     """A row a job: the share of its copies' time in which a step ran, from CUDA events."""
-    rows: list[Figures] = []
+    start_ns = now_ns()
+    rows: dict[str, Figures] = {name: {"name": name, "why": NO_TIME} for name in jobs}
+    keep([*rows.values()])
     for name, job in jobs.items():
+        if seconds_between(start_ns, now_ns()) > seconds:
+            break
         try:
-            check_support(job)
-            rows.append({"name": name} | _hidden(job))
-        except (Unsupported, JobFailed) as why:
-            rows.append({"name": name, "why": str(why)})
-        keep(rows)
+            rows[name] = {"name": name} | Single(isolation="inline").call(_hidden, job)
+        except JobFailed as failure:
+            rows[name]["why"] = failure.reason
+        keep([*rows.values()])
+        gc.collect()
 
 
 def _hidden(job: Job) -> Figures:
-    launcher, marks = Single(isolation="inline"), Marks()
-    prepared = launcher.call(prepare, job.dataset, job.loader.store, job.collate.tolerant)
+    check_support(job)
+    prepared, marks = prepare(job.dataset, job.loader.store, job.collate.tolerant), Marks()
     ((name, benchmark),) = job.benchmark.items()
     watched = replace(
         job,
         placement=MarkedPlacement(job.placement, marks),
         benchmark={name: MarkedBenchmark(benchmark, marks)},
     )
-    launcher.call(run_instrumented, watched, prepared, name)
+    run_instrumented(watched, prepared, name)
     first = marks.copies[0][0]  # a batch is copied before its step
     copies, steps = ([_since(first, one) for one in all_] for all_ in (marks.copies, marks.steps))
     copied = sum(stop - start for start, stop in copies)

@@ -7,9 +7,6 @@ the others their figures.
 import argparse
 import json
 import math
-import re
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
@@ -75,39 +72,16 @@ def machine(given: Given) -> None:
 
 
 def tests(given: Given) -> None:
-    """The tests marked gpu, of the files that have any: the others may need Hydra or MLflow."""
-    folder = REPOSITORY / "tests"
-    files = [
-        one for one in sorted(folder.glob("test_*.py")) if "pytest.mark.gpu" in one.read_text()
-    ]
-    if not files:
-        given.keep([], left_out=["no tests are here"])
-        return
-    command = [sys.executable, "-m", "pytest", "-v", "-m", "gpu", "-o", "addopts="]
-    # other versions than CI's have other warnings; options are for the tests of every machine
-    command += ["-p", "no:cacheprovider", "-W", "default", "--rootdir", str(REPOSITORY), "-rs"]
-    lines, rows = [], []
-    with subprocess.Popen(
-        [*command, *map(str, files)], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
-    ) as running:
-        assert running.stdout is not None
-        for line in running.stdout:
-            lines.append(line)
-            print(line, end="", flush=True)
-            if found := re.match(
-                r"(?:tests/)?(\S+::.*?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL)", line
-            ):
-                rows.append({"name": found[1], "outcome": found[2].lower()})
-                given.keep(rows)
-    bad = running.returncode not in (0, 5)  # 5: none was collected
-    given.keep(rows, summary=lines[-1].strip() if lines else "", failed=bad)
+    from gpu_tests import run_tests
+
+    run_tests(REPOSITORY, given.keep)
 
 
 def hidden(given: Given) -> None:
     import gpu_headlines as headlines
 
-    size = (32, 8) if given.small else (4096, 256)
-    headlines.hidden(headlines.hidden_jobs(given.device, *size), given.keep)
+    size = (32, 8) if given.small else (8192, 256)
+    headlines.hidden(headlines.hidden_jobs(given.device, *size), given.seconds, given.keep)
 
 
 def bandwidth(given: Given) -> None:
@@ -123,8 +97,8 @@ def stall(given: Given) -> None:
     import gpu_headlines as headlines
     from in_time import rows_in_time
 
-    jobs = headlines.stall_jobs(given.device, **_photos(given, 1024, 128))
-    rows_in_time(jobs, given.seconds, given.keep)
+    jobs = headlines.stall_jobs(given.device, **_photos(given, 2048, 128))
+    rows_in_time(jobs, given.seconds, given.keep, looks_first=True)
 
 
 def pipeline_steps(given: Given) -> None:
@@ -162,12 +136,24 @@ def executions(given: Given) -> None:
         f"{model}, {benchmark}, {execution}": plain_job(
             **data, model=model, benchmark=benchmark, execution=execution
         )
-        for model, benchmark, execution in product(models, ("training", "inference"), names)
+        for execution, model, benchmark in product(names, models, ("training", "inference"))
     }
-    rows_in_time(jobs, given.seconds, given.keep)
+    rows_in_time(jobs, given.seconds, lambda rows: given.keep(_beside_eager(rows)))
 
 
 EXECUTIONS = ("eager", "cuda_graph", "tensorrt", "compiled")
+"""The last takes longest: nothing waits for it."""
+
+
+def _beside_eager(rows: list[Figures]) -> list[Figures]:
+    """Each rate beside that of the same model and benchmark, sorted by these."""
+    rates = {row["name"]: row.get("samples_per_s") for row in rows}
+    for row in rows:
+        row.pop("times_the_first", None)
+        eager = rates[f"{row['name'].rpartition(', ')[0]}, eager"]
+        if eager and "samples_per_s" in row:
+            row["times_eager"] = row["samples_per_s"] / eager
+    return sorted(rows, key=lambda row: row["name"].rpartition(", ")[0])
 
 
 def placements(given: Given) -> None:
@@ -191,27 +177,30 @@ def _repeated(given: Given, measure: Callable[[int], tuple[list[Any], list[str]]
     """One round, then as many as there is time for by that."""
     from fastloop.spans import now_ns, seconds_between
 
+    def measured(rounds: int) -> None:
+        rows, refused = measure(rounds)
+        failed = any("unsupported" not in one for one in refused)
+        given.keep(rows, left_out=refused, rounds=rounds, failed=failed)
+
     start_ns = now_ns()
-    rows, refused = measure(1)
-    given.keep(rows, left_out=refused, rounds=1)
+    measured(1)
     took_s = seconds_between(start_ns, now_ns())
     rounds = 1 if given.small else min(ROUNDS, int(0.8 * (given.seconds - took_s) / took_s))
     if rounds > 1:
-        rows, refused = measure(rounds)
-        given.keep(rows, left_out=refused, rounds=rounds)
+        measured(rounds)
 
 
 PARTS: dict[str, tuple[Callable[[Given], None], float]] = {
     "machine": (machine, 1),
     "hidden": (hidden, 4),
     "bandwidth": (bandwidth, 4),
-    "stall": (stall, 9),
-    "pipeline_steps": (pipeline_steps, 9),
-    "tests": (tests, 12),
-    "pinning": (pinning, 12),
-    "placements": (placements, 8),
+    "stall": (stall, 8),
+    "pipeline_steps": (pipeline_steps, 6),
+    "tests": (tests, 16),
+    "pinning": (pinning, 5),
+    "placements": (placements, 5),
+    "copies": (copies, 1),
     "executions": (executions, 12),
-    "copies": (copies, 2),
 }
 """Each with its share of the time, in the order in which they are run."""
 

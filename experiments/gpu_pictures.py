@@ -26,6 +26,8 @@ EXPERIMENTS = {
     "placements": ("batch_us", "placements, us a batch"),
 }
 COLOUR = "#4477aa"
+SPREAD = 30
+"""The largest is so many times the smallest, and their axis logarithmic."""
 
 
 def draw(parts: dict[str, Any], pictures: dict[str, tuple[str, str]], path: Path) -> None:
@@ -50,11 +52,17 @@ def draw(parts: dict[str, Any], pictures: dict[str, tuple[str, str]], path: Path
 def _bars(axis: Axes, rows: list[dict[str, Any]], column: str, title: str) -> None:
     names = [_name(row) for row in rows]
     places = range(len(rows))
-    bars = axis.barh(places, [row[column] for row in rows], color=COLOUR)
+    values = [row[column] for row in rows]
+    bars = axis.barh(places, values, color=COLOUR)
     axis.bar_label(bars, fmt="{:.3g}", padding=3, fontsize=7)
     axis.set_yticks(places, names, fontsize=7)
     axis.invert_yaxis()
     axis.margins(x=0.12)
+    if max(values) > 1 and 0 < SPREAD * min(values) < max(values):  # shares keep their length
+        axis.set_xscale("log")
+        axis.set_xlim(left=min(values) / 2)
+    else:
+        axis.set_xlim(left=0)
     axis.set_title(title, loc="left", fontsize=9)
     axis.spines[["top", "right"]].set_visible(False)
 

@@ -36,20 +36,22 @@ class Seen:
 
 
 def rows_in_time(
-    jobs: Mapping[str, Job], seconds: float, keep: Callable[[list[Figures]], None]
+    jobs: Mapping[str, Job],
+    seconds: float,
+    keep: Callable[[list[Figures]], None],
+    looks_first: bool = False,
 ) -> None:
-    """A trial of each job in their order, a look into each, then rounds of further trials.
+    """A trial of each job in their order and a look into each, or these first, then rounds of
+    further trials.
 
-    `keep` gets all rows after every step; one that failed, is unsupported or for which there was no
-    time has `why` instead of figures. One process for all, unlike a sweep: starting CUDA takes
-    longer than most of these trials.
+    `keep` gets all rows before the first step and after every one; a job that failed, is
+    unsupported or for which there was no time has `why` instead of figures. One process for all,
+    unlike a sweep: starting CUDA takes longer than most of these trials.
     """
     start_ns = now_ns()
     seen = {name: Seen(job) for name, job in jobs.items()}
-    turns = [(name, _trial) for name in seen] + [(name, _look) for name in seen]
-    for places in rounds([MOST_TRIALS - 1] * len(seen)):
-        turns += [(list(seen)[place], _trial) for place in places]
-    for name, work in turns:
+    keep(_rows(seen))
+    for name, work in _turns([*seen], looks_first):
         one, began_ns = seen[name], now_ns()
         left_s = seconds - seconds_between(start_ns, began_ns)
         if one.why or one.longest_s > left_s or left_s <= 0:
@@ -61,23 +63,32 @@ def rows_in_time(
         one.longest_s = max(one.longest_s, seconds_between(began_ns, now_ns()))
         keep(_rows(seen))
         gc.collect()
-    keep(_rows(seen))
+
+
+def _turns(names: list[str], looks_first: bool) -> list[tuple[str, Callable[[Seen], None]]]:
+    order = (_look, _trial) if looks_first else (_trial, _look)
+    turns = [(name, work) for work in order for name in names]
+    for places in rounds([MOST_TRIALS - 1] * len(names)):
+        turns += [(names[place], _trial) for place in places]
+    return turns
+
+
+def _prepared(one: Seen) -> Prepared:
+    if one.prepared is None:
+        given = one.job.dataset, one.job.loader.store, one.job.collate.tolerant
+        one.prepared = Single(isolation="inline").call(prepare, *given)
+    return one.prepared
 
 
 def _trial(one: Seen) -> None:
-    launcher = Single(isolation="inline")
-    if one.prepared is None:
-        given = one.job.dataset, one.job.loader.store, one.job.collate.tolerant
-        one.prepared = launcher.call(prepare, *given)
-    number = len(one.trials)
-    trial = launcher.call(run_trial, one.job, one.prepared, number, now_ns())
+    given = one.job, _prepared(one), len(one.trials), now_ns()
+    trial = Single(isolation="inline").call(run_trial, *given)
     one.trials.append(trial.benchmarks[_benchmark(one.job)])
 
 
 def _look(one: Seen) -> None:
-    given = one.job, one.prepared, _benchmark(one.job)
-    if one.prepared is not None and one.trials:
-        one.looked = Single(isolation="inline").call(run_instrumented, *given)
+    given = one.job, _prepared(one), _benchmark(one.job)
+    one.looked = Single(isolation="inline").call(run_instrumented, *given)
 
 
 def _benchmark(job: Job) -> str:
@@ -87,27 +98,31 @@ def _benchmark(job: Job) -> str:
 
 def _rows(seen: Mapping[str, Seen]) -> list[Figures]:
     rows = [_row(name, one) for name, one in seen.items()]
-    rates = [row["samples_per_s"] for row in rows if "samples_per_s" in row]
+    first = rows[0].get("samples_per_s") if rows else None
     for row in rows:
-        if "samples_per_s" in row:
-            row["times_the_first"] = row["samples_per_s"] / rates[0]
+        if first and "samples_per_s" in row:
+            row["times_the_first"] = row["samples_per_s"] / first
     return rows
 
 
 def _row(name: str, one: Seen) -> Figures:
-    if not one.trials:
-        return {"name": name, "why": one.why or NO_TIME}
+    found: Figures = {"name": name}
+    if one.trials:
+        found |= _rate(one)
+    if one.looked is not None:
+        found["wait_fraction"] = sum(one.looked.wait_s) / one.looked.seconds
+        found["stall_fraction"] = one.looked.stall_fraction
+    if one.why or len(found) == 1:
+        found["why"] = one.why or NO_TIME
+    return found
+
+
+def _rate(one: Seen) -> Figures:
     rates = [trial.samples_per_s for trial in one.trials]
-    bounds = stats.interval(rates)
-    found: Figures = {"name": name, "trials": len(rates), "samples_per_s": median(rates)}
-    if bounds:
+    found: Figures = {"trials": len(rates), "samples_per_s": median(rates)}
+    if bounds := stats.interval(rates):
         found |= {"low": bounds[0], "high": bounds[1]}
     if one.prepared is not None:
         found["mb_per_s"] = median(rates) * one.prepared.sample_nbytes / 1e6
     limits = [trial.samples_per_s / trial.limit_samples_per_s for trial in one.trials]
-    found["limit_fraction"] = median(limits)
-    if one.looked is not None:
-        wait_s, place_s = sum(one.looked.wait_s), sum(one.looked.place_s)
-        found["wait_fraction"] = wait_s / one.looked.seconds
-        found["stall_fraction"] = (wait_s + place_s) / one.looked.seconds
-    return found | ({"why": one.why} if one.why else {})
+    return found | {"limit_fraction": median(limits)}

@@ -72,7 +72,7 @@ def placements(device: torch.device, non_blocking: bool) -> tuple[dict[str, Any]
         try:
             found[name] = option(non_blocking=non_blocking).to(device)
         except Unsupported as why:
-            refused.append(f"{name} to {device}: {why}")
+            refused.append(f"{name} to {device}: unsupported: {why}")
     return found, refused
 
 
@@ -91,18 +91,31 @@ def cases(device: torch.device) -> tuple[list[Case], list[str]]:
         refused += [f"{one} [{setting}]" if setting else one for one in why]
         for tree, (count, width) in TREES.items():
             batch = tree_of(count, width, pinned)
-            leaves = optree.tree_leaves(batch)
-            found.append(
-                Case(
-                    device=device,
-                    tree=tree,
-                    setting=setting,
-                    batch=batch,
-                    leaves=leaves,
-                    places=places,
-                )
+            case = Case(
+                device=device,
+                tree=tree,
+                setting=setting,
+                batch=batch,
+                leaves=optree.tree_leaves(batch),
+                places=dict(places),
             )
+            refused += without_the_failing(case)
+            found.append(case)
     return found, refused
+
+
+def without_the_failing(case: Case) -> list[str]:
+    """Take out what can't place this batch, so that the others have their figures; why it can't."""
+    failed = []
+    for name, place in [*case.places.items()]:
+        try:
+            place(case.given(name))
+            synchronize(case.device)
+        except Exception as error:  # of whatever library moves it
+            said = (str(error).splitlines() or [""])[0]
+            failed.append(f"{name}, {case.tree}, {case.setting}: {type(error).__name__}: {said}")
+            del case.places[name]
+    return failed
 
 
 def measure(device: torch.device, rounds: int = ROUNDS) -> tuple[list[Row], list[str]]:

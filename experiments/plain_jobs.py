@@ -42,10 +42,12 @@ def _read(name: str) -> Node:
     return yaml.safe_load((resource_folder("conf") / f"{name}.yaml").read_text())
 
 
-def _option(group: str, option: str | None) -> Node:
+def _option(group: str, option: str | list[str] | None) -> Node:
     """What its yaml has, with the options that it brings; under "" those of other groups."""
     if option is None:
         return {}
+    if isinstance(option, list):
+        return {name: value for one in option for name, value in _option(group, one).items()}
     node = _read(f"{group}/{option}")
     for one in node.pop("defaults", []):
         if isinstance(one, str):  # of the same group, or _self_

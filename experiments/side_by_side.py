@@ -77,13 +77,16 @@ def measured_rows(jobs: Mapping[str, Job], benchmark: str, trials: int) -> list[
     return [found[name] for name in jobs]
 
 
-def table(rows: list[Row]) -> str:
-    """samples/s, times the last row with figures (paired by round, 95 %), and waits."""
-    lines = [f"{'':<26}{'samples/s':>10}  {'gain [95 %]':<20}{'wait, ms an epoch':>18}{'gain':>9}"]
+def table(rows: list[Row], to_the_first: bool = False) -> str:
+    """samples/s, times the last row with figures (paired by round, 95 %), and waits; to_the_first:
+    times the first such row instead."""
+    wide = max(26, *(len(row.name) + 2 for row in rows))
+    heads = f"{'samples/s':>10}  {'gain [95 %]':<20}{'wait, ms an epoch':>18}{'gain':>9}"
+    lines = [f"{'':<{wide}}{heads}"]
     before: Row | None = None
     for row in rows:
         if row.reason:
-            lines.append(f"{row.name:<26}{row.reason}")
+            lines.append(f"{row.name:<{wide}}{row.reason}")
             continue
         gain = less = ""
         if before is not None:
@@ -94,6 +97,7 @@ def table(rows: list[Row]) -> str:
                 gain = f"x {found.estimate:.2f} [{found.low:.2f}, {found.high:.2f}]"
             less = f"{1e3 * (row.wait_s - before.wait_s):+.1f}"
         share = f"{1e3 * row.wait_s:.1f} ({100 * row.wait_s / row.epoch_s:.0f} %)"
-        lines.append(f"{row.name:<26}{row.samples_per_s:>10,.0f}  {gain:<20}{share:>18}{less:>9}")
-        before = row
+        figures = f"{row.samples_per_s:>10,.0f}  {gain:<20}{share:>18}{less:>9}"
+        lines.append(f"{row.name:<{wide}}{figures}")
+        before = before if before and to_the_first else row
     return "\n".join(lines)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from fastloop.page_cache import evict, resident_fraction, warm
+from fastloop.ranks import together
 from fastloop.result import Result
 from fastloop.types import Epochs
 
@@ -54,13 +55,21 @@ def opened(open_: Callable[[], AbstractContextManager[Epochs]]) -> Iterator[Open
 def bring_to(
     state: CacheState, files: Sequence[Path], loading: Opened
 ) -> tuple[float | None, float | None]:
-    """Share of the files' pages in memory before and after they were brought into that state."""
+    """Share of the files' pages in memory before and after they were brought into that state, by
+    all ranks."""
     before = resident_fraction(files)
     if state == "warm":
         warm(files)
     elif state == "cold":
-        loading.afresh(lambda: evict(files))
+        loading.afresh(lambda: evict_together(files))
     return before, resident_fraction(files)
+
+
+def evict_together(files: Sequence[Path]) -> None:
+    """Evict them on every node while no rank reads them: what another one maps would stay."""
+    together()
+    evict(files)
+    together()
 
 
 def cache_warnings(result: Result) -> list[str]:

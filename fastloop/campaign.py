@@ -14,6 +14,7 @@ from dataclasses import replace
 from tqdm import tqdm
 
 from fastloop.caveats import caveats
+from fastloop.ends import Launcher
 from fastloop.entry import Entry, Row
 from fastloop.environment import describe
 from fastloop.files import file_fingerprint, fingerprint, source_of
@@ -21,7 +22,7 @@ from fastloop.job import Job, check_support
 from fastloop.of_ranks import one_pass, one_trial
 from fastloop.prepared import prepare
 from fastloop.profiling import profile_paths
-from fastloop.protocols import Launcher, OnDisk, Streamed
+from fastloop.protocols import OnDisk, Streamed
 from fastloop.result import Result
 from fastloop.resume import fail, take_up
 from fastloop.schedule import rounds

@@ -9,7 +9,7 @@ from fastloop import flags
 from fastloop.alike import LOOKED_AT
 from fastloop.cache_state import cache_warnings
 from fastloop.own_loader import ITS_OWN
-from fastloop.result import Result, measured, metrics, world_size
+from fastloop.result import Attribution, Result, measured, metrics, world_size
 
 LARGE_WEIGHTS = 20_000_000
 """Of one layer; all of ResNet-18 has 11 million."""
@@ -42,9 +42,14 @@ def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
         found += [f"{benchmark}: {one}" for one in flags.of_trials(seconds=seconds)]
     workers = int(result.params.get("num_workers") or 0)
     for benchmark, seen in result.attribution.items():
-        waits = flags.of_waits(wait_s=seen.wait_s, num_workers=workers)
+        waits = flags.of_waits(wait_s=_of_first_rank(seen), num_workers=workers)
         found += [f"{benchmark}: {one}" for one in waits]
     return found
+
+
+def _of_first_rank(seen: Attribution) -> list[float]:
+    """Its waits, in order: those of the others follow, and their workers' turns begin anew."""
+    return seen.wait_s[: seen.ranks[0].batches] if seen.ranks else seen.wait_s
 
 
 def _decoded_alike(result: Result, sweep: Sequence[Result]) -> list[str]:
@@ -60,14 +65,14 @@ def _own_batches(result: Result) -> list[str]:
     """A loader of one's own may cut its epochs into other batches than it was asked for."""
     if str(result.params.get("loader._target_", "fastloop.")).startswith("fastloop."):
         return []
-    size, found = result.params["batch_size"], []
+    size, ranks, found = result.params["batch_size"], world_size(result), []  # a short one each
     for name, seen in result.attribution.items():
-        one, ranks = measured(result, name)[0], world_size(result)
-        delivered, batches = one.samples // one.epochs // ranks, len(seen.wait_s) // ranks
+        one = measured(result, name)[0]
+        delivered, batches = one.samples // one.epochs, len(seen.wait_s)
         told = f"{name}: {batches:,} batches for {delivered:,} samples"
         if size == ITS_OWN:
             found.append(f"{told}, of its own")
-        elif batches not in (delivered // int(size), -(-delivered // int(size))):
+        elif not delivered // int(size) <= batches < -(-delivered // int(size)) + ranks:
             found.append(f"{told}: batch_size={size} is not what it makes")
     return found
 

@@ -26,8 +26,8 @@ from fastloop.refusal import explained, one_line
 
 if TYPE_CHECKING:  # torch takes seconds to import: --cfg, --help and completion must not pay for it
     from fastloop.campaign import Sweep
+    from fastloop.ends import Launcher, Tracker
     from fastloop.job import Job
-    from fastloop.protocols import Launcher, Tracker
 
 ENDS = ("launcher", "tracker")
 """Groups that belong to the sweep and not to the job."""
@@ -107,8 +107,10 @@ def compose_all(measure_here: Callable[[list[Composed]], int]) -> list[Composed]
     def look(configs: Iterator[DictConfig]) -> None:
         handed_out.extend(map(_looked_at, configs))
         names[:] = names_of(handed_out)
+        where = f"results go to {handed_out[0].sweep_folder}"
+        print(f"{len(handed_out)} jobs are handed to {_launcher_told()[:-1]}, {where}", file=err)
 
-    said = io.StringIO()
+    said, err = io.StringIO(), sys.stderr
     try:
         with contextlib.redirect_stderr(said), looking_first(look):
             collect()

@@ -28,6 +28,8 @@ from fastloop.wire import Address, client, connected, hosted, is_over
 LOST = re.compile(r"gloo|Connection|NCCL|Dist\w+Error")
 """In a reason that is the consequence of another rank's."""
 NEVER_S = 2_000_000.0
+ALONE = 0
+"""The number of a call by one process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +81,8 @@ class Work:
     observed: bool
     ranks: int
     """Of each member."""
-    backend: Backend
+    backend: Backend | None
+    """None: no group, of one rank."""
     timeout_s: float | None
 
 
@@ -95,12 +98,13 @@ class Order:
 
 def answers_of(member: Member, work: Work) -> list[Answer]:
     """Every rank's answer, by rank. Raises JobFailed as soon as one of them fails."""
+    if work.backend is None:
+        return _collected([Call(function=work.function, args=work.args)], work, None)
     if member.address is None:
-        if work.ranks == 1:
-            return _collected([Call(function=work.function, args=work.args)], work, None)
         server = hosted(Address(host="127.0.0.1", port=0))
         address = Address(host="127.0.0.1", port=server.port)
-        return _collected(_calls(replace(member, address=address), work, 1), work, None)
+        number = ALONE if work.ranks == 1 else 1
+        return _collected(_calls(replace(member, address=address), work, number), work, None)
     leading = lead(member.address, member.hosts, member.size)
     leading.assemble()
     number = next(leading.numbers)
@@ -187,7 +191,7 @@ def _failure(found: dict[int, Answer]) -> JobFailed:
     failed = [one for one in found.values() if one.outcome.reason]
     first = min(failed, key=lambda one: bool(LOST.search(one.outcome.reason)))
     reason, details = first.outcome.reason, first.outcome.details
-    if first.number == 0:  # of one process alone
+    if first.number == ALONE:
         return JobFailed(reason, details)
     verdict = reason.startswith(("unsupported", "invalid"))  # which every rank comes to
     told = "" if verdict else f" (rank {first.rank})"
@@ -238,6 +242,7 @@ def _started(calls: list[Call], work: Work) -> Iterator[list[Child]]:
 def _calls(member: Member, work: Work, number: int) -> list[Call]:
     """What this member's children are to do."""
     assert member.address is not None
+    assert work.backend is not None
     seats = [
         Seat(
             rank=member.number * work.ranks + place,

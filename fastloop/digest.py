@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -46,6 +46,8 @@ class Digest:
     """Sum of the samples' hashes modulo 2^128."""
     leaves: Leaves
     """dtype and shape of each leaf of a sample; VARIES first where the samples differ in it."""
+    last: bytes = b""
+    """The last sample's hash, of an epoch that has come."""
 
 
 def leaves_of(batch: Tree) -> Leaves:
@@ -55,8 +57,9 @@ def leaves_of(batch: Tree) -> Leaves:
         leaf for leaf in leaves if not isinstance(leaf, torch.Tensor | Joined) or not leaf.ndim
     ]
     if wrong or len({len(leaf) for leaf in leaves}) != 1:
-        kinds = [f"{type(leaf).__name__}{list(getattr(leaf, 'shape', []))}" for leaf in leaves]
-        raise Invalid(f"a batch is tensors of one length, not ({', '.join(kinds)})")
+        kinds = Counter(f"{type(one).__name__}{list(getattr(one, 'shape', []))}" for one in leaves)
+        told = [kind if times == 1 else f"{kind} x {times}" for kind, times in kinds.items()]
+        raise Invalid(f"a batch is tensors of one length, not ({', '.join(told)})")
     return tuple((str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape[1:])) for leaf in leaves)
 
 
@@ -92,13 +95,14 @@ def digest(
     Raises Invalid where the batches' leaves differ from each other or are no batch, and as soon as
     more than `at_most` samples have come: there may be no end.
     """
-    count, total, leaves = 0, 0, ()
+    count, total, leaves, last = 0, 0, (), b""
     for leaves, hashes in _hashed(batches, uint8_scale, wanted):  # noqa: B007 - the last are all of them
         count += len(hashes)
-        total += _sum(hashes)
+        total += sum_of(hashes)
+        last = hashes[-1].tobytes() if len(hashes) else last
         if at_most is not None and count > at_most:
             raise Invalid(f"it yields more than {at_most:,} samples an epoch")
-    return Digest(count, total % 2**128, leaves)
+    return Digest(count, total % 2**128, leaves, last)
 
 
 def epoch_hashes(batches: Iterable[Tree], uint8_scale: float | None) -> tuple[np.ndarray, Leaves]:
@@ -127,7 +131,7 @@ def expected(hashes: np.ndarray, leaves: Leaves, kept: np.ndarray | None = None)
     """The digest of those samples (all, or the kept indices) of a reference of shape (n, 16)
     uint8."""
     chosen = hashes if kept is None else hashes[kept]
-    return Digest(len(chosen), _sum(chosen) % 2**128, leaves)
+    return Digest(len(chosen), sum_of(chosen) % 2**128, leaves)
 
 
 def content_of(hashes: np.ndarray, leaves: Leaves, uint8_scale: float | None) -> str:
@@ -137,7 +141,8 @@ def content_of(hashes: np.ndarray, leaves: Leaves, uint8_scale: float | None) ->
     return fingerprint(seen.count, seen.total, seen.leaves, uint8_scale)
 
 
-def _sum(hashes: np.ndarray) -> int:
+def sum_of(hashes: np.ndarray) -> int:
+    """The sum of (n, 16) uint8 hashes, not yet modulo 2^128."""
     words = np.ascontiguousarray(hashes).view("<u4").astype(np.uint64).sum(axis=0)
     return sum(int(word) << (32 * place) for place, word in enumerate(words))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fastloop.ends import Launcher
 from fastloop.files import remove, write_text
 from fastloop.job import Job
-from fastloop.protocols import Launcher
 from fastloop.result import Result, save
 from fastloop.tracking import Tracking
 from fastloop.types import Prepared

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import platform
 import re
@@ -17,6 +16,7 @@ import psutil
 import torch
 from PIL import features
 
+from fastloop.cores import cgroup_quota, usable_cores
 from fastloop.files import fingerprint
 from fastloop.ranks import local_rank
 from fastloop.types import Unsupported
@@ -26,24 +26,6 @@ PACKAGES = (
     *("h5py", "tfrecord", "tensorflow-cpu", "tensorflow", "ffcv", "triton", "torch-tensorrt"),
     *("pillow", "simplejpeg", "opencv-python-headless"),
 )
-
-
-def usable_cores() -> int:
-    """Cores that this process may use: the affinity, cut by the cgroup's quota."""
-    affinity = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    quota = _cgroup_quota(Path("/sys/fs/cgroup/cpu.max"))
-    return min(affinity, max(1, math.ceil(quota))) if quota else affinity
-
-
-def _cgroup_quota(path: Path) -> float | None:
-    """Cores' worth of time that a cgroup v2 grants; None: no limit."""
-    try:
-        granted, period = path.read_text().split()
-    except (OSError, ValueError):
-        return None
-    return None if granted == "max" else int(granted) / int(period)
 
 
 def resolve_device(name: str) -> torch.device:
@@ -72,7 +54,7 @@ def describe() -> dict[str, Any]:
         "cpu": _cpu_model(),
         "cores_usable": usable_cores(),
         "cores": os.cpu_count(),
-        "cgroup_quota": _cgroup_quota(Path("/sys/fs/cgroup/cpu.max")),
+        "cgroup_quota": cgroup_quota(Path("/sys/fs/cgroup/cpu.max")),
         "memory_gib": _memory_gib(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "versions": {name: _version(name) for name in PACKAGES}
@@ -103,14 +85,12 @@ def own_cpu_seconds() -> float:
 
 
 def cpu_seconds() -> float:
-    """User and system time of this process and its children so far, living and ended."""
-    process = psutil.Process()
-    own = process.cpu_times()
-    total = own.user + own.system + own.children_user + own.children_system
-    for child in process.children(recursive=True):
+    """User and system time of this process and all below it so far, living and ended."""
+    here, total = psutil.Process(), 0.0
+    for process in (here, *here.children(recursive=True)):
         with contextlib.suppress(psutil.Error):
-            times = child.cpu_times()
-            total += times.user + times.system
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
     return total
 
 

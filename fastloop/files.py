@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock
@@ -39,12 +39,11 @@ def remove_unused(sweep_folder: Path) -> None:
     if any(not path.is_dir() or any(path.iterdir()) for path in others):
         return
     hydras.unlink(missing_ok=True)
-    for one in [*others, sweep_folder, *sweep_folder.parents]:
-        if not one.is_dir() or any(one.iterdir()):
-            return
-        one.rmdir()
-        if one == top:
-            return
+    with suppress(OSError):  # a mounted file system; another node that writes there meanwhile
+        for one in [*others, sweep_folder, *sweep_folder.parents]:
+            one.rmdir()
+            if one == top:
+                return
 
 
 @contextmanager

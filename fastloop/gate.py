@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from fastloop.digest import Digest, difference, digest, expected, leaves_of, sample_hashes
+from fastloop.digest import Digest, difference, digest, expected, leaves_of, sample_hashes, sum_of
 from fastloop.plans import epoch_indices, shard, whole_order
 from fastloop.prepared import reference_hashes
 from fastloop.protocols import Streamed
@@ -26,10 +26,17 @@ def check_data(
     """Raise Invalid unless these placed batches are the dataset's samples, each exactly once;
     without same_data unless they are as many of the same kind.
 
-    Several ranks are judged by what they have delivered together, and all raise the same.
+    Several ranks are judged by what they have delivered together, and all raise the same. A rank
+    may be filled up to as many as the others have, as torch's DistributedSampler does; Unsupported
+    where one has nothing to do.
     """
-    wanted = expected(reference_hashes(prepared), prepared.sample, kept(prepared, plan, epoch))
-    got = _together(prepared, batches, wanted.count)
+    hashes = reference_hashes(prepared)
+    wanted = expected(hashes, prepared.sample, kept(prepared, plan, epoch))
+    ranks = _of_ranks(prepared, batches, wanted.count)
+    got = _together(ranks)
+    if not plan.drop_last and (got.count, got.total) != (wanted.count, wanted.total):
+        wanted = expected(hashes, prepared.sample, _asked_for(prepared, plan, epoch))
+        got = _not_filled_up(ranks, got, wanted, hashes if same_data else None)
     if not same_data and got.count == wanted.count:
         got = replace(got, total=wanted.total)
     wrong = difference(wanted, got)
@@ -37,10 +44,13 @@ def check_data(
         wrong += _why(prepared)
     if wrong:
         raise Invalid(wrong)
+    if idle := [rank for rank, one in enumerate(ranks) if not one.count]:
+        many = f"{got.count} samples are dealt out to {plan.world_size} ranks"
+        raise Unsupported(f"rank {idle[0]} gets none: {many}")
 
 
-def _together(prepared: Prepared, batches: Iterable[Tree], at_most: int) -> Digest:
-    """The digest of what all ranks deliver."""
+def _of_ranks(prepared: Prepared, batches: Iterable[Tree], at_most: int) -> list[Digest]:
+    """The digest of what each rank delivers."""
     try:
         found = digest(batches, prepared.dataset.uint8_scale, prepared.sample, at_most)
     except Invalid as why:
@@ -49,11 +59,29 @@ def _together(prepared: Prepared, batches: Iterable[Tree], at_most: int) -> Dige
     for one in ranks:
         if isinstance(one, str):
             raise Invalid(one)
-    filled = [one for one in ranks if isinstance(one, Digest) and one.count]
+    return [one for one in ranks if isinstance(one, Digest)]
+
+
+def _together(ranks: list[Digest]) -> Digest:
+    filled = [one for one in ranks if one.count]
     if differing := [one for one in filled if one.leaves != filled[0].leaves]:
         raise Invalid(f"ranks differ: {difference(filled[0], differing[0])}")
     count, total = sum(one.count for one in filled), sum(one.total for one in filled)
     return Digest(count, total % 2**128, filled[0].leaves if filled else ())
+
+
+def _not_filled_up(
+    ranks: list[Digest], got: Digest, wanted: Digest, hashes: np.ndarray | None
+) -> Digest:
+    """What came, but for what a loader of one's own has filled the last ranks up with: the last
+    sample of each, which is one of the dataset's, whose hashes these are, if they are known."""
+    short = wanted.count % len(ranks)
+    ends = [one.last for one in ranks[short:]] if short else []
+    added = np.frombuffer(b"".join(ends), np.uint8).reshape(-1, 16)
+    foreign = hashes is not None and any(not (hashes == one).all(axis=1).any() for one in added)
+    if got.count - wanted.count != len(added) or foreign:
+        return got
+    return replace(got, count=wanted.count, total=(got.total - sum_of(added)) % 2**128)
 
 
 def placing(place: Callable[[Tree], Tree]) -> Callable[[Tree], Tree]:
@@ -77,6 +105,14 @@ def kept(prepared: Prepared, plan: Plan, epoch: int) -> np.ndarray | None:
     if order.complete and is_even and not plan.drop_last and not prepared.broken:
         return None
     return _whole_ones(prepared, plan, epoch, _places(prepared, plan))
+
+
+def _asked_for(prepared: Prepared, plan: Plan, epoch: int) -> np.ndarray | None:
+    """The indices of the epoch, whoever delivers them; None for each of them once."""
+    order = whole_order(plan)
+    if order.complete and not prepared.broken:
+        return None
+    return _whole_ones(prepared, plan, epoch, np.arange(order.length(prepared.num_samples)))
 
 
 def num_delivered(prepared: Prepared, plan: Plan, epochs: int) -> int:

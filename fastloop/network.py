@@ -20,6 +20,14 @@ LABEL = ("int64", ())
 """dtype and shape of a class label."""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """Of autocast, by the name of the precision."""
+UNFIT = {
+    "Expected more than 1 value per channel": "a batch of one sample has nothing that BatchNorm"
+    " could take a mean of: drop_last=true leaves it out where it is the last, another batch_size"
+    " may have none",
+    "index out of range in self": "the data holds numbers that the model has no embedding for: of"
+    " model=transformer, model.vocabulary has to be the largest + 1",
+}
+"""What torch says of a batch that a model can't be fed with, and what it means."""
 
 
 def check_classified(
@@ -79,6 +87,13 @@ def for_channels(layer: nn.Conv2d, input_shape: tuple[int, ...]) -> nn.Conv2d:
     new = nn.Conv2d(channels, layer.out_channels, *sizes, bias=layer.bias is not None)
     nn.init.kaiming_normal_(new.weight, mode="fan_out", nonlinearity="relu")
     return new
+
+
+def check_fed(error: Exception) -> None:
+    """Raise Unsupported where this was raised because the model can't be fed with a batch."""
+    for said, why in UNFIT.items():
+        if said in str(error):
+            raise Unsupported(why) from error
 
 
 def built(setup: Setup) -> nn.Module:

@@ -17,7 +17,8 @@ def one_trial(ranks: Sequence[Trial]) -> Trial:
     found = {
         name: _slowest([one.benchmarks[name] for one in ranks]) for name in ranks[0].benchmarks
     }
-    return replace(ranks[0], benchmarks=found)
+    threads = [one.torch_threads for one in ranks]
+    return replace(ranks[0], benchmarks=found, rank_torch_threads=threads)
 
 
 def _slowest(ranks: Sequence[Measured]) -> Measured:
@@ -41,15 +42,26 @@ def one_pass(ranks: Sequence[tuple[Attribution, Resources | None]]) -> Attributi
         first_batch_s=max(one.first_batch_s for one in seen),
         wait_s=[wait for one in seen for wait in one.wait_s],
         place_s=[place for one in seen for place in one.place_s],
+        idle_s=_mean([one.idle_s for one in seen]),
         cpu_s=sum(one.cpu_s for one in seen),
         step_s=_largest([one.step_s for one in seen]),
         own_step_s=_largest([one.own_step_s for one in seen]),
         ranks=[
-            RankPass(seconds=one.seconds, wait_s=sum(one.wait_s), place_s=sum(one.place_s))
+            RankPass(
+                batches=len(one.wait_s),
+                seconds=one.seconds,
+                wait_s=sum(one.wait_s),
+                place_s=sum(one.place_s),
+            )
             for one in seen
         ],
         resources=_summed([one.resources for one in seen if one.resources]),
     )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    found = [value for value in values if value is not None]
+    return stats.mean(found) if found else None
 
 
 def _largest(values: Sequence[float | None]) -> float | None:

@@ -72,9 +72,10 @@ class OwnLoader:
     the opened dataset, `sampler` its order, `shuffle` whether that is random, `epoch` the number of
     the epoch, for each of which it is then called. What has no parameter is its own: order, size of
     the batches, workers. Of several ranks each calls it: `sampler` is the rank's share, and so must
-    be what one delivers that takes `rank` and `world_size`, or asks torch.distributed. It gives
-    something to iterate over once an epoch, an iterator, for which it is called anew in every
-    epoch, or a function from the number of an epoch to its batches.
+    be what one delivers that takes `rank` and `world_size`, or asks torch.distributed; shares may
+    differ in length, or be filled up as torch's DistributedSampler fills them. It gives something
+    to iterate over once an epoch, an iterator, for which it is called anew in every epoch, or a
+    function from the number of an epoch to its batches.
     """
 
     store: ClassVar[None] = None

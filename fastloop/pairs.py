@@ -38,7 +38,8 @@ def paired(benchmark: str, batch: Tree, check: Callable[[Leaves], None]) -> tupl
     got = shown(leaves)
     if len(found) > 1:
         got = f"{_named(batch)} of {got}, either of which may be the input: a tuple has it first"
-    raise Unsupported(f"benchmark={benchmark} needs (input, target), got {got}")
+    needs = f"benchmark={benchmark} needs (input, target), got {got}"
+    raise Unsupported(f"{needs}; benchmark=traversal takes any")
 
 
 def _ways(batch: Tree) -> list[Pair]:

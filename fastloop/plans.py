@@ -32,6 +32,15 @@ class Choosy(Protocol):
     """Besides ALWAYS."""
 
 
+@runtime_checkable
+class Dealt(Protocol):
+    """An order that depends on how many ranks it is dealt out to, index by index."""
+
+    def dealt_to(self, world_size: int) -> Order:
+        """The order of so many."""
+        ...
+
+
 def honours_only(loader: str, plan: Plan, *honoured: str) -> None:
     """Raise Unsupported where the plan sets what this loader would ignore."""
     for field in fields(plan):
@@ -135,7 +144,9 @@ def of_rank(plan: Plan, rank: int, world_size: int) -> Plan:
     """The plan of one of several ranks; of one alone it stays as it is."""
     if world_size == 1:
         return plan
-    order = Sharded(order=whole_order(plan), rank=rank, world_size=world_size)
+    whole = whole_order(plan)
+    dealt = whole.dealt_to(world_size) if isinstance(whole, Dealt) else whole
+    order = Sharded(order=dealt, rank=rank, world_size=world_size)
     return replace(plan, order=order, rank=rank, world_size=world_size)
 
 

@@ -7,12 +7,14 @@ these times can be compared with a trial's.
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from fastloop.environment import cpu_seconds, own_cpu_seconds
@@ -49,12 +51,18 @@ def marked(name: str, function: Callable[[Tree], Tree]) -> Callable[[Tree], Tree
 
 
 def profiled(epochs: Epochs, consume: Callable[[Tree], Any], device: torch.device) -> Profile:
-    """The first steps of epoch 0, "wait" and "step" named in them; fewer where it is shorter."""
+    """The first steps of epoch 0, "wait" and "step" named in them; fewer where it is shorter.
+
+    The operations of all threads, of one that loads ahead too, as far as torch (2.7) can.
+    """
     activities, sort_by = [ProfilerActivity.CPU], "self_cpu_time_total"
     if device.type == "cuda":
         activities, sort_by = [*activities, ProfilerActivity.CUDA], "self_device_time_total"
+    else:  # else a CUDA build of torch tells the user, as an error, that no GPU is here
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     own, every, steps = own_cpu_seconds(), cpu_seconds(), 0
-    with profile(activities=activities, acc_events=True) as seen:
+    threads = _all_threads()
+    with profile(activities=activities, acc_events=True, experimental_config=threads) as seen:
         with record_function("wait"):
             batches = iter(epochs(0))
         while steps < PROFILED_STEPS:
@@ -70,6 +78,13 @@ def profiled(epochs: Epochs, consume: Callable[[Tree], Any], device: torch.devic
     return Profile(
         seen=seen, steps=steps, cpu_s=own, workers_cpu_s=max(0.0, every - own), sort_by=sort_by
     )
+
+
+def _all_threads() -> Any:
+    try:
+        return _ExperimentalConfig(profile_all_threads=True)
+    except TypeError:  # of an older torch
+        return None
 
 
 def profile_paths(folder: Path, name: str) -> tuple[Path, Path]:

@@ -76,24 +76,29 @@ def seated(seat: Seat) -> Iterator[None]:
     distributed.destroy_process_group()
 
 
+def is_grouped() -> bool:
+    """Whether this process is one of a group, if only of one."""
+    return distributed.is_initialized()
+
+
 def rank() -> int:
     """This process's number among the ranks."""
-    return distributed.get_rank() if distributed.is_initialized() else 0
+    return distributed.get_rank() if is_grouped() else 0
 
 
 def world_size() -> int:
     """How many ranks there are."""
-    return distributed.get_world_size() if distributed.is_initialized() else 1
+    return distributed.get_world_size() if is_grouped() else 1
 
 
 def local_rank() -> int:
     """This process's number among the ranks of its node."""
-    return int(os.environ[LOCAL_RANK]) if distributed.is_initialized() else 0
+    return int(os.environ[LOCAL_RANK]) if is_grouped() else 0
 
 
 def local_world_size() -> int:
     """How many ranks this node has."""
-    return int(os.environ[LOCAL_WORLD_SIZE]) if distributed.is_initialized() else 1
+    return int(os.environ[LOCAL_WORLD_SIZE]) if is_grouped() else 1
 
 
 def together() -> None:

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 NOISE = ("Error executing job", "Set the environment variable", "Set hydra.searchpath")
+HYDRAS = {name: f"hydra-{name}-launcher" for name in ("joblib", "ray", "submitit")}
+"""Launchers that come with a package of their own."""
 SYSTEM_ERROR = re.compile(r"^\w+: \[Errno \d+\] (.*)$")
 
 
@@ -30,7 +32,9 @@ def one_line(said: str, known: Iterable[str]) -> str:
     ):
         group, option, others = found.groups()
         allowed = ", ".join(others.partition(" Config search path")[0].split())
-        return f"{group}={option}: there is no such option; allowed are {allowed}"
+        plugin = HYDRAS.get(option.partition("_")[0]) if group == "hydra/launcher" else None
+        remedy = f"; pip install {plugin} brings it" if plugin else ""
+        return f"{group}={option}: there is no such option; allowed are {allowed}{remedy}"
     if found := re.search(r"Could not override '(\S+)'\.", text):
         return _no_such_setting(found.group(1), known)
     if found := re.search(r"Ambiguous value for argument '(.*?)' ", text):

@@ -168,9 +168,12 @@ def _gpu_bytes(pids: set[int]) -> int | None:
     nvml = _nvml()
     if nvml is None:
         return None
-    devices = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
-    seen = [one for device in devices for one in nvml.nvmlDeviceGetComputeRunningProcesses(device)]
-    return _sum_told([one.usedGpuMemory for one in seen if one.pid in pids])
+    try:
+        devices = [*map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))]
+        listed = [*map(nvml.nvmlDeviceGetComputeRunningProcesses, devices)]
+    except Exception:  # of its own kind again: a driver need not list processes
+        return None
+    return _sum_told([one.usedGpuMemory for some in listed for one in some if one.pid in pids])
 
 
 @cache

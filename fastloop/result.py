@@ -77,12 +77,16 @@ class Trial:
     """When the command that ran it began; a resumed sweep has several."""
     data_mib: float | None = None
     """Size of the files that the loader reads; None where the dataset does not tell them."""
+    rank_torch_threads: list[int] = field(default_factory=list)
+    """Each rank's; torch_threads is that of rank 0. Empty for one process."""
 
 
 @dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
 class RankPass:
-    """One rank in the instrumented pass: seconds of the epoch, and of what the loop waited for."""
+    """One rank in the instrumented pass: its batches, seconds of the epoch, and of what the loop
+    waited for."""
 
+    batches: int
     seconds: float
     wait_s: float
     place_s: float
@@ -99,6 +103,9 @@ class Attribution:
     """What the loop waited for each batch to come out of the loader."""
     place_s: list[float]
     """What each placement took."""
+    idle_s: float | None = None
+    """Time of the epoch in which the device ran no step, by its own events; None where the step
+    runs on the host's clock, so that this is what the loop waited and placed."""
     cpu_s: float
     """User and system time of the process and its workers in that epoch."""
     step_s: float | None = None
@@ -111,6 +118,12 @@ class Attribution:
     resources: Resources | None = None
     """Of the whole instrumented process and its workers: its start, opening the loader, the warm-up
     epoch and the epoch with spans; sampled from outside, None where nobody looked."""
+
+    @property
+    def stall_fraction(self) -> float:
+        """Share of the epoch in which no step ran for want of a batch; the mean of all ranks."""
+        host_s = (sum(self.wait_s) + sum(self.place_s)) / max(1, len(self.ranks))
+        return (host_s if self.idle_s is None else self.idle_s) / self.seconds
 
 
 @dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
@@ -223,8 +236,7 @@ def _attribution_metrics(result: Result, benchmark: str) -> dict[str, float | No
         figures[name] = getattr(pass_.resources, name, None)
     figures["instrumented_ratio"] = pass_.seconds / bare_epoch_s
     if benchmark != "traversal":
-        waited_s = (sum(pass_.wait_s) + sum(pass_.place_s)) / world_size(result)
-        figures["stall_fraction"] = waited_s / pass_.seconds
+        figures["stall_fraction"] = pass_.stall_fraction
     if pass_.ranks:
         loading_s = [one.wait_s + one.place_s for one in pass_.ranks]
         figures["straggler_index"] = max(loading_s) / stats.mean(loading_s)

@@ -66,6 +66,42 @@ def bandwidth(copy: Callable[[], int], device: torch.device, budget_ns: int) -> 
 
 
 @dataclass(frozen=True)
+class Steps:
+    """When a device began and ended each step, in its own time: it begins when its batch is there.
+
+    A GPU steps while the host is at the next batch already, and a blocking copy waits for the step
+    before it: on the host's clock loading and placing would be told for what the step takes.
+    """
+
+    device: torch.device
+    begun: list[Any] = field(default_factory=list)
+    ended: list[Any] = field(default_factory=list)
+
+    def behind(self, place: Callable[[T], R]) -> Callable[[T], R]:
+        """The same function; a step begins behind each call."""
+
+        def call(argument: T) -> R:
+            result = place(argument)
+            self.begun.append(mark(self.device))
+            return result
+
+        return call
+
+    def around(self, consume: Callable[[T], Any]) -> Callable[[T], None]:
+        """The same function, which calls the one above; the step ends behind each call."""
+
+        def call(argument: T) -> None:
+            consume(argument)
+            self.ended.append(mark(self.device))
+
+        return call
+
+    def seconds(self) -> float:
+        """Of all steps together; the device has to have done them."""
+        return sum(map(ms_between, self.begun, self.ended)) / 1e3
+
+
+@dataclass(frozen=True)
 class Spans:
     """Start and stop of everything that was wrapped, by name, in nanoseconds."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from fastloop.protocols import Tracker
+from fastloop.ends import Tracker
 from fastloop.result import Result
 
 

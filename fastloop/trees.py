@@ -8,27 +8,35 @@ own class. What holds data that can't be moved is refused.
 from __future__ import annotations
 
 import dataclasses
-from collections import UserDict, deque
+import re
+from collections import UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
+from datetime import date, time, timedelta, tzinfo  # noqa: TID251 - types, none is a clock
 from enum import Enum
 from numbers import Number
 from pathlib import PurePath
+from types import EllipsisType
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import optree
 import torch
-from tensordict import is_non_tensor, is_tensor_collection
+from tensordict import LazyStackedTensorDict, is_non_tensor, is_tensor_collection
 from torch.nn.utils.rnn import PackedSequence
 
 from fastloop.types import Tree, Unsupported
 
 USUAL = (str, bytes, int, float, type(None))
-UNUSUAL = (np.generic, Number, Enum, PurePath, torch.dtype, torch.device)
+UNUSUAL = (
+    *(np.generic, Number, Enum, PurePath, torch.dtype, torch.device),
+    *(date, time, timedelta, tzinfo, UUID, bytearray, range, slice, EllipsisType, type, re.Pattern),
+)
 """Other leaves, which a placement leaves as they are."""
 
 Map = Callable[[Any], Any]
+PACKED = "a PackedSequence moves by its own .to; placement=recursive calls it"
 
 
 def tree_leaves(tree: Tree) -> list[Any]:
@@ -90,7 +98,7 @@ def taken_apart(
     found: list[Any]
     found, structure = optree.tree_flatten(tree)
     if all(isinstance(leaf, torch.Tensor) for leaf in found):
-        return found, lambda moved: optree.tree_unflatten(structure, moved)
+        return found, lambda moved: _unflattened(structure, moved)
     found = []
     _walked(tree, lambda leaf: found.append(leaf) or leaf, None)
 
@@ -107,10 +115,17 @@ def _walked(tree: Tree, move: Map, device: torch.device | None) -> Tree:
 
     def move_whole(collection: Any) -> Any:
         if isinstance(collection, PackedSequence):
-            raise Unsupported("a PackedSequence moves by its own .to; placement=recursive calls it")
+            raise Unsupported(PACKED)
         return collection.apply(move, device=device or collection.device)
 
     return place(tree)
+
+
+def _unflattened(structure: Any, moved: Iterable[torch.Tensor]) -> Tree:
+    try:
+        return optree.tree_unflatten(structure, moved)
+    except ValueError as error:  # optree takes it for any other named tuple
+        raise Unsupported(PACKED) if "batch_sizes" in str(error) else error from error
 
 
 def _mapping(node: Any, place: Map) -> Any:
@@ -120,7 +135,7 @@ def _mapping(node: Any, place: Map) -> Any:
     return moved
 
 
-def _list(node: list, place: Map) -> list:
+def _list(node: Any, place: Map) -> Any:
     moved = copy(node)
     moved[:] = [place(value) for value in node]
     return moved
@@ -144,7 +159,7 @@ def _set(node: Any, place: Map) -> Any:
 
 MAKERS: tuple[tuple[tuple[type, ...], Callable[[Any, Map], Any]], ...] = (
     ((dict, UserDict), _mapping),
-    ((list,), _list),
+    ((list, UserList), _list),
     ((tuple,), _tuple),
     ((deque,), _deque),
     ((set, frozenset), _set),
@@ -177,7 +192,7 @@ def _inside(leaf: Any) -> Any:
         return tuple([getattr(leaf, name) for name in _attributes(leaf)])
     if isinstance(leaf, dict | UserDict):
         return dict(leaf)
-    return list(leaf) if isinstance(leaf, list | tuple | deque) else None
+    return list(leaf) if isinstance(leaf, list | UserList | tuple | deque) else None
 
 
 def _parts(collection: Any) -> Iterator[Any]:
@@ -189,6 +204,10 @@ def _parts(collection: Any) -> Iterator[Any]:
 
 def _check_all_tensors(collection: Any) -> None:
     """Raise Unsupported where a tensordict holds tensors in a list, as from_dict makes it."""
+    if isinstance(collection, LazyStackedTensorDict):  # its own values may differ in shape
+        for one in collection.tensordicts:
+            _check_all_tensors(one)
+        return
     for value in _parts(collection):
         if isinstance(value, torch.Tensor):
             continue

@@ -9,24 +9,24 @@ from pathlib import Path
 
 import torch
 
-from fastloop.cache_state import Opened, bring_to, opened
+from fastloop.cache_state import Opened, bring_to, evict_together, opened
+from fastloop.cores import usable_cores
 from fastloop.delivery import delivering, opening
 from fastloop.digest import leaves_of
-from fastloop.environment import cpu_seconds, describe, load_average, usable_cores
+from fastloop.environment import cpu_seconds, describe, load_average
 from fastloop.gate import check_data, num_delivered, placing
 from fastloop.job import Job, check_support
 from fastloop.lengths import told_lengths
 from fastloop.network import SYNCHRONIZED, evened
-from fastloop.own_loader import OwnLoader
-from fastloop.page_cache import evict, total_mib
+from fastloop.page_cache import total_mib
 from fastloop.pairs import paired
 from fastloop.plans import of_rank
 from fastloop.profiling import marked, profiled, write_profile
 from fastloop.protocols import Benchmark
-from fastloop.ranks import gathered, local_world_size, rank, world_size
+from fastloop.ranks import gathered, is_grouped, local_world_size, rank, world_size
 from fastloop.replays import held_batches, num_steps, replay_limit, step_seconds
 from fastloop.result import Attribution, Measured, Trial
-from fastloop.spans import Spans, now_ns, seconds_between, synchronize, wall_ms
+from fastloop.spans import Spans, Steps, now_ns, seconds_between, synchronize, wall_ms
 from fastloop.transforms.none import NoTransform
 from fastloop.types import BadData, Epochs, Leaves, Pair, Plan, Prepared, Setup, Tree
 from fastloop.window import Consumer, drain, instrumented, may_be_unread, timed
@@ -78,7 +78,7 @@ def run_instrumented(job: Job, prepared: Prepared, name: str) -> Attribution:
     torch.zeros(1, device=device)  # so that starting the device is not the loader's to pay
     synchronize(device)
     if job.cache == "cold":
-        evict(prepared.files)
+        evict_together(prepared.files)
     opened_ns = now_ns()
     with opened(opening(job, prepared, plan, device)) as loading:
         first = iter(loading.epochs(job.epochs))
@@ -90,13 +90,14 @@ def run_instrumented(job: Job, prepared: Prepared, name: str) -> Attribution:
         consume, _ = job.benchmark[name].start(place, setup)
         with evened(setup, _may_differ(job)):
             drain(loading.epochs, consume, job.epochs, device)
-        spans = Spans()
-        consume, _ = job.benchmark[name].start(spans.timed("place", place), setup)
+        spans, steps = Spans(), Steps(device)
+        consume, _ = job.benchmark[name].start(steps.behind(spans.timed("place", place)), setup)
         bring_to(job.cache, prepared.files, loading)
         cpu_before = cpu_seconds()
         with evened(setup, _may_differ(job)):
-            window = instrumented(loading.epochs, consume, spans, device)
+            window = instrumented(loading.epochs, steps.around(consume), spans, device)
         cpu_s = cpu_seconds() - cpu_before
+        on_cuda = device.type == "cuda" and job.benchmark[name].limit == "replay"
         step_s, own_step_s = None, None
         if SYNCHRONIZED in setup.kept:
             held = held_batches(loading.epochs(job.epochs), place)
@@ -106,6 +107,7 @@ def run_instrumented(job: Job, prepared: Prepared, name: str) -> Attribution:
         first_batch_s=first_batch_s,
         wait_s=spans.seconds("wait"),
         place_s=spans.seconds("place"),
+        idle_s=max(0.0, window.seconds - steps.seconds()) if on_cuda else None,
         cpu_s=cpu_s,
         step_s=step_s,
         own_step_s=own_step_s,
@@ -154,11 +156,11 @@ def _start(job: Job, prepared: Prepared, number: int) -> tuple[torch.device, Pla
 
 
 def _own_threads() -> int | None:
-    """A rank's share of the node's cores; None, torch's own choice, for one process.
+    """A rank's share of the node's cores; None, torch's own choice, without a group.
 
-    Under torchrun for one too: it has set OMP_NUM_THREADS=1, whatever the machine has.
+    torchrun sets OMP_NUM_THREADS=1, whatever the machine has, for a group of one too.
     """
-    if world_size() == 1 and "TORCHELASTIC_RUN_ID" not in os.environ:
+    if not is_grouped() and "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
     return max(1, usable_cores() // local_world_size())
 
@@ -169,8 +171,9 @@ def _plan(job: Job, prepared: Prepared, seed: int) -> Plan:
 
 
 def _may_differ(job: Job) -> bool:
-    """Whether ranks may have different numbers of batches."""
-    return job.collate.tolerant or isinstance(job.loader, OwnLoader)
+    """Whether ranks may have different numbers of batches: nobody knows of a user's loader."""
+    ours = type(job.loader).__module__.startswith("fastloop.loaders.")
+    return job.collate.tolerant or not ours
 
 
 def _delivered(job: Job, prepared: Prepared, device: torch.device) -> Consumer:

@@ -44,7 +44,9 @@ def pytest_collection_modifyitems(items):
 def _runs_jax(item) -> bool:
     """True for what leaves JAX's threads in this process, which no test may fork from then on."""
     params = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return "jax" in params or item.get_closest_marker("jax") is not None
+    # by type first: an array compares element by element
+    named = any(isinstance(one, str) and one == "jax" for one in params)
+    return named or item.get_closest_marker("jax") is not None
 
 
 @pytest.fixture

@@ -22,12 +22,12 @@ def step_job(model: str, *overrides: str) -> Job:
     return compose_job(f"model={model}", "learning_rate=0.05", *SMALL.get(model, ()), *overrides)
 
 
-def sample_of(model: str) -> tuple[Leaves, int | None]:
-    return (TOKENS, None) if model == "transformer" else (IMAGES, CLASSES)
+def sample_of(model: str, images: Leaves = IMAGES) -> tuple[Leaves, int | None]:
+    return (TOKENS, None) if model == "transformer" else (images, CLASSES)
 
 
-def setup_of(job: Job, model: str, seed: int = 0) -> Setup:
-    sample, num_classes = sample_of(model)
+def setup_of(job: Job, model: str, seed: int = 0, images: Leaves = IMAGES) -> Setup:
+    sample, num_classes = sample_of(model, images)
     return Setup(
         model=job.model,
         sample=sample,
@@ -41,7 +41,9 @@ def setup_of(job: Job, model: str, seed: int = 0) -> Setup:
     )
 
 
-def batches_for(model: str, device: str = "cpu", sizes: tuple[int, ...] = SIZES) -> list[Tree]:
+def batches_for(
+    model: str, device: str = "cpu", sizes: tuple[int, ...] = SIZES, images: Leaves = IMAGES
+) -> list[Tree]:
     generator = torch.Generator().manual_seed(1)
     made = []
     for size in sizes:
@@ -49,9 +51,9 @@ def batches_for(model: str, device: str = "cpu", sizes: tuple[int, ...] = SIZES)
             tokens = torch.randint(50, (size, 10), generator=generator)
             made.append((tokens[:, :-1].to(device), tokens[:, 1:].to(device)))
         else:
-            images = torch.rand(size, *IMAGES[0][1], generator=generator)
+            pixels = torch.rand(size, *images[0][1], generator=generator)
             labels = torch.randint(CLASSES, (size,), generator=generator)
-            made.append((images.to(device), labels.to(device)))
+            made.append((pixels.to(device), labels.to(device)))
     return made
 
 

@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 
 import optree
 import psutil
@@ -31,7 +31,7 @@ from fastloop.ahead.thread import by_thread
 from fastloop.delivery import opening
 from fastloop.job import check_support
 from fastloop.launchers.single import Single
-from fastloop.loaders.device_resident import check_fits, free_bytes
+from fastloop.loaders.device_resident import cgroup_bytes, check_fits, free_bytes
 from fastloop.plans import epoch_indices
 from fastloop.spans import now_ns
 from fastloop.trial import run_instrumented, run_trial
@@ -375,6 +375,17 @@ def has_collections(tree) -> bool:
     return any(not isinstance(leaf, torch.Tensor) for leaf in optree.tree_leaves(tree))
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
+def test_a_tensor_without_strides_comes_from_the_other_process_too():
+    def epochs(epoch):
+        yield (torch.eye(3).to_sparse(), torch.ones(2))
+
+    with opened("process", epochs) as loaded:
+        ((sparse, dense),) = loaded(0)
+    assert torch.equal(sparse.to_dense(), torch.eye(3))
+    assert torch.equal(dense, torch.ones(2))
+
+
 def tensors(tree) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     mapped(lambda leaf: (found.append(leaf), leaf)[1], tree)
@@ -408,21 +419,35 @@ def test_resident_samples_that_do_not_fit_are_refused_with_the_sizes():
     assert free_bytes(CPU) > 1 << 20
 
 
-# On a GPU. That the first two can fail is a test of its own, below them.
+def test_a_containers_limit_is_what_is_free(tmp_path):
+    (tmp_path / "memory.current").write_text("700\n")
+    (tmp_path / "memory.stat").write_text("anon 400\nactive_file 200\ninactive_file 100\n")
+    assert cgroup_bytes(tmp_path) is None
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert cgroup_bytes(tmp_path) == 600
+    (tmp_path / "memory.max").write_text("max\n")
+    assert cgroup_bytes(tmp_path) is None
+
+
+# On a GPU. That the first three can fail is a test of its own, below them.
 
 MANY = 24
 LONG = 20_000_000
 """Clock cycles, about 10 ms: far longer than any copy here takes."""
 
 
-def device_batches(epoch, pinned: bool = True):
-    for number in range(MANY):
-        yield torch.full((1 << 20,), number, dtype=torch.int32, pin_memory=pinned)
+@cache
+def host_batches(pinned: bool) -> list[torch.Tensor]:
+    """Made beforehand: locking memory may wait for the device, and then nothing could race."""
+    return [
+        torch.full((1 << 20,), number, dtype=torch.int32, pin_memory=pinned)
+        for number in range(MANY)
+    ]
 
 
 @contextmanager
-def open_device_batches():
-    yield device_batches
+def open_host_batches():
+    yield lambda epoch: iter(host_batches(pinned=True))
 
 
 ON_CUDA = {"stream": by_stream, "thread": by_thread, "process": WAYS["process"]}
@@ -439,7 +464,7 @@ def delayed(batch):
 @pytest.mark.parametrize("way", ["stream", "thread"])
 def test_a_step_never_reads_a_batch_whose_copy_has_not_ended(way):
     device, sums = torch.device("cuda", 0), []
-    with ON_CUDA[way](open_device_batches, delayed, 2, device) as epochs:
+    with ON_CUDA[way](open_host_batches, delayed, 2, device) as epochs:
         for batch in epochs(0):
             sums.append(batch.sum())
     assert [int(one) for one in sums] == [number << 20 for number in range(MANY)]
@@ -451,7 +476,7 @@ def test_a_step_never_reads_a_batch_whose_copy_has_not_ended(way):
 def test_no_copy_overwrites_what_a_step_is_still_reading(way):
     device, sums = torch.device("cuda", 0), []
     move = partial(torch.Tensor.to, device="cuda", non_blocking=True)
-    with ON_CUDA[way](open_device_batches, move, 2, device) as epochs:
+    with ON_CUDA[way](open_host_batches, move, 2, device) as epochs:
         for batch in epochs(0):
             torch.cuda._sleep(LONG)
             sums.append(batch.sum())
@@ -461,21 +486,52 @@ def test_no_copy_overwrites_what_a_step_is_still_reading(way):
 
 @pytest.mark.gpu
 @gpu
-def test_without_the_event_or_record_stream_these_tests_would_fail(monkeypatch):
-    for wrong in (no_event, no_record):
-        monkeypatch.setattr(Lane, "received", wrong)
+@pytest.mark.parametrize("way", ["stream", "thread"])
+def test_nobody_is_given_the_memory_of_indices_that_are_still_to_be_read(prepared_job, way):
+    device, held, taken = torch.device("cuda", 0), [], []
+    given_ = ("loader=device_resident", "batch_size=50", "device=cuda", "order=random")
+    job, prepared = prepared_job(*given_, "dataset=mydataset", "dataset.count=300")
+    plan = job.plan(seed=7)
+
+    def late(batches):
+        for batch in batches:
+            yield batch
+            torch.cuda._sleep(LONG)  # before the next is gathered
+
+    @contextmanager
+    def open_():
+        with job.loader.open(prepared, plan) as epochs:
+            yield lambda epoch: late(epochs(epoch))
+
+    with ON_CUDA[way](open_, itself, 4, device) as epochs:
+        for batch in epochs(0):
+            held.append([leaf.clone() for leaf in batch])
+            taken += [torch.zeros(300, dtype=torch.int64, device=device) for _ in range(32)]
+    samples, indices = rows([whole(job.dataset)]), epoch_indices(plan.order, 300, 7, 0).tolist()
+    got = rows([[leaf.cpu() for leaf in batch] for batch in held])
+    assert got == [samples[index] for index in indices]
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize("missing", ["event", "record_stream", "the lane's own memory"])
+def test_without_one_of_the_three_these_tests_would_fail(prepared_job, monkeypatch, missing):
+    if missing == "event":
+        monkeypatch.setattr(Lane, "received", lambda lane, placed, event: placed)
         test = test_a_step_never_reads_a_batch_whose_copy_has_not_ended
-        if wrong is no_record:
-            test = test_no_copy_overwrites_what_a_step_is_still_reading
-        with pytest.raises(AssertionError):
-            test("stream")
+    elif missing == "record_stream":
+        monkeypatch.setattr(Lane, "received", waited_for_only)
+        test = test_no_copy_overwrites_what_a_step_is_still_reading
+    else:
+        monkeypatch.setattr(Lane, "begun", lambda lane, epochs, epoch: iter(epochs(epoch)))
+        test = partial(
+            test_nobody_is_given_the_memory_of_indices_that_are_still_to_be_read, prepared_job
+        )
+    with pytest.raises(AssertionError):
+        test(way="stream")
 
 
-def no_event(lane, placed, event):
-    return placed
-
-
-def no_record(lane, placed, event):
+def waited_for_only(lane, placed, event):
     torch.cuda.current_stream().wait_event(event)
     return placed
 
@@ -486,7 +542,7 @@ def no_record(lane, placed, event):
 def test_a_pinned_buffer_is_not_written_to_before_its_copy_has_ended(buffers):
     device = torch.device("cuda", 0)
     place = through_pinned(delayed, buffers, device)
-    held = [place(batch) for batch in device_batches(0, pinned=False)]
+    held = [place(batch) for batch in host_batches(pinned=False)]
     assert [int(one.sum()) for one in held] == [number << 20 for number in range(MANY)]
 
 

@@ -73,6 +73,25 @@ def test_every_row_is_a_job(script, name, device):
     assert all(job.dataset.count == 8 and job.device == device for job in seen.values())
 
 
+def test_gains_are_against_the_row_above_or_the_first(script):
+    side_by_side = script("side_by_side")
+    rates = {"a": 4.0, "pin_memory, non_blocking, 4": None, "b": 2.0, "c": 1.0}
+    rows = [
+        side_by_side.Row(name=name, seconds=(one,), samples=1, wait_s=1.0, epoch_s=one)
+        if one
+        else side_by_side.Row(name=name, reason="unsupported: here")
+        for name, one in rates.items()
+    ]
+
+    def gains(*to_the_first):
+        lines = side_by_side.table(rows, *to_the_first).splitlines()
+        assert "pin_memory, non_blocking, 4  unsupported: here" in lines
+        return [line.partition(" x ")[2][:4] for line in lines[1:]]
+
+    assert gains() == ["", "", "2.00", "2.00"]
+    assert gains(True) == ["", "", "2.00", "4.00"]
+
+
 @pytest.mark.slow
 def test_rows_are_measured_and_what_needs_cuda_says_so_elsewhere(script, monkeypatch, outputs):
     pinning = script("pinning")

@@ -112,6 +112,29 @@ def test_what_does_not_fit_is_unsupported_in_one_clear_line(model, benchmark):
             check(job.model, 5, (("float32", (3,)), ("int64", ())))
 
 
+@pytest.mark.parametrize("model", ["resnet18", "mobilenet_v3_small"])
+def test_a_last_batch_of_one_that_can_not_be_normalized_is_unsupported(model):
+    job, setup = step_job(model, TRAINING), setup_of(step_job(model), model)
+    with pytest.raises(Unsupported, match=r"a batch of one sample has .*: drop_last=true leaves"):
+        losses_of(job, setup, batches_for(model, sizes=(8, 1)))
+    step, _ = step_job(model, "benchmark=inference").benchmark["inference"].start(tuple, setup)
+    for batch in batches_for(model, sizes=(8, 1)):
+        step(batch)
+
+
+@pytest.mark.parametrize("benchmark", ["training", "inference"])
+def test_tokens_that_the_model_has_no_embedding_for_are_unsupported(benchmark):
+    job = step_job("transformer", f"benchmark={benchmark}")
+    step, _ = job.benchmark[benchmark].start(tuple, setup_of(job, "transformer"))
+    with pytest.raises(Unsupported, match=r"has no embedding for: .*model.vocabulary has to be"):
+        step((torch.full((2, 9), 50), torch.zeros(2, 9, dtype=torch.int64)))
+
+
+def test_a_toynet_of_single_numbers():
+    network = compose_job().model.build((), 4)
+    assert network(torch.rand(3)).shape == (3, 4)
+
+
 def test_tokens_and_the_default_model_stop_before_anything_is_prepared():
     with pytest.raises(Unsupported, match=r"model=toynet needs .* got samples without classes"):
         check_support(compose_job("dataset=tokens"))

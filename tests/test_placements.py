@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict, UserDict, defaultdict, deque, namedtuple
+import re
+from collections import OrderedDict, UserDict, UserList, defaultdict, deque, namedtuple
+from datetime import date, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -12,7 +15,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from options import compose_job, library, options, skip_without_its_library
-from tensordict import TensorDict, is_tensor_collection, tensorclass
+from tensordict import LazyStackedTensorDict, TensorDict, is_tensor_collection, tensorclass
+from torch.nested import nested_tensor
 from torch.nn.utils.rnn import pack_sequence
 
 from fastloop.ahead.leaves import mapped
@@ -74,6 +78,7 @@ def numbers() -> torch.Tensor:
 
 
 FLAT = {
+    "a dict": {"image": images(3), "label": numbers()},
     "a list": [images(3), numbers()],
     "a tuple": (images(3), numbers().to(torch.uint8)),
     "a named tuple": Point(images(1), numbers()),
@@ -100,6 +105,10 @@ NESTED = {
     "nothing": {"a": [], "b": (), "c": {}},
     "other leaves": {"name": ["a", b"b"], "count": (3, 2.5, 1j, True), "none": None, "t": images()},
     "leaves of numpy": [np.float32(2), np.int64(3), images()],
+    "leaves that hold no data": {"day": datetime(2026, 1, 2), "id": UUID(int=1), "t": images()},
+    "more of them": [slice(2), timedelta(1), bytearray(b"a"), ..., int, re.compile("a"), images()],
+    "a shape": [images().shape, images()],
+    "a list of one's own": UserList([images(), [numbers()]]),
 }
 TENSORDICTS = {
     "a tensordict": TensorDict({"b": numbers()}, batch_size=[4]),
@@ -143,7 +152,7 @@ def assert_same(before, after, device: torch.device) -> None:
     if isinstance(before, dict | UserDict):
         assert list(after) == list(before)
         before, after = list(before.values()), list(after.values())
-    if isinstance(before, list | tuple | deque):
+    if isinstance(before, list | UserList | tuple | deque):
         assert len(after) == len(before)
         for one, other in zip(before, after, strict=True):
             assert_same(one, other, device)
@@ -243,6 +252,61 @@ def test_what_would_be_left_behind_is_refused(placement, said, tree, device):
 
 @DEVICES
 @pytest.mark.parametrize("placement", ALL)
+def test_fields_that_are_no_tensors_stay_as_they_are(placement, device):
+    place = mover(placement, device)
+    for tree in (
+        (images(), "a name", 3, None),
+        {"image": images(), "name": "a", "none": None},
+        Point(images(), date(2026, 1, 2)),
+        [None, numbers()],
+    ):
+        assert_same(tree, place(tree), device)
+
+
+UNUSUAL = {
+    "sparse": lambda: torch.eye(3).to_sparse(),
+    "csr": lambda: torch.eye(3).to_sparse_csr(),
+    "jagged": lambda: nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+    "conjugate": lambda: torch.tensor([1 + 2j, 3j]).conj(),
+    "half complex": lambda: torch.ones(2, dtype=torch.complex32),
+}
+
+
+def values_of(tensor: torch.Tensor) -> list:
+    """Of a tensor of any layout, as Python has them."""
+    if tensor.is_nested:
+        return [one.tolist() for one in tensor.unbind()]
+    return tensor.to_dense().to(torch.complex64).tolist()
+
+
+@pytest.mark.filterwarnings("ignore:.*(Sparse|sparse|ComplexHalf):UserWarning")
+@pytest.mark.parametrize("make", UNUSUAL.values(), ids=UNUSUAL.keys())
+@pytest.mark.parametrize("placement", ALL)
+def test_an_unusual_tensor_comes_out_as_it_went_in_or_is_unsupported(placement, make):
+    tensor = make()
+    after, refusal = outcome(placement, (tensor, numbers()), CPU)
+    if refusal:
+        assert placement in ("map_location", "jax")
+        assert "placement=recursive moves any" in refusal
+        return
+    assert (after[0].dtype, after[0].layout) == (tensor.dtype, tensor.layout)
+    assert values_of(after[0]) == values_of(tensor)
+
+
+@DEVICES
+@pytest.mark.parametrize("placement", ALL)
+def test_a_lazy_stack_of_different_shapes_moves(placement, device):
+    stack = LazyStackedTensorDict(*[TensorDict({"a": numbers()[:size]}, []) for size in (2, 3)])
+    after, refusal = outcome(placement, [stack], device)
+    if refusal:
+        assert placement == "dm_tree"
+        return
+    assert [one["a"].shape for one in after[0].tensordicts] == [(2,), (3,)]
+    assert {one["a"].device.type for one in after[0].tensordicts} == {device.type}
+
+
+@DEVICES
+@pytest.mark.parametrize("placement", ALL)
 def test_every_dtype_and_layout_comes_out_as_it_went_in(placement, device):
     place = mover(placement, device)
     for dtype in DTYPES:
@@ -276,10 +340,15 @@ def test_a_view_does_not_take_its_whole_storage_along():
     assert part.untyped_storage().nbytes() == part.nbytes
 
 
-def test_a_packed_sequence_moves_as_torch_moves_it():
+@pytest.mark.parametrize("placement", [one for one in ALL if one not in NO_META])
+def test_a_packed_sequence_moves_as_torch_moves_it_or_is_unsupported(placement):
     packed = pack_sequence([torch.ones(3), torch.ones(2)])
-    after = placed("recursive", [packed], META)[0]
-    assert (after.data.device, after.batch_sizes.device) == (META, CPU)
+    after, refusal = outcome(placement, [packed], META)
+    if refusal:
+        assert placement in ("tensordict", "map_location", "dm_tree")
+        assert "placement=recursive c" in refusal
+        return
+    assert (after[0].data.device, after[0].batch_sizes.device) == (META, CPU)
 
 
 def test_a_dataclass_is_not_initialized_once_more():
@@ -375,17 +444,23 @@ def test_jax_takes_page_locked_memory_for_the_hosts():
     assert after.device == CPU
 
 
+def page_locked(leaf: torch.Tensor) -> torch.Tensor:
+    return leaf.contiguous().pin_memory()  # which no expanded one is
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
-@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("pinned", [False, True], ids=["pageable", "pinned"])
 @pytest.mark.parametrize("non_blocking", ["false", "true"])
 @pytest.mark.parametrize("placement", ALL)
 def test_on_cuda_every_leaf_arrives_with_its_values(placement, non_blocking, pinned):
     device = torch.device("cuda", 0)
     place = mover(placement, device, non_blocking)
     trees = list(FLAT.values())[:4] if placement == "direct" else list(NESTED.values())
+    trees += [tuple(make(dtype) for make in SHAPES.values()) for dtype in DTYPES]
     for tree in trees:
-        after = place(mapped(torch.Tensor.pin_memory, tree) if pinned else tree)
+        given_ = mapped(page_locked, tree) if pinned else tree
+        after = place(given_)
         torch.cuda.synchronize()
         assert_same(tree, after, device)
 

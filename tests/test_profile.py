@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 
 import pytest
+from brought import Busy
 from commands import SMALL, fastloop, runs
+from options import compose_job
 from test_window import result_of
 
 from fastloop.caveats import caveats
+from fastloop.prepared import prepare
 from fastloop.profiling import PROFILED_STEPS, profile_paths
 from fastloop.trial import run_profiled
+
+TICKS_S = 0.1
+"""More than user and system time of two workers lose by being told in ticks of 10 ms."""
 
 
 def trace_of(path) -> list[dict]:
@@ -45,7 +52,33 @@ def test_the_trace_names_waits_places_steps_and_operations(
     told = table.read_text()
     assert told.startswith(f"{name}: {PROFILED_STEPS} steps under torch.profiler")
     assert all(one in told for one in wanted - {"aten::addmm"})
-    assert float(told.partition("of its workers ")[2].partition(" s")[0]) >= 0
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_table_tells_the_cpu_time_of_the_process_that_decodes(outputs, tmp_path, num_workers):
+    names = ("dataset._target_=brought.Busy", "loader=raw", "batch_size=8", "benchmark=traversal")
+    job = compose_job(*names, f"num_workers={num_workers}", "epochs=1")
+    run_profiled(job, prepare(job.dataset, job.loader.store), "traversal", tmp_path)
+    told = profile_paths(tmp_path, "traversal")[1].read_text()
+    found = re.search(r"CPU time of this process (\S+) s, of its workers (\S+) s; ", told)
+    assert found is not None
+    own, workers = map(float, found.groups())
+    burnt = Busy.count * Busy.CPU_S
+    assert (workers if num_workers else own) >= burnt - TICKS_S
+    assert num_workers or workers < TICKS_S
+
+
+def test_the_trace_has_the_operations_of_a_thread_that_loads_ahead(prepared_job, tmp_path):
+    ahead = ("device_prefetch=2", "device_prefetch_by=thread", "loader=raw")
+    job, prepared = prepared_job(*ahead, "benchmark=training", "batch_size=8")
+    run_profiled(job, prepared, "training", tmp_path)
+    complete = [
+        one for one in trace_of(profile_paths(tmp_path, "training")[0]) if one.get("ph") == "X"
+    ]
+    (steps,) = {one["tid"] for one in complete if one["name"] == "step"}
+    loading = {one["tid"] for one in complete if one["name"] == "aten::stack"}
+    assert loading
+    assert steps not in loading
 
 
 @pytest.mark.slow

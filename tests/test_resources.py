@@ -14,6 +14,7 @@ import pytest
 from options import disk_only
 
 from fastloop import resources
+from fastloop.environment import cpu_seconds
 from fastloop.launchers.single import Single
 from fastloop.page_cache import evict
 from fastloop.resources import Sample, Usage, sample
@@ -171,3 +172,27 @@ def test_gpu_memory_is_that_of_the_processes_looked_at(monkeypatch):
     monkeypatch.setattr(resources, "_nvml", fake_nvml)
     assert sample(os.getpid()).gpu == 300 * MIB
     assert resources._gpu_bytes({12345678}) is None
+
+
+def test_a_driver_that_lists_no_processes_is_no_error(monkeypatch):
+    def refuse(device):
+        raise RuntimeError("Not Supported")
+
+    nvml = fake_nvml()
+    nvml.nvmlDeviceGetComputeRunningProcesses = refuse
+    monkeypatch.setattr(resources, "_nvml", lambda: nvml)
+    assert sample(os.getpid()).gpu is None
+
+
+@LINUX
+def test_cpu_time_of_what_a_living_child_has_started_and_ended_counts():
+    burning = "import time\nwhile time.process_time() < 0.5: pass"
+    waiting = "import subprocess, sys\nsubprocess.run([sys.executable, '-S', '-c', sys.argv[1]])"
+    waiting += "\nprint(flush=True)\ninput()"
+    before = cpu_seconds()
+    command = [sys.executable, "-S", "-c", waiting, burning]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        child.stdout.readline()
+        assert cpu_seconds() - before >= 0.4
+        child.communicate(b"\n")
+    assert cpu_seconds() - before >= 0.4

@@ -185,10 +185,11 @@ def test_a_launcher_of_processes_beside_each_other_measures_outside_of_the_ranki
     jobs = ("-m", "loader=raw,preload", "pin_memory=false,true", *QUICK)
     beside = fastloop(*jobs, "hydra/launcher=joblib", "allow_concurrent=true", cwd=tmp_path)
     measured = [load(path.parent) for path in sorted(tmp_path.glob("outputs/**/result.json"))]
-    assert sorted(one.loader for one in measured) == ["preload", "raw"]
+    finished = [one for one in measured if one.status == "FINISHED"]
+    assert sorted(one.loader for one in finished) == ["preload", "raw"]
     assert all(one.tags["concurrent"] == "true" for one in measured)
     assert beside.stdout.count("concurrent: other work ran beside it") == 2
-    assert beside.returncode == 1  # two of them are unsupported here, and say so
+    assert beside.returncode == 0, beside.stderr  # two of them are unsupported here, and say so
     assert beside.stderr.count("unsupported: pin_memory=true") == 2
     assert "Traceback" not in beside.stderr
 

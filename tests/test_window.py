@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 
 from fastloop import spans, stats, window
-from fastloop.result import Measured, Result, Trial, metrics
-from fastloop.spans import Spans
+from fastloop.result import Attribution, Measured, Result, Trial, measured, metrics
+from fastloop.spans import Spans, Steps
 
 CPU = torch.device("cpu")
 
@@ -72,6 +73,56 @@ def test_the_instrumented_epoch_drains_and_keeps_the_consumers_own_spans(clock):
     assert taken.stop_ns - taken.start_ns == 28
     assert [round(seconds * 1e9) for seconds in found.seconds("place")] == [7] * 4
     assert len(found.seconds("wait")) == 4
+
+
+def test_a_step_begins_when_its_batch_is_there_and_ends_with_it(clock):
+    steps = Steps(CPU)
+
+    def place(batch):
+        clock.now += 7_000_000
+        return batch
+
+    placed = steps.behind(place)
+
+    def consume(batch):
+        placed(batch)
+        clock.now += 500_000_000
+
+    taken = window.instrumented(lambda epoch: [epoch] * 4, steps.around(consume), Spans(), CPU)
+    assert taken.seconds == pytest.approx(4 * 0.507)
+    assert steps.seconds() == pytest.approx(4 * 0.5)
+
+
+@pytest.mark.parametrize(("idle_s", "stalled"), [(None, 0.75), (0.5, 0.25), (0.0, 0.0)])
+def test_a_step_stalls_while_the_loop_waits_and_places_or_as_the_device_tells(idle_s, stalled):
+    seen = Attribution(
+        seconds=2.0, first_batch_s=1.0, wait_s=[0.5, 0.25], place_s=[0.75], idle_s=idle_s, cpu_s=1.0
+    )
+    assert seen.stall_fraction == stalled
+    known = result_of([1.0], samples=10, limit=100.0)
+    trial = replace(known.trials[0], benchmarks={"training": measured(known, "traversal")[0]})
+    figures = metrics(replace(known, trials=[trial], attribution={"training": seen}))
+    assert figures["training/stall_fraction"] == stalled
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
+def test_on_cuda_a_blocking_copy_that_waits_for_the_step_before_is_no_stall():
+    device, found = torch.device("cuda", 0), Spans()
+    steps = Steps(device)
+    placed = steps.behind(found.timed("place", lambda batch: batch.to(device)))
+
+    def consume(batch):
+        placed(batch)
+        torch.cuda._sleep(20_000_000)  # clock cycles, about 10 ms, which the host does not wait for
+
+    batches = [torch.zeros(64) for _ in range(10)]
+    for _ in range(2):  # the first starts the device
+        steps.begun.clear()
+        steps.ended.clear()
+        taken = window.instrumented(lambda epoch: batches, steps.around(consume), found, device)
+    assert sum(found.seconds("place")[10:]) > 0.5 * taken.seconds
+    assert steps.seconds() > 0.8 * taken.seconds
 
 
 def test_figures_of_known_values():

@@ -57,4 +57,4 @@ def test_any_tensor_can_be_read(tensor):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
 def test_on_cuda_the_limit_is_no_more_than_the_pinned_copy():
     on_gpu = yardstick.limit_rows_per_s(10_000, 3136, 256, torch.device("cuda"), reads=False)
-    assert 0 < on_gpu * 3136 < 200e9
+    assert 0 < on_gpu * 3136 < 1e12

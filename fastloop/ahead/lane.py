@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from fastloop.ahead.leaves import mapped
-from fastloop.types import Tree
+from fastloop.types import Epochs, Tree
 
 END = object()
 """After the last of what an iterator gives."""
@@ -30,10 +30,16 @@ class Lane:
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def follow(self) -> None:
-        """Let whatever comes wait for all that the caller's stream was asked to do so far."""
+    def begun(self, epochs: Epochs, epoch: int) -> Iterator[Tree]:
+        """The epoch's batches, after all that the caller's stream was asked to do so far.
+
+        What a loader puts on the device for a whole epoch (indices, say) is taken on this stream:
+        of the caller's, that memory would be given away while a gather is still to read it.
+        """
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        with self._beside():
+            return iter(epochs(epoch))
 
     def sent(self, batches: Iterator[Tree], deliver: Callable[[Tree], Tree]) -> Iterator[Sent]:
         """deliver(batch) for each of them; the loader's own work on the device goes here too."""

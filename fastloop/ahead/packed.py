@@ -54,7 +54,7 @@ def packed(batch: Tree) -> Packed:
     leaves, structure = optree.tree_flatten(batch)
     places, end = list(leaves), 0
     for number, leaf in enumerate(leaves):
-        if type(leaf) is torch.Tensor and leaf.device.type == "cpu":
+        if _is_plain(leaf):
             places[number] = Place(leaf.dtype, tuple(leaf.shape), end)
             end += -(-leaf.nbytes // ALIGNED) * ALIGNED
     memory = _shared(end)
@@ -62,6 +62,12 @@ def packed(batch: Tree) -> Packed:
         if isinstance(place, Place):
             place.of(memory).copy_(leaf)
     return Packed(memory, structure, places)
+
+
+def _is_plain(leaf: Any) -> bool:
+    if type(leaf) is not torch.Tensor or leaf.device.type != "cpu":
+        return False
+    return leaf.layout is torch.strided and not (leaf.is_nested or leaf.is_quantized)
 
 
 def _shared(nbytes: int) -> torch.Tensor:

@@ -54,9 +54,8 @@ def by_process(
     lane, loading = Lane(device), LoaderProcess(open_, ahead, start_method)
 
     def moved(epoch: int) -> Generator[Tree, None, None]:
-        lane.follow()
         with contextlib.closing(loading.batches(epoch)) as batches:
-            for sent in lane.sent(batches, deliver):
+            for sent in lane.sent(lane.begun(lambda _: batches, epoch), deliver):
                 yield lane.received(*sent)
 
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import torch
@@ -29,17 +29,16 @@ def by_stream(
     lane = Lane(device)
     with (
         open_() as epochs,
-        closed_at_the_end(lambda epoch: _moved(epochs(epoch), deliver, ahead, lane)) as moved,
+        closed_at_the_end(lambda epoch: _moved(epochs, epoch, deliver, ahead, lane)) as moved,
     ):
         yield moved
 
 
 def _moved(
-    batches: Iterable[Tree], deliver: Callable[[Tree], Tree], ahead: int, lane: Lane
+    epochs: Epochs, epoch: int, deliver: Callable[[Tree], Tree], ahead: int, lane: Lane
 ) -> Generator[Tree, None, None]:
     waiting: deque[Sent] = deque()
-    lane.follow()
-    for one in lane.sent(iter(batches), deliver):
+    for one in lane.sent(lane.begun(epochs, epoch), deliver):
         waiting.append(one)
         if len(waiting) > ahead:
             yield lane.received(*waiting.popleft())

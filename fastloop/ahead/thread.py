@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from queue import SimpleQueue
 
@@ -29,21 +29,20 @@ def by_thread(
     lane = Lane(device)
     with (
         open_() as epochs,
-        closed_at_the_end(lambda epoch: _loaded(epochs(epoch), deliver, ahead, lane)) as loaded,
+        closed_at_the_end(lambda epoch: _loaded(epochs, epoch, deliver, ahead, lane)) as loaded,
     ):
         yield loaded
 
 
 def _loaded(
-    batches: Iterable[Tree], deliver: Callable[[Tree], Tree], ahead: int, lane: Lane
+    epochs: Epochs, epoch: int, deliver: Callable[[Tree], Tree], ahead: int, lane: Lane
 ) -> Generator[Tree, None, None]:
     room, ready, stopped = SimpleQueue(), SimpleQueue(), threading.Event()
     for _ in range(ahead):
         room.put(None)
-    lane.follow()
     # iter() is called here and not in the thread: at a thread's end the kernel kills the workers
     # that it has started, kept ones too, see lifeline.py.
-    work = lane.sent(iter(batches), deliver), room, stopped, ready
+    work = lane.sent(lane.begun(epochs, epoch), deliver), room, stopped, ready
     thread = threading.Thread(target=_fill, args=work, daemon=True)
     del work
     thread.start()

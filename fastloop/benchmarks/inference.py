@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
-from fastloop.network import at_precision, begun
+from fastloop.network import at_precision, begun, check_fed
 from fastloop.protocols import Model
 from fastloop.types import Leaves, Setup, Tree, option
 
@@ -35,7 +35,11 @@ class Inference:
 
         def step(batch: Tree) -> None:
             source, targets = pair(place(batch))
-            total.add_(answer(source, targets))
+            try:
+                total.add_(answer(source, targets))
+            except Exception as error:
+                check_fed(error)
+                raise
 
         return step, []
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
-from fastloop.network import at_precision, begun, synchronized
+from fastloop.network import at_precision, begun, check_fed, synchronized
 from fastloop.protocols import Model
 from fastloop.types import Leaves, Setup, Tree, option
 
@@ -46,8 +46,12 @@ class Training:
 
         def step(batch: Tree) -> None:
             source, targets = pair(place(batch))
-            # No .item(): it would wait for the device in every step.
-            losses.append(one(source, targets))
+            try:
+                # No .item(): it would wait for the device in every step.
+                losses.append(one(source, targets))
+            except Exception as error:
+                check_fed(error)
+                raise
 
         return step, losses
 

@@ -15,6 +15,8 @@ from torch import nn
 from fastloop.files import outputs_folder
 from fastloop.types import Step, Unsupported, option
 
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
+
 
 @option
 class Compiled:
@@ -40,10 +42,14 @@ class Compiled:
 
     def forward(self, module: nn.Module, device: torch.device) -> Callable[..., torch.Tensor]:  # noqa: ARG002
         """The module, compiled when it is first called with a shape."""
-        # Read when inductor compiles; without it the code would go to a folder of /tmp for good.
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(outputs_folder() / "compiled"))
         import torch._dynamo.config as dynamo
         import torch._inductor.config as inductor
+        from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+        # Read when inductor compiles; without it the code would go to a folder of /tmp for good,
+        # which torch itself may have named there already, as whatever imports dynamo makes it do.
+        if os.environ.get(CACHE, default_cache_dir()) == default_cache_dir():
+            os.environ[CACHE] = str(outputs_folder() / "compiled")
 
         # Several would be processes that outlive the warm-up and compete with the window.
         inductor.compile_threads = 1

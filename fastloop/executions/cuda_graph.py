@@ -87,9 +87,10 @@ def _captured(
             for _ in range(WARM_STEPS):
                 step(source, targets)
         torch.cuda.current_stream().wait_stream(side)
+        # This stream: torch's own is made once, on whichever device was first.
         # thread_local: meanwhile a loader's threads may pin memory, and device_prefetch_by=thread
         # allocates and copies on a stream of its own; "global", torch's default, fails on either.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             out = step(source, targets)
     with torch.no_grad():
         for one, value in zip(tensors, before, strict=True):

@@ -48,7 +48,7 @@ class Single:
             isolation=self.isolation,
             observed=observed,
             ranks=1,
-            backend="auto",
+            backend=None,
             timeout_s=timeout_s,
         )
         return [(one.outcome.value, one.resources) for one in answers_of(self.member, work)]

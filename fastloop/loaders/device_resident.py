@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import ClassVar
 
 import optree
@@ -61,10 +62,26 @@ class DeviceResident:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is free for tensors there."""
+    """Memory that is free for tensors there; on CUDA also what torch keeps of freed ones."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return psutil.virtual_memory().available  # which Apple's devices share
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + kept
+    available = psutil.virtual_memory().available  # which Apple's devices share
+    granted = cgroup_bytes(Path("/sys/fs/cgroup"))
+    return available if granted is None else min(available, granted)
+
+
+def cgroup_bytes(folder: Path) -> int | None:
+    """Memory that a cgroup v2 still grants, as a container's; pages of files, which the kernel
+    would drop, are free. None: no limit."""
+    try:
+        limit, used = (int((folder / f"memory.{one}").read_text()) for one in ("max", "current"))
+        lines = (folder / "memory.stat").read_text().splitlines()
+    except (OSError, ValueError):  # no such files, or "max"
+        return None
+    pages = dict(line.split() for line in lines)
+    dropped = sum(int(pages.get(f"{kind}_file", 0)) for kind in ("active", "inactive"))
+    return max(0, limit - used + dropped)
 
 
 def check_fits(needed: int, free: int, device: torch.device) -> None:

@@ -28,7 +28,7 @@ class ToyNet:
     def build(self, input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:
         """A new network: (batch, *input_shape) -> (batch, num_classes)."""
         return nn.Sequential(
-            nn.Flatten(),
+            nn.Flatten() if input_shape else nn.Unflatten(0, (-1, 1)),
             nn.Linear(math.prod(input_shape), self.hidden),
             nn.ReLU(),
             nn.Linear(self.hidden, self.hidden),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -20,7 +20,13 @@ class Bucketed:
     buckets: Buckets
     lengths: torch.Tensor
     """int64 (num_samples,)."""
+    world_size: int = 1
     complete: ClassVar[bool] = True
+
+    def dealt_to(self, world_size: int) -> Bucketed:
+        """The same, cut into what all ranks load in a step: a batch of each then has its samples
+        from one place of a sorted bucket."""
+        return replace(self, world_size=world_size)
 
     def length(self, num_samples: int) -> int:
         """All of them."""
@@ -31,7 +37,7 @@ class Bucketed:
 
         Were they sorted too, drop_last would always leave out the longest.
         """
-        size = self.buckets.batch_size
+        size = self.buckets.batch_size * self.world_size
         bucket_size = max(1, self.buckets.bucket_size // size) * size
         generator = torch.Generator().manual_seed(seed + epoch)
         shuffled = torch.randperm(num_samples, generator=generator)

@@ -19,7 +19,8 @@ class DmTree:
     what fails in dm-tree is known from what fails on the device.
 
     It sorts the keys of every dict, and can't make a tensordict anew, which it takes for a mapping:
-    Unsupported where that fails. A deque loses its maxlen. What it does not know (dataclasses) is
+    Unsupported where that fails. A deque loses its maxlen, and what its class does not make of
+    pairs (Counter, ChainMap) comes out as something else. What it does not know (dataclasses) is
     walked leaf by leaf.
     """
 

@@ -47,7 +47,7 @@ class Jax:
         def place(tree: Tree) -> Tree:
             tensors, put_together = taken_apart(tree, device)
             with jax.enable_x64(True):  # or int64 would become int32
-                arrays = [jax.dlpack.from_dlpack(_given(tensor)) for tensor in tensors]
+                arrays = [_array(jax, tensor) for tensor in tensors]
                 there = jax.device_put(arrays, target)
             if wait:
                 jax.block_until_ready(there)
@@ -93,10 +93,22 @@ class _OnTheHost:
         return DLDeviceType.kDLCPU, 0
 
 
-def _given(tensor: torch.Tensor) -> Any:
-    """What jax takes: contiguous, and without a gradient."""
-    tensor = tensor.detach().contiguous()
-    return _OnTheHost(tensor) if tensor.device.type == "cpu" else tensor
+def _array(jax: Any, tensor: torch.Tensor) -> Any:
+    """jax's array of what is contiguous and has no gradient; Unsupported where it has none such."""
+    try:
+        plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+        return jax.dlpack.from_dlpack(_OnTheHost(plain) if plain.device.type == "cpu" else plain)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, BufferError) as error:
+        kind = f"{tensor.layout} tensor of {tensor.dtype}".replace("torch.", "")
+        raise Unsupported(
+            f"placement=jax takes no {kind} ({_first_line(error)}); placement=recursive moves any"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0]
 
 
 def _device(jax: Any, device: torch.device) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 from collections.abc import Callable
 
 import torch
@@ -32,13 +33,24 @@ class MapLocation:
             file = io.BytesIO()
             torch.save([_alone(tensor) for tensor in tensors], file)
             file.seek(0)
-            return put_together(torch.load(file, map_location=device, weights_only=True))
+            try:
+                moved = torch.load(file, map_location=device, weights_only=True)
+            except (pickle.UnpicklingError, NotImplementedError) as error:
+                raise Unsupported(_why(tensors)) from error
+            return put_together(moved)
 
         return place
 
 
 def _alone(tensor: torch.Tensor) -> torch.Tensor:
-    """A plain tensor in a storage that is no larger than it."""
+    """A plain tensor in a storage that is no larger than it; one without strides as it is."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return tensor.detach()
     plain = tensor.detach().as_subclass(torch.Tensor)
-    strided = plain.layout is torch.strided
-    return plain.clone() if strided and plain.untyped_storage().nbytes() > plain.nbytes else plain
+    return plain.clone() if plain.untyped_storage().nbytes() > plain.nbytes else plain
+
+
+def _why(tensors: list[torch.Tensor]) -> str:
+    kinds = {f"{type(one).__name__} ({one.layout})".replace("torch.", "") for one in tensors}
+    said = f"torch.load with weights_only makes none of {', '.join(sorted(kinds))}"
+    return f"placement=map_location: {said}; placement=recursive moves any"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import optree
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
 from fastloop.trees import mover
 from fastloop.types import Tree, option
@@ -26,7 +28,14 @@ class Optree:
         Unsupported for what can't be moved, such as a numpy array."""
 
         def place(tree: Tree) -> Tree:
-            return optree.tree_map(move, tree)
+            try:
+                return optree.tree_map(move, tree)
+            except ValueError:  # of a PackedSequence, a named tuple that has to move as one
+                return optree.tree_map(move, tree, is_leaf=_is_packed)
 
         move = mover(device, self.non_blocking, place)
         return place
+
+
+def _is_packed(node: Any) -> bool:
+    return isinstance(node, PackedSequence)

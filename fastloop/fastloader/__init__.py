@@ -1,0 +1,5 @@
+"""The loader that users take home; it needs torch and numpy only."""
+
+from fastloop.fastloader.loader import FastLoader
+
+__all__ = ["FastLoader"]

@@ -1,0 +1,285 @@
+"""FastLoader delivers what DataLoader would, and never touches a batch that somebody holds."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+from collections import namedtuple
+from itertools import islice
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    TensorDataset,
+)
+
+from fastloop.fastloader import FastLoader
+
+Pair = namedtuple("Pair", "x y")
+DTYPES = [torch.uint8, torch.bool, torch.int64, torch.float16, torch.bfloat16, torch.float64]
+
+
+def numbered(count: int, shape: tuple[int, ...] = (3,)) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows that all hold their own number, and that number."""
+    labels = torch.arange(count)
+    return labels.view(-1, *[1] * len(shape)).expand(count, *shape).clone(), labels
+
+
+def check_rows(batches) -> list[int]:
+    """The labels in their order; every row still holds its own."""
+    seen: list[int] = []
+    for rows, labels in batches:
+        assert (rows.flatten(1) == labels.view(-1, 1)).all()
+        seen += labels.tolist()
+    return seen
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    count=st.integers(1, 200),
+    batch_size=st.integers(1, 70),
+    drop_last=st.booleans(),
+    num_threads=st.integers(1, 3),
+    width=st.integers(0, 9),
+    stop=st.integers(0, 6),
+)
+def test_an_epoch_is_dataloaders(count, batch_size, drop_last, num_threads, width, stop):
+    source = numbered(count, (width,))
+    sizes = {"batch_size": batch_size, "drop_last": drop_last}
+    ours = FastLoader(
+        source,
+        shuffle=True,
+        generator=torch.Generator().manual_seed(3),
+        num_threads=num_threads,
+        **sizes,
+    )
+    dataset = TensorDataset(*source)
+    sampler = RandomSampler(dataset, generator=torch.Generator().manual_seed(3))
+    theirs = DataLoader(dataset, sampler=sampler, **sizes)
+    assert len(ours) == len(theirs)
+    expected = [labels.tolist() for _, labels in theirs]
+    list(islice(ours, stop))  # an early stop takes its permutation, as with DataLoader
+    ours.generator.manual_seed(3)
+    assert [labels.tolist() for _, labels in ours] == expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    count=st.integers(1, 90),
+    batch_size=st.integers(1, 20),
+    world_size=st.integers(1, 5),
+    epoch=st.integers(0, 3),
+)
+def test_ranks_share_an_epoch_as_distributed_sampler_does(count, batch_size, world_size, epoch):
+    source = numbered(count)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(epoch))
+    for rank in range(world_size):
+        mine = FastLoader(source, batch_size, shuffle=True, rank=rank, world_size=world_size)
+        mine.set_epoch(epoch)
+        sampler = DistributedSampler(range(count), world_size, rank, shuffle=True, seed=0)
+        sampler.set_epoch(epoch)
+        seen = check_rows(mine)
+        assert seen == list(sampler)
+        assert len(mine) == -(-len(seen) // batch_size)
+        assert set(seen) <= set(order.tolist())
+
+
+@settings(max_examples=40, deadline=None)
+@given(count=st.integers(1, 90), batch_size=st.integers(1, 20), data=st.data())
+def test_the_rest_of_an_epoch_comes_out_of_a_saved_state(count, batch_size, data):
+    loader = FastLoader(numbered(count), batch_size, shuffle=True)
+    loader.set_epoch(2)
+    batches = [labels.tolist() for _, labels in loader]
+    following = [labels.tolist() for _, labels in loader]
+    taken = data.draw(st.integers(0, len(batches) - 1))
+    loader.set_epoch(2)
+    running = iter(loader)
+    for _ in range(taken):
+        next(running)
+    state = loader.state_dict()
+    other = FastLoader(loader.source, batch_size, shuffle=True)
+    other.load_state_dict(state)
+    assert [labels.tolist() for _, labels in other] == batches[taken:]
+    assert [labels.tolist() for _, labels in other] == following
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (1,), (2, 3), (0,)], ids=str)
+def test_every_dtype_and_shape_is_delivered(dtype, shape):
+    source = torch.randint(0, 2, (50, *shape)).to(dtype)
+    loader = FastLoader(source, 7, sampler=torch.arange(50).flip(0))
+    assert torch.equal(torch.cat(list(loader)), source.flip(0))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x, y: {"x": x, "more": [y, {"z": x.numpy()}]},
+        Pair,
+        lambda x, y: [x, (y,)],
+        lambda x, y: y.numpy(),
+    ],
+)
+def test_a_batch_is_a_tree_like_its_source(make):
+    source = make(*numbered(10))
+    (batch,) = FastLoader(source, 10)
+    structure = torch.utils._pytree.tree_structure
+    assert structure(batch) == structure(source)
+
+
+def test_batches_that_are_kept_stay_as_they_are_and_may_be_written_to():
+    loader = FastLoader(numbered(5000), 7, shuffle=True)
+    kept = [batch for _ in range(3) for batch in loader]
+    assert sorted(check_rows(kept)) == sorted([*range(5000)] * 3)
+    rows = [batch[0][1:2].numpy() for batch in kept if len(batch[0]) > 1]  # views of views
+    values = [row.copy() for row in rows]
+    del kept
+    gc.collect()
+    for _ in range(3):
+        for batch, _labels in loader:
+            batch.fill_(-1)
+    assert all((row == value).all() for row, value in zip(rows, values, strict=True))
+    assert sorted(check_rows(loader)) == [*range(5000)]  # the source was not written to
+
+
+def test_what_autograd_has_saved_is_held_too():
+    source = torch.rand(600, 4)
+    weight = torch.rand(4, requires_grad=True)
+    loader = FastLoader(source, 10, num_threads=2)
+    losses = [(batch * weight).sum() for batch in loader]
+    list(loader)
+    torch.stack(losses).sum().backward()
+    torch.testing.assert_close(weight.grad, source.sum(0))
+
+
+def test_buffers_are_used_again_and_those_of_a_greedy_epoch_are_given_back():
+    loader = FastLoader(numbered(20_000, (64,)), 50, shuffle=True, num_threads=2)
+    list(loader)
+    for _ in range(3):
+        for _batch in loader:
+            pass
+    assert loader._pool._home.qsize() <= 2 * (loader.prefetch_factor + 1) + 3
+
+
+def test_samplers_and_batch_samplers_of_torch_serve():
+    source = numbered(30)
+    batches = [*BatchSampler(range(29, -1, -1), 4, drop_last=False), [3], [5, 5, 5]]
+    loader = FastLoader(source, batch_sampler=batches)
+    assert [labels.tolist() for _, labels in loader] == batches
+    assert len(loader) == len(batches)
+    assert check_rows(FastLoader(source, 4, sampler=[7, 7, 0])) == [7, 7, 0]
+    assert check_rows(FastLoader(source, 4, sampler=iter(range(5)))) == [0, 1, 2, 3, 4]
+
+
+def test_a_transform_is_done_with_every_batch():
+    loader = FastLoader(numbered(10), 4, transform=lambda pair: pair[0].float() / 2)
+    assert torch.cat(list(loader))[:, 0].tolist() == [number / 2 for number in range(10)]
+
+
+def fail_at_7(batch):
+    if 7 in batch[1]:
+        raise ZeroDivisionError("seven")
+    return batch
+
+
+def test_an_exception_in_a_thread_is_raised_in_its_turn_and_no_thread_stays():
+    before = threading.active_count()
+    loader = FastLoader(numbered(40), 2, transform=fail_at_7, num_threads=3)
+    seen: list[int] = []
+    with pytest.raises(ZeroDivisionError, match="seven"):
+        seen.extend(label for _, labels in loader for label in labels.tolist())
+    assert len(seen) <= 6
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("taken", [0, 1, 5])
+def test_an_early_end_leaves_no_thread(taken):
+    before = threading.active_count()
+    loader = FastLoader(numbered(5000), 3, num_threads=2)
+    running = iter(loader)
+    for _ in range(taken):
+        next(running)
+    del running
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("index", [-1, 10])
+def test_an_index_that_is_not_there_is_an_error(index):
+    with pytest.raises(IndexError, match=f"index {index} is out of bounds for 10 samples"):
+        list(FastLoader(numbered(10), 2, sampler=[0, index]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"sampler": [1], "shuffle": True}, "shuffle=True with a sampler"),
+        ({"batch_sampler": [[1]], "drop_last": True}, "batch_sampler excludes"),
+        ({"rank": 2, "world_size": 2}, "rank=2"),
+    ],
+)
+def test_settings_that_can_not_be_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        FastLoader(numbered(10), **settings)
+
+
+@pytest.mark.parametrize(
+    "source", [(), (torch.zeros(3), torch.zeros(4)), ["text"], torch.tensor(1)], ids=str
+)
+def test_what_is_no_source_is_refused(source):
+    with pytest.raises(ValueError, match="a source "):
+        FastLoader(source)
+
+
+def test_thousands_of_small_epochs_do_not_grow():
+    loader = FastLoader(numbered(64), 8, shuffle=True, num_threads=2)
+    process, random = psutil.Process(), np.random.default_rng(0)
+    held: list = []
+    threads, files = threading.active_count(), process.num_fds()
+    for _ in range(2000):
+        stop = int(random.integers(10))
+        held = [*held[-3:], *islice(loader, stop)]
+        assert sorted(check_rows(held[-stop:] if stop else [])) is not None
+    assert threading.active_count() == threads
+    assert process.num_fds() == files
+    assert loader._pool._home.qsize() < 40
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_fork_has_a_loader_of_its_own(tmp_path):
+    program = tmp_path / "forks.py"
+    program.write_text(
+        "import os, torch\n"
+        "from fastloop.fastloader import FastLoader\n"
+        "loader = FastLoader(torch.arange(5000), 7, shuffle=True)\n"
+        "running = iter(loader); next(running)\n"
+        "child = os.fork()\n"
+        "total = sum(int(batch.sum()) for batch in loader)\n"
+        "assert total == sum(range(5000))\n"
+        "if child == 0:\n"
+        "    os._exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+    )
+    command = [sys.executable, "-W", "ignore", str(program)]
+    assert subprocess.run(command, check=False).returncode == 0
+
+
+def test_it_needs_torch_and_numpy_only():
+    program = "import sys, fastloop.fastloader; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    ours = {name for name in done.stdout.split() if name.startswith("fastloop.")}
+    assert all(name.startswith("fastloop.fastloader") or name == "fastloop.cores" for name in ours)
+    assert not {"pydantic", "optree", "tensordict", "hydra", "mlflow"} & {*done.stdout.split()}
