@@ -62,7 +62,10 @@ def of_torchrun() -> Member | None:
         local_number=int(env["LOCAL_RANK"]),
         local_size=int(env["LOCAL_WORLD_SIZE"]),
         address=Address(
-            host=env["MASTER_ADDR"], port=int(env["MASTER_PORT"]), prefix=f"fastloop/{attempt}"
+            host=env["MASTER_ADDR"],
+            port=int(env["MASTER_PORT"]),
+            prefix=f"fastloop/{attempt}",
+            setting="MASTER_ADDR:MASTER_PORT",
         ),
         hosts=env.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
     )
@@ -114,12 +117,12 @@ def answers_of(member: Member, work: Work) -> list[Answer]:
 
 
 def follow(member: Member) -> bool:
-    """Obey the leader until it says that it is over; False where it is gone without a word."""
+    """Obey the leader until it says that it is over; False where it is gone without a word.
+
+    Raises ConnectionError where nobody has come to that address.
+    """
     assert member.address is not None
-    try:
-        store = client(member.address)
-    except RuntimeError:  # nobody has come to that address
-        return False
+    store = client(member.address)
     try:
         with connected(store) as line:
             line.send(Greeting(number=member.number))

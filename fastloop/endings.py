@@ -24,10 +24,10 @@ def end_in_order() -> None:
             signal.signal(number, _end)
 
 
-def end_at_once() -> None:
-    """As it is without us: for a process that keeps nothing."""
+def leave_in_order() -> None:
+    """The same without a word, and whatever is ignored: for a process that keeps nothing."""
     for number in ENDINGS:
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, _leave)
 
 
 @contextmanager
@@ -46,9 +46,18 @@ def ending_in_order() -> Iterator[None]:
 
 
 def _end(number: int, _: FrameType | None) -> None:
-    """Leave once: a second Ctrl-C must not cut short how the first one is recorded."""
-    for one in ENDINGS:
-        signal.signal(one, signal.SIG_IGN)
+    _hear_no_more()
     with contextlib.suppress(OSError):  # the terminal may be gone
         print(f"{ENDINGS[signal.Signals(number)]}: finished trials are kept", file=sys.stderr)
     sys.exit(128 + number)
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    _hear_no_more()
+    sys.exit(128 + number)
+
+
+def _hear_no_more() -> None:
+    """Leave once: a second Ctrl-C must not cut short how the first one is recorded."""
+    for one in ENDINGS:
+        signal.signal(one, signal.SIG_IGN)

@@ -17,7 +17,7 @@ from fastloop.environment import code_version
 from fastloop.spans import now_ns, seconds_between
 from fastloop.types import JobFailed
 from fastloop.watch import LineIsDead, TimeIsOver, Watch
-from fastloop.wire import JOINING_S, Address, client, hosted, listening, tell_over
+from fastloop.wire import HERE_S, JOINING_S, Address, client, hosted, listening, tell_over
 
 GRACE_S = 5.0
 """Ranks that lose a fellow in a collective fail too: as long may the one that was first take to
@@ -41,14 +41,15 @@ class Greeting:
 class Lead:
     """The leader of so many processes, itself counted, until it ends.
 
-    hosts: the store at that address is its own to open.
+    hosts: the store at that address is its own to open. Raises ConnectionError where that can't be,
+    or nobody listens there.
     """
 
     def __init__(self, address: Address, hosts: bool, size: int) -> None:
         self.numbers = count(1)
         self._size = size
         self._server = hosted(address) if hosts else None  # lives as long
-        self._store = client(address)
+        self._store = client(address, HERE_S if hosts else JOINING_S)
         self._listener = listening(self._store, address)
         self._since_ns = now_ns()
         self._followers: dict[Connection, Greeting] = {}
@@ -67,7 +68,7 @@ class Lead:
         here = {greeting.number for greeting in self._followers.values()}
         if missing := set(range(1, self._size)) - here:
             who = ", ".join(map(str, sorted(missing)))
-            told = f"process {who} of {self._size} has not come within {JOINING_S} s"
+            told = f"process {who} of {self._size} has not come within {JOINING_S:g} s"
             raise JobFailed(f"ConnectionError: {told}")
         for one in self._followers.values():
             if one.versions != _versions():

@@ -45,7 +45,10 @@ def _follow_if_led() -> None:
         return
     if member.number:
         sys.exit(followed(member))
-    lead(member.address, member.hosts, member.size)  # its end is told, however it comes
+    try:
+        lead(member.address, member.hosts, member.size)  # its end is told, however it comes
+    except ConnectionError as why:
+        sys.exit(str(why))
 
 
 if __name__ == "__main__":

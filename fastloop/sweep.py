@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fastloop.catalogue import resource_folder
 from fastloop.colours import colour_of
 from fastloop.config import SWEEP_SETTINGS, Composed, flat, of_the_job
-from fastloop.endings import end_at_once, ending_in_order
+from fastloop.endings import ending_in_order, leave_in_order
 from fastloop.files import remove_unused
 from fastloop.names import names_of
 from fastloop.refusal import Refused, of_a_failure
@@ -35,6 +35,7 @@ def measure(composed: Sequence[Composed]) -> int:
     if member.number and not refusal:
         remove_unused(composed[0].sweep_folder)
         return followed(member)
+    refusal = refusal or _led(member)
     try:
         with nullcontext() if refusal or _may_be_beside(sweep) else alone(sweep.wait):
             if not refusal:
@@ -50,13 +51,28 @@ def followed(member: Member) -> int:
     """The exit status of doing what the first of all processes says, silently, to the end."""
     from fastloop.crew import follow
 
-    end_at_once()
-    if follow(member):
-        return 0
-    assert member.address is not None
-    where = f"{member.address.host}:{member.address.port}"
-    print(f"process {member.number}: lost the first of {member.size} ({where})", file=sys.stderr)
+    leave_in_order()
+    try:
+        if follow(member):
+            return 0
+        assert member.address is not None
+        said = f"lost the first of {member.size} ({member.address.host}:{member.address.port})"
+    except ConnectionError as why:
+        said = str(why)
+    print(f"process {member.number}: {said}", file=sys.stderr)
     return 1
+
+
+def _led(member: Member) -> str:
+    """Why there is nothing to lead the others by; empty where there is, or where there are none."""
+    from fastloop.lead import lead
+
+    try:
+        if member.address is not None:
+            lead(member.address, member.hosts, member.size)
+    except ConnectionError as why:
+        return str(why)
+    return ""
 
 
 def _run(entries: Sequence[Entry], one: Composed) -> int:

@@ -11,17 +11,25 @@ import contextlib
 import pickle
 import secrets
 import socket
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import timedelta  # noqa: TID251 - a length of time, no clock
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from threading import Thread
+from typing import Any, TypeVar
 
 from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from fastloop.ranks import route_to
+from fastloop.spans import now_ns, seconds_between
 
-JOINING_S = 300
+T = TypeVar("T")
+JOINING_S = 300.0
 """As long may the processes take to start one after the other."""
+HERE_S = 10.0
+"""So long is a store waited for that this process has opened itself."""
+RETRY_S = 0.2
 GREETING_S = 5.0
 SECRET_BYTES = 32
 LEADER = "leader"
@@ -38,20 +46,66 @@ class Address:
     host: str
     port: int
     prefix: str = "fastloop"
+    setting: str = "launcher.rdzv_endpoint"
+    """Where the user has said so."""
+
+    def __str__(self) -> str:
+        return f"{self.setting}={self.host}:{self.port}"
 
 
 def hosted(address: Address) -> TCPStore:
-    """A store that lives as long as this object; port 0 lets the system choose one."""
-    return TCPStore(address.host, address.port, is_master=True, wait_for_workers=False)
+    """A store that lives as long as this object; port 0 lets the system choose one. Raises
+    ConnectionError."""
+    here = timedelta(seconds=HERE_S)
+    try:  # it listens at all of this machine's addresses, and asks itself at that one
+        return TCPStore("127.0.0.1", address.port, None, True, here, wait_for_workers=False)
+    except RuntimeError as why:
+        raise ConnectionError(f"{address}: something listens at that port already") from why
 
 
-def client(address: Address) -> Store:
-    """The store there, waited for while it is not up yet. Raises RuntimeError."""
+def client(address: Address, within_s: float = JOINING_S) -> Store:
+    """The store there, waited for so long while it is not up yet. Raises ConnectionError."""
+    start_ns = now_ns()
+    while said := _silence(address):
+        if seconds_between(start_ns, now_ns()) > within_s:
+            raise ConnectionError(f"{address}: {said}; tried for {within_s:g} s")
+        wait([], RETRY_S)
+    try:
+        return _patiently(lambda: _client(address), within_s)
+    except (RuntimeError, TimeoutError) as why:
+        raise ConnectionError(f"{address}: what listens there is no store of torch") from why
+
+
+def _client(address: Address) -> Store:
     joining = timedelta(seconds=JOINING_S)
     store = TCPStore(
         address.host, address.port, is_master=False, wait_for_workers=False, timeout=joining
     )
     return PrefixStore(address.prefix, store)
+
+
+def _silence(address: Address) -> str:
+    """Why nobody answers there; empty where somebody does."""
+    try:
+        socket.create_connection((address.host, address.port), HERE_S).close()
+    except OSError as why:
+        return why.strerror or str(why)
+    return ""
+
+
+def _patiently(make: Callable[[], T], within_s: float) -> T:
+    """make(), which no signal interrupts, by a thread of its own, so that waiting for it is
+    interrupted. Raises TimeoutError."""
+    found: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            found.set_result(make())
+        except Exception as error:
+            found.set_exception(error)
+
+    Thread(target=work, daemon=True).start()
+    return found.result(within_s)
 
 
 @dataclass(frozen=True)
@@ -94,7 +148,7 @@ def tell_over(store: Store) -> None:
 def is_over(store: Store) -> bool:
     """Whether the first has said so; False also where the store is gone."""
     try:
-        return store.get(LEADER) == OVER
+        return store.check([LEADER]) and store.get(LEADER) == OVER
     except RuntimeError:
         return False
 
@@ -102,7 +156,7 @@ def is_over(store: Store) -> bool:
 def connected(store: Store) -> Connection:
     """The connection to the first. Raises OSError, also where it has said that it is over."""
     try:
-        told = store.get(LEADER)
+        told = _patiently(lambda: store.get(LEADER), JOINING_S)
     except RuntimeError as why:
         raise ConnectionError(str(why)) from why
     if told == OVER:

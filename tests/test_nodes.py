@@ -190,7 +190,7 @@ LOST = "ConnectionError: process 1 of 2, on "
     ("whose", "sign", "statuses", "reason"),
     [
         (1, signal.SIGKILL, (1, -9), LOST),
-        (1, signal.SIGINT, (1, -2), LOST),
+        (1, signal.SIGINT, (1, 130), LOST),
         (0, signal.SIGINT, (130, 0), "SystemExit"),
         (0, signal.SIGKILL, (-9, 1), ""),
     ],
