@@ -27,9 +27,11 @@ def run_tests(repository: Path, keep: Callable[..., None]) -> None:
         keep([], left_out=["no tests are here"])
         return
     files.sort(key=lambda one: one.name == "test_executions.py")  # compiling takes longest
-    seen, statuses, summaries = Tests(), [], []
+    seen, statuses, summaries = Tests(waiting=[one.name for one in files]), [], []
+    keep([], left_out=seen.left_out())
     for alone in (True, False):
         some = [one for one in files if (one.name == "test_placements.py") == alone]
+        seen.waiting = [one.name for one in files if alone and one not in some]
         statuses.append(_pytest(repository, some, seen, keep))
         summaries.append(seen.last.strip(" =\n"))
     told = {"summary": "; ".join(summaries), "failed": any(statuses)}
@@ -42,7 +44,10 @@ class Tests:
 
     rows: list[Figures] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    """Files that have not been begun."""
     selected: int = 0
+    """Of those that have."""
     last: str = ""
 
     def told(self, line: str) -> bool:
@@ -62,7 +67,7 @@ class Tests:
         """Why tests were skipped, and how many had no turn."""
         missing = self.selected - len(self.rows)
         late = [f"{missing} of {self.selected} tests: no time was left"] if missing > 0 else []
-        return [*self.skipped, *late]
+        return [*self.skipped, *late, *(f"{one}: no time was left" for one in self.waiting)]
 
 
 def _pytest(repository: Path, files: list[Path], seen: Tests, keep: Callable[..., None]) -> int:

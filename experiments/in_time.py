@@ -107,7 +107,7 @@ def _rows(seen: Mapping[str, Seen]) -> list[Figures]:
 
 def _row(name: str, one: Seen) -> Figures:
     found: Figures = {"name": name}
-    if one.trials:
+    if one.trials or one.looked is not None:
         found |= _rate(one)
     if one.looked is not None:
         found["wait_fraction"] = sum(one.looked.wait_s) / one.looked.seconds
@@ -119,6 +119,8 @@ def _row(name: str, one: Seen) -> Figures:
 
 def _rate(one: Seen) -> Figures:
     rates = [trial.samples_per_s for trial in one.trials]
+    if not rates:
+        return {"trials": 0}
     found: Figures = {"trials": len(rates), "samples_per_s": median(rates)}
     if bounds := stats.interval(rates):
         found |= {"low": bounds[0], "high": bounds[1]}

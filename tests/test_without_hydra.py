@@ -212,7 +212,11 @@ def test_tests_that_were_skipped_and_those_that_had_no_turn_are_told():
     assert seen.left_out() == ["1 of 3 tests: no time was left"]
     seen.told("tests/test_a.py::test_three FAILED        [100%]\n")
     seen.told("SKIPPED [1] tests/test_a.py:3: no GPU\n")
-    assert seen.left_out() == ["SKIPPED [1] tests/test_a.py:3: no GPU"]
+    seen.waiting = ["test_b.py"]
+    assert seen.left_out() == [
+        "SKIPPED [1] tests/test_a.py:3: no GPU",
+        "test_b.py: no time was left",
+    ]
 
 
 @pytest.mark.parametrize("looks_first", [False, True])
@@ -231,6 +235,7 @@ def test_jobs_have_their_trials_and_looks_in_the_order_asked_for(outputs, looks_
     assert row["trials"] == 5
     assert 0 <= row["stall_fraction"] <= 1
     assert "why" not in row
+    assert kept[1][0].get("trials") == (0 if looks_first else 1)
     assert refused["why"].startswith("unsupported: device=cuda:99")
     none: list = []
     script("in_time").rows_in_time(jobs, 0.0, none.append, looks_first)
