@@ -108,7 +108,7 @@ def compose_all(measure_here: Callable[[list[Composed]], int]) -> list[Composed]
         handed_out.extend(map(_looked_at, configs))
         names[:] = names_of(handed_out)
         where = f"results go to {handed_out[0].sweep_folder}"
-        print(f"{len(handed_out)} jobs are handed to {_launcher_told()[:-1]}, {where}", file=err)
+        print(f"{_launcher_told()} jobs handed to it: {len(handed_out)}; {where}", file=err)
 
     said, err = io.StringIO(), sys.stderr
     try:

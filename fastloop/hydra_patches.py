@@ -67,7 +67,7 @@ class Looking(Launcher):
             return self.inner.launch(job_overrides, initial_job_idx)
         except Exception as why:  # whatever the launcher's own are: no cluster, a job that is gone
             name = self.config.hydra.runtime.choices["hydra/launcher"] if self.config else ""
-            said = (str(why).strip().splitlines() or [type(why).__name__])[0]
+            said = " ".join(str(why).split("\n")[:2]).strip() or type(why).__name__
             raise CompactHydraException(f"hydra/launcher={name}: {said}") from why
 
     def _composed(self, overrides: list[str], number: int) -> DictConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -63,7 +64,7 @@ def by_name(folder: Path) -> dict:
 
 
 def test_jobs_that_submitit_starts_come_together_as_one_sweep(folder, database):
-    jobs = ("-m", "dataset._target_=own.Noted", "loader=np_memmap", "seed=0,1", *QUICK)
+    jobs = ("-m", "dataset._target_=own.Noted", "loader=np_memmap", "seed=0,1", *QUICK[:5])
     done = fastloop(*jobs, *SUBMITIT, "tracker=mlflow", "report=true", cwd=folder)
     assert done.returncode == 0, done.stderr
     found = by_name(folder)
@@ -78,7 +79,7 @@ def test_jobs_that_submitit_starts_come_together_as_one_sweep(folder, database):
     assert len(set((folder / "readers").read_text().split())) == 1
     assert [path.name for path in sweep.glob("*/report.html")] == ["report.html"]
     assert (
-        f"2 jobs are handed to hydra/launcher=submitit_local, results go to {sweep}" in done.stderr
+        f"hydra/launcher=submitit_local: jobs handed to it: 2; results go to {sweep}" in done.stderr
     )
     for said in (f"files:  {sweep}", "report: ", "charts: ", "other work ran beside these trials"):
         assert said in " ".join(done.stdout.split("\n"))
@@ -101,8 +102,8 @@ def test_a_job_that_fails_is_a_row_and_one_whose_process_is_gone_has_no_result_y
     done = fastloop("-m", "loader._target_=own.Gone", *INLINE, *SUBMITIT, cwd=folder)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    assert "hydra/launcher=submitit_local: Job " in done.stderr
-    assert "no result yet" in " ".join(done.stdout.split())
+    assert re.search(r"submitit_local: Job .* has not produced any output", done.stderr)
+    assert "no result yet" in done.stderr
 
 
 def test_a_job_that_its_cluster_ends_is_killed_in_order_and_goes_on_where_it_is_begun_again(
