@@ -5,23 +5,21 @@ Without a group everything here is that of one process alone: rank 0 of 1.
 
 from __future__ import annotations
 
-import ipaddress
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta  # noqa: TID251 - a length of time, no clock
 from typing import Literal, TypeVar
 
-import psutil
 import torch
 from torch import distributed
 from torch.distributed import PrefixStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
+from fastloop.routes import name_the_interface
+
 T = TypeVar("T")
 Backend = Literal["auto", "nccl", "gloo"]
-ROUTE_S = 60.0
 LOCAL_RANK, LOCAL_WORLD_SIZE = "LOCAL_RANK", "LOCAL_WORLD_SIZE"
 
 
@@ -58,13 +56,14 @@ def seated(seat: Seat) -> Iterator[None]:
         MASTER_ADDR=seat.host,
         MASTER_PORT=str(seat.port),
     )
-    if seat.world_size > seat.local_world_size:
-        _name_the_interface(seat)
     timeout = timedelta(seconds=seat.timeout_s)
     store = TCPStore(seat.host, seat.port, is_master=False, wait_for_workers=False, timeout=timeout)
+    store = PrefixStore(seat.prefix, store)
+    if seat.world_size > seat.local_world_size:
+        name_the_interface(store, (seat.host, seat.port), seat.rank, seat.world_size)
     distributed.init_process_group(
         _backends(seat.backend),
-        store=PrefixStore(seat.prefix, store),
+        store=store,
         rank=seat.rank,
         world_size=seat.world_size,
         timeout=timeout,
@@ -115,25 +114,6 @@ def gathered(value: T) -> list[T]:
     found: list[T] = [value] * world_size()
     distributed.all_gather_object(found, value)
     return found
-
-
-def route_to(host: str, port: int) -> str | None:
-    """This node's address on the way to who listens there; None where that is this node itself, by
-    an address that is no other's. Raises OSError."""
-    with socket.create_connection((host, port), ROUTE_S) as way:
-        own = way.getsockname()[0]
-    return None if ipaddress.ip_address(own).is_loopback else own
-
-
-def _name_the_interface(seat: Seat) -> None:
-    """Let gloo connect nodes by the interface that leads to the store, unless the user names one.
-
-    Its own choice is what the node's name resolves to, on many machines the loopback address.
-    """
-    own = route_to(seat.host, seat.port)
-    for name, addresses in psutil.net_if_addrs().items():
-        if own in [one.address for one in addresses]:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
 
 def _backends(backend: Backend) -> str:

@@ -147,12 +147,19 @@ def _check_epoch(
 
 def _start(job: Job, prepared: Prepared, number: int) -> tuple[torch.device, Plan]:
     device = check_support(job, world_size())
-    if world_size() > 1 and not prepared.folder.exists():
-        why = "every node reads the same outputs folder, see FASTLOOP_OUTPUTS"
-        raise BadData(f"{prepared.folder}: not on node {describe()['host']}; {why}")
+    if world_size() > local_world_size():
+        _check_shared(prepared)
     if threads := job.torch_threads or _own_threads():
         torch.set_num_threads(threads)
     return device, _plan(job, prepared, job.seed + number * TRIAL_SEED_STRIDE)
+
+
+def _check_shared(prepared: Prepared) -> None:
+    """Raise BadData, naming the node, where what the first one has prepared is not on this one."""
+    for path in (prepared.reference, prepared.folder, *prepared.files):
+        if not path.exists():
+            why = "every node reads the same folder by the same path, see FASTLOOP_OUTPUTS"
+            raise BadData(f"{path}: not on node {describe()['host']}; {why}")
 
 
 def _own_threads() -> int | None:

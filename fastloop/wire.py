@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from fastloop.ranks import route_to
+from fastloop.routes import route_to
 from fastloop.spans import now_ns, seconds_between
 
 T = TypeVar("T")
@@ -134,7 +134,8 @@ def listening(store: Store, address: Address) -> Listener:
     dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual else socket.AF_INET
     found = Listener(socket.create_server(("", 0), family=family, dualstack_ipv6=dual))
-    host, port = route_to(address.host, address.port) or address.host, found.server.getsockname()[1]
+    way, port = route_to(address.host, address.port), found.server.getsockname()[1]
+    host = way.own if way else address.host
     _tell(store, pickle.dumps((host, port, found.secret)))
     return found
 

@@ -54,8 +54,9 @@ class Nodes:
 
 
 @pytest.fixture(scope="module")
-def namespaces() -> Iterator[Nodes]:
-    """Each with its own interface and address, and the same name, which no address belongs to."""
+def namespaces(tmp_path_factory) -> Iterator[Nodes]:
+    """Each with its own interface and address, and the same name, which no address belongs to; the
+    first one is known by another, which on itself, as on Debian, means itself alone."""
     names = [f"fastloop-{os.getpid()}-{number}" for number in range(2)]
     link = f"link add node0 netns {names[0]} type veth peer name node1 netns {names[1]}"
     steps = [*(f"netns add {name}" for name in names), link]
@@ -65,8 +66,13 @@ def namespaces() -> Iterator[Nodes]:
     try:
         for step in steps:
             subprocess.run(["ip", *step.split()], check=True, capture_output=True, text=True)
-        inside = tuple(("ip", "netns", "exec", name) for name in names)
-        yield Nodes(inside=inside, host="10.77.0.1", port=PORT)
+        inside = []
+        for name, address in zip(names, ("127.0.1.1", "10.77.0.1"), strict=True):
+            hosts = tmp_path_factory.mktemp("etc") / "hosts"
+            hosts.write_text(f"127.0.0.1 localhost\n{address} first\n")
+            shell = f'mount --bind {hosts} /etc/hosts && exec "$@"'
+            inside.append(("ip", "netns", "exec", name, "sh", "-c", shell, "sh"))
+        yield Nodes(inside=tuple(inside), host="first", port=PORT)
     except (OSError, subprocess.CalledProcessError) as why:
         pytest.skip(f"no network namespaces here: {getattr(why, 'stderr', '') or why}")
     finally:
