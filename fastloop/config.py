@@ -153,6 +153,9 @@ def _looked_at(cfg: DictConfig) -> Composed:
         raise ConfigError(f"{_launcher_told()} {why}; {allowed}")
     if sweep.resume:
         raise ConfigError(f"resume={sweep.resume}: {_launcher_told()} only basic resumes a sweep")
+    if one.launcher.member.size > 1:
+        why = "these processes do one job at a time, together; allowed is basic"
+        raise ConfigError(f"{_launcher_told()} {why}")
     asked = HydraConfig.get().launcher
     for name in ("nodes", "tasks_per_node"):  # submitit's
         if (asked.get(name) or 1) > 1:

@@ -18,6 +18,7 @@ from options import library
 
 pytestmark = pytest.mark.slow
 SUBMITIT = ("hydra/launcher=submitit_local", "allow_concurrent=true")
+NODES = ("launcher=torchrun", "launcher.nnodes=2", "launcher.rdzv_endpoint=localhost:29400")
 INLINE = (*QUICK, "isolation=inline")
 OWN = """
 import os
@@ -170,6 +171,10 @@ def test_with_wait_jobs_on_one_machine_take_turns(folder):
             "resume=last: hydra/launcher=submitit_local: only basic",
         ),
         (("-m", *SUBMITIT, "hydra.launcher.nodes=2"), "hydra.launcher.nodes=2: allowed is 1, each"),
+        (
+            ("-m", *SUBMITIT, *NODES),
+            "submitit_local: these processes do one job at a time, together",
+        ),
         (("-m", "hydra/launcher=submitit_slurm", SUBMITIT[1]), 'Could not detect "srun"'),
     ],
 )
