@@ -172,11 +172,10 @@ def _composed(cfg: DictConfig) -> Composed:
     alone = hydra_config.mode == RunMode.RUN
     values: Any = OmegaConf.to_container(cfg, resolve=True)
     job = build_job(values)
-    started_by = _of_torchrun(values)
     named = {k: str(v) for k, v in hydra_config.runtime.choices.items() if "hydra/" not in k}
     overrides = tuple(hydra_config.overrides.task)
     choices = {name.partition("@")[0]: value for name, value in named.items()}
-    choices |= targets(values, overrides) | started_by
+    choices |= targets(values, overrides) | _of_torchrun(values, overrides)
     if brings_its_data(job, choices, overrides):
         job, choices["dataset"] = on_its_own_data(job), "own_data"
         values["dataset"] = {"_target_": OWN_DATA}
@@ -193,12 +192,12 @@ def _composed(cfg: DictConfig) -> Composed:
     )
 
 
-def _of_torchrun(values: dict[str, Any]) -> dict[str, str]:
+def _of_torchrun(values: dict[str, Any], overrides: tuple[str, ...]) -> dict[str, str]:
     """The launcher's name where torchrun has started this: then it is `torchrun` in the values too,
-    where `single` stood."""
+    where `single` stood and nobody has asked for it."""
     from fastloop.crew import of_torchrun
 
-    if of_torchrun() is None:
+    if of_torchrun() is None or "launcher=single" in overrides:
         return {}
     if "nnodes" not in values["launcher"]:
         own = {"isolation": values["launcher"]["isolation"]}

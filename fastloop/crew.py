@@ -49,11 +49,17 @@ class Member:
     """Whether that store is the leader's to open."""
 
 
+def not_told() -> list[str]:
+    """What torchrun tells the processes that it starts, and nobody has told this one."""
+    needed = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    return [name for name in needed if name not in os.environ]
+
+
 def of_torchrun() -> Member | None:
     """What this process is under torchrun; None without it, or where it has started one only."""
     env = os.environ
     size = int(env.get("WORLD_SIZE") or 1)
-    if size == 1 or "MASTER_PORT" not in env:
+    if size == 1 or not_told():
         return None
     attempt = f"{env.get('TORCHELASTIC_RUN_ID', '')}/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     return Member(

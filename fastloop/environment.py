@@ -18,7 +18,7 @@ from PIL import features
 
 from fastloop.cores import cgroup_quota, usable_cores
 from fastloop.files import fingerprint
-from fastloop.ranks import local_rank
+from fastloop.ranks import device_index
 from fastloop.types import Unsupported
 
 PACKAGES = (
@@ -35,7 +35,7 @@ def resolve_device(name: str) -> torch.device:
         found = (
             torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         )
-        return torch.device("cpu") if found is None else torch.device(found.type, local_rank())
+        return torch.device("cpu") if found is None else torch.device(found.type, device_index())
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise Unsupported(f"device={name}: {torch.cuda.device_count()} CUDA devices are here")

@@ -69,7 +69,7 @@ def seated(seat: Seat) -> Iterator[None]:
         timeout=timeout,
     )
     if torch.cuda.is_available():
-        torch.cuda.set_device(seat.local_rank)
+        torch.cuda.set_device(device_index())
     yield
     together()
     distributed.destroy_process_group()
@@ -93,6 +93,11 @@ def world_size() -> int:
 def local_rank() -> int:
     """This process's number among the ranks of its node."""
     return int(os.environ[LOCAL_RANK]) if is_grouped() else 0
+
+
+def device_index() -> int:
+    """Which of the node's CUDA devices is this rank's; with gloo several may share one."""
+    return local_rank() % max(1, torch.cuda.device_count())
 
 
 def local_world_size() -> int:

@@ -35,14 +35,15 @@ def _follow_if_led() -> None:
     """Under torchrun all but the first of its processes do, until its end, what that one says."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         tie(signal.SIGTERM)  # a kill -9 of torchrun leaves its processes running
-    if int(os.environ.get("WORLD_SIZE") or 1) == 1:
+    if (size := os.environ.get("WORLD_SIZE") or "1") == "1":
         return
-    from fastloop.crew import of_torchrun
+    from fastloop.crew import not_told, of_torchrun
     from fastloop.lead import lead
 
     member = of_torchrun()
     if member is None or member.address is None:
-        return
+        said = f"WORLD_SIZE={size} without {', '.join(not_told())}: torchrun sets all of them"
+        sys.exit(1 if os.environ.get("RANK", "0") != "0" else f"{said}; unset it without torchrun")
     if member.number:
         sys.exit(followed(member))
     try:

@@ -183,6 +183,7 @@ def _entries(composed: Sequence[Composed]) -> tuple[list[Entry], Composed]:
 
 def _refusal(composed: Sequence[Composed]) -> str:
     """Why nothing of this is measured; empty where there is no reason."""
+    from fastloop.crew import of_torchrun
     from fastloop.job import check_support
     from fastloop.types import Unsupported
 
@@ -191,7 +192,7 @@ def _refusal(composed: Sequence[Composed]) -> str:
     if any(one != ends[0] for one in ends):
         names = ", ".join(("tracker", *SWEEP_SETTINGS))
         return f"a sweep has one of each, they can't be swept: {names}"
-    if len({one.launcher.member for one in composed}) > 1:
+    if len({one.launcher.member for one in composed}) > 1 and of_torchrun() is None:
         names = "launcher.nnodes, launcher.node_rank, launcher.rdzv_endpoint"
         return f"a sweep is run by the same nodes, they can't be swept: {names}"
     names = [*names_of(composed), *(one.choices["loader"] for one in composed)]

@@ -92,14 +92,6 @@ def test_a_loader_over_a_store_that_it_can_not_read_is_unsupported(tmp_path, loa
     assert refused(done).startswith("unsupported: rows ")
 
 
-def test_several_ranks_are_refused_by_the_first_of_them_alone(tmp_path):
-    said = [
-        fastloop(*QUICK, cwd=tmp_path, WORLD_SIZE="2", RANK=rank).stderr.strip() for rank in "01"
-    ]
-    assert said[0].startswith("unsupported: several ranks")
-    assert said[1] == ""
-
-
 def test_a_launcher_that_runs_jobs_beside_each_other_is_refused(tmp_path):
     beside = ("-m", "loader=raw,preload", "hydra/launcher=joblib", *QUICK)
     said = refused(fastloop(*beside, cwd=tmp_path))
