@@ -385,8 +385,8 @@ def test_loaders_of_ones_own_are_told_by_their_names_and_ranked_on_what_they_bri
     assert "batch_size" not in done.stdout  # as no size is that of both
 
 
-def test_the_launcher_cant_be_swept(tmp_path):
-    done = fastloop("-m", "isolation=forkserver,inline", cwd=tmp_path)
+def test_the_tracker_cant_be_swept(tmp_path):
+    done = fastloop("-m", "tracker=none,mlflow", cwd=tmp_path)
     assert done.returncode == 1
     assert "can't be swept" in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -220,9 +220,8 @@ def test_memory_that_is_not_there_is_told(make, num_workers):
 def test_what_a_process_is_to_note_has_no_name_that_a_kill_would_leave_behind():
     folder = tempfile.gettempdir()
     names = FORKSERVER.call(os.listdir, folder)
-    assert [
-        name for name in names if not name.startswith(("pymp-", "torch", "fastloop-test-"))
-    ] == []
+    ours = [name for name in names if name.startswith("fastloop-")]
+    assert [name for name in ours if not name.startswith(("fastloop-test-", "fastloop-meas"))] == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the PSS")
