@@ -56,6 +56,7 @@ def main() -> int:
         try:
             parts.run(lambda: given.seconds - (os.times().elapsed - begun_s))
         finally:
+            _end_what_is_left()
             parts.draw()
             write(given.out, figures)
     print(f"figures: {given.out}/figures.md")
@@ -184,6 +185,17 @@ def _child(
             with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it for good
                 child.wait(10)
     return "done" if status == 0 else f"failed: exit status {status}"
+
+
+def _end_what_is_left() -> None:
+    """A signal may come while a part is being started, when nobody knows it yet."""
+    import psutil
+
+    left = psutil.Process().children(recursive=True)
+    for one in left:
+        with contextlib.suppress(psutil.Error):
+            one.kill()
+    psutil.wait_procs(left, timeout=10)
 
 
 def _judged(found: Figures, state: str, log: Path) -> Figures:
