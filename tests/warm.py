@@ -144,6 +144,10 @@ def serve(descriptor: int) -> None:
 
 def _become(request: dict, ends: list[int], started_with: set[str]) -> None:
     """The command, from what `python -m` sets to its end."""
+    # as from a terminal: who was started in the background of a shell ignores SIGINT
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for sign in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sign, signal.SIG_DFL)
     for number, end in enumerate(ends, 1):
         os.dup2(end, number)
         os.close(end)
