@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,9 @@ import torch
 from fastloop.cores import usable_cores
 from fastloop.fastloader.ahead import in_threads
 from fastloop.fastloader.buffers import Pool
-from fastloop.fastloader.gather import gatherer
+from fastloop.fastloader.columns import Tree
 from fastloop.fastloader.indices import Block, checked, cut, cut_as_given, permuted, share
-from fastloop.fastloader.leaves import Tree, taken_apart
+from fastloop.fastloader.source import Source, source_of
 
 BLOCK_BYTES = 4 << 20
 """Batches are gathered together up to so much: handing over costs two switches of threads."""
@@ -62,8 +63,8 @@ class FastLoader:
         self.shuffle, self.sampler, self.batch_sampler = shuffle, sampler, batch_sampler
         self.generator, self.transform, self.seed = generator, transform, seed
         self.rank, self.world_size = rank, world_size
-        self._leaves, self._put_together = taken_apart(source)
-        self.num_samples = len(self._leaves[0].rows)
+        self._source = source_of(source)
+        self.num_samples = len(self._source)
         self.num_threads = num_threads or max(1, min(MOST_THREADS, usable_cores()))
         self.prefetch_factor = prefetch_factor or 2
         self.epoch = 0
@@ -101,7 +102,7 @@ class FastLoader:
             self.epoch = epoch + 1
             return iter(())
         pool = self._pooled(max(len(block.indices) for block in blocks))
-        make = gatherer(self._leaves, pool, self._put_together, self.transform)
+        make = partial(_made, self._source, pool, self.transform)
         made = in_threads(make, blocks, self.num_threads, self.prefetch_factor)
         return self._counted(made, epoch)
 
@@ -119,7 +120,7 @@ class FastLoader:
 
     def _blocks(self, epoch: int) -> list[Block]:
         """What this rank gathers in that epoch."""
-        row_nbytes = sum(leaf.rows.shape[1] for leaf in self._leaves)
+        row_nbytes = sum(self._source.row_nbytes)
         if self.batch_sampler is not None:
             most = max(1, BLOCK_BYTES // max(1, row_nbytes))
             return cut_as_given(self.batch_sampler, self.num_samples, most)
@@ -142,10 +143,16 @@ class FastLoader:
     def _pooled(self, rows: int) -> Pool:
         """Buffers of that many rows; those of an earlier epoch, unless this is another process."""
         if self._pool is None or self._pool.rows < rows or self._pool_of != os.getpid():
-            nbytes = [leaf.rows.shape[1] for leaf in self._leaves]
-            self._pool, self._pool_of = Pool(rows, nbytes), os.getpid()
+            self._pool, self._pool_of = Pool(rows, self._source.row_nbytes), os.getpid()
         self._pool.trim(self.num_threads * (self.prefetch_factor + 1) + 2)
         return self._pool
+
+
+def _made(
+    source: Source, pool: Pool, transform: Callable[[Tree], Tree] | None, block: Block
+) -> Sequence[Tree]:
+    batches = source.batches(block, pool)
+    return batches if transform is None else [transform(batch) for batch in batches]
 
 
 def _check(

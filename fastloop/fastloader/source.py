@@ -1,0 +1,71 @@
+"""A tree of columns: what FastLoader's batches are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from fastloop.fastloader.buffers import Pool
+from fastloop.fastloader.columns import Column, Tree
+from fastloop.fastloader.indices import Block
+from fastloop.fastloader.rows import rows_of
+
+
+@dataclass(frozen=True)
+class Source:
+    """Columns of one length, and the tree that a batch of them is."""
+
+    columns: Sequence[Column]
+    put_together: Callable[[Sequence[Any]], Tree] | None
+    """None where a batch is a tensor."""
+
+    def __len__(self) -> int:
+        """How many samples there are."""
+        return len(self.columns[0])
+
+    @property
+    def row_nbytes(self) -> list[int]:
+        """Bytes of a delivered sample in each column."""
+        return [column.kind.nbytes for column in self.columns]
+
+    def batches(self, block: Block, pool: Pool) -> Sequence[Tree]:
+        """Those of a block; they share the memory of a buffer."""
+        rows, buffer = len(block.indices), pool.take()
+        for column, array in zip(self.columns, buffer.arrays, strict=True):
+            column.fill(block.indices, array[:rows])
+        lent = zip(self.columns, buffer.lent(rows), strict=True)
+        parts = [column.kind.seen(one).split(block.sizes) for column, one in lent]
+        if self.put_together is None:
+            return parts[0]
+        return [self.put_together(one) for one in zip(*parts, strict=True)]
+
+
+def source_of(tree: Tree) -> Source:
+    """A tree of tensors, arrays and columns as a source.
+
+    Raises ValueError for one without any, with something else in it, or with other lengths.
+    """
+    found, structure = pytree.tree_flatten(tree)
+    columns = [_column(one) for one in found]
+    lengths = {len(column) for column in columns}
+    if len(lengths) != 1:
+        told = sorted(lengths) or "no tensors or arrays"
+        raise ValueError(f"a source is a tree of tensors or arrays of one length, got {told}")
+    if type(tree) is tuple and len(tree) == len(found):
+        return Source(columns, tuple)
+    if structure.is_leaf():
+        return Source(columns, None)
+    return Source(columns, lambda made: pytree.tree_unflatten(made, structure))
+
+
+def _column(one: Any) -> Column:
+    if isinstance(one, torch.Tensor | np.ndarray):
+        return rows_of(one)
+    if isinstance(one, Column):
+        return one
+    raise ValueError(f"a source is made of tensors or arrays, got {type(one).__name__}")
