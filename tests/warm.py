@@ -70,10 +70,11 @@ def begun(
 
     inside: what the server is started by, as `ip netns exec <name>`.
     """
-    idle = _idle.setdefault(inside, [])
-    asked = idle.pop() if idle else _server(inside)
+    ready(1, inside)
+    idle = _idle[inside]
+    asked = idle.pop()
     read, write = zip(*(os.pipe() for _ in range(2)), strict=True)
-    socket.send_fds(asked, [b"!"], write)
+    socket.send_fds(asked, [READY], write)
     for end in write:
         os.close(end)
     request = {"module": module, "arguments": arguments, "cwd": str(cwd)}
@@ -94,11 +95,21 @@ def begun(
     return Command(int(answers.readline()), finish)
 
 
+def ready(count: int, inside: tuple[str, ...] = ()) -> None:
+    """Return when so many servers wait: commands begun now start at once, none before the other."""
+    idle = _idle.setdefault(inside, [])
+    new = [_server(inside) for _ in range(count - len(idle))]
+    for server in new:
+        server.recv(len(READY))
+    idle += new
+
+
 def _read(place: int, end: int, said: list[str]) -> None:
     with open(end) as file:
         said[place] = file.read()
 
 
+READY = b"!"
 _idle: dict[tuple[str, ...], list[socket.socket]] = {}
 """Ends of pairs by which servers are asked that have nothing to do."""
 
@@ -128,6 +139,7 @@ def serve(descriptor: int) -> None:
     gc.freeze()  # no collection looks through all of it again
     util.spawnv_passfds = _forked_where_it_is_the_forkserver
     with socket.socket(fileno=descriptor) as asked, asked.makefile() as lines:
+        asked.sendall(READY)
         while (received := socket.recv_fds(asked, 1, 2))[0]:
             request = json.loads(lines.readline())
             if (pid := os.fork()) == 0:
