@@ -123,6 +123,7 @@ def _server(inside: tuple[str, ...]) -> socket.socket:
     theirs.close()
 
     def end() -> None:
+        ours.shutdown(socket.SHUT_RDWR)  # closing alone would wait for whoever reads from it
         ours.close()
         server.wait()
 
@@ -209,12 +210,12 @@ def _forked_where_it_is_the_forkserver(path, args, passfds) -> int:
 
 
 def _inherit_only(descriptors: set[int]) -> None:
+    """Let nothing else be open, and yet every number be taken: what was inherited and is closed in
+    a fork, as a database's connection by MLflow, must not close what has got its number since."""
+    nothing = os.open(os.devnull, os.O_RDWR)
     for one in map(int, os.listdir("/dev/fd")):
-        if one not in descriptors:
-            try:
-                os.close(one)
-            except OSError:  # the listing's own
-                continue
+        if one not in {*descriptors, nothing}:
+            os.dup2(nothing, one)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
