@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,11 +23,15 @@ class Source:
     columns: Sequence[Column]
     put_together: Callable[[Sequence[Any]], Tree] | None
     """None where a batch is a tensor."""
-    together: ClassVar[bool] = True
 
     def __len__(self) -> int:
         """How many samples there are."""
         return len(self.columns[0])
+
+    @property
+    def together(self) -> bool:
+        """Small batches are made several at a time."""
+        return True
 
     @property
     def row_nbytes(self) -> list[int]:
