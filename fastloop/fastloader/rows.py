@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 
@@ -44,7 +45,8 @@ def rows_of(one: torch.Tensor | np.ndarray) -> Rows:
     kind = Kind(tensor.dtype, tuple(tensor.shape[1:]))
     if not kind.nbytes:
         return Rows(np.zeros((len(tensor), 0), np.uint8), kind)
-    return Rows(_words(tensor.view(len(tensor), -1).view(torch.uint8).numpy()), kind)
+    flat = tensor.view(len(tensor), math.prod(kind.shape))  # -1 is not known where there are none
+    return Rows(_words(flat.view(torch.uint8).numpy()), kind)
 
 
 def _tensor(one: torch.Tensor | np.ndarray) -> torch.Tensor:

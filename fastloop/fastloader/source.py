@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ class Source:
     columns: Sequence[Column]
     put_together: Callable[[Sequence[Any]], Tree] | None
     """None where a batch is a tensor."""
+    together: ClassVar[bool] = True
 
     def __len__(self) -> int:
         """How many samples there are."""
@@ -68,4 +69,4 @@ def _column(one: Any) -> Column:
         return rows_of(one)
     if isinstance(one, Column):
         return one
-    raise ValueError(f"a source is made of tensors or arrays, got {type(one).__name__}")
+    raise ValueError(f"a source is made of tensors, arrays and columns, got {type(one).__name__}")
