@@ -7,12 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastloop.fastloader import FastLoader, Images, Windows
+    from fastloop.fastloader import FastLoader, Images, Windows, converted
     from fastloop.in_process import Bench, BenchResult, bench, bench_all
     from fastloop.stored import open_store, write_store
 
 HOMES = {
-    "fastloader": ("FastLoader", "Images", "Windows"),
+    "fastloader": ("FastLoader", "Images", "Windows", "converted"),
     "in_process": ("Bench", "BenchResult", "bench", "bench_all"),
     "stored": ("open_store", "write_store"),
 }
@@ -24,6 +24,7 @@ __all__ = [
     "Windows",
     "bench",
     "bench_all",
+    "converted",
     "open_store",
     "write_store",
 ]
