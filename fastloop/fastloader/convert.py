@@ -7,7 +7,6 @@ touched: memory is read once, as uint8, and written once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
