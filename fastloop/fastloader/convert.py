@@ -100,6 +100,8 @@ def converted(  # noqa: PLR0913 - torch's and torchvision's own names for what m
         raise ValueError(f"dtype={dtype}: allowed are torch.float32 and other floats")
     if rows.kind.dtype.is_complex:
         raise ValueError(f"a source of {rows.kind.dtype}: real numbers are converted")
+    if source_layout not in ("CHW", "HWC"):
+        raise ValueError(f"source_layout={source_layout}: allowed are CHW and HWC")
     if source_layout == "HWC":
         shape = (*shape[-1:], *shape[:-1])
     if channels_last and len(shape) != 3:

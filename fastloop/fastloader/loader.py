@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from fastloop.cores import usable_cores
 from fastloop.fastloader.ahead import in_threads
 from fastloop.fastloader.buffers import Pool
 from fastloop.fastloader.columns import Tree
+from fastloop.fastloader.in_order import InOrder, in_order
 from fastloop.fastloader.indices import Block, checked, cut, cut_as_given, permuted, share
+from fastloop.fastloader.pace import BLOCK_BYTES, Pace, pace_of
 from fastloop.fastloader.progress import drawn_from, put_back, set_epoch
 from fastloop.fastloader.samples import Batches, CollateFn, opened
+from fastloop.fastloader.sending import Sending, target_of
+from fastloop.fastloader.source import Source
 from fastloop.fastloader.travel import packed, unpacked
-
-BLOCK_BYTES = 4 << 20
-"""Batches are gathered together up to so much: handing over costs two switches of threads."""
-MOST_THREADS = 4
-MOST_BATCHES = 4096
 
 
 class FastLoader:
@@ -31,9 +30,17 @@ class FastLoader:
     it; or of a map-style Dataset's samples, read and collated in these threads.
 
     What DataLoader's parameters of the same names mean they mean here; `num_threads` and
-    `prefetch_factor` (blocks ahead for each thread) are chosen where they are None. A batch is a
-    tree like the source: its tensors may be kept, and written to, for as long as one likes. An
-    epoch's indices are read from a sampler as the epoch begins.
+    `prefetch_factor` (blocks ahead for each thread) are chosen where they are None, see pace.py. A
+    batch is a tree like the source: its tensors may be kept, and written to, for as long as one
+    likes. An epoch's indices are read from a sampler as the epoch begins.
+
+    copy: in the source's own order (no shuffle, no sampler, one rank, no device) tensors and
+    writable arrays in memory are not copied: a batch's are views of them, writing to it writes to
+    the source, and where there is nothing else to do no thread is started. copy=True makes them
+    batches of their own there too.
+
+    device: where batches are delivered, "cuda" for example: copied there by the threads, from
+    pinned buffers and beside the device's own work; nothing has to be waited for. None: the CPU.
 
     A Dataset's samples are read by several threads at once, one a batch: that is fast where reading
     gives the interpreter's lock back, and num_threads=1 reads one after the other.
@@ -63,6 +70,8 @@ class FastLoader:
         world_size: int = 1,
         num_threads: int | None = None,
         prefetch_factor: int | None = None,
+        copy: bool = False,
+        device: str | torch.device | None = None,
     ) -> None:
         _check(batch_size, shuffle, sampler, batch_sampler, drop_last)
         if not 0 <= rank < world_size:
@@ -74,8 +83,13 @@ class FastLoader:
         self.rank, self.world_size = rank, world_size
         self._source = opened(source, collate_fn, batch_size is None)
         self.num_samples = len(self._source)
-        self.num_threads = num_threads or max(1, min(MOST_THREADS, usable_cores()))
-        self.prefetch_factor = prefetch_factor or 2
+        self.copy, self.device = copy, device
+        given = num_threads or 0, prefetch_factor or 0
+        size, together = batch_size or 1, self._source.together
+        row_nbytes = sum(self._source.row_nbytes)
+        pace = pace_of(row_nbytes, size, self.num_samples, together, given)
+        self.num_threads, self.prefetch_factor = pace.num_threads, pace.prefetch_factor
+        self._target = target_of(device)
         self.epoch = 0
         self._at: dict[str, Any] | None = None
         self._is_loaded = False
@@ -129,10 +143,32 @@ class FastLoader:
         if not blocks:
             self._at = None
             return iter(())
-        pool = self._pooled(max(len(block.indices) for block in blocks))
-        make = partial(_made, self._source, pool, self.transform)
-        made = in_threads(make, blocks, self.num_threads, self.prefetch_factor)
-        return self._counted(made, at)
+        return self._counted(self._begun(blocks), at)
+
+    def _begun(self, blocks: list[Block]) -> Generator[Sequence[Tree], None, None]:
+        """Their batches; the threads that make them have started."""
+        source = self._source
+        if self._is_in_order and isinstance(source, Source):
+            source = in_order(source) or source
+        if isinstance(source, InOrder) and not source.filled.columns and self.transform is None:
+            return (source.batches(block, None) for block in blocks)
+        pool = self._pooled(source.row_nbytes, max(len(block.indices) for block in blocks))
+        begin = partial(in_threads, num_threads=self.num_threads, ahead=self.prefetch_factor)
+        if self._target is None:
+            return begin(partial(_made, source, pool, self.transform), blocks)
+        sending = Sending(self._target)
+        if self.transform is None and isinstance(source, Source):
+            source = replace(source, placed=sending.placed)
+            make = partial(sending.made, partial(_made, source, pool, None))
+        else:
+            make = partial(sending.moved, partial(_made, source, pool, self.transform))
+        return sending.received(begin(make, blocks))
+
+    @property
+    def _is_in_order(self) -> bool:
+        """True where the batches may be views of the source, one after the other."""
+        other = self.shuffle or self.sampler is not None or self.batch_sampler is not None
+        return not (self.copy or other or self.world_size > 1 or self._target)
 
     def _beginning(self) -> dict[str, Any]:
         drawn = drawn_from(self.generator, self._drawn_by)
@@ -159,15 +195,14 @@ class FastLoader:
 
     def _blocks(self, epoch: int) -> list[Block]:
         """What this rank gathers in that epoch."""
-        row_nbytes = sum(self._source.row_nbytes)
+        row_nbytes, together = sum(self._source.row_nbytes), self._source.together
         if self.batch_sampler is not None:
-            most = max(1, BLOCK_BYTES // max(1, row_nbytes)) if self._source.together else 1
+            most = max(1, BLOCK_BYTES // max(1, row_nbytes)) if together else 1
             return cut_as_given(self.batch_sampler, self.num_samples, most)
         indices = share(self._order(epoch), self.rank, self.world_size)
-        size = self.batch_size or 1
-        fair = -(-len(indices) // (size * self.num_threads * 4))
-        batches = max(1, min(BLOCK_BYTES // max(1, row_nbytes * size), fair, MOST_BATCHES))
-        return cut(indices, size, self.drop_last, batches if self._source.together else 1)
+        size, pace = self.batch_size or 1, Pace(self.num_threads, self.prefetch_factor)
+        batches = pace.batches(row_nbytes, size, len(indices)) if together else 1
+        return cut(indices, size, self.drop_last, batches)
 
     def _order(self, epoch: int) -> np.ndarray:
         if self.sampler is not None:
@@ -177,12 +212,15 @@ class FastLoader:
         own = torch.Generator().manual_seed(self.seed + epoch)
         return permuted(self.num_samples, self.generator or own)
 
-    def _pooled(self, rows: int) -> Pool:
+    def _pooled(self, row_nbytes: Sequence[int], rows: int) -> Pool:
         """Buffers of that many rows; those of an earlier epoch, unless this is another process."""
-        if self._pool is None or self._pool.rows < rows or self._pool_of != os.getpid():
-            self._pool, self._pool_of = Pool(rows, self._source.row_nbytes), os.getpid()
-        self._pool.trim(self.num_threads * (self.prefetch_factor + 1) + 2)
-        return self._pool
+        pool, here = self._pool, self._pool_of == os.getpid()
+        if not here or pool is None or pool.rows < rows or pool.row_nbytes != tuple(row_nbytes):
+            pinned = self._target is not None and self._target.type == "cuda"
+            pool, self._pool_of = Pool(rows, row_nbytes, pinned), os.getpid()
+        pool.trim(self.num_threads * self.prefetch_factor + 2)
+        self._pool = pool
+        return pool
 
 
 def _made(

@@ -23,6 +23,8 @@ class Source:
     columns: Sequence[Column]
     put_together: Callable[[Sequence[Any]], Tree] | None
     """None where a batch is a tensor."""
+    placed: Callable[[torch.Tensor], torch.Tensor] | None = None
+    """What is done with a column's rows of a whole block."""
 
     def __len__(self) -> int:
         """How many samples there are."""
@@ -39,12 +41,21 @@ class Source:
         return [column.kind.nbytes for column in self.columns]
 
     def batches(self, block: Block, pool: Pool) -> Sequence[Tree]:
-        """Those of a block; they share the memory of a buffer."""
+        """Those of a block; they share the memory of a buffer, or of what `placed` makes of it."""
+        return self.trees(self.parts(block, pool))
+
+    def parts(self, block: Block, pool: Pool) -> list[Sequence[torch.Tensor]]:
+        """Of each column its part of every batch."""
         rows, buffer = len(block.indices), pool.take()
         for column, array in zip(self.columns, buffer.arrays, strict=True):
             column.fill(block.indices, array[:rows])
-        lent = zip(self.columns, buffer.lent(rows), strict=True)
-        parts = [column.kind.seen(one).split(block.sizes) for column, one in lent]
+        found = zip(self.columns, buffer.lent(rows), strict=True)
+        seen = [column.kind.seen(lent) for column, lent in found]
+        placed = seen if self.placed is None else [self.placed(one) for one in seen]
+        return [one.split(block.sizes) for one in placed]
+
+    def trees(self, parts: Sequence[Sequence[torch.Tensor]]) -> Sequence[Tree]:
+        """Batches of such parts."""
         if self.put_together is None:
             return parts[0]
         return [self.put_together(one) for one in zip(*parts, strict=True)]
