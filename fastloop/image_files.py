@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -61,6 +61,7 @@ class Decoded:
     batch."""
 
     images: LabelledImages
+    costly: ClassVar[bool] = True
 
     def __len__(self) -> int:
         return len(self.images)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -32,6 +32,9 @@ class Images:
     Raises ValueError for settings that can't be and ImportError without the decoder's library; in
     the epoch OSError or ValueError that names the file, or the image's number.
     """
+
+    costly: ClassVar[bool] = True
+    """More than to copy what is delivered, see Source.together."""
 
     def __init__(
         self,

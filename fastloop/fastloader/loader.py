@@ -215,10 +215,11 @@ class FastLoader:
     def _pooled(self, row_nbytes: Sequence[int], rows: int) -> Pool:
         """Buffers of that many rows; those of an earlier epoch, unless this is another process."""
         pool, here = self._pool, self._pool_of == os.getpid()
+        pinned = self._target is not None and self._target.type == "cuda"
         if not here or pool is None or pool.rows < rows or pool.row_nbytes != tuple(row_nbytes):
-            pinned = self._target is not None and self._target.type == "cuda"
             pool, self._pool_of = Pool(rows, row_nbytes, pinned), os.getpid()
-        pool.trim(self.num_threads * self.prefetch_factor + 2)
+        copied_from = self.num_threads if pinned else 0
+        pool.trim(self.num_threads * self.prefetch_factor + 2 + copied_from)
         self._pool = pool
         return pool
 
