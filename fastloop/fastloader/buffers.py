@@ -21,9 +21,9 @@ import torch
 class Buffer:
     """Rows of bytes for each leaf of a block."""
 
-    def __init__(self, rows: int, row_nbytes: Sequence[int], home: SimpleQueue[Buffer]) -> None:
-        # Not empty(): a page that is first touched in the loop costs more than the gather into it.
-        self.arrays = [np.zeros((rows, nbytes), np.uint8) for nbytes in row_nbytes]
+    def __init__(self, arrays: Sequence[np.ndarray], home: SimpleQueue[Buffer]) -> None:
+        self.arrays = arrays
+        """(rows, row_nbytes) uint8 each."""
         self._home = home
         self._leases: list[weakref.ref[np.ndarray]] = []
         self._returns = count(1)
@@ -44,9 +44,9 @@ class Buffer:
 class Pool:
     """Buffers of one size; as many as were ever needed at once, but for those kept for long."""
 
-    def __init__(self, rows: int, row_nbytes: Sequence[int]) -> None:
-        self.rows = rows
-        self._row_nbytes = tuple(row_nbytes)
+    def __init__(self, rows: int, row_nbytes: Sequence[int], pinned: bool = False) -> None:
+        self.rows, self.row_nbytes = rows, tuple(row_nbytes)
+        self._pinned = pinned
         self._home: SimpleQueue[Buffer] = SimpleQueue()
 
     def take(self) -> Buffer:
@@ -54,7 +54,12 @@ class Pool:
         try:
             return self._home.get_nowait()
         except Empty:
-            return Buffer(self.rows, self._row_nbytes, self._home)
+            return Buffer([self._array(nbytes) for nbytes in self.row_nbytes], self._home)
+
+    def _array(self, nbytes: int) -> np.ndarray:
+        if self._pinned:  # from where a device copies while this process does something else
+            return torch.zeros((self.rows, nbytes), dtype=torch.uint8, pin_memory=True).numpy()
+        return np.zeros((self.rows, nbytes), np.uint8)
 
     def trim(self, most: int) -> None:
         """Give memory back where more buffers lie here than that."""

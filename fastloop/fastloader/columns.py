@@ -18,6 +18,8 @@ class Kind:
 
     dtype: torch.dtype
     shape: tuple[int, ...]
+    channels_last: bool = False
+    """Of three dimensions, (channels, height, width): the channels of a pixel lie together."""
 
     @property
     def nbytes(self) -> int:
@@ -28,6 +30,10 @@ class Kind:
         """(n, nbytes) uint8 as (n, *shape) of the dtype, the same memory."""
         if not rows.shape[1]:  # which no dtype divides
             return torch.empty((len(rows), *self.shape), dtype=self.dtype)
+        if self.channels_last:
+            channels, height, width = self.shape
+            lying = rows.view(self.dtype).view(len(rows), height, width, channels)
+            return lying.permute(0, 3, 1, 2)
         return rows.view(self.dtype).view(len(rows), *self.shape)
 
 

@@ -1,35 +1,49 @@
-"""FastLoader: torch's DataLoader for data that is rows of memory, or of mapped files."""
+"""FastLoader: torch's DataLoader, with threads that make batches ahead."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from fastloop.cores import usable_cores
 from fastloop.fastloader.ahead import in_threads
 from fastloop.fastloader.buffers import Pool
 from fastloop.fastloader.columns import Tree
+from fastloop.fastloader.in_order import InOrder, in_order
 from fastloop.fastloader.indices import Block, checked, cut, cut_as_given, permuted, share
-from fastloop.fastloader.source import Source, source_of
-
-BLOCK_BYTES = 4 << 20
-"""Batches are gathered together up to so much: handing over costs two switches of threads."""
-MOST_THREADS = 4
-MOST_BATCHES = 4096
+from fastloop.fastloader.pace import BLOCK_BYTES, Pace, pace_of
+from fastloop.fastloader.progress import drawn_from, put_back, set_epoch
+from fastloop.fastloader.samples import Batches, CollateFn, opened
+from fastloop.fastloader.sending import Sending, target_of
+from fastloop.fastloader.source import Source
+from fastloop.fastloader.travel import packed, unpacked
 
 
 class FastLoader:
-    """Batches of the rows of `source`, a tree of tensors or arrays of one length, gathered ahead
-    by threads into memory that is used again once nobody holds any of it.
+    """Batches of the rows of `source`, a tree of tensors, arrays or columns (Images, Windows) of
+    one length, gathered ahead by threads into memory that is used again once nobody holds any of
+    it; or of a map-style Dataset's samples, read and collated in these threads.
 
     What DataLoader's parameters of the same names mean they mean here; `num_threads` and
-    `prefetch_factor` (blocks ahead for each thread) are chosen where they are None. A batch is a
-    tree like the source: its tensors may be kept, and written to, for as long as one likes.
+    `prefetch_factor` (blocks ahead for each thread) are chosen where they are None, see pace.py. A
+    batch is a tree like the source: its tensors may be kept, and written to, for as long as one
+    likes. An epoch's indices are read from a sampler as the epoch begins.
+
+    copy: in the source's own order (no shuffle, no sampler, one rank, no device) tensors and
+    writable arrays in memory are not copied: a batch's are views of them, writing to it writes to
+    the source, and where there is nothing else to do no thread is started. copy=True makes them
+    batches of their own there too.
+
+    device: where batches are delivered, "cuda" for example: copied there by the threads, from
+    pinned buffers and beside the device's own work; nothing has to be waited for. None: the CPU.
+
+    A Dataset's samples are read by several threads at once, one a batch: that is fast where reading
+    gives the interpreter's lock back, and num_threads=1 reads one after the other.
 
     transform: what is done with each batch, where it is gathered. `rank` of `world_size` delivers
     its share, as torch's DistributedSampler does; then all need generators of the same seed, or
@@ -42,34 +56,43 @@ class FastLoader:
     def __init__(  # noqa: PLR0913 - DataLoader's own, and what they are in threads
         self,
         source: Tree,
-        batch_size: int = 1,
+        batch_size: int | None = 1,
         shuffle: bool = False,
         sampler: Iterable[int] | torch.Tensor | None = None,
         batch_sampler: Iterable[Sequence[int]] | None = None,
         *,
         drop_last: bool = False,
         generator: torch.Generator | None = None,
+        collate_fn: CollateFn | None = None,
         transform: Callable[[Tree], Tree] | None = None,
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
         num_threads: int | None = None,
         prefetch_factor: int | None = None,
+        copy: bool = False,
+        device: str | torch.device | None = None,
     ) -> None:
         _check(batch_size, shuffle, sampler, batch_sampler, drop_last)
         if not 0 <= rank < world_size:
             raise ValueError(f"rank={rank}: allowed are 0 to world_size - 1, it is {world_size}")
         self.source, self.batch_size, self.drop_last = source, batch_size, drop_last
+        self.collate_fn = collate_fn
         self.shuffle, self.sampler, self.batch_sampler = shuffle, sampler, batch_sampler
         self.generator, self.transform, self.seed = generator, transform, seed
         self.rank, self.world_size = rank, world_size
-        self._source = source_of(source)
+        self._source = opened(source, collate_fn, batch_size is None)
         self.num_samples = len(self._source)
-        self.num_threads = num_threads or max(1, min(MOST_THREADS, usable_cores()))
-        self.prefetch_factor = prefetch_factor or 2
+        self.copy, self.device = copy, device
+        given = num_threads or 0, prefetch_factor or 0
+        size, together = batch_size or 1, self._source.together
+        row_nbytes = sum(self._source.row_nbytes)
+        pace = pace_of(row_nbytes, size, self.num_samples, together, given)
+        self.num_threads, self.prefetch_factor = pace.num_threads, pace.prefetch_factor
+        self._target = target_of(device)
         self.epoch = 0
-        self._skip = 0
-        self._delivered = 0
+        self._at: dict[str, Any] | None = None
+        self._is_loaded = False
         self._pool: Pool | None = None
         self._pool_of = os.getpid()
 
@@ -78,87 +101,142 @@ class FastLoader:
         if self.batch_sampler is not None:
             return len(self.batch_sampler)  # pyright: ignore[reportArgumentType]
         given = self.num_samples if self.sampler is None else len(self.sampler)  # pyright: ignore[reportArgumentType]
-        own = -(-given // self.world_size)
-        return own // self.batch_size if self.drop_last else -(-own // self.batch_size)
+        own, size = -(-given // self.world_size), self.batch_size or 1
+        return own // size if self.drop_last else -(-own // size)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs; it has threads and buffers of its own."""
+        own = {"_source": None, "_pool": None, "source": packed(self.source)}
+        return self.__dict__ | own
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.source = unpacked(self.source)
+        self._source = opened(self.source, self.collate_fn, self.batch_size is None)
 
     def set_epoch(self, epoch: int) -> None:
-        """Which epoch the next one is; each iteration goes on to the next by itself."""
-        self.epoch, self._skip = epoch, 0
+        """Which epoch the next iteration is, for the sampler too; each iteration goes on to the
+        next by itself. A state that was loaded in the middle of that epoch stays."""
+        if not (self._at and self._is_loaded and self._at["epoch"] == epoch):
+            self.epoch, self._at, self._is_loaded = epoch, None, False
+        set_epoch(self._drawn_by, epoch)
 
-    def state_dict(self) -> dict[str, int]:
-        """Where the loader is: the epoch, and how many of its batches have been delivered."""
-        return {"epoch": self.epoch, "delivered": self._delivered}
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is: the epoch, how many of its batches have been delivered, and the
+        state of what its order was drawn from. An epoch that was left early is where it was left.
+        """
+        return dict(self._at) if self._at else self._beginning()
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on there: the next iteration delivers the rest of that epoch."""
-        self.epoch, self._skip = state["epoch"], state["delivered"]
+        self._at, self._is_loaded, self.epoch = dict(state), True, state["epoch"]
 
     def __iter__(self) -> Iterator[Tree]:
         """One epoch; its threads end with it, however that ends."""
-        epoch, skip = self.epoch, self._skip
-        self._skip, self._delivered = 0, skip
-        blocks = _without(self._blocks(epoch), skip)
+        if self._at is None or not self._is_loaded:
+            self._at = self._beginning()
+        at = self._at
+        states = at["drawn_from"] if self._is_loaded else None
+        with put_back(states, self.generator, self._drawn_by):
+            blocks = _without(self._blocks(at["epoch"]), at["delivered"])
+        self._is_loaded, self.epoch = False, at["epoch"] + 1
         if not blocks:
-            self.epoch = epoch + 1
+            self._at = None
             return iter(())
-        pool = self._pooled(max(len(block.indices) for block in blocks))
-        make = partial(_made, self._source, pool, self.transform)
-        made = in_threads(make, blocks, self.num_threads, self.prefetch_factor)
-        return self._counted(made, epoch)
+        return self._counted(self._begun(blocks), at)
 
-    def _counted(self, made: Generator[Sequence[Tree], None, None], epoch: int) -> Iterator[Tree]:
+    def _begun(self, blocks: list[Block]) -> Generator[Sequence[Tree], None, None]:
+        """Their batches; the threads that make them have started."""
+        source = self._source
+        if self._is_in_order and isinstance(source, Source):
+            source = in_order(source) or source
+        if isinstance(source, InOrder) and not source.filled.columns and self.transform is None:
+            return (source.batches(block, None) for block in blocks)
+        pool = self._pooled(source.row_nbytes, max(len(block.indices) for block in blocks))
+        begin = partial(in_threads, num_threads=self.num_threads, ahead=self.prefetch_factor)
+        if self._target is None:
+            return begin(partial(_made, source, pool, self.transform), blocks)
+        sending = Sending(self._target)
+        if self.transform is None and isinstance(source, Source):
+            source = replace(source, placed=sending.placed)
+            make = partial(sending.made, partial(_made, source, pool, None))
+        else:
+            make = partial(sending.moved, partial(_made, source, pool, self.transform))
+        return sending.received(begin(make, blocks))
+
+    @property
+    def _is_in_order(self) -> bool:
+        """True where the batches may be views of the source, one after the other."""
+        other = self.shuffle or self.sampler is not None or self.batch_sampler is not None
+        return not (self.copy or other or self.world_size > 1 or self._target)
+
+    def _beginning(self) -> dict[str, Any]:
+        drawn = drawn_from(self.generator, self._drawn_by)
+        return {"epoch": self.epoch, "delivered": 0, "drawn_from": drawn}
+
+    @property
+    def _drawn_by(self) -> Any:
+        return self.sampler if self.batch_sampler is None else self.batch_sampler
+
+    def _counted(
+        self, made: Generator[Sequence[Tree], None, None], at: dict[str, Any]
+    ) -> Iterator[Tree]:
         try:
             for batches in made:
                 batch = None
                 for batch in batches:
-                    self._delivered += 1
+                    at["delivered"] += 1
                     yield batch
                 del batches, batch  # or the buffer would not come back before the next is here
-            self.epoch, self._delivered = epoch + 1, 0
+            if self._at is at:
+                self._at = None
         finally:
             made.close()
 
     def _blocks(self, epoch: int) -> list[Block]:
         """What this rank gathers in that epoch."""
-        row_nbytes = sum(self._source.row_nbytes)
+        row_nbytes, together = sum(self._source.row_nbytes), self._source.together
         if self.batch_sampler is not None:
-            most = max(1, BLOCK_BYTES // max(1, row_nbytes))
+            most = max(1, BLOCK_BYTES // max(1, row_nbytes)) if together else 1
             return cut_as_given(self.batch_sampler, self.num_samples, most)
         indices = share(self._order(epoch), self.rank, self.world_size)
-        batch_nbytes = max(1, row_nbytes * self.batch_size)
-        fair = -(-len(indices) // (self.batch_size * self.num_threads * 4))
-        batches = max(1, min(BLOCK_BYTES // batch_nbytes, fair, MOST_BATCHES))
-        return cut(indices, self.batch_size, self.drop_last, batches)
+        size, pace = self.batch_size or 1, Pace(self.num_threads, self.prefetch_factor)
+        batches = pace.batches(row_nbytes, size, len(indices)) if together else 1
+        return cut(indices, size, self.drop_last, batches)
 
     def _order(self, epoch: int) -> np.ndarray:
         if self.sampler is not None:
-            if hasattr(self.sampler, "set_epoch"):
-                self.sampler.set_epoch(epoch)  # pyright: ignore[reportAttributeAccessIssue]
             return checked(_array(self.sampler), self.num_samples)
         if not self.shuffle:
             return np.arange(self.num_samples)
         own = torch.Generator().manual_seed(self.seed + epoch)
         return permuted(self.num_samples, self.generator or own)
 
-    def _pooled(self, rows: int) -> Pool:
+    def _pooled(self, row_nbytes: Sequence[int], rows: int) -> Pool:
         """Buffers of that many rows; those of an earlier epoch, unless this is another process."""
-        if self._pool is None or self._pool.rows < rows or self._pool_of != os.getpid():
-            self._pool, self._pool_of = Pool(rows, self._source.row_nbytes), os.getpid()
-        self._pool.trim(self.num_threads * (self.prefetch_factor + 1) + 2)
-        return self._pool
+        pool, here = self._pool, self._pool_of == os.getpid()
+        pinned = self._target is not None and self._target.type == "cuda"
+        if not here or pool is None or pool.rows < rows or pool.row_nbytes != tuple(row_nbytes):
+            pool, self._pool_of = Pool(rows, row_nbytes, pinned), os.getpid()
+        copied_from = self.num_threads if pinned else 0
+        pool.trim(self.num_threads * self.prefetch_factor + 2 + copied_from)
+        self._pool = pool
+        return pool
 
 
 def _made(
-    source: Source, pool: Pool, transform: Callable[[Tree], Tree] | None, block: Block
+    source: Batches, pool: Pool, transform: Callable[[Tree], Tree] | None, block: Block
 ) -> Sequence[Tree]:
     batches = source.batches(block, pool)
     return batches if transform is None else [transform(batch) for batch in batches]
 
 
 def _check(
-    batch_size: int, shuffle: bool, sampler: Any, batch_sampler: Any, drop_last: bool
+    batch_size: int | None, shuffle: bool, sampler: Any, batch_sampler: Any, drop_last: bool
 ) -> None:
-    if batch_size < 1:
+    if batch_size is None and drop_last:
+        raise ValueError("drop_last with batch_size=None: no batch is short where there is none")
+    if batch_size is not None and batch_size < 1:
         raise ValueError(f"batch_size={batch_size}: allowed is 1 or more")
     if sampler is not None and shuffle:
         raise ValueError("shuffle=True with a sampler: the sampler has the order")

@@ -23,10 +23,17 @@ class Source:
     columns: Sequence[Column]
     put_together: Callable[[Sequence[Any]], Tree] | None
     """None where a batch is a tensor."""
+    placed: Callable[[torch.Tensor], torch.Tensor] | None = None
+    """What is done with a column's rows of a whole block."""
 
     def __len__(self) -> int:
         """How many samples there are."""
         return len(self.columns[0])
+
+    @property
+    def together(self) -> bool:
+        """Small batches are made several at a time, unless a sample costs more than its copy."""
+        return not any(getattr(column, "costly", False) for column in self.columns)
 
     @property
     def row_nbytes(self) -> list[int]:
@@ -34,12 +41,21 @@ class Source:
         return [column.kind.nbytes for column in self.columns]
 
     def batches(self, block: Block, pool: Pool) -> Sequence[Tree]:
-        """Those of a block; they share the memory of a buffer."""
+        """Those of a block; they share the memory of a buffer, or of what `placed` makes of it."""
+        return self.trees(self.parts(block, pool))
+
+    def parts(self, block: Block, pool: Pool) -> list[Sequence[torch.Tensor]]:
+        """Of each column its part of every batch."""
         rows, buffer = len(block.indices), pool.take()
         for column, array in zip(self.columns, buffer.arrays, strict=True):
             column.fill(block.indices, array[:rows])
-        lent = zip(self.columns, buffer.lent(rows), strict=True)
-        parts = [column.kind.seen(one).split(block.sizes) for column, one in lent]
+        found = zip(self.columns, buffer.lent(rows), strict=True)
+        seen = [column.kind.seen(lent) for column, lent in found]
+        placed = seen if self.placed is None else [self.placed(one) for one in seen]
+        return [one.split(block.sizes) for one in placed]
+
+    def trees(self, parts: Sequence[Sequence[torch.Tensor]]) -> Sequence[Tree]:
+        """Batches of such parts."""
         if self.put_together is None:
             return parts[0]
         return [self.put_together(one) for one in zip(*parts, strict=True)]
@@ -68,4 +84,4 @@ def _column(one: Any) -> Column:
         return rows_of(one)
     if isinstance(one, Column):
         return one
-    raise ValueError(f"a source is made of tensors or arrays, got {type(one).__name__}")
+    raise ValueError(f"a source is made of tensors, arrays and columns, got {type(one).__name__}")

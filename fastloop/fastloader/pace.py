@@ -1,0 +1,63 @@
+"""How much is gathered at once, by how many threads, and how far ahead of its use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastloop.cores import usable_cores
+
+BLOCK_BYTES = 16 << 20
+AHEAD_BYTES = 128 << 20
+MOST_THREADS = 4
+MOST_BATCHES = 4096
+BLOCKS_A_THREAD = 4
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What is chosen for a source where it is not given.
+
+    A block, which is what a thread makes and hands over at once, is as many whole batches as
+    BLOCK_BYTES hold, at least one: a hand-over costs 40 us, and more where it wakes a thread while
+    all cores gather (in blocks of 4, 8, 16 and 32 MiB, batches of 0.8 MB came at 0.80, 0.90, 0.94
+    and 0.97 of what two threads gather that hand nothing over: experiments/fastloader.md). Every
+    thread has at least BLOCKS_A_THREAD of them in an epoch, so that none ends much later than the
+    others, and none has more than MOST_BATCHES batches.
+
+    num_threads: one a usable core (affinity and cgroup quota), at most MOST_THREADS, which fill
+    what memory can deliver; no more than have a block each within AHEAD_BYTES; and one alone where
+    rows are copied and the whole epoch is no larger than a block: two wait for each other longer
+    than they copy (300,000 integers: 105 M/s by one, 94 by two).
+    prefetch_factor: two blocks ahead for each thread, one where two of all would be more than
+    AHEAD_BYTES. Buffers are thus AHEAD_BYTES and the two that the consumer has, or threads + 2 of
+    them where a batch is larger than that leaves room for: 154 MB for batches of 38.5 MB.
+    """
+
+    num_threads: int
+    prefetch_factor: int
+
+    def batches(self, row_nbytes: int, batch_size: int, num_samples: int) -> int:
+        """How many make a block."""
+        fair = -(-num_samples // (batch_size * self.num_threads * BLOCKS_A_THREAD))
+        return max(1, min(BLOCK_BYTES // max(1, row_nbytes * batch_size), fair, MOST_BATCHES))
+
+
+def pace_of(
+    row_nbytes: int, batch_size: int, num_samples: int, together: bool, given: tuple[int, int]
+) -> Pace:
+    """The pace for samples of that many bytes, see Pace.
+
+    together: False where a sample costs more than its copy. given: num_threads and prefetch_factor,
+    0 where they are to be chosen.
+    """
+    num_threads, prefetch_factor = given
+    block_nbytes = row_nbytes * batch_size
+    if together:
+        block_nbytes = max(block_nbytes, min(BLOCK_BYTES, row_nbytes * num_samples))
+    if not num_threads:
+        alone = together and row_nbytes * num_samples <= BLOCK_BYTES
+        room = max(1, AHEAD_BYTES // max(1, block_nbytes))
+        num_threads = 1 if alone else max(1, min(MOST_THREADS, usable_cores(), room))
+    if not prefetch_factor:
+        prefetch_factor = 1 if 2 * num_threads * block_nbytes > AHEAD_BYTES else 2
+    return Pace(num_threads, prefetch_factor)

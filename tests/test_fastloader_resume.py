@@ -1,0 +1,236 @@
+"""A loader's state in the middle of an epoch gives the rest of it, whatever drew its order."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import pickle
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import (
+    BatchSampler,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    WeightedRandomSampler,
+)
+
+from fastloop import FastLoader
+
+
+class Numbers(Dataset):
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Counting:
+    """A sampler that has a state of its own: each time it begins one further on."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.first = count, 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self):
+        first, self.first = self.first, self.first + 1
+        return iter([(first + number) % self.count for number in range(self.count)])
+
+    def state_dict(self) -> dict:
+        return {"first": self.first}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.first = state["first"]
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+ORDERS = {
+    "as they are": lambda count, seed: {},
+    "shuffled": lambda count, seed: {"shuffle": True, "seed": seed},
+    "generator": lambda count, seed: {"shuffle": True, "generator": seeded(seed)},
+    "random": lambda count, seed: {"sampler": RandomSampler(range(count), generator=seeded(seed))},
+    "weighted": lambda count, seed: {
+        "sampler": WeightedRandomSampler([1.0] * count, count, generator=seeded(seed))
+    },
+    "distributed": lambda count, seed: {"sampler": DistributedSampler(range(count), 2, seed % 2)},
+    "counting": lambda count, seed: {"sampler": Counting(count)},
+    "tensor": lambda count, seed: {"sampler": torch.arange(count).flip(0)},
+    "batches": lambda count, seed: {
+        "batch_sampler": BatchSampler(
+            RandomSampler(range(count), generator=seeded(seed)), 1 + seed % 5, False
+        )
+    },
+    "batches of counting": lambda count, seed: {
+        "batch_sampler": BatchSampler(Counting(count), 1 + seed % 5, True)
+    },
+}
+
+
+def batches(loader: FastLoader, count: int | None = None) -> list:
+    return [batch.tolist() for batch in islice(loader, count)]
+
+
+def joined(batches: list[list[int]]) -> list[int]:
+    return [one for batch in batches for one in batch]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    order=st.sampled_from(sorted(ORDERS)),
+    count=st.integers(1, 60),
+    batch_size=st.integers(1, 12),
+    drop_last=st.booleans(),
+    world_size=st.integers(1, 4),
+    data=st.data(),
+)
+def test_the_rest_of_an_epoch_comes_exactly(order, count, batch_size, drop_last, world_size, data):
+    source = data.draw(st.sampled_from([Numbers(count), torch.arange(count)]))
+
+    def made(seed: int) -> FastLoader:
+        given_order = ORDERS[order](count, seed)
+        sizes = {"batch_size": batch_size, "drop_last": drop_last}
+        if "batch_sampler" in given_order:
+            sizes = {}
+        elif order not in ("as they are", "shuffled", "generator"):
+            sizes["rank"], sizes["world_size"] = 0, 1
+        else:
+            sizes["rank"], sizes["world_size"] = world_size - 1, world_size
+        return FastLoader(source, num_threads=2, **sizes, **given_order)
+
+    loader = made(5)
+    for _ in range(data.draw(st.integers(0, 2))):  # epochs before it, one of them left early
+        batches(loader, data.draw(st.one_of(st.none(), st.integers(0, 3))))
+    fresh = pickle.loads(pickle.dumps(loader.state_dict()))
+    is_left = fresh["epoch"] < loader.epoch
+    running, taken = iter(loader), []
+    for _ in range(data.draw(st.integers(0, len(loader)))):
+        taken.append(next(running).tolist())
+    state = copy.deepcopy(loader.state_dict())
+    rest = [batch.tolist() for batch in running]
+    assert len(taken) + len(rest) == len(loader)
+    following = batches(loader)
+
+    other = made(0 if order in ("generator", "random", "weighted") else 5)
+    other.load_state_dict(state)
+    assert pickle.dumps(other.state_dict()) == pickle.dumps(state)  # nothing has happened since
+    assert batches(other) == rest
+    assert batches(other) == following
+    other.load_state_dict(fresh)
+    if is_left:
+        batches(other)  # the rest of that epoch
+    assert batches(other) == taken + rest
+
+
+@pytest.mark.parametrize("make", [RandomSampler, "batches"])
+def test_torchs_global_generator_is_remembered_and_left_alone(make):
+    sampler = RandomSampler(range(40))
+    given_order = {"sampler": sampler, "batch_size": 4}
+    if make == "batches":
+        given_order = {"batch_sampler": BatchSampler(sampler, 4, drop_last=False)}
+    loader = FastLoader(torch.arange(40), **given_order)
+    first, second = batches(loader), batches(loader)
+    assert first != second
+    running = iter(loader)
+    next(running)
+    state, rest = loader.state_dict(), [batch.tolist() for batch in running]
+    torch.manual_seed(1)
+    wanted = torch.rand(3)
+    torch.manual_seed(1)
+    loader.load_state_dict(state)
+    assert batches(loader) == rest
+    assert torch.equal(torch.rand(3), wanted)
+
+
+def test_an_epoch_that_was_left_is_where_it_was_left_and_the_next_is_another():
+    loader = FastLoader(torch.arange(30), 3, shuffle=True)
+    left = batches(loader, 2)
+    state = loader.state_dict()
+    assert (state["epoch"], state["delivered"]) == (0, 2)
+    following = batches(loader)
+    assert following[:2] != left
+    assert (loader.state_dict()["epoch"], loader.state_dict()["delivered"]) == (2, 0)
+    loader.load_state_dict(state)
+    loader.set_epoch(0)  # as a training script does at the start of each epoch
+    assert sorted(joined(left + batches(loader))) == [*range(30)]
+    assert batches(loader) == following
+    loader.load_state_dict(state)
+    loader.set_epoch(1)
+    assert batches(loader) == following
+
+
+def test_set_epoch_is_the_samplers_too_and_nothing_else_tells_it():
+    sampler = DistributedSampler(range(20), 2, 0, shuffle=True)
+    loader = FastLoader(torch.arange(20), 4, sampler=sampler)
+    sampler.set_epoch(7)
+    assert joined(batches(loader)) == list(sampler)
+    loader.set_epoch(3)
+    assert sampler.epoch == 3
+
+
+def test_a_state_of_another_loader_is_refused():
+    state = FastLoader(torch.arange(4), shuffle=True, generator=seeded(0)).state_dict()
+    loader = FastLoader(torch.arange(4), shuffle=True)
+    loader.load_state_dict(state)
+    with pytest.raises(ValueError, match="another generator or sampler"):
+        iter(loader)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    count=st.integers(0, 40),
+    batch_size=st.one_of(st.none(), st.integers(1, 9)),
+    world_size=st.integers(1, 60),
+    drop_last=st.booleans(),
+    shuffle=st.booleans(),
+)
+def test_len_is_what_is_delivered_to_every_rank(count, batch_size, world_size, drop_last, shuffle):
+    sizes = {"batch_size": batch_size, "drop_last": drop_last and batch_size is not None}
+    delivered: list[int] = []
+    for rank in range(world_size):
+        loader = FastLoader(
+            torch.arange(count), shuffle=shuffle, rank=rank, world_size=world_size, **sizes
+        )
+        found = batches(loader)
+        assert len(found) == len(loader)
+        delivered += joined(found) if batch_size else found
+    if not sizes["drop_last"]:
+        assert set(delivered) == set(range(count))
+        assert len(delivered) == -(-count // world_size) * world_size
+
+
+def delivered_there(loader: FastLoader) -> list:
+    return batches(loader)
+
+
+def test_a_loader_travels_and_its_maps_are_mapped_again(tmp_path):
+    path = tmp_path / "rows.npy"
+    np.save(path, np.arange(300_000))
+    mapped = np.load(path, mmap_mode="r")
+    sampler = RandomSampler(range(300_000), num_samples=50, generator=seeded(1))
+    loader = FastLoader(mapped, 5, sampler=sampler)
+    running = iter(loader)
+    next(running)
+    pickled = pickle.dumps(loader)
+    assert len(pickled) < 100_000
+    rest = [batch.tolist() for batch in running]
+    copied = pickle.loads(pickled)
+    assert isinstance(copied.source, np.memmap)
+    copied.load_state_dict(copied.state_dict())
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(delivered_there, (copied,)) == rest
+    part = pickle.loads(pickle.dumps(FastLoader(mapped[5:9], 4)))
+    assert batches(part) == [[5, 6, 7, 8]]
