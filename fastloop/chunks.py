@@ -62,11 +62,13 @@ def collated_chunks(
     ragged: the first dimension of a leaf may differ.
     With workers the decoding runs in that many processes; what is in flight stays bounded.
     """
-    collate = partial(_collated, ragged=ragged)
+    collate = partial(collated, ragged=ragged)
     yield from in_order(Numbered(samples, tolerant), chunk, collate, num_workers)
 
 
-def _collated(numbered: list[tuple[int, Tree, str]], ragged: bool) -> Chunk:
+def collated(numbered: list[tuple[int, Tree, str]], ragged: bool) -> Chunk:
+    """These (index, sample, why it can't be decoded) as a chunk; raises SamplesDiffer where they
+    do, BadData where they are no batch."""
     whole = [(index, sample) for index, sample, why in numbered if not why]
     broken = [(index, why) for index, _, why in numbered if why]
     collate = joined if ragged else default_collate

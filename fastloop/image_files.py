@@ -14,10 +14,11 @@ import torch
 from pydantic import PositiveInt, Strict
 
 from fastloop import images
+from fastloop.fastloader.columns import Kind
 from fastloop.files import edges, fingerprint, source_of
 from fastloop.images import resized, to_floats
-from fastloop.protocols import Decoder
-from fastloop.types import BadData
+from fastloop.protocols import Dataset, Decoder, Samples, Uint8Images
+from fastloop.types import BadData, Unsupported
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 READ_FILES = 64
@@ -47,6 +48,49 @@ class LabelledImages:
         name, label = self.files[index]
         pixels = read_pixels(self.root / name, self.decoder, self.size)
         return (pixels if self.as_uint8 else to_floats(pixels)), label
+
+    @property
+    def labels(self) -> torch.Tensor:
+        """int64, of all."""
+        return torch.tensor([label for _, label in self.files], dtype=torch.int64)
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The images of such samples, which have a size, as a column: each is decoded into the
+    batch."""
+
+    images: LabelledImages
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def kind(self) -> Kind:
+        """What a sample's image is."""
+        assert self.images.size
+        height, width = self.images.size
+        if self.images.as_uint8:
+            return Kind(torch.uint8, (height, width, 3))
+        return Kind(torch.float32, (3, height, width))
+
+    def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
+        """Decode those images, one after the other; raises BadData that names the file."""
+        images, rows = self.images, self.kind.seen(torch.from_numpy(out))
+        for index, row in zip(indices.tolist(), rows, strict=True):
+            path = images.root / images.files[index][0]
+            pixels = torch.from_numpy(read_pixels(path, images.decoder, images.size))
+            if images.as_uint8:
+                row.copy_(pixels)
+            else:
+                row.copy_(pixels.permute(2, 0, 1)).div_(255)
+
+
+def uint8_samples(dataset: Dataset) -> Samples:
+    """The samples of images left in uint8; raises Unsupported where the dataset has none."""
+    if not isinstance(dataset, Uint8Images):
+        raise Unsupported(f"collate=fast: {dataset.label} has no uint8 images")
+    return dataset.open_uint8()
 
 
 def read_pixels(path: Path, decoder: Decoder, size: Size) -> np.ndarray:

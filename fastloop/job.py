@@ -219,7 +219,8 @@ def _check_plan(job: Job) -> None:
     loader, plan = job.loader, job.plan(job.seed)
     if isinstance(loader, OwnLoader):
         loader.check(plan)
-    elif isinstance(loader, Choosy):
+        return
+    if isinstance(loader, Choosy):
         honours_only(type(loader).__module__.rpartition(".")[2], plan, *loader.honours)
-    elif job.collate.takes == "uint8" and not isinstance(job.dataset, Uint8Images):
+    if job.collate.takes == "uint8" and not isinstance(job.dataset, Uint8Images):
         raise Unsupported(f"collate=fast: {job.dataset.label} has no uint8 images")

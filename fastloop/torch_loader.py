@@ -139,7 +139,7 @@ def torch_epochs(
     try:
         with failures_named(loader):
             if tolerant:
-                yield lambda epoch: filter(_is_left, Epoch(loader, sampler, epoch, started))
+                yield lambda epoch: filter(is_left, Epoch(loader, sampler, epoch, started))
             else:
                 yield lambda epoch: Epoch(loader, sampler, epoch, started)
     finally:
@@ -191,7 +191,8 @@ class Epoch:
         return iterator
 
 
-def _is_left(batch: Tree | None) -> bool:
+def is_left(batch: Tree | None) -> bool:
+    """False for a batch of which no sample could be decoded."""
     return batch is not None
 
 

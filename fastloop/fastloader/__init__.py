@@ -1,6 +1,8 @@
 """The loader that users take home; it needs torch and numpy only."""
 
 from fastloop.fastloader.convert import converted
+from fastloop.fastloader.encoded import Images
 from fastloop.fastloader.loader import FastLoader
+from fastloop.fastloader.windows import Windows
 
-__all__ = ["FastLoader", "converted"]
+__all__ = ["FastLoader", "Images", "Windows", "converted"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -51,11 +51,19 @@ class Samples:
     collate_fn: CollateFn
     alone: bool
     """True: each sample by itself instead of batches."""
-    together: ClassVar[bool] = False
-    row_nbytes: ClassVar[Sequence[int]] = ()
 
     def __len__(self) -> int:
         return len(self.dataset)
+
+    @property
+    def together(self) -> bool:
+        """Nothing is gained, and the first of them would come as late as the last."""
+        return False
+
+    @property
+    def row_nbytes(self) -> Sequence[int]:
+        """No buffer is taken."""
+        return ()
 
     def batches(self, block: Block, pool: Pool) -> Sequence[Tree]:  # noqa: ARG002
         """What collate_fn makes of them: its memory is its own."""
@@ -76,10 +84,14 @@ class Singly:
     """The samples of columns, each by itself."""
 
     source: Batches
-    together: ClassVar[bool] = True
 
     def __len__(self) -> int:
         return len(self.source)
+
+    @property
+    def together(self) -> bool:
+        """As batches."""
+        return self.source.together
 
     @property
     def row_nbytes(self) -> Sequence[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,11 +25,15 @@ class Source:
     """None where a batch is a tensor."""
     placed: Callable[[torch.Tensor], torch.Tensor] | None = None
     """What is done with a column's rows of a whole block."""
-    together: ClassVar[bool] = True
 
     def __len__(self) -> int:
         """How many samples there are."""
         return len(self.columns[0])
+
+    @property
+    def together(self) -> bool:
+        """Small batches are made several at a time, but for samples that cost more than a copy."""
+        return not any(getattr(column, "slow", False) for column in self.columns)
 
     @property
     def row_nbytes(self) -> list[int]:

@@ -2,46 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import ClassVar
+from typing import Any
 
 from pydantic import PositiveInt
+from torch.utils.data import Subset
 
 from fastloop.fastloader import FastLoader
+from fastloop.image_files import Decoded, LabelledImages, uint8_samples
 from fastloop.plans import epoch_indices, honours_only
-from fastloop.protocols import Store
+from fastloop.protocols import Dataset, Store
 from fastloop.rows import read_into_memory
-from fastloop.types import Epochs, Plan, Prepared, Tree, option
+from fastloop.torch_loader import Tolerant, Transformed, is_left
+from fastloop.types import Epochs, Plan, Prepared, Tree, Unsupported, option
 
 
 @option
 class Fastloop:
     """Threads gather rows ahead, several batches at a time where they are small, into memory that
-    is used again once nobody holds it: no processes, nothing done a sample."""
+    is used again once nobody holds it: no processes, nothing done a sample.
 
-    store: Store
+    Without a store they read, decode, transform and collate the dataset's own samples; images that
+    are all brought to one size are decoded into the batch.
+    """
+
+    store: Store | None
     in_memory: bool
     num_threads: PositiveInt | None
     ahead: PositiveInt | None
-    honours: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def honours(self) -> tuple[str, ...]:
+        """What is done with samples, where these are read."""
+        return () if self.store else ("collate", "transform")
 
     @contextmanager
     def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
         """Epochs of batches whose memory is theirs for as long as they are held."""
         honours_only("fastloop", plan, *self.honours)
-        rows = self.store.open(prepared.folder)
+        source, collate_fn = self._source(prepared, plan)
         loader = FastLoader(
-            read_into_memory(rows) if self.in_memory else rows,
+            source,
             plan.batch_size,
             drop_last=plan.drop_last,
+            collate_fn=collate_fn,
             num_threads=self.num_threads,
             prefetch_factor=self.ahead,
         )
         yield partial(_epoch, loader, plan)
 
+    def _source(self, prepared: Prepared, plan: Plan) -> tuple[Any, Callable | None]:
+        """What FastLoader is given, and its collate_fn."""
+        if self.store is not None:
+            rows = self.store.open(prepared.folder)
+            return (read_into_memory(rows) if self.in_memory else rows), None
+        if self.in_memory:
+            raise Unsupported("in_memory=true: without a store there are no rows to read into it")
+        return _samples(prepared.dataset, plan)
+
+
+def _samples(dataset: Dataset, plan: Plan) -> tuple[Any, Callable | None]:
+    collate, transform = plan.collate, plan.transform
+    as_uint8 = collate is not None and collate.takes == "uint8"
+    samples = uint8_samples(dataset) if as_uint8 else dataset.open()
+    as_they_are = not transform and (collate is None or as_uint8)
+    if isinstance(samples, LabelledImages) and samples.size and as_they_are:
+        pair = Decoded(samples), samples.labels
+        return (pair if as_uint8 else list(pair)), None
+    if isinstance(samples, list | tuple | dict):  # a tree to FastLoader, samples here
+        samples = Subset(samples, range(len(samples)))  # pyright: ignore[reportArgumentType]
+    if collate is not None and collate.tolerant:
+        samples = Tolerant(samples)
+    if transform:
+        samples = Transformed(samples, transform)
+    return samples, collate.collate if collate else None
+
 
 def _epoch(loader: FastLoader, plan: Plan, epoch: int) -> Iterator[Tree]:
     loader.sampler = epoch_indices(plan.order, loader.num_samples, plan.seed, epoch)
-    return iter(loader)
+    tolerant = plan.collate is not None and plan.collate.tolerant
+    return filter(is_left, iter(loader)) if tolerant else iter(loader)

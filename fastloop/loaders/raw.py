@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from fastloop.protocols import Uint8Images
+from fastloop.image_files import uint8_samples
 from fastloop.torch_loader import torch_epochs
-from fastloop.types import Epochs, Plan, Prepared, Unsupported, option
+from fastloop.types import Epochs, Plan, Prepared, option
 
 
 @option
@@ -20,12 +20,7 @@ class Raw:
     @contextmanager
     def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
         """Epochs of batches of decoded samples; with collate=fast, of images left in uint8."""
-        dataset = prepared.dataset
-        if plan.collate is None or plan.collate.takes != "uint8":
-            samples = dataset.open()
-        elif isinstance(dataset, Uint8Images):
-            samples = dataset.open_uint8()
-        else:
-            raise Unsupported(f"collate=fast: {dataset.label} has no uint8 images")
+        as_uint8 = plan.collate is not None and plan.collate.takes == "uint8"
+        samples = uint8_samples(prepared.dataset) if as_uint8 else prepared.dataset.open()
         with torch_epochs(samples, plan) as epochs:
             yield epochs

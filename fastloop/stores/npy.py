@@ -24,12 +24,15 @@ class Npy:
 
     root: str
 
-    def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
+    def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int | None) -> None:
         """Append chunk after chunk by plain writes: a mapping would count every page as memory.
 
+        num_samples: None where it is known only in the end. Nothing is written without a chunk.
         Raises Unsupported for dtypes that numpy does not have.
         """
         files: list[BinaryIO] = []
+        arrays: list[np.ndarray] = []
+        count = 0
         with ExitStack() as stack:
             for chunk in chunks:
                 leaves, structure = pytree.tree_flatten(chunk)
@@ -39,9 +42,14 @@ class Npy:
                     paths = [folder / f"{number}.npy" for number in range(len(arrays))]
                     files = [stack.enter_context(path.open("wb")) for path in paths]
                     for file, array in zip(files, arrays, strict=True):
-                        _write_header(file, array, num_samples)
+                        _write_header(file, array, num_samples or 0)
                 for file, array in zip(files, arrays, strict=True):
                     file.write(np.ascontiguousarray(array).data)
+                count += len(arrays[0])
+            if num_samples is None:
+                for file, array in zip(files, arrays, strict=True):
+                    file.seek(0)  # numpy leaves room in a header for any number of rows
+                    _write_header(file, array, count)
 
     def open(self, folder: Path) -> Tree:
         """The tree of memory-mapped arrays. Copy-on-write: torch wants writable memory, files
