@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+from io import BytesIO
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
-from fastloop import FastLoader, converted
+from fastloop import FastLoader, Images, converted
 from fastloop.fastloader import pace
 from fastloop.fastloader.pace import AHEAD_BYTES, BLOCK_BYTES, BLOCKS_A_THREAD, pace_of
 
@@ -157,3 +159,22 @@ def test_the_pace_on_two_cores(monkeypatch, epoch, wanted):
 def test_what_is_given_is_taken():
     loader = FastLoader(torch.arange(10), num_threads=7, prefetch_factor=5)
     assert (loader.num_threads, loader.prefetch_factor) == (7, 5)
+
+
+def test_samples_that_are_slow_to_make_keep_every_thread_busy(monkeypatch):
+    monkeypatch.setattr(pace, "usable_cores", lambda: 2)
+    slow = Images(png_files(6), decoder="pil")
+    assert FastLoader((slow, torch.arange(6)), 2).num_threads == 2
+    assert FastLoader(torch.arange(6), 2).num_threads == 1
+    blocks = FastLoader((slow, torch.arange(6)), 2)._blocks(0)
+    assert [len(block.indices) for block in blocks] == [2, 2, 2]
+
+
+def png_files(count: int) -> list[bytes]:
+    """As many small pictures."""
+    files = []
+    for number in range(count):
+        file = BytesIO()
+        Image.new("RGB", (4, 3), (number, 0, 0)).save(file, "PNG")
+        files.append(file.getvalue())
+    return files

@@ -39,7 +39,11 @@ class Kind:
 
 @runtime_checkable
 class Column(Protocol):
-    """A leaf of a source that is no tensor or array: it makes samples when they are asked for."""
+    """A leaf of a source that is no tensor or array: it makes samples when they are asked for.
+
+    One that has `slow = True` takes longer for a sample than a copy of it: then each batch is made
+    by itself, and small ones too by all threads.
+    """
 
     @property
     def kind(self) -> Kind:

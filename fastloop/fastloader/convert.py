@@ -19,8 +19,8 @@ from fastloop.fastloader.rows import Rows, rows_of
 
 PIECE_BYTES = 4 << 20
 """Of rows gathered and floats made of them: what the third cache holds for every thread. Pieces for
-the second one (512 KiB) are 1.1 times as fast in one thread and half as fast in two, which then get
-in each other's way at the interpreter's lock: experiments/fastloader.md."""
+the second one (512 KiB) are half as fast with two threads, whose many short calls wait for each
+other at the interpreter's lock: experiments/fastloader.md."""
 
 
 @dataclass(frozen=True, eq=False)

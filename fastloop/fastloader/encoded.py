@@ -33,8 +33,8 @@ class Images:
     the epoch OSError or ValueError that names the file, or the image's number.
     """
 
-    costly: ClassVar[bool] = True
-    """More than to copy what is delivered, see Source.together."""
+    slow: ClassVar[bool] = True
+    """A sample costs more than its copy: see Source.together."""
 
     def __init__(
         self,

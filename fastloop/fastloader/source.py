@@ -32,8 +32,8 @@ class Source:
 
     @property
     def together(self) -> bool:
-        """Small batches are made several at a time, unless a sample costs more than its copy."""
-        return not any(getattr(column, "costly", False) for column in self.columns)
+        """Small batches are made several at a time, but for samples that cost more than a copy."""
+        return not any(getattr(column, "slow", False) for column in self.columns)
 
     @property
     def row_nbytes(self) -> list[int]:
