@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, ClassVar
 
 import numpy as np
@@ -43,29 +44,36 @@ class Spdl:
 
     @contextmanager
     def open(self, prepared: Prepared, plan: Plan) -> Iterator[Epochs]:
-        """Epochs of batches; each is a pipeline of its own, whose threads end with it."""
+        """Epochs of batches from a pipeline that lives on from epoch to epoch, idle between them;
+        one that ends early ends its pipeline."""
         honours_only("spdl", plan, *self.honours)
         spdl = imported("spdl.pipeline", "loader=spdl", INSTALL)
         make = partial(_tried, batches_of(self.store, prepared, self.in_memory))
+        idle: list[_Line] = []
 
         def batches(epoch: int) -> Batches:
-            indices = index_batches(plan, prepared.num_samples, epoch)
-            pipeline = self._pipeline(spdl, indices, make)
-            with pipeline.auto_stop():
-                for batch in pipeline:
-                    if isinstance(batch, _Failed):
-                        raise batch.error
-                    yield batch
+            line = idle.pop() if idle else self._started(spdl, make)
+            indices = list(index_batches(plan, prepared.num_samples, epoch))
+            try:
+                yield from line.batches(indices)
+            except BaseException:
+                line.stop()
+                raise
+            idle.append(line)
 
-        with closed_at_the_end(batches) as epochs:
-            yield epochs
+        try:
+            with closed_at_the_end(batches) as epochs:
+                yield epochs
+        finally:
+            for line in idle:
+                line.stop()
 
-    def _pipeline(
-        self, spdl: Any, indices: Iterator[torch.Tensor], make: Callable[[torch.Tensor], Any]
-    ) -> Any:
-        return (
+    def _started(self, spdl: Any, make: Callable[[torch.Tensor], Any]) -> _Line:
+        # SPDL finds out that a source has ended by looking every 0.1 s: this one waits for more.
+        asked: SimpleQueue[torch.Tensor | None] = SimpleQueue()
+        pipeline = (
             spdl.PipelineBuilder()
-            .add_source(indices)
+            .add_source(iter(asked.get, None))
             .pipe(make, concurrency=self.num_threads, output_order="input")
             .add_sink(self.buffer_size)
             .build(
@@ -74,6 +82,36 @@ class Spdl:
                 use_thread_output_queue=True,
             )
         )
+        pipeline.start()
+        return _Line(asked, pipeline)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A running pipeline, and what its source reads: indices of batches, None at the end."""
+
+    asked: SimpleQueue[torch.Tensor | None]
+    pipeline: Any
+
+    def batches(self, indices: Sequence[torch.Tensor]) -> Iterator[Tree]:
+        for one in indices:
+            self.asked.put(one)
+        for _ in indices:
+            batch = self.pipeline.get_item()
+            if isinstance(batch, _Failed):
+                raise batch.error
+            yield batch
+
+    def stop(self) -> None:
+        """Return when its threads have ended, whatever they have been asked for."""
+        with suppress(Empty):
+            while True:
+                self.asked.get_nowait()
+        self.asked.put(None)
+        with suppress(EOFError):  # a thread that finds the sink full would be waited for
+            while True:
+                self.pipeline.get_item()
+        self.pipeline.stop()
 
 
 @dataclass(frozen=True)
