@@ -62,6 +62,26 @@ class Workload:
 
 
 @dataclass(frozen=True)
+class Files:
+    """Encoded images and their labels, decoded and resized."""
+
+    folder: str
+    size: tuple[int, int]
+    count: int
+    batch_size: int
+
+    @property
+    def held_nbytes(self) -> int:
+        return 8 * self.count
+
+    def source(self) -> tuple[Any, torch.Tensor]:
+        from fastloop import Images
+
+        paths = sorted(map(str, Path(self.folder).rglob("*.jpg")))
+        return Images(paths, size=self.size), torch.arange(len(paths))
+
+
+@dataclass(frozen=True)
 class Whole(Dataset):
     """Batches of rows by a tensor of indices; index_select is the fastest way that torch has."""
 
@@ -82,7 +102,7 @@ class IndexTensors(Sampler):
         return iter(torch.randperm(self.count).split(self.batch_size))
 
 
-def fastloader(workload: Workload) -> Iterable[Any]:
+def fastloader(workload: Workload | Files) -> Iterable[Any]:
     from fastloop import FastLoader
 
     return FastLoader(workload.source(), workload.batch_size, shuffle=True)
@@ -101,7 +121,7 @@ LOADERS: dict[str, Callable[[Workload], Iterable[Any]]] = {
 
 
 @cache
-def made(loader: str, workload: Workload) -> Any:
+def made(loader: str, workload: Any) -> Any:
     """One of the process, so that later rounds find it warm."""
     return LOADERS[loader](workload)
 
@@ -191,7 +211,7 @@ def told_mib(name: str) -> float:
     return int(line.split()[1]) / 1024
 
 
-def private_mib(workload: Workload, epochs: int) -> float:
+def private_mib(workload: Workload | Files, epochs: int) -> float:
     """The most memory that was the process's own above what it was after importing torch, without
     the source: RssAnon, to which no page of a mapped file belongs."""
     before = told_mib("RssAnon")
