@@ -45,13 +45,14 @@ class ConfigError(CompactHydraException):
 
 
 def register_experiments() -> None:
-    """Make experiments/<name>.yaml selectable as experiment=<name>."""
-    store = ConfigStore.instance()
-    for path in sorted(resource_folder("experiments").glob("*.yaml")):
+    """Make experiments/<name>.yaml selectable as experiment=<name>, and what one brings for itself,
+    experiments/<name>/<group>/<option>.yaml, as <group>=<name>/<option>."""
+    store, folder = ConfigStore.instance(), resource_folder("experiments")
+    own = {path: f"{path.parts[-2]}/{path.parts[-3]}" for path in folder.glob("*/*/*.yaml")}
+    groups = dict.fromkeys(folder.glob("*.yaml"), "experiment") | own
+    for path, group in sorted(groups.items()):
         node = OmegaConf.to_container(OmegaConf.load(path))
-        store.store(
-            group="experiment", name=path.stem, package="_global_", node=node, provider=str(path)
-        )
+        store.store(group=group, name=path.stem, package="_global_", node=node, provider=str(path))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,10 @@ import numpy as np
 import optree
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils.data import default_collate
 
-from fastloop.types import Tree, Unsupported
+from fastloop.protocols import Store
+from fastloop.types import Prepared, Tree, Unsupported
 
 
 class Rows:
@@ -85,6 +87,34 @@ def structure_text(structure: pytree.TreeSpec, whose: str) -> str:
 def memory_rows(rows: Tree) -> Rows:
     """Rows of these arrays, which are read into memory first; their leaves are tensors."""
     return Rows(partial(_itself, read_into_memory(rows)))
+
+
+def batches_of(
+    store: Store | None, prepared: Prepared, in_memory: bool
+) -> Callable[[np.ndarray], Tree]:
+    """A function from int64 indices to a batch in memory of its own, for a library that has threads
+    but no way of its own to gather.
+
+    Of a store: rows by np.take, which copies whole rows and releases the GIL, from the mapped files
+    or, in_memory, read before. Without one: samples decoded in the thread that calls it, and
+    collated as torch does. Raises Unsupported for rows that are neither arrays nor tensors.
+    """
+    if store is None:
+        samples = prepared.dataset.open()
+        return lambda indices: default_collate([samples[index] for index in indices.tolist()])
+    rows = store.open(prepared.folder)
+    leaves, structure = optree.tree_flatten((read_into_memory if in_memory else tensors_of)(rows))
+
+    def gather(indices: np.ndarray) -> Tree:
+        return optree.tree_unflatten(structure, [_taken(leaf, indices) for leaf in leaves])
+
+    return gather
+
+
+def _taken(leaf: torch.Tensor, indices: np.ndarray) -> torch.Tensor:
+    if leaf.dtype == torch.bfloat16:  # which numpy does not have
+        return leaf.index_select(0, torch.from_numpy(indices))
+    return torch.from_numpy(np.take(leaf.numpy(), indices, axis=0))
 
 
 def _itself(tree: Tree) -> Tree:

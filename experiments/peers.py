@@ -1,0 +1,278 @@
+"""What a traversal can't say of FastLoader: the bars of peers.md that are about something else.
+
+    python experiments/peers.py waits|memory|growth|start|neighbour|first [rounds]
+
+Every loader is in a process of its own, which lives through all rounds and is asked in turn; what
+one gives is the median over rounds, with its 95 % interval. Nothing else should run beside it.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from inspect import signature
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import peers_parts as parts
+from peers_data import Jpegs
+from peers_parts import Files, Workload
+
+import fastloop
+from fastloop import FastLoader, stats
+from fastloop.schedule import rounds
+
+ROUNDS = 10
+OUTPUTS = Path(os.environ.get("FASTLOOP_OUTPUTS", "outputs"))
+A = Workload(60_000, (1, 28, 28), "float32", 256)
+B = Workload(60_000, (1, 28, 28), "uint8", 256)
+C = Jpegs(root=str(OUTPUTS / "data"), count=4000, crop=(256, 256), size=(224, 224))
+D = Workload(10_240, (3, 224, 224), "uint8", 256, "peers-d.npy")
+GROWTH = {100_000: 20, 1_000_000: 4, 10_000_000: 1}
+"""Rows, and epochs of a round."""
+STARTED = 10**9
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of the table."""
+
+    what: str
+    figure: str
+    bar: str = ""
+    met: bool | None = None
+    """None: there is no bar for it."""
+
+
+def table(lines: Sequence[Line]) -> str:
+    """Markdown."""
+    words = {True: "met", False: "not met", None: ""}
+    shown = [f"| {one.what} | {one.figure} | {one.bar} | {words[one.met]} |" for one in lines]
+    return "\n".join(["| | median [95 %] | bar | |", "|---|---:|---|---|", *shown])
+
+
+def figure(values: Sequence[float], unit: str) -> str:
+    found = stats.interval(values)
+    return f"{stats.median(values):.3g}{_within(found)} {unit}"
+
+
+def against(new: Sequence[float], base: Sequence[float]) -> stats.Ratio:
+    """The ratio over paired rounds; without an interval where rounds are too few for one."""
+    if found := stats.ratio(new, base):
+        return found
+    estimate = stats.median([a / b for a, b in zip(new, base, strict=True)])
+    return stats.Ratio(estimate=estimate, low=estimate, high=estimate, p_value=1.0)
+
+
+def percent(ratio: stats.Ratio) -> str:
+    """How much more than 1."""
+    low, middle, high = (
+        f"{100 * (one - 1):.2g}" for one in (ratio.low, ratio.estimate, ratio.high)
+    )
+    return f"{middle} [{low}, {high}] %"
+
+
+@contextmanager
+def processes(names: Sequence[Any]) -> Iterator[dict[Any, Callable[..., Any]]]:
+    """For each name a function that calls another one in the name's own process."""
+    with ExitStack() as stack:
+        yield {name: _asked(stack) for name in names}
+
+
+def in_rounds(number: int, asked: Mapping[Any, Callable[[], float]]) -> dict[Any, list[float]]:
+    """What each gives, round by round, after one that is not counted."""
+    names, found = list(asked), {name: [] for name in asked}
+    for ask in asked.values():
+        ask()
+    for places in rounds([number] * len(names)):
+        for name in (names[place] for place in places):
+            found[name].append(asked[name]())
+    return found
+
+
+def waits(number: int) -> list[Line]:
+    """What the loop takes longer with a loader than with batches that are there already."""
+    lines = []
+    for name, workload, step_ms, bar in (("A", A, 1.0, 0.03), ("D", stored(D), 12.0, 0.06)):
+        loaders = ("", *parts.LOADERS)
+        with processes(loaders) as call:
+            width = call[""](parts.width_for, workload, step_ms)
+            asked = {
+                one: partial(call[one], parts.stepped_ms, one, workload, width) for one in loaders
+            }
+            took = in_rounds(number, asked)
+        lines += _waited(name, took, bar)
+    return lines
+
+
+def _waited(name: str, took: dict[str, list[float]], bar: float) -> list[Line]:
+    ours, others = (against(took[one], took[""]) for one in parts.LOADERS)
+    tenth = (ours.estimate - 1) <= (others.estimate - 1) / 10
+    part = (
+        100 * (ours.estimate - 1) / (others.estimate - 1) if others.estimate > 1 else float("inf")
+    )
+    return [
+        Line(f"{name}: step on resident batches", figure(took[""], "ms")),
+        Line(
+            f"{name}: FastLoader, exposed share of the step",
+            percent(ours),
+            f"at most {100 * bar:g} %",
+            ours.estimate - 1 <= bar,
+        ),
+        Line(f"{name}: DataLoader, the same", percent(others)),
+        Line(f"{name}: FastLoader's of DataLoader's", f"{part:.2g} %", "at most 10 %", tenth),
+    ]
+
+
+def memory(number: int) -> list[Line]:
+    """Rounds are fresh processes here."""
+    cases: dict[str, Any] = {"A": A, "B": B, "D": stored(D)}
+    if hasattr(fastloop, "Images"):
+        C.fetch()
+        cases["C"] = Files(str(C.photos.folder), C.size, C.count, 64)
+    cases["B, 50 x as many"] = replace(B, count=50 * B.count)
+    found: dict[str, list[float]] = {name: [] for name in cases}
+    for _ in range(min(number, 5)):
+        for name, workload in cases.items():
+            with processes([name]) as call:
+                found[name].append(call[name](parts.private_mib, workload, 2))
+    lines = [
+        Line(name, figure(values, "MiB"), "at most 250 MB", stats.median(values) * 1.048576 <= 250)
+        for name, values in found.items()
+    ]
+    more = stats.median(found["B, 50 x as many"]) - stats.median(found["B"])
+    grown = more * parts.MIB / (49 * B.count)
+    return [*lines, Line("growth", f"{grown:.2g} bytes a sample", "independent", grown < 1)]
+
+
+def growth(number: int) -> list[Line]:
+    cases = {count: replace(B, count=count) for count in GROWTH}
+    with processes(list(cases)) as call:
+        asked = {
+            count: partial(call[count], parts.traversal_s, "FastLoader", workload, GROWTH[count])
+            for count, workload in cases.items()
+        }
+        seconds = in_rounds(number, asked)
+    took = {
+        count: [one / (count * GROWTH[count]) for one in values]
+        for count, values in seconds.items()
+    }
+    few, *_, many = cases
+    ratio = against(took[many], took[few])
+    told = [
+        Line(f"{count:,} rows of 784 bytes", figure([1e9 * one for one in values], "ns a sample"))
+        for count, values in took.items()
+    ]
+    return [
+        *told,
+        Line("more time a sample", percent(ratio), "within 15 %", ratio.estimate <= 1.15),
+    ]
+
+
+def start(number: int) -> list[Line]:
+    """Rounds are fresh processes here."""
+    what = f"{STARTED:,} samples, order=blocks: to the first batch"
+    if "order" not in signature(FastLoader).parameters:
+        return [Line(what, "FastLoader has no order", "under 1 s", False)]
+    path = OUTPUTS / "peers-start.bin"
+    OUTPUTS.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.truncate(8 * STARTED)  # nothing of it is on the disk
+    found = []
+    try:
+        for _ in range(number):
+            with processes([""]) as call:
+                found.append(call[""](parts.start_of, STARTED, str(path)))
+    finally:
+        path.unlink()
+    seconds, mib = zip(*found, strict=True)
+    return [
+        Line(what, figure(seconds, "s"), "under 1 s", stats.median(seconds) < 1),
+        Line("memory for it", figure(mib, "MiB"), "100 MB", stats.median(mib) * 1.048576 <= 100),
+    ]
+
+
+def neighbour(number: int) -> list[Line]:
+    cases = [(loader, busy) for loader in parts.LOADERS for busy in (False, True)]
+    with processes(list(parts.LOADERS)) as call:
+        asked = {
+            (loader, busy): partial(call[loader], parts.beside_a_neighbour_s, loader, A, 10, busy)
+            for loader, busy in cases
+        }
+        took = in_rounds(number, asked)
+    slower = {one: against(took[one, True], took[one, False]) for one in parts.LOADERS}
+    rate = {key: [10 * A.count / one for one in values] for key, values in took.items()}
+    words = {False: "alone", True: "beside a busy process"}
+    told = [
+        Line(f"{loader}, {words[busy]}", figure(rate[loader, busy], "samples/s"))
+        for loader, busy in cases
+    ]
+    told += [Line(f"{name}'s slowdown", _times(ratio)) for name, ratio in slower.items()]
+    ours, theirs = (one.estimate for one in slower.values())
+    return [
+        *told,
+        Line("one over the other", f"x {ours / theirs:.2f}", "at most 1.25", ours / theirs <= 1.25),
+    ]
+
+
+def first(number: int) -> list[Line]:
+    lines = []
+    for name, workload in {"A": A, "D": stored(D)}.items():
+        with processes([name]) as call:
+            call[name](parts.edges, workload)
+            found = [call[name](parts.edges, workload) for _ in range(number)]
+        first_ms, gap_ms, batch_ms = ([getattr(one, key) for one in found] for key in EDGES)
+        most = max(1.0, stats.median(batch_ms))
+        lines += [
+            Line(
+                f"{name}: first batch after iter()",
+                figure(first_ms, "ms"),
+                "at most 20 ms",
+                stats.median(first_ms) <= 20,
+            ),
+            Line(f"{name}: between batches", figure(batch_ms, "ms")),
+            Line(
+                f"{name}: gap between epochs",
+                figure(gap_ms, "ms"),
+                f"at most {most:.3g} ms",
+                stats.median(gap_ms) <= most,
+            ),
+        ]
+    return lines
+
+
+EDGES = ("first", "gap", "batch")
+PARTS = {one.__name__: one for one in (waits, memory, growth, start, neighbour, first)}
+
+
+def stored(workload: Workload) -> Workload:
+    """The same with its file, which is written where it is missing."""
+    path = OUTPUTS / f"{workload.count}-{workload.file}"
+    made = replace(workload, file=str(path))
+    if not path.exists():
+        OUTPUTS.mkdir(parents=True, exist_ok=True)
+        made.write()
+    return made
+
+
+def _asked(stack: ExitStack) -> Callable[..., Any]:
+    pool = stack.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
+    return lambda function, *arguments: pool.submit(function, *arguments).result()
+
+
+def _times(ratio: stats.Ratio) -> str:
+    return f"x {ratio.estimate:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
+
+
+def _within(found: tuple[float, float] | None) -> str:
+    return f" [{found[0]:.3g}, {found[1]:.3g}]" if found else ""
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3) or sys.argv[1] not in PARTS:
+        raise SystemExit(f"one of {', '.join(PARTS)}, and how many rounds")
+    print(table(PARTS[sys.argv[1]](int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS)))
