@@ -7,18 +7,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastloop.fastloader import FastLoader, Images, Windows, converted
+    from fastloop.fastloader import Blocks, FastLoader, Images, Windows, converted
     from fastloop.in_process import Bench, BenchResult, bench, bench_all
     from fastloop.stored import open_store, write_store
 
 HOMES = {
-    "fastloader": ("FastLoader", "Images", "Windows", "converted"),
+    "fastloader": ("Blocks", "FastLoader", "Images", "Windows", "converted"),
     "in_process": ("Bench", "BenchResult", "bench", "bench_all"),
     "stored": ("open_store", "write_store"),
 }
 __all__ = [
     "Bench",
     "BenchResult",
+    "Blocks",
     "FastLoader",
     "Images",
     "Windows",

@@ -61,7 +61,7 @@ class Decoded:
     batch."""
 
     images: LabelledImages
-    costly: ClassVar[bool] = True
+    slow: ClassVar[bool] = True
 
     def __len__(self) -> int:
         return len(self.images)

@@ -11,8 +11,8 @@ from itertools import islice
 from tqdm import tqdm
 
 from fastloop.chunks import Chunk, Numbered, collated_chunks
-from fastloop.cores import usable_cores
 from fastloop.digest import nbytes_of
+from fastloop.limits import usable_cores
 from fastloop.protocols import Dataset, Samples
 from fastloop.ragged import is_ragged
 from fastloop.spans import now_ns, seconds_between

@@ -10,13 +10,13 @@ from pathlib import Path
 import torch
 
 from fastloop.cache_state import Opened, bring_to, evict_together, opened
-from fastloop.cores import usable_cores
 from fastloop.delivery import delivering, opening
 from fastloop.digest import leaves_of
 from fastloop.environment import cpu_seconds, describe, load_average
 from fastloop.gate import check_data, num_delivered, placing
 from fastloop.job import Job, check_support
 from fastloop.lengths import told_lengths
+from fastloop.limits import usable_cores
 from fastloop.network import SYNCHRONIZED, evened
 from fastloop.page_cache import total_mib
 from fastloop.pairs import paired

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastloop.cores import usable_cores
+from fastloop.limits import usable_cores
 from fastloop.ranks import local_world_size
 from fastloop.spans import bandwidth, now_ns, seconds_between
 

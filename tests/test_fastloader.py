@@ -281,5 +281,5 @@ def test_it_needs_torch_and_numpy_only():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     ours = {name for name in done.stdout.split() if name.startswith("fastloop.")}
-    assert all(name.startswith("fastloop.fastloader") or name == "fastloop.cores" for name in ours)
+    assert all(name.startswith("fastloop.fastloader") or name == "fastloop.limits" for name in ours)
     assert not {"pydantic", "optree", "tensordict", "hydra", "mlflow"} & {*done.stdout.split()}

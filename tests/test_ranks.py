@@ -14,10 +14,10 @@ from pictures import crop, jpeg, write
 from torch.utils.data import DistributedSampler
 
 from fastloop.caveats import caveats
-from fastloop.cores import usable_cores
 from fastloop.gate import num_delivered
 from fastloop.job import Job
 from fastloop.launchers.torchrun import Torchrun
+from fastloop.limits import usable_cores
 from fastloop.of_ranks import one_pass, one_trial
 from fastloop.optional import check_libraries
 from fastloop.orders.random import Random

@@ -42,26 +42,30 @@ class Buffer:
 
 
 class Pool:
-    """Buffers of one size; as many as were ever needed at once, but for those kept for long."""
+    """Buffers of one size, that of the longest block so far; as many as were ever needed at once,
+    but for those kept for long."""
 
-    def __init__(self, rows: int, row_nbytes: Sequence[int], pinned: bool = False) -> None:
-        self.rows, self.row_nbytes = rows, tuple(row_nbytes)
-        self._pinned = pinned
+    def __init__(self, row_nbytes: Sequence[int], pinned: bool = False) -> None:
+        self.row_nbytes = tuple(row_nbytes)
+        self._rows, self._pinned = 0, pinned
         self._home: SimpleQueue[Buffer] = SimpleQueue()
 
-    def take(self) -> Buffer:
-        """A buffer that nobody holds: one that has come back, or a new one."""
+    def take(self, rows: int) -> Buffer:
+        """A buffer of that many rows that nobody holds: one that has come back, or a new one."""
+        self._rows = max(self._rows, rows)
         try:
-            return self._home.get_nowait()
+            while len((buffer := self._home.get_nowait()).arrays[0]) < rows:
+                continue
         except Empty:
             return Buffer([self._array(nbytes) for nbytes in self.row_nbytes], self._home)
+        return buffer
 
     def _array(self, nbytes: int) -> np.ndarray:
         if self._pinned:  # from where a device copies while this process does something else
-            return torch.zeros((self.rows, nbytes), dtype=torch.uint8, pin_memory=True).numpy()
-        return np.zeros((self.rows, nbytes), np.uint8)
+            return torch.zeros((self._rows, nbytes), dtype=torch.uint8, pin_memory=True).numpy()
+        return np.zeros((self._rows, nbytes), np.uint8)
 
     def trim(self, most: int) -> None:
         """Give memory back where more buffers lie here than that."""
         while self._home.qsize() > most:
-            self.take()
+            self._home.get_nowait()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,29 +32,71 @@ def checked(indices: np.ndarray, num_samples: int) -> np.ndarray:
     Once an epoch: the gather itself clips, because a check there copies every batch once more.
     """
     indices = np.ascontiguousarray(indices, np.int64)
-    if len(indices) and (indices.min() < 0 or indices.max() >= num_samples):
+    if len(indices) and indices.view(np.uint64).max() >= num_samples:  # nor is one below 0
         wrong = indices[(indices < 0) | (indices >= num_samples)][0]
         raise IndexError(f"index {wrong} is out of bounds for {num_samples} samples")
     return indices
 
 
-def share(indices: np.ndarray, rank: int, world_size: int) -> np.ndarray:
+@dataclass(frozen=True)
+class Blocks:
+    """An order, for shuffle=: blocks of neighbours one after the other at random, and the rows of
+    `blocks_together` of them shuffled into each other.
+
+    It is drawn as the epoch goes on, and only the table of blocks grows with the number of samples.
+    Not a uniform permutation: rows of a block stay near each other. So a file that is larger than
+    memory can be read in long stretches: a block should take megabytes there.
+    """
+
+    block_size: int
+    """Rows of a block."""
+    blocks_together: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("block_size", "blocks_together"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: allowed is 1 or more")
+
+    def pieces(self, num_samples: int, generator: torch.Generator) -> Iterator[np.ndarray]:
+        """int64 indices, a piece for the blocks that are shuffled into each other."""
+        blocks = torch.randperm(-(-num_samples // self.block_size), generator=generator)
+        inside = torch.arange(self.block_size)
+        for together in blocks.split(self.blocks_together):
+            indices = (together.unsqueeze(1) * self.block_size + inside).flatten()
+            indices = indices[indices < num_samples]  # the last block may be short
+            yield indices[torch.randperm(len(indices), generator=generator)].numpy()
+
+
+def share(pieces: Iterable[np.ndarray], rank: int, world_size: int) -> Iterator[np.ndarray]:
     """A rank's, as torch's DistributedSampler gives them: every one has as many, the last ones
     some from the beginning."""
-    if world_size == 1 or not len(indices):
-        return indices
-    count = -(-len(indices) // world_size)
-    return np.resize(indices, count * world_size)[rank::world_size]
+    if world_size == 1:
+        yield from pieces
+        return
+    length, first = 0, np.empty(0, np.int64)
+    for piece in pieces:
+        if len(first) < world_size:
+            first = np.concatenate([first, piece[:world_size]])
+        yield piece[(rank - length) % world_size :: world_size]
+        length += len(piece)
+    if length and rank >= length % world_size > 0:
+        yield np.resize(first[:length], world_size)[[(rank - length) % world_size]]
 
 
-def cut(indices: np.ndarray, batch_size: int, drop_last: bool, batches: int) -> list[Block]:
-    """Blocks of so many batches."""
-    if drop_last:
-        indices = indices[: len(indices) - len(indices) % batch_size]
-    rows = batch_size * batches
-    return [
-        Block(indices[start : start + rows], batch_size) for start in range(0, len(indices), rows)
-    ]
+def cut(
+    pieces: Iterable[np.ndarray], batch_size: int, drop_last: bool, batches: int | None
+) -> Iterator[Block]:
+    """Blocks of so many batches; None: of as many as a piece has, with what the last one left."""
+    held = np.empty(0, np.int64)
+    for piece in pieces:
+        held = np.concatenate([held, piece]) if len(held) else piece
+        whole = len(held) - len(held) % batch_size
+        rows = batch_size * batches if batches else max(1, whole)
+        for start in range(0, whole, rows):
+            yield Block(held[start : min(whole, start + rows)], batch_size)
+        held = held[whole:]
+    if len(held) and not drop_last:
+        yield Block(held, batch_size)
 
 
 def cut_as_given(lists: Iterable[Sequence[int]], num_samples: int, rows: int) -> list[Block]:
@@ -74,6 +116,14 @@ def _joined(held: list[np.ndarray], num_samples: int) -> Block:
     return Block(checked(np.concatenate(held), num_samples), [len(one) for one in held])
 
 
-def permuted(num_samples: int, generator: torch.Generator | None) -> np.ndarray:
-    """A new permutation, as torch's RandomSampler draws it from that generator."""
-    return torch.randperm(num_samples, generator=generator).numpy()
+def without(blocks: Iterable[Block], batches: int) -> Iterator[Block]:
+    """The blocks but for so many of their batches."""
+    for block in blocks:
+        sizes = block.split() if batches else []
+        if batches and len(sizes) <= batches:
+            batches -= len(sizes)
+        elif batches:
+            yield Block(block.indices[sum(sizes[:batches]) :], sizes[batches:])
+            batches = 0
+        else:
+            yield block

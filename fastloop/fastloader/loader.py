@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,14 @@ from fastloop.fastloader.ahead import in_threads
 from fastloop.fastloader.buffers import Pool
 from fastloop.fastloader.columns import Tree
 from fastloop.fastloader.in_order import InOrder, in_order
-from fastloop.fastloader.indices import Block, checked, cut, cut_as_given, permuted, share
+from fastloop.fastloader.indices import Block, Blocks, without
+from fastloop.fastloader.order import Order, Pieces
 from fastloop.fastloader.pace import BLOCK_BYTES, Pace, pace_of
 from fastloop.fastloader.progress import drawn_from, put_back, set_epoch
 from fastloop.fastloader.samples import Batches, CollateFn, opened
 from fastloop.fastloader.sending import Sending, target_of
 from fastloop.fastloader.source import Source
+from fastloop.fastloader.streamed import streamed
 from fastloop.fastloader.travel import packed, unpacked
 
 
@@ -33,6 +36,9 @@ class FastLoader:
     `prefetch_factor` (blocks ahead for each thread) are chosen where they are None, see pace.py. A
     batch is a tree like the source: its tensors may be kept, and written to, for as long as one
     likes. An epoch's indices are read from a sampler as the epoch begins.
+
+    shuffle: True, or Blocks, which shuffles neighbours: drawn as the epoch goes on, and how a
+    mapped file that is larger than memory is read fast, see streamed.py.
 
     copy: in the source's own order (no shuffle, no sampler, one rank, no device) tensors and
     writable arrays in memory are not copied: a batch's are views of them, writing to it writes to
@@ -57,8 +63,8 @@ class FastLoader:
         self,
         source: Tree,
         batch_size: int | None = 1,
-        shuffle: bool = False,
-        sampler: Iterable[int] | torch.Tensor | None = None,
+        shuffle: bool | Blocks = False,
+        sampler: Iterable[int] | torch.Tensor | Pieces | None = None,
         batch_sampler: Iterable[Sequence[int]] | None = None,
         *,
         drop_last: bool = False,
@@ -73,9 +79,6 @@ class FastLoader:
         copy: bool = False,
         device: str | torch.device | None = None,
     ) -> None:
-        _check(batch_size, shuffle, sampler, batch_sampler, drop_last)
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank={rank}: allowed are 0 to world_size - 1, it is {world_size}")
         self.source, self.batch_size, self.drop_last = source, batch_size, drop_last
         self.collate_fn = collate_fn
         self.shuffle, self.sampler, self.batch_sampler = shuffle, sampler, batch_sampler
@@ -90,6 +93,7 @@ class FastLoader:
         pace = pace_of(row_nbytes, size, self.num_samples, together, given)
         self.num_threads, self.prefetch_factor = pace.num_threads, pace.prefetch_factor
         self._target = target_of(device)
+        _ = self._order  # raises where these can't be
         self.epoch = 0
         self._at: dict[str, Any] | None = None
         self._is_loaded = False
@@ -98,11 +102,12 @@ class FastLoader:
 
     def __len__(self) -> int:
         """How many batches an epoch has."""
-        if self.batch_sampler is not None:
-            return len(self.batch_sampler)  # pyright: ignore[reportArgumentType]
-        given = self.num_samples if self.sampler is None else len(self.sampler)  # pyright: ignore[reportArgumentType]
-        own, size = -(-given // self.world_size), self.batch_size or 1
-        return own // size if self.drop_last else -(-own // size)
+        return len(self._order)
+
+    @property
+    def _order(self) -> Order:
+        """As the settings are now."""
+        return Order(**{one.name: getattr(self, one.name) for one in fields(Order)})
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process needs; it has threads and buffers of its own."""
@@ -138,21 +143,42 @@ class FastLoader:
         at = self._at
         states = at["drawn_from"] if self._is_loaded else None
         with put_back(states, self.generator, self._drawn_by):
-            blocks = _without(self._blocks(at["epoch"]), at["delivered"])
+            source, coming = self._coming(at["epoch"])
         self._is_loaded, self.epoch = False, at["epoch"] + 1
-        if not blocks:
-            self._at = None
-            return iter(())
-        return self._counted(self._begun(blocks), at)
+        blocks = without(coming, at["delivered"])
+        for first in islice(blocks, 1):
+            return self._counted(self._begun(source, chain([first], blocks)), at)
+        self._at = None
+        return iter(())
 
-    def _begun(self, blocks: list[Block]) -> Generator[Sequence[Tree], None, None]:
+    def _coming(self, epoch: int) -> tuple[Batches, Iterable[Block]]:
+        """What this rank's batches are made of, and the blocks of them."""
+        order, source = self._order, self._source
+        row_nbytes, together = sum(source.row_nbytes), source.together
+        if self.batch_sampler is not None:
+            most = max(1, BLOCK_BYTES // max(1, row_nbytes)) if together else 1
+            return source, order.blocks_as_given(most)
+        pieces = order.pieces(epoch)
+        first = next(pieces, np.empty(0, np.int64))
+        pieces = chain([first], pieces)
+        pace = Pace(self.num_threads, self.prefetch_factor)
+        count = order.share_of(self.num_samples) if order.is_drawn_on_the_way else len(first)
+        batches = pace.batches(row_nbytes, self.batch_size or 1, count) if together else 1
+        if isinstance(source, Source) and (apart := streamed(source, first)):
+            # a part of a shuffled piece has rows of every stretch: they are read for all of it
+            is_rising = bool((np.diff(first) > 0).all())
+            return apart, order.blocks(pieces, batches if is_rising else None)
+        if order.is_the_sources and not self.copy and not self._target:
+            source = (isinstance(source, Source) and in_order(source)) or source
+        return source, order.blocks(pieces, batches)
+
+    def _begun(
+        self, source: Batches, blocks: Iterable[Block]
+    ) -> Generator[Sequence[Tree], None, None]:
         """Their batches; the threads that make them have started."""
-        source = self._source
-        if self._is_in_order and isinstance(source, Source):
-            source = in_order(source) or source
         if isinstance(source, InOrder) and not source.filled.columns and self.transform is None:
             return (source.batches(block, None) for block in blocks)
-        pool = self._pooled(source.row_nbytes, max(len(block.indices) for block in blocks))
+        pool = self._pooled(source.row_nbytes)
         begin = partial(in_threads, num_threads=self.num_threads, ahead=self.prefetch_factor)
         if self._target is None:
             return begin(partial(_made, source, pool, self.transform), blocks)
@@ -163,12 +189,6 @@ class FastLoader:
         else:
             make = partial(sending.moved, partial(_made, source, pool, self.transform))
         return sending.received(begin(make, blocks))
-
-    @property
-    def _is_in_order(self) -> bool:
-        """True where the batches may be views of the source, one after the other."""
-        other = self.shuffle or self.sampler is not None or self.batch_sampler is not None
-        return not (self.copy or other or self.world_size > 1 or self._target)
 
     def _beginning(self) -> dict[str, Any]:
         drawn = drawn_from(self.generator, self._drawn_by)
@@ -193,31 +213,12 @@ class FastLoader:
         finally:
             made.close()
 
-    def _blocks(self, epoch: int) -> list[Block]:
-        """What this rank gathers in that epoch."""
-        row_nbytes, together = sum(self._source.row_nbytes), self._source.together
-        if self.batch_sampler is not None:
-            most = max(1, BLOCK_BYTES // max(1, row_nbytes)) if together else 1
-            return cut_as_given(self.batch_sampler, self.num_samples, most)
-        indices = share(self._order(epoch), self.rank, self.world_size)
-        size, pace = self.batch_size or 1, Pace(self.num_threads, self.prefetch_factor)
-        batches = pace.batches(row_nbytes, size, len(indices)) if together else 1
-        return cut(indices, size, self.drop_last, batches)
-
-    def _order(self, epoch: int) -> np.ndarray:
-        if self.sampler is not None:
-            return checked(_array(self.sampler), self.num_samples)
-        if not self.shuffle:
-            return np.arange(self.num_samples)
-        own = torch.Generator().manual_seed(self.seed + epoch)
-        return permuted(self.num_samples, self.generator or own)
-
-    def _pooled(self, row_nbytes: Sequence[int], rows: int) -> Pool:
-        """Buffers of that many rows; those of an earlier epoch, unless this is another process."""
+    def _pooled(self, row_nbytes: Sequence[int]) -> Pool:
+        """Buffers; those of an earlier epoch, unless this is another process."""
         pool, here = self._pool, self._pool_of == os.getpid()
         pinned = self._target is not None and self._target.type == "cuda"
-        if not here or pool is None or pool.rows < rows or pool.row_nbytes != tuple(row_nbytes):
-            pool, self._pool_of = Pool(rows, row_nbytes, pinned), os.getpid()
+        if not here or pool is None or pool.row_nbytes != tuple(row_nbytes):
+            pool, self._pool_of = Pool(row_nbytes, pinned), os.getpid()
         copied_from = self.num_threads if pinned else 0
         pool.trim(self.num_threads * self.prefetch_factor + 2 + copied_from)
         self._pool = pool
@@ -229,35 +230,3 @@ def _made(
 ) -> Sequence[Tree]:
     batches = source.batches(block, pool)
     return batches if transform is None else [transform(batch) for batch in batches]
-
-
-def _check(
-    batch_size: int | None, shuffle: bool, sampler: Any, batch_sampler: Any, drop_last: bool
-) -> None:
-    if batch_size is None and drop_last:
-        raise ValueError("drop_last with batch_size=None: no batch is short where there is none")
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"batch_size={batch_size}: allowed is 1 or more")
-    if sampler is not None and shuffle:
-        raise ValueError("shuffle=True with a sampler: the sampler has the order")
-    if batch_sampler is not None and (batch_size != 1 or shuffle or sampler or drop_last):
-        raise ValueError("batch_sampler excludes batch_size, shuffle, sampler and drop_last")
-
-
-def _array(indices: Iterable[int] | torch.Tensor) -> np.ndarray:
-    if isinstance(indices, torch.Tensor | np.ndarray | list):
-        return np.asarray(indices)
-    return np.fromiter(indices, np.int64)
-
-
-def _without(blocks: list[Block], batches: int) -> list[Block]:
-    """The blocks but for so many of their batches."""
-    left = list(blocks)
-    while batches and left:
-        first = left.pop(0)
-        sizes = first.split()
-        if len(sizes) > batches:
-            rest = first.indices[sum(sizes[:batches]) :]
-            return [Block(rest, sizes[batches:]), *left]
-        batches -= len(sizes)
-    return left

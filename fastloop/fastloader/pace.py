@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fastloop.cores import usable_cores
+from fastloop.limits import usable_cores
 
 BLOCK_BYTES = 16 << 20
 AHEAD_BYTES = 128 << 20

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastloop.fastloader.order import Pieces
+
 States = dict[str, Any]
 GIVEN = torch.Tensor | np.ndarray | list | tuple | range
 """Orders in which nothing is left to chance."""
@@ -24,7 +26,7 @@ def drawn_from(generator: torch.Generator | None, sampler: Any) -> States:
     states: States = {}
     if generator is not None:
         states["generator"] = generator.get_state()
-    if sampler is not None and not isinstance(sampler, GIVEN):
+    if sampler is not None and not isinstance(sampler, GIVEN | Pieces):
         levels = [_state_of(one) for one in _levels(sampler)]
         states["samplers"] = levels
         if not any({"state_dict", "generator"} & set(level) for level in levels):

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from fastloop.fastloader.columns import Kind
+from fastloop.fastloader.places import Place, place_of
 
 WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -24,6 +25,8 @@ class Rows:
     kind: Kind
     memory: torch.Tensor | None = None
     """The source as it was given, where batches may be views of it; None: see _memory."""
+    place: Place | None = None
+    """In the file that is mapped, if one is."""
 
     def __len__(self) -> int:
         """How many rows there are."""
@@ -51,7 +54,7 @@ def rows_of(one: torch.Tensor | np.ndarray) -> Rows:
     if not kind.nbytes:
         return Rows(np.zeros((len(tensor), 0), np.uint8), kind, memory)
     flat = tensor.view(len(tensor), math.prod(kind.shape))  # -1 is not known where there are none
-    return Rows(_words(flat.view(torch.uint8).numpy()), kind, memory)
+    return Rows(_words(flat.view(torch.uint8).numpy()), kind, memory, place_of(one))
 
 
 def _tensor(one: torch.Tensor | np.ndarray) -> torch.Tensor:

@@ -46,7 +46,8 @@ class Source:
 
     def parts(self, block: Block, pool: Pool) -> list[Sequence[torch.Tensor]]:
         """Of each column its part of every batch."""
-        rows, buffer = len(block.indices), pool.take()
+        rows = len(block.indices)
+        buffer = pool.take(rows)
         for column, array in zip(self.columns, buffer.arrays, strict=True):
             column.fill(block.indices, array[:rows])
         found = zip(self.columns, buffer.lent(rows), strict=True)

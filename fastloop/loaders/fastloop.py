@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 from pydantic import PositiveInt
 from torch.utils.data import Subset
 
 from fastloop.fastloader import FastLoader
 from fastloop.image_files import Decoded, LabelledImages, uint8_samples
-from fastloop.plans import epoch_indices, honours_only
+from fastloop.plans import honours_only
 from fastloop.protocols import Dataset, Store
 from fastloop.rows import read_into_memory
 from fastloop.torch_loader import Tolerant, Transformed, is_left
@@ -80,7 +82,24 @@ def _samples(dataset: Dataset, plan: Plan) -> tuple[Any, Callable | None]:
     return samples, collate.collate if collate else None
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """The order of an epoch, as a sampler that is asked on the way."""
+
+    plan: Plan
+    num_samples: int
+    epoch: int
+
+    def __len__(self) -> int:
+        return self.plan.order.length(self.num_samples)
+
+    def pieces(self) -> Iterator[np.ndarray]:
+        """int64, the order's own."""
+        made = self.plan.order.pieces(self.num_samples, self.plan.seed, self.epoch)
+        return (piece.numpy() for piece in made)
+
+
 def _epoch(loader: FastLoader, plan: Plan, epoch: int) -> Iterator[Tree]:
-    loader.sampler = epoch_indices(plan.order, loader.num_samples, plan.seed, epoch)
+    loader.sampler = Drawn(plan, loader.num_samples, epoch)
     tolerant = plan.collate is not None and plan.collate.tolerant
     return filter(is_left, iter(loader)) if tolerant else iter(loader)

@@ -1,0 +1,113 @@
+"""Which samples come when, and in which batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+
+from fastloop.fastloader.indices import Block, Blocks, checked, cut, cut_as_given, share
+
+
+@runtime_checkable
+class Pieces(Protocol):
+    """A sampler that is asked for its indices as the epoch goes on."""
+
+    def pieces(self) -> Iterable[np.ndarray]:
+        """Those of an epoch, part by part."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What DataLoader's settings of these names say, and those of DistributedSampler.
+
+    Raises ValueError where they exclude each other.
+    """
+
+    num_samples: int
+    batch_size: int | None
+    shuffle: bool | Blocks
+    sampler: Iterable[int] | torch.Tensor | Pieces | None
+    batch_sampler: Iterable[Sequence[int]] | None
+    drop_last: bool
+    generator: torch.Generator | None
+    seed: int
+    rank: int
+    world_size: int
+
+    def __post_init__(self) -> None:
+        size, others = self.batch_size, (self.shuffle, self.drop_last, self.sampler is not None)
+        if size is None and self.drop_last:
+            raise ValueError("drop_last with batch_size=None: no batch is short where none is made")
+        if size is not None and size < 1:
+            raise ValueError(f"batch_size={size}: allowed is 1 or more")
+        if self.sampler is not None and self.shuffle:
+            raise ValueError(f"shuffle={self.shuffle} with a sampler: the sampler has the order")
+        if self.batch_sampler is not None and (size != 1 or any(others)):
+            raise ValueError("batch_sampler excludes batch_size, shuffle, sampler and drop_last")
+        if not 0 <= self.rank < self.world_size:
+            allowed = f"allowed are 0 to world_size - 1, it is {self.world_size}"
+            raise ValueError(f"rank={self.rank}: {allowed}")
+
+    def __len__(self) -> int:
+        """How many batches an epoch has."""
+        if self.batch_sampler is not None:
+            return len(self.batch_sampler)  # pyright: ignore[reportArgumentType]
+        given = self.num_samples if self.sampler is None else len(self.sampler)  # pyright: ignore[reportArgumentType]
+        own, size = self.share_of(given), self.batch_size or 1
+        return own // size if self.drop_last else -(-own // size)
+
+    @property
+    def is_the_sources(self) -> bool:
+        """True where all samples come one after the other."""
+        drawn = self.shuffle or self.sampler is not None or self.batch_sampler is not None
+        return not drawn and self.world_size == 1
+
+    @property
+    def is_drawn_on_the_way(self) -> bool:
+        """True where the first piece is not all of an epoch."""
+        return isinstance(self.shuffle, Blocks) or isinstance(self.sampler, Pieces)
+
+    def share_of(self, num_samples: int) -> int:
+        """How many of so many are this rank's."""
+        return -(-num_samples // self.world_size)
+
+    def pieces(self, epoch: int) -> Iterator[np.ndarray]:
+        """This rank's int64 indices, part by part. What they depend on has been drawn when this
+        returns. Raises IndexError for one that is not there."""
+        return share(self._whole(epoch), self.rank, self.world_size)
+
+    def blocks(self, pieces: Iterable[np.ndarray], batches: int | None) -> Iterator[Block]:
+        """Blocks of so many batches; None: of what a piece holds."""
+        return cut(pieces, self.batch_size or 1, self.drop_last, batches)
+
+    def blocks_as_given(self, most_rows: int) -> list[Block]:
+        """Those of batch_sampler, of at most so many rows where a batch has not more."""
+        assert self.batch_sampler is not None
+        return cut_as_given(self.batch_sampler, self.num_samples, most_rows)
+
+    def _whole(self, epoch: int) -> Iterable[np.ndarray]:
+        if isinstance(self.sampler, Pieces):
+            return (checked(piece, self.num_samples) for piece in self.sampler.pieces())
+        if self.sampler is not None:
+            return [checked(_array(self.sampler), self.num_samples)]
+        if not self.shuffle:
+            return [np.arange(self.num_samples)]
+        own = torch.Generator().manual_seed(self.seed + epoch)
+        if not isinstance(self.shuffle, Blocks):
+            return [torch.randperm(self.num_samples, generator=self.generator or own).numpy()]
+        if self.generator is not None:  # one figure, so that it may be used for other things since
+            own.manual_seed(
+                int(torch.empty((), dtype=torch.int64).random_(generator=self.generator))
+            )
+        return self.shuffle.pieces(self.num_samples, own)
+
+
+def _array(indices: Any) -> np.ndarray:
+    if isinstance(indices, torch.Tensor | np.ndarray | list):
+        return np.asarray(indices)
+    return np.fromiter(indices, np.int64)

@@ -1,0 +1,131 @@
+"""Rows of a file that is larger than memory: read whole neighbourhoods at a time, and not kept.
+
+A mapped file is read by page faults: each waits for the disk, and what is read stays until the
+kernel is short of memory. Where rows that are asked for at once lie one behind the other (shuffle=
+Blocks, or the source's own order) they are read as long stretches into memory of our own instead:
+the disk is told of all of them first, so that it is never idle, and the page cache forgets each as
+soon as it has been read, so that memory holds what is being gathered and no more.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fastloop.fastloader.columns import Column, Kind
+from fastloop.fastloader.places import Place
+from fastloop.fastloader.rows import Rows
+from fastloop.fastloader.source import Source
+from fastloop.limits import usable_memory_bytes
+
+CAN_ADVISE = hasattr(os, "posix_fadvise") and hasattr(os, "preadv")
+"""Not on macOS."""
+MEMORY_SHARE = 0.5
+"""Files that take more than this share of memory would push out what is needed."""
+STRETCH_BYTES = 256 << 10
+"""Shorter ones are not read faster than the kernel does by itself."""
+
+
+class Streamed:
+    """The rows of a file, read where they are asked for."""
+
+    def __init__(self, place: Place, kind: Kind, num_samples: int) -> None:
+        self.kind, self._place, self._num_samples = kind, place, num_samples
+        self._scratch = threading.local()
+        self._file: Opened | None = None
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return self._num_samples
+
+    def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
+        """Read those rows, each stretch of neighbours at once, and put them in their order.
+
+        Raises OSError, which names the file, where it is shorter than it was.
+        """
+        order = np.argsort(indices)
+        rows = self._read(indices[order])
+        # rows[k] belongs to order[k]: gathering with the inverse writes each row of `out` once
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        np.take(rows, places, axis=0, out=out, mode="clip")
+
+    def _read(self, rising: np.ndarray) -> np.ndarray:
+        """(n, nbytes) uint8 of those rows, in memory of this thread."""
+        nbytes, read = self.kind.nbytes, self._own(len(rising))
+        ends = [*(np.flatnonzero(np.diff(rising) != 1) + 1).tolist(), len(rising)]
+        starts = [0, *ends[:-1]]
+        spans = [
+            (start, self._place.offset + int(rising[start]) * nbytes, (end - start) * nbytes)
+            for start, end in zip(starts, ends, strict=True)
+        ]
+        file = self._opened()
+        for _, offset, size in spans:
+            os.posix_fadvise(file.number, offset, size, os.POSIX_FADV_WILLNEED)
+        flat = read.reshape(-1)
+        for start, offset, size in spans:
+            file.read_into(flat[start * nbytes :][:size], offset)
+            os.posix_fadvise(file.number, offset, size, os.POSIX_FADV_DONTNEED)
+        return read
+
+    def _own(self, rows: int) -> np.ndarray:
+        """Memory of this thread, kept: pages that are touched first are slow."""
+        held = getattr(self._scratch, "held", None)
+        if held is None or len(held) < rows:
+            held = self._scratch.held = np.empty((rows, self.kind.nbytes), np.uint8)
+        return held[:rows]
+
+    def _opened(self) -> Opened:
+        if self._file is None:
+            self._file = Opened(self._place.path)  # two threads at once: one of them is closed
+        return self._file
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A file that is open for as long as this object lives."""
+
+    path: str
+    number: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        number = os.open(self.path, os.O_RDONLY)
+        object.__setattr__(self, "number", number)
+        weakref.finalize(self, os.close, number)
+
+    def read_into(self, out: np.ndarray, offset: int) -> None:
+        """Fill out, uint8, with what stands there, whoever reads elsewhere at the same time."""
+        left = memoryview(out.data)
+        while left:
+            count = os.preadv(self.number, [left], offset)
+            if not count:
+                raise OSError(f"{self.path}: it ends at byte {offset}, rows go on")
+            left, offset = left[count:], offset + count
+
+
+def streamed(source: Source, first: np.ndarray) -> Source | None:
+    """The source with what it has of mapped files read this way; None where it is not to be.
+
+    first: indices that are asked for at once. It is where the files would take more than
+    MEMORY_SHARE of memory, and these indices make stretches of STRETCH_BYTES on average.
+    """
+    lying = [one for one in source.columns if isinstance(one, Rows) and one.place]
+    if not CAN_ADVISE or not len(first) or not lying:
+        return None
+    if sum(one.kind.nbytes * len(one) for one in lying) <= MEMORY_SHARE * usable_memory_bytes():
+        return None
+    stretches = 1 + int((np.diff(np.sort(first)) != 1).sum())
+    return replace(
+        source, columns=[_streamed(one, len(first) / stretches) for one in source.columns]
+    )
+
+
+def _streamed(column: Column, rows: float) -> Column:
+    place = column.place if isinstance(column, Rows) else None
+    if place is None or rows * column.kind.nbytes < STRETCH_BYTES:
+        return column
+    return Streamed(place, column.kind, len(column))

@@ -1,0 +1,189 @@
+"""shuffle=Blocks: every sample once, neighbours together, from files larger than memory too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DistributedSampler
+
+from fastloop.fastloader import Blocks, FastLoader
+from fastloop.fastloader.columns import Kind
+from fastloop.fastloader.indices import share
+from fastloop.fastloader.streamed import Place, Streamed, place_of
+from fastloop.limits import memory_limits
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    count=st.integers(1, 200),
+    batch_size=st.integers(1, 30),
+    block_size=st.integers(1, 50),
+    together=st.integers(1, 5),
+    world_size=st.integers(1, 4),
+    drop_last=st.booleans(),
+)
+def test_every_sample_comes_once(count, batch_size, block_size, together, world_size, drop_last):
+    source, order = torch.arange(count), Blocks(block_size, together)
+    seen = []
+    for rank in range(world_size):
+        given = {"rank": rank, "world_size": world_size, "drop_last": drop_last}
+        loader = FastLoader(source, batch_size, order, **given)
+        batches = list(loader)
+        assert len(batches) == len(loader)
+        assert all(len(batch) == batch_size for batch in batches[:-1])
+        seen += [number for batch in batches for number in batch.tolist()]
+    if not drop_last:
+        padded = -(-count // world_size) * world_size
+        assert len(seen) == padded
+        assert set(seen) == set(range(count))
+
+
+@settings(max_examples=60, deadline=None)
+@given(count=st.integers(1, 60), world_size=st.integers(1, 9), piece=st.integers(1, 20))
+def test_shares_of_pieces_are_those_of_distributed_sampler(count, world_size, piece):
+    pieces = np.split(np.arange(count), range(piece, count, piece))
+    for rank in range(world_size):
+        mine = [index for part in share(pieces, rank, world_size) for index in part]
+        assert mine == list(DistributedSampler(range(count), world_size, rank, shuffle=False))
+
+
+def test_blocks_stay_together_and_epochs_differ():
+    loader = FastLoader(torch.arange(1000), 100, Blocks(10, 2))
+    first, second = (torch.cat(list(loader)).tolist() for _ in range(2))
+    assert first != second
+    for pair in range(0, 1000, 20):
+        assert len({number // 10 for number in first[pair : pair + 20]}) == 2
+
+
+@settings(max_examples=30, deadline=None)
+@given(count=st.integers(1, 300), taken=st.integers(0, 9), block_size=st.integers(1, 64))
+def test_the_rest_of_an_epoch_comes_out_of_a_saved_state(count, taken, block_size):
+    def loader():
+        return FastLoader(torch.arange(count), 7, Blocks(block_size, 3), seed=4)
+
+    whole, running = [batch.tolist() for batch in loader()], loader()
+    kept = iter(running)
+    list(islice(kept, min(taken, len(whole) - 1)))
+    other = loader()
+    other.load_state_dict(running.state_dict())
+    assert [batch.tolist() for batch in other] == whole[min(taken, len(whole) - 1) :]
+
+
+def test_a_billion_samples_start_at_once():
+    class Numbers:
+        kind = Kind(torch.int64, ())
+
+        def __len__(self):
+            return 10**9
+
+        def fill(self, indices, out):
+            out.view(np.int64)[:, 0] = indices
+
+    batches = list(islice(FastLoader(Numbers(), 1000, Blocks(4096, 4)), 40))
+    assert len(torch.cat(batches).unique()) == 40_000
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory) -> Path:
+    """16,384 rows of 64 KiB that begin with their number; most of it takes no place on the disk."""
+    path = tmp_path_factory.mktemp("large") / "rows.npy"
+    rows = np.lib.format.open_memmap(path, "w+", np.int64, (16_384, 8192))
+    rows[:, 0] = np.arange(16_384)
+    rows.flush()
+    return path
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_rows_are_read_in_any_order(file, data):
+    rows = np.load(file, mmap_mode="r")
+    streamed = Streamed(place_of(rows), Kind(torch.int64, (8192,)), len(rows))
+    indices = np.array(data.draw(st.lists(st.integers(0, 16_383), min_size=1, max_size=40)))
+    out = np.ones((len(indices), 65_536), np.uint8)
+    streamed.fill(indices, out)
+    found = out.view(np.int64)
+    assert (found[:, 0] == indices).all()
+    assert not found[:, 1:].any()
+
+
+def test_a_part_of_a_map_is_found_in_its_file(file):
+    rows = np.load(file, mmap_mode="r")[5000:]
+    streamed = Streamed(place_of(rows), Kind(torch.int64, (8192,)), len(rows))
+    out = np.empty((1, 65_536), np.uint8)
+    streamed.fill(np.array([3]), out)
+    assert out.view(np.int64)[0, 0] == 5003
+    assert place_of(rows[::2]) is None
+    assert place_of(np.zeros(3)) is None
+
+
+def test_a_file_that_ends_early_is_named(tmp_path):
+    path = tmp_path / "rows"
+    path.write_bytes(bytes(100))
+    streamed = Streamed(Place(str(path), 0), Kind(torch.uint8, (10,)), 11)
+    streamed.fill(np.array([9]), np.empty((1, 10), np.uint8))
+    with pytest.raises(OSError, match=f"{path}: it ends at byte 100, rows go on"):
+        streamed.fill(np.array([10]), np.empty((1, 10), np.uint8))
+
+
+def test_limits_of_groups_and_of_those_above_them(tmp_path):
+    for folder, name, limit in [
+        ("memory/a/b", "memory.limit_in_bytes", 800),
+        ("memory/a", "memory.limit_in_bytes", 700),
+        ("c", "memory.max", "max"),
+    ]:
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / name).write_text(f"{limit}\n")
+    membership = tmp_path / "membership"
+    membership.write_text("4:cpu:/x\n3:memory:/a/b\n0::/c\n")
+    assert list(memory_limits(tmp_path, membership)) == [800, 700]
+    assert list(memory_limits(tmp_path, tmp_path / "none")) == []
+
+
+PROGRAM = """
+import os, sys
+open(sys.argv[1], "w").write(str(os.getpid()))
+import numpy as np
+from fastloop.fastloader import Blocks, FastLoader
+rows = np.load(sys.argv[2], mmap_mode="r")
+loader = FastLoader(rows, 64, Blocks(128, 2))
+print(sum(int(batch[:, 0].sum()) for batch in loader))
+"""
+
+
+@pytest.mark.slow
+def test_a_file_larger_than_memory_is_read_within_it(file, memory_group):
+    """All of it, in a group that may have half as much: neither the process nor what the kernel
+    keeps of the file for it comes near the limit."""
+    command = [sys.executable, "-c", PROGRAM, str(memory_group / "cgroup.procs"), str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == sum(range(16_384))
+    assert int((memory_group / "memory.failcnt").read_text()) == 0
+
+
+@pytest.fixture
+def memory_group():
+    """A memory cgroup of 512 MiB, where such can be made."""
+    mount = Path("/sys/fs/cgroup/memory")
+    lines = Path("/proc/self/cgroup").read_text().splitlines() if mount.is_dir() else []
+    own = [line.split(":")[2] for line in lines if line.split(":")[1] == "memory"]
+    folder = mount / (own[0].lstrip("/") if own else "") / f"fastloop-blocks-{os.getpid()}"
+    try:
+        folder.mkdir()
+        (folder / "memory.limit_in_bytes").write_text(str(512 << 20))
+    except OSError as why:
+        pytest.skip(f"no memory cgroup can be made here: {why}")
+    yield folder
+    while (folder / "cgroup.procs").read_text():
+        time.sleep(0.1)
+    folder.rmdir()
