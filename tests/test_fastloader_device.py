@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 from fastloop import FastLoader, converted
 
@@ -25,11 +26,11 @@ def test_what_is_moved_is_the_tree_that_it_was(settings, transform):
     moved = FastLoader(
         numbered(50), **{"batch_size": 8, **settings}, transform=transform, device="meta"
     )
-    kinds = torch.utils._pytree.tree_structure
+    kinds = pytree.tree_structure
     for here, there in zip(plain, moved, strict=True):
-        leaves = torch.utils._pytree.tree_leaves(there)
+        leaves = pytree.tree_leaves(there)
         assert kinds(here) == kinds(there)
-        for one, other in zip(torch.utils._pytree.tree_leaves(here), leaves, strict=True):
+        for one, other in zip(pytree.tree_leaves(here), leaves, strict=True):
             if isinstance(one, torch.Tensor):
                 assert other.device.type == "meta"
                 assert (one.dtype, one.shape, one.stride()) == (
@@ -94,6 +95,7 @@ def test_no_buffer_is_written_to_while_it_is_copied_from():
     loader = FastLoader(source, 100, num_threads=2, prefetch_factor=1, device="cuda")
     sums = [(batch == batch[:, :1]).all() for batch in loader]  # nothing waits in this loop
     assert torch.stack(sums).all()
+    assert loader._pool is not None
     assert all(buffer.is_pinned() for buffer in map(torch.from_numpy, loader._pool.take().arrays))
 
 

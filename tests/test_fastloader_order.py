@@ -152,8 +152,10 @@ def test_the_pace_keeps_memory_bounded(row_nbytes, batch_size, num_samples, toge
 )
 def test_the_pace_on_two_cores(monkeypatch, epoch, wanted):
     monkeypatch.setattr(pace, "usable_cores", lambda: 2)
-    found = pace_of(*epoch, True, (0, 0))
-    assert (found.num_threads, found.prefetch_factor, found.batches(*epoch)) == wanted
+    row_nbytes, batch_size, num_samples = epoch
+    found = pace_of(row_nbytes, batch_size, num_samples, True, (0, 0))
+    batches = found.batches(row_nbytes, batch_size, num_samples)
+    assert (found.num_threads, found.prefetch_factor, batches) == wanted
 
 
 def test_what_is_given_is_taken():
