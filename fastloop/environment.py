@@ -16,8 +16,8 @@ import psutil
 import torch
 from PIL import features
 
-from fastloop.cores import cgroup_quota, usable_cores
 from fastloop.files import fingerprint
+from fastloop.limits import cgroup_quota, usable_cores
 from fastloop.ranks import device_index
 from fastloop.types import Unsupported
 

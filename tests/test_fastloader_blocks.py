@@ -19,7 +19,8 @@ from torch.utils.data import DistributedSampler
 from fastloop.fastloader import Blocks, FastLoader
 from fastloop.fastloader.columns import Kind
 from fastloop.fastloader.indices import share
-from fastloop.fastloader.streamed import Place, Streamed, place_of
+from fastloop.fastloader.places import Place, place_of
+from fastloop.fastloader.streamed import Streamed
 from fastloop.limits import memory_limits
 
 

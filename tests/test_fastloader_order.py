@@ -168,7 +168,8 @@ def test_samples_that_are_slow_to_make_keep_every_thread_busy(monkeypatch):
     slow = Images(png_files(6), decoder="pil")
     assert FastLoader((slow, torch.arange(6)), 2).num_threads == 2
     assert FastLoader(torch.arange(6), 2).num_threads == 1
-    blocks = FastLoader((slow, torch.arange(6)), 2)._blocks(0)
+    _, coming = FastLoader((slow, torch.arange(6)), 2)._coming(0)
+    blocks = list(coming)
     assert [len(block.indices) for block in blocks] == [2, 2, 2]
 
 
