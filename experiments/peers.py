@@ -13,7 +13,6 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from inspect import signature
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,7 @@ import peers_parts as parts
 from peers_data import Jpegs
 from peers_parts import Files, Workload
 
-import fastloop
-from fastloop import FastLoader, stats
+from fastloop import stats
 from fastloop.schedule import rounds
 
 ROUNDS = 10
@@ -131,9 +129,8 @@ def _waited(name: str, took: dict[str, list[float]], bar: float) -> list[Line]:
 def memory(number: int) -> list[Line]:
     """Rounds are fresh processes here."""
     cases: dict[str, Any] = {"A": A, "B": B, "D": stored(D)}
-    if hasattr(fastloop, "Images"):
-        C.fetch()
-        cases["C"] = Files(str(C.photos.folder), C.size, C.count, 64)
+    C.fetch()
+    cases["C"] = Files(str(C.photos.folder), C.size, C.count, 64)
     cases["B, 50 x as many"] = replace(B, count=50 * B.count)
     found: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(min(number, 5)):
@@ -175,9 +172,7 @@ def growth(number: int) -> list[Line]:
 
 def start(number: int) -> list[Line]:
     """Rounds are fresh processes here."""
-    what = f"{STARTED:,} samples, order=blocks: to the first batch"
-    if "order" not in signature(FastLoader).parameters:
-        return [Line(what, "FastLoader has no order", "under 1 s", False)]
+    what = f"{STARTED:,} samples, shuffle=Blocks: to the first batch"
     path = OUTPUTS / "peers-start.bin"
     OUTPUTS.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:

@@ -225,13 +225,13 @@ def private_mib(workload: Workload | Files, epochs: int) -> float:
 
 
 def start_of(count: int, file: str) -> tuple[float, float]:
-    """Seconds and MiB from nothing to the first batch of that many samples in order=blocks, in a
+    """Seconds and MiB from nothing to the first batch of so many samples, shuffled by Blocks, in a
     file of 8 bytes each; the MiB are a peak."""
-    from fastloop import FastLoader
+    from fastloop import Blocks, FastLoader
 
     rows = np.memmap(file, np.uint8, "r", shape=(count, 8))
     before, start = told_mib("VmRSS"), now_ns()
-    batches = iter(FastLoader(rows, 1000, order="blocks"))
+    batches = iter(FastLoader(rows, 1000, Blocks(1024)))
     next(batches)
     seconds = seconds_between(start, now_ns())
     peak = told_mib("VmHWM")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from io import BytesIO
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -14,7 +15,13 @@ from PIL import Image
 
 from fastloop import FastLoader, Images, converted
 from fastloop.fastloader import pace
-from fastloop.fastloader.pace import AHEAD_BYTES, BLOCK_BYTES, BLOCKS_A_THREAD, pace_of
+from fastloop.fastloader.pace import (
+    AHEAD_BYTES,
+    BLOCK_BYTES,
+    BLOCKS_A_THREAD,
+    SHORT_BYTES,
+    pace_of,
+)
 
 MIB = 1 << 20
 
@@ -127,18 +134,21 @@ def test_a_transform_in_order_is_done_in_threads():
 def test_the_pace_keeps_memory_bounded(row_nbytes, batch_size, num_samples, together, cores):
     before, pace.usable_cores = pace.usable_cores, lambda: cores
     try:
-        found = pace_of(row_nbytes, batch_size, num_samples, together, (0, 0))
+        found = pace_of(row_nbytes, batch_size, num_samples, together, (None, None))
     finally:
         pace.usable_cores = before
-    batches = found.batches(row_nbytes, batch_size, num_samples) if together else 1
-    assert 1 <= found.num_threads <= cores
+    counts = list(islice(found.batches(row_nbytes, batch_size, num_samples), 40 * cores))
+    assert counts == sorted(counts)
+    assert counts[0] == 1
+    batches = counts[-1] if together else 1
+    short = together and row_nbytes * num_samples <= SHORT_BYTES
+    assert int(not short) <= found.num_threads <= cores
     assert batches == 1 or batches * batch_size * row_nbytes <= BLOCK_BYTES
     block_nbytes = batches * batch_size * row_nbytes
     ahead = found.num_threads * found.prefetch_factor * block_nbytes
     assert ahead <= AHEAD_BYTES or (found.prefetch_factor == 1 and found.num_threads == 1)
-    assert batches == 1 or (batches - 1) * BLOCKS_A_THREAD * found.num_threads < -(
-        -num_samples // batch_size
-    )
+    blocks = BLOCKS_A_THREAD * max(1, found.num_threads)
+    assert batches == 1 or (batches - 1) * blocks < -(-num_samples // batch_size)
 
 
 @pytest.mark.parametrize(
@@ -146,16 +156,17 @@ def test_the_pace_keeps_memory_bounded(row_nbytes, batch_size, num_samples, toge
     [
         ((3144, 256, 60_000), (2, 2, 20)),
         ((150_528, 256, 10_240), (2, 1, 1)),
-        ((8, 300, 300_000), (1, 2, 250)),
+        ((8, 300, 300_000), (0, 2, 250)),
+        ((784, 256, 10_000), (1, 2, 10)),
     ],
-    ids=["A", "D", "E"],
+    ids=["A", "D", "E", "a tenth of B"],
 )
 def test_the_pace_on_two_cores(monkeypatch, epoch, wanted):
     monkeypatch.setattr(pace, "usable_cores", lambda: 2)
     row_nbytes, batch_size, num_samples = epoch
-    found = pace_of(row_nbytes, batch_size, num_samples, True, (0, 0))
-    batches = found.batches(row_nbytes, batch_size, num_samples)
-    assert (found.num_threads, found.prefetch_factor, batches) == wanted
+    found = pace_of(row_nbytes, batch_size, num_samples, True, (None, None))
+    counts = list(islice(found.batches(row_nbytes, batch_size, num_samples), 40))
+    assert (found.num_threads, found.prefetch_factor, counts[-1]) == wanted
 
 
 def test_what_is_given_is_taken():
@@ -167,7 +178,7 @@ def test_samples_that_are_slow_to_make_keep_every_thread_busy(monkeypatch):
     monkeypatch.setattr(pace, "usable_cores", lambda: 2)
     slow = Images(png_files(6), decoder="pil")
     assert FastLoader((slow, torch.arange(6)), 2).num_threads == 2
-    assert FastLoader(torch.arange(6), 2).num_threads == 1
+    assert FastLoader(torch.arange(6), 2).num_threads == 0
     _, coming = FastLoader((slow, torch.arange(6)), 2)._coming(0)
     blocks = list(coming)
     assert [len(block.indices) for block in blocks] == [2, 2, 2]

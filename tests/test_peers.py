@@ -165,3 +165,15 @@ def test_every_part_of_the_script_gives_its_figures(outputs, monkeypatch, part):
     assert all(line.figure and bool(line.bar) == (line.met is not None) for line in lines)
     assert peers.table(lines).count("\n") == len(lines) + 1
     assert not list(outputs.glob("peers-start*"))
+
+
+@pytest.mark.slow
+def test_a_file_larger_than_memory_is_measured(outputs):
+    larger = script("larger_than_memory")
+    file = larger.written(outputs / "larger.npy", 4000)
+    try:
+        lines = larger.larger(1, file, 400)
+    except OSError as why:
+        pytest.skip(f"no memory cgroup can be made here: {why}")
+    assert [line.bar for line in lines][-2:] == ["at least 80 %", "bounded"]
+    assert larger.table(lines).count("\n") == len(lines) + 1

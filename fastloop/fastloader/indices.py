@@ -84,19 +84,21 @@ def share(pieces: Iterable[np.ndarray], rank: int, world_size: int) -> Iterator[
 
 
 def cut(
-    pieces: Iterable[np.ndarray], batch_size: int, drop_last: bool, batches: int | None
+    pieces: Iterable[np.ndarray], batch_size: int, drop_last: bool, batches: Iterable[int] | None
 ) -> Iterator[Block]:
-    """Blocks of so many batches; None: of as many as a piece has, with what the last one left."""
-    held = np.empty(0, np.int64)
+    """Blocks of as many batches as that tells of each; None: of as many as a piece has, with what
+    the last one left."""
+    held, counts = np.empty(0, np.int64), iter(batches or ())
     for piece in pieces:
         held = np.concatenate([held, piece]) if len(held) else piece
-        whole = len(held) - len(held) % batch_size
-        rows = batch_size * batches if batches else max(1, whole)
-        for start in range(0, whole, rows):
-            yield Block(held[start : min(whole, start + rows)], batch_size)
+        whole, start = len(held) - len(held) % batch_size, 0
+        while start < whole:
+            end = min(whole, start + batch_size * next(counts, whole))
+            yield Block(held[start:end].astype(np.int64, copy=False), batch_size)
+            start = end
         held = held[whole:]
     if len(held) and not drop_last:
-        yield Block(held, batch_size)
+        yield Block(held.astype(np.int64, copy=False), batch_size)
 
 
 def cut_as_given(lists: Iterable[Sequence[int]], num_samples: int, rows: int) -> list[Block]:

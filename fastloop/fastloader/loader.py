@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from typing import Any
 
 import numpy as np
@@ -33,9 +33,10 @@ class FastLoader:
     it; or of a map-style Dataset's samples, read and collated in these threads.
 
     What DataLoader's parameters of the same names mean they mean here; `num_threads` and
-    `prefetch_factor` (blocks ahead for each thread) are chosen where they are None, see pace.py. A
-    batch is a tree like the source: its tensors may be kept, and written to, for as long as one
-    likes. An epoch's indices are read from a sampler as the epoch begins.
+    `prefetch_factor` (blocks ahead for each thread) are chosen where they are None, see pace.py;
+    with num_threads=0 batches are made where they are asked for. A batch is a tree like the source:
+    its tensors may be kept, and written to, for as long as one likes. An epoch's indices are read
+    from a sampler as the epoch begins.
 
     shuffle: True, or Blocks, which shuffles neighbours: drawn as the epoch goes on, and how a
     mapped file that is larger than memory is read fast, see streamed.py.
@@ -87,10 +88,9 @@ class FastLoader:
         self._source = opened(source, collate_fn, batch_size is None)
         self.num_samples = len(self._source)
         self.copy, self.device = copy, device
-        given = num_threads or 0, prefetch_factor or 0
-        size, together = batch_size or 1, self._source.together
-        row_nbytes = sum(self._source.row_nbytes)
-        pace = pace_of(row_nbytes, size, self.num_samples, together, given)
+        row_nbytes, cheap = sum(self._source.row_nbytes), self._source.together and not transform
+        given = num_threads, prefetch_factor
+        pace = pace_of(row_nbytes, batch_size or 1, self.num_samples, cheap, given)
         self.num_threads, self.prefetch_factor = pace.num_threads, pace.prefetch_factor
         self._target = target_of(device)
         _ = self._order  # raises where these can't be
@@ -162,8 +162,10 @@ class FastLoader:
         first = next(pieces, np.empty(0, np.int64))
         pieces = chain([first], pieces)
         pace = Pace(self.num_threads, self.prefetch_factor)
-        count = order.share_of(self.num_samples) if order.is_drawn_on_the_way else len(first)
-        batches = pace.batches(row_nbytes, self.batch_size or 1, count) if together else 1
+        given = self.sampler is not None and not isinstance(self.sampler, Pieces)
+        count = len(first) if given else order.share_of(self.num_samples)
+        one = repeat(1)
+        batches = pace.batches(row_nbytes, self.batch_size or 1, count) if together else one
         if isinstance(source, Source) and (apart := streamed(source, first)):
             # a part of a shuffled piece has rows of every stretch: they are read for all of it
             is_rising = bool((np.diff(first) > 0).all())
@@ -179,7 +181,10 @@ class FastLoader:
         if isinstance(source, InOrder) and not source.filled.columns and self.transform is None:
             return (source.batches(block, None) for block in blocks)
         pool = self._pooled(source.row_nbytes)
+        # a sample that costs more than its copy keeps every core busy by threads alone
+        helps = source.together and self.transform is None and self._target is None
         begin = partial(in_threads, num_threads=self.num_threads, ahead=self.prefetch_factor)
+        begin = partial(begin, helps=helps)
         if self._target is None:
             return begin(partial(_made, source, pool, self.transform), blocks)
         sending = Sending(self._target)
@@ -220,7 +225,7 @@ class FastLoader:
         if not here or pool is None or pool.row_nbytes != tuple(row_nbytes):
             pool, self._pool_of = Pool(row_nbytes, pinned), os.getpid()
         copied_from = self.num_threads if pinned else 0
-        pool.trim(self.num_threads * self.prefetch_factor + 2 + copied_from)
+        pool.trim(max(1, self.num_threads) * self.prefetch_factor + 2 + copied_from)
         self._pool = pool
         return pool
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import repeat
 
 from fastloop.limits import usable_cores
 
 BLOCK_BYTES = 16 << 20
 AHEAD_BYTES = 128 << 20
+SHORT_BYTES = 4 << 20
 MOST_THREADS = 4
 MOST_BATCHES = 4096
 BLOCKS_A_THREAD = 4
+GROWTH = 4
 
 
 @dataclass(frozen=True)
@@ -22,12 +26,14 @@ class Pace:
     all cores gather (in blocks of 4, 8, 16 and 32 MiB, batches of 0.8 MB came at 0.80, 0.90, 0.94
     and 0.97 of what two threads gather that hand nothing over: experiments/fastloader.md). Every
     thread has at least BLOCKS_A_THREAD of them in an epoch, so that none ends much later than the
-    others, and none has more than MOST_BATCHES batches.
+    others, and none has more than MOST_BATCHES batches. The first one of each thread is a single
+    batch, each further one GROWTH times as many: a batch of an epoch comes as soon as it can.
 
     num_threads: one a usable core (affinity and cgroup quota), at most MOST_THREADS, which fill
-    what memory can deliver; no more than have a block each within AHEAD_BYTES; and one alone where
-    rows are copied and the whole epoch is no larger than a block: two wait for each other longer
-    than they copy (300,000 integers: 105 M/s by one, 94 by two).
+    what memory can deliver; no more than have a block each within AHEAD_BYTES. One alone where rows
+    are copied and the whole epoch is no larger than a block: two wait for each other longer than
+    they copy. None where it is no larger than SHORT_BYTES: copying that takes less than a
+    millisecond of an epoch, and starting a thread and waiting for it as long (300,000 integers).
     prefetch_factor: two blocks ahead for each thread, one where two of all would be more than
     AHEAD_BYTES. Buffers are thus AHEAD_BYTES and the two that the consumer has, or threads + 2 of
     them where a batch is larger than that leaves room for: 154 MB for batches of 38.5 MB.
@@ -36,28 +42,38 @@ class Pace:
     num_threads: int
     prefetch_factor: int
 
-    def batches(self, row_nbytes: int, batch_size: int, num_samples: int) -> int:
-        """How many make a block."""
-        fair = -(-num_samples // (batch_size * self.num_threads * BLOCKS_A_THREAD))
-        return max(1, min(BLOCK_BYTES // max(1, row_nbytes * batch_size), fair, MOST_BATCHES))
+    def batches(self, row_nbytes: int, batch_size: int, num_samples: int) -> Iterator[int]:
+        """How many make each block of an epoch, without an end."""
+        fair = -(-num_samples // (batch_size * max(1, self.num_threads) * BLOCKS_A_THREAD))
+        most = max(1, min(BLOCK_BYTES // max(1, row_nbytes * batch_size), fair, MOST_BATCHES))
+        count = 1
+        while count < most:
+            yield from repeat(count, max(1, self.num_threads))
+            count *= GROWTH
+        yield from repeat(most)
 
 
 def pace_of(
-    row_nbytes: int, batch_size: int, num_samples: int, together: bool, given: tuple[int, int]
+    row_nbytes: int,
+    batch_size: int,
+    num_samples: int,
+    cheap: bool,
+    given: tuple[int | None, int | None],
 ) -> Pace:
     """The pace for samples of that many bytes, see Pace.
 
-    together: False where a sample costs more than its copy. given: num_threads and prefetch_factor,
-    0 where they are to be chosen.
+    cheap: a sample costs no more than its copy. given: num_threads and prefetch_factor; None where
+    they are to be chosen.
     """
     num_threads, prefetch_factor = given
-    block_nbytes = row_nbytes * batch_size
-    if together:
-        block_nbytes = max(block_nbytes, min(BLOCK_BYTES, row_nbytes * num_samples))
-    if not num_threads:
-        alone = together and row_nbytes * num_samples <= BLOCK_BYTES
+    epoch_nbytes, block_nbytes = row_nbytes * num_samples, row_nbytes * batch_size
+    if cheap:
+        block_nbytes = max(block_nbytes, min(BLOCK_BYTES, epoch_nbytes))
+    if num_threads is None:
         room = max(1, AHEAD_BYTES // max(1, block_nbytes))
-        num_threads = 1 if alone else max(1, min(MOST_THREADS, usable_cores(), room))
+        num_threads = max(1, min(MOST_THREADS, usable_cores() - cheap, room))
+        if cheap and epoch_nbytes <= BLOCK_BYTES:
+            num_threads = int(epoch_nbytes > SHORT_BYTES)
     if not prefetch_factor:
         prefetch_factor = 1 if 2 * num_threads * block_nbytes > AHEAD_BYTES else 2
     return Pace(num_threads, prefetch_factor)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from pydantic import PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 from torch.utils.data import Subset
 
 from fastloop.fastloader import FastLoader
@@ -32,7 +32,7 @@ class Fastloop:
 
     store: Store | None
     in_memory: bool
-    num_threads: PositiveInt | None
+    num_threads: NonNegativeInt | None
     ahead: PositiveInt | None
 
     @property

@@ -1,0 +1,131 @@
+"""How fast does FastLoader read a file several times larger than memory, in blocks, from the disk?
+
+    python experiments/larger_than_memory.py [rounds]
+
+A file of 4 GiB, out of the page cache each time, in a memory cgroup of 1 GiB: FastLoader with
+shuffle=Blocks, and beside it the plainest reading of the whole file from its beginning to its end,
+in rounds. Needs to be root, and cgroups of version 1.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from peers import Line, against, figure, in_rounds, processes, table
+from peers_parts import told_mib
+
+from fastloop import stats
+from fastloop.page_cache import evict
+from fastloop.spans import now_ns, seconds_between
+
+ROUNDS = 5
+OUTPUTS = Path(os.environ.get("FASTLOOP_OUTPUTS", "outputs"))
+MIB = 1 << 20
+ROW_NBYTES = 12_288
+COUNT = 4096 * MIB // ROW_NBYTES
+LIMIT_MIB = 1024
+READ_BYTES = 8 * MIB
+GROUPS = Path("/sys/fs/cgroup/memory")
+
+
+def written(path: Path, count: int = COUNT) -> Path:
+    """A file of that many rows of random bytes."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = np.lib.format.open_memmap(path, "w+", np.uint8, (count, ROW_NBYTES))
+        some = np.random.default_rng(0).integers(0, 256, (1024, ROW_NBYTES), np.uint8)
+        for start in range(0, count, len(some)):
+            rows[start : start + len(some)] = some[: count - start]
+        rows.flush()
+    return path
+
+
+@contextmanager
+def memory_group(limit_mib: int) -> Iterator[Path]:
+    """A cgroup that may have so much, page cache included."""
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    (own,) = (line.split(":")[2] for line in lines if line.split(":")[1] == "memory")
+    folder = GROUPS / own.lstrip("/") / f"fastloop-larger-{os.getpid()}"
+    folder.mkdir()
+    try:
+        (folder / "memory.limit_in_bytes").write_text(str(limit_mib * MIB))
+        yield folder
+    finally:
+        folder.rmdir()
+
+
+def join(group: str) -> None:
+    """This process is a member from now on."""
+    Path(group, "cgroup.procs").write_text(str(os.getpid()))
+
+
+def read_s(path: str) -> float:
+    """Seconds of reading it from its beginning to its end, cold."""
+    evict([Path(path)])
+    buffer, start = bytearray(READ_BYTES), now_ns()
+    with open(path, "rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        while file.readinto(buffer):
+            pass
+    return seconds_between(start, now_ns())
+
+
+def loaded_s(path: str) -> float:
+    """Seconds of an epoch of it, cold and shuffled by blocks of 12 MiB, two at a time."""
+    from fastloop import Blocks, FastLoader
+
+    evict([Path(path)])
+    rows = np.load(path, mmap_mode="r")
+    start, count = now_ns(), 0
+    for batch in FastLoader(rows, 256, Blocks(1024, 2)):
+        count += len(batch)
+    assert count == len(rows)
+    return seconds_between(start, now_ns())
+
+
+def peak_mib(_: Any = None) -> float:
+    return told_mib("VmHWM")
+
+
+def larger(number: int, path: Path, limit_mib: int = LIMIT_MIB) -> list[Line]:
+    size_mib = path.stat().st_size / MIB
+    with memory_group(limit_mib) as group, processes(["FastLoader", "reading"]) as call:
+        for ask in call.values():
+            ask(join, str(group))
+        took = in_rounds(
+            number,
+            {
+                "FastLoader": partial(call["FastLoader"], loaded_s, str(path)),
+                "reading": partial(call["reading"], read_s, str(path)),
+            },
+        )
+        resident = call["FastLoader"](peak_mib)
+    ratio = against(took["reading"], took["FastLoader"])
+    rates = {name: [size_mib / one for one in values] for name, values in took.items()}
+    return [
+        Line("the file, the limit", f"{size_mib:,.0f} MiB, {limit_mib:,} MiB"),
+        Line("reading it in its order, cold", figure(rates["reading"], "MiB/s")),
+        Line("FastLoader, shuffled by blocks, cold", figure(rates["FastLoader"], "MiB/s")),
+        Line(
+            "of the reading's rate",
+            f"{100 * ratio.estimate:.3g} [{100 * ratio.low:.3g}, {100 * ratio.high:.3g}] %",
+            "at least 80 %",
+            ratio.estimate >= 0.8,
+        ),
+        Line(
+            "most resident memory of that process, torch included",
+            f"{stats.median([resident]):,.0f} MiB",
+            "bounded",
+            resident < limit_mib,
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    made = written(OUTPUTS / "larger.npy")
+    print(table(larger(int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS, made)))
