@@ -239,9 +239,8 @@ def _scale(row: Row, rows: list[Row], advance: Callable[[str], None]) -> None:
             advance(f"one process alone, {number + 1} of {row.result.name}")
             arguments = (run_trial, job, row.prepared, number, now_ns())
             trials = [*trials, launcher.call(*arguments, timeout_s=job.trial_timeout_s)]
-    except JobFailed as failure:
-        row.end("FAILED", f"{failure.reason} (one process alone)", failure.details)
-        return
+    except JobFailed as failure:  # what several have done is good
+        tqdm.write(f"{row.result.name}: {failure.reason} (one process alone)", file=sys.stderr)
     rates = {
         name: [trial.benchmarks[name].samples_per_s for trial in trials] for name in job.benchmark
     }

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.context import BaseContext
-from multiprocessing.process import BaseProcess
+from multiprocessing.process import BaseProcess, _children  # pyright: ignore[reportAttributeAccessIssue]
 from typing import IO, Any, Literal
 
 from fastloop.environment import oom_kills
@@ -43,6 +43,8 @@ OUT_OF_MEMORY = re.compile(
 )
 """In what is said where there is none left: by Python, torch's allocators, the system, CUDA."""
 LAST_LINES, LAST_BYTES = 20, 1 << 16
+GONE_S = 30
+"""As long may a process take to end that has been killed."""
 """So much of what a silent process has said is told when it fails."""
 
 
@@ -116,7 +118,9 @@ class Child:
 
     def _ending(self) -> str:
         self.process.join(timeout=5)  # the pipe closes a moment before the exit status is known
-        code = self.process.exitcode or 0
+        code = self.process.exitcode
+        if code is None:
+            return "ChildProcessError: the trial's process says nothing more and has not ended yet"
         if code == -signal.SIGKILL and oom_kills() > self.oom_kills_before:
             return "out of memory: the kernel killed the trial's process"
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
@@ -246,7 +250,11 @@ def _end(process: BaseProcess, is_done: bool) -> None:
         process.join(timeout=5)
     _kill_group(process)
     process.kill()
-    process.join()
+    process.join(timeout=GONE_S)
+    if process.exitcode is None:  # the kernel holds it: for a device's driver, or a file system
+        print(f"process {process.pid} can't be ended and is left behind", file=sys.stderr)
+        _children.discard(process)  # or the end of this process would wait for it
+        return
     process.close()
 
 

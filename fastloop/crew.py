@@ -25,8 +25,8 @@ from fastloop.types import JobFailed
 from fastloop.watch import Answer, LineIsDead, TimeIsOver, Watch
 from fastloop.wire import Address, client, connected, hosted, is_over
 
-LOST = re.compile(r"gloo|Connection|NCCL|Dist\w+Error")
-"""In a reason that is the consequence of another rank's."""
+LOST = re.compile(r"gloo|Connection|NCCL|Dist\w+Error|killed by SIGABRT")
+"""In a reason that is the consequence of another rank's; NCCL's watchdog aborts its process."""
 NEVER_S = 2_000_000.0
 ALONE = 0
 """The number of a call by one process."""

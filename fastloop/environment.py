@@ -39,6 +39,8 @@ def resolve_device(name: str) -> torch.device:
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise Unsupported(f"device={name}: {torch.cuda.device_count()} CUDA devices are here")
+    if device.type == "cuda" and device.index is None:  # threads have a current device of their own
+        device = torch.device("cuda", device_index())
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise Unsupported(f"device={name}: no MPS device is here")
     return device

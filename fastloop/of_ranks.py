@@ -25,6 +25,8 @@ def _slowest(ranks: Sequence[Measured]) -> Measured:
     losses = [one.losses for one in ranks if one.losses]
     return replace(
         max(ranks, key=lambda one: one.seconds),
+        cached_before=_largest([one.cached_before for one in ranks]),
+        cached_fraction=_largest([one.cached_fraction for one in ranks]),
         limit_samples_per_s=sum(one.limit_samples_per_s for one in ranks),
         losses=[stats.mean(list(epoch)) for epoch in zip(*losses, strict=True)],
         rank_seconds=[one.seconds for one in ranks],
@@ -52,6 +54,7 @@ def one_pass(ranks: Sequence[tuple[Attribution, Resources | None]]) -> Attributi
                 seconds=one.seconds,
                 wait_s=sum(one.wait_s),
                 place_s=sum(one.place_s),
+                idle_s=one.idle_s,
             )
             for one in seen
         ],

@@ -90,6 +90,14 @@ class RankPass:
     seconds: float
     wait_s: float
     place_s: float
+    idle_s: float | None = None
+    """In which its device ran no step; None where the step runs on the host's clock."""
+
+    @property
+    def loading_s(self) -> float:
+        """What loading cost the step. On a device a copy waits for what other ranks have yet to do,
+        so that the host's clock would show the fast ones waiting."""
+        return self.wait_s + self.place_s if self.idle_s is None else self.idle_s
 
 
 @dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
@@ -238,8 +246,10 @@ def _attribution_metrics(result: Result, benchmark: str) -> dict[str, float | No
     if benchmark != "traversal":
         figures["stall_fraction"] = pass_.stall_fraction
     if pass_.ranks:
-        loading_s = [one.wait_s + one.place_s for one in pass_.ranks]
-        figures["straggler_index"] = max(loading_s) / stats.mean(loading_s)
+        loading_s = [one.loading_s for one in pass_.ranks]
+        figures["straggler_index"] = (
+            max(loading_s) / stats.mean(loading_s) if any(loading_s) else 1.0
+        )
     if pass_.step_s and pass_.own_step_s:
         figures["sync_fraction"] = 1 - pass_.own_step_s / pass_.step_s
     return figures

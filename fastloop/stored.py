@@ -60,12 +60,12 @@ def write_store(
 def open_store(root: str | Path) -> Tree:
     """The tree of memory-mapped arrays of a store, not yet read, as FastLoader takes it.
 
-    Raises FileNotFoundError where there is none. What is written to the arrays stays in memory.
+    Raises FileNotFoundError where there is none. The arrays can't be written to.
     """
     folder = Path(root).absolute()
     if not (folder / STRUCTURE).is_file():
         raise FileNotFoundError(errno.ENOENT, "no store is here, see write_store", str(folder))
-    return Npy(root=str(folder.parent)).open(folder)
+    return Npy(root=str(folder.parent)).open(folder, "r")
 
 
 def _to_be_written(folder: Path, source: Any, overwrite: bool) -> bool:

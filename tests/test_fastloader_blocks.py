@@ -130,7 +130,9 @@ def test_a_part_of_a_map_is_found_in_its_file(file):
 def test_a_file_that_ends_early_is_named(tmp_path):
     path = tmp_path / "rows"
     path.write_bytes(bytes(100))
-    streamed = Streamed(Place(str(path), 0), Kind(torch.uint8, (10,)), 11)
+    streamed = Streamed(
+        Place(str(path), 0, (path.stat().st_dev, path.stat().st_ino)), Kind(torch.uint8, (10,)), 11
+    )
     streamed.fill(np.array([9]), np.empty((1, 10), np.uint8))
     with pytest.raises(OSError, match=f"{path}: it ends at byte 100, rows go on"):
         streamed.fill(np.array([10]), np.empty((1, 10), np.uint8))

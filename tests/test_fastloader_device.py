@@ -96,7 +96,8 @@ def test_no_buffer_is_written_to_while_it_is_copied_from():
     sums = [(batch == batch[:, :1]).all() for batch in loader]  # nothing waits in this loop
     assert torch.stack(sums).all()
     assert loader._pool is not None
-    assert all(buffer.is_pinned() for buffer in map(torch.from_numpy, loader._pool.take().arrays))
+    arrays = [home.take(1) for home in loader._pool.homes]
+    assert all(torch.from_numpy(array).is_pinned() for array in arrays)
 
 
 @pytest.mark.gpu

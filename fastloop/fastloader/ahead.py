@@ -11,15 +11,15 @@ to be woken costs 40 to 90 us where every core gathers already, as much as a bat
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread
+from threading import Lock, Thread, current_thread
 from typing import Any, TypeVar
-
-import torch
+from weakref import WeakSet
 
 W = TypeVar("W")
 B = TypeVar("B")
@@ -78,6 +78,8 @@ class Lanes:
 
 
 OVER = -1, None
+NAME = "FastLoader"
+RUNNING: WeakSet[Generator[Any, None, None]] = WeakSet()
 
 
 def in_threads(
@@ -86,29 +88,42 @@ def in_threads(
     num_threads: int,
     ahead: int,
     helps: bool = False,
+    begin: Callable[[], None] | None = None,
 ) -> Generator[B, None, None]:
     """make(one) for one in work, made by threads; no thread is left when it is closed.
 
     Whatever `make` or `work` raises is raised here, in its turn. The threads start at once, not
-    with the first next(). helps: see above; without threads the consumer makes everything.
+    with the first next(). helps: see above; without threads the consumer makes everything. begin:
+    what each thread does first.
     """
     claims, lanes = Claims(iter(work)), Lanes()
     for _ in range(num_threads * ahead):
         lanes.room.put(True)
     threads = [
-        Thread(target=_run, args=(make, claims, lanes), daemon=True, name="FastLoader")
+        Thread(target=_run, args=(make, claims, lanes, begin), daemon=True, name=NAME)
         for _ in range(num_threads)
     ]
-    for thread in threads:
-        thread.start()
-    own = num_threads * ahead + 1 if helps or not num_threads else 0
-    blocks = _received(Consumer(make, claims, lanes, own), threads)
+    blocks = _received(Consumer(make, claims, lanes, helps or not num_threads), threads)
+    RUNNING.add(blocks)
     next(blocks)
     return blocks
 
 
+@atexit.register
+def _end_all() -> None:
+    """Before the interpreter ends, when threads still can: one that is joined later may never come
+    (https://github.com/python/cpython/issues/123940)."""
+    for blocks in list(RUNNING):
+        with suppress(ValueError):  # it runs in another thread
+            blocks.close()
+
+
 def _received(consumer: Consumer, threads: list[Thread]) -> Generator[Any, None, None]:
+    started: list[Thread] = []
     try:
+        for thread in threads:
+            thread.start()
+            started.append(thread)
         yield None  # begun, so that close() ends the threads from now on
         for number in count():
             if (block := consumer.get(number)) is None:
@@ -119,10 +134,11 @@ def _received(consumer: Consumer, threads: list[Thread]) -> Generator[Any, None,
             del block  # or it would be held while the next is waited for
     finally:
         consumer.claims.end()
-        for _ in threads:
+        for _ in started:
             consumer.lanes.room.put(False)
-        for thread in threads:
-            thread.join()
+        for thread in started:
+            if thread is not current_thread():  # the collector may close an epoch anywhere
+                thread.join()
 
 
 @dataclass(frozen=True)
@@ -132,8 +148,7 @@ class Consumer:
     make: Callable[[Any], Any]
     claims: Claims
     lanes: Lanes
-    own: int
-    """How many blocks may lie here before it makes no more of its own."""
+    helps: bool
     ready: dict[int, Any] = field(default_factory=dict)
     """What came before its turn, by number."""
     by_others: set[int] = field(default_factory=set)
@@ -154,10 +169,10 @@ class Consumer:
         """What a thread has made by now, or the next of one's own, or what a thread will have."""
         with suppress(Empty):
             return self._keep(*self.lanes.made.get_nowait())
-        claimed = self.claims.next() if len(self.ready) < self.own else None
+        claimed = self.claims.next() if self.helps and not self.ready else None
         if claimed is not None:
             self.ready[claimed[0]] = _made(self.make, claimed[1], Exception)
-        elif is_claimed or not self.own:
+        elif is_claimed or not self.helps:
             self._keep(*self.lanes.made.get())
         return None
 
@@ -167,9 +182,11 @@ class Consumer:
             self.by_others.add(number)
 
 
-def _run(make: Callable[[Any], Any], claims: Claims, lanes: Lanes) -> None:
-    # OpenMP's threads wait for each other at barriers, where a busy neighbour holds up all of them.
-    torch.set_num_threads(1)
+def _run(
+    make: Callable[[Any], Any], claims: Claims, lanes: Lanes, begin: Callable[[], None] | None
+) -> None:
+    if begin is not None:
+        begin()
     while lanes.room.get() and (claimed := claims.next()) is not None:
         lanes.made.put((claimed[0], _made(make, claimed[1], BaseException)))
     lanes.made.put(OVER)

@@ -1,71 +1,71 @@
 """Memory that is used again once nobody holds any part of it.
 
-Why handing it out is safe: each time, a new numpy view of the buffer, the *lease*, is given to
+Why handing it out is safe: each time, a new numpy view of an array, the *lease*, is given to
 torch.from_numpy. The storage of that tensor holds the lease, and every view of it (a batch, a row
 of one, its numpy(), what autograd has saved) holds the storage. So the lease dies with the last of
-them, in whatever thread; its weak reference then puts the buffer back, and not before. No one has
-to declare anything, and a batch that is kept is right for as long as it is kept.
+them, in whatever thread; what waits for its end then puts the array back, and not before. No one
+has to declare anything, and a batch that is kept is right for as long as it is kept. Each leaf has
+arrays of its own: whoever keeps the labels does not keep the images.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Sequence
-from itertools import count
-from queue import Empty, SimpleQueue
 
 import numpy as np
 import torch
 
 
-class Buffer:
-    """Rows of bytes for each leaf of a block."""
+class Home:
+    """Arrays of one leaf that nobody holds; the one that came back last is handed out first, as
+    the processor's cache may still have it."""
 
-    def __init__(self, arrays: Sequence[np.ndarray], home: SimpleQueue[Buffer]) -> None:
-        self.arrays = arrays
-        """(rows, row_nbytes) uint8 each."""
-        self._home = home
-        self._leases: list[weakref.ref[np.ndarray]] = []
-        self._returns = count(1)
+    def __init__(self, nbytes: int, pinned: bool) -> None:
+        self._nbytes, self._pinned, self._rows = nbytes, pinned, 0
+        self._arrays: deque[np.ndarray] = deque()
+        self.most = 0
+        """So many are kept; what comes back beyond that is freed."""
 
-    def lent(self, rows: int) -> list[torch.Tensor]:
-        """(rows, row_nbytes) uint8 of each leaf, its own memory until the last view is gone."""
-        self._returns = count(1)
-        leases = [array[:rows] for array in self.arrays]
-        self._leases = [weakref.ref(lease, self._returned) for lease in leases]
-        return [torch.from_numpy(lease) for lease in leases]
+    def take(self, rows: int) -> np.ndarray:
+        """(rows or more, nbytes) uint8: one that has come back, or a new one."""
+        most = self._rows = max(self._rows, rows)  # a lost update only makes the next one smaller
+        try:
+            while len(array := self._arrays.pop()) < rows:
+                continue
+        except IndexError:
+            return self._new(most)
+        return array
 
-    def _returned(self, _: object) -> None:
-        # Leaves may go in several threads at once: next() is one operation of the interpreter.
-        if next(self._returns) == len(self.arrays):
-            self._home.put(self)
+    def put(self, array: np.ndarray) -> None:
+        """Take it back."""
+        if len(self._arrays) < self.most:
+            self._arrays.append(array)
+
+    def lent(self, array: np.ndarray, rows: int) -> torch.Tensor:
+        """(rows, nbytes) uint8, its own memory until the last view is gone; then it comes back."""
+        lease = array[:rows]
+        weakref.finalize(lease, self.put, array).atexit = False
+        return torch.from_numpy(lease)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def _new(self, rows: int) -> np.ndarray:
+        if self._pinned:  # from where a device copies while this process does something else
+            return torch.zeros((rows, self._nbytes), dtype=torch.uint8, pin_memory=True).numpy()
+        return np.zeros((rows, self._nbytes), np.uint8)
 
 
 class Pool:
-    """Buffers of one size, that of the longest block so far; as many as were ever needed at once,
-    but for those kept for long."""
+    """A home for the arrays of each leaf."""
 
     def __init__(self, row_nbytes: Sequence[int], pinned: bool = False) -> None:
         self.row_nbytes = tuple(row_nbytes)
-        self._rows, self._pinned = 0, pinned
-        self._home: SimpleQueue[Buffer] = SimpleQueue()
+        self.homes = [Home(nbytes, pinned) for nbytes in row_nbytes]
 
-    def take(self, rows: int) -> Buffer:
-        """A buffer of that many rows that nobody holds: one that has come back, or a new one."""
-        self._rows = max(self._rows, rows)
-        try:
-            while len((buffer := self._home.get_nowait()).arrays[0]) < rows:
-                continue
-        except Empty:
-            return Buffer([self._array(nbytes) for nbytes in self.row_nbytes], self._home)
-        return buffer
-
-    def _array(self, nbytes: int) -> np.ndarray:
-        if self._pinned:  # from where a device copies while this process does something else
-            return torch.zeros((self._rows, nbytes), dtype=torch.uint8, pin_memory=True).numpy()
-        return np.zeros((self._rows, nbytes), np.uint8)
-
-    def trim(self, most: int) -> None:
-        """Give memory back where more buffers lie here than that."""
-        while self._home.qsize() > most:
-            self._home.get_nowait()
+    def keep(self, most: int) -> None:
+        """So many arrays of each leaf are kept when nobody holds them."""
+        for home in self.homes:
+            home.most = most

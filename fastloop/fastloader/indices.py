@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+
+MOST_BATCHES = 4096
+"""Of a block."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ def checked(indices: np.ndarray, num_samples: int) -> np.ndarray:
 
     Once an epoch: the gather itself clips, because a check there copies every batch once more.
     """
-    indices = np.ascontiguousarray(indices, np.int64)
+    indices = np.ascontiguousarray(_integers(indices), np.int64)
     if len(indices) and indices.view(np.uint64).max() >= num_samples:  # nor is one below 0
         wrong = indices[(indices < 0) | (indices >= num_samples)][0]
         raise IndexError(f"index {wrong} is out of bounds for {num_samples} samples")
@@ -59,12 +63,23 @@ class Blocks:
 
     def pieces(self, num_samples: int, generator: torch.Generator) -> Iterator[np.ndarray]:
         """int64 indices, a piece for the blocks that are shuffled into each other."""
-        blocks = torch.randperm(-(-num_samples // self.block_size), generator=generator)
-        inside = torch.arange(self.block_size)
+        count = -(-num_samples // self.block_size)
+        blocks = torch.randperm(count, generator=generator, device="cpu")
+        inside = torch.arange(min(self.block_size, num_samples), device="cpu")
         for together in blocks.split(self.blocks_together):
             indices = (together.unsqueeze(1) * self.block_size + inside).flatten()
             indices = indices[indices < num_samples]  # the last block may be short
-            yield indices[torch.randperm(len(indices), generator=generator)].numpy()
+            mixed = torch.randperm(len(indices), generator=generator, device="cpu")
+            yield indices[mixed].numpy()
+
+
+def _integers(given: Any) -> np.ndarray:
+    """Raises ValueError for a mask, for floats, and for more than one dimension."""
+    found = np.asarray(given)
+    if found.ndim != 1 or (len(found) and found.dtype.kind not in "iu"):
+        what = f"{found.dtype} of shape {found.shape}"
+        raise ValueError(f"a sampler gives one row of integers, got {what}")
+    return found
 
 
 def share(pieces: Iterable[np.ndarray], rank: int, world_size: int) -> Iterator[np.ndarray]:
@@ -105,12 +120,14 @@ def cut_as_given(lists: Iterable[Sequence[int]], num_samples: int, rows: int) ->
     """Blocks of whole batches, of at most so many rows where a batch has not more."""
     blocks: list[Block] = []
     held: list[np.ndarray] = []
+    count, most = 0, 1
     for one in lists:
-        batch = np.asarray(one, np.int64)
-        if held and sum(map(len, held)) + len(batch) > rows:
+        batch = _integers(one).astype(np.int64, copy=False)
+        if held and (count + len(batch) > rows or len(held) == most):
             blocks.append(_joined(held, num_samples))
-            held = []
+            held, count, most = [], 0, min(2 * most, MOST_BATCHES)  # the first one comes at once
         held.append(batch)
+        count += len(batch)
     return [*blocks, _joined(held, num_samples)] if held else blocks
 
 

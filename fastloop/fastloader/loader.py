@@ -20,6 +20,7 @@ from fastloop.fastloader.indices import Block, Blocks, without
 from fastloop.fastloader.order import Order, Pieces
 from fastloop.fastloader.pace import BLOCK_BYTES, Pace, pace_of
 from fastloop.fastloader.progress import drawn_from, put_back, set_epoch
+from fastloop.fastloader.rows import Rows
 from fastloop.fastloader.samples import Batches, CollateFn, opened
 from fastloop.fastloader.sending import Sending, target_of
 from fastloop.fastloader.source import Source
@@ -90,6 +91,11 @@ class FastLoader:
         self.copy, self.device = copy, device
         row_nbytes, cheap = sum(self._source.row_nbytes), self._source.together and not transform
         given = num_threads, prefetch_factor
+        for name, value, least in zip(
+            ("num_threads", "prefetch_factor"), given, (0, 1), strict=True
+        ):
+            if value is not None and value < least:
+                raise ValueError(f"{name}={value}: allowed is {least} or more")
         pace = pace_of(row_nbytes, batch_size or 1, self.num_samples, cheap, given)
         self.num_threads, self.prefetch_factor = pace.num_threads, pace.prefetch_factor
         self._target = target_of(device)
@@ -166,7 +172,8 @@ class FastLoader:
         count = len(first) if given else order.share_of(self.num_samples)
         one = repeat(1)
         batches = pace.batches(row_nbytes, self.batch_size or 1, count) if together else one
-        if isinstance(source, Source) and (apart := streamed(source, first)):
+        held = max(1, self.num_threads) * (self.prefetch_factor + 2) + 2
+        if isinstance(source, Source) and (apart := streamed(source, first, held)):
             # a part of a shuffled piece has rows of every stretch: they are read for all of it
             is_rising = bool((np.diff(first) > 0).all())
             return apart, order.blocks(pieces, batches if is_rising else None)
@@ -184,7 +191,7 @@ class FastLoader:
         # a sample that costs more than its copy keeps every core busy by threads alone
         helps = source.together and self.transform is None and self._target is None
         begin = partial(in_threads, num_threads=self.num_threads, ahead=self.prefetch_factor)
-        begin = partial(begin, helps=helps)
+        begin = partial(begin, helps=helps, begin=None if _copies(source) else _on_one_thread)
         if self._target is None:
             return begin(partial(_made, source, pool, self.transform), blocks)
         sending = Sending(self._target)
@@ -225,9 +232,20 @@ class FastLoader:
         if not here or pool is None or pool.row_nbytes != tuple(row_nbytes):
             pool, self._pool_of = Pool(row_nbytes, pinned), os.getpid()
         copied_from = self.num_threads if pinned else 0
-        pool.trim(max(1, self.num_threads) * self.prefetch_factor + 2 + copied_from)
+        pool.keep(self.num_threads * self.prefetch_factor + 3 + copied_from)
         self._pool = pool
         return pool
+
+
+def _copies(source: Batches) -> bool:
+    """True where nothing is done with torch's own threads. Setting their number costs 4 ms an
+    epoch."""
+    return isinstance(source, Source) and all(isinstance(one, Rows) for one in source.columns)
+
+
+def _on_one_thread() -> None:
+    # OpenMP's threads wait for each other at barriers, where a busy neighbour holds up all of them.
+    torch.set_num_threads(1)
 
 
 def _made(

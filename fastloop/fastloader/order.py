@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -52,6 +53,9 @@ class Order:
             raise ValueError(f"shuffle={self.shuffle} with a sampler: the sampler has the order")
         if self.batch_sampler is not None and (size != 1 or any(others)):
             raise ValueError("batch_sampler excludes batch_size, shuffle, sampler and drop_last")
+        if self.batch_sampler is not None and self.world_size != 1:
+            told = f"world_size={self.world_size} with batch_sampler"
+            raise ValueError(f"{told}: that has each rank's share itself")
         if not 0 <= self.rank < self.world_size:
             allowed = f"allowed are 0 to world_size - 1, it is {self.world_size}"
             raise ValueError(f"rank={self.rank}: {allowed}")
@@ -97,16 +101,20 @@ class Order:
             return [checked(_array(self.sampler), self.num_samples)]
         if not self.shuffle:
             return self._one_after_the_other()
-        own = torch.Generator().manual_seed(self.seed + epoch)
+        own = torch.Generator("cpu").manual_seed(self.seed + epoch)
         if not isinstance(self.shuffle, Blocks):
             # the same in half the memory, and drawn faster: of 10^7 samples it is the largest part
             small = self.num_samples <= torch.iinfo(torch.int32).max
             dtype = torch.int32 if small else torch.int64
-            drawn = torch.randperm(self.num_samples, generator=self.generator or own, dtype=dtype)
-            return [drawn.numpy()]
+            drawn = partial(torch.randperm, self.num_samples, dtype=dtype, device="cpu")
+            return [drawn(generator=self.generator or own).numpy()]
         if self.generator is not None:  # one figure, so that it may be used for other things since
             own.manual_seed(
-                int(torch.empty((), dtype=torch.int64).random_(generator=self.generator))
+                int(
+                    torch.empty((), dtype=torch.int64, device="cpu").random_(
+                        generator=self.generator
+                    )
+                )
             )
         return self.shuffle.pieces(self.num_samples, own)
 

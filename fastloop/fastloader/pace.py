@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import repeat
 
+from fastloop.fastloader.indices import MOST_BATCHES
 from fastloop.limits import usable_cores
 
-BLOCK_BYTES = 16 << 20
-AHEAD_BYTES = 128 << 20
+BLOCK_BYTES = 4 << 20
+AHEAD_BYTES = 64 << 20
 SHORT_BYTES = 4 << 20
 MOST_THREADS = 4
-MOST_BATCHES = 4096
 BLOCKS_A_THREAD = 4
 GROWTH = 4
 
@@ -21,22 +21,22 @@ GROWTH = 4
 class Pace:
     """What is chosen for a source where it is not given.
 
-    A block, which is what a thread makes and hands over at once, is as many whole batches as
-    BLOCK_BYTES hold, at least one: a hand-over costs 40 us, and more where it wakes a thread while
-    all cores gather (in blocks of 4, 8, 16 and 32 MiB, batches of 0.8 MB came at 0.80, 0.90, 0.94
-    and 0.97 of what two threads gather that hand nothing over: experiments/fastloader.md). Every
-    thread has at least BLOCKS_A_THREAD of them in an epoch, so that none ends much later than the
-    others, and none has more than MOST_BATCHES batches. The first one of each thread is a single
-    batch, each further one GROWTH times as many: a batch of an epoch comes as soon as it can.
+    A block, which is what is made and handed over at once, is as many whole batches as BLOCK_BYTES
+    hold, at least one: a hand-over costs 40 us and more where it wakes a thread, and a block larger
+    than the cache is written to memory (of 1, 4 and 16 MiB, batches of 0.8 MB came in 27, 21
+    and 22 ms an epoch; experiments/fastloader.md). There are at least BLOCKS_A_THREAD of them for
+    each thread in an epoch, so that none ends much later than the others, and none has more than
+    MOST_BATCHES batches. The first ones are a single batch, further ones GROWTH times as many: a
+    batch of an epoch comes as soon as it can.
 
     num_threads: one a usable core (affinity and cgroup quota), at most MOST_THREADS, which fill
-    what memory can deliver; no more than have a block each within AHEAD_BYTES. One alone where rows
-    are copied and the whole epoch is no larger than a block: two wait for each other longer than
-    they copy. None where it is no larger than SHORT_BYTES: copying that takes less than a
-    millisecond of an epoch, and starting a thread and waiting for it as long (300,000 integers).
+    what memory can deliver; no more than have a block each within AHEAD_BYTES. Where rows are only
+    copied one core is left to the consumer, who copies too when nothing is ready. None where the
+    whole epoch is no larger than SHORT_BYTES: copying that takes less than a millisecond, and
+    starting a thread and waiting for it as long (300,000 integers).
     prefetch_factor: two blocks ahead for each thread, one where two of all would be more than
-    AHEAD_BYTES. Buffers are thus AHEAD_BYTES and the two that the consumer has, or threads + 2 of
-    them where a batch is larger than that leaves room for: 154 MB for batches of 38.5 MB.
+    AHEAD_BYTES. Beside these there are the one in the making for each thread, the consumer's own
+    and the two that it has: 5 of 38.5 MB on two cores.
     """
 
     num_threads: int
@@ -72,8 +72,8 @@ def pace_of(
     if num_threads is None:
         room = max(1, AHEAD_BYTES // max(1, block_nbytes))
         num_threads = max(1, min(MOST_THREADS, usable_cores() - cheap, room))
-        if cheap and epoch_nbytes <= BLOCK_BYTES:
-            num_threads = int(epoch_nbytes > SHORT_BYTES)
+        if cheap and epoch_nbytes <= SHORT_BYTES:
+            num_threads = 0
     if not prefetch_factor:
         prefetch_factor = 1 if 2 * num_threads * block_nbytes > AHEAD_BYTES else 2
     return Pace(num_threads, prefetch_factor)

@@ -16,6 +16,8 @@ class Place:
 
     path: str
     offset: int
+    inode: tuple[int, int]
+    """Device and inode: the path may come to be another file's."""
 
 
 def place_of(array: Any) -> Place | None:
@@ -24,6 +26,11 @@ def place_of(array: Any) -> Place | None:
     path = getattr(array, "filename", None)
     if whole is None or path is None or not array.flags.c_contiguous or array.flags.writeable:
         return None
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
     begins = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
     address = np.frombuffer(whole, np.uint8).ctypes.data
-    return Place(os.fspath(path), begins + array.ctypes.data - address)
+    offset = begins + array.ctypes.data - address
+    return Place(os.fspath(path), offset, (found.st_dev, found.st_ino))

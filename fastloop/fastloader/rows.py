@@ -37,7 +37,8 @@ class Rows:
         # clip: the default would write every batch to a copy of its own first. take, and never
         # torch.index_select(out=): for rows of 8 B to 150 KB in memory or mapped, neither is faster
         # by more than the noise, but for rows of 16 to 256 B, where take is, by 1.1 to 4 times.
-        np.take(self.flat, indices, axis=0, out=_words(out), mode="clip")
+        into = out if self.flat.ndim == 2 else _words(out)
+        np.take(self.flat, indices, axis=0, out=into, mode="clip")
 
 
 def rows_of(one: torch.Tensor | np.ndarray) -> Rows:
@@ -78,4 +79,7 @@ def _memory(one: torch.Tensor | np.ndarray, tensor: torch.Tensor) -> torch.Tenso
 
 def _words(rows: np.ndarray) -> np.ndarray:
     word = WORDS.get(rows.shape[1])
-    return rows if word is None else rows.view(word)[:, 0]
+    # a word that is not aligned would be, by a copy of all of them for each block
+    if word is None or rows.ctypes.data % rows.shape[1]:
+        return rows
+    return rows.view(word)[:, 0]

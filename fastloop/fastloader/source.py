@@ -46,12 +46,11 @@ class Source:
 
     def parts(self, block: Block, pool: Pool) -> list[Sequence[torch.Tensor]]:
         """Of each column its part of every batch."""
-        rows = len(block.indices)
-        buffer = pool.take(rows)
-        for column, array in zip(self.columns, buffer.arrays, strict=True):
+        rows, seen = len(block.indices), []
+        for column, home in zip(self.columns, pool.homes, strict=True):
+            array = home.take(rows)
             column.fill(block.indices, array[:rows])
-        found = zip(self.columns, buffer.lent(rows), strict=True)
-        seen = [column.kind.seen(lent) for column, lent in found]
+            seen.append(column.kind.seen(home.lent(array, rows)))
         placed = seen if self.placed is None else [self.placed(one) for one in seen]
         return [one.split(block.sizes) for one in placed]
 

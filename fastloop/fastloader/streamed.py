@@ -81,7 +81,7 @@ class Streamed:
 
     def _opened(self) -> Opened:
         if self._file is None:
-            self._file = Opened(self._place.path)  # two threads at once: one of them is closed
+            self._file = Opened(self._place)  # two threads at once: one of them is closed
         return self._file
 
 
@@ -89,13 +89,16 @@ class Streamed:
 class Opened:
     """A file that is open for as long as this object lives."""
 
-    path: str
+    place: Place
     number: int = field(init=False)
 
     def __post_init__(self) -> None:
-        number = os.open(self.path, os.O_RDONLY)
+        number = os.open(self.place.path, os.O_RDONLY)
         object.__setattr__(self, "number", number)
         weakref.finalize(self, os.close, number)
+        found = os.fstat(number)
+        if (found.st_dev, found.st_ino) != self.place.inode:
+            raise OSError(f"{self.place.path}: another file than the one that is mapped")
 
     def read_into(self, out: np.ndarray, offset: int) -> None:
         """Fill out, uint8, with what stands there, whoever reads elsewhere at the same time."""
@@ -103,20 +106,25 @@ class Opened:
         while left:
             count = os.preadv(self.number, [left], offset)
             if not count:
-                raise OSError(f"{self.path}: it ends at byte {offset}, rows go on")
+                raise OSError(f"{self.place.path}: it ends at byte {offset}, rows go on")
             left, offset = left[count:], offset + count
 
 
-def streamed(source: Source, first: np.ndarray) -> Source | None:
+def streamed(source: Source, first: np.ndarray, held: int) -> Source | None:
     """The source with what it has of mapped files read this way; None where it is not to be.
 
-    first: indices that are asked for at once. It is where the files would take more than
-    MEMORY_SHARE of memory, and these indices make stretches of STRETCH_BYTES on average.
+    first: indices that are asked for at once; held: how many such pieces lie in memory at a time,
+    where they are shuffled. It is where the files would take more than MEMORY_SHARE of memory and
+    these pieces do not, and where the indices make stretches of STRETCH_BYTES on average.
     """
     lying = [one for one in source.columns if isinstance(one, Rows) and one.place]
     if not CAN_ADVISE or not len(first) or not lying:
         return None
-    if sum(one.kind.nbytes * len(one) for one in lying) <= MEMORY_SHARE * usable_memory_bytes():
+    most = MEMORY_SHARE * usable_memory_bytes()
+    if sum(one.kind.nbytes * len(one) for one in lying) <= most:
+        return None
+    nbytes = sum(one.kind.nbytes for one in lying)
+    if len(first) * nbytes * held > most and (np.diff(first) <= 0).any():
         return None
     stretches = 1 + int((np.diff(np.sort(first)) != 1).sum())
     return replace(

@@ -48,7 +48,7 @@ def _cells(result: Result, benchmark: str) -> tuple[str, ...]:
     figures = metrics(result)
     by_rank = zip(*[one.rank_seconds for one in measured(result, benchmark)], strict=True)
     seen = result.attribution.get(benchmark)
-    waits = [one.wait_s + one.place_s for one in seen.ranks] if seen else []
+    waits = [one.loading_s for one in seen.ranks] if seen else []
     told = {name: figures.get(f"{benchmark}/{name}") for name in ("straggler_index", *SHARES)}
     index = told.pop("straggler_index")
     return (

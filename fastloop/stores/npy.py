@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import numpy as np
 from torch.utils import _pytree as pytree
@@ -51,12 +51,12 @@ class Npy:
                     file.seek(0)  # numpy leaves room in a header for any number of rows
                     _write_header(file, array, count)
 
-    def open(self, folder: Path) -> Tree:
-        """The tree of memory-mapped arrays. Copy-on-write: torch wants writable memory, files
-        stay."""
+    def open(self, folder: Path, mmap_mode: Literal["r", "c"] = "c") -> Tree:
+        """The tree of memory-mapped arrays. "c", copy-on-write: torch wants writable memory, files
+        stay; "r" for who never makes a tensor of them."""
         structure = pytree.treespec_loads((folder / STRUCTURE).read_text())
         paths = [folder / f"{number}.npy" for number in range(structure.num_leaves)]
-        arrays = [np.load(path, mmap_mode="c", allow_pickle=False) for path in paths]
+        arrays = [np.load(path, mmap_mode=mmap_mode, allow_pickle=False) for path in paths]
         return pytree.tree_unflatten(arrays, structure)
 
 
