@@ -6,11 +6,11 @@ import gc
 import os
 import subprocess
 import sys
-import threading
 from collections import namedtuple
 from itertools import islice
 
 import numpy as np
+import os_threads
 import psutil
 import pytest
 import torch
@@ -194,24 +194,24 @@ def fail_at_7(batch):
 
 
 def test_an_exception_in_a_thread_is_raised_in_its_turn_and_no_thread_stays():
-    before = threading.active_count()
+    before = os_threads.counted()
     loader = FastLoader(numbered(40), 2, transform=fail_at_7, num_threads=3)
     seen: list[int] = []
     with pytest.raises(ZeroDivisionError, match="seven"):
         seen.extend(label for _, labels in loader for label in labels.tolist())
     assert len(seen) <= 6
-    assert threading.active_count() == before
+    assert os_threads.fell_to(before)
 
 
 @pytest.mark.parametrize("taken", [0, 1, 5])
 def test_an_early_end_leaves_no_thread(taken):
-    before = threading.active_count()
+    before = os_threads.counted()
     loader = FastLoader(numbered(5000), 3, num_threads=2)
     running = iter(loader)
     for _ in range(taken):
         next(running)
     del running
-    assert threading.active_count() == before
+    assert os_threads.fell_to(before)
 
 
 @pytest.mark.parametrize("index", [-1, 10])
@@ -246,12 +246,12 @@ def test_thousands_of_small_epochs_do_not_grow():
     loader = FastLoader(numbered(64), 8, shuffle=True, num_threads=2)
     process, random = psutil.Process(), np.random.default_rng(0)
     held: list = []
-    threads, files = threading.active_count(), process.num_fds()
+    threads, files = os_threads.counted(), process.num_fds()
     for _ in range(2000):
         stop = int(random.integers(10))
         held = [*held[-3:], *islice(loader, stop)]
         assert sorted(check_rows(held[-stop:] if stop else [])) is not None
-    assert threading.active_count() == threads
+    assert os_threads.fell_to(threads)
     assert process.num_fds() == files
     assert max(map(len, loader._pool.homes)) < 40
 

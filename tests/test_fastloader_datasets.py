@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import numpy as np
+import os_threads
 import pytest
 import torch
 from hypothesis import given, settings
@@ -111,12 +112,12 @@ def test_batch_samplers_serve_datasets_too():
 
 @pytest.mark.parametrize("kind", [Squares, AtOnce])
 def test_a_samples_error_is_raised_as_it_is_in_its_turn(kind):
-    before, seen = threading.active_count(), []
+    before, seen = os_threads.counted(), []
     loader = FastLoader(kind(40, broken=17), 4, num_threads=3)
     with pytest.raises(ZeroDivisionError, match=r"^sample 17$"):
         seen.extend(batch[1]["square"].tolist() for batch in loader)
     assert seen == [[n * n for n in range(at, at + 4)] for at in range(0, 16, 4)]
-    assert threading.active_count() == before
+    assert os_threads.fell_to(before)
 
 
 def test_several_threads_read_at_once():

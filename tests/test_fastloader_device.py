@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
+import os_threads
 import pytest
 import torch
 from torch.utils import _pytree as pytree
@@ -46,11 +45,11 @@ def test_the_cpu_is_where_batches_are_already():
 
 
 def test_an_early_end_leaves_no_thread():
-    before = threading.active_count()
+    before = os_threads.counted()
     running = iter(FastLoader(numbered(5000), 3, shuffle=True, num_threads=2, device="meta"))
     next(running)
     del running
-    assert threading.active_count() == before
+    assert os_threads.fell_to(before)
 
 
 def test_what_fails_in_a_thread_is_raised_in_its_turn():

@@ -41,7 +41,8 @@ class Stream(IterableDataset):
 
 
 def leaves(tree) -> list[torch.Tensor]:
-    return [torch.as_tensor(leaf) for leaf in torch.utils._pytree.tree_leaves(tree)]
+    found = torch.utils._pytree.tree_leaves(tree)
+    return [torch.tensor(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in found]
 
 
 def whole(dataset):

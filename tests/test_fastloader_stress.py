@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections import deque
 from itertools import islice
 
 import numpy as np
+import os_threads
 import psutil
 import pytest
 import torch
@@ -112,9 +112,10 @@ def test_thousands_of_epochs_leave_nothing_behind(kind, drawn):
         if number == 100:  # what is made once has been made
             gc.collect()
             rss = process.memory_info().rss
-            before = threading.active_count(), process.num_fds(), rss
+            before = os_threads.counted(), process.num_fds(), rss
     gc.collect()
-    assert (threading.active_count(), process.num_fds()) == before[:2]
+    assert os_threads.fell_to(before[0])
+    assert process.num_fds() == before[1]
     assert process.memory_info().rss - before[2] < 8 << 20
 
 

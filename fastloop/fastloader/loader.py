@@ -18,7 +18,7 @@ from fastloop.fastloader.columns import Tree
 from fastloop.fastloader.in_order import InOrder, in_order
 from fastloop.fastloader.indices import Block, Blocks, without
 from fastloop.fastloader.order import Order, Pieces
-from fastloop.fastloader.pace import BLOCK_BYTES, Pace, pace_of
+from fastloop.fastloader.pace import BLOCK_BYTES, OWN, Pace, pace_of, spare
 from fastloop.fastloader.progress import drawn_from, put_back, set_epoch
 from fastloop.fastloader.rows import Rows
 from fastloop.fastloader.samples import Batches, CollateFn, opened
@@ -189,9 +189,10 @@ class FastLoader:
             return (source.batches(block, None) for block in blocks)
         pool = self._pooled(source.row_nbytes)
         # a sample that costs more than its copy keeps every core busy by threads alone
-        helps = source.together and self.transform is None and self._target is None
+        cheap = source.together and self.transform is None and self._target is None
+        own = spare(source.row_nbytes, self.batch_size or 1) if cheap else 0
         begin = partial(in_threads, num_threads=self.num_threads, ahead=self.prefetch_factor)
-        begin = partial(begin, helps=helps, begin=None if _copies(source) else _on_one_thread)
+        begin = partial(begin, own=own, begin=None if _copies(source) else _on_one_thread)
         if self._target is None:
             return begin(partial(_made, source, pool, self.transform), blocks)
         sending = Sending(self._target)
@@ -232,7 +233,7 @@ class FastLoader:
         if not here or pool is None or pool.row_nbytes != tuple(row_nbytes):
             pool, self._pool_of = Pool(row_nbytes, pinned), os.getpid()
         copied_from = self.num_threads if pinned else 0
-        pool.keep(self.num_threads * self.prefetch_factor + 3 + copied_from)
+        pool.keep(self.num_threads * self.prefetch_factor + 3 + OWN + copied_from)
         self._pool = pool
         return pool
 

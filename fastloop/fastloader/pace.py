@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
 from fastloop.fastloader.indices import MOST_BATCHES
 from fastloop.limits import usable_cores
 
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 8 << 20
 AHEAD_BYTES = 64 << 20
 SHORT_BYTES = 4 << 20
 MOST_THREADS = 4
 BLOCKS_A_THREAD = 4
 GROWTH = 4
+OWN = 4
+"""Blocks that the consumer makes while it would wait for another one, where they are small."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +24,9 @@ class Pace:
     """What is chosen for a source where it is not given.
 
     A block, which is what is made and handed over at once, is as many whole batches as BLOCK_BYTES
-    hold, at least one: a hand-over costs 40 us and more where it wakes a thread, and a block larger
-    than the cache is written to memory (of 1, 4 and 16 MiB, batches of 0.8 MB came in 27, 21
-    and 22 ms an epoch; experiments/fastloader.md). There are at least BLOCKS_A_THREAD of them for
+    hold, at least one: a hand-over costs 40 us and more where it wakes a thread (in blocks of 1, 2,
+    4 and 8 MiB epochs of 235 batches of 0.8 MB took 38, 32, 29 and 26 ms), and a block larger than
+    the cache is written to memory. There are at least BLOCKS_A_THREAD of them for
     each thread in an epoch, so that none ends much later than the others, and none has more than
     MOST_BATCHES batches. The first ones are a single batch, further ones GROWTH times as many: a
     batch of an epoch comes as soon as it can.
@@ -77,3 +79,9 @@ def pace_of(
     if not prefetch_factor:
         prefetch_factor = 1 if 2 * num_threads * block_nbytes > AHEAD_BYTES else 2
     return Pace(num_threads, prefetch_factor)
+
+
+def spare(row_nbytes: Sequence[int], batch_size: int) -> int:
+    """How many blocks the consumer may make for later while a thread still makes the next one."""
+    block_nbytes = max(BLOCK_BYTES, sum(row_nbytes) * batch_size)
+    return max(1, min(OWN, OWN * BLOCK_BYTES // block_nbytes))

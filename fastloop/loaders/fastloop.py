@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
+from torch.utils import _pytree as pytree
 from torch.utils.data import Subset
 
 from fastloop.fastloader import FastLoader
@@ -58,11 +59,17 @@ class Fastloop:
     def _source(self, prepared: Prepared, plan: Plan) -> tuple[Any, Callable | None]:
         """What FastLoader is given, and its collate_fn."""
         if self.store is not None:
-            rows = self.store.open(prepared.folder)
+            rows = pytree.tree_map_only(np.memmap, _unwritten, self.store.open(prepared.folder))
             return (read_into_memory(rows) if self.in_memory else rows), None
         if self.in_memory:
             raise Unsupported("in_memory=true: without a store there are no rows to read into it")
         return _samples(prepared.dataset, plan)
+
+
+def _unwritten(array: np.memmap) -> np.memmap:
+    """It as FastLoader may read its file instead: nobody has written to a map of one's own."""
+    array.flags.writeable = False
+    return array
 
 
 def _samples(dataset: Dataset, plan: Plan) -> tuple[Any, Callable | None]:
