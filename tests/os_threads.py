@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import psutil
 
@@ -11,7 +12,7 @@ def counted() -> int:
     return psutil.Process().num_threads()
 
 
-def fell_to(before: int) -> bool:
+def fell_to(before: int, counted: Callable[[], int] = counted) -> bool:
     """Whether there are no more than then; a thread that has ended takes a moment to be gone."""
     for _ in range(500):
         if counted() <= before:

@@ -4,13 +4,12 @@ limits as loaders, and the script for what a traversal can't say."""
 from __future__ import annotations
 
 import sys
-import threading
-import time
 from dataclasses import replace
 from itertools import islice
 from shutil import which
 
 import numpy as np
+import os_threads
 import pytest
 import torch
 from options import absent, compose_job, library, script
@@ -58,17 +57,14 @@ def test_a_sample_that_cant_be_read_ends_the_epoch_with_its_own_error(outputs, l
     broken = ("loader=" + loader, "loader.store=null", "batch_size=4", "order=sequential")
     job = compose_job(*broken, "dataset._target_=brought.Raises")
     prepared = prepare(compose_job("dataset._target_=brought.Squares").dataset, None, False)
-    before = threading.active_count(), children()
+    before = os_threads.counted(), children()
     with job.loader.open(replace(prepared, dataset=job.dataset), job.plan(0)) as epochs:
         batches = iter(epochs(0))
         assert sizes(islice(batches, 4)) == [4] * 4
         with pytest.raises(ValueError, match="boom"):
             next(batches)
-    for _ in range(50):
-        if (threading.active_count(), children()) == before:
-            break
-        time.sleep(0.02)
-    assert (threading.active_count(), children()) == before
+    assert os_threads.fell_to(before[0])
+    assert children() == before[1]
 
 
 @pytest.mark.parametrize("ahead", [0, 3])
