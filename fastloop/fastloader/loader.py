@@ -239,8 +239,7 @@ class FastLoader:
 
 
 def _copies(source: Batches) -> bool:
-    """True where nothing is done with torch's own threads. Setting their number costs 4 ms an
-    epoch."""
+    """True where nothing is done that torch's own threads would share."""
     return isinstance(source, Source) and all(isinstance(one, Rows) for one in source.columns)
 
 

@@ -59,8 +59,10 @@ class Fastloop:
     def _source(self, prepared: Prepared, plan: Plan) -> tuple[Any, Callable | None]:
         """What FastLoader is given, and its collate_fn."""
         if self.store is not None:
-            rows = pytree.tree_map_only(np.memmap, _unwritten, self.store.open(prepared.folder))
-            return (read_into_memory(rows) if self.in_memory else rows), None
+            rows = self.store.open(prepared.folder)
+            if self.in_memory:
+                return read_into_memory(rows), None
+            return pytree.tree_map_only(np.memmap, _unwritten, rows), None
         if self.in_memory:
             raise Unsupported("in_memory=true: without a store there are no rows to read into it")
         return _samples(prepared.dataset, plan)
