@@ -43,9 +43,9 @@ OUT_OF_MEMORY = re.compile(
 )
 """In what is said where there is none left: by Python, torch's allocators, the system, CUDA."""
 LAST_LINES, LAST_BYTES = 20, 1 << 16
+"""So much of what a silent process has said is told when it fails."""
 GONE_S = 30
 """As long may a process take to end that has been killed."""
-"""So much of what a silent process has said is told when it fails."""
 
 
 @dataclass(frozen=True, kw_only=True)

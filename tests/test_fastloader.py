@@ -138,8 +138,9 @@ def test_a_batch_is_a_tree_like_its_source(make):
     assert structure(batch) == structure(source)
 
 
-def test_batches_that_are_kept_stay_as_they_are_and_may_be_written_to():
-    loader = FastLoader(numbered(5000), 7, shuffle=True)
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_batches_that_are_kept_stay_as_they_are_and_may_be_written_to(num_threads):
+    loader = FastLoader(numbered(5000), 7, shuffle=True, num_threads=num_threads)
     kept = [batch for _ in range(3) for batch in loader]
     assert sorted(check_rows(kept)) == sorted([*range(5000)] * 3)
     rows = [batch[0][1:2].numpy() for batch in kept if len(batch[0]) > 1]  # views of views
@@ -257,22 +258,33 @@ def test_thousands_of_small_epochs_do_not_grow():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_fork_has_a_loader_of_its_own(tmp_path):
+@pytest.mark.parametrize("end", ["os._exit(0)", "raise SystemExit"])
+def test_a_fork_has_a_loader_of_its_own(tmp_path, end):
     program = tmp_path / "forks.py"
     program.write_text(
         "import os, torch\n"
         "from fastloop.fastloader import FastLoader\n"
-        "loader = FastLoader(torch.arange(5000), 7, shuffle=True)\n"
+        "loader = FastLoader(torch.arange(5000), 7, shuffle=True, num_threads=2)\n"
         "running = iter(loader); next(running)\n"
         "child = os.fork()\n"
         "total = sum(int(batch.sum()) for batch in loader)\n"
         "assert total == sum(range(5000))\n"
         "if child == 0:\n"
-        "    os._exit(0)\n"
+        f"    {end}\n"
         "assert os.waitpid(child, 0)[1] == 0\n"
     )
     command = [sys.executable, "-W", "ignore", str(program)]
     assert subprocess.run(command, check=False).returncode == 0
+
+
+def test_a_program_ends_while_its_threads_gather():
+    program = (
+        "import torch; from fastloop import FastLoader; "
+        "running = iter(FastLoader(torch.rand(100_000, 9), 7, shuffle=True, num_threads=2)); "
+        "next(running)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_it_needs_torch_and_numpy_only():

@@ -5,13 +5,14 @@ into one queue. They wait for nothing but room: together they may be num_threads
 ahead, and what the consumer keeps does not count, so that one who keeps everything is never waited
 for.
 
-A consumer that finds nothing ready makes a block itself instead of waiting, where `helps` says so:
+A consumer that finds nothing ready makes blocks itself instead of waiting, where `own` says so:
 to be woken costs 40 to 90 us where every core gathers already, as much as a batch does.
 """
 
 from __future__ import annotations
 
 import atexit
+import os
 from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
@@ -120,6 +121,7 @@ def _received(
     consumer: Consumer, num_threads: int, run: Callable[[], None]
 ) -> Generator[Any, None, None]:
     started: list[Running] = []
+    here = os.getpid()
     try:
         for _ in range(num_threads):
             started.append(Running(run))
@@ -132,11 +134,12 @@ def _received(
             yield block
             del block  # or it would be held while the next is waited for
     finally:
-        consumer.claims.end()
-        for _ in started:
-            consumer.lanes.room.put(False)
-        for thread in started:
-            thread.join()
+        if os.getpid() == here:  # a fork has none of these threads, and perhaps a lock of theirs
+            consumer.claims.end()
+            for _ in started:
+                consumer.lanes.room.put(False)
+            for thread in started:
+                thread.join()
 
 
 class Running:
