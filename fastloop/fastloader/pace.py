@@ -27,8 +27,8 @@ class Pace:
     hold, at least one: a hand-over costs 40 us and more where it wakes a thread (in blocks of 1, 2,
     4 and 8 MiB epochs of 235 batches of 0.8 MB took 38, 32, 29 and 26 ms), and a block larger than
     the cache is written to memory. There are at least BLOCKS_A_THREAD of them for each thread in an
-    epoch, so that none ends much later than the others, and none has more than MOST_BATCHES batches.
-    The first ones are a single batch, further ones GROWTH times as many: the first batch of an epoch
+    epoch, so that none ends much later than the others, and none has more than MOST_BATCHES. The
+    first ones are a single batch, further ones GROWTH times as many: the first batch of an epoch
     comes as soon as it can.
 
     num_threads: one a usable core (affinity and cgroup quota), at most MOST_THREADS, which fill
