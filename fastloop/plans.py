@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import Sampler
 
 from fastloop.protocols import Order
+from fastloop.torch_threads import made_on_one
 from fastloop.types import Plan, Unsupported
 
 ALWAYS = ("order", "seed", "batch_size", "drop_last", "device", "rank", "world_size")
@@ -53,14 +54,14 @@ def honours_only(loader: str, plan: Plan, *honoured: str) -> None:
 
 def epoch_indices(order: Order, num_samples: int, seed: int, epoch: int) -> torch.Tensor:
     """All int64 indices of an epoch, in one tensor."""
-    pieces = list(order.pieces(num_samples, seed, epoch))
+    pieces = list(made_on_one(order.pieces(num_samples, seed, epoch)))
     return torch.cat(pieces) if len(pieces) != 1 else pieces[0]
 
 
 def index_batches(plan: Plan, num_samples: int, epoch: int) -> Iterator[torch.Tensor]:
     """The int64 indices of each batch; memory does not grow beyond a piece of the order."""
     left = torch.empty(0, dtype=torch.int64)
-    for piece in plan.order.pieces(num_samples, plan.seed, epoch):
+    for piece in made_on_one(plan.order.pieces(num_samples, plan.seed, epoch)):
         joined = torch.cat([left, piece]) if len(left) else piece
         whole = len(joined) - len(joined) % plan.batch_size
         if whole:

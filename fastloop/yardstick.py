@@ -7,9 +7,8 @@ into one that stays in cache, random rows, one thread a usable core. On one mach
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,6 +19,7 @@ import torch
 from fastloop.limits import usable_cores
 from fastloop.ranks import local_world_size
 from fastloop.spans import bandwidth, now_ns, seconds_between
+from fastloop.torch_threads import one_torch_thread
 
 MAX_SOURCE_BYTES = 256 << 20
 CACHED_BUFFER_BYTES = 512 << 10
@@ -73,7 +73,7 @@ def limit_rows_per_s(
     variants = [
         partial(make, source, rows) for rows in sorted(sizes) for make in (_index_select, _np_take)
     ]
-    with _one_torch_thread():
+    with one_torch_thread():
         best = max(_rate(variant, budget_ns // len(variants), reads) for variant in variants)
     if device.type == "cuda":
         return min(best, _pinned_copy_rows_per_s(row_nbytes, batch_size, device))
@@ -121,13 +121,3 @@ def _pinned_copy_rows_per_s(row_nbytes: int, batch_size: int, device: torch.devi
         return host.nbytes
 
     return bandwidth(copy, device, PINNED_NS) / row_nbytes
-
-
-@contextmanager
-def _one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

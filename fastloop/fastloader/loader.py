@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from _thread import start_new_thread
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -191,8 +192,9 @@ class FastLoader:
         # a sample that costs more than its copy keeps every core busy by threads alone
         cheap = source.together and self.transform is None and self._target is None
         own = spare(source.row_nbytes, self.batch_size or 1) if cheap else 0
+        one = partial(_on_one_thread, torch.get_num_threads())
         begin = partial(in_threads, num_threads=self.num_threads, ahead=self.prefetch_factor)
-        begin = partial(begin, own=own, begin=None if _copies(source) else _on_one_thread)
+        begin = partial(begin, own=own, begin=None if _copies(source) else one)
         if self._target is None:
             return begin(partial(_made, source, pool, self.transform), blocks)
         sending = Sending(self._target)
@@ -243,9 +245,11 @@ def _copies(source: Batches) -> bool:
     return isinstance(source, Source) and all(isinstance(one, Rows) for one in source.columns)
 
 
-def _on_one_thread() -> None:
+def _on_one_thread(others: int) -> None:
     # OpenMP's threads wait for each other at barriers, where a busy neighbour holds up all of them.
     torch.set_num_threads(1)
+    # What any thread sets is also what threads begin with that torch has not met yet: give it back.
+    start_new_thread(torch.set_num_threads, (others,))
 
 
 def _made(

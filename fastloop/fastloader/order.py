@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from fastloop.fastloader.indices import Block, Blocks, checked, cut, cut_as_given, share
+from fastloop.torch_threads import made_on_one, one_torch_thread
 
 IN_ORDER = 1 << 20
 """Indices of a piece of the source's own order."""
@@ -81,7 +82,9 @@ class Order:
     def pieces(self, epoch: int) -> Iterator[np.ndarray]:
         """This rank's indices, part by part. What they depend on has been drawn when this
         returns. Raises IndexError for one that is not there."""
-        return share(self._whole(epoch), self.rank, self.world_size)
+        with one_torch_thread():
+            whole = self._whole(epoch)
+        return share(made_on_one(whole), self.rank, self.world_size)
 
     def blocks(
         self, pieces: Iterable[np.ndarray], batches: Iterable[int] | None
@@ -92,7 +95,8 @@ class Order:
     def blocks_as_given(self, most_rows: int) -> list[Block]:
         """Those of batch_sampler, of at most so many rows where a batch has not more."""
         assert self.batch_sampler is not None
-        return cut_as_given(self.batch_sampler, self.num_samples, most_rows)
+        with one_torch_thread():
+            return cut_as_given(self.batch_sampler, self.num_samples, most_rows)
 
     def _whole(self, epoch: int) -> Iterable[np.ndarray]:
         if isinstance(self.sampler, Pieces):
