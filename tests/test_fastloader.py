@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
+import signal
 import subprocess
 import sys
 from collections import namedtuple
+from contextlib import closing
 from itertools import islice
 
 import numpy as np
@@ -255,6 +258,25 @@ def test_thousands_of_small_epochs_do_not_grow():
     assert os_threads.fell_to(threads)
     assert process.num_fds() == files
     assert max(map(len, loader._pool.homes)) < 40
+
+
+def test_a_cell_of_a_notebook_may_be_interrupted_and_run_again():
+    loader = FastLoader(numbered(5000), 7, shuffle=True, num_threads=2)
+
+    async def cell(interrupted: bool) -> int:
+        rows = 0
+        for batch in loader:
+            rows += len(check_rows([batch]))
+            if interrupted and rows > 100:
+                signal.raise_signal(signal.SIGINT)
+        return rows
+
+    threads, kernel = os_threads.counted(), asyncio.new_event_loop()  # as ipykernel runs cells
+    with closing(kernel):
+        with pytest.raises(KeyboardInterrupt):
+            kernel.run_until_complete(cell(True))
+        assert os_threads.fell_to(threads)
+        assert kernel.run_until_complete(cell(False)) == 5000
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
