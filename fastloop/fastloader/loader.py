@@ -256,6 +256,7 @@ def _copies(source: Batches) -> bool:
 
 def _on_one_thread(others: int) -> None:
     # OpenMP's threads wait for each other at barriers, where a busy neighbour holds up all of them.
+    torch.get_num_threads()  # or torch would set this thread's once more at its first operation
     torch.set_num_threads(1)
     # What any thread sets is also what threads begin with that torch has not met yet: give it back.
     start_new_thread(torch.set_num_threads, (others,))
