@@ -67,10 +67,16 @@ def test_blocks_stay_together_and_epochs_differ():
 
 
 @settings(max_examples=30, deadline=None)
-@given(count=st.integers(1, 300), taken=st.integers(0, 9), block_size=st.integers(1, 64))
-def test_the_rest_of_an_epoch_comes_out_of_a_saved_state(count, taken, block_size):
+@given(
+    count=st.integers(1, 300),
+    taken=st.integers(0, 9),
+    block_size=st.integers(1, 64),
+    ranks=st.integers(1, 4),
+)
+def test_the_rest_of_an_epoch_comes_out_of_a_saved_state(count, taken, block_size, ranks):
     def loader():
-        return FastLoader(torch.arange(count), 7, Blocks(block_size, 3), seed=4)
+        given = {"seed": 4, "rank": ranks - 1, "world_size": ranks}
+        return FastLoader(torch.arange(count), 7, Blocks(block_size, 3), **given)
 
     whole, running = [batch.tolist() for batch in loader()], loader()
     kept = iter(running)
@@ -80,18 +86,40 @@ def test_the_rest_of_an_epoch_comes_out_of_a_saved_state(count, taken, block_siz
     assert [batch.tolist() for batch in other] == whole[min(taken, len(whole) - 1) :]
 
 
-def test_a_billion_samples_start_at_once():
-    class Numbers:
-        kind = Kind(torch.int64, ())
+BILLION = """
+import resource, sys
+from itertools import islice
+import numpy as np
+import torch
+from fastloop.fastloader import Blocks, FastLoader
+from fastloop.fastloader.columns import Kind
 
-        def __len__(self):
-            return 10**9
+class Numbers:
+    kind = Kind(torch.int64, ())
 
-        def fill(self, indices, out):
-            out.view(np.int64)[:, 0] = indices
+    def __len__(self):
+        return 10**9
 
-    batches = list(islice(FastLoader(Numbers(), 1000, Blocks(4096, 4)), 40))
-    assert len(torch.cat(batches).unique()) == 40_000
+    def fill(self, indices, out):
+        out.view(np.int64)[:, 0] = indices
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+world_size = int(sys.argv[1])
+before = peak()
+loader = FastLoader(Numbers(), 1000, Blocks(4096, 4), rank=world_size - 1, world_size=world_size)
+print(len(torch.cat(list(islice(loader, 40))).unique()), peak() - before)
+"""
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_a_billion_samples_start_without_their_indices(world_size):
+    command = [sys.executable, "-c", BILLION, str(world_size)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    count, grown = (int(figure) for figure in done.stdout.split())
+    assert count == 40_000
+    assert grown < (100 << 20 if sys.platform == "darwin" else 100 << 10)  # bytes there, KiB here
 
 
 @pytest.fixture(scope="module")
@@ -158,19 +186,25 @@ open(sys.argv[1], "w").write(str(os.getpid()))
 import numpy as np
 from fastloop.fastloader import Blocks, FastLoader
 rows = np.load(sys.argv[2], mmap_mode="r")
-loader = FastLoader(rows, 64, Blocks(128, 2))
+rank, world_size = map(int, sys.argv[3:])
+loader = FastLoader(rows, 64, Blocks(128, 2), rank=rank, world_size=world_size)
 print(sum(int(batch[:, 0].sum()) for batch in loader))
 """
 
 
 @pytest.mark.slow
-def test_a_file_larger_than_memory_is_read_within_it(file, memory_group):
-    """All of it, in a group that may have half as much: neither the process nor what the kernel
-    keeps of the file for it comes near the limit."""
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_file_larger_than_memory_is_read_within_it(file, memory_group, world_size):
+    """All of it, by one rank after the other, in a group that may have half as much: neither the
+    process nor what the kernel keeps of the file for it comes near the limit."""
     command = [sys.executable, "-c", PROGRAM, str(memory_group / "cgroup.procs"), str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) == sum(range(16_384))
+    total = 0
+    for rank in range(world_size):
+        own = [*command, str(rank), str(world_size)]
+        done = subprocess.run(own, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        total += int(done.stdout)
+    assert total == sum(range(16_384))
     assert int((memory_group / "memory.failcnt").read_text()) == 0
 
 

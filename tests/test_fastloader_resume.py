@@ -20,7 +20,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from fastloop import FastLoader
+from fastloop import Blocks, FastLoader
 
 
 class Numbers(Dataset):
@@ -62,6 +62,11 @@ ORDERS = {
     "as they are": lambda count, seed: {},
     "shuffled": lambda count, seed: {"shuffle": True, "seed": seed},
     "generator": lambda count, seed: {"shuffle": True, "generator": seeded(seed)},
+    "blocks": lambda count, seed: {"shuffle": Blocks(1 + count % 7, 2), "seed": seed},
+    "blocks of a generator": lambda count, seed: {
+        "shuffle": Blocks(1 + count % 7, 2),
+        "generator": seeded(seed),
+    },
     "random": lambda count, seed: {"sampler": RandomSampler(range(count), generator=seeded(seed))},
     "weighted": lambda count, seed: {
         "sampler": WeightedRandomSampler([1.0] * count, count, generator=seeded(seed))
@@ -105,7 +110,7 @@ def test_the_rest_of_an_epoch_comes_exactly(order, count, batch_size, drop_last,
         sizes = {"batch_size": batch_size, "drop_last": drop_last}
         if "batch_sampler" in given_order:
             sizes = {}
-        elif order not in ("as they are", "shuffled", "generator"):
+        elif "sampler" in given_order:
             sizes["rank"], sizes["world_size"] = 0, 1
         else:
             sizes["rank"], sizes["world_size"] = world_size - 1, world_size
@@ -124,7 +129,8 @@ def test_the_rest_of_an_epoch_comes_exactly(order, count, batch_size, drop_last,
     assert len(taken) + len(rest) == len(loader)
     following = batches(loader)
 
-    other = made(0 if order in ("generator", "random", "weighted") else 5)
+    from_state = ("generator", "blocks of a generator", "random", "weighted")
+    other = made(0 if order in from_state else 5)
     other.load_state_dict(state)
     assert pickle.dumps(other.state_dict()) == pickle.dumps(state)  # nothing has happened since
     assert batches(other) == rest

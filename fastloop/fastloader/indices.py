@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
+
+from fastloop.fastloader.laid import Laid
 
 MOST_BATCHES = 4096
 """Of a block."""
@@ -50,6 +53,12 @@ class Blocks:
     It is drawn as the epoch goes on, and only the table of blocks grows with the number of samples.
     Not a uniform permutation: rows of a block stay near each other. So a file that is larger than
     memory can be read in long stretches: a block should take megabytes there.
+
+    Of several ranks each has blocks of its own, others in every epoch. All draw the same table;
+    its blocks laid end to end are cut into world_size stretches of ceil(num_samples / world_size)
+    rows, the last ones filled up from the beginning, which takes fewer than world_size rows. A rank
+    delivers the whole blocks of its stretch, as above, and then what it has of those that are cut
+    at its ends. Nothing else is delivered, or read, by two ranks.
     """
 
     block_size: int
@@ -61,16 +70,30 @@ class Blocks:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: allowed is 1 or more")
 
-    def pieces(self, num_samples: int, generator: torch.Generator) -> Iterator[np.ndarray]:
-        """int64 indices, a piece for the blocks that are shuffled into each other."""
+    def pieces(
+        self, num_samples: int, generator: torch.Generator, rank: int = 0, world_size: int = 1
+    ) -> Iterator[np.ndarray]:
+        """That rank's int64 indices, a piece for the blocks that are shuffled into each other.
+
+        generator: in the same state for every rank.
+        """
         count = -(-num_samples // self.block_size)
         blocks = torch.randperm(count, generator=generator, device="cpu")
-        inside = torch.arange(min(self.block_size, num_samples), device="cpu")
-        for together in blocks.split(self.blocks_together):
-            indices = (together.unsqueeze(1) * self.block_size + inside).flatten()
-            indices = indices[indices < num_samples]  # the last block may be short
-            mixed = torch.randperm(len(indices), generator=generator, device="cpu")
-            yield indices[mixed].numpy()
+        laid, ends = Laid(blocks, self.block_size, num_samples), blocks[:0]
+        if world_size > 1:
+            blocks, ends = laid.of_rank(rank, world_size)
+            generator = _of_rank(generator, rank, world_size)
+        groups = (laid.rows(together) for together in blocks.split(self.blocks_together))
+        for rows in chain(groups, [ends]):
+            if len(rows):
+                mixed = torch.randperm(len(rows), generator=generator, device="cpu")
+                yield rows[mixed].numpy()
+
+
+def _of_rank(shared: torch.Generator, rank: int, world_size: int) -> torch.Generator:
+    """One of a rank's own: of the same one all would mix their rows in the same way."""
+    seeds = torch.empty(world_size, dtype=torch.int64, device="cpu").random_(generator=shared)
+    return torch.Generator("cpu").manual_seed(int(seeds[rank]))
 
 
 def _integers(given: Any) -> np.ndarray:

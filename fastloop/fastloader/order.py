@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -80,9 +79,14 @@ class Order:
         return -(-num_samples // self.world_size)
 
     def pieces(self, epoch: int) -> Iterator[np.ndarray]:
-        """This rank's indices, part by part. What they depend on has been drawn when this
-        returns. Raises IndexError for one that is not there."""
+        """This rank's indices, part by part: of Blocks whole blocks, of another order every
+        world_size-th index. What they depend on has been drawn when this returns. Raises
+        IndexError for one that is not there."""
         with one_torch_thread():
+            if isinstance(self.shuffle, Blocks):
+                own = self._generator(epoch)
+                pieces = self.shuffle.pieces(self.num_samples, own, self.rank, self.world_size)
+                return made_on_one(pieces)
             whole = self._whole(epoch)
         return share(made_on_one(whole), self.rank, self.world_size)
 
@@ -105,22 +109,19 @@ class Order:
             return [checked(_array(self.sampler), self.num_samples)]
         if not self.shuffle:
             return self._one_after_the_other()
-        own = torch.Generator("cpu").manual_seed(self.seed + epoch)
-        if not isinstance(self.shuffle, Blocks):
-            # the same in half the memory, and drawn faster: of 10^7 samples it is the largest part
-            small = self.num_samples <= torch.iinfo(torch.int32).max
-            dtype = torch.int32 if small else torch.int64
-            drawn = partial(torch.randperm, self.num_samples, dtype=dtype, device="cpu")
-            return [drawn(generator=self.generator or own).numpy()]
+        # the same in half the memory, and drawn faster: of 10^7 samples it is the largest part
+        small = self.num_samples <= torch.iinfo(torch.int32).max
+        dtype = torch.int32 if small else torch.int64
+        own = self.generator or torch.Generator("cpu").manual_seed(self.seed + epoch)
+        return [torch.randperm(self.num_samples, generator=own, dtype=dtype, device="cpu").numpy()]
+
+    def _generator(self, epoch: int) -> torch.Generator:
+        """What an order is drawn from as the epoch goes on: nobody else uses it."""
+        seed = self.seed + epoch
         if self.generator is not None:  # one figure, so that it may be used for other things since
-            own.manual_seed(
-                int(
-                    torch.empty((), dtype=torch.int64, device="cpu").random_(
-                        generator=self.generator
-                    )
-                )
-            )
-        return self.shuffle.pieces(self.num_samples, own)
+            figure = torch.empty((), dtype=torch.int64, device="cpu")
+            seed = int(figure.random_(generator=self.generator))
+        return torch.Generator("cpu").manual_seed(seed)
 
     def _one_after_the_other(self) -> Iterator[np.ndarray]:
         size = self.batch_size or 1

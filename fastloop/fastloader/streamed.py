@@ -4,7 +4,8 @@ A mapped file is read by page faults: each waits for the disk, and what is read 
 kernel is short of memory. Where rows that are asked for at once lie one behind the other (shuffle=
 Blocks, or the source's own order) they are read as long stretches into memory of our own instead:
 the disk is told of all of them first, so that it is never idle, and the page cache forgets each as
-soon as it has been read, so that memory holds what is being gathered and no more.
+soon as it has been read, so that memory holds what is being gathered and no more. Of several ranks
+each has whole blocks of Blocks, so that stretches are as long and no rank reads another one's.
 """
 
 from __future__ import annotations
