@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import peers_parts as parts
 from peers_data import Jpegs
@@ -24,6 +24,7 @@ from peers_parts import Files, Workload
 from fastloop import stats
 from fastloop.schedule import rounds
 
+T = TypeVar("T")
 ROUNDS = 10
 OUTPUTS = Path(os.environ.get("FASTLOOP_OUTPUTS", "outputs"))
 A = Workload(60_000, (1, 28, 28), "float32", 256)
@@ -81,7 +82,7 @@ def processes(names: Sequence[Any]) -> Iterator[dict[Any, Callable[..., Any]]]:
         yield {name: _asked(stack) for name in names}
 
 
-def in_rounds(number: int, asked: Mapping[Any, Callable[[], float]]) -> dict[Any, list[float]]:
+def in_rounds(number: int, asked: Mapping[Any, Callable[[], T]]) -> dict[Any, list[T]]:
     """What each gives, round by round, after one that is not counted."""
     names, found = list(asked), {name: [] for name in asked}
     for ask in asked.values():
@@ -100,28 +101,32 @@ def waits(number: int) -> list[Line]:
         with processes(loaders) as call:
             width = call[""](parts.width_for, workload, step_ms)
             asked = {
-                one: partial(call[one], parts.stepped_ms, one, workload, width) for one in loaders
+                one: partial(call[one], parts.stepped, one, workload, width) for one in loaders
             }
             took = in_rounds(number, asked)
         lines += _waited(name, took, bar)
     return lines
 
 
-def _waited(name: str, took: dict[str, list[float]], bar: float) -> list[Line]:
-    ours, others = (against(took[one], took[""]) for one in parts.LOADERS)
+def _waited(name: str, took: dict[str, list[parts.Stepped]], bar: float) -> list[Line]:
+    whole = {one: [each.whole for each in found] for one, found in took.items()}
+    step = stats.median(whole[""])
+    inside = [100 * one.waiting / step for one in took["FastLoader"]]
+    ours, others = (against(whole[one], whole[""]) for one in parts.LOADERS)
     tenth = (ours.estimate - 1) <= (others.estimate - 1) / 10
     part = (
         100 * (ours.estimate - 1) / (others.estimate - 1) if others.estimate > 1 else float("inf")
     )
     return [
-        Line(f"{name}: step on resident batches", figure(took[""], "ms")),
+        Line(f"{name}: step on resident batches", figure(whole[""], "ms")),
         Line(
             f"{name}: FastLoader, exposed share of the step",
             percent(ours),
             f"at most {100 * bar:g} %",
             ours.estimate - 1 <= bar,
         ),
-        Line(f"{name}: DataLoader, the same", percent(others)),
+        Line(f"{name}: of it in next(), the rest makes the step slower", figure(inside, "%")),
+        Line(f"{name}: DataLoader, exposed share", percent(others)),
         Line(f"{name}: FastLoader's of DataLoader's", f"{part:.2g} %", "at most 10 %", tenth),
     ]
 

@@ -184,25 +184,44 @@ def resident(workload: Workload) -> list[Any]:
 
 
 def width_for(workload: Workload, step_ms: float) -> int:
-    """How wide the layer has to be for a step of about that time."""
-    step, batch = step_of(workload, CALIBRATED_WIDTH), resident(workload)[0]
-    took = []
-    for _ in range(30):
-        start = now_ns()
-        step(batch)
-        took.append(1e3 * seconds_between(start, now_ns()))
-    return max(1, round(CALIBRATED_WIDTH * step_ms / statistics.median(took)))
+    """How wide the layer has to be for a step of about that time, found in a few goes: what it
+    takes beside the layer does not grow with it."""
+    batch, width = resident(workload)[0], CALIBRATED_WIDTH
+    for _ in range(4):
+        step = Step(workload.shape, width)
+        took = statistics.median(_took_ms(step, batch) for _ in range(30))
+        width = max(1, round(width * step_ms / took))
+    return width
 
 
-def stepped_ms(loader: str, workload: Workload, width: int) -> float:
-    """Milliseconds a batch of an epoch with a step on every batch; no loader: on resident ones."""
+def _took_ms(step: Step, batch: Any) -> float:
+    start = now_ns()
+    step(batch)
+    return 1e3 * seconds_between(start, now_ns())
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """Milliseconds a batch."""
+
+    whole: float
+    waiting: float
+    """In next()."""
+
+
+def stepped(loader: str, workload: Workload, width: int) -> Stepped:
+    """An epoch with a step on every batch; no loader: on resident ones."""
     step = step_of(workload, width)
     batches = made(loader, workload) if loader else resident(workload)
-    start, count = now_ns(), 0
+    begun = last = now_ns()
+    waiting_ns = count = 0
     for batch in batches:
+        waiting_ns += now_ns() - last
         step(batch)
         count += 1
-    return 1e3 * seconds_between(start, now_ns()) / count
+        last = now_ns()
+    waiting_ns += now_ns() - last
+    return Stepped(1e3 * seconds_between(begun, now_ns()) / count, 1e-6 * waiting_ns / count)
 
 
 def told_mib(name: str) -> float:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
+import signal
 import subprocess
 import sys
 from collections import namedtuple
+from contextlib import closing
 from itertools import islice
 
 import numpy as np
@@ -257,6 +260,25 @@ def test_thousands_of_small_epochs_do_not_grow():
     assert max(map(len, loader._pool.homes)) < 40
 
 
+def test_a_cell_of_a_notebook_may_be_interrupted_and_run_again():
+    loader = FastLoader(numbered(5000), 7, shuffle=True, num_threads=2)
+
+    async def cell(interrupted: bool) -> int:
+        rows = 0
+        for batch in loader:
+            rows += len(check_rows([batch]))
+            if interrupted and rows > 100:
+                signal.raise_signal(signal.SIGINT)
+        return rows
+
+    threads, kernel = os_threads.counted(), asyncio.new_event_loop()  # as ipykernel runs cells
+    with closing(kernel):
+        with pytest.raises(KeyboardInterrupt):
+            kernel.run_until_complete(cell(True))
+        assert os_threads.fell_to(threads)
+        assert kernel.run_until_complete(cell(False)) == 5000
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.parametrize("end", ["os._exit(0)", "raise SystemExit"])
 def test_a_fork_has_a_loader_of_its_own(tmp_path, end):
@@ -293,5 +315,6 @@ def test_it_needs_torch_and_numpy_only():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     ours = {name for name in done.stdout.split() if name.startswith("fastloop.")}
-    assert all(name.startswith("fastloop.fastloader") or name == "fastloop.limits" for name in ours)
+    lower = {"fastloop.limits", "fastloop.torch_threads"}
+    assert all(name in lower or name.startswith("fastloop.fastloader") for name in ours)
     assert not {"pydantic", "optree", "tensordict", "hydra", "mlflow"} & {*done.stdout.split()}

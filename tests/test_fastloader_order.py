@@ -169,6 +169,26 @@ def test_the_pace_on_two_cores(monkeypatch, epoch, wanted):
     assert (found.num_threads, found.prefetch_factor, counts[-1]) == wanted
 
 
+@pytest.mark.parametrize(
+    ("cores", "cheap", "row_nbytes", "batch_size", "wanted"),
+    [
+        (2, True, 150_528, 256, (1, 52, 5)),
+        (8, True, 150_528, 256, (4, 52, 2)),
+        (2, False, 150_528, 64, (2, 16, 8)),
+        (2, True, 3144, 256, (1, 0, 0)),
+    ],
+    ids=["D", "D on 8 cores", "C", "A"],
+)
+def test_large_and_slow_batches_are_made_in_parts(
+    monkeypatch, cores, cheap, row_nbytes, batch_size, wanted
+):
+    monkeypatch.setattr(pace, "usable_cores", lambda: cores)
+    found = pace_of(row_nbytes, batch_size, 10_240, cheap, (None, None), divisible=True)
+    assert (found.num_threads, found.part_rows, found.parts_ahead) == wanted
+    block_nbytes = found.part_rows * row_nbytes
+    assert found.num_threads * found.parts_ahead * block_nbytes <= AHEAD_BYTES
+
+
 def test_what_is_given_is_taken():
     loader = FastLoader(torch.arange(10), num_threads=7, prefetch_factor=5)
     assert (loader.num_threads, loader.prefetch_factor) == (7, 5)

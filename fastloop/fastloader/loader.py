@@ -16,10 +16,11 @@ import torch
 from fastloop.fastloader.ahead import in_threads
 from fastloop.fastloader.buffers import Pool
 from fastloop.fastloader.columns import Tree
+from fastloop.fastloader.divided import filled, joined, parts_of
 from fastloop.fastloader.in_order import InOrder, in_order
 from fastloop.fastloader.indices import Block, Blocks, without
 from fastloop.fastloader.order import Order, Pieces
-from fastloop.fastloader.pace import BLOCK_BYTES, OWN, Pace, pace_of, spare
+from fastloop.fastloader.pace import BLOCK_BYTES, OWN, pace_of, spare
 from fastloop.fastloader.progress import check_same, drawn_from, put_back, set_epoch, settings_of
 from fastloop.fastloader.rows import Rows
 from fastloop.fastloader.samples import Batches, CollateFn, opened
@@ -97,9 +98,12 @@ class FastLoader:
         ):
             if value is not None and value < least:
                 raise ValueError(f"{name}={value}: allowed is {least} or more")
-        pace = pace_of(row_nbytes, batch_size or 1, self.num_samples, cheap, given)
-        self.num_threads, self.prefetch_factor = pace.num_threads, pace.prefetch_factor
         self._target = target_of(device)
+        whole = transform is None and self._target is None and batch_sampler is None
+        divisible = whole and isinstance(self._source, Source)
+        sizes = row_nbytes, batch_size or 1, self.num_samples
+        self._pace = pace_of(*sizes, cheap, given, divisible)
+        self.num_threads, self.prefetch_factor = self._pace.num_threads, self._pace.prefetch_factor
         _ = self._order  # raises where these can't be
         self.epoch = 0
         self._at: dict[str, Any] | None = None
@@ -172,11 +176,10 @@ class FastLoader:
         pieces = order.pieces(epoch)
         first = next(pieces, np.empty(0, np.int64))
         pieces = chain([first], pieces)
-        pace = Pace(self.num_threads, self.prefetch_factor)
         given = self.sampler is not None and not isinstance(self.sampler, Pieces)
         count = len(first) if given else order.share_of(self.num_samples)
         one = repeat(1)
-        batches = pace.batches(row_nbytes, self.batch_size or 1, count) if together else one
+        batches = self._pace.batches(row_nbytes, self.batch_size or 1, count) if together else one
         held = max(1, self.num_threads) * (self.prefetch_factor + 2) + 2
         if isinstance(source, Source) and (apart := streamed(source, first, held)):
             # a part of a shuffled piece has rows of every stretch: they are read for all of it
@@ -195,10 +198,16 @@ class FastLoader:
         pool = self._pooled(source.row_nbytes)
         # a sample that costs more than its copy keeps every core busy by threads alone
         cheap = source.together and self.transform is None and self._target is None
-        own = spare(source.row_nbytes, self.batch_size or 1) if cheap else 0
-        one = partial(_on_one_thread, torch.get_num_threads())
-        begin = partial(in_threads, num_threads=self.num_threads, ahead=self.prefetch_factor)
-        begin = partial(begin, own=own, begin=None if _copies(source) else one)
+        row_nbytes = sum(source.row_nbytes)
+        one = None if _copies(source) else partial(_on_one_thread, torch.get_num_threads())
+        begin = partial(in_threads, num_threads=self.num_threads, begin=one)
+        if self._pace.part_rows and isinstance(source, Source) and source is self._source:
+            rows, ahead = self._pace.part_rows, self._pace.parts_ahead
+            own = spare(row_nbytes * rows) if cheap else 0
+            parts = parts_of(source, pool, blocks, rows)
+            return joined(begin(filled, parts, ahead=ahead, own=own))
+        own = spare(row_nbytes * (self.batch_size or 1)) if cheap else 0
+        begin = partial(begin, ahead=self.prefetch_factor, own=own)
         if self._target is None:
             return begin(partial(_made, source, pool, self.transform), blocks)
         sending = Sending(self._target)

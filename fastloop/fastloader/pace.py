@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import repeat
 
 from fastloop.fastloader.indices import MOST_BATCHES
@@ -15,6 +15,7 @@ SHORT_BYTES = 4 << 20
 MOST_THREADS = 4
 BLOCKS_A_THREAD = 4
 GROWTH = 4
+SLOW_PARTS = 2
 OWN = 4
 """Blocks that the consumer makes while it would wait for another one, where they are small."""
 
@@ -24,12 +25,13 @@ class Pace:
     """What is chosen for a source where it is not given.
 
     A block, which is what is made and handed over at once, is as many whole batches as BLOCK_BYTES
-    hold, at least one: a hand-over costs 40 us and more where it wakes a thread (in blocks of 1, 2,
-    4 and 8 MiB epochs of 235 batches of 0.8 MB took 38, 32, 29 and 26 ms), and a block larger than
-    the cache is written to memory. There are at least BLOCKS_A_THREAD of them for each thread in an
-    epoch, so that none ends much later than the others, and none has more than MOST_BATCHES. The
-    first ones are a single batch, further ones GROWTH times as many: the first batch of an epoch
-    comes as soon as it can.
+    hold, or a part of one where it is larger (divided.py): a hand-over costs 40 us and more where
+    it wakes a thread (in blocks of 1, 2, 4 and 8 MiB epochs of 235 batches of 0.8 MB took 40, 29,
+    25 and 24 ms), and a block larger than the cache is written to memory. There are at least
+    BLOCKS_A_THREAD of them for each thread in an epoch, so that none ends much later than the
+    others, and none has more than MOST_BATCHES. The first ones are a single batch, further ones
+    GROWTH times as many: the first batch of an epoch comes as soon as it can. Of samples that cost
+    more than their copy a batch is made in SLOW_PARTS parts for each thread.
 
     num_threads: one a usable core (affinity and cgroup quota), at most MOST_THREADS, which fill
     what memory can deliver; no more than have a block each within AHEAD_BYTES. Where rows are only
@@ -37,12 +39,17 @@ class Pace:
     whole epoch is no larger than SHORT_BYTES: copying that takes less than a millisecond, and
     starting a thread and waiting for it as long (300,000 integers).
     prefetch_factor: two blocks ahead for each thread, one where two of all would be more than
-    AHEAD_BYTES. Beside these there are the one in the making for each thread, the consumer's own
-    and the two that it has: 5 of 38.5 MB on two cores.
+    AHEAD_BYTES. Of parts at least two are ahead for each thread, and those of a whole batch for all
+    together, whose memory is taken with the first of them: with the batch that comes next and the
+    two that the consumer has these are 4 of 38.5 MB.
     """
 
     num_threads: int
     prefetch_factor: int
+    part_rows: int = 0
+    """Rows of a part; 0: no batch is divided."""
+    parts_ahead: int = 0
+    """For each thread."""
 
     def batches(self, row_nbytes: int, batch_size: int, num_samples: int) -> Iterator[int]:
         """How many make each block of an epoch, without an end."""
@@ -61,27 +68,43 @@ def pace_of(
     num_samples: int,
     cheap: bool,
     given: tuple[int | None, int | None],
+    divisible: bool = False,
 ) -> Pace:
     """The pace for samples of that many bytes, see Pace.
 
     cheap: a sample costs no more than its copy. given: num_threads and prefetch_factor; None where
-    they are to be chosen.
+    they are to be chosen. divisible: a batch may be made in parts.
     """
     num_threads, prefetch_factor = given
     epoch_nbytes, block_nbytes = row_nbytes * num_samples, row_nbytes * batch_size
     if cheap:
         block_nbytes = max(block_nbytes, min(BLOCK_BYTES, epoch_nbytes))
     if num_threads is None:
-        room = max(1, AHEAD_BYTES // max(1, block_nbytes))
+        made_at_once = min(block_nbytes, BLOCK_BYTES) if divisible else block_nbytes
+        room = max(1, AHEAD_BYTES // max(1, made_at_once))
         num_threads = max(1, min(MOST_THREADS, usable_cores() - cheap, room))
         if cheap and epoch_nbytes <= SHORT_BYTES:
             num_threads = 0
+    chosen = 1 if 2 * num_threads * block_nbytes > AHEAD_BYTES else 2
+    parts = _parts(block_nbytes, batch_size, cheap, num_threads) if divisible else 1
+    pace = Pace(num_threads, prefetch_factor or chosen)
+    if parts == 1:
+        return pace
+    ahead = pace.prefetch_factor * parts
     if not prefetch_factor:
-        prefetch_factor = 1 if 2 * num_threads * block_nbytes > AHEAD_BYTES else 2
-    return Pace(num_threads, prefetch_factor)
+        fitting = AHEAD_BYTES * parts // (num_threads * block_nbytes)
+        ahead = max(2, -(-parts // num_threads), min(ahead, fitting))
+    return replace(pace, part_rows=-(-batch_size // parts), parts_ahead=ahead)
 
 
-def spare(row_nbytes: Sequence[int], batch_size: int) -> int:
+def _parts(block_nbytes: int, batch_size: int, cheap: bool, num_threads: int) -> int:
+    """How many a batch is made in; 1 where there is no thread to share it with."""
+    if not num_threads:
+        return 1
+    parts = -(-block_nbytes // BLOCK_BYTES) if cheap else SLOW_PARTS * num_threads
+    return max(1, min(parts, batch_size))
+
+
+def spare(block_nbytes: int) -> int:
     """How many blocks the consumer may make for later while a thread still makes the next one."""
-    block_nbytes = max(BLOCK_BYTES, sum(row_nbytes) * batch_size)
-    return max(1, min(OWN, OWN * BLOCK_BYTES // block_nbytes))
+    return max(1, min(OWN, OWN * BLOCK_BYTES // max(BLOCK_BYTES, block_nbytes)))

@@ -46,11 +46,24 @@ class Source:
 
     def parts(self, block: Block, pool: Pool) -> list[Sequence[torch.Tensor]]:
         """Of each column its part of every batch."""
-        rows, seen = len(block.indices), []
-        for column, home in zip(self.columns, pool.homes, strict=True):
-            array = home.take(rows)
-            column.fill(block.indices, array[:rows])
-            seen.append(column.kind.seen(home.lent(array, rows)))
+        lent = self.lent(block, pool)
+        self.fill(block.indices, lent)
+        return self.split(lent, block)
+
+    def lent(self, block: Block, pool: Pool) -> list[torch.Tensor]:
+        """(rows, nbytes) uint8 of each column, the block's own until the last view is gone."""
+        rows = len(block.indices)
+        return [home.lent(home.take(rows), rows) for home in pool.homes]
+
+    def fill(self, indices: np.ndarray, into: Sequence[torch.Tensor]) -> None:
+        """Write these rows of every column there."""
+        for column, one in zip(self.columns, into, strict=True):
+            column.fill(indices, one.numpy())
+
+    def split(self, lent: Sequence[torch.Tensor], block: Block) -> list[Sequence[torch.Tensor]]:
+        """What has been filled, as each column's part of every batch."""
+        pairs = zip(self.columns, lent, strict=True)
+        seen = [column.kind.seen(one) for column, one in pairs]
         placed = seen if self.placed is None else [self.placed(one) for one in seen]
         return [one.split(block.sizes) for one in placed]
 

@@ -14,7 +14,8 @@ from fastloop.types import Epochs, Plan, Prepared, option
 
 @option
 class IndexLoop:
-    """A permutation, cut into batches; `tensor[indices]` once a leaf and batch, as 004 has it."""
+    """A permutation, cut into batches; once a leaf and batch index_select, which is what 004's
+    `tensor[indices]` gives, and faster."""
 
     store: Store
     honours: ClassVar[tuple[str, ...]] = ()
