@@ -9,13 +9,12 @@ in rounds. Needs to be root, and cgroups of version 1.
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from memory_groups import memory_group
 from peers import Line, against, figure, in_rounds, processes, table
 from peers_parts import told_mib
 
@@ -30,7 +29,6 @@ ROW_NBYTES = 12_288
 COUNT = 4096 * MIB // ROW_NBYTES
 LIMIT_MIB = 1024
 READ_BYTES = 8 * MIB
-GROUPS = Path("/sys/fs/cgroup/memory")
 
 
 def written(path: Path, count: int = COUNT) -> Path:
@@ -43,20 +41,6 @@ def written(path: Path, count: int = COUNT) -> Path:
             rows[start : start + len(some)] = some[: count - start]
         rows.flush()
     return path
-
-
-@contextmanager
-def memory_group(limit_mib: int) -> Iterator[Path]:
-    """A cgroup that may have so much, page cache included."""
-    lines = Path("/proc/self/cgroup").read_text().splitlines()
-    (own,) = (line.split(":")[2] for line in lines if line.split(":")[1] == "memory")
-    folder = GROUPS / own.lstrip("/") / f"fastloop-larger-{os.getpid()}"
-    folder.mkdir()
-    try:
-        (folder / "memory.limit_in_bytes").write_text(str(limit_mib * MIB))
-        yield folder
-    finally:
-        folder.rmdir()
 
 
 def join(group: str) -> None:

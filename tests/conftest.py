@@ -6,11 +6,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from commands import fastloop
-from options import MYDATASET, REPOSITORY, compose_job, skip_without_its_library
+from options import MYDATASET, REPOSITORY, compose_job, script, skip_without_its_library
 
 from fastloop.optional import check_libraries
 from fastloop.prepared import prepare
@@ -90,6 +91,20 @@ def small_disk(tmp_path):
         pytest.skip("mounting a small disk needs root")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def memory_group():
+    """A function of MiB: the folder of a memory cgroup with that limit, where such can be made."""
+    with ExitStack() as stack:
+
+        def make(limit_mib: int) -> Path:
+            try:
+                return stack.enter_context(script("memory_groups").memory_group(limit_mib))
+            except OSError as why:
+                pytest.skip(f"no memory cgroup can be made here: {why}")
+
+        yield make
 
 
 @pytest.fixture(scope="session")

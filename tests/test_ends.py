@@ -177,30 +177,13 @@ def test_a_loader_of_ones_own_that_ends_badly(tmp_path, database, loader, reason
         assert str(details) in done.stderr
 
 
-@pytest.fixture
-def memory_limit():
-    """A memory cgroup of 1,200 MiB: the path of the file that takes its members."""
-    (mount,) = [Path("/sys/fs/cgroup/memory")]
-    lines = Path("/proc/self/cgroup").read_text().splitlines() if mount.is_dir() else []
-    own = [line.split(":")[2] for line in lines if line.split(":")[1] == "memory"]
-    folder = mount / (own[0].lstrip("/") if own else "") / f"fastloop-test-{os.getpid()}"
-    try:
-        folder.mkdir()
-        (folder / "memory.limit_in_bytes").write_text(str(1200 << 20))
-    except OSError as why:
-        pytest.skip(f"no memory cgroup can be made here: {why}")
-    yield folder / "cgroup.procs"
-    while (folder / "cgroup.procs").read_text():
-        time.sleep(0.1)
-    folder.rmdir()
-
-
-def test_a_trial_that_the_kernel_ends_for_want_of_memory_is_out_of_memory(tmp_path, memory_limit):
+def test_a_trial_that_the_kernel_ends_for_want_of_memory_is_out_of_memory(tmp_path, memory_group):
     (tmp_path / "own.py").write_text(
         BROKEN.replace('raise ValueError("no such column: x")', "import torch; torch.ones(1 << 30)")
     )
     command = [sys.executable, "-m", "fastloop.run", "loader._target_=own.Failing", *QUICK]
-    join = f"import os; open({str(memory_limit)!r}, 'w').write(str(os.getpid()))\n"
+    procs = str(memory_group(1200) / "cgroup.procs")
+    join = f"import os; open({procs!r}, 'w').write(str(os.getpid()))\n"
     join += f"os.execv({sys.executable!r}, {command!r})"
     done = subprocess.run(
         [sys.executable, "-c", join], cwd=tmp_path, capture_output=True, text=True, check=False

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import io
 import multiprocessing
 import pickle
+import re
 from itertools import islice
 
 import numpy as np
@@ -193,6 +195,68 @@ def test_a_state_of_another_loader_is_refused():
     loader.load_state_dict(state)
     with pytest.raises(ValueError, match="another generator or sampler"):
         iter(loader)
+
+
+def test_a_state_holds_the_settings_that_its_place_depends_on():
+    ranks = {"rank": 1, "world_size": 2}
+    loader = FastLoader(torch.arange(20), 3, Blocks(4, 2), seed=7, drop_last=True, **ranks)
+    running = iter(loader)
+    next(running)
+    written = io.BytesIO()
+    torch.save(loader.state_dict(), written)
+    written.seek(0)
+    assert torch.load(written, weights_only=True) == {
+        "epoch": 0,
+        "delivered": 1,
+        "drawn_from": {},
+        "settings": {
+            "batch_size": 3,
+            "drop_last": True,
+            "num_samples": 20,
+            "seed": 7,
+            "shuffle": "Blocks(block_size=4, blocks_together=2)",
+            "world_size": 2,
+        },
+    }
+    loader.batch_size = 4  # from the next epoch on
+    assert loader.state_dict()["settings"]["batch_size"] == 3
+
+
+GIVEN = {"batch_size": 3, "shuffle": True, "seed": 0, "world_size": 2, "drop_last": False}
+OTHERS = {
+    "batch_size": None,
+    "drop_last": True,
+    "num_samples": 13,
+    "seed": 1,
+    "shuffle": Blocks(2),
+    "world_size": 3,
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_state_of_a_loader_with_another_setting_is_refused(name):
+    saved = FastLoader(torch.arange(12), **GIVEN)
+    list(islice(saved, 1))
+    other = {name: OTHERS[name]}
+    count = other.pop("num_samples", 12)
+    loader = FastLoader(torch.arange(count), **GIVEN | other)
+    before, was = loader.state_dict(), getattr(saved, name)
+    wanted = f"{name}={OTHERS[name]}: this state is of a loader with {name}={was}"
+    with pytest.raises(ValueError, match=f"^{re.escape(wanted)}$"):
+        loader.load_state_dict(saved.state_dict())
+    assert loader.state_dict() == before
+    state = saved.state_dict()
+    state["settings"] = {one: value for one, value in state["settings"].items() if one != name}
+    with pytest.raises(ValueError, match=f"^this state does not tell {name}, which is "):
+        saved.load_state_dict(state)
+
+
+def test_what_one_rank_saved_all_ranks_load():
+    first, second = (FastLoader(torch.arange(12), rank=rank, **GIVEN) for rank in range(2))
+    whole = batches(second)
+    batches(first, 1)
+    second.load_state_dict(first.state_dict())
+    assert batches(second) == whole[1:]
 
 
 @settings(max_examples=80, deadline=None)

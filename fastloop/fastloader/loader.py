@@ -21,7 +21,7 @@ from fastloop.fastloader.in_order import InOrder, in_order
 from fastloop.fastloader.indices import Block, Blocks, without
 from fastloop.fastloader.order import Order, Pieces
 from fastloop.fastloader.pace import BLOCK_BYTES, OWN, pace_of, spare
-from fastloop.fastloader.progress import drawn_from, put_back, set_epoch
+from fastloop.fastloader.progress import check_same, drawn_from, put_back, set_epoch, settings_of
 from fastloop.fastloader.rows import Rows
 from fastloop.fastloader.samples import Batches, CollateFn, opened
 from fastloop.fastloader.sending import Sending, target_of
@@ -138,13 +138,17 @@ class FastLoader:
         set_epoch(self._drawn_by, epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is: the epoch, how many of its batches have been delivered, and the
-        state of what its order was drawn from. An epoch that was left early is where it was left.
+        """Where the loader is: the epoch, how many of its batches have been delivered, the state of
+        what its order was drawn from, and the settings that both depend on. What one rank saved
+        all may load. An epoch that was left early is where it was left.
         """
         return dict(self._at) if self._at else self._beginning()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on there: the next iteration delivers the rest of that epoch."""
+        """Go on there: the next iteration delivers the rest of that epoch. Raises ValueError for a
+        state of a loader with another batch_size, drop_last, num_samples, seed, shuffle or
+        world_size."""
+        check_same(state, self)
         self._at, self._is_loaded, self.epoch = dict(state), True, state["epoch"]
 
     def __iter__(self) -> Iterator[Tree]:
@@ -216,7 +220,8 @@ class FastLoader:
 
     def _beginning(self) -> dict[str, Any]:
         drawn = drawn_from(self.generator, self._drawn_by)
-        return {"epoch": self.epoch, "delivered": 0, "drawn_from": drawn}
+        at = {"epoch": self.epoch, "delivered": 0, "drawn_from": drawn}
+        return at | {"settings": settings_of(self)}
 
     @property
     def _drawn_by(self) -> Any:

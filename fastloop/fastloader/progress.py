@@ -1,4 +1,4 @@
-"""What the order of an epoch is drawn from, as it was when the epoch began."""
+"""What an epoch's order depends on, as it was when the epoch began."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from fastloop.fastloader.order import Pieces
 States = dict[str, Any]
 GIVEN = torch.Tensor | np.ndarray | list | tuple | range
 """Orders in which nothing is left to chance."""
+SETTINGS = "batch_size", "drop_last", "num_samples", "seed", "shuffle", "world_size"
+"""Of a loader: with another one, other samples are at the same place in an epoch. The rank is not
+among them, because what one rank saved all may load."""
 
 
 def drawn_from(generator: torch.Generator | None, sampler: Any) -> States:
@@ -32,6 +35,22 @@ def drawn_from(generator: torch.Generator | None, sampler: Any) -> States:
         if not any({"state_dict", "generator"} & set(level) for level in levels):
             states["torch"] = torch.get_rng_state()
     return states
+
+
+def settings_of(loader: Any) -> States:
+    """These settings of it, plain enough for any file of a checkpoint."""
+    settings = {name: getattr(loader, name) for name in SETTINGS}
+    return settings | {"shuffle": str(settings["shuffle"])}  # Blocks is a class of our own
+
+
+def check_same(state: States, loader: Any) -> None:
+    """Raise ValueError where a loader's state was saved with other settings than it has now."""
+    saved, own = state.get("settings", {}), settings_of(loader)
+    for name, value in own.items():
+        if name not in saved:
+            raise ValueError(f"this state does not tell {name}, which is {value} here")
+        if saved[name] != value:
+            raise ValueError(f"{name}={value}: this state is of a loader with {name}={saved[name]}")
 
 
 @contextmanager
