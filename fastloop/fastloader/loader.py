@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import os
-from _thread import start_new_thread
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import fields, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields
 from itertools import chain, islice, repeat
 from typing import Any
 
 import numpy as np
 import torch
 
-from fastloop.fastloader.ahead import in_threads
 from fastloop.fastloader.buffers import Pool
 from fastloop.fastloader.columns import Tree
-from fastloop.fastloader.divided import filled, joined, parts_of
 from fastloop.fastloader.in_order import InOrder, in_order
 from fastloop.fastloader.indices import Block, Blocks, without
+from fastloop.fastloader.making import Made, Making
 from fastloop.fastloader.order import Order, Pieces
-from fastloop.fastloader.pace import BLOCK_BYTES, OWN, pace_of, spare
+from fastloop.fastloader.pace import BLOCK_BYTES, OWN, pace_of
 from fastloop.fastloader.progress import check_same, drawn_from, put_back, set_epoch, settings_of
-from fastloop.fastloader.rows import Rows
 from fastloop.fastloader.samples import Batches, CollateFn, opened
-from fastloop.fastloader.sending import Sending, target_of
+from fastloop.fastloader.sending import target_of
 from fastloop.fastloader.source import Source
 from fastloop.fastloader.streamed import streamed
 from fastloop.fastloader.travel import packed, unpacked
@@ -189,34 +185,15 @@ class FastLoader:
             source = (isinstance(source, Source) and in_order(source)) or source
         return source, order.blocks(pieces, batches)
 
-    def _begun(
-        self, source: Batches, blocks: Iterable[Block]
-    ) -> Generator[Sequence[Tree], None, None]:
+    def _begun(self, source: Batches, blocks: Iterable[Block]) -> Made:
         """Their batches; the threads that make them have started."""
         if isinstance(source, InOrder) and not source.filled.columns and self.transform is None:
             return (source.batches(block, None) for block in blocks)
         pool = self._pooled(source.row_nbytes)
-        # a sample that costs more than its copy keeps every core busy by threads alone
-        cheap = source.together and self.transform is None and self._target is None
-        row_nbytes = sum(source.row_nbytes)
-        one = None if _copies(source) else partial(_on_one_thread, torch.get_num_threads())
-        begin = partial(in_threads, num_threads=self.num_threads, begin=one)
+        making = Making(self._pace, self.batch_size or 1, self.transform, self._target)
         if self._pace.part_rows and isinstance(source, Source) and source is self._source:
-            rows, ahead = self._pace.part_rows, self._pace.parts_ahead
-            own = spare(row_nbytes * rows) if cheap else 0
-            parts = parts_of(source, pool, blocks, rows)
-            return joined(begin(filled, parts, ahead=ahead, own=own))
-        own = spare(row_nbytes * (self.batch_size or 1)) if cheap else 0
-        begin = partial(begin, ahead=self.prefetch_factor, own=own)
-        if self._target is None:
-            return begin(partial(_made, source, pool, self.transform), blocks)
-        sending = Sending(self._target)
-        if self.transform is None and isinstance(source, Source):
-            source = replace(source, placed=sending.placed)
-            make = partial(sending.made, partial(_made, source, pool, None))
-        else:
-            make = partial(sending.moved, partial(_made, source, pool, self.transform))
-        return sending.received(begin(make, blocks))
+            return making.begun_in_parts(source, pool, blocks)
+        return making.begun(source, pool, blocks)
 
     def _beginning(self) -> dict[str, Any]:
         drawn = drawn_from(self.generator, self._drawn_by)
@@ -227,9 +204,7 @@ class FastLoader:
     def _drawn_by(self) -> Any:
         return self.sampler if self.batch_sampler is None else self.batch_sampler
 
-    def _counted(
-        self, made: Generator[Sequence[Tree], None, None], at: dict[str, Any]
-    ) -> Iterator[Tree]:
+    def _counted(self, made: Made, at: dict[str, Any]) -> Iterator[Tree]:
         try:
             for batches in made:
                 batch = None
@@ -252,23 +227,3 @@ class FastLoader:
         pool.keep(self.num_threads * self.prefetch_factor + 3 + OWN + copied_from)
         self._pool = pool
         return pool
-
-
-def _copies(source: Batches) -> bool:
-    """True where nothing is done that torch's own threads would share."""
-    return isinstance(source, Source) and all(isinstance(one, Rows) for one in source.columns)
-
-
-def _on_one_thread(others: int) -> None:
-    # OpenMP's threads wait for each other at barriers, where a busy neighbour holds up all of them.
-    torch.get_num_threads()  # or torch would set this thread's once more at its first operation
-    torch.set_num_threads(1)
-    # What any thread sets is also what threads begin with that torch has not met yet: give it back.
-    start_new_thread(torch.set_num_threads, (others,))
-
-
-def _made(
-    source: Batches, pool: Pool, transform: Callable[[Tree], Tree] | None, block: Block
-) -> Sequence[Tree]:
-    batches = source.batches(block, pool)
-    return batches if transform is None else [transform(batch) for batch in batches]
