@@ -109,26 +109,31 @@ def waits(number: int) -> list[Line]:
 
 
 def _waited(name: str, took: dict[str, list[parts.Stepped]], bar: float) -> list[Line]:
+    step = stats.median([one.whole for one in took[""]])
     whole = {one: [each.whole for each in found] for one, found in took.items()}
-    step = stats.median(whole[""])
-    inside = [100 * one.waiting / step for one in took["FastLoader"]]
-    ours, others = (against(whole[one], whole[""]) for one in parts.LOADERS)
-    tenth = (ours.estimate - 1) <= (others.estimate - 1) / 10
-    part = (
-        100 * (ours.estimate - 1) / (others.estimate - 1) if others.estimate > 1 else float("inf")
-    )
-    return [
+    inside = {one: [100 * each.waiting / step for each in took[one]] for one in parts.LOADERS}
+    ours, others = (stats.median(inside[one]) for one in parts.LOADERS)
+    slower = against(whole["FastLoader"], whole[""])
+    most, tenth = f"at most {100 * bar:g} %", 100 * ours / others
+    lines = [
         Line(f"{name}: step on resident batches", figure(whole[""], "ms")),
         Line(
-            f"{name}: FastLoader, exposed share of the step",
-            percent(ours),
-            f"at most {100 * bar:g} %",
-            ours.estimate - 1 <= bar,
+            f"{name}: FastLoader, in next()",
+            figure(inside["FastLoader"], "% of the step"),
+            most,
+            ours <= 100 * bar,
         ),
-        Line(f"{name}: of it in next(), the rest makes the step slower", figure(inside, "%")),
-        Line(f"{name}: DataLoader, exposed share", percent(others)),
-        Line(f"{name}: FastLoader's of DataLoader's", f"{part:.2g} %", "at most 10 %", tenth),
+        Line(f"{name}: DataLoader, the same", figure(inside["DataLoader"], "% of the step")),
+        Line(f"{name}: the one of the other", f"{tenth:.2g} %", "at most 10 %", tenth <= 10),
+        Line(
+            f"{name}: FastLoader, the whole loop's more than the step",
+            percent(slower),
+            most,
+            slower.estimate - 1 <= bar,
+        ),
     ]
+    more = percent(against(whole["DataLoader"], whole[""]))
+    return [*lines, Line(f"{name}: DataLoader, the same", more)]
 
 
 def memory(number: int) -> list[Line]:

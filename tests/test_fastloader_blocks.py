@@ -18,6 +18,7 @@ from fastloop.fastloader import Blocks, FastLoader
 from fastloop.fastloader.columns import Kind
 from fastloop.fastloader.indices import share
 from fastloop.fastloader.places import Place, place_of
+from fastloop.fastloader.source import Source
 from fastloop.fastloader.streamed import Streamed
 from fastloop.limits import memory_limits
 
@@ -151,6 +152,22 @@ def test_a_part_of_a_map_is_found_in_its_file(file):
     assert out.view(np.int64)[0, 0] == 5003
     assert place_of(rows[::2]) is None
     assert place_of(np.zeros(3)) is None
+
+
+def test_a_short_block_that_comes_first_does_not_end_reading_in_stretches(tmp_path, monkeypatch):
+    monkeypatch.setattr("fastloop.fastloader.streamed.usable_memory_bytes", lambda: 12 << 20)
+    path, count = tmp_path / "rows.npy", 8 * 16 + 1
+    np.lib.format.open_memmap(path, "w+", np.int64, (count, 8192))[:, 5] = np.arange(count)
+    given = {"num_threads": 1, "prefetch_factor": 1, "shuffle": Blocks(16)}
+    loader = FastLoader(np.load(path, mmap_mode="r"), 8, **given)
+    firsts = set()
+    for epoch in range(40):
+        firsts.add(len(next(loader._order.pieces(epoch))))
+        source, _ = loader._coming(epoch)
+        assert isinstance(source, Source)
+        assert isinstance(source.columns[0], Streamed)
+    assert firsts == {1, 16}
+    assert sorted(torch.cat([batch[:, 5] for batch in loader]).tolist()) == list(range(count))
 
 
 def test_a_file_that_ends_early_is_named(tmp_path):

@@ -170,8 +170,9 @@ class FastLoader:
             most = max(1, BLOCK_BYTES // max(1, row_nbytes)) if together else 1
             return source, order.blocks_as_given(most)
         pieces = order.pieces(epoch)
-        first = next(pieces, np.empty(0, np.int64))
-        pieces = chain([first], pieces)
+        begun = list(islice(pieces, 2))  # of which the first may be the source's last, short block
+        first = max(begun, key=len, default=np.empty(0, np.int64))
+        pieces = chain(begun, pieces)
         given = self.sampler is not None and not isinstance(self.sampler, Pieces)
         count = len(first) if given else order.share_of(self.num_samples)
         one = repeat(1)

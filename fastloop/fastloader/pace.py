@@ -101,8 +101,12 @@ def _parts(block_nbytes: int, batch_size: int, cheap: bool, num_threads: int) ->
     """How many a batch is made in; 1 where there is no thread to share it with."""
     if not num_threads:
         return 1
-    parts = -(-block_nbytes // BLOCK_BYTES) if cheap else SLOW_PARTS * num_threads
-    return max(1, min(parts, batch_size))
+    if not cheap:
+        return min(SLOW_PARTS * num_threads, batch_size)
+    if block_nbytes <= BLOCK_BYTES:
+        return 1
+    makers = num_threads + 1  # the consumer is one: of 5 parts of the first batch one would make 3
+    return min(makers * -(-block_nbytes // (BLOCK_BYTES * makers)), batch_size)
 
 
 def spare(block_nbytes: int) -> int:
