@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from itertools import islice
@@ -14,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
-from fastloop.fastloader import Blocks, FastLoader
+from fastloop.fastloader import Blocks, FastLoader, converted
 from fastloop.fastloader.columns import Kind
 from fastloop.fastloader.indices import share
 from fastloop.fastloader.places import Place, place_of
+from fastloop.fastloader.rows import Rows, rows_of
 from fastloop.fastloader.source import Source
 from fastloop.fastloader.streamed import Streamed
 from fastloop.limits import memory_limits
@@ -135,7 +137,7 @@ def file(tmp_path_factory) -> Path:
 @given(data=st.data())
 def test_rows_are_read_in_any_order(file, data):
     rows = np.load(file, mmap_mode="r")
-    streamed = Streamed(place_of(rows), Kind(torch.int64, (8192,)), len(rows))
+    streamed = Streamed(rows_of(rows), place_of(rows))
     indices = np.array(data.draw(st.lists(st.integers(0, 16_383), min_size=1, max_size=40)))
     out = np.ones((len(indices), 65_536), np.uint8)
     streamed.fill(indices, out)
@@ -146,7 +148,7 @@ def test_rows_are_read_in_any_order(file, data):
 
 def test_a_part_of_a_map_is_found_in_its_file(file):
     rows = np.load(file, mmap_mode="r")[5000:]
-    streamed = Streamed(place_of(rows), Kind(torch.int64, (8192,)), len(rows))
+    streamed = Streamed(rows_of(rows), place_of(rows))
     out = np.empty((1, 65_536), np.uint8)
     streamed.fill(np.array([3]), out)
     assert out.view(np.int64)[0, 0] == 5003
@@ -170,12 +172,34 @@ def test_a_short_block_that_comes_first_does_not_end_reading_in_stretches(tmp_pa
     assert sorted(torch.cat([batch[:, 5] for batch in loader]).tolist()) == list(range(count))
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_what_is_converted_of_a_large_file_is_read_in_stretches_too(
+    tmp_path, monkeypatch, channels_last
+):
+    monkeypatch.setattr("fastloop.fastloader.streamed.usable_memory_bytes", lambda: 40 << 20)
+    images = np.random.default_rng(0).integers(0, 256, (700, 3, 100, 105), np.uint8)
+    np.save(tmp_path / "images.npy", images)
+    mapped = np.load(tmp_path / "images.npy", mmap_mode="r")
+    given = {"mean": (0.4, 0.5, 0.6), "std": 0.2, "channels_last": channels_last}
+    column = pickle.loads(pickle.dumps(converted(mapped, **given)))
+    assert len(pickle.dumps(column)) < 10_000
+    settings = {"num_threads": 1, "prefetch_factor": 1, "shuffle": Blocks(10, 2)}
+    loader = FastLoader((column, torch.arange(700)), 8, **settings)
+    source, _ = loader._coming(0)
+    assert isinstance(source, Source)
+    assert [type(one) for one in source.columns] == [Streamed, Rows]
+    beside = FastLoader((converted(images, **given), torch.arange(700)), 8, **settings)
+    for batch, wanted in zip(loader, beside, strict=True):
+        assert torch.equal(batch[1], wanted[1])
+        assert torch.equal(batch[0], wanted[0])
+        assert batch[0].stride() == wanted[0].stride()
+
+
 def test_a_file_that_ends_early_is_named(tmp_path):
     path = tmp_path / "rows"
     path.write_bytes(bytes(100))
-    streamed = Streamed(
-        Place(str(path), 0, (path.stat().st_dev, path.stat().st_ino)), Kind(torch.uint8, (10,)), 11
-    )
+    rows = Rows(np.zeros((11, 10), np.uint8), Kind(torch.uint8, (10,)))
+    streamed = Streamed(rows, Place(str(path), 0, (path.stat().st_dev, path.stat().st_ino)))
     streamed.fill(np.array([9]), np.empty((1, 10), np.uint8))
     with pytest.raises(OSError, match=f"{path}: it ends at byte 100, rows go on"):
         streamed.fill(np.array([10]), np.empty((1, 10), np.uint8))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,6 +42,12 @@ class Rows:
         into = out if self.flat.ndim == 2 else _words(out)
         np.take(self.flat, indices, axis=0, out=into, mode="clip")
 
+    def __reduce__(self) -> tuple[Callable[..., Rows], tuple[Any, ...]]:
+        """In another process what is mapped is mapped again, and its bytes stay here."""
+        if self.place is None:
+            return Rows, (self.flat, self.kind)
+        return _mapped, (self.place, self.flat.dtype, self.flat.shape, self.kind)
+
 
 def rows_of(one: torch.Tensor | np.ndarray) -> Rows:
     """Its rows, in its own memory where that is contiguous.
@@ -56,6 +64,11 @@ def rows_of(one: torch.Tensor | np.ndarray) -> Rows:
         return Rows(np.zeros((len(tensor), 0), np.uint8), kind, memory)
     flat = tensor.view(len(tensor), math.prod(kind.shape))  # -1 is not known where there are none
     return Rows(_words(flat.view(torch.uint8).numpy()), kind, memory, place_of(one))
+
+
+def _mapped(place: Place, dtype: np.dtype, shape: tuple[int, ...], kind: Kind) -> Rows:
+    flat = np.memmap(place.path, dtype, "r", place.offset, shape)
+    return Rows(flat, kind, place=place_of(flat))
 
 
 def _tensor(one: torch.Tensor | np.ndarray) -> torch.Tensor:

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fastloop.fastloader.columns import Column, Kind
+from fastloop.fastloader.columns import Column
+from fastloop.fastloader.convert import Converted
 from fastloop.fastloader.places import Place
 from fastloop.fastloader.rows import Rows
 from fastloop.fastloader.source import Source
@@ -32,16 +33,18 @@ STRETCH_BYTES = 256 << 10
 
 
 class Streamed:
-    """The rows of a file, read where they are asked for."""
+    """A column of the rows of a file, or of what is converted of them, read where they are asked
+    for."""
 
-    def __init__(self, place: Place, kind: Kind, num_samples: int) -> None:
-        self.kind, self._place, self._num_samples = kind, place, num_samples
+    def __init__(self, column: Rows | Converted, place: Place) -> None:
+        self.kind, self._column, self._place = column.kind, column, place
+        self._row = _rows(column).kind
         self._scratch = threading.local()
         self._file: Opened | None = None
 
     def __len__(self) -> int:
         """How many rows there are."""
-        return self._num_samples
+        return len(self._column)
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Read those rows, each stretch of neighbours at once, and put them in their order.
@@ -49,15 +52,16 @@ class Streamed:
         Raises OSError, which names the file, where it is shorter than it was.
         """
         order = np.argsort(indices)
-        rows = self._read(indices[order])
-        # rows[k] belongs to order[k]: gathering with the inverse writes each row of `out` once
+        read = Rows(self._read(indices[order]), self._row)
+        # read[k] belongs to order[k]: gathering with the inverse writes each row of `out` once
         places = np.empty_like(order)
         places[order] = np.arange(len(order))
-        np.take(rows, places, axis=0, out=out, mode="clip")
+        column = self._column
+        (replace(column, rows=read) if isinstance(column, Converted) else read).fill(places, out)
 
     def _read(self, rising: np.ndarray) -> np.ndarray:
         """(n, nbytes) uint8 of those rows, in memory of this thread."""
-        nbytes, read = self.kind.nbytes, self._own(len(rising))
+        nbytes, read = self._row.nbytes, self._own(len(rising))
         ends = [*(np.flatnonzero(np.diff(rising) != 1) + 1).tolist(), len(rising)]
         starts = [0, *ends[:-1]]
         spans = [
@@ -77,7 +81,7 @@ class Streamed:
         """Memory of this thread, kept: pages that are touched first are slow."""
         held = getattr(self._scratch, "held", None)
         if held is None or len(held) < rows:
-            held = self._scratch.held = np.empty((rows, self.kind.nbytes), np.uint8)
+            held = self._scratch.held = np.empty((rows, self._row.nbytes), np.uint8)
         return held[:rows]
 
     def _opened(self) -> Opened:
@@ -118,13 +122,14 @@ def streamed(source: Source, first: np.ndarray, held: int) -> Source | None:
     where they are shuffled. It is where the files would take more than MEMORY_SHARE of memory and
     these pieces do not, and where the indices make stretches of STRETCH_BYTES on average.
     """
-    lying = [one for one in source.columns if isinstance(one, Rows) and one.place]
+    rows = [_rows(one) for one in source.columns if isinstance(one, Rows | Converted)]
+    lying = [one for one in rows if one.place]
     if not CAN_ADVISE or not len(first) or not lying:
         return None
     most = MEMORY_SHARE * usable_memory_bytes()
     if sum(one.kind.nbytes * len(one) for one in lying) <= most:
         return None
-    nbytes = sum(one.kind.nbytes for one in lying)
+    nbytes = sum(source.row_nbytes)
     if len(first) * nbytes * held > most and (np.diff(first) <= 0).any():
         return None
     stretches = 1 + int((np.diff(np.sort(first)) != 1).sum())
@@ -133,8 +138,14 @@ def streamed(source: Source, first: np.ndarray, held: int) -> Source | None:
     )
 
 
-def _streamed(column: Column, rows: float) -> Column:
-    place = column.place if isinstance(column, Rows) else None
-    if place is None or rows * column.kind.nbytes < STRETCH_BYTES:
+def _rows(column: Rows | Converted) -> Rows:
+    return column.rows if isinstance(column, Converted) else column
+
+
+def _streamed(column: Column, neighbours: float) -> Column:
+    if not isinstance(column, Rows | Converted):
         return column
-    return Streamed(place, column.kind, len(column))
+    rows = _rows(column)
+    if rows.place is None or neighbours * rows.kind.nbytes < STRETCH_BYTES:
+        return column
+    return Streamed(column, rows.place)
