@@ -234,15 +234,16 @@ print(sum(int(batch[:, 0].sum()) for batch in loader))
 @pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_a_file_larger_than_memory_is_read_within_it(file, memory_group, world_size):
-    """All of it, by one rank after the other, in a group that may have half as much: neither the
-    process nor what the kernel keeps of the file for it comes near the limit."""
-    group = memory_group(512)
-    command = [sys.executable, "-c", PROGRAM, str(group / "cgroup.procs"), str(file)]
+    """All of it, by one rank after the other, each in a group that may have half as much: neither
+    the process nor what the kernel keeps of the file for it comes near the limit."""
     total = 0
     for rank in range(world_size):
-        own = [*command, str(rank), str(world_size)]
-        done = subprocess.run(own, capture_output=True, text=True, check=False)
+        group = memory_group(512)
+        own = [str(group / "cgroup.procs"), str(file), str(rank), str(world_size)]
+        command = [sys.executable, "-c", PROGRAM, *own]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         total += int(done.stdout)
+        told = (group / "memory.stat").read_text()
+        assert int((group / "memory.failcnt").read_text()) == 0, told
     assert total == sum(range(16_384))
-    assert int((group / "memory.failcnt").read_text()) == 0
