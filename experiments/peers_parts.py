@@ -186,10 +186,11 @@ def resident(workload: Workload) -> list[Any]:
 def width_for(workload: Workload, step_ms: float) -> int:
     """How wide the layer has to be for a step of about that time, found in a few goes: what it
     takes beside the layer does not grow with it."""
-    batch, width = resident(workload)[0], CALIBRATED_WIDTH
+    batches, width = resident(workload), CALIBRATED_WIDTH
+    torch.set_num_threads(1)
     for _ in range(4):
         step = Step(workload.shape, width)
-        took = statistics.median(_took_ms(step, batch) for _ in range(30))
+        took = statistics.median(_took_ms(step, batch) for batch in batches[:30])
         width = max(1, round(width * step_ms / took))
     return width
 

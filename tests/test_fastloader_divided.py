@@ -40,15 +40,15 @@ class Squares:
 @given(
     count=st.integers(1, 300),
     batch_size=st.integers(1, 90),
-    block_bytes=st.integers(8, 2000),
+    part_bytes=st.integers(8, 2000),
     num_threads=st.integers(0, 3),
     drop_last=st.booleans(),
     slow=st.booleans(),
 )
 def test_parts_make_the_batches_that_are_asked_for(
-    count, batch_size, block_bytes, num_threads, drop_last, slow
+    count, batch_size, part_bytes, num_threads, drop_last, slow
 ):
-    before, pace.BLOCK_BYTES = pace.BLOCK_BYTES, block_bytes
+    before, pace.PART_BYTES = pace.PART_BYTES, part_bytes
     try:
         source = {"rows": Squares(count, slow=slow), "labels": torch.arange(count)}
         shared = {"drop_last": drop_last, "num_threads": num_threads}
@@ -64,7 +64,7 @@ def test_parts_make_the_batches_that_are_asked_for(
                 assert torch.equal(batch["labels"], indices)
                 assert torch.equal(batch["rows"], (indices**2)[:, None].expand(-1, 2))
     finally:
-        pace.BLOCK_BYTES = before
+        pace.PART_BYTES = before
 
 
 def test_threads_share_a_batch():
@@ -90,7 +90,7 @@ def test_what_fails_in_a_part_is_raised_with_its_batch_and_ends_the_threads():
 
 
 def test_the_memory_of_a_batch_that_was_left_in_parts_is_used_again(monkeypatch):
-    monkeypatch.setattr(pace, "BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(pace, "PART_BYTES", 1 << 10)
     loader = FastLoader(torch.arange(6400).view(640, 10), 64, shuffle=True, num_threads=2)
     kept = []
     for _ in range(30):

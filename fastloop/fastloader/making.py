@@ -16,11 +16,12 @@ from fastloop.fastloader.buffers import Pool
 from fastloop.fastloader.columns import Tree
 from fastloop.fastloader.divided import filled, joined, parts_of
 from fastloop.fastloader.indices import Block
-from fastloop.fastloader.pace import Pace, spare
+from fastloop.fastloader.pace import BLOCK_BYTES, Pace, spare
 from fastloop.fastloader.rows import Rows
 from fastloop.fastloader.samples import Batches
 from fastloop.fastloader.sending import Sending
 from fastloop.fastloader.source import Source
+from fastloop.torch_threads import one_torch_thread
 
 Made = Generator[Sequence[Tree], None, None]
 """The batches of one block after the other."""
@@ -37,7 +38,8 @@ class Making:
 
     def begun(self, source: Batches, pool: Pool, blocks: Iterable[Block]) -> Made:
         """Their batches; the threads that make them have started."""
-        begin = partial(self._in_threads, source, self.batch_size, self.pace.prefetch_factor)
+        nbytes = max(BLOCK_BYTES, sum(source.row_nbytes) * self.batch_size)
+        begin = partial(self._in_threads, source, nbytes, self.pace.prefetch_factor)
         if self.target is None:
             return begin(partial(_made, source, pool, self.transform), blocks)
         sending = Sending(self.target)
@@ -51,28 +53,37 @@ class Making:
     def begun_in_parts(self, source: Source, pool: Pool, blocks: Iterable[Block]) -> Made:
         """The same of large batches, for which nothing but rows is made."""
         rows, ahead = self.pace.part_rows, self.pace.parts_ahead
-        return joined(
-            self._in_threads(source, rows, ahead, filled, parts_of(source, pool, blocks, rows))
-        )
+        parts, nbytes = parts_of(source, pool, blocks, rows), sum(source.row_nbytes) * rows
+        return joined(self._in_threads(source, nbytes, ahead, filled, parts))
 
     def _in_threads(
         self,
         source: Batches,
-        rows: int,
+        block_nbytes: int,
         ahead: int,
         make: Callable[[Any], Any],
         work: Iterable[Any],
     ) -> Generator[Any, None, None]:
         # a sample that costs more than its copy keeps every core busy by threads alone
         cheap = source.together and self.transform is None and self.target is None
-        own = spare(sum(source.row_nbytes) * rows) if cheap else 0
-        begin = None if _copies(source) else partial(_on_one_thread, torch.get_num_threads())
+        own = spare(block_nbytes) if cheap else 0
+        begin = None
+        if not _copies(source):
+            begin = partial(_on_one_thread, torch.get_num_threads())
+            make = partial(_made_on_one, make)
         return in_threads(make, work, self.pace.num_threads, ahead, own, begin)
 
 
 def _copies(source: Batches) -> bool:
     """True where nothing is done that torch's own threads would share."""
     return isinstance(source, Source) and all(isinstance(one, Rows) for one in source.columns)
+
+
+def _made_on_one(make: Callable[[Any], Any], one: Any) -> Any:
+    with (
+        one_torch_thread()
+    ):  # the consumer, who makes some too, has more, which would go on spinning
+        return make(one)
 
 
 def _on_one_thread(others: int) -> None:

@@ -9,7 +9,8 @@ from itertools import repeat
 from fastloop.fastloader.indices import MOST_BATCHES
 from fastloop.limits import usable_cores
 
-BLOCK_BYTES = 8 << 20
+BLOCK_BYTES = 16 << 20
+PART_BYTES = 8 << 20
 AHEAD_BYTES = 64 << 20
 SHORT_BYTES = 4 << 20
 MOST_THREADS = 4
@@ -17,7 +18,8 @@ BLOCKS_A_THREAD = 4
 GROWTH = 4
 SLOW_PARTS = 2
 OWN = 4
-"""Blocks that the consumer makes while it would wait for another one, where they are small."""
+OWN_BYTES = 32 << 20
+"""So many blocks, of no more bytes, the consumer makes while it would wait for another one."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +27,10 @@ class Pace:
     """What is chosen for a source where it is not given.
 
     A block, which is what is made and handed over at once, is as many whole batches as BLOCK_BYTES
-    hold, or a part of one where it is larger (divided.py): a hand-over costs 40 us and more where
-    it wakes a thread (in blocks of 1, 2, 4 and 8 MiB epochs of 235 batches of 0.8 MB took 40, 29,
-    25 and 24 ms), and a block larger than the cache is written to memory. There are at least
+    hold, or a part of one that is larger than PART_BYTES (divided.py): a hand-over costs 40 us and
+    more where it wakes a thread (in blocks of 1, 2, 4, 8, 16 and 32 MiB epochs of 235 batches of
+    0.8 MB took 40, 29, 25, 24, 23 and 25 ms; converted to floats, 30, 24 and 22 ms in those of 8,
+    16 and 32), and what is made long before it is used has left the cache. There are at least
     BLOCKS_A_THREAD of them for each thread in an epoch, so that none ends much later than the
     others, and none has more than MOST_BATCHES. The first ones are a single batch, further ones
     GROWTH times as many: the first batch of an epoch comes as soon as it can. Of samples that cost
@@ -57,7 +60,7 @@ class Pace:
         most = max(1, min(BLOCK_BYTES // max(1, row_nbytes * batch_size), fair, MOST_BATCHES))
         count = 1
         while count < most:
-            yield from repeat(count, max(1, self.num_threads))
+            yield from repeat(count, 1 + self.num_threads)  # the consumer makes blocks, too
             count *= GROWTH
         yield from repeat(most)
 
@@ -86,29 +89,30 @@ def pace_of(
         if cheap and epoch_nbytes <= SHORT_BYTES:
             num_threads = 0
     chosen = 1 if 2 * num_threads * block_nbytes > AHEAD_BYTES else 2
-    parts = _parts(block_nbytes, batch_size, cheap, num_threads) if divisible else 1
+    batch_nbytes = row_nbytes * batch_size
+    parts = _parts(batch_nbytes, batch_size, cheap, num_threads) if divisible else 1
     pace = Pace(num_threads, prefetch_factor or chosen)
     if parts == 1:
         return pace
     ahead = pace.prefetch_factor * parts
     if not prefetch_factor:
-        fitting = AHEAD_BYTES * parts // (num_threads * block_nbytes)
+        fitting = AHEAD_BYTES * parts // max(1, num_threads * batch_nbytes)
         ahead = max(2, -(-parts // num_threads), min(ahead, fitting))
     return replace(pace, part_rows=-(-batch_size // parts), parts_ahead=ahead)
 
 
-def _parts(block_nbytes: int, batch_size: int, cheap: bool, num_threads: int) -> int:
+def _parts(batch_nbytes: int, batch_size: int, cheap: bool, num_threads: int) -> int:
     """How many a batch is made in; 1 where there is no thread to share it with."""
     if not num_threads:
         return 1
     if not cheap:
         return min(SLOW_PARTS * num_threads, batch_size)
-    if block_nbytes <= BLOCK_BYTES:
+    if batch_nbytes <= PART_BYTES:
         return 1
     makers = num_threads + 1  # the consumer is one: of 5 parts of the first batch one would make 3
-    return min(makers * -(-block_nbytes // (BLOCK_BYTES * makers)), batch_size)
+    return min(makers * -(-batch_nbytes // (PART_BYTES * makers)), batch_size)
 
 
 def spare(block_nbytes: int) -> int:
     """How many blocks the consumer may make for later while a thread still makes the next one."""
-    return max(1, min(OWN, OWN * BLOCK_BYTES // max(BLOCK_BYTES, block_nbytes)))
+    return max(1, min(OWN, OWN_BYTES // max(1, block_nbytes)))
