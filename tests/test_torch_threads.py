@@ -91,3 +91,38 @@ def test_threads_that_make_batches_leave_others_theirs():
         pass
     assert torch.get_num_threads() == 3
     assert in_a_new_thread() == 3
+
+
+def test_who_makes_everything_has_all_of_torchs_threads():
+    seen: list[int] = []
+
+    def looked_at(batch: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.get_num_threads())
+        return batch
+
+    for _ in FastLoader(torch.arange(400), 100, transform=looked_at, num_threads=0):
+        pass
+    assert seen == [3] * 4
+
+
+def test_a_consumer_that_helps_converts_on_one_thread_as_the_others_do():
+    program = (
+        "import numpy as np, psutil, torch\n"
+        "from fastloop import FastLoader, converted\n"
+        "torch.set_num_threads(3)\n"
+        "images = np.zeros((20_000, 784), np.uint8)\n"
+        "before = psutil.Process().num_threads()\n"
+        "loader = FastLoader(converted(images), 256, shuffle=True, num_threads=1)\n"
+        "found = [psutil.Process().num_threads() - before for _ in loader]\n"
+        "print(max(found), torch.get_num_threads())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"OMP_NUM_THREADS": "3"},
+    )
+    most, after = map(int, done.stdout.split())
+    assert most <= 2  # the loader's own, and for a moment the one that gives torch its number back
+    assert after == 3

@@ -68,7 +68,7 @@ class Making:
         cheap = source.together and self.transform is None and self.target is None
         own = spare(block_nbytes) if cheap else 0
         begin = None
-        if not _copies(source):
+        if self.pace.num_threads and not _copies(source):
             begin = partial(_on_one_thread, torch.get_num_threads())
             make = partial(_made_on_one, make)
         return in_threads(make, work, self.pace.num_threads, ahead, own, begin)
@@ -80,9 +80,8 @@ def _copies(source: Batches) -> bool:
 
 
 def _made_on_one(make: Callable[[Any], Any], one: Any) -> Any:
-    with (
-        one_torch_thread()
-    ):  # the consumer, who makes some too, has more, which would go on spinning
+    # the consumer makes blocks, too, and has more threads, which would go on spinning
+    with one_torch_thread():
         return make(one)
 
 
