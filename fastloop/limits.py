@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -29,8 +30,10 @@ def cgroup_quota(path: Path) -> float | None:
     return None if granted == "max" else int(granted) / int(period)
 
 
+@cache  # to look takes 0.2 ms, of the one between two epochs
 def usable_memory_bytes() -> int:
-    """Memory that this process may have: the machine's, cut by the limits of its cgroups."""
+    """Memory that this process may have: the machine's, cut by the limits of its cgroups, as they
+    are when it is asked for the first time."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([machine, *memory_limits(CGROUPS, MEMBERSHIP)])
 
