@@ -260,6 +260,15 @@ def test_thousands_of_small_epochs_do_not_grow():
     assert max(map(len, loader._pool.homes)) < 40
 
 
+@pytest.fixture
+def interruptible():
+    """SIGINT is KeyboardInterrupt, as it is where a test is run by itself."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_cell_of_a_notebook_may_be_interrupted_and_run_again():
     loader = FastLoader(numbered(5000), 7, shuffle=True, num_threads=2)
 

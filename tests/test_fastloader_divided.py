@@ -92,12 +92,13 @@ def test_what_fails_in_a_part_is_raised_with_its_batch_and_ends_the_threads():
 def test_the_memory_of_a_batch_that_was_left_in_parts_is_used_again(monkeypatch):
     monkeypatch.setattr(pace, "PART_BYTES", 1 << 10)
     loader = FastLoader(torch.arange(6400).view(640, 10), 64, shuffle=True, num_threads=2)
-    kept = []
+    kept, threads = [], os_threads.counted()
     for _ in range(30):
         batches = iter(loader)
         for _ in range(3):
             next(batches)
         del batches
+        assert os_threads.fell_to(threads)  # whose last frames may hold a batch
         assert loader._pool is not None
         (home,) = loader._pool.homes
         kept.append(len(home))
