@@ -17,7 +17,7 @@ from fastloop.fastloader.in_order import InOrder, in_order
 from fastloop.fastloader.indices import Block, Blocks, without
 from fastloop.fastloader.making import Made, Making
 from fastloop.fastloader.order import Order, Pieces
-from fastloop.fastloader.pace import BLOCK_BYTES, OWN, pace_of
+from fastloop.fastloader.pace import BLOCK_BYTES, OWN, Pace, pace_of
 from fastloop.fastloader.progress import check_same, drawn_from, put_back, set_epoch, settings_of
 from fastloop.fastloader.samples import Batches, CollateFn, opened
 from fastloop.fastloader.sending import target_of
@@ -87,18 +87,8 @@ class FastLoader:
         self._source = opened(source, collate_fn, batch_size is None)
         self.num_samples = len(self._source)
         self.copy, self.device = copy, device
-        row_nbytes, cheap = sum(self._source.row_nbytes), self._source.together and not transform
-        given = num_threads, prefetch_factor
-        for name, value, least in zip(
-            ("num_threads", "prefetch_factor"), given, (0, 1), strict=True
-        ):
-            if value is not None and value < least:
-                raise ValueError(f"{name}={value}: allowed is {least} or more")
         self._target = target_of(device)
-        whole = transform is None and self._target is None and batch_sampler is None
-        divisible = whole and isinstance(self._source, Source)
-        sizes = row_nbytes, batch_size or 1, self.num_samples
-        self._pace = pace_of(*sizes, cheap, given, divisible)
+        self._pace = self._paced(num_threads, prefetch_factor)
         self.num_threads, self.prefetch_factor = self._pace.num_threads, self._pace.prefetch_factor
         _ = self._order  # raises where these can't be
         self.epoch = 0
@@ -106,6 +96,19 @@ class FastLoader:
         self._is_loaded = False
         self._pool: Pool | None = None
         self._pool_of = os.getpid()
+
+    def _paced(self, num_threads: int | None, prefetch_factor: int | None) -> Pace:
+        given = num_threads, prefetch_factor
+        for name, value, least in zip(
+            ("num_threads", "prefetch_factor"), given, (0, 1), strict=True
+        ):
+            if value is not None and value < least:
+                raise ValueError(f"{name}={value}: allowed is {least} or more")
+        cheap = self._source.together and not self.transform
+        whole = self.transform is None and self._target is None and self.batch_sampler is None
+        divisible = whole and isinstance(self._source, Source)
+        sizes = sum(self._source.row_nbytes), self.batch_size or 1, self.num_samples
+        return pace_of(*sizes, cheap, given, divisible)
 
     def __len__(self) -> int:
         """How many batches an epoch has."""
