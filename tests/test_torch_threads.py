@@ -43,6 +43,18 @@ def in_a_new_thread() -> int:
     return found[0]
 
 
+def numbers_of(program: str) -> list[int]:
+    """What it prints, in a process of its own that OpenMP may have three threads in."""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"OMP_NUM_THREADS": "3"},
+    )
+    return [int(one) for one in done.stdout.split()]
+
+
 @pytest.mark.parametrize("what", WAKES)
 def test_no_thread_of_openmp_is_woken_to_draw_an_order(what):
     program = (
@@ -56,14 +68,7 @@ def test_no_thread_of_openmp_is_woken_to_draw_an_order(what):
         f"{WAKES[what]}\n"
         "print(psutil.Process().num_threads() - before)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"OMP_NUM_THREADS": "3"},
-    )
-    assert int(done.stdout) == (2 if what == "torch itself" else 0)
+    assert numbers_of(program) == [2 if what == "torch itself" else 0]
 
 
 def test_the_number_is_what_it_was_whatever_happens_inside():
@@ -116,13 +121,6 @@ def test_a_consumer_that_helps_converts_on_one_thread_as_the_others_do():
         "found = [psutil.Process().num_threads() - before for _ in loader]\n"
         "print(max(found), torch.get_num_threads())\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"OMP_NUM_THREADS": "3"},
-    )
-    most, after = map(int, done.stdout.split())
+    most, after = numbers_of(program)
     assert most <= 2  # the loader's own, and for a moment the one that gives torch its number back
     assert after == 3
