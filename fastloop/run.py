@@ -7,7 +7,7 @@ import signal
 import sys
 
 from fastloop.config import compose_all
-from fastloop.endings import end_in_order
+from fastloop.endings import end_at_once, end_in_order
 from fastloop.files import remove_unused
 from fastloop.lifeline import tie
 from fastloop.sweep import followed, measure, measure_apart
@@ -17,7 +17,14 @@ def main() -> None:
     """The command line; exits with 1 where a job failed, or where the only one is unsupported."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns of nameless addresses
     end_in_order()
-    _follow_if_led()
+    try:
+        _follow_if_led()
+        _compose_and_measure()
+    finally:
+        end_at_once()
+
+
+def _compose_and_measure() -> None:
     composed = compose_all(measure_apart)
     if not composed:
         return

@@ -79,6 +79,12 @@ def test_threads_share_a_batch():
     assert {rows for _, rows in squares.seen} == {64}  # a transform is given whole batches
 
 
+def test_a_transform_that_is_set_later_is_done_with_whole_batches():
+    loader = FastLoader(Squares(640), 64, num_threads=2)
+    loader.transform = lambda batch: (len(batch), threading.get_ident())
+    assert [size for size, _ in loader] == [64] * 10
+
+
 def test_what_fails_in_a_part_is_raised_with_its_batch_and_ends_the_threads():
     before = os_threads.counted()
     batches = iter(FastLoader(Squares(640, fails_at=200), 64, num_threads=2))

@@ -195,7 +195,8 @@ class FastLoader:
             return (source.batches(block, None) for block in blocks)
         pool = self._pooled(source.row_nbytes)
         making = Making(self._pace, self.batch_size or 1, self.transform, self._target)
-        if self._pace.part_rows and isinstance(source, Source) and source is self._source:
+        whole = self.transform is None and source is self._source
+        if self._pace.part_rows and whole and isinstance(source, Source):
             return making.begun_in_parts(source, pool, blocks)
         return making.begun(source, pool, blocks)
 
