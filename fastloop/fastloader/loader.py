@@ -37,8 +37,10 @@ class FastLoader:
     its tensors may be kept, and written to, for as long as one likes. An epoch's indices are read
     from a sampler as the epoch begins.
 
-    shuffle: True, or Blocks, which shuffles neighbours: drawn as the epoch goes on, and how a
-    mapped file that is larger than memory is read fast, see streamed.py.
+    shuffle: True, which is torch.randperm's order, or where there are more than 2^20 samples one of
+    which each index is computed as the epoch goes on, see drawn.py. Or Blocks, which shuffles
+    neighbours, drawn as the epoch goes on, too: so a mapped file that is larger than memory is read
+    fast, see streamed.py.
 
     copy: in the source's own order (no shuffle, no sampler, one rank, no device) tensors and
     writable arrays in memory are not copied: a batch's are views of them, writing to it writes to
@@ -181,7 +183,10 @@ class FastLoader:
         one = repeat(1)
         batches = self._pace.batches(row_nbytes, self.batch_size or 1, count) if together else one
         held = max(1, self.num_threads) * (self.prefetch_factor + 2) + 2
-        if isinstance(source, Source) and (apart := streamed(source, first, held)):
+        apart = None
+        if isinstance(source, Source) and self.shuffle is not True:  # which leaves no neighbours
+            apart = streamed(source, first, held)
+        if apart is not None:
             # a part of a shuffled piece has rows of every stretch: they are read for all of it
             is_rising = bool((np.diff(first) > 0).all())
             return apart, order.blocks(pieces, batches if is_rising else None)

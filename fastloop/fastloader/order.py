@@ -9,11 +9,14 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 
+from fastloop.fastloader.drawn import drawn
 from fastloop.fastloader.indices import Block, Blocks, checked, cut, cut_as_given, share
 from fastloop.torch_threads import made_on_one, one_torch_thread
 
 IN_ORDER = 1 << 20
 """Indices of a piece of the source's own order."""
+KEPT = 1 << 20
+"""Of more samples no permutation is kept: each index is computed when it is asked for, drawn.py."""
 
 
 @runtime_checkable
@@ -71,8 +74,8 @@ class Order:
     @property
     def is_the_sources(self) -> bool:
         """True where all samples come one after the other."""
-        drawn = self.shuffle or self.sampler is not None or self.batch_sampler is not None
-        return not drawn and self.world_size == 1
+        given = self.shuffle or self.sampler is not None or self.batch_sampler is not None
+        return not given and self.world_size == 1
 
     def share_of(self, num_samples: int) -> int:
         """How many of so many are this rank's."""
@@ -87,6 +90,9 @@ class Order:
                 own = self._generator(epoch)
                 pieces = self.shuffle.pieces(self.num_samples, own, self.rank, self.world_size)
                 return made_on_one(pieces)
+            if self.shuffle and self.num_samples > KEPT:
+                own = self._generator(epoch)
+                return drawn(self.num_samples, own).pieces(self.rank, self.world_size)
             whole = self._whole(epoch)
         return share(made_on_one(whole), self.rank, self.world_size)
 
@@ -109,11 +115,13 @@ class Order:
             return [checked(_array(self.sampler), self.num_samples)]
         if not self.shuffle:
             return self._one_after_the_other()
-        # the same in half the memory, and drawn faster: of 10^7 samples it is the largest part
-        small = self.num_samples <= torch.iinfo(torch.int32).max
-        dtype = torch.int32 if small else torch.int64
         own = self.generator or torch.Generator("cpu").manual_seed(self.seed + epoch)
-        return [torch.randperm(self.num_samples, generator=own, dtype=dtype, device="cpu").numpy()]
+        shared = {
+            "generator": own,
+            "dtype": torch.int32,
+            "device": "cpu",
+        }  # drawn faster than int64
+        return [torch.randperm(self.num_samples, **shared).numpy()]
 
     def _generator(self, epoch: int) -> torch.Generator:
         """What an order is drawn from as the epoch goes on: nobody else uses it."""
