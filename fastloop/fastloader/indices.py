@@ -83,7 +83,8 @@ class Blocks:
         if world_size > 1:
             blocks, ends = laid.of_rank(rank, world_size)
             generator = _of_rank(generator, rank, world_size)
-        groups = (laid.rows(together) for together in blocks.split(self.blocks_together))
+        step = self.blocks_together  # split() would make as many tensors as there are blocks at once
+        groups = (laid.rows(blocks[at : at + step]) for at in range(0, len(blocks), step))
         for rows in chain(groups, [ends]):
             if len(rows):
                 mixed = torch.randperm(len(rows), generator=generator, device="cpu")

@@ -32,7 +32,9 @@ class Blocks:
         generator = torch.Generator().manual_seed(seed + epoch)
         groups = torch.randperm(-(-num_samples // self.block_size), generator=generator)
         inside = torch.arange(self.block_size)
-        for together in groups.split(self.groups_together):
+        # split() would make as many tensors as there are groups at once
+        for start in range(0, len(groups), self.groups_together):
+            together = groups[start : start + self.groups_together]
             indices = (together.unsqueeze(1) * self.block_size + inside).flatten()
             indices = indices[indices < num_samples]  # the last group may be short
             yield indices[torch.randperm(len(indices), generator=generator)]
