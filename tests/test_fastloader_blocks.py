@@ -158,9 +158,32 @@ def test_a_part_of_a_map_is_found_in_its_file(file):
     assert place_of(np.zeros(3)) is None
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    count=st.integers(1, 3000),
+    block_size=st.integers(1, 200),
+    together=st.integers(1, 5),
+    batch_size=st.integers(1, 100),
+    world_size=st.integers(1, 3),
+)
+def test_a_piece_is_few_stretches_whatever_the_batch_size(
+    count, block_size, together, batch_size, world_size
+):
+    given = {"rank": world_size - 1, "world_size": world_size}
+    loader = FastLoader(torch.arange(count), batch_size, Blocks(block_size, together), **given)
+    pieces = list(loader._order.pieces(0))
+    if block_size * together < batch_size:
+        assert all(len(piece) <= together * block_size + world_size for piece in pieces[:-1])
+        return
+    assert not any(len(piece) % batch_size for piece in pieces[:-1])
+    for piece in pieces:
+        ends = 4 if world_size > 1 else 0  # of blocks that a rank shares with others, and the first
+        assert (np.diff(np.sort(piece)) != 1).sum() <= together + 1 + ends
+
+
 def test_a_short_block_that_comes_first_does_not_end_reading_in_stretches(tmp_path, monkeypatch):
     monkeypatch.setattr("fastloop.fastloader.streamed.usable_memory_bytes", lambda: 12 << 20)
-    path, count = tmp_path / "rows.npy", 8 * 16 + 1
+    path, count = tmp_path / "rows.npy", 8 * 16 + 9
     np.lib.format.open_memmap(path, "w+", np.int64, (count, 8192))[:, 5] = np.arange(count)
     given = {"num_threads": 1, "prefetch_factor": 1, "shuffle": Blocks(16)}
     loader = FastLoader(np.load(path, mmap_mode="r"), 8, **given)
@@ -170,7 +193,7 @@ def test_a_short_block_that_comes_first_does_not_end_reading_in_stretches(tmp_pa
         source, _ = loader._coming(epoch)
         assert isinstance(source, Source)
         assert isinstance(source.columns[0], Streamed)
-    assert firsts == {1, 16}
+    assert firsts == {8, 16}
     assert sorted(torch.cat([batch[:, 5] for batch in loader]).tolist()) == list(range(count))
 
 

@@ -18,10 +18,12 @@ from fastloop.fastloader.streamed import CAN_ADVISE, Streamed, streamed
 from fastloop.limits import usable_memory_bytes
 
 
-def delivered(count: int, order: Blocks, ranks: int, epoch: int = 0, **given) -> list[list[int]]:
+def delivered(
+    count: int, order: Blocks, ranks: int, epoch: int = 0, batch_size: int = 7
+) -> list[list[int]]:
     """What each rank delivers of the numbers below count."""
     loaders = [
-        FastLoader(torch.arange(count), 7, order, rank=rank, world_size=ranks, **given)
+        FastLoader(torch.arange(count), batch_size, order, rank=rank, world_size=ranks)
         for rank in range(ranks)
     ]
     for loader in loaders:
@@ -76,7 +78,7 @@ def test_generators_of_one_seed_share_the_blocks():
 def test_a_rank_shuffles_whole_blocks_into_each_other_and_then_its_ends():
     """1,000 rows to three ranks of 334: 33 whole blocks of ten, or 32 and parts of two."""
     places = []
-    for share in delivered(1000, Blocks(10, 2), 3):
+    for share in delivered(1000, Blocks(10, 2), 3, batch_size=10):
         own = [one for one, often in Counter(row // 10 for row in share).items() if often == 10]
         assert len(own) in (32, 33)
         whole = share[: 10 * len(own)]

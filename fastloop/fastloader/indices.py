@@ -71,9 +71,19 @@ class Blocks:
                 raise ValueError(f"{name}={getattr(self, name)}: allowed is 1 or more")
 
     def pieces(
-        self, num_samples: int, generator: torch.Generator, rank: int = 0, world_size: int = 1
+        self,
+        num_samples: int,
+        generator: torch.Generator,
+        rank: int = 0,
+        world_size: int = 1,
+        batch_size: int = 1,
     ) -> Iterator[np.ndarray]:
         """That rank's int64 indices, a piece for the blocks that are shuffled into each other.
+
+        Where a piece takes a batch or more it has whole batches, but for the last one: what is left
+        of its last block, which are neighbours, is shuffled into the next piece. Left as batches
+        fall, it would be rows from anywhere, and every piece would be read in hundreds of stretches
+        from the first one on that has not whole batches.
 
         generator: in the same state for every rank.
         """
@@ -83,12 +93,23 @@ class Blocks:
         if world_size > 1:
             blocks, ends = laid.of_rank(rank, world_size)
             generator = _of_rank(generator, rank, world_size)
-        step = self.blocks_together  # split() would make as many tensors as there are blocks at once
+        step = (
+            self.blocks_together
+        )  # split() would make as many tensors as there are blocks at once
         groups = (laid.rows(blocks[at : at + step]) for at in range(0, len(blocks), step))
-        for rows in chain(groups, [ends]):
-            if len(rows):
-                mixed = torch.randperm(len(rows), generator=generator, device="cpu")
-                yield rows[mixed].numpy()
+        left, size = blocks[:0], batch_size if step * self.block_size >= batch_size else 1
+        for group in chain(groups, [ends]):
+            rows = torch.cat([left, group])
+            whole = len(rows) - len(rows) % size
+            rows, left = rows[:whole], rows[whole:]
+            if whole:
+                yield _mixed(rows, generator)
+        if len(left):
+            yield _mixed(left, generator)
+
+
+def _mixed(rows: torch.Tensor, generator: torch.Generator) -> np.ndarray:
+    return rows[torch.randperm(len(rows), generator=generator, device="cpu")].numpy()
 
 
 def _of_rank(shared: torch.Generator, rank: int, world_size: int) -> torch.Generator:

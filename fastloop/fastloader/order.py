@@ -88,8 +88,8 @@ class Order:
         with one_torch_thread():
             if isinstance(self.shuffle, Blocks):
                 own = self._generator(epoch)
-                pieces = self.shuffle.pieces(self.num_samples, own, self.rank, self.world_size)
-                return made_on_one(pieces)
+                mine = self.rank, self.world_size, self.batch_size or 1
+                return made_on_one(self.shuffle.pieces(self.num_samples, own, *mine))
             if self.shuffle and self.num_samples > KEPT:
                 own = self._generator(epoch)
                 return drawn(self.num_samples, own).pieces(self.rank, self.world_size)
