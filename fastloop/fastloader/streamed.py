@@ -12,7 +12,6 @@ another one's.
 
 from __future__ import annotations
 
-import mmap
 import os
 import threading
 import weakref
@@ -139,13 +138,13 @@ class Opened:
     def _direct(self, out: np.ndarray, offset: int) -> int:
         """How many bytes of it have been filled, by way of whole pages of this thread's."""
         if not hasattr(self._pages, "held"):
-            self._pages.held = mmap.mmap(-1, AT_ONCE_BYTES)  # begins at a page
+            self._pages.held = _pages(AT_ONCE_BYTES)
         before = offset % PAGE
         size = min(AT_ONCE_BYTES, -(-(before + len(out)) // PAGE) * PAGE)
-        pages = memoryview(self._pages.held)[:size]
-        count = min(len(out), os.preadv(self.number, [pages], offset - before) - before)
+        pages = self._pages.held[:size]
+        count = min(len(out), os.preadv(self.number, [pages.data], offset - before) - before)
         if count > 0:
-            out[:count] = np.frombuffer(pages, np.uint8)[before : before + count]
+            out[:count] = pages[before : before + count]
         return max(0, count)
 
 
@@ -155,12 +154,18 @@ def _open(path: str) -> tuple[int, bool]:
         with suppress(OSError):  # not every file system has that
             number = os.open(path, os.O_RDONLY | os.O_DIRECT)
             try:
-                os.preadv(number, [mmap.mmap(-1, PAGE)], 0)
+                os.preadv(number, [_pages(PAGE).data], 0)
             except OSError:
                 os.close(number)
                 raise
             return number, True
     return os.open(path, os.O_RDONLY), False
+
+
+def _pages(nbytes: int) -> np.ndarray:
+    """(nbytes,) uint8 that begin at a page; a fork has its own, unlike of an mmap.mmap(-1, …)."""
+    more = np.empty(nbytes + PAGE, np.uint8)
+    return more[-more.ctypes.data % PAGE :][:nbytes]
 
 
 def streamed(source: Source, first: np.ndarray, held: int) -> Source | None:
