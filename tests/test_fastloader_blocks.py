@@ -253,9 +253,9 @@ def test_limits_of_groups_and_of_those_above_them(tmp_path):
 
 PROGRAM = """
 import os, sys
-open(sys.argv[1], "w").write(str(os.getpid()))
 import numpy as np
 from fastloop.fastloader import Blocks, FastLoader
+open(sys.argv[1], "w").write(str(os.getpid()))  # torch's libraries may have to be read, too
 rows = np.load(sys.argv[2], mmap_mode="r")
 rank, world_size = map(int, sys.argv[3:])
 loader = FastLoader(rows, 64, Blocks(128, 2), rank=rank, world_size=world_size)
