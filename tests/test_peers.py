@@ -171,5 +171,5 @@ def test_a_file_larger_than_memory_is_measured(outputs):
         lines = larger.larger(1, file, 400)
     except OSError as why:
         pytest.skip(f"no memory cgroup can be made here: {why}")
-    assert [line.bar for line in lines][-2:] == ["at least 80 %", "bounded"]
+    assert [line.bar for line in lines][-2:] == ["at least 80 %", "at most 200 MiB"]
     assert larger.table(lines).count("\n") == len(lines) + 1
