@@ -180,8 +180,8 @@ class FastLoader:
         pieces = chain(begun, pieces)
         given = self.sampler is not None and not isinstance(self.sampler, Pieces)
         count = len(first) if given else order.share_of(self.num_samples)
-        one = repeat(1)
-        batches = self._pace.batches(row_nbytes, self.batch_size or 1, count) if together else one
+        paced = self._pace.batches(row_nbytes, self.batch_size or 1, count)
+        batches = paced if together else repeat(1)
         held = max(1, self.num_threads) * (self.prefetch_factor + 2) + 2
         apart = None
         if isinstance(source, Source) and self.shuffle is not True:  # which leaves no neighbours
