@@ -176,7 +176,13 @@ def test_an_ended_writer_leaves_no_store_and_the_next_one_writes_it(tmp_path, nu
     )
     root = tmp_path / "store"
     command = [sys.executable, program, root]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as writer:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        # a runner in the background of a shell ignores it, and so would the writer
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as writer:
         assert writer.stdout.readline() == b"written\n"
         assert not root.exists()
         writer.send_signal(number)
