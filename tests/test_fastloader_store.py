@@ -167,7 +167,9 @@ def test_a_full_disk_leaves_nothing(small_disk):
 def test_an_ended_writer_leaves_no_store_and_the_next_one_writes_it(tmp_path, number):
     program = tmp_path / "writes.py"
     program.write_text(
-        "import sys, time, fastloop\n"
+        "import signal, sys, time, fastloop\n"
+        # who was started in the background of a shell ignores it
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def samples():\n"
         "    yield from range(5000)\n"
         "    print('written', flush=True)\n"
@@ -176,13 +178,7 @@ def test_an_ended_writer_leaves_no_store_and_the_next_one_writes_it(tmp_path, nu
     )
     root = tmp_path / "store"
     command = [sys.executable, program, root]
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        # a runner in the background of a shell ignores it, and so would the writer
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    ) as writer:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as writer:
         assert writer.stdout.readline() == b"written\n"
         assert not root.exists()
         writer.send_signal(number)
