@@ -160,27 +160,31 @@ def memory(number: int) -> list[Line]:
 
 
 def growth(number: int) -> list[Line]:
-    cases = {count: replace(B, count=count) for count in GROWTH}
-    with processes(list(cases)) as call:
+    return [*_growth(number, B, "torch"), *_growth(number, replace(B, by_numpy=True), "numpy")]
+
+
+def _growth(number: int, workload: Workload, whose: str) -> list[Line]:
+    with processes(list(GROWTH)) as call:
         asked = {
-            count: partial(call[count], parts.traversal_s, "FastLoader", workload, GROWTH[count])
-            for count, workload in cases.items()
+            count: partial(
+                call[count], parts.traversal_s, "FastLoader", replace(workload, count=count), epochs
+            )
+            for count, epochs in GROWTH.items()
         }
         seconds = in_rounds(number, asked)
     took = {
         count: [one / (count * GROWTH[count]) for one in values]
         for count, values in seconds.items()
     }
-    few, *_, many = cases
+    few, *_, many = GROWTH
     ratio = against(took[many], took[few])
+    rows = f"rows of 784 bytes in {whose}'s memory"
     told = [
-        Line(f"{count:,} rows of 784 bytes", figure([1e9 * one for one in values], "ns a sample"))
+        Line(f"{count:,} {rows}", figure([1e9 * one for one in values], "ns a sample"))
         for count, values in took.items()
     ]
-    return [
-        *told,
-        Line("more time a sample", percent(ratio), "within 15 %", ratio.estimate <= 1.15),
-    ]
+    what = f"more time a sample, in {whose}'s memory"
+    return [*told, Line(what, percent(ratio), "within 15 %", ratio.estimate <= 1.15)]
 
 
 def start(number: int) -> list[Line]:

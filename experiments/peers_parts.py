@@ -37,6 +37,8 @@ class Workload:
     dtype: str
     batch_size: int
     file: str = ""
+    by_numpy: bool = False
+    """numpy asks the system for pages of 2 MiB, torch takes what it gets, which is 4 KiB."""
 
     @property
     def held_nbytes(self) -> int:
@@ -48,7 +50,12 @@ class Workload:
         labels = torch.arange(self.count)
         if self.file:
             return torch.from_numpy(np.load(self.file, mmap_mode="c")), labels
-        rows = torch.empty(self.count, *self.shape, dtype=getattr(torch, self.dtype))
+        shape = (self.count, *self.shape)
+        if self.by_numpy:
+            rows = torch.from_numpy(np.empty(shape, self.dtype))
+            labels = torch.from_numpy(np.arange(self.count))
+        else:
+            rows = torch.empty(shape, dtype=getattr(torch, self.dtype))
         rows.view(-1).view(torch.uint8).fill_(FILLED)
         return rows, labels
 

@@ -167,6 +167,21 @@ def test_what_autograd_has_saved_is_held_too():
     torch.testing.assert_close(weight.grad, source.sum(0))
 
 
+@pytest.mark.parametrize("width", [4, 1 << 14], ids=["rows of blocks", "in parts"])
+@pytest.mark.parametrize("given", [{"batch_size": 128}, {"batch_sampler": [range(256)] * 9}])
+def test_a_batch_may_be_written_to_while_autograd_has_saved_another(width, given):
+    weight = torch.ones(width, requires_grad=True)
+    saved: list[torch.Tensor] = []
+    batches = iter(FastLoader(torch.ones(1024, width), **given, copy=True, num_threads=1))
+    for batch in batches:
+        for loss in saved:  # of the batch before it: neither write may be taken for one to that
+            batch.mul_(2)
+            loss.backward()
+        saved = [(batch * weight).sum()]
+    assert weight.grad is not None
+    assert weight.grad.min() > 0
+
+
 def test_buffers_are_used_again_and_those_of_a_greedy_epoch_are_given_back():
     loader = FastLoader(numbered(20_000, (64,)), 50, shuffle=True, num_threads=2)
     list(loader)

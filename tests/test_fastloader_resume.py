@@ -180,6 +180,37 @@ def test_an_epoch_that_was_left_is_where_it_was_left_and_the_next_is_another():
     assert batches(loader) == following
 
 
+@settings(max_examples=25, deadline=None)
+@given(
+    visits=st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 200), st.booleans()),
+        min_size=2,
+        max_size=6,
+    )
+)
+def test_an_epoch_is_that_of_its_number_whatever_was_drawn_ahead(visits):
+    """visits: the epoch, the seed, how many batches are taken, and whether the loader is copied."""
+    loader = FastLoader(torch.arange(600), 3, shuffle=True, num_threads=1)
+    for epoch, seed, taken, copied in visits:
+        loader.set_epoch(epoch)
+        loader.seed = seed
+        loader = pickle.loads(pickle.dumps(loader)) if copied else loader
+        order = torch.randperm(600, generator=seeded(seed + epoch), dtype=torch.int32).tolist()
+        assert joined(batches(loader, taken)) == order[: 3 * taken]
+        assert joined(batches(loader)) == (
+            torch.randperm(600, generator=seeded(seed + epoch + 1), dtype=torch.int32).tolist()
+        )
+
+
+@pytest.mark.parametrize(("num_threads", "hits", "misses"), [(1, 1, 3), (0, 0, 2)])
+def test_threads_draw_the_next_order_while_an_epoch_goes_on(num_threads, hits, misses):
+    loader = FastLoader(torch.arange(600), 3, shuffle=True, num_threads=num_threads)
+    for _ in range(2):
+        list(loader)
+    found = loader._permute.cache_info()
+    assert (found.hits, found.misses) == (hits, misses)
+
+
 def test_set_epoch_is_the_samplers_too_and_nothing_else_tells_it():
     sampler = DistributedSampler(range(20), 2, 0, shuffle=True)
     loader = FastLoader(torch.arange(20), 4, sampler=sampler)

@@ -5,8 +5,8 @@ into one queue. They wait for nothing but room: together they may be num_threads
 ahead, and what the consumer keeps does not count, so that one who keeps everything is never waited
 for.
 
-A consumer that finds nothing ready makes blocks itself instead of waiting, where `own` says so:
-to be woken costs 40 to 90 us where every core gathers already, as much as a batch does.
+A consumer that finds nothing ready makes blocks itself instead of waiting, as `Own` says: to be
+woken costs 40 to 90 us where every core gathers already, as much as a batch does.
 """
 
 from __future__ import annotations
@@ -71,6 +71,17 @@ class Claims:
 
 
 @dataclass(frozen=True)
+class Own:
+    """What the consumer makes itself before it waits."""
+
+    ready: int = 0
+    """So many blocks lie here when it waits for one instead of making a later one."""
+    first: int = 0
+    """Of so many, the first ones, it waits for the last before it makes a later one: the first
+    batch of an epoch would come later by as much as that takes."""
+
+
+@dataclass(frozen=True)
 class Lanes:
     """What goes between the threads and the consumer."""
 
@@ -89,19 +100,19 @@ def in_threads(
     work: Iterable[W],
     num_threads: int,
     ahead: int,
-    own: int = 0,
+    own: Own = Own(),
     begin: Callable[[], None] | None = None,
 ) -> Generator[B, None, None]:
     """make(one) for one in work, made by threads; no thread is left when it is closed.
 
     Whatever `make` or `work` raises is raised here, in its turn. The threads start at once, not
-    with the first next(). own: so many blocks the consumer makes itself before it waits, see above;
-    without threads it makes everything. begin: what each thread does first.
+    with the first next(). Without threads the consumer makes everything. begin: what each thread
+    does first.
     """
     claims, lanes = Claims(iter(work)), Lanes()
     for _ in range(num_threads * ahead):
         lanes.room.put(True)
-    consumer = Consumer(make, claims, lanes, own if num_threads else 1)
+    consumer = Consumer(make, claims, lanes, own if num_threads else Own(1))
     blocks = _received(consumer, num_threads, partial(_run, make, claims, lanes, begin))
     RUNNING.add(blocks)
     next(blocks)
@@ -175,8 +186,7 @@ class Consumer:
     make: Callable[[Any], Any]
     claims: Claims
     lanes: Lanes
-    own: int
-    """So many blocks lie here when it waits for one instead of making another one."""
+    own: Own
     ready: dict[int, Any] = field(default_factory=dict)
     """What came before its turn, by number."""
     by_others: set[int] = field(default_factory=set)
@@ -187,20 +197,23 @@ class Consumer:
         while number not in self.ready:
             if self.claims.is_over and number >= self.claims.count:
                 return None
-            self._get_any(number < self.claims.count)
+            self._get_any(number)
         if number in self.by_others:
             self.by_others.remove(number)
             self.lanes.room.put(True)
         return self.ready.pop(number)
 
-    def _get_any(self, is_claimed: bool) -> None:
+    def _get_any(self, number: int) -> None:
         """What a thread has made by now, or the next of one's own, or what a thread will have."""
         with suppress(Empty):
             return self._keep(*self.lanes.made.get_nowait())
-        claimed = self.claims.next() if len(self.ready) < self.own else None
+        is_claimed = number < self.claims.count
+        is_later = number < self.own.first <= self.claims.count
+        makes = len(self.ready) < self.own.ready and not is_later
+        claimed = self.claims.next() if makes else None
         if claimed is not None:
             self.ready[claimed[0]] = _made(self.make, claimed[1], Exception)
-        elif is_claimed or not self.own:
+        elif is_claimed or not self.own.ready:
             self._keep(*self.lanes.made.get())
         return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
+from functools import lru_cache
 from itertools import chain, islice, repeat
 from typing import Any
 
@@ -16,7 +17,7 @@ from fastloop.fastloader.columns import Tree
 from fastloop.fastloader.in_order import InOrder, in_order
 from fastloop.fastloader.indices import Block, Blocks, without
 from fastloop.fastloader.making import Made, Making
-from fastloop.fastloader.order import Order, Pieces
+from fastloop.fastloader.order import Order, Pieces, permutation
 from fastloop.fastloader.pace import BLOCK_BYTES, OWN, Pace, pace_of
 from fastloop.fastloader.progress import check_same, drawn_from, put_back, set_epoch, settings_of
 from fastloop.fastloader.samples import Batches, CollateFn, opened
@@ -24,6 +25,9 @@ from fastloop.fastloader.sending import target_of
 from fastloop.fastloader.source import Source
 from fastloop.fastloader.streamed import streamed
 from fastloop.fastloader.travel import packed, unpacked
+
+BEGUN = 8
+"""After so many blocks of an epoch there is time for what the next one needs."""
 
 
 class FastLoader:
@@ -34,8 +38,9 @@ class FastLoader:
     What DataLoader's parameters of the same names mean they mean here; `num_threads` and
     `prefetch_factor` (blocks ahead for each thread) are chosen where they are None, see pace.py;
     with num_threads=0 batches are made where they are asked for. A batch is a tree like the source:
-    its tensors may be kept, and written to, for as long as one likes. An epoch's indices are read
-    from a sampler as the epoch begins.
+    its tensors may be kept, and written to, for as long as one likes; a small one keeps the memory
+    of its block, up to 16 MiB, which torch.save would write: save a clone(). An epoch's indices are
+    read from a sampler as the epoch begins.
 
     shuffle: True, which is torch.randperm's order, or where there are more than 2^20 samples one of
     which each index is computed as the epoch goes on, see drawn.py. Or Blocks, which shuffles
@@ -98,6 +103,7 @@ class FastLoader:
         self._is_loaded = False
         self._pool: Pool | None = None
         self._pool_of = os.getpid()
+        self._permute = lru_cache(1)(permutation)
 
     def _paced(self, num_threads: int | None, prefetch_factor: int | None) -> Pace:
         given = num_threads, prefetch_factor
@@ -123,12 +129,12 @@ class FastLoader:
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process needs; it has threads and buffers of its own."""
-        own = {"_source": None, "_pool": None, "source": packed(self.source)}
+        own = {"_source": None, "_pool": None, "_permute": None, "source": packed(self.source)}
         return self.__dict__ | own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.source = unpacked(self.source)
+        self.source, self._permute = unpacked(self.source), lru_cache(1)(permutation)
         self._source = opened(self.source, self.collate_fn, self.batch_size is None)
 
     def set_epoch(self, epoch: int) -> None:
@@ -163,9 +169,18 @@ class FastLoader:
         self._is_loaded, self.epoch = False, at["epoch"] + 1
         blocks = without(coming, at["delivered"])
         for first in islice(blocks, 1):
-            return self._counted(self._begun(source, chain([first], blocks)), at)
+            begun, drawn = islice(blocks, BEGUN), self._next_drawn(at["epoch"] + 1)
+            made = self._begun(source, chain([first], begun, drawn, blocks))
+            return self._counted(made, at)
         self._at = None
         return iter(())
+
+    def _next_drawn(self, epoch: int) -> Iterator[Block]:
+        """No block: the thread that asks for one draws the next epoch's order, for which otherwise
+        the first batch of that one would wait."""
+        if self.num_threads:
+            self._order.ahead(epoch, self._permute)
+        yield from ()
 
     def _coming(self, epoch: int) -> tuple[Batches, Iterable[Block]]:
         """What this rank's batches are made of, and the blocks of them."""
@@ -174,7 +189,7 @@ class FastLoader:
         if self.batch_sampler is not None:
             most = max(1, BLOCK_BYTES // max(1, row_nbytes)) if together else 1
             return source, order.blocks_as_given(most)
-        pieces = order.pieces(epoch)
+        pieces = order.pieces(epoch, self._permute)
         begun = list(islice(pieces, 2))  # of which the first may be the source's last, short block
         first = max(begun, key=len, default=np.empty(0, np.int64))
         pieces = chain(begun, pieces)

@@ -3,7 +3,6 @@ parts, with a transform, on a device."""
 
 from __future__ import annotations
 
-from _thread import start_new_thread
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fastloop.fastloader.ahead import in_threads
+from fastloop.fastloader.ahead import Own, Running, in_threads
 from fastloop.fastloader.buffers import Pool
 from fastloop.fastloader.columns import Tree
 from fastloop.fastloader.divided import filled, joined, parts_of
@@ -54,7 +53,8 @@ class Making:
         """The same of large batches, for which nothing but rows is made."""
         rows, ahead = self.pace.part_rows, self.pace.parts_ahead
         parts, nbytes = parts_of(source, pool, blocks, rows), sum(source.row_nbytes) * rows
-        return joined(self._in_threads(source, nbytes, ahead, filled, parts))
+        first = -(-self.batch_size // rows)
+        return joined(self._in_threads(source, nbytes, ahead, filled, parts, first))
 
     def _in_threads(
         self,
@@ -63,10 +63,11 @@ class Making:
         ahead: int,
         make: Callable[[Any], Any],
         work: Iterable[Any],
+        first: int = 0,
     ) -> Generator[Any, None, None]:
         # a sample that costs more than its copy keeps every core busy by threads alone
         cheap = source.together and self.transform is None and self.target is None
-        own = spare(block_nbytes) if cheap else 0
+        own = Own(spare(block_nbytes), first) if cheap else Own()
         begin = None
         if self.pace.num_threads and not _copies(source):
             begin = partial(_on_one_thread, torch.get_num_threads())
@@ -89,8 +90,9 @@ def _on_one_thread(others: int) -> None:
     # OpenMP's threads wait for each other at barriers, where a busy neighbour holds up all of them.
     torch.get_num_threads()  # or torch would set this thread's once more at its first operation
     torch.set_num_threads(1)
-    # What any thread sets is also what threads begin with that torch has not met yet: give it back.
-    start_new_thread(torch.set_num_threads, (others,))
+    # What any thread sets is also what threads begin with that torch has not met yet: give it back,
+    # for sure before the epoch can end.
+    Running(partial(torch.set_num_threads, others)).join()
 
 
 def _made(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,6 +17,14 @@ IN_ORDER = 1 << 20
 """Indices of a piece of the source's own order."""
 KEPT = 1 << 20
 """Of more samples no permutation is kept: each index is computed when it is asked for, drawn.py."""
+
+
+Permute = Callable[[int, int], np.ndarray]
+
+
+def permutation(num_samples: int, seed: int) -> np.ndarray:
+    """int32 indices: torch.randperm's order of that seed."""
+    return _permuted(num_samples, torch.Generator("cpu").manual_seed(seed))
 
 
 @runtime_checkable
@@ -81,7 +89,13 @@ class Order:
         """How many of so many are this rank's."""
         return -(-num_samples // self.world_size)
 
-    def pieces(self, epoch: int) -> Iterator[np.ndarray]:
+    def ahead(self, epoch: int, permute: Permute) -> None:
+        """Call `permute`, which keeps what it has drawn last, as `pieces` will for that epoch."""
+        if self.shuffle is True and self.generator is None and self.num_samples <= KEPT:
+            with one_torch_thread():
+                permute(self.num_samples, self.seed + epoch)
+
+    def pieces(self, epoch: int, permute: Permute = permutation) -> Iterator[np.ndarray]:
         """This rank's indices, part by part: of Blocks whole blocks, of another order every
         world_size-th index. What they depend on has been drawn when this returns. Raises
         IndexError for one that is not there."""
@@ -93,7 +107,7 @@ class Order:
             if self.shuffle and self.num_samples > KEPT:
                 own = self._generator(epoch)
                 return drawn(self.num_samples, own).pieces(self.rank, self.world_size)
-            whole = self._whole(epoch)
+            whole = self._whole(epoch, permute)
         return share(made_on_one(whole), self.rank, self.world_size)
 
     def blocks(
@@ -108,17 +122,16 @@ class Order:
         with one_torch_thread():
             return cut_as_given(self.batch_sampler, self.num_samples, most_rows)
 
-    def _whole(self, epoch: int) -> Iterable[np.ndarray]:
-        if isinstance(self.sampler, Pieces):
-            return (checked(piece, self.num_samples) for piece in self.sampler.pieces())
+    def _whole(self, epoch: int, permute: Permute) -> Iterable[np.ndarray]:
         if self.sampler is not None:
+            if isinstance(self.sampler, Pieces):
+                return (checked(piece, self.num_samples) for piece in self.sampler.pieces())
             return [checked(_array(self.sampler), self.num_samples)]
         if not self.shuffle:
             return self._one_after_the_other()
-        own = self.generator or torch.Generator("cpu").manual_seed(self.seed + epoch)
-        # int32 is drawn faster than int64
-        whole = torch.randperm(self.num_samples, generator=own, dtype=torch.int32, device="cpu")
-        return [whole.numpy()]
+        if self.generator is None:
+            return [permute(self.num_samples, self.seed + epoch)]
+        return [_permuted(self.num_samples, self.generator)]
 
     def _generator(self, epoch: int) -> torch.Generator:
         """What an order is drawn from as the epoch goes on: nobody else uses it."""
@@ -133,6 +146,11 @@ class Order:
         step = size * max(1, IN_ORDER // size)  # whole batches: none of them is put together
         for start in range(0, self.num_samples, step):
             yield np.arange(start, min(start + step, self.num_samples))
+
+
+def _permuted(num_samples: int, by: torch.Generator) -> np.ndarray:
+    # int32 is drawn faster than int64
+    return torch.randperm(num_samples, generator=by, dtype=torch.int32, device="cpu").numpy()
 
 
 def _array(indices: Any) -> np.ndarray:

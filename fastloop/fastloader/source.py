@@ -65,13 +65,24 @@ class Source:
         pairs = zip(self.columns, lent, strict=True)
         seen = [column.kind.seen(one) for column, one in pairs]
         placed = seen if self.placed is None else [self.placed(one) for one in seen]
-        return [one.split(block.sizes) for one in placed]
+        return [_apart(one, block.sizes) for one in placed]
 
     def trees(self, parts: Sequence[Sequence[torch.Tensor]]) -> Sequence[Tree]:
         """Batches of such parts."""
         if self.put_together is None:
             return parts[0]
         return [self.put_together(one) for one in zip(*parts, strict=True)]
+
+
+def _apart(rows: torch.Tensor, sizes: int | list[int]) -> Sequence[torch.Tensor]:
+    """The same memory as batches that autograd takes for tensors of their own.
+
+    Views of one tensor, as split() makes them, share its version: writing to one batch would spoil
+    the backward pass of another one. These share no row, either, so that both may be done.
+    """
+    if isinstance(sizes, int):
+        return rows.unsafe_split(sizes)
+    return rows.unsafe_split_with_sizes(sizes)
 
 
 def source_of(tree: Tree) -> Source:
