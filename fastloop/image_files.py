@@ -77,7 +77,7 @@ class Decoded:
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Decode those images, one after the other; raises BadData that names the file."""
-        images, rows = self.images, self.kind.seen(torch.from_numpy(out))
+        images, rows = self.images, self.kind.seen(out)
         for index, row in zip(indices.tolist(), rows, strict=True):
             path = images.root / images.files[index][0]
             pixels = torch.from_numpy(read_pixels(path, images.decoder, images.size))

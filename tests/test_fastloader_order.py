@@ -154,7 +154,7 @@ def test_the_pace_keeps_memory_bounded(row_nbytes, batch_size, num_samples, toge
 @pytest.mark.parametrize(
     ("epoch", "wanted"),
     [
-        ((3144, 256, 60_000), (1, 2, 20)),
+        ((3144, 256, 60_000), (1, 2, 5)),
         ((150_528, 256, 10_240), (1, 1, 1)),
         ((8, 300, 300_000), (0, 2, 250)),
         ((784, 256, 10_000), (1, 2, 10)),

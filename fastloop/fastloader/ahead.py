@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Lock, get_ident
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -205,8 +205,8 @@ class Consumer:
 
     def _get_any(self, number: int) -> None:
         """What a thread has made by now, or the next of one's own, or what a thread will have."""
-        with suppress(Empty):
-            return self._keep(*self.lanes.made.get_nowait())
+        if not self.lanes.made.empty():  # nobody else takes from it
+            return self._keep(*self.lanes.made.get())
         is_claimed = number < self.claims.count
         is_later = number < self.own.first <= self.claims.count
         makes = len(self.ready) < self.own.ready and not is_later

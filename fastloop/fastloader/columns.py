@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 
 Tree = Any
+WORDS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
 @dataclass(frozen=True)
@@ -26,15 +28,30 @@ class Kind:
         """Of a sample."""
         return self.dtype.itemsize * math.prod(self.shape)
 
-    def seen(self, rows: torch.Tensor) -> torch.Tensor:
-        """(n, nbytes) uint8 as (n, *shape) of the dtype, the same memory."""
-        if not rows.shape[1]:  # which no dtype divides
-            return torch.empty((len(rows), *self.shape), dtype=self.dtype)
+    @cached_property
+    def as_numpy(self) -> np.dtype:
+        """numpy's dtype of that name, or where it has none (bfloat16) one of as many bytes."""
+        name = str(self.dtype).removeprefix("torch.")
+        return np.dtype(name if name in np.sctypeDict else WORDS[self.dtype.itemsize])
+
+    def lying(self, rows: np.ndarray) -> np.ndarray:
+        """(n, nbytes) uint8 as (n, *shape) of as_numpy, the same memory."""
+        if not rows.shape[1]:
+            return np.empty((len(rows), *self.shape), self.as_numpy)
         if self.channels_last:
             channels, height, width = self.shape
-            lying = rows.view(self.dtype).view(len(rows), height, width, channels)
-            return lying.permute(0, 3, 1, 2)
-        return rows.view(self.dtype).view(len(rows), *self.shape)
+            shape = len(rows), height, width, channels
+            return rows.view(self.as_numpy).reshape(shape).transpose(0, 3, 1, 2)
+        return rows.view(self.as_numpy).reshape(len(rows), *self.shape)
+
+    def tensor(self, lying: np.ndarray) -> torch.Tensor:
+        """The same memory as a tensor of the dtype, which holds that very array."""
+        seen = torch.from_numpy(lying)
+        return seen if seen.dtype == self.dtype else seen.view(self.dtype)
+
+    def seen(self, rows: np.ndarray) -> torch.Tensor:
+        """(n, nbytes) uint8 as (n, *shape) of the dtype, the same memory."""
+        return self.tensor(self.lying(rows))
 
 
 @runtime_checkable
@@ -58,6 +75,6 @@ class Column(Protocol):
         """Write the samples of `indices`, int64 and looked at before, into out.
 
         out: (len(indices), kind.nbytes) uint8, to be kept by nobody. Several threads call it at
-        once. `kind.seen(torch.from_numpy(out))` is the same memory as a tensor.
+        once. `kind.seen(out)` is the same memory as a tensor.
         """
         ...

@@ -43,29 +43,25 @@ class Converted:
         """Convert those rows, a piece after the other."""
         if not self.kind.nbytes:
             return
-        made = self.kind.seen(torch.from_numpy(out))
-        nbytes = self.rows.kind.nbytes
-        piece = min(len(indices), max(1, PIECE_BYTES // (nbytes + self.kind.nbytes)))
-        # Allocated in each call: no two threads share it, and malloc gives the same memory again.
-        gathered = np.empty((piece, nbytes), np.uint8)
-        rows = self._as_delivered(self.rows.kind.seen(torch.from_numpy(gathered)))
-        floats = torch.empty_like(made[:piece], dtype=_worked_in(self.kind.dtype))
+        piece = max(1, PIECE_BYTES // (self.rows.kind.nbytes + self.kind.nbytes))
         for start in range(0, len(indices), piece):
-            part = made[start : start + piece]
-            self.rows.fill(indices[start : start + piece], gathered[: len(part)])
-            self._convert(rows[: len(part)], part, floats[: len(part)])
+            self._fill(indices[start : start + piece], out[start : start + piece])
 
-    def _convert(self, rows: torch.Tensor, part: torch.Tensor, floats: torch.Tensor) -> None:
-        worked = part if part.dtype == floats.dtype else floats
+    def _fill(self, indices: np.ndarray, out: np.ndarray) -> None:
+        # Allocated in each call: no two threads share it, and malloc gives the same memory again.
+        gathered = np.empty((len(indices), self.rows.kind.nbytes), np.uint8)
+        self.rows.fill(indices, gathered)
+        part, dtype = self.kind.seen(out), _worked_in(self.kind.dtype)
+        worked = part if part.dtype == dtype else torch.empty_like(part, dtype=dtype)
         # Not at once with the next step: of two dtypes, torch makes a copy of its own first.
-        worked.copy_(rows)
+        worked.copy_(self._as_delivered(self.rows.kind.seen(gathered)))
         if not isinstance(self.factor, torch.Tensor):
             if self.factor != 1 or self.offset != 0:
                 torch.add(self.offset, worked, alpha=self.factor, out=worked)
         else:
             _in_memory_order(worked, self.kind.channels_last).mul_(self.factor).add_(self.offset)
-        if worked is floats:
-            part.copy_(floats)
+        if worked is not part:
+            part.copy_(worked)
 
     def _as_delivered(self, rows: torch.Tensor) -> torch.Tensor:
         return rows.movedim(-1, 1) if self.source_layout == "HWC" else rows

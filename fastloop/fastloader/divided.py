@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
 from fastloop.fastloader.buffers import Pool
 from fastloop.fastloader.columns import Tree
@@ -27,7 +27,8 @@ class Part:
 
     source: Source
     block: Block
-    lent: Sequence[torch.Tensor]
+    rows: Sequence[np.ndarray]
+    """That memory, as long as the batches are held."""
     batches: Sequence[Tree]
     """The block's, as they are once all of its parts are filled. They are there before that: made
     behind the last part they would be waited for, and by then a thread has the interpreter's lock
@@ -45,16 +46,16 @@ def parts_of(source: Source, pool: Pool, blocks: Iterable[Block], rows: int) -> 
     """Those of each block, of so many rows; memory is lent as the first one is drawn."""
     for block in blocks:
         lent, count = source.lent(block, pool), len(block.indices)
-        batches = source.trees(source.split(lent, block))
+        batches = source.trees(source.split(lent.seen, block))
         for start in range(0, count, rows):
-            yield Part(source, block, lent, batches, start, min(start + rows, count))
+            yield Part(source, block, lent.rows, batches, start, min(start + rows, count))
         del lent, batches  # or they would be held until the next block is drawn
 
 
 def filled(part: Part) -> Part:
     """The same, its rows gathered."""
     mine = slice(part.start, part.stop)
-    part.source.fill(part.block.indices[mine], [one[mine] for one in part.lent])
+    part.source.fill(part.block.indices[mine], [one[mine] for one in part.rows])
     return part
 
 

@@ -39,7 +39,7 @@ class FastLoader:
     `prefetch_factor` (blocks ahead for each thread) are chosen where they are None, see pace.py;
     with num_threads=0 batches are made where they are asked for. A batch is a tree like the source:
     its tensors may be kept, and written to, for as long as one likes; a small one keeps the memory
-    of its block, up to 16 MiB, which torch.save would write: save a clone(). An epoch's indices are
+    of its block, up to 4 MiB, which torch.save would write: save a clone(). An epoch's indices are
     read from a sampler as the epoch begins.
 
     shuffle: True, which is torch.randperm's order, or where there are more than 2^20 samples one of

@@ -9,7 +9,7 @@ from itertools import repeat
 from fastloop.fastloader.indices import MOST_BATCHES
 from fastloop.limits import usable_cores
 
-BLOCK_BYTES = 16 << 20
+BLOCK_BYTES = 4 << 20
 PART_BYTES = 8 << 20
 AHEAD_BYTES = 64 << 20
 SHORT_BYTES = 4 << 20
@@ -28,10 +28,10 @@ class Pace:
 
     A block, which is what is made and handed over at once, is as many whole batches as BLOCK_BYTES
     hold, or a part of one that is larger than PART_BYTES (divided.py): a hand-over costs 40 us and
-    more where it wakes a thread (in blocks of 1, 2, 4, 8 and 16 MiB epochs of 235 batches of
-    0.8 MB took 40, 29, 25, 24 and 23 ms; converted to floats, 30, 24 and 22 ms in those of 8, 16
-    and 32), and what is made long before it is used has left the cache. There are at least
-    BLOCKS_A_THREAD of them for each thread in an epoch, so that none ends much later than the
+    more where it wakes a thread, and what is made long before it is used has left the cache (in
+    blocks of 1.6, 2.4, 4, 8 and 16 MiB epochs of 235 batches of 0.8 MB took 33, 25, 25, 26 and 26
+    ms; converted to floats, 27, 17, 19 and 18 ms in those of 1.6, 3.2, 8 and 16). There are at
+    least BLOCKS_A_THREAD of them for each thread in an epoch, so that none ends much later than the
     others, and none has more than MOST_BATCHES. The first ones are a single batch, further ones
     GROWTH times as many: the first batch of an epoch comes as soon as it can. Of samples that cost
     more than their copy a batch is made in SLOW_PARTS parts for each thread.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +14,14 @@ from fastloop.fastloader.buffers import Pool
 from fastloop.fastloader.columns import Column, Tree
 from fastloop.fastloader.indices import Block
 from fastloop.fastloader.rows import rows_of
+
+
+class Lent(NamedTuple):
+    """Of each column the memory of a block, as it is written and as it is delivered."""
+
+    rows: Sequence[np.ndarray]
+    """(rows, nbytes) uint8; to be written to only as long as the tensors are held."""
+    seen: Sequence[torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -47,25 +55,24 @@ class Source:
     def parts(self, block: Block, pool: Pool) -> list[Sequence[torch.Tensor]]:
         """Of each column its part of every batch."""
         lent = self.lent(block, pool)
-        self.fill(block.indices, lent)
-        return self.split(lent, block)
+        self.fill(block.indices, lent.rows)
+        return self.split(lent.seen, block)
 
-    def lent(self, block: Block, pool: Pool) -> list[torch.Tensor]:
-        """(rows, nbytes) uint8 of each column, the block's own until the last view is gone."""
-        rows = len(block.indices)
-        return [home.lent(home.take(rows), rows) for home in pool.homes]
+    def lent(self, block: Block, pool: Pool) -> Lent:
+        """Memory of each column, the block's own until the last view of its tensor is gone."""
+        count, pairs = len(block.indices), zip(pool.homes, self.columns, strict=True)
+        lent = [home.lent(count, column.kind) for home, column in pairs]
+        return Lent([rows for rows, _ in lent], [seen for _, seen in lent])
 
-    def fill(self, indices: np.ndarray, into: Sequence[torch.Tensor]) -> None:
+    def fill(self, indices: np.ndarray, into: Sequence[np.ndarray]) -> None:
         """Write these rows of every column there."""
-        for column, one in zip(self.columns, into, strict=True):
-            column.fill(indices, one.numpy())
+        for column, rows in zip(self.columns, into, strict=True):
+            column.fill(indices, rows)
 
-    def split(self, lent: Sequence[torch.Tensor], block: Block) -> list[Sequence[torch.Tensor]]:
-        """What has been filled, as each column's part of every batch."""
-        pairs = zip(self.columns, lent, strict=True)
-        seen = [column.kind.seen(one) for column, one in pairs]
+    def split(self, seen: Sequence[torch.Tensor], block: Block) -> list[Sequence[torch.Tensor]]:
+        """Each column's part of every batch."""
         placed = seen if self.placed is None else [self.placed(one) for one in seen]
-        return [_apart(one, block.sizes) for one in placed]
+        return [_apart(one, block) for one in placed]
 
     def trees(self, parts: Sequence[Sequence[torch.Tensor]]) -> Sequence[Tree]:
         """Batches of such parts."""
@@ -74,15 +81,15 @@ class Source:
         return [self.put_together(one) for one in zip(*parts, strict=True)]
 
 
-def _apart(rows: torch.Tensor, sizes: int | list[int]) -> Sequence[torch.Tensor]:
+def _apart(rows: torch.Tensor, block: Block) -> Sequence[torch.Tensor]:
     """The same memory as batches that autograd takes for tensors of their own.
 
     Views of one tensor, as split() makes them, share its version: writing to one batch would spoil
     the backward pass of another one. These share no row, either, so that both may be done.
     """
-    if isinstance(sizes, int):
-        return rows.unsafe_split(sizes)
-    return rows.unsafe_split_with_sizes(sizes)
+    if not isinstance(block.sizes, int):
+        return rows.unsafe_split_with_sizes(block.sizes)
+    return (rows,) if len(block.indices) <= block.sizes else rows.unsafe_split(block.sizes)
 
 
 def source_of(tree: Tree) -> Source:

@@ -75,7 +75,7 @@ class Windows:
         tokens = self.tokens
         array = tokens.numpy() if isinstance(tokens, torch.Tensor) else tokens
         windows = sliding_window_view(array, self.length)[self.starts(indices) + self.first]
-        made = self.kind.seen(torch.from_numpy(out))
+        made = self.kind.seen(out)
         made.copy_(torch.from_numpy(windows))
 
     def __getstate__(self) -> dict[str, Any]:
