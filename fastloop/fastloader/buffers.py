@@ -20,8 +20,8 @@ import torch
 from fastloop.fastloader.columns import Kind
 
 _LENT: dict[int, tuple[weakref.ref[np.ndarray], Home, np.ndarray]] = {}
-"""Each lease's end, where its array belongs, and that; weakref.finalize does the same and takes
-five times as long behind rows that went through the cache."""
+"""Each lease's end, where its array belongs, and that; weakref.finalize does the same in 30 us
+instead of 9, behind rows that went through the cache."""
 
 
 def _come_back(ended: weakref.ref[np.ndarray], lent: dict = _LENT) -> None:  # at the end, too
