@@ -3,13 +3,13 @@ become floats where they are gathered, and files that are decoded in its threads
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
 
 from fastloop import FastLoader
-from fastloop.plans import epoch_indices, honours_only
+from fastloop.loaders.fastloop import epochs_of
+from fastloop.plans import honours_only
 from fastloop.protocols import Store
 from fastloop.rows import read_into_memory
 from fastloop.types import Epochs, Plan, Prepared, Tree, Unsupported, option
@@ -32,7 +32,7 @@ class Converting:
             from fastloop import converted
 
             pixels = converted(pixels, mean=asked.mean, std=asked.std)
-        yield epochs_of((pixels, labels), plan)
+        yield fastloader((pixels, labels), plan)
 
 
 @option
@@ -52,14 +52,9 @@ class Decoding:
 
         paths = [str(samples.folder / name) for name, _ in samples.files]
         labels = torch.tensor([label for _, label in samples.files])
-        yield epochs_of((Images(paths, size=samples.size), labels), plan)
+        yield fastloader((Images(paths, size=samples.size), labels), plan)
 
 
-def epochs_of(source: Tree, plan: Plan) -> Epochs:
-    loader = FastLoader(source, plan.batch_size, drop_last=plan.drop_last)
-    return partial(_epoch, loader, plan)
-
-
-def _epoch(loader: FastLoader, plan: Plan, epoch: int) -> Iterator[Tree]:
-    loader.sampler = epoch_indices(plan.order, loader.num_samples, plan.seed, epoch)
-    return iter(loader)
+def fastloader(source: Tree, plan: Plan) -> Epochs:
+    loader = FastLoader(source, plan.batch_size, drop_last=plan.drop_last, seed=plan.seed)
+    return epochs_of(loader, plan)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch.utils.data import Sampler
@@ -40,6 +40,14 @@ class Dealt(Protocol):
     def dealt_to(self, world_size: int) -> Order:
         """The order of so many."""
         ...
+
+
+@runtime_checkable
+class Permuted(Protocol):
+    """An order that is torch.randperm's of a generator with seed + epoch: a loader that does the
+    same by itself need not be told."""
+
+    is_randperm: ClassVar[Literal[True]]
 
 
 def honours_only(loader: str, plan: Plan, *honoured: str) -> None:

@@ -15,14 +15,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data.distributed import DistributedSampler
 
 from fastloop.config import ConfigError
+from fastloop.fastloader import FastLoader
 from fastloop.gate import check_data
+from fastloop.loaders.fastloop import epochs_of
 from fastloop.orders.blocks import Blocks
 from fastloop.orders.random import Random
 from fastloop.orders.sequential import Sequential
-from fastloop.plans import epoch_indices, shard
+from fastloop.plans import Permuted, epoch_indices, shard
 from fastloop.spans import now_ns
 from fastloop.trial import run_trial
-from fastloop.types import BadData, Invalid
+from fastloop.types import BadData, Invalid, Plan
 
 MANY = 10**9
 SMALL = st.integers(1, 70)
@@ -64,6 +66,28 @@ def test_an_order_is_complete_and_the_same_for_the_same_seed_and_epoch(order):
     assert len(first) == made.length(3000)
     assert not made.complete or np.array_equal(np.sort(first.numpy()), np.arange(3000))
     assert torch.equal(first, epoch_indices(made, 3000, 3, 5))
+
+
+PERMUTED = [one for one in options("order") if isinstance(order_of(f"order={one}"), Permuted)]
+
+
+@pytest.mark.parametrize("order", PERMUTED)
+def test_an_order_that_says_so_is_torchs_permutation_of_seed_and_epoch(order):
+    found = epoch_indices(order_of(f"order={order}"), 3000, 3, 5)
+    assert torch.equal(found, torch.randperm(3000, generator=torch.Generator().manual_seed(8)))
+
+
+def test_fastloop_draws_itself_what_is_torchs_permutation():
+    rows = torch.arange(50)
+    for order, itself in (("random", True), ("blocks", False)):
+        job = compose_job(f"order={order}", "batch_size=7", "seed=3")
+        plan = Plan(batch_size=7, seed=3, order=job.order)
+        loader = FastLoader(rows, 7, seed=3)
+        epochs = epochs_of(loader, plan)
+        assert loader.shuffle is itself
+        for epoch in (2, 0):
+            found = torch.cat(list(epochs(epoch)))
+            assert torch.equal(found, epoch_indices(job.order, 50, 3, epoch))
 
 
 @pytest.mark.parametrize("order", [one for one in options("order") if one != "sequential"])

@@ -164,6 +164,12 @@ def test_every_part_of_the_script_gives_its_figures(outputs, monkeypatch, part):
 
 
 @pytest.mark.slow
+def test_loops_over_integers_are_compared():
+    lines = script("peers_integers").integers(1, 900)
+    assert [line.met is None for line in lines] == [True] * 3 + [False] * 2
+
+
+@pytest.mark.slow
 def test_a_file_larger_than_memory_is_measured(outputs):
     larger = script("larger_than_memory")
     file = larger.written(outputs / "larger.npy", 4000)

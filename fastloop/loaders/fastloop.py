@@ -14,8 +14,9 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import Subset
 
 from fastloop.fastloader import FastLoader
+from fastloop.fastloader.order import KEPT
 from fastloop.image_files import Decoded, LabelledImages, uint8_samples
-from fastloop.plans import honours_only
+from fastloop.plans import Permuted, honours_only
 from fastloop.protocols import Dataset, Store
 from fastloop.rows import read_into_memory
 from fastloop.torch_loader import Tolerant, Transformed, is_left
@@ -50,11 +51,12 @@ class Fastloop:
             source,
             plan.batch_size,
             drop_last=plan.drop_last,
+            seed=plan.seed,
             collate_fn=collate_fn,
             num_threads=self.num_threads,
             prefetch_factor=self.ahead,
         )
-        yield partial(_epoch, loader, plan)
+        yield epochs_of(loader, plan)
 
     def _source(self, prepared: Prepared, plan: Plan) -> tuple[Any, Callable | None]:
         """What FastLoader is given, and its collate_fn."""
@@ -108,7 +110,17 @@ class Drawn:
         return (piece.numpy() for piece in made)
 
 
+def epochs_of(loader: FastLoader, plan: Plan) -> Epochs:
+    """Its epochs in the plan's order, of which the loader, of that seed, draws itself what it can,
+    as it does where it is taken home."""
+    loader.shuffle = isinstance(plan.order, Permuted) and loader.num_samples <= KEPT
+    return partial(_epoch, loader, plan)
+
+
 def _epoch(loader: FastLoader, plan: Plan, epoch: int) -> Iterator[Tree]:
-    loader.sampler = Drawn(plan, loader.num_samples, epoch)
+    if loader.shuffle:
+        loader.set_epoch(epoch)
+    else:
+        loader.sampler = Drawn(plan, loader.num_samples, epoch)
     tolerant = plan.collate is not None and plan.collate.tolerant
     return filter(is_left, iter(loader)) if tolerant else iter(loader)

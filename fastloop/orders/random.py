@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 
@@ -16,6 +16,7 @@ class Random:
     does."""
 
     complete: ClassVar[bool] = True
+    is_randperm: ClassVar[Literal[True]] = True
 
     def length(self, num_samples: int) -> int:
         """All of them."""
