@@ -20,7 +20,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from fastloop import FastLoader
+from fastloop import FastLoader, converted
 
 
 class Squares(Dataset):
@@ -156,3 +156,18 @@ def test_single_samples_of_columns_have_no_first_dimension():
     samples = list(FastLoader(source, batch_size=None))
     assert [one["x"].tolist() for one in samples] == source["x"].tolist()
     assert [one["y"].item() for one in samples] == [0, 1, 2, 3]
+
+
+def test_its_dataset_has_its_samples():
+    rows, labels = torch.arange(12).view(4, 3), np.arange(4)
+    for one in (Squares(4), TensorDataset(rows)):
+        assert FastLoader(one).dataset is one
+    for batch_size in (1, None):
+        source = {"x": converted(rows), "y": labels}
+        dataset = FastLoader(source, batch_size).dataset
+        assert len(dataset) == 4
+        assert dataset[-1]["x"].tolist() == [9.0, 10.0, 11.0]
+        assert dataset[1]["y"].item() == 1
+        with pytest.raises(IndexError):
+            dataset[4]
+    assert torch.equal(FastLoader(rows).dataset[2], rows[2])

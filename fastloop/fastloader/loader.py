@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Dataset
 
 from fastloop.fastloader.buffers import Pool
 from fastloop.fastloader.columns import Tree
@@ -20,7 +21,7 @@ from fastloop.fastloader.making import Made, Making
 from fastloop.fastloader.order import Order, Pieces, permutation
 from fastloop.fastloader.pace import BLOCK_BYTES, OWN, Pace, pace_of
 from fastloop.fastloader.progress import check_same, drawn_from, put_back, set_epoch, settings_of
-from fastloop.fastloader.samples import Batches, CollateFn, opened
+from fastloop.fastloader.samples import Batches, CollateFn, dataset_of, opened
 from fastloop.fastloader.sending import target_of
 from fastloop.fastloader.source import Source
 from fastloop.fastloader.streamed import streamed
@@ -121,6 +122,11 @@ class FastLoader:
     def __len__(self) -> int:
         """How many batches an epoch has."""
         return len(self._order)
+
+    @property
+    def dataset(self) -> Dataset:
+        """The samples by index, as DataLoader's: the source, or a view of it where it is a tree."""
+        return dataset_of(self.source)
 
     @property
     def _order(self) -> Order:

@@ -9,12 +9,18 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils.data import IterableDataset, TensorDataset, default_collate, default_convert
+from torch.utils.data import (
+    Dataset,
+    IterableDataset,
+    TensorDataset,
+    default_collate,
+    default_convert,
+)
 
 from fastloop.fastloader.buffers import Pool
 from fastloop.fastloader.columns import Column, Tree
 from fastloop.fastloader.indices import Block
-from fastloop.fastloader.source import source_of
+from fastloop.fastloader.source import Source, source_of
 
 CollateFn = Callable[[Any], Tree]
 
@@ -102,6 +108,27 @@ class Singly:
         """Without the first dimension."""
         found = self.source.batches(block, pool)
         return [pytree.tree_map(lambda leaf: leaf[0], batch) for batch in found]
+
+
+@dataclass(frozen=True)
+class Sampled(Dataset):
+    """The samples of columns by index, for whoever asks for a DataLoader's `dataset`."""
+
+    source: Source
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Tree:
+        """Raises IndexError for one that is not there."""
+        indices = np.array([range(len(self))[index]])
+        return Singly(self.source).batches(Block(indices, 1), Pool(self.source.row_nbytes))[0]
+
+
+def dataset_of(source: Any) -> Dataset:
+    """The map-style dataset that it is, or one of a tree's samples."""
+    is_one = isinstance(source, TensorDataset) or _is_dataset(source)
+    return source if is_one else Sampled(source_of(source))
 
 
 def opened(source: Any, collate_fn: CollateFn | None, alone: bool) -> Batches:
