@@ -342,3 +342,9 @@ def test_it_needs_torch_and_numpy_only():
     lower = {"fastloop.limits", "fastloop.torch_threads"}
     assert all(name in lower or name.startswith("fastloop.fastloader") for name in ours)
     assert not {"pydantic", "optree", "tensordict", "hydra", "mlflow"} & {*done.stdout.split()}
+
+
+def test_bfloat16_is_delivered_also_where_numpy_has_learned_its_name():
+    pytest.importorskip("ml_dtypes")
+    rows = torch.arange(20, dtype=torch.bfloat16)
+    assert torch.equal(torch.cat(list(FastLoader(rows, 3))), rows)

@@ -30,9 +30,11 @@ class Kind:
 
     @cached_property
     def as_numpy(self) -> np.dtype:
-        """numpy's dtype of that name, or where it has none (bfloat16) one of as many bytes."""
-        name = str(self.dtype).removeprefix("torch.")
-        return np.dtype(name if name in np.sctypeDict else WORDS[self.dtype.itemsize])
+        """numpy's own dtype, or where it has none (bfloat16) one of as many bytes."""
+        try:
+            return torch.empty(0, dtype=self.dtype).numpy().dtype
+        except TypeError:  # numpy's list of names is no help: whoever imports ml_dtypes adds to it
+            return np.dtype(WORDS[self.dtype.itemsize])
 
     def lying(self, rows: np.ndarray) -> np.ndarray:
         """(n, nbytes) uint8 as (n, *shape) of as_numpy, the same memory."""
