@@ -19,6 +19,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from options import library
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -345,6 +346,6 @@ def test_it_needs_torch_and_numpy_only():
 
 
 def test_bfloat16_is_delivered_also_where_numpy_has_learned_its_name():
-    pytest.importorskip("ml_dtypes")
+    library("ml_dtypes")
     rows = torch.arange(20, dtype=torch.bfloat16)
     assert torch.equal(torch.cat(list(FastLoader(rows, 3))), rows)
