@@ -1,6 +1,6 @@
 """What a traversal can't say of FastLoader: the bars of peers.md that are about something else.
 
-    python experiments/peers.py waits|memory|growth|start|neighbour|first [rounds]
+    python experiments/peers.py waits|memory|start|neighbour|first [rounds]
 
 Every loader is in a process of its own, which lives through all rounds and is asked in turn; what
 one gives is the median over rounds, with its 95 % interval. Nothing else should run beside it.
@@ -31,8 +31,6 @@ A = Workload(60_000, (1, 28, 28), "float32", 256)
 B = Workload(60_000, (1, 28, 28), "uint8", 256)
 C = Jpegs(root=str(OUTPUTS / "data"), count=4000, crop=(256, 256), size=(224, 224))
 D = Workload(10_240, (3, 224, 224), "uint8", 256, "peers-d.npy")
-GROWTH = {100_000: 20, 1_000_000: 4, 10_000_000: 1}
-"""Rows, and epochs of a round."""
 STARTED = 10**9
 
 
@@ -65,6 +63,11 @@ def against(new: Sequence[float], base: Sequence[float]) -> stats.Ratio:
         return found
     estimate = stats.median([a / b for a, b in zip(new, base, strict=True)])
     return stats.Ratio(estimate=estimate, low=estimate, high=estimate, p_value=1.0)
+
+
+def times(ratio: stats.Ratio) -> str:
+    """With its interval."""
+    return f"x {ratio.estimate:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
 
 
 def percent(ratio: stats.Ratio) -> str:
@@ -159,34 +162,6 @@ def memory(number: int) -> list[Line]:
     return [*lines, Line(what, f"{grown:.2g} bytes a sample", "independent", grown < 1)]
 
 
-def growth(number: int) -> list[Line]:
-    return [*_growth(number, B, "torch"), *_growth(number, replace(B, by_numpy=True), "numpy")]
-
-
-def _growth(number: int, workload: Workload, whose: str) -> list[Line]:
-    with processes(list(GROWTH)) as call:
-        asked = {
-            count: partial(
-                call[count], parts.traversal_s, "FastLoader", replace(workload, count=count), epochs
-            )
-            for count, epochs in GROWTH.items()
-        }
-        seconds = in_rounds(number, asked)
-    took = {
-        count: [one / (count * GROWTH[count]) for one in values]
-        for count, values in seconds.items()
-    }
-    few, *_, many = GROWTH
-    ratio = against(took[many], took[few])
-    rows = f"rows of 784 bytes in {whose}'s memory"
-    told = [
-        Line(f"{count:,} {rows}", figure([1e9 * one for one in values], "ns a sample"))
-        for count, values in took.items()
-    ]
-    what = f"more time a sample, in {whose}'s memory"
-    return [*told, Line(what, percent(ratio), "within 15 %", ratio.estimate <= 1.15)]
-
-
 def start(number: int) -> list[Line]:
     """Rounds are fresh processes here."""
     what = f"{STARTED:,} samples, shuffle=Blocks: to the first batch"
@@ -223,7 +198,7 @@ def neighbour(number: int) -> list[Line]:
         Line(f"{loader}, {words[busy]}", figure(rate[loader, busy], "samples/s"))
         for loader, busy in cases
     ]
-    told += [Line(f"{name}'s slowdown", _times(ratio)) for name, ratio in slower.items()]
+    told += [Line(f"{name}'s slowdown", times(ratio)) for name, ratio in slower.items()]
     ours, theirs = (one.estimate for one in slower.values())
     return [
         *told,
@@ -258,7 +233,7 @@ def first(number: int) -> list[Line]:
 
 
 EDGES = ("first", "gap", "batch")
-PARTS = {one.__name__: one for one in (waits, memory, growth, start, neighbour, first)}
+PARTS = {one.__name__: one for one in (waits, memory, start, neighbour, first)}
 
 
 def stored(workload: Workload) -> Workload:
@@ -274,10 +249,6 @@ def stored(workload: Workload) -> Workload:
 def _asked(stack: ExitStack) -> Callable[..., Any]:
     pool = stack.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
     return lambda function, *arguments: pool.submit(function, *arguments).result()
-
-
-def _times(ratio: stats.Ratio) -> str:
-    return f"x {ratio.estimate:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
 
 
 def _within(found: tuple[float, float] | None) -> str:

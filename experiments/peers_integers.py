@@ -91,8 +91,7 @@ def integers(number: int, count: int) -> list[peers.Line]:
 
 
 def _times(what: str, found: peers.stats.Ratio, least: float) -> peers.Line:
-    told = f"x {found.estimate:.2f} [{found.low:.2f}, {found.high:.2f}]"
-    return peers.Line(what, told, f"at least {least:g}", found.estimate >= least)
+    return peers.Line(what, peers.times(found), f"at least {least:g}", found.estimate >= least)
 
 
 if __name__ == "__main__":

@@ -147,14 +147,13 @@ def test_a_row_of_an_experiment_brings_its_settings():
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is told by /proc")
-@pytest.mark.parametrize("part", ["waits", "memory", "growth", "start", "neighbour", "first"])
+@pytest.mark.parametrize("part", ["waits", "memory", "start", "neighbour", "first"])
 def test_every_part_of_the_script_gives_its_figures(outputs, monkeypatch, part):
     peers = script("peers")
     monkeypatch.setattr(peers, "OUTPUTS", outputs)
     monkeypatch.setattr(peers, "A", replace(peers.A, count=700))
     monkeypatch.setattr(peers, "B", replace(peers.B, count=700))
     monkeypatch.setattr(peers, "D", replace(peers.D, count=24, batch_size=8))
-    monkeypatch.setattr(peers, "GROWTH", {300: 2, 600: 1})
     monkeypatch.setattr(peers, "STARTED", 10**5)
     lines = peers.PARTS[part](1)
     assert any(line.met is not None for line in lines)
@@ -167,6 +166,14 @@ def test_every_part_of_the_script_gives_its_figures(outputs, monkeypatch, part):
 def test_loops_over_integers_are_compared():
     lines = script("peers_integers").integers(1, 900)
     assert [line.met is None for line in lines] == [True] * 3 + [False] * 2
+
+
+@pytest.mark.slow
+def test_growth_is_that_of_the_loader_and_of_the_gather_alone():
+    peers = script("peers")
+    lines = script("peers_growth").growth(1, peers.B, {300: 2, 600: 1}, "torch")
+    assert [line.bar for line in lines] == ["", "", "within 15 %", "", "", ""]
+    assert lines[2].met is not None
 
 
 @pytest.mark.slow
