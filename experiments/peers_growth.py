@@ -113,5 +113,6 @@ def _told(
 
 if __name__ == "__main__":
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else peers.ROUNDS
-    for by_numpy, whose in ((False, "torch"), (True, "numpy")):
-        print(peers.table(growth(rounds, replace(peers.B, by_numpy=by_numpy), GROWTH, whose)))
+    whose = {"torch": peers.B, "numpy": replace(peers.B, by_numpy=True)}
+    lines = [line for one, rows in whose.items() for line in growth(rounds, rows, GROWTH, one)]
+    print(peers.table(lines))

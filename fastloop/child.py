@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess, _children  # pyright: ignore[reportAttributeAccessIssue]
@@ -169,7 +170,7 @@ def started(isolation: Isolation, call: Call) -> Iterator[Child]:
         oom_kills_before=oom_kills(),
     )
     try:  # a signal may come at any moment from here on
-        process.start()
+        _start(process, isolation)
         sender.close()
         held.close()
         written.close()
@@ -179,6 +180,22 @@ def started(isolation: Isolation, call: Call) -> Iterator[Child]:
         _end(process, child.is_done)
         receiver.close()
         notes.close()
+
+
+def _start(process: BaseProcess, isolation: Isolation) -> None:
+    """Ctrl-C reaches all of the terminal's processes: what starts here, and takes seconds to import
+    what it needs, inherits that it waits, until _main() ignores it."""
+    resource_tracker.ensure_running()  # or it would let signals through once it has started
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        if isolation == "forkserver":
+            forkserver.ensure_running()
+        else:
+            process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if isolation == "forkserver":
+        process.start()  # which waits for the server's imports
 
 
 def done(call: Call) -> Outcome:
@@ -212,6 +229,7 @@ def _main(sender: Connection, held: Connection, notes: Connection, call: Call) -
     os.setpgid(0, 0)  # one group with its workers, so that all of them can be ended together
     tie()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _take_notes(notes, silent=call.rank > 0)
     outcome = done(call)

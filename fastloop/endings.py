@@ -53,6 +53,11 @@ def ending_in_order() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def is_by_signal(end: SystemExit) -> bool:
+    """True for what a signal has raised here, and not a module that exits where it is imported."""
+    return end.code in {128 + number for number in ENDINGS}
+
+
 def _end(number: int, _: FrameType | None) -> None:
     _hear_no_more()
     with contextlib.suppress(OSError):  # the terminal may be gone

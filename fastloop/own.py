@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from fastloop.endings import is_by_signal
 from fastloop.types import BadData, Invalid, Unsupported
 
 OPTION_METHODS = {
@@ -58,6 +59,8 @@ def located(path: str) -> Any:
     try:
         return _named(path)
     except (Exception, SystemExit) as error:  # whatever a module of the user's does
+        if isinstance(error, SystemExit) and is_by_signal(error):
+            raise
         raise ValueError(said_of(error)) from None
 
 

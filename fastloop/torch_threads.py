@@ -7,8 +7,10 @@ whose rows other threads then gathered (28 ms instead of 19).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import ctypes
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TypeVar
 
 import torch
@@ -17,18 +19,41 @@ T = TypeVar("T")
 END = object()
 
 
+def keep_to_one_torch_thread() -> None:
+    """torch's operations of the calling thread are shared with no other one from now on."""
+    torch.get_num_threads()  # or torch would set this thread's once more at its first operation
+    _setter()(1)
+
+
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
     """Inside of this, torch's operations of this thread are shared with no other one."""
-    before = torch.get_num_threads()
-    if before == 1:  # to set it is to set what threads begin with that torch has not met yet, too
-        yield
-        return
-    torch.set_num_threads(1)
+    before, set_ = torch.get_num_threads(), _setter()
+    set_(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        set_(before)
+
+
+@cache
+def _setter() -> Callable[[int], None]:
+    """OpenMP's own call, which sets the calling thread's number and no other.
+
+    torch.set_num_threads also sets what threads begin with that torch has not met yet: one that
+    someone starts in that moment would have one thread for good. A build of torch without OpenMP
+    has no threads that spin, and nothing is set there.
+    """
+    try:  # PyDLL keeps the interpreter's lock
+        found = ctypes.PyDLL(torch._C.__file__).omp_set_num_threads
+    except (OSError, AttributeError):
+        return _nothing
+    found.argtypes, found.restype = [ctypes.c_int], None
+    return found
+
+
+def _nothing(number: int) -> None:  # noqa: ARG001 - in the place of OpenMP's
+    return
 
 
 def made_on_one(ones: Iterable[T]) -> Iterator[T]:

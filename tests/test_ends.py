@@ -30,7 +30,7 @@ def as_from_a_terminal() -> None:
         signal.signal(sign, signal.SIG_DFL)
 
 
-def started(*arguments: str, cwd: Path) -> psutil.Popen:
+def started(*arguments: str, cwd: Path, process_group: int | None = None) -> psutil.Popen:
     """The command, running."""
     return psutil.Popen(
         [sys.executable, "-m", "fastloop.run", *arguments],
@@ -39,6 +39,7 @@ def started(*arguments: str, cwd: Path) -> psutil.Popen:
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=as_from_a_terminal,
+        process_group=process_group,
     )
 
 
@@ -73,6 +74,23 @@ def test_however_the_command_ends_finished_trials_are_kept_and_no_run_stays_open
         again = fastloop(*TRACKED, cwd=tmp_path)
         assert again.returncode == 0, again.stderr  # no lock is left
         assert sorted(run.info.status for run in runs(tmp_path)) == ["FINISHED", "KILLED"]
+
+
+@pytest.mark.parametrize("isolation", ["forkserver", "spawn"])
+def test_ctrl_c_while_the_first_trial_imports_is_one_line(tmp_path, isolation):
+    settings = (f"launcher.isolation={isolation}", "hydra.output_subdir=null")
+    command = started(*QUICK, *settings, cwd=tmp_path, process_group=0)
+    wait_for(lambda: len(command.children()) == 2, command)  # the tracker of resources is one
+    os.killpg(command.pid, signal.SIGINT)
+    assert command.communicate()[1].count("\n") == 1
+    assert command.returncode == 128 + signal.SIGINT
+
+
+def test_a_signal_while_a_module_of_the_users_is_imported_is_no_fault_of_it(tmp_path):
+    (tmp_path / "mine.py").write_text("import os\nos.kill(os.getpid(), 2)\n")
+    command = started(*QUICK, "dataset._target_=mine.Data", cwd=tmp_path)
+    assert command.communicate()[1] == "interrupted: finished trials are kept\n"
+    assert command.returncode == 128 + signal.SIGINT
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGHUP], ids=lambda sign: sign.name)

@@ -140,8 +140,8 @@ class Stream(IterableDataset):
     ("source", "settings", "message"),
     [
         (Stream(), {}, "Stream: it has no indices; fastloop.write_store"),
-        ({"x": Squares(3)}, {}, "a source is made of tensors, arrays"),
-        ("text", {}, "a source is made of tensors, arrays"),
+        ({"x": Squares(3)}, {}, "a source is a Dataset, or a tree"),
+        ("text", {}, "a source is a Dataset, or a tree"),
         (torch.zeros(3), {"collate_fn": list}, "collate_fn is for a Dataset's samples"),
         (Squares(3), {"batch_size": None, "drop_last": True}, "drop_last with batch_size=None"),
     ],

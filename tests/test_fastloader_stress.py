@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections import deque
 from itertools import islice
 
@@ -44,6 +45,49 @@ def sources() -> dict:
         "windows": (Windows(tokens, 8), torch.arange(COUNT)),
         "images": (Images([jpeg(crop(8, 8))] * COUNT, (6, 6)), torch.arange(COUNT)),
     }
+
+
+class OnTheWay:
+    """A sampler in the middle of whose epoch, in one of the loader's threads, `do` is called."""
+
+    def __init__(self, do) -> None:
+        self.do, self.here = do, threading.get_ident()
+
+    def __len__(self) -> int:
+        return 10_000
+
+    def pieces(self):
+        for number in range(self.__len__() // 64):
+            if threading.get_ident() != self.here and (do := self.do):
+                self.do = None
+                do()
+            yield np.arange(64) + number
+
+
+def test_the_collector_may_close_an_epoch_in_a_thread_that_draws_it():
+    class Holder:
+        pass
+
+    left, collected = threading.Event(), threading.Event()
+
+    def collect() -> None:
+        assert left.wait(60)
+        gc.collect()
+        collected.set()
+
+    before = os_threads.counted()
+    loader = FastLoader(torch.zeros(10_000, 8), 64, sampler=OnTheWay(collect), num_threads=2)
+    holder = Holder()
+    holder.cycle, holder.epoch = holder, iter(loader)
+    next(holder.epoch)
+    gc.disable()
+    try:
+        del holder
+        left.set()
+        assert collected.wait(60)
+    finally:
+        gc.enable()
+    assert os_threads.fell_to(before)
 
 
 class Ends:

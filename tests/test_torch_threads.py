@@ -10,7 +10,7 @@ import threading
 import pytest
 import torch
 
-from fastloop.fastloader import FastLoader
+from fastloop.fastloader import FastLoader, converted
 from fastloop.torch_threads import made_on_one, one_torch_thread
 
 COUNT = 100_000
@@ -96,6 +96,22 @@ def test_threads_that_make_batches_leave_others_theirs():
         pass
     assert torch.get_num_threads() == 3
     assert in_a_new_thread() == 3
+
+
+def test_a_thread_that_meets_torch_in_the_epoch_has_all_of_its_threads():
+    seen: list[int] = []
+
+    def drawn(indices: torch.Tensor):
+        assert torch.get_num_threads() == 1
+        seen.append(in_a_new_thread())
+        yield from indices
+
+    list(made_on_one(drawn(torch.arange(3))))
+    images = converted(torch.zeros(20_000, 784, dtype=torch.uint8))
+    for number, _ in enumerate(FastLoader(images, 256, shuffle=True, num_threads=1)):
+        if number % 10 == 0:
+            seen.append(in_a_new_thread())
+    assert set(seen) == {3}
 
 
 def test_who_makes_everything_has_all_of_torchs_threads():

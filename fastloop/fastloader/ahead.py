@@ -65,9 +65,11 @@ class Claims:
             return self.count - 1, one
 
     def end(self) -> None:
-        """Nothing is claimed from now on."""
-        with self._lock:
-            self.is_over = True
+        """Nothing is claimed from now on.
+
+        Without the lock: the collector may close an epoch in a thread of its own that has it.
+        """
+        self.is_over = True
 
 
 @dataclass(frozen=True)
@@ -149,8 +151,11 @@ def _received(
             consumer.claims.end()
             for _ in started:
                 consumer.lanes.room.put(False)
-            for thread in started:
-                thread.join()
+            # Closed by the collector in one of them, which may hold what the others wait for: they
+            # end once it goes on.
+            if not any(thread.is_here for thread in started):
+                for thread in started:
+                    thread.join()
 
 
 class Running:
@@ -171,12 +176,15 @@ class Running:
         finally:
             self._ended.release()
 
+    @property
+    def is_here(self) -> bool:
+        """True in itself."""
+        return get_ident() == self._ident
+
     def join(self) -> None:
-        """Return once it has ended, or at once in itself: the collector may close an epoch
-        anywhere."""
-        if get_ident() != self._ident:
-            with self._ended:
-                pass
+        """Return once it has ended; not in itself."""
+        with self._ended:
+            pass
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,8 @@ class Home:
         lease = kind.lying(bytes_)
         ref = weakref.ref(lease, _come_back)
         _LENT[id(ref)] = ref, self, array
-        return bytes_, kind.tensor(lease)
+        with torch.inference_mode(False):  # as in a thread: who makes a block is chance
+            return bytes_, kind.tensor(lease)
 
     def __len__(self) -> int:
         return len(self._arrays)

@@ -32,7 +32,7 @@ class Kind:
     def as_numpy(self) -> np.dtype:
         """numpy's own dtype, or where it has none (bfloat16) one of as many bytes."""
         try:
-            return torch.empty(0, dtype=self.dtype).numpy().dtype
+            return torch.empty(0, dtype=self.dtype, device="cpu").numpy().dtype
         except TypeError:  # numpy's list of names is no help: whoever imports ml_dtypes adds to it
             return np.dtype(WORDS[self.dtype.itemsize])
 

@@ -11,7 +11,7 @@ from fastloop.fastloader.buffers import Pool
 from fastloop.fastloader.columns import Tree
 from fastloop.fastloader.indices import Block
 from fastloop.fastloader.rows import Rows
-from fastloop.fastloader.source import Source
+from fastloop.fastloader.source import Source, apart
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class InOrder:
     """Batches of blocks of consecutive rows.
 
     Nothing is lent where nothing is copied: a view of the source's memory holds that, and is as
-    safe as the source, which its owner alone writes to.
+    safe as the source, which its owner alone writes to. To autograd it is a tensor of its own.
     """
 
     lying: Sequence[torch.Tensor | None]
@@ -47,7 +47,7 @@ class InOrder:
         start, rows = int(block.indices[0]), len(block.indices)
         made = iter(() if pool is None else self.filled.parts(block, pool))
         parts = [
-            next(made) if memory is None else memory[start : start + rows].split(block.sizes)
+            next(made) if memory is None else apart(memory[start : start + rows].data, block)
             for memory in self.lying
         ]
         return self.whole.trees(parts)

@@ -149,7 +149,7 @@ def cut(
     """Blocks of as many batches as that tells of each; None: of as many as a piece has, with what
     the last one left."""
     held, counts = np.empty(0, np.int64), iter(batches or ())
-    for piece in pieces:
+    for piece in _of_batches(pieces, batch_size):
         held = np.concatenate([held, piece]) if len(held) else piece
         whole, start = len(held) - len(held) % batch_size, 0
         while start < whole:
@@ -159,6 +159,21 @@ def cut(
         held = held[whole:]
     if len(held) and not drop_last:
         yield Block(held.astype(np.int64, copy=False), batch_size)
+
+
+def _of_batches(pieces: Iterable[np.ndarray], batch_size: int) -> Iterator[np.ndarray]:
+    """The same, put together until they have a batch: one after the other that would be a copy of
+    all that is there for each of them."""
+    held: list[np.ndarray] = []
+    count = 0
+    for piece in pieces:
+        held.append(piece)
+        count += len(piece)
+        if count >= batch_size:
+            yield np.concatenate(held) if len(held) > 1 else piece
+            held, count = [], 0
+    if held:
+        yield np.concatenate(held)
 
 
 def cut_as_given(lists: Iterable[Sequence[int]], num_samples: int, rows: int) -> list[Block]:

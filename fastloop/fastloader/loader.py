@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from functools import lru_cache
 from itertools import chain, islice, repeat
@@ -64,7 +65,7 @@ class FastLoader:
     none: without one, epoch k is shuffled by `seed + k`.
 
     Raises ValueError for a source or for settings that can't be, IndexError in the epoch for an
-    index that is not in the source.
+    index that is not in the source. An error, of a sample for example, ends the epoch.
     """
 
     def __init__(  # noqa: PLR0913 - DataLoader's own, and what they are in threads
@@ -96,9 +97,9 @@ class FastLoader:
         self.num_samples = len(self._source)
         self.copy, self.device = copy, device
         self._target = target_of(device)
+        _ = self._order  # raises where these can't be
         self._pace = self._paced(num_threads, prefetch_factor)
         self.num_threads, self.prefetch_factor = self._pace.num_threads, self._pace.prefetch_factor
-        _ = self._order  # raises where these can't be
         self.epoch = 0
         self._at: dict[str, Any] | None = None
         self._is_loaded = False
@@ -111,8 +112,8 @@ class FastLoader:
         for name, value, least in zip(
             ("num_threads", "prefetch_factor"), given, (0, 1), strict=True
         ):
-            if value is not None and value < least:
-                raise ValueError(f"{name}={value}: allowed is {least} or more")
+            if value is not None and (not isinstance(value, int) or value < least):
+                raise ValueError(f"{name}={value!r}: allowed is {least} or more")
         cheap = self._source.together and not self.transform
         whole = self.transform is None and self._target is None and self.batch_sampler is None
         divisible = whole and isinstance(self._source, Source)
@@ -136,7 +137,7 @@ class FastLoader:
     def __getstate__(self) -> dict[str, Any]:
         """What another process needs; it has threads and buffers of its own."""
         own = {"_source": None, "_pool": None, "_permute": None, "source": packed(self.source)}
-        return self.__dict__ | own
+        return self.__dict__ | own | {"_at": self._at and dict(self._at)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -185,7 +186,8 @@ class FastLoader:
         """No block: the thread that asks for one draws the next epoch's order, for which otherwise
         the first batch of that one would wait."""
         if self.num_threads:
-            self._order.ahead(epoch, self._permute)
+            with suppress(Exception):  # it comes again in its own epoch
+                self._order.ahead(epoch, self._permute)
         yield from ()
 
     def _coming(self, epoch: int) -> tuple[Batches, Iterable[Block]]:

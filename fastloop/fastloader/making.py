@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fastloop.fastloader.ahead import Own, Running, in_threads
+from fastloop.fastloader.ahead import Own, in_threads
 from fastloop.fastloader.buffers import Pool
 from fastloop.fastloader.columns import Tree
 from fastloop.fastloader.divided import filled, joined, parts_of
@@ -20,7 +20,7 @@ from fastloop.fastloader.rows import Rows
 from fastloop.fastloader.samples import Batches
 from fastloop.fastloader.sending import Sending
 from fastloop.fastloader.source import Source
-from fastloop.torch_threads import one_torch_thread
+from fastloop.torch_threads import keep_to_one_torch_thread, one_torch_thread
 
 Made = Generator[Sequence[Tree], None, None]
 """The batches of one block after the other."""
@@ -70,7 +70,8 @@ class Making:
         own = Own(spare(block_nbytes), first) if cheap else Own()
         begin = None
         if self.pace.num_threads and not _copies(source):
-            begin = partial(_on_one_thread, torch.get_num_threads())
+            # OpenMP's threads wait for each other, where a busy neighbour holds up all of them
+            begin = keep_to_one_torch_thread
             make = partial(_made_on_one, make)
         return in_threads(make, work, self.pace.num_threads, ahead, own, begin)
 
@@ -84,15 +85,6 @@ def _made_on_one(make: Callable[[Any], Any], one: Any) -> Any:
     # the consumer makes blocks, too, and has more threads, which would go on spinning
     with one_torch_thread():
         return make(one)
-
-
-def _on_one_thread(others: int) -> None:
-    # OpenMP's threads wait for each other at barriers, where a busy neighbour holds up all of them.
-    torch.get_num_threads()  # or torch would set this thread's once more at its first operation
-    torch.set_num_threads(1)
-    # What any thread sets is also what threads begin with that torch has not met yet: give it back,
-    # for sure before the epoch can end.
-    Running(partial(torch.set_num_threads, others)).join()
 
 
 def _made(

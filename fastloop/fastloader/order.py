@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from torch.utils.data import DistributedSampler
 
 from fastloop.fastloader.drawn import drawn
 from fastloop.fastloader.indices import Block, Blocks, checked, cut, cut_as_given, share
@@ -55,6 +57,12 @@ class Order:
     world_size: int
 
     def __post_init__(self) -> None:
+        if type(self.batch_size) not in (int, type(None)):
+            raise ValueError(f"batch_size={self.batch_size!r}: allowed is 1 or more, or None")
+        if not isinstance(self.shuffle, bool | Blocks):
+            raise ValueError(f"shuffle={self.shuffle!r}: allowed are True, False and Blocks")
+        if self.world_size > 1 and isinstance(self.sampler, DistributedSampler):
+            raise ValueError("world_size with a DistributedSampler: that has its rank's share")
         size, others = self.batch_size, (self.shuffle, self.drop_last, self.sampler is not None)
         if size is None and self.drop_last:
             raise ValueError("drop_last with batch_size=None: no batch is short where none is made")
@@ -156,4 +164,7 @@ def _permuted(num_samples: int, by: torch.Generator) -> np.ndarray:
 def _array(indices: Any) -> np.ndarray:
     if isinstance(indices, torch.Tensor | np.ndarray | list):
         return np.asarray(indices)
-    return np.fromiter(indices, np.int64)
+    try:
+        return np.fromiter(map(index, indices), np.int64)
+    except TypeError as error:
+        raise ValueError(f"a sampler gives integers: {error}") from None

@@ -52,17 +52,20 @@ class Rows:
 def rows_of(one: torch.Tensor | np.ndarray) -> Rows:
     """Its rows, in its own memory where that is contiguous.
 
-    Raises ValueError for what has no first dimension, or is not on the CPU.
+    Raises ValueError for what has no first dimension, is not on the CPU, or requires grad.
     """
     tensor = _tensor(one)
     if tensor.dim() == 0 or tensor.device.type != "cpu":
         raise ValueError(f"a source has samples in its first dimension, on the CPU, got {tensor}")
+    if tensor.requires_grad:
+        raise ValueError("a source that requires grad: batches have no gradient, pass its detach()")
     memory = _memory(one, tensor)
-    tensor = tensor.detach().contiguous()
+    tensor = tensor.resolve_conj().resolve_neg().contiguous()
     kind = Kind(tensor.dtype, tuple(tensor.shape[1:]))
-    if not kind.nbytes:
-        return Rows(np.zeros((len(tensor), 0), np.uint8), kind, memory)
-    flat = tensor.view(len(tensor), math.prod(kind.shape))  # -1 is not known where there are none
+    if not tensor.nbytes:
+        return Rows(np.zeros((len(tensor), kind.nbytes), np.uint8), kind, memory)
+    width = math.prod(kind.shape)  # of size 1, a dimension of what is contiguous has any stride
+    flat = tensor.as_strided((len(tensor), width), (width, 1))
     return Rows(_words(flat.view(torch.uint8).numpy()), kind, memory, place_of(one))
 
 
@@ -74,6 +77,8 @@ def _mapped(place: Place, dtype: np.dtype, shape: tuple[int, ...], kind: Kind) -
 def _tensor(one: torch.Tensor | np.ndarray) -> torch.Tensor:
     if isinstance(one, torch.Tensor):
         return one
+    if any(step < 0 for step in one.strides):  # torch has none
+        one = np.ascontiguousarray(one)
     with warnings.catch_warnings():  # nobody writes to the source, whatever map it lies behind
         warnings.filterwarnings("ignore", "The given NumPy array is not writ")
         return torch.from_numpy(one)

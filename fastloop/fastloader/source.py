@@ -72,7 +72,7 @@ class Source:
     def split(self, seen: Sequence[torch.Tensor], block: Block) -> list[Sequence[torch.Tensor]]:
         """Each column's part of every batch."""
         placed = seen if self.placed is None else [self.placed(one) for one in seen]
-        return [_apart(one, block) for one in placed]
+        return [apart(one, block) for one in placed]
 
     def trees(self, parts: Sequence[Sequence[torch.Tensor]]) -> Sequence[Tree]:
         """Batches of such parts."""
@@ -81,7 +81,7 @@ class Source:
         return [self.put_together(one) for one in zip(*parts, strict=True)]
 
 
-def _apart(rows: torch.Tensor, block: Block) -> Sequence[torch.Tensor]:
+def apart(rows: torch.Tensor, block: Block) -> Sequence[torch.Tensor]:
     """The same memory as batches that autograd takes for tensors of their own.
 
     Views of one tensor, as split() makes them, share its version: writing to one batch would spoil
@@ -115,4 +115,5 @@ def _column(one: Any) -> Column:
         return rows_of(one)
     if isinstance(one, Column):
         return one
-    raise ValueError(f"a source is made of tensors, arrays and columns, got {type(one).__name__}")
+    allowed = "a source is a Dataset, or a tree (a list is one) of tensors, arrays and columns"
+    raise ValueError(f"{allowed}, in which there is no {type(one).__name__}")

@@ -43,5 +43,7 @@ def _packed(leaf: Any) -> Any:
         return leaf
     if leaf.filename is None or not leaf.flags.c_contiguous:
         return leaf
+    if leaf.mode == "c" and leaf.flags.writeable:  # what was written to it is not in the file
+        return leaf
     mode = "r+" if leaf.mode == "w+" else leaf.mode  # which would empty the file
     return Mapped(str(leaf.filename), leaf.dtype, mode, leaf.offset, leaf.shape)
