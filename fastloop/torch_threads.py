@@ -44,12 +44,22 @@ def _setter() -> Callable[[int], None]:
     someone starts in that moment would have one thread for good. A build of torch without OpenMP
     has no threads that spin, and nothing is set there.
     """
-    try:  # PyDLL keeps the interpreter's lock
-        found = ctypes.PyDLL(torch._C.__file__).omp_set_num_threads
-    except (OSError, AttributeError):
-        return _nothing
-    found.argtypes, found.restype = [ctypes.c_int], None
-    return found
+    before = torch.get_num_threads()
+    for library in (
+        None,
+        torch._C.__file__,
+    ):  # None: one that was preloaded in the place of torch's
+        try:  # PyDLL keeps the interpreter's lock
+            found = ctypes.PyDLL(library).omp_set_num_threads
+        except (OSError, AttributeError):
+            continue
+        found.argtypes, found.restype = [ctypes.c_int], None
+        found(before + 1)
+        is_torchs = torch.get_num_threads() == before + 1
+        found(before)
+        if is_torchs:
+            return found
+    return _nothing
 
 
 def _nothing(number: int) -> None:  # noqa: ARG001 - in the place of OpenMP's
