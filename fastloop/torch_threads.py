@@ -45,10 +45,7 @@ def _setter() -> Callable[[int], None]:
     has no threads that spin, and nothing is set there.
     """
     before = torch.get_num_threads()
-    for library in (
-        None,
-        torch._C.__file__,
-    ):  # None: one that was preloaded in the place of torch's
+    for library in (None, torch._C.__file__):  # None: what was preloaded, as Intel's launcher does
         try:  # PyDLL keeps the interpreter's lock
             found = ctypes.PyDLL(library).omp_set_num_threads
         except (OSError, AttributeError):

@@ -26,14 +26,13 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("settings", [{}, {"copy": True}, {"sampler": range(100)}], ids=str)
+@pytest.mark.parametrize("way", ["as it lies", "copied", "gathered"])
 @pytest.mark.parametrize("name", SHAPES)
-def test_rows_are_delivered_however_they_lie(name, settings):
+def test_rows_are_delivered_however_they_lie(name, way):
     source = SHAPES[name]
-    if "sampler" in settings:
-        settings = {"sampler": range(len(source))}
+    ways = {"copied": {"copy": True}, "gathered": {"sampler": range(len(source))}}
     wanted = torch.as_tensor(source.copy()) if isinstance(source, np.ndarray) else source
-    found = list(FastLoader(source, 4, **settings))
+    found = list(FastLoader(source, 4, **ways.get(way, {})))
     assert torch.equal(torch.cat(found) if found else wanted[:0], wanted)
 
 
@@ -120,5 +119,5 @@ def test_what_requires_grad_is_refused():
 def test_an_order_that_can_not_be_drawn_fails_in_its_own_epoch():
     loader = FastLoader(torch.arange(300_000), 300, shuffle=True, seed=2**64 - 1, num_threads=1)
     assert len(torch.cat(list(loader)).unique()) == 300_000
-    with pytest.raises((ValueError, RuntimeError, OverflowError)):
+    with pytest.raises(ValueError, match="Overflow"):
         iter(loader)

@@ -131,7 +131,7 @@ def test_two_agents_of_torchrun_that_meet_run_one_job_over_one_store(
     own += [["--rdzv_conf=is_host=0", "--local_addr=10.77.0.2"]]  # asking would look up its name
     form = [[*meeting, *one] for one in own]
     done = torchrun(namespaces, form, *noted(tmp_path), "tracker=mlflow", cwd=tmp_path)
-    did_one_job(done, tmp_path)
+    assert_one_job_was_done(done, tmp_path)
     (run,) = runs(tmp_path)
     assert (run.info.status, run.data.params["world_size"]) == ("FINISHED", "2")
     assert run.data.params["launcher"] == "torchrun"
@@ -140,12 +140,12 @@ def test_two_agents_of_torchrun_that_meet_run_one_job_over_one_store(
 def test_two_agents_of_torchrun_by_the_address_of_the_first(loopback, tmp_path):
     address = [f"--master_addr={loopback.host}", f"--master_port={loopback.port}"]
     form = [[*address, f"--node_rank={number}"] for number in range(2)]
-    did_one_job(torchrun(loopback, form, *noted(tmp_path), cwd=tmp_path), tmp_path)
+    assert_one_job_was_done(torchrun(loopback, form, *noted(tmp_path), cwd=tmp_path), tmp_path)
 
 
 def test_the_same_command_on_each_node(nodes, tmp_path):
     commands = [begun(nodes, number, *noted(tmp_path), cwd=tmp_path) for number in (1, 0)]
-    did_one_job([command.finished() for command in commands], tmp_path)
+    assert_one_job_was_done([command.finished() for command in commands], tmp_path)
 
 
 def noted(folder: Path) -> tuple[str, ...]:
@@ -154,7 +154,7 @@ def noted(folder: Path) -> tuple[str, ...]:
     return (*QUICK[:5], f"dataset._target_={NAMED}", "loader=np_memmap", "trial_timeout_s=100")
 
 
-def did_one_job(done: Sequence[subprocess.CompletedProcess], folder: Path) -> None:
+def assert_one_job_was_done(done: Sequence[subprocess.CompletedProcess], folder: Path) -> None:
     """One spoke, one silent; one folder, one result of two ranks, and a store written once."""
     assert [one.returncode for one in done] == [0, 0], [one.stderr for one in done]
     silent, speaking = sorted(done, key=lambda one: len(one.stdout))

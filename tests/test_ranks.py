@@ -214,7 +214,7 @@ WORKING = {
 """Settings, batches of each rank in epoch 0, and distinct samples an epoch."""
 
 
-def worked(job, prepared, folder, batches: list[int], samples: int) -> None:
+def assert_worked(job, prepared, folder, batches: list[int], samples: int) -> None:
     """Every pass of two ranks ends, and tells that many batches by rank and samples an epoch."""
     found = by_ranks(2, in_ranks.every_pass, job, prepared, folder)
     assert [len(seen.wait_s) for _, seen in found] == batches
@@ -231,7 +231,7 @@ def worked(job, prepared, folder, batches: list[int], samples: int) -> None:
 def test_ranks_train_to_the_end_whoever_shares_out(prepared_job, tmp_path, name):
     settings, batches, samples = WORKING[name]
     job, prepared = prepared_job("benchmark=training", *FEW, *settings)
-    worked(job, prepared, tmp_path, batches, samples)
+    assert_worked(job, prepared, tmp_path, batches, samples)
 
 
 def test_ranks_train_to_the_end_where_most_of_one_ranks_files_are_broken(outputs, tmp_path):
@@ -243,7 +243,7 @@ def test_ranks_train_to_the_end_where_most_of_one_ranks_files_are_broken(outputs
     job = compose_job(*folder, *training)
     prepared = prepare(job.dataset, None, job.collate.tolerant)
     assert len(prepared.broken) == 8
-    worked(job, prepared, tmp_path, [3, 1], 16)
+    assert_worked(job, prepared, tmp_path, [3, 1], 16)
 
 
 def test_a_loader_that_brings_its_data_has_a_group_where_it_is_prepared_too(outputs):
