@@ -7,18 +7,18 @@ OUTPUTS := $(or $(FASTLOOP_OUTPUTS),$(CURDIR)/outputs)
 
 OUT ?= outputs/gpu
 
-.PHONY: run test gpu ui readme check format clean
+.PHONY: run test gpu ui docs check lint soak format clean
 
 run: $(VENV)/.installed                 ## the five loaders of seed 000 on real digits, about two minutes
 	$(BIN)/python -m fastloop.run experiment=quickstart
 
-test: $(VENV)/.installed-dev            ## every test: contracts, real processes, lint, types, floors, wheel
-	$(BIN)/python -m pytest
+test: $(VENV)/.installed-dev            ## what a change must not break
+	$(BIN)/python -m pytest -m "not heavy and not soak"
 
 # Nothing is installed: a machine with a GPU has its own torch, and perhaps no network. WHEELS=folder
-# has the rest, see experiments/gpu_wheels.py; GPU_FLAGS="--device cpu --small" runs it without a GPU.
+# has the rest, see experiments/gpu/wheels.py; GPU_FLAGS="--device cpu --small" runs it without a GPU.
 gpu:                                    ## tests and experiments on a GPU, ten minutes; figures in OUT
-	$(or $(wildcard $(BIN)/python),$(PYTHON)) experiments/gpu.py --out "$(OUT)" \
+	$(or $(wildcard $(BIN)/python),$(PYTHON)) -m experiments.gpu.run --out "$(OUT)" \
 		$(if $(WHEELS),--wheels "$(WHEELS)") $(GPU_FLAGS)
 
 # Without its job runner the server takes 0.5 GB instead of 2.3; never run it beside a measurement.
@@ -26,17 +26,28 @@ ui: $(VENV)/.installed                  ## MLflow's UI over outputs/, on this ma
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false MLFLOW_DISABLE_TELEMETRY=true $(BIN)/mlflow ui \
 		--host 127.0.0.1 --port $(PORT) --backend-store-uri sqlite:///$(OUTPUTS)/mlflow.db
 
-readme: $(VENV)/.installed              ## the README's tables of options, from conf/
-	$(BIN)/python -m fastloop.catalogue README.md
+docs: $(VENV)/.installed-dev            ## docs/options.md from conf/, then the site in docs/_build/html
+	$(BIN)/python -m fastloop.config.help docs/options.md
+	$(BIN)/sphinx-build -W --keep-going -q -c docs . docs/_build/html
 
-check: format readme test                     ## what a commit must pass
+check: lint docs                        ## what CI runs: all of this, and every test there is
+	$(BIN)/python -m pytest --hypothesis-profile ci
+
+lint: $(VENV)/.installed-dev            ## format, lint, floors and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/basedpyright
+
+soak: $(VENV)/.installed-dev            ## kills at random moments, and thousands of epochs
+	$(BIN)/python -m pytest -m soak
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) build dist docs/_build .pytest_cache .ruff_cache .import_linter_cache
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -7,14 +7,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fastloop.data.user_store import open_store, write_store
     from fastloop.fastloader import Blocks, FastLoader, Images, Windows, converted
-    from fastloop.in_process import Bench, BenchResult, bench, bench_all
-    from fastloop.stored import open_store, write_store
+    from fastloop.sweep.bench_results import Bench, BenchResult
+    from fastloop.sweep.in_process import bench, bench_all
 
-HOMES = {
+MODULES = {
+    "data.user_store": ("open_store", "write_store"),
     "fastloader": ("Blocks", "FastLoader", "Images", "Windows", "converted"),
-    "in_process": ("Bench", "BenchResult", "bench", "bench_all"),
-    "stored": ("open_store", "write_store"),
+    "sweep.bench_results": ("Bench", "BenchResult"),
+    "sweep.in_process": ("bench", "bench_all"),
 }
 __all__ = [
     "Bench",
@@ -32,8 +34,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import torch only for who uses it: `--help` and completion must not pay for it."""
+    """Import a public name's module at its first use: `--help` must not pay for importing torch."""
     if name not in __all__:
         raise AttributeError(f"module 'fastloop' has no attribute {name!r}")
-    home = next(home for home, names in HOMES.items() if name in names)
-    return getattr(import_module(f"fastloop.{home}"), name)
+    module = next(module for module, names in MODULES.items() if name in names)
+    return getattr(import_module(f"fastloop.{module}"), name)

@@ -1,62 +1,79 @@
-"""python -m fastloop.run: compose every combination, build every job, measure, log, compare."""
+"""python -m fastloop.run: compose all combinations, build the jobs, measure, log and compare."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
 
-from fastloop.config import compose_all
-from fastloop.endings import end_at_once, end_in_order
-from fastloop.files import remove_unused
-from fastloop.lifeline import tie
-from fastloop.sweep import followed, measure, measure_apart
+from fastloop.config.compose import compose_all, compose_silently
+from fastloop.core.files import remove_unused
+from fastloop.core.types import SignalExit, UsageError
+from fastloop.processes.lifecycle import die_with_parent, handle_signals, restore_default_signals
+from fastloop.processes.torchrun_env import TorchrunProcess, torchrun_process
+from fastloop.sweep.followers import (
+    dismiss_followers_on_exit,
+    report_compose_error,
+    run_as_follower,
+)
+from fastloop.sweep.measure import measure, measure_one_job
 
 
 def main() -> None:
-    """The command line; exits with 1 where a job failed, or where the only one is unsupported."""
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns of nameless addresses
-    end_in_order()
+    """Run the command line; exits with 1 if a job failed or the only job is unsupported."""
+    # hides warnings of addresses without a host name
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    handle_signals()
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        die_with_parent(signal.SIGTERM)  # otherwise they survive a kill -9 of torchrun
     try:
-        _follow_if_led()
-        _compose_and_measure()
+        process = torchrun_process()
+        if process is None:
+            _measure_command()
+        elif process.rank == 0:
+            with dismiss_followers_on_exit(process):
+                _measure_command()
+        else:
+            _exit_at_once(_follow_command(process))
+    except UsageError as error:
+        sys.exit(str(error) if os.environ.get("RANK", "0") == "0" else 1)
     finally:
-        end_at_once()
+        restore_default_signals()
 
 
-def _compose_and_measure() -> None:
-    composed = compose_all(measure_apart)
-    if not composed:
+def _measure_command() -> None:
+    requests = compose_all(measure_one_job)
+    if not requests:
         return
     try:
-        sys.exit(measure(composed))
-    except OSError as error:  # a disk that is full, or gone
+        sys.exit(measure(requests))
+    except OSError as error:  # a full or lost disk
         if os.environ.get("HYDRA_FULL_ERROR"):
             raise
         sys.exit(f"{error}; finished trials are kept")
     finally:
-        remove_unused(composed[0].sweep_folder)
+        remove_unused(requests[0].sweep_folder)
 
 
-def _follow_if_led() -> None:
-    """Under torchrun all but the first of its processes do, until its end, what that one says."""
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        tie(signal.SIGTERM)  # a kill -9 of torchrun leaves its processes running
-    if (size := os.environ.get("WORLD_SIZE") or "1") == "1":
-        return
-    from fastloop.crew import not_told, of_torchrun
-    from fastloop.lead import lead
-
-    member = of_torchrun()
-    if member is None or member.address is None:
-        said = f"WORLD_SIZE={size} without {', '.join(not_told())}: torchrun sets all of them"
-        sys.exit(1 if os.environ.get("RANK", "0") != "0" else f"{said}; unset it without torchrun")
-    if member.number:
-        sys.exit(followed(member))
+def _follow_command(process: TorchrunProcess) -> int:
     try:
-        lead(member.address, member.hosts, member.size)  # its end is told, however it comes
-    except ConnectionError as why:
-        sys.exit(str(why))
+        requests, error = compose_silently()
+        if error:
+            return report_compose_error(process, error)
+        return run_as_follower(process, requests) if requests else 0
+    except SignalExit as signal_exit:
+        return int(signal_exit.code or 0)
+
+
+def _exit_at_once(status: int) -> None:
+    """Exit without shutting down the interpreter.
+
+    A thread that waits for the store would abort the process if it returned during the shutdown.
+    """
+    atexit._run_exitfuncs()  # removes multiprocessing's folder of sockets
+    sys.stderr.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":

@@ -9,50 +9,75 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
+import hypothesis
+import options
 import pytest
-from commands import fastloop
-from options import MYDATASET, REPOSITORY, compose_job, script, skip_without_its_library
+from commands import run_fastloop
+from options import MYDATASET, REPOSITORY, compose_job, skip_without_library
 
-from fastloop.optional import check_libraries
-from fastloop.prepared import prepare
-from fastloop.types import Unsupported
+from experiments.lib import memory_groups
+from fastloop.core.optional import check_libraries
+from fastloop.core.types import Unsupported
+from fastloop.data.prepare import prepare
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-# Commands write to the folder that they are called in, whatever the person's own shell says.
+# Commands write to the folder they are called in, whatever the shell's environment.
 os.environ.pop("FASTLOOP_OUTPUTS", None)
-# Tests run beside each other, and each measures alone on a machine of its own, as it were.
+# Tests run concurrently: each worker gets its own TMPDIR, where the lock of measuring is.
 os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="fastloop-test-")
-# Nothing is measured here, and threads that spin for each other on busy cores take minutes.
+# Speed does not matter here, and OpenMP threads that spin on busy cores take minutes.
 os.environ["OMP_NUM_THREADS"] = "1"
-# One forkserver serves all tests of this process; what it starts finds torch imported.
-multiprocessing.set_forkserver_preload(["torch", "tensordict", "fastloop.job", "fastloop.chunks"])
+# One forkserver serves all tests of this process; its children find torch imported.
+multiprocessing.set_forkserver_preload(
+    ["torch", "tensordict", "fastloop.trial.support", "fastloop.data.chunked_reader"]
+)
+
+
+hypothesis.settings.register_profile("dev", max_examples=20, deadline=None)
+hypothesis.settings.register_profile("ci", max_examples=80, deadline=None)
+hypothesis.settings.load_profile("dev")
+
+HEAVY = {"tf_data", "ffcv", "jax", "compiled"}
+"""Options whose library takes seconds to import or to compile with, in every process."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """The longest tests first, those that run JAX last, and one worker for all tests of what is
-    measured for them once."""
+    """Run long tests first and JAX tests last; one worker runs all tests that share a fixture of
+    module scope or the measured sweep."""
     items.sort(key=lambda item: (_runs_jax(item), item.get_closest_marker("slow") is None))
     for item in items:
-        made = item._fixtureinfo.name2fixturedefs.items()
-        shared = sorted(name for name, found in made if found[-1].scope == "module")
-        if "measured" in item.fixturenames:
-            shared = ["measured"]
+        if HEAVY & {*_string_parameters(item)}:
+            item.add_marker("heavy")
+        fixtures = item._fixtureinfo.name2fixturedefs.items()
+        shared = sorted(name for name, defined in fixtures if defined[-1].scope == "module")
+        if "measured_sweep" in item.fixturenames:
+            shared = ["measured_sweep"]
         for name in shared[:1]:
             item.add_marker(pytest.mark.xdist_group(name))
 
 
 def _runs_jax(item) -> bool:
-    """True for what leaves JAX's threads in this process, which no test may fork from then on."""
+    """True for tests that start JAX's threads in this process, which must not fork from then on."""
+    return "jax" in _string_parameters(item) or item.get_closest_marker("jax") is not None
+
+
+def _string_parameters(item) -> list[str]:
+    """String parameters of the test; an override is represented by its value."""
     params = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    # by type first: an array compares element by element
-    named = any(isinstance(one, str) and one == "jax" for one in params)
-    return named or item.get_closest_marker("jax") is not None
+    return [param.rpartition("=")[2] for param in params if isinstance(param, str)]
+
+
+@pytest.fixture(autouse=True)
+def jobs_without_hydra(request, monkeypatch):
+    """Let tests marked gpu read their jobs from the file, as where Hydra is not installed."""
+    is_gpu_test = request.node.get_closest_marker("gpu") is not None
+    monkeypatch.setattr(options, "is_gpu_test", is_gpu_test)
 
 
 @pytest.fixture
 def outputs(tmp_path, monkeypatch) -> Path:
-    """A fresh outputs folder, for this process and those that it starts."""
+    """A new outputs folder, for this process and its children."""
     folder = tmp_path / "outputs"
     monkeypatch.setenv("FASTLOOP_OUTPUTS", str(folder))
     return folder
@@ -60,13 +85,13 @@ def outputs(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture(scope="session")
 def shared_outputs(tmp_path_factory) -> Path:
-    """An outputs folder whose stores serve many tests."""
+    """An outputs folder whose stores are shared by many tests."""
     return tmp_path_factory.mktemp("shared") / "outputs"
 
 
 @pytest.fixture
 def prepared_job(shared_outputs, monkeypatch):
-    """compose_job with its store written, as (job, prepared)."""
+    """A function of overrides that composes the job and prepares its data: (job, prepared)."""
     monkeypatch.setenv("FASTLOOP_OUTPUTS", str(shared_outputs))
 
     def make(*overrides: str):
@@ -74,8 +99,8 @@ def prepared_job(shared_outputs, monkeypatch):
         try:
             check_libraries(job.loader)
             return job, prepare(job.dataset, job.loader.store, job.collate.tolerant)
-        except Unsupported as why:
-            skip_without_its_library(why)
+        except Unsupported as error:
+            skip_without_library(error)
             raise
 
     return make
@@ -83,7 +108,7 @@ def prepared_job(shared_outputs, monkeypatch):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 3 MiB of its own."""
+    """A mounted file system of 3 MiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(folder)]
@@ -95,21 +120,21 @@ def small_disk(tmp_path):
 
 @pytest.fixture
 def memory_group():
-    """A function of MiB: the folder of a memory cgroup with that limit, where such can be made."""
+    """A function of a limit in MiB that returns the folder of a new memory cgroup."""
     with ExitStack() as stack:
 
         def make(limit_mib: int) -> Path:
             try:
-                return stack.enter_context(script("memory_groups").memory_group(limit_mib))
-            except OSError as why:
-                pytest.skip(f"no memory cgroup can be made here: {why}")
+                return stack.enter_context(memory_groups.memory_group(limit_mib))
+            except OSError as error:
+                pytest.skip(f"memory cgroups are not available: {error}")
 
         yield make
 
 
 @pytest.fixture(scope="session")
 def fashion_root() -> Path:
-    """The folder with 900 real Fashion-MNIST images that lies beside the checkout."""
+    """The folder with 900 real Fashion-MNIST images, stored next to the checkout."""
     root = Path(os.environ.get("FASTLOOP_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
     if not (root / "FashionMNIST" / "raw").is_dir():
         pytest.skip(f"no Fashion-MNIST files in {root}; FASTLOOP_TEST_DATA can name another folder")
@@ -117,21 +142,21 @@ def fashion_root() -> Path:
 
 
 @pytest.fixture(scope="session")
-def measured(tmp_path_factory, empty_database) -> Path:
-    """A working folder with a real sweep, recorded in MLflow, three jobs of it unsupported."""
-    folder = tmp_path_factory.mktemp("measured")
+def measured_sweep(tmp_path_factory, empty_database) -> Path:
+    """A working folder with a real sweep logged to MLflow; three of its jobs are unsupported."""
+    folder = tmp_path_factory.mktemp("measured_sweep")
     (folder / "outputs").mkdir()
     shutil.copy(empty_database, folder / "outputs")
-    small = ["benchmark=all", "epochs=1", "trials=6", "torch_threads=1", *MYDATASET]
+    settings = ["benchmark=all", "epochs=1", "trials=6", "torch_threads=1", *MYDATASET]
     jobs = ["loader=raw,preload,np_memmap", "device=cpu,cuda:99"]
-    done = fastloop("-m", *jobs, *small, cwd=folder)
-    assert done.returncode == 0, done.stderr
+    process = run_fastloop("-m", *jobs, *settings, cwd=folder)
+    assert process.returncode == 0, process.stderr
     return folder
 
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory) -> Path:
-    """An MLflow database with its tables and no more: making them takes seconds."""
+    """An MLflow database without runs; creating its tables takes seconds."""
     path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
     program = "import sys; from mlflow.tracking import MlflowClient\n"
     program += "MlflowClient(tracking_uri=f'sqlite:///{sys.argv[1]}').search_experiments()"
@@ -141,6 +166,6 @@ def empty_database(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def database(tmp_path, empty_database) -> Path:
-    """The MLflow database of a command in tmp_path, for tests of anything but its making."""
+    """An existing MLflow database in tmp_path/outputs for commands that run in tmp_path."""
     (tmp_path / "outputs").mkdir()
     return Path(shutil.copy(empty_database, tmp_path / "outputs"))

@@ -1,9 +1,9 @@
-"""The loader that users take home; it needs torch and numpy only."""
+"""FastLoader, the data loader that can be copied out of fastloop: it needs torch and numpy only."""
 
-from fastloop.fastloader.convert import converted
-from fastloop.fastloader.encoded import Images
-from fastloop.fastloader.indices import Blocks
+from fastloop.fastloader.block_shuffle import Blocks
+from fastloop.fastloader.columns.convert import converted
+from fastloop.fastloader.columns.images import Images
+from fastloop.fastloader.columns.windows import Windows
 from fastloop.fastloader.loader import FastLoader
-from fastloop.fastloader.windows import Windows
 
 __all__ = ["Blocks", "FastLoader", "Images", "Windows", "converted"]

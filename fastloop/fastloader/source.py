@@ -1,4 +1,4 @@
-"""A tree of columns: what FastLoader's batches are made from."""
+"""A tree of columns, from which FastLoader's batches are gathered."""
 
 from __future__ import annotations
 
@@ -10,110 +10,167 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from fastloop.fastloader.buffers import Pool
-from fastloop.fastloader.columns import Column, Tree
-from fastloop.fastloader.indices import Block
-from fastloop.fastloader.rows import rows_of
+from fastloop.fastloader.batching import BatchGroup
+from fastloop.fastloader.buffers import BufferPool
+from fastloop.fastloader.columns.array import ArrayColumn, array_column
+from fastloop.fastloader.columns.column import Column, Tree
 
 
-class Lent(NamedTuple):
-    """Of each column the memory of a block, as it is written and as it is delivered."""
+class LeasedMemory(NamedTuple):
+    """The memory of a group's rows, one array and one tensor for each column."""
 
     rows: Sequence[np.ndarray]
-    """(rows, nbytes) uint8; to be written to only as long as the tensors are held."""
-    seen: Sequence[torch.Tensor]
+    """(rows, nbytes) uint8; may be written to only as long as the tensors are held."""
+    tensors: Sequence[torch.Tensor]
+    """The same memory, as it is delivered."""
 
 
 @dataclass(frozen=True)
-class Source:
-    """Columns of one length, and the tree that a batch of them is."""
+class ColumnSource:
+    """Columns of one length, and the tree that their batches form."""
 
     columns: Sequence[Column]
-    put_together: Callable[[Sequence[Any]], Tree] | None
-    """None where a batch is a tensor."""
-    placed: Callable[[torch.Tensor], torch.Tensor] | None = None
-    """What is done with a column's rows of a whole block."""
+    unflatten: Callable[[Sequence[Any]], Tree] | None
+    """From a batch's leaves to its tree; None where a batch is a single tensor."""
+    place: Callable[[torch.Tensor], torch.Tensor] | None = None
+    """Applied to each column's rows of a whole group, for example a copy to a device."""
 
     def __len__(self) -> int:
-        """How many samples there are."""
+        """Return the number of samples."""
         return len(self.columns[0])
 
     @property
-    def together(self) -> bool:
-        """Small batches are made several at a time, but for samples that cost more than a copy."""
+    def is_groupable(self) -> bool:
+        """True where several small batches are made at once: no sample costs more than a copy."""
         return not any(getattr(column, "slow", False) for column in self.columns)
 
     @property
     def row_nbytes(self) -> list[int]:
         """Bytes of a delivered sample in each column."""
-        return [column.kind.nbytes for column in self.columns]
+        return [column.spec.nbytes for column in self.columns]
 
-    def batches(self, block: Block, pool: Pool) -> Sequence[Tree]:
-        """Those of a block; they share the memory of a buffer, or of what `placed` makes of it."""
-        return self.trees(self.parts(block, pool))
+    def batches(self, group: BatchGroup, pool: BufferPool) -> Sequence[Tree]:
+        """The group's batches, in memory leased from the pool or in what `place` returns."""
+        return self.assemble(self.gather(group, pool))
 
-    def parts(self, block: Block, pool: Pool) -> list[Sequence[torch.Tensor]]:
-        """Of each column its part of every batch."""
-        lent = self.lent(block, pool)
-        self.fill(block.indices, lent.rows)
-        return self.split(lent.seen, block)
+    def gather(self, group: BatchGroup, pool: BufferPool) -> list[Sequence[torch.Tensor]]:
+        """For each column, its part of every batch."""
+        memory = self.lease(group, pool)
+        self.fill(group.indices, memory.rows)
+        return self.split(memory.tensors, group)
 
-    def lent(self, block: Block, pool: Pool) -> Lent:
-        """Memory of each column, the block's own until the last view of its tensor is gone."""
-        count, pairs = len(block.indices), zip(pool.homes, self.columns, strict=True)
-        lent = [home.lent(count, column.kind) for home, column in pairs]
-        return Lent([rows for rows, _ in lent], [seen for _, seen in lent])
+    def lease(self, group: BatchGroup, pool: BufferPool) -> LeasedMemory:
+        """Memory for each column's rows, reused once the last view of its tensor is gone."""
+        count, pairs = len(group.indices), zip(pool.columns, self.columns, strict=True)
+        leases = [buffers.lease(count, column.spec) for buffers, column in pairs]
+        return LeasedMemory([rows for rows, _ in leases], [tensor for _, tensor in leases])
 
-    def fill(self, indices: np.ndarray, into: Sequence[np.ndarray]) -> None:
-        """Write these rows of every column there."""
-        for column, rows in zip(self.columns, into, strict=True):
+    def fill(self, indices: np.ndarray, out: Sequence[np.ndarray]) -> None:
+        """Write the rows at `indices` of every column to its array."""
+        for column, rows in zip(self.columns, out, strict=True):
             column.fill(indices, rows)
 
-    def split(self, seen: Sequence[torch.Tensor], block: Block) -> list[Sequence[torch.Tensor]]:
-        """Each column's part of every batch."""
-        placed = seen if self.placed is None else [self.placed(one) for one in seen]
-        return [apart(one, block) for one in placed]
+    def split(
+        self, tensors: Sequence[torch.Tensor], group: BatchGroup
+    ) -> list[Sequence[torch.Tensor]]:
+        """Each column's part of every batch, placed."""
+        place = self.place
+        placed = tensors if place is None else [place(tensor) for tensor in tensors]
+        return [split_batches(tensor, group) for tensor in placed]
 
-    def trees(self, parts: Sequence[Sequence[torch.Tensor]]) -> Sequence[Tree]:
-        """Batches of such parts."""
-        if self.put_together is None:
-            return parts[0]
-        return [self.put_together(one) for one in zip(*parts, strict=True)]
+    def assemble(self, columns: Sequence[Sequence[torch.Tensor]]) -> Sequence[Tree]:
+        """Batches of each column's parts."""
+        if self.unflatten is None:
+            return columns[0]
+        return [self.unflatten(leaves) for leaves in zip(*columns, strict=True)]
 
 
-def apart(rows: torch.Tensor, block: Block) -> Sequence[torch.Tensor]:
-    """The same memory as batches that autograd takes for tensors of their own.
+def split_batches(rows: torch.Tensor, group: BatchGroup) -> Sequence[torch.Tensor]:
+    """Split a group's rows into batches that autograd treats as separate tensors.
 
-    Views of one tensor, as split() makes them, share its version: writing to one batch would spoil
-    the backward pass of another one. These share no row, either, so that both may be done.
+    The views that split() makes share one version counter: writing to one batch would invalidate
+    the backward pass of another. These batches have no row in common, so unsafe_split is right.
     """
-    if not isinstance(block.sizes, int):
-        return rows.unsafe_split_with_sizes(block.sizes)
-    return (rows,) if len(block.indices) <= block.sizes else rows.unsafe_split(block.sizes)
+    if not isinstance(group.sizes, int):
+        return rows.unsafe_split_with_sizes(group.sizes)
+    return (rows,) if len(group.indices) <= group.sizes else rows.unsafe_split(group.sizes)
 
 
-def source_of(tree: Tree) -> Source:
-    """A tree of tensors, arrays and columns as a source.
+def column_source(tree: Tree) -> ColumnSource:
+    """Make a source of a tree of tensors, arrays and columns.
 
-    Raises ValueError for one without any, with something else in it, or with other lengths.
+    Raises ValueError for a tree without leaves, with leaves of other types or of different lengths.
     """
-    found, structure = pytree.tree_flatten(tree)
-    columns = [_column(one) for one in found]
+    leaves, structure = pytree.tree_flatten(tree)
+    columns = [_as_column(leaf) for leaf in leaves]
     lengths = {len(column) for column in columns}
     if len(lengths) != 1:
-        told = sorted(lengths) or "no tensors or arrays"
-        raise ValueError(f"a source is a tree of tensors or arrays of one length, got {told}")
-    if type(tree) is tuple and len(tree) == len(found):
-        return Source(columns, tuple)
+        actual = sorted(lengths) or "no tensors or arrays"
+        raise ValueError(f"a source is a tree of tensors or arrays of one length, got {actual}")
+    if type(tree) is tuple and len(tree) == len(leaves):
+        return ColumnSource(columns, tuple)
     if structure.is_leaf():
-        return Source(columns, None)
-    return Source(columns, lambda made: pytree.tree_unflatten(made, structure))
+        return ColumnSource(columns, None)
+    return ColumnSource(columns, lambda leaves: pytree.tree_unflatten(leaves, structure))
 
 
-def _column(one: Any) -> Column:
-    if isinstance(one, torch.Tensor | np.ndarray):
-        return rows_of(one)
-    if isinstance(one, Column):
-        return one
+def _as_column(leaf: Any) -> Column:
+    if isinstance(leaf, torch.Tensor | np.ndarray):
+        return array_column(leaf)
+    if isinstance(leaf, Column):
+        return leaf
     allowed = "a source is a Dataset, or a tree (a list is one) of tensors, arrays and columns"
-    raise ValueError(f"{allowed}, in which there is no {type(one).__name__}")
+    raise ValueError(f"{allowed}; a leaf of type {type(leaf).__name__} is none of these")
+
+
+@dataclass(frozen=True)
+class SequentialSource:
+    """Batches of consecutive rows, which are views of the source's memory where possible.
+
+    A view holds the source's memory and is as safe as the source, to which only its owner writes.
+    To autograd each batch is a separate tensor.
+    """
+
+    memories: Sequence[torch.Tensor | None]
+    """Each column's memory; None where its rows are gathered into a buffer."""
+    gathered: ColumnSource
+    """The columns whose rows are gathered."""
+    source: ColumnSource
+    """All columns."""
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def is_groupable(self) -> bool:
+        """As the source."""
+        return self.source.is_groupable
+
+    @property
+    def row_nbytes(self) -> Sequence[int]:
+        """Bytes of a sample in each gathered column."""
+        return self.gathered.row_nbytes
+
+    def batches(self, group: BatchGroup, pool: BufferPool | None) -> Sequence[Tree]:
+        """The group's batches; pool: None where no column is gathered."""
+        start, count = int(group.indices[0]), len(group.indices)
+        gathered = iter(() if pool is None else self.gathered.gather(group, pool))
+        columns = [
+            next(gathered)
+            if memory is None
+            else split_batches(memory[start : start + count].data, group)
+            for memory in self.memories
+        ]
+        return self.source.assemble(columns)
+
+
+def sequential_source(source: ColumnSource) -> SequentialSource | None:
+    """The source for an epoch in its own order; None where every column has to be gathered."""
+    memories = [
+        column.memory if isinstance(column, ArrayColumn) else None for column in source.columns
+    ]
+    if all(memory is None for memory in memories):
+        return None
+    pairs = zip(source.columns, memories, strict=True)
+    gathered = [column for column, memory in pairs if memory is None]
+    return SequentialSource(memories, ColumnSource(gathered, None), source)

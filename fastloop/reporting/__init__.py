@@ -1,1 +1,1 @@
-"""What people read of results: the terminal's table, and the report as a page and as Markdown."""
+"""Tables, charts, verdicts and reports of results; imports core alone."""

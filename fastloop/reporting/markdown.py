@@ -1,40 +1,40 @@
-"""The report as Markdown: the page's tables and pictures, for a README or an issue."""
+"""A report as Markdown with the tables and pictures of the HTML page, for a README or an issue."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fastloop.reporting.charts.picture import Picture
 from fastloop.reporting.document import Document
-from fastloop.reporting.figures import Picture
-from fastloop.reporting.sheets import Sheet
+from fastloop.reporting.tables import Table
 
 
-def markdown(document: Document, pictures_beside: bool) -> str:
-    """The whole report; with pictures only where their files lie beside it."""
+def render_markdown(document: Document, with_pictures: bool) -> str:
+    """The complete report; pictures are links to <name>.png in the same folder."""
     blocks = [f"# {document.title}", document.subtitle]
-    blocks += [f"**{heading}.** {said}" for heading, said in document.verdicts]
-    for sheet in document.overview:
-        blocks += _table(sheet)
+    blocks += [f"**{heading}.** {text}" for heading, text in document.verdicts]
+    for table in document.overview:
+        blocks += _table(table)
     for section in document.sections:
-        blocks += _table(section.sheet, section.heading)
-        if pictures_beside:
+        blocks += _table(section.table, section.heading)
+        if with_pictures:
             blocks += [_image(picture) for picture in section.pictures]
-    for sheet in document.appendix:
-        blocks += _table(sheet)
+    for table in document.appendix:
+        blocks += _table(table)
     return "\n\n".join(blocks) + "\n"
 
 
-def _table(sheet: Sheet, heading: str = "") -> list[str]:
-    align = "---:" if sheet.numeric else "---"
+def _table(table: Table, heading: str = "") -> list[str]:
+    align = "---:" if table.numeric else "---"
     lines = [
-        _line(sheet.head),
-        _line(["---", *[align] * (len(sheet.head) - 1)]),
-        *(_line(row) for row in sheet.rows),
+        _line(table.head),
+        _line(["---", *[align] * (len(table.head) - 1)]),
+        *(_line(row) for row in table.rows),
     ]
     return [
-        f"## {heading or sheet.heading}",
+        f"## {heading or table.heading}",
         "\n".join(lines),
-        *([sheet.note] if sheet.note else []),
+        *([table.note] if table.note else []),
     ]
 
 

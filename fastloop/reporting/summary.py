@@ -1,42 +1,44 @@
-"""Results as a report compares them: groups of jobs that deliver the same data, a row a job."""
+"""Groups of results whose jobs deliver the same data, with one row a job, ready to be compared."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fastloop import stats
-from fastloop.result import Measured, Result, metrics, world_size
+from fastloop.core import stats
+from fastloop.core.metrics import metrics
+from fastloop.core.result import Measurement, Result, world_size
 
 UNRANKED = {
-    "concurrent": "other work ran beside these trials (allow_concurrent=true)",
-    "unverified": "nobody has compared what these jobs deliver (same_data=false)",
+    "concurrent": "other work ran concurrently with these trials (allow_concurrent=true)",
+    "unverified": "the data that these jobs deliver was not compared (same_data=false)",
 }
-"""Tags of a job that gets no rank, and why."""
+"""Reason why a job gets no rank, by the tag that marks the job."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One job in one benchmark. A figure is None where there are too few values to tell it."""
+    """Figures of one job in one benchmark; a figure is None if there are too few values for it."""
 
     label: str
     result: Result
-    measured: dict[int, Measured]
-    """By round."""
+    by_round: dict[int, Measurement]
+    """The job's trials of this benchmark by round number, ascending."""
     interval: tuple[float, float] | None
-    """95 %, of the median seconds."""
+    """95 % interval of the median seconds."""
     rank: int | None
     ratio: stats.Ratio | None
-    """Seconds to the baseline's seconds, paired by round; None for the baseline itself."""
+    """Seconds / the baseline's seconds, paired by round; None for the baseline itself."""
     limit_fraction: float
     samples_per_s: float
     peak_mib: float | None
     waits_s: tuple[float, ...]
+    """Time that the loop waited for each batch of the instrumented epoch."""
 
     @property
     def seconds(self) -> list[float]:
-        """Of each trial."""
-        return [one.seconds for one in self.measured.values()]
+        """Seconds of each trial."""
+        return _seconds(self.by_round)
 
     @property
     def median(self) -> float:
@@ -46,129 +48,139 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One benchmark of the jobs of one group."""
+    """Rows of the jobs of one group in one benchmark."""
 
     benchmark: str
     rows: tuple[Row, ...]
-    """In the order of the ranking."""
+    """In ranking order."""
     baseline: str
-    """Label of the row that ratios are told against; empty where the group lacks it."""
+    """Label of the row that ratios refer to; empty if this group has no such row."""
     undetermined: str
-    """Why there are no ranks; empty where there are."""
+    """Reason why there are no ranks; empty if there are ranks."""
 
     def row(self, label: str) -> Row | None:
-        """The row with that label."""
+        """The row with that label; None if there is none."""
         return next((row for row in self.rows if row.label == label), None)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
-    """Jobs that deliver the same data in the same amount, in one sweep: these alone are ranked."""
+class JobGroup:
+    """Jobs of one sweep that deliver the same amount of the same data, and so can be ranked."""
 
     title: str
     results: tuple[Result, ...]
     comparisons: tuple[Comparison, ...]
 
 
-def comparable(one: Result, other: Result) -> bool:
-    """True for jobs that may be ranked together: they share the data, by where it comes from, by
-    what it is or but for decoders that agree, the amount, the cache's state and the rounds."""
-    return _work(one) == _work(other) and not _data(one).isdisjoint(_data(other))
+def comparable(result: Result, other: Result) -> bool:
+    """True if the two jobs may be ranked together.
+
+    They have to agree in amount of work, cache state, sweep and data. Data agrees if its source or
+    its content is equal, or if only the decoders differ and are equivalent.
+    """
+    return _work(result) == _work(other) and not _data_ids(result).isdisjoint(_data_ids(other))
 
 
 def _work(result: Result) -> tuple:
-    amount = [result.params.get(name) for name in ("epochs", "drop_last", "cache")]
-    # of each rank, so that several leave out more
-    amount += [world_size(result) if result.params.get("drop_last") else 1]
-    amount += [result.tags.get(tag) for tag in UNRANKED]
-    return result.tags.get("sweep"), result.dataset, *amount
+    values = [result.params.get(name) for name in ("epochs", "drop_last", "cache")]
+    # every rank drops its last batch, so more ranks deliver fewer samples
+    values += [world_size(result) if result.params.get("drop_last") else 1]
+    values += [result.tags.get(tag) for tag in UNRANKED]
+    return result.tags.get("sweep"), result.dataset, *values
 
 
-def _data(result: Result) -> set[str]:
-    return {result.fingerprint, result.content, result.alike} - {""} or {""}
+def _data_ids(result: Result) -> set[str]:
+    return {result.fingerprint, result.content, result.decoder_equivalence_id} - {""} or {""}
 
 
 def check_baseline(results: Sequence[Result], baseline: str) -> None:
-    """Raise ValueError, naming what is allowed, where no job or loader of that name finished."""
+    """Raise ValueError with the allowed names if no job or loader of that name finished."""
     finished = [result for result in results if result.status == "FINISHED"]
-    names = dict.fromkeys([one.loader for one in finished] + [one.name for one in finished])
+    loaders = [result.loader for result in finished]
+    names = dict.fromkeys(loaders + [result.name for result in finished])
     if baseline and baseline not in names:
         allowed = ", ".join(names) or "none: no job has finished"
         raise ValueError(f"baseline={baseline}: no such job or loader; allowed: {allowed}")
 
 
-def summarize(results: Sequence[Result], baseline: str = "") -> list[Group]:
-    """The groups among the finished jobs; `baseline` names a job or a loader, or else the
-    first."""
+def summarize(results: Sequence[Result], baseline: str = "") -> list[JobGroup]:
+    """Groups of the finished jobs; `baseline` is the name of a job or loader, or the first job."""
     finished = [result for result in results if result.status == "FINISHED" and result.trials]
-    wanted = _reference(finished, baseline)
+    reference = _reference(finished, baseline)
     several = len({result.tags.get("sweep") for result in finished}) > 1
-    groups = [_group(members, wanted, several) for members in _grouped(finished)]
-    return _shorter_titles(groups)
+    groups = [_group(members, reference, several) for members in _partition(finished)]
+    return _shorten_titles(groups)
 
 
-def _grouped(finished: list[Result]) -> list[list[Result]]:
-    """Each with those that it is comparable to, itself or over others."""
+def _partition(finished: list[Result]) -> list[list[Result]]:
+    """The results in groups: connected components of the relation `comparable`."""
     groups: list[list[Result]] = []
     for result in finished:
-        near = [group for group in groups if any(comparable(result, one) for one in group)]
+        near = [group for group in groups if any(comparable(result, member) for member in group)]
         first, *others = near or [[]]
         if not near:
             groups.append(first)
-        first += [*(one for group in others for one in group), result]
-        groups = [group for group in groups if not any(group is one for one in others)]
+        first += [*(member for group in others for member in group), result]
+        groups = [group for group in groups if not any(group is other for other in others)]
     return groups
 
 
-def _shorter_titles(groups: list[Group]) -> list[Group]:
-    """The groups without the words of a setting that all their titles name."""
+def _shorten_titles(groups: list[JobGroup]) -> list[JobGroup]:
+    """The groups with titles that omit the settings which all titles share."""
     words = [{word for word in group.title.split(" ") if "=" in word} for group in groups]
-    everywhere = set.intersection(*words) if words else set()
+    shared = set.intersection(*words) if words else set()
     return [
-        replace(group, title=" ".join(w for w in group.title.split(" ") if w not in everywhere))
+        replace(group, title=" ".join(w for w in group.title.split(" ") if w not in shared))
         for group in groups
     ]
 
 
 def _reference(finished: list[Result], baseline: str) -> Result | None:
-    """The job meant by the baseline; a name goes before a loader."""
-    named = [one for one in finished if one.name == baseline]
-    named += [one for one in finished if one.loader == baseline]
+    """The job of that name, else the first of the loader of that name, else the first job."""
+    named = [result for result in finished if result.name == baseline]
+    named += [result for result in finished if result.loader == baseline]
     return (named or finished or [None])[0]
 
 
-def _group(results: list[Result], wanted: Result | None, several: bool) -> Group:
-    words = [result.name.split(" ")[2:] for result in results]
-    shared = [word for word in words[0] if all(word in one for one in words)]
+def _group(results: list[Result], reference: Result | None, several: bool) -> JobGroup:
+    settings = [_settings(result) for result in results]
+    shared = [word for word in settings[0] if all(word in others for others in settings)]
     sweep = [f"({results[0].tags['sweep']})"] if several else []
     labels = {
-        result.name: " ".join([result.name.split(" ")[0], *(w for w in own if w not in shared)])
-        for result, own in zip(results, words, strict=True)
+        result.name: " ".join([result.name.split(" ")[0], *(w for w in words if w not in shared)])
+        for result, words in zip(results, settings, strict=True)
     }
-    names = dict.fromkeys(b for one in results for t in one.trials for b in t.benchmarks)
-    base = _baseline_in(results, wanted)
-    return Group(
+    benchmarks = dict.fromkeys(
+        name for result in results for trial in result.trials for name in trial.benchmarks
+    )
+    base = _baseline_name(results, reference)
+    return JobGroup(
         title=" ".join([results[0].dataset, *shared, *sweep]),
         results=tuple(results),
-        comparisons=tuple(_comparison(name, results, labels, base) for name in names),
+        comparisons=tuple(_comparison(name, results, labels, base) for name in benchmarks),
     )
 
 
-def _baseline_in(results: list[Result], wanted: Result | None) -> str:
-    """Name of this group's counterpart to the wanted job; empty where it has none."""
-    if wanted is None:
+def _settings(result: Result) -> list[str]:
+    """The `setting=value` words of a job's name, which follow loader and dataset."""
+    return result.name.split(" ")[2:]
+
+
+def _baseline_name(results: list[Result], reference: Result | None) -> str:
+    """Name of the job with the reference's loader that shares most settings with it, or empty."""
+    if reference is None:
         return ""
-    own = wanted.name.split(" ")[2:]
-    same_loader = [one for one in results if one.loader == wanted.loader]
-    closest = sorted(same_loader, key=lambda one: -len({*own} & {*one.name.split(" ")[2:]}))
-    exact = [one.name for one in results if one.name == wanted.name]
-    return (exact + [one.name for one in closest] + [""])[0]
+    words = {*_settings(reference)}
+    same_loader = [result for result in results if result.loader == reference.loader]
+    closest = sorted(same_loader, key=lambda result: -len(words & {*_settings(result)}))
+    exact = [result.name for result in results if result.name == reference.name]
+    return (exact + [result.name for result in closest] + [""])[0]
 
 
 def _comparison(
     benchmark: str, results: list[Result], labels: dict[str, str], base: str
 ) -> Comparison:
-    by_round = {
+    trials = {
         result.name: {
             trial.number: trial.benchmarks[benchmark]
             for trial in sorted(result.trials, key=lambda trial: trial.number)
@@ -176,17 +188,17 @@ def _comparison(
         }
         for result in results
     }
-    by_round = {name: measured for name, measured in by_round.items() if measured}
-    ranking = stats.ranking({name: _seconds(one) for name, one in by_round.items()})
-    for tag, why in UNRANKED.items():
+    trials = {name: by_round for name, by_round in trials.items() if by_round}
+    ranking = stats.ranking({name: _seconds(by_round) for name, by_round in trials.items()})
+    for tag, reason in UNRANKED.items():
         if any(tag in result.tags for result in results):
-            ranking = replace(ranking, ranks={}, undetermined=why)
+            ranking = replace(ranking, ranks={}, undetermined=reason)
     members = {result.name: result for result in results}
     rows = tuple(
-        _row(members[name], labels[name], benchmark, by_round, (ranking.ranks.get(name), base))
+        _row(members[name], labels[name], benchmark, trials, (ranking.ranks.get(name), base))
         for name in ranking.order
     )
-    baseline = labels[base] if base in by_round else ""
+    baseline = labels[base] if base in trials else ""
     return Comparison(
         benchmark=benchmark, rows=rows, baseline=baseline, undetermined=ranking.undetermined
     )
@@ -196,33 +208,35 @@ def _row(
     result: Result,
     label: str,
     benchmark: str,
-    by_round: dict[str, dict[int, Measured]],
-    place: tuple[int | None, str],
+    trials: dict[str, dict[int, Measurement]],
+    rank_and_base: tuple[int | None, str],
 ) -> Row:
-    rank, base = place
-    own = by_round[result.name]
+    rank, base = rank_and_base
+    by_round = trials[result.name]
     figures = metrics(result)
-    seen = result.attribution.get(benchmark)
+    attribution = result.attribution.get(benchmark)
+    has_ratio = base in trials and base != result.name
     return Row(
         label=label,
         result=result,
-        measured=own,
-        interval=stats.interval(_seconds(own)),
+        by_round=by_round,
+        interval=stats.interval(_seconds(by_round)),
         rank=rank,
-        ratio=_paired(own, by_round[base]) if base in by_round and base != result.name else None,
+        ratio=_ratio(by_round, trials[base]) if has_ratio else None,
         limit_fraction=figures[f"{benchmark}/limit_fraction"],
         samples_per_s=figures[f"{benchmark}/samples_per_s"],
         peak_mib=figures.get(f"{benchmark}/peak_pss_mib"),
-        waits_s=tuple(seen.wait_s) if seen else (),
+        waits_s=tuple(attribution.wait_s) if attribution else (),
     )
 
 
-def _paired(own: dict[int, Measured], base: dict[int, Measured]) -> stats.Ratio | None:
-    rounds = sorted(own.keys() & base.keys())
+def _ratio(new: dict[int, Measurement], base: dict[int, Measurement]) -> stats.Ratio | None:
+    """The ratio over the rounds in which both jobs have a trial."""
+    rounds = sorted(new.keys() & base.keys())
     if not rounds:
         return None
-    return stats.ratio([own[k].seconds for k in rounds], [base[k].seconds for k in rounds])
+    return stats.ratio([new[k].seconds for k in rounds], [base[k].seconds for k in rounds])
 
 
-def _seconds(measured: dict[int, Measured]) -> list[float]:
-    return [one.seconds for one in measured.values()]
+def _seconds(by_round: dict[int, Measurement]) -> list[float]:
+    return [trial.seconds for trial in by_round.values()]

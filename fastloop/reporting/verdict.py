@@ -1,19 +1,19 @@
-"""A benchmark's outcome in one paragraph of plain words."""
+"""The outcome of a benchmark as one paragraph of text."""
 
 from __future__ import annotations
 
-from fastloop import stats
+from fastloop.core import stats
+from fastloop.core.stats import Ratio
 from fastloop.reporting.summary import Comparison, Row
-from fastloop.stats import Ratio
 
 
 def verdict(comparison: Comparison) -> str:
-    """Who wins and by how much, who ties, or why it is undetermined."""
+    """A paragraph naming the winner and its lead, or the tied jobs, or why no order is proven."""
     rows = comparison.rows
     if len(rows) == 1:
         return f"{rows[0].label} takes {_time(rows[0])}. There is no other job to compare it with."
     if comparison.undetermined:
-        order = ", ".join(f"{row.label} {duration(row.median)}" for row in rows)
+        order = ", ".join(f"{row.label} {format_duration(row.median)}" for row in rows)
         return (
             f"Undetermined: {comparison.undetermined.rstrip('.')}. The medians, which prove no "
             f"order: {order}."
@@ -22,11 +22,11 @@ def verdict(comparison: Comparison) -> str:
     return _winner(comparison) if len(best) == 1 else _tie(comparison, best)
 
 
-def speed(ratio: Ratio) -> str:
-    """The ratio of seconds as a factor of speed, with its interval."""
+def describe_speed(ratio: Ratio) -> str:
+    """Describe a ratio of seconds as a speed-up or slow-down, with its interval."""
     if ratio.low <= 1 <= ratio.high:
         return (
-            "not told apart by these trials "
+            "not significantly different in these trials "
             f"({_times(ratio.estimate)} the time, 95 % interval {_range(ratio.low, ratio.high)})"
         )
     if ratio.estimate < 1:
@@ -36,42 +36,44 @@ def speed(ratio: Ratio) -> str:
     return f"slower, with {_times(ratio.estimate)} the time (95 % interval {interval})"
 
 
-def duration(seconds: float) -> str:
-    """Three digits, in milliseconds below a tenth of a second."""
+def format_duration(seconds: float) -> str:
+    """Three significant digits in seconds, or in milliseconds below a tenth of a second."""
     return f"{1e3 * seconds:.3g} ms" if seconds < 0.1 else f"{seconds:.3g} s"
 
 
 def _time(row: Row) -> str:
-    spread = row.interval
-    told = f" (95 % interval {duration(spread[0])} to {duration(spread[1])})" if spread else ""
+    interval = ""
+    if row.interval:
+        low, high = map(format_duration, row.interval)
+        interval = f" (95 % interval {low} to {high})"
     share = stats.percent(row.limit_fraction)
-    return f"{duration(row.median)} a trial{told}, {share} % of what the machine can do"
+    return f"{format_duration(row.median)} a trial{interval}, {share} % of what the machine can do"
 
 
 def _winner(comparison: Comparison) -> str:
     best, second = comparison.rows[:2]
-    said = f"{best.label} is fastest, with {_time(best)}."
+    winner = f"{best.label} is fastest, with {_time(best)}."
     if best.ratio:
-        return f"{said} Beside the baseline {comparison.baseline} it is {speed(best.ratio)}."
+        speed = describe_speed(best.ratio)
+        return f"{winner} Compared with the baseline {comparison.baseline}, it is {speed}."
     if best.label == comparison.baseline and second.ratio:
-        return f"{said} It is the baseline; the next, {second.label}, is {speed(second.ratio)}."
-    return said
+        speed = describe_speed(second.ratio)
+        return f"{winner} It is the baseline; the next, {second.label}, is {speed}."
+    return winner
 
 
 def _tie(comparison: Comparison, best: list[Row]) -> str:
     names = ", ".join(row.label for row in best[:-1]) + f" and {best[-1].label}"
-    said = (
+    tie = (
         f"No winner: these trials can't tell {names} apart. The lowest median is "
         f"{best[0].label}'s, {_time(best[0])}."
     )
     if comparison.baseline in [row.label for row in best]:
-        return f"{said} The baseline {comparison.baseline} is among them."
-    faster = [f"{row.label} is {speed(row.ratio)}" for row in best if row.ratio]
-    return (
-        f"{said} Beside the baseline {comparison.baseline}, {'; '.join(faster)}."
-        if faster
-        else said
-    )
+        return f"{tie} The baseline {comparison.baseline} is among them."
+    speeds = [f"{row.label} is {describe_speed(row.ratio)}" for row in best if row.ratio]
+    if not speeds:
+        return tie
+    return f"{tie} Compared with the baseline {comparison.baseline}, {'; '.join(speeds)}."
 
 
 def _times(factor: float) -> str:

@@ -1,0 +1,59 @@
+"""The harness's own cost: the timed window and a bare `for` loop, interleaved.
+
+Both run the same DataLoader (60,000 x 28x28 float32, batch 64, shuffled) with the same placement,
+one epoch each in turn, each as often first; ratios are paired, the interval is bootstrapped.
+
+    python -m experiments.harness.run [pairs]
+"""
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.utils.data import TensorDataset
+
+from fastloop.core.interleave import rounds
+from fastloop.core.plan import Plan
+from fastloop.core.spans import now_ns, seconds_between
+from fastloop.core.stats import median, ratio
+from fastloop.data.dataloader import torch_epochs
+from fastloop.options.order.random import RandomOrder
+from fastloop.options.placement.direct import DirectPlacement
+from fastloop.trial.window import time_epochs
+
+CPU = torch.device("cpu")
+
+
+def bare_seconds(loader: Iterable[Any], place: Callable[[Any], Any]) -> float:
+    start = now_ns()
+    for batch in loader:
+        place(batch)
+    return seconds_between(start, now_ns())
+
+
+def main(pairs: int) -> None:
+    samples = TensorDataset(torch.rand(60_000, 28, 28), torch.randint(10, (60_000,)))
+    place = DirectPlacement(non_blocking=False).to(CPU)
+    seconds: dict[str, list[float]] = {"harness": [], "bare": []}
+    with torch_epochs(samples, Plan(order=RandomOrder(), seed=0)) as epochs:
+        arms = {
+            "harness": lambda: time_epochs(epochs, place, 1, CPU).seconds,
+            "bare": lambda: bare_seconds(epochs(0), place),
+        }
+        for arm in arms.values():
+            arm()  # warm-up
+        for _, names in rounds(dict.fromkeys(arms, pairs)):
+            for name in names:
+                seconds[name].append(arms[name]())
+    harness, bare = seconds["harness"], seconds["bare"]
+    print(
+        f"harness {median(harness):.4f} s, bare loop {median(bare):.4f} s an epoch, {pairs} pairs"
+    )
+    if quotient := ratio(harness, bare):  # five pairs or more
+        bounds = f"[{quotient.low:.4f}, {quotient.high:.4f}]"
+        print(f"harness / bare: {quotient.estimate:.4f} {bounds}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 100)

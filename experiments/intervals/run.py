@@ -1,0 +1,191 @@
+"""Confidence intervals and tests compared: which cover the truth, which keep equal jobs equal?
+
+Simulated campaigns with known answers; see `campaigns` for the noises.
+
+    python -m experiments.intervals.run coverage|calibration|identical|power [campaigns]
+"""
+
+import sys
+import warnings
+from functools import cache
+
+import numpy as np
+import scipy.stats
+
+from fastloop.core import stats
+
+RESAMPLES = 2_000
+TRIALS = (5, 7, 10, 20)
+KINDS = ("lognormal", "drift", "heavy", "skewed")
+
+
+def campaigns(kind, count, jobs, trials, seed=0):
+    """Logarithms of seconds (campaign, job, round) of equally fast jobs.
+
+    lognormal: 5 % noise. drift: the same, +10 % over the rounds, and a shock of 10 % that all jobs
+    of a round share. heavy: t with 3 degrees of freedom, one trial in ten takes 30-50 % longer.
+    skewed: an exponential 10 % in every other job, 2 % lognormal in the rest.
+    """
+    rng = np.random.default_rng([seed, KINDS.index(kind), jobs, trials])
+    shape = (count, jobs, trials)
+    if kind == "heavy":
+        spikes = rng.uniform(0.3, 0.5, shape) * (rng.random(shape) < 0.1)
+        return 0.03 * rng.standard_t(3, shape) + np.log1p(spikes)
+    if kind == "skewed":
+        skewed = rng.exponential(0.1, shape)
+        return np.where(np.arange(jobs)[:, None] % 2, 0.02 * rng.standard_normal(shape), skewed)
+    logs = 0.05 * rng.standard_normal(shape)
+    if kind == "drift":
+        logs += np.linspace(0, 0.1, trials) + 0.1 * rng.standard_normal((count, 1, trials))
+    return logs
+
+
+@cache
+def picks(trials):
+    return np.random.default_rng(0).integers(trials, size=(RESAMPLES, trials))
+
+
+def plain_median(row):
+    return np.percentile(np.median(row[picks(len(row))], axis=1), [2.5, 97.5])
+
+
+def plain_mean(row):
+    return np.percentile(row[picks(len(row))].mean(axis=1), [2.5, 97.5])
+
+
+def bca(statistic):
+    def limits(row):
+        interval = scipy.stats.bootstrap(
+            (row,), statistic, axis=-1, n_resamples=RESAMPLES, method="BCa", rng=0
+        ).confidence_interval
+        return interval.low, interval.high
+
+    return limits
+
+
+def bootstrap_t(row):
+    resamples = (row - row.mean())[picks(len(row))]
+    errors = np.maximum(resamples.std(axis=1, ddof=1), 1e-9 * row.std()) / len(row) ** 0.5
+    low, high = np.percentile(resamples.mean(axis=1) / errors, [2.5, 97.5])
+    error = row.std(ddof=1) / len(row) ** 0.5
+    return row.mean() - high * error, row.mean() - low * error
+
+
+def student(row):
+    reach = scipy.stats.t.ppf(0.975, len(row) - 1) * row.std(ddof=1) / len(row) ** 0.5
+    return row.mean() - reach, row.mean() + reach
+
+
+def hettmansperger_sheather(row):
+    return scipy.stats.mstats.median_cihs(row, 0.05) if len(row) > 5 else (np.min(row), np.max(row))
+
+
+def median_smoothed(row):
+    ratio = stats.ratio(np.exp(row), np.ones(len(row)))
+    return np.log(ratio.low), np.log(ratio.high)
+
+
+ESTIMATORS = {
+    "median, percentile": (plain_median, np.median),
+    "median, BCa": (bca(np.median), np.median),
+    "median, order statistics": (hettmansperger_sheather, np.median),
+    "**median, smoothed**": (median_smoothed, np.median),
+    "mean, percentile": (plain_mean, np.mean),
+    "mean, BCa": (bca(np.mean), np.mean),
+    "mean, bootstrap-t": (bootstrap_t, np.mean),
+    "mean, Student (no bootstrap)": (student, np.mean),
+}
+
+
+def coverage(count):
+    """Print each interval's coverage in %, and its median width in % in brackets."""
+    for kind in KINDS:
+        print(f"\n{kind}\n\n| interval |" + "".join(f" n={n} |" for n in TRIALS))
+        print("|---|" + "---|" * len(TRIALS))
+        population = campaigns(kind, 200_000, 2, 5, seed=1)
+        for name, (limits, location) in ESTIMATORS.items():
+            truth = location(population[:, 0] - population[:, 1])
+            cells = []
+            for trials in TRIALS:
+                logs = campaigns(kind, count, 2, trials)
+                bounds = np.array([limits(row) for row in logs[:, 0] - logs[:, 1]])
+                share = np.mean((bounds[:, 0] <= truth) & (truth <= bounds[:, 1]))
+                width = np.median(bounds[:, 1] - bounds[:, 0])
+                cells.append(f"{100 * share:.1f} ({100 * width:.0f})")
+            print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+
+
+def calibration(count):
+    """Print the coverage in % of the smoothed bootstrap, by its two constants."""
+    cases = [(kind, trials) for kind in KINDS[:3] for trials in (5, 7)]
+    print("| position, tail |" + "".join(f" {kind} n={n} |" for kind, n in cases))
+    print("|---|" + "---|" * len(cases))
+    for stats.POSITION, stats.TAIL in ((0, 0), (0, 2), (0.1, 3), (1 / 3, 3)):
+        cells = []
+        for kind, trials in cases:
+            logs = campaigns(kind, count, 2, trials, seed=2)
+            bounds = np.array([median_smoothed(row) for row in logs[:, 0] - logs[:, 1]])
+            cells.append(f"{100 * np.mean((bounds[:, 0] <= 0) & (bounds[:, 1] >= 0)):.1f}")
+        print(f"| {stats.POSITION:.2f}, {stats.TAIL} | " + " | ".join(cells) + " |", flush=True)
+
+
+def leader_differs(logs, corrections):
+    """True if some job is significantly slower than the one with the lowest median, at 5 % divided
+    by `corrections`."""
+    leader = np.median(logs, axis=1).argmin()
+    others = np.delete(logs, leader, axis=0) - logs[leader]
+    return scipy.stats.ttest_1samp(others, 0, axis=1).pvalue.min() < 0.05 / corrections
+
+
+def identical(count):
+    """Print how often identical jobs are told apart."""
+    print(
+        "\nIdentical jobs told apart, % of campaigns\n\n| noise | jobs | trials | uncorrected |",
+        end="",
+    )
+    print(" over jobs - 1 | all pairs, Holm: `ranking` |\n|---|---|---|---|---|---|")
+    for kind in KINDS[:3]:
+        for jobs in (2, 5, 10):
+            for trials in (3, 5, 20):
+                all_logs = campaigns(kind, count, jobs, trials)
+                cells = [
+                    np.mean([leader_differs(logs, over) for logs in all_logs])
+                    for over in (1, jobs - 1)
+                ]
+                all_ranks = [
+                    stats.ranking(dict(enumerate(np.exp(logs)))).ranks for logs in all_logs
+                ]
+                cells.append(np.mean([max(ranks.values()) > 1 for ranks in all_ranks]))
+                figures = " | ".join(f"{100 * cell:.1f}" for cell in cells)
+                print(f"| {kind} | {jobs} | {trials} | {figures} |", flush=True)
+
+
+def power(count):
+    """Print how often a pair that differs is told apart, at the first step of Holm's correction
+    over the pairs of 5 jobs."""
+    print("\nOne of 10 pairs told apart, % of campaigns\n\n| noise | difference | trials |", end="")
+    print(" Student | Wilcoxon | sign |\n|---|---|---|---|---|---|")
+    for kind, effect in (("lognormal", 10), ("heavy", 10), ("heavy", 30)):
+        for trials in (5, 10, 20):
+            logs = campaigns(kind, count, 2, trials)
+            rows = logs[:, 0] - logs[:, 1] + np.log1p(effect / 100)
+            above = (rows > 0).sum(axis=1)
+            most = np.maximum(above, trials - above)
+            p_values = (
+                scipy.stats.ttest_1samp(rows, 0, axis=1).pvalue,
+                scipy.stats.wilcoxon(rows, axis=1, method="exact").pvalue,
+                2 * scipy.stats.binom.sf(most - 1, trials, 0.5),
+            )
+            figures = " | ".join(f"{100 * np.mean(values < 0.005):.0f}" for values in p_values)
+            print(f"| {kind} | {effect} % | {trials} | {figures} |", flush=True)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")  # of BCa, where all resamples are equal
+    parts = {
+        "coverage": coverage,
+        "calibration": calibration,
+        "identical": identical,
+        "power": power,
+    }
+    parts[sys.argv[1]](int(sys.argv[2]) if len(sys.argv) > 2 else 2_000)

@@ -1,0 +1,84 @@
+"""The data of the workload jpeg: JPEG files as bytes of one size, decoded and resized by the
+fastest known means."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import PositiveInt, Strict
+
+from fastloop.core.files import fingerprint
+from fastloop.core.optional import import_optional
+from fastloop.core.types import option
+from fastloop.data.image_files import list_labelled_files
+from fastloop.options.dataset.photos import Photos
+from fastloop.options.decoder.turbojpeg import TurbojpegDecoder
+
+Side = Annotated[tuple[PositiveInt, PositiveInt], Strict(False)]
+
+
+@dataclass(frozen=True)
+class JpegSamples:
+    """(uint8 (height, width, 3), int) samples: simplejpeg, then cv2's bilinear resize."""
+
+    folder: Path
+    files: Sequence[tuple[str, int]]
+    size: tuple[int, int]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return (*self.size, 3)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        pixels = np.empty(self.shape, np.uint8)
+        self.into(index, pixels)
+        return torch.from_numpy(pixels), self.files[index][1]
+
+    def into(self, index: int, pixels: np.ndarray) -> None:
+        """Write the sample's pixels there."""
+        simplejpeg, cv2 = libraries()
+        image = simplejpeg.decode_jpeg((self.folder / self.files[index][0]).read_bytes())
+        cv2.resize(image, self.size[::-1], dst=pixels, interpolation=cv2.INTER_LINEAR)
+
+
+@option
+class Jpegs:
+    """The files of dataset=photos without anything that fastloop does between file and sample."""
+
+    label: ClassVar[str] = "jpegs"
+    num_classes: ClassVar[int] = 2
+    uint8_scale: ClassVar[None] = None
+    root: str
+    count: PositiveInt
+    crop: Side
+    size: Side
+
+    @property
+    def photos(self) -> Photos:
+        return Photos(
+            root=self.root, count=self.count, crop=self.crop, size=None, decoder=TurbojpegDecoder()
+        )
+
+    def fetch(self) -> str:
+        versions = [library.__version__ for library in libraries()]
+        return fingerprint("jpegs", self.photos.fetch(), self.size, versions)
+
+    def files(self) -> list[Path]:
+        return self.photos.files()
+
+    def open(self) -> JpegSamples:
+        return JpegSamples(self.photos.folder, list_labelled_files(self.photos.folder), self.size)
+
+
+def libraries() -> tuple[Any, Any]:
+    """simplejpeg, and cv2 without threads of its own."""
+    simplejpeg = import_optional("simplejpeg", "dataset=peers/jpegs", "pip install simplejpeg")
+    cv2 = import_optional("cv2", "dataset=peers/jpegs", "pip install opencv-python-headless")
+    cv2.setNumThreads(0)
+    return simplejpeg, cv2

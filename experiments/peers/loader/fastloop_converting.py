@@ -1,0 +1,34 @@
+"""FastLoader for the workload normalized, which no setting of loader=fastloop describes: bytes
+that become floats where they are gathered."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from fastloop import FastLoader, converted
+from fastloop.core.epochs import honours_only
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Store
+from fastloop.core.types import Epochs, option
+from fastloop.data.rows import read_into_memory
+from fastloop.options.loader.fastloop import fastloader_epochs
+
+
+@option
+class ConvertingLoader:
+    """FastLoader over rows in memory; `fastloop.converted` does the work of
+    transform=peers/to_floats."""
+
+    store: Store
+    honours: ClassVar[tuple[str, ...]] = ("transform",)
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        honours_only("peers/fastloop_converting", plan, *self.honours)
+        pixels, labels = read_into_memory(self.store.open(prepared.folder))
+        transform: Any = plan.transform
+        if transform is not None:
+            pixels = converted(pixels, mean=transform.mean, std=transform.std)
+        size, drop_last = plan.loading.batch_size, plan.loading.drop_last
+        loader = FastLoader((pixels, labels), size, drop_last=drop_last, seed=plan.seed)
+        yield fastloader_epochs(loader, plan)

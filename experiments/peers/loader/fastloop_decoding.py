@@ -1,0 +1,34 @@
+"""FastLoader for the workload jpeg: files that are decoded in its threads."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import torch
+
+from fastloop import FastLoader, Images
+from fastloop.core.epochs import honours_only
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.types import Epochs, Unsupported, option
+from fastloop.options.loader.fastloop import fastloader_epochs
+
+
+@option
+class DecodingLoader:
+    """FastLoader over the files of dataset=peers/jpegs."""
+
+    store: ClassVar[None] = None
+    honours: ClassVar[tuple[str, ...]] = ()
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        honours_only("peers/fastloop_decoding", plan, *self.honours)
+        samples: Any = prepared.dataset.open()
+        if not hasattr(samples, "into"):
+            raise Unsupported(f"peers/fastloop_decoding: {prepared.label} has no encoded images")
+        paths = [str(samples.folder / name) for name, _ in samples.files]
+        labels = torch.tensor([label for _, label in samples.files])
+        size, drop_last = plan.loading.batch_size, plan.loading.drop_last
+        images = Images(paths, size=samples.size)
+        loader = FastLoader((images, labels), size, drop_last=drop_last, seed=plan.seed)
+        yield fastloader_epochs(loader, plan)

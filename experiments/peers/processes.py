@@ -1,0 +1,35 @@
+"""Processes that live through all rounds, and are called in turn."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from multiprocessing import get_context
+from typing import Any, TypeVar
+
+from fastloop.core.interleave import rounds
+
+T = TypeVar("T")
+
+
+@contextmanager
+def processes(names: Sequence[Any]) -> Iterator[dict[Any, Callable[..., Any]]]:
+    """For each name a function (function, *arguments) that calls its argument in the name's own
+    process."""
+    with ExitStack() as stack:
+        yield {name: _start(stack) for name in names}
+
+
+def measure_in_rounds(num_rounds: int, calls: Mapping[Any, Callable[[], T]]) -> dict[Any, list[T]]:
+    """The results of each call, round by round, after a round that is not counted."""
+    results: dict[Any, list[T]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    for _, names in rounds(dict.fromkeys(calls, num_rounds)):
+        for name in names:
+            results[name].append(calls[name]())
+    return results
+
+
+def _start(stack: ExitStack) -> Callable[..., Any]:
+    pool = stack.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
+    return lambda function, *arguments: pool.submit(function, *arguments).result()

@@ -1,0 +1,237 @@
+"""The cost of each way of moving a batch to the device, above the copy itself.
+
+Every placement moves trees of 5 and of 500 tensors, small and large, in interleaved rounds. "bare"
+is `[leaf.to(device) for leaf in leaves]` over the same tensors in a flat list: the rest is the
+placement's own cost. `direct` takes flat batches only, so it gets the tuple of the same tensors.
+
+    python -m experiments.placements.run [device] [rounds]
+
+The time of a batch is the median over rounds with its 95 % interval, after the device has finished;
+the overhead a leaf is relative to bare, and the ratio is paired by round. On a CPU nothing is
+copied (`.to` returns the same tensor; torch.save and torch.load do copy), so that overhead is all
+there is; the device "meta", to which no bytes go either, is measured as well. On CUDA each setting
+is measured (pageable or pinned, blocking or not), with the share of the pinned copy's bandwidth.
+Last, a network steps on the batch: the waiting time is how much longer a step takes than the same
+step on a resident batch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import optree
+import torch
+
+from experiments.lib.copy_bandwidth import pinned_copy_bandwidth
+from experiments.placements.rows import Case, PlacementTime, row_of, table
+from fastloop.core.interleave import rounds
+from fastloop.core.spans import now_ns, seconds_between, synchronize
+from fastloop.core.types import Unsupported
+
+CLASSES = {
+    "direct": "DirectPlacement",
+    "recursive": "RecursivePlacement",
+    "pytree": "PytreePlacement",
+    "optree": "OptreePlacement",
+    "tensordict": "TensorDictPlacement",
+    "dm_tree": "DmTreePlacement",
+    "map_location": "MapLocationPlacement",
+    "jax": "JaxPlacement",
+}
+SAMPLES = 64
+TREES = {"5 small": (5, 2), "500 small": (500, 2), "5 large": (5, 16_384), "500 large": (500, 256)}
+"""Leaves, and float32 values a sample of each: 512 B; 4 MiB and 64 KiB, 20 and 31 MiB in all."""
+FEATURES = 1000
+"""A step reads at most this many of the batch's numbers a sample."""
+ROUNDS, STEP_ROUNDS = 15, 9
+BUDGET_S = 0.003
+"""Of one measurement, where a batch takes less."""
+
+
+def tree_of(count: int, width: int, pinned: bool) -> Any:
+    """Seed 004's kind of tree: a dict of a dict, tensors, a list and a tuple, a quarter each."""
+    leaves = [torch.rand(SAMPLES, width) for _ in range(count)]
+    leaves = [leaf.pin_memory() for leaf in leaves] if pinned else leaves
+    quarter = max(1, count // 4)
+    inner = {f"image{number}": leaf for number, leaf in enumerate(leaves[:quarter])}
+    fields = {f"field{number}": leaf for number, leaf in enumerate(leaves[quarter : 2 * quarter])}
+    rest = leaves[2 * quarter :]
+    return {"im": inner, **fields, "pim": rest[::2], "pair": tuple(rest[1::2])}
+
+
+def placements(device: torch.device, non_blocking: bool) -> tuple[dict[str, Any], list[str]]:
+    """The bound placements that are supported here, and why the others are not."""
+    supported: dict[str, Any] = {
+        "bare": lambda leaves: [leaf.to(device, non_blocking=non_blocking) for leaf in leaves]
+    }
+    refusals = []
+    for name, kind in CLASSES.items():
+        option = getattr(import_module(f"fastloop.options.placement.{name}"), kind)
+        try:
+            supported[name] = option(non_blocking=non_blocking).to(device)
+        except Unsupported as error:
+            refusals.append(f"{name} to {device}: unsupported: {error}")
+    return supported, refusals
+
+
+def cases(device: torch.device) -> tuple[list[Case], list[str]]:
+    """Every tree in every setting, and what is unsupported."""
+    settings = {"": (False, False)}
+    if device.type == "cuda":
+        settings = {
+            "pageable": (False, False),
+            "pinned": (True, False),
+            "pinned, non_blocking": (True, True),
+        }
+    all_cases, refusals = [], []
+    for setting, (pinned, non_blocking) in settings.items():
+        supported, unsupported = placements(device, non_blocking)
+        refusals += [f"{reason} [{setting}]" if setting else reason for reason in unsupported]
+        for tree, (count, width) in TREES.items():
+            batch = tree_of(count, width, pinned)
+            case = Case(
+                device=device,
+                tree=tree,
+                setting=setting,
+                batch=batch,
+                leaves=optree.tree_leaves(batch),
+                placements=dict(supported),
+            )
+            refusals += remove_failing(case)
+            all_cases.append(case)
+    return all_cases, refusals
+
+
+def remove_failing(case: Case) -> list[str]:
+    """Remove the placements that fail with this batch, so that the others have their figures; why
+    each fails."""
+    reasons = []
+    for name, place in [*case.placements.items()]:
+        try:
+            place(case.input_of(name))
+            synchronize(case.device)
+        except Exception as error:  # of whatever library moves it
+            message = (str(error).splitlines() or [""])[0]
+            kind = type(error).__name__
+            reasons.append(f"{name}, {case.tree}, {case.setting}: {kind}: {message}")
+            del case.placements[name]
+    return reasons
+
+
+def measure(
+    device: torch.device, num_rounds: int = ROUNDS
+) -> tuple[list[PlacementTime], list[str]]:
+    """A row for each case and placement, and what is unsupported, in a line each."""
+    all_cases, refusals = cases(device)
+    limit = pinned_copy_bandwidth(device) if device.type == "cuda" else None
+    rows = []
+    for case in all_cases:
+        seconds = measure_in_rounds(case, num_rounds, placing(case))
+        steps = {}
+        if device.type != "meta":
+            steps = measure_in_rounds(case, min(num_rounds, STEP_ROUNDS), stepping(case))
+        rows += [
+            row_of(case, name, seconds, limit, steps.get(name, [])) for name in case.placements
+        ]
+    return rows, refusals
+
+
+Timing = Callable[[str, int], tuple[float, ...]]
+"""(name of a placement, n) -> seconds a call, over n calls."""
+
+
+def measure_in_rounds(
+    case: Case, num_rounds: int, timing: Timing
+) -> dict[str, list[tuple[float, ...]]]:
+    """The timing of each placement, once a round."""
+    repeats = {name: count_repeats(name, timing) for name in case.placements}
+    timings: dict[str, list[tuple[float, ...]]] = {name: [] for name in case.placements}
+    for _, names in rounds(dict.fromkeys(case.placements, num_rounds)):
+        for name in names:
+            timings[name].append(timing(name, repeats[name]))
+    return timings
+
+
+def count_repeats(name: str, timing: Timing) -> int:
+    """The number of calls that fill the budget, after two to warm up."""
+    timing(name, 2)
+    return max(1, min(1000, int(BUDGET_S / timing(name, 1)[0])))
+
+
+def placing(case: Case) -> Timing:
+    """Seconds a batch; the device has each before the next is placed."""
+
+    def timing(name: str, repeats: int) -> tuple[float, ...]:
+        place, batch, device = case.placements[name], case.input_of(name), case.device
+
+        def place_and_wait() -> None:
+            place(batch)
+            synchronize(device)
+
+        return (seconds_of(device, place_and_wait, repeats),)
+
+    return timing
+
+
+def stepping(case: Case) -> Timing:
+    """Seconds a step on a batch that is placed first, and on a resident one; the device is waited
+    for after the last step only, as in a training loop."""
+    step = step_of(case)
+    resident = {name: place(case.input_of(name)) for name, place in case.placements.items()}
+
+    def timing(name: str, repeats: int) -> tuple[float, ...]:
+        place, batch, batch_there = case.placements[name], case.input_of(name), resident[name]
+        without = seconds_of(case.device, lambda: step(batch_there), repeats)
+        return seconds_of(case.device, lambda: step(place(batch)), repeats), without
+
+    return timing
+
+
+def seconds_of(device: torch.device, call: Callable[[], None], repeats: int) -> float:
+    """Seconds a call, until the device has finished all of them."""
+    synchronize(device)
+    start = now_ns()
+    for _ in range(repeats):
+        call()
+    synchronize(device)
+    return seconds_between(start, now_ns()) / repeats
+
+
+def step_of(case: Case) -> Callable[[Any], None]:
+    """ToyNet's layers and SGD on some numbers of every leaf, as tables of features are trained."""
+    width = max(1, min(case.leaves[0].shape[1], FEATURES // len(case.leaves)))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(width * len(case.leaves), 512),
+        torch.nn.ReLU(),
+        torch.nn.Linear(512, 512),
+        torch.nn.ReLU(),
+        torch.nn.Linear(512, 10),
+    ).to(case.device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    targets = torch.zeros(SAMPLES, dtype=torch.int64, device=case.device)
+
+    def step(batch: Any) -> None:
+        columns = [leaf[:, :width] for leaf in optree.tree_leaves(batch)]
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(torch.cat(columns, dim=1)), targets).backward()
+        optimizer.step()
+
+    return step
+
+
+def main(device: str, num_rounds: int) -> None:
+    targets = [torch.device(device)] + ([torch.device("meta")] if device == "cpu" else [])
+    for target in targets:
+        rows, refusals = measure(target, num_rounds)
+        print(table(rows), *refusals, "", sep="\n", flush=True)
+
+
+if __name__ == "__main__":
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    main(
+        sys.argv[1] if len(sys.argv) > 1 else default,
+        int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS,
+    )

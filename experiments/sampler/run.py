@@ -1,0 +1,67 @@
+"""The cost of sampling a process tree's resources, for the process that samples.
+
+A process with 0, 4 and 16 children, each with torch imported and 64 MiB of its own, sleeps while
+the launcher observes it as it observes an instrumented pass. Reported: the number of samples, the
+CPU time of the most expensive one (most see fewer children), the CPU time of the observing thread a
+second, and what a fixed rate of 5 samples a second would take.
+
+    python -m experiments.sampler.run [seconds]
+"""
+
+import multiprocessing
+import sys
+import time
+
+import torch
+
+from fastloop.core.sweep_protocols import RankTask
+from fastloop.options.launcher.single import SingleLauncher
+from fastloop.processes import monitor
+from fastloop.processes.resources import sample
+
+
+def sleep_with_children(count: int, seconds: float) -> None:
+    context = multiprocessing.get_context("fork")
+    children = [context.Process(target=fill_and_sleep, args=(seconds,)) for _ in range(count)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    if not children:
+        fill_and_sleep(seconds)
+
+
+def fill_and_sleep(seconds: float) -> None:
+    memory = torch.ones(64 << 18)
+    time.sleep(seconds)
+    del memory
+
+
+def main(seconds: float) -> None:
+    sample_s: list[float] = []
+
+    def sample_and_time(pid: int):
+        before = time.thread_time()
+        resources = sample(pid)
+        sample_s.append(time.thread_time() - before)
+        return resources
+
+    monitor.sample = sample_and_time
+    launcher = SingleLauncher(isolation="forkserver")
+    launcher.call(time.sleep, 0)  # starts the forkserver
+    print("children  samples  ms a sample  % of a core  % at 5 a second  peak PSS, MiB")
+    for count in (0, 4, 16):
+        sample_s.clear()
+        start, cpu = time.perf_counter(), time.thread_time()
+        task = RankTask(function=sleep_with_children, args=(count, seconds))
+        resources = launcher.call_ranks(task, observed=True)[0].resources
+        share = (time.thread_time() - cpu) / (time.perf_counter() - start)
+        longest_s, pause_s = max(sample_s), monitor.SAMPLE_INTERVAL_S
+        print(
+            f"{count:>8} {resources.samples:>8} {1e3 * longest_s:>12.1f} {100 * share:>12.2f}"
+            f" {100 * longest_s / (longest_s + pause_s):>16.2f} {resources.peak_pss_mib:>14.0f}"
+        )
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 20)

@@ -1,0 +1,48 @@
+"""fastloop <command>; `fastloop run` equals `python -m fastloop.run`."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+COMMANDS = {
+    "run": "fastloop.run",
+    "prepare": "fastloop.cli.prepare",
+    "report": "fastloop.cli.report",
+    "compare": "fastloop.cli.compare",
+    "log": "fastloop.cli.log",
+}
+"""Module of each command. Its main() reads sys.argv."""
+HELP = """\
+usage: fastloop <command> [arguments]
+
+Find the fastest data loading loop for your data on your machine.
+
+commands:
+  run      measure data loaders and compare them
+  prepare  download or generate data and write all stores
+  report   write a report on a sweep: HTML page, Markdown, pictures, CSV
+  compare  compare two sets of results; fails if a job has become slower
+  log      log results to MLflow that its server did not receive
+
+fastloop <command> --help describes a command; fastloop run --help lists all
+options and settings. The command run may be left out:
+fastloop loader=np_memmap -m trials=20
+"""
+
+
+def main() -> None:
+    """Run the command that the first argument names, or print help; exits with its status."""
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if name in ("-h", "--help"):
+        print(HELP, end="")
+        return
+    if name in COMMANDS:
+        sys.argv[:2] = [f"{sys.argv[0]} {name}"]
+    elif name and "=" not in name and not name.startswith(("-", "+", "~")):
+        sys.exit(f"{name}: no such command; allowed: {', '.join(COMMANDS)}")
+    import_module(COMMANDS.get(name, COMMANDS["run"])).main()
+
+
+if __name__ == "__main__":
+    main()

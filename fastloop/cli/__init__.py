@@ -1,0 +1,1 @@
+"""Commands of `fastloop <command>`, one module each; may import everything but fastloop.run."""

@@ -1,0 +1,19 @@
+"""`name=value` arguments of the commands that do not use Hydra."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fastloop.core.types import UsageError
+
+
+def parse_settings(arguments: Sequence[str], defaults: Mapping[str, str]) -> dict[str, str]:
+    """The defaults, updated with the arguments. Raises UsageError for an unknown setting."""
+    settings = dict(defaults)
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not equals or name not in defaults:
+            allowed = ", ".join(f"{setting}=…" for setting in defaults)
+            raise UsageError(f"{argument}: no such setting; allowed: {allowed}")
+        settings[name] = value
+    return settings

@@ -1,0 +1,75 @@
+"""fastloop compare: compare two sets of results; fails if a job has become slower.
+
+    fastloop compare base=<folder> new=<folder> [fail_above=5]
+                     [allow=machine,versions,data,cache]
+
+Jobs are paired by name. The exit status is
+
+- 1 if a job has become slower beyond noise (the whole 95 % interval of new / base
+  is above 1) and by more than fail_above percent, or no longer finishes;
+- 2 if the sets can't be compared: they share no job, or differ in machine, library
+  versions, data or cache state, and allow= does not name that difference.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from textwrap import fill
+
+from fastloop.cli.arguments import parse_settings
+from fastloop.core.result import Result, load_results
+from fastloop.core.types import UsageError
+from fastloop.reporting.comparison import (
+    CONDITIONS,
+    DEFAULTS,
+    check_comparable,
+    find_changes,
+    format_changes,
+    no_longer_finishes,
+    notes,
+    parse_percent,
+)
+
+
+def main() -> None:
+    """Print the comparison; exits with 1 after a regression and with 2 for incomparable sets."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(__doc__, end="")
+        return
+    try:
+        settings = parse_settings(sys.argv[1:], DEFAULTS)
+        fail_above = parse_percent(settings["fail_above"])
+        base, new = _load_set(settings["base"], "base"), _load_set(settings["new"], "new")
+        pairs = {name: (base[name], new[name]) for name in base if name in new}
+        check_comparable(pairs, base, new, _parse_allow(settings["allow"]))
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    any_broken = any(no_longer_finishes(before, after) for before, after in pairs.values())
+    changes = find_changes(pairs)
+    print(format_changes(changes, fail_above))
+    for line in notes(pairs, base, new):
+        print(fill(line, 79, subsequent_indent="  ", break_long_words=False))
+    sys.exit(int(any_broken or any(change.is_regression(fail_above) for change in changes)))
+
+
+def _parse_allow(text: str) -> set[str]:
+    names = set(text.split(",")) - {""}
+    if unknown := sorted(names - CONDITIONS.keys()):
+        allowed = ",".join(CONDITIONS)
+        raise UsageError(f"allow={text}: no such difference: {unknown[0]}; allowed: {allowed}")
+    return names
+
+
+def _load_set(folder: str, setting: str) -> dict[str, Result]:
+    if not folder:
+        raise UsageError(f"{setting}=: allowed: a folder that contains result.json files")
+    by_name: dict[str, Result] = {}
+    for result in load_results(Path(folder), setting):
+        if result.name in by_name:
+            raise UsageError(
+                f"{setting}={folder}: {result.name} is in two sweeps; allowed: the folder of one"
+            )
+        by_name[result.name] = result
+    return by_name

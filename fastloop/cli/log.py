@@ -1,0 +1,66 @@
+"""fastloop log: log results to MLflow that its server did not receive.
+
+    fastloop log <folder of a sweep or of a job>
+
+Results that MLflow has already are skipped.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from fastloop.core.result import RESULT_FILE, load_result, save
+from fastloop.core.types import MachineBusy, UsageError
+from fastloop.sweep.machine_lock import lock_machine
+
+USAGE = "usage: fastloop log <folder of a sweep or of a job>"
+
+
+def main() -> None:
+    """Log all results in the folder that MLflow lacks; exits with 1 if there is no result."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(__doc__, end="")
+        return
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit(USAGE)
+    folder = Path(sys.argv[1])
+    try:
+        with lock_machine(wait=False):  # a running sweep logs its results itself
+            for result_folder in _result_folders(folder):
+                print(f"{result_folder}: {_record(result_folder)}")
+    except (UsageError, MachineBusy) as error:
+        sys.exit(str(error))
+
+
+def _result_folders(folder: Path) -> list[Path]:
+    """Folders with a result in or below the folder, without the copies in MLflow's artifacts."""
+    folders = [path.parent for path in sorted(folder.rglob(RESULT_FILE))]
+    folders = [path for path in folders if path.name != "artifacts"]
+    if not folders:
+        raise UsageError(f"{folder}: no {RESULT_FILE} in or below it")
+    return folders
+
+
+def _record(folder: Path) -> str:
+    """Log the result in the folder and return a message about it. Raises UsageError."""
+    from fastloop.options.tracker.mlflow import MlflowTracker
+
+    result = load_result(folder / RESULT_FILE, "folder")
+    if result.recorded:
+        return "already in the tracker"
+    tracker = MlflowTracker(experiment=result.params.get("tracker.experiment", "fastloop"))
+    if result.status == "RUNNING":
+        result = replace(result, status="KILLED")
+    try:
+        result = replace(result, run_id=tracker.start(result))
+        save(result, folder)
+        tracker.finish(result, folder)
+        report = folder.parent / "report"
+        tracker.attach(result.run_id, [*report.glob("*.html"), *report.glob("*.png")])
+    except Exception as error:  # an unreachable or different server may raise anything
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UsageError(f"{folder}: not recorded: {reason}") from error
+    save(replace(result, recorded=True), folder)
+    return f"{result.name}, {len(result.trials)} trials"

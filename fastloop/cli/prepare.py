@@ -1,0 +1,61 @@
+"""fastloop prepare: download or generate the data and write all stores in advance.
+
+    fastloop prepare [dataset=<dataset>] [loader=<loader>] [<setting>=<value> ...]
+
+Without loader= the stores of all loaders are written. fastloop run --help lists the options and
+settings.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fastloop.config.compose import compose_all
+from fastloop.core.files import remove_unused
+from fastloop.sweep.request import JobRequest
+
+if TYPE_CHECKING:
+    from fastloop.core.plan import PreparedData
+
+
+def main() -> None:
+    """Prepare the data for the loaders that the command line names, or for all loaders."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(__doc__, end="")
+        return
+    if not any(argument.startswith(("loader=", "loader._target_=")) for argument in sys.argv[1:]):
+        sys.argv += ["-m", "loader=glob(*)"]
+    requests = compose_all(_prepare_all)
+    sys.exit(_prepare_all([request for request in requests if not request.is_done]))
+
+
+def _prepare_all(requests: Sequence[JobRequest]) -> int:
+    """Prepare each dataset and store of the requests once; return the exit status."""
+    from fastloop.core.types import FailureKind, JobFailed
+    from fastloop.data.prepare import prepare
+
+    keys: set[str] = set()
+    status = 0
+    for request in requests:
+        remove_unused(request.sweep_folder)
+        dataset, store = request.job.dataset, request.job.loader.store
+        tolerant = request.job.collate.tolerant
+        if (key := repr((dataset, store, tolerant))) in keys:
+            continue
+        keys.add(key)
+        try:
+            print(_summary(request.launcher.call(prepare, dataset, store, tolerant)))
+        except JobFailed as error:
+            job = f"{request.choices['dataset']}, loader {request.choices['loader']}"
+            print(f"{job}: {error}", file=sys.stderr)
+            # As in a sweep, a missing library is an error only for a single loader.
+            if len(requests) == 1 or error.failure.kind != FailureKind.UNSUPPORTED:
+                status = 1
+    return status
+
+
+def _summary(prepared: PreparedData) -> str:
+    size = f"{prepared.num_samples:,} samples, {prepared.disk_mib:.1f} MiB"
+    return f"{prepared.label}: {size}, written in {prepared.seconds:.1f} s: {prepared.folder}"

@@ -1,0 +1,81 @@
+"""fastloop report: write a report on a sweep: HTML page, Markdown, pictures, CSV.
+
+    fastloop report [sweep=<date>/<time>|folder=<path>] [baseline=<job or loader>]
+                    [format=md,html,png,csv]
+
+The default is the newest sweep in the outputs folder. A sweep that is not in the outputs
+folder is looked up in MLflow. The files are written to report/ in the folder of the results.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastloop.cli.arguments import parse_settings
+from fastloop.core.files import outputs_folder, sweep_folders
+from fastloop.core.result import load_results
+from fastloop.core.types import UsageError
+from fastloop.reporting.write import parse_formats, write_report
+
+if TYPE_CHECKING:
+    from fastloop.core.result import Result
+
+DEFAULTS = {"sweep": "", "folder": "", "baseline": "", "format": ""}
+
+
+def main() -> None:
+    """Write the report and print the paths of its files; exits with 1 and one line on failure."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(__doc__, end="")
+        return
+    try:
+        settings = parse_settings(sys.argv[1:], DEFAULTS)
+        formats = parse_formats(settings["format"])
+        results, folder = _find_results(settings["sweep"], settings["folder"])
+        paths = write_report(results, folder / "report", settings["baseline"], formats)
+    except (UsageError, ValueError, OSError) as error:
+        sys.exit(str(error))
+    for path in paths:
+        print(path)
+
+
+def _find_results(sweep: str, folder: str) -> tuple[list[Result], Path]:
+    """The requested results and their folder; the folder may not exist for results from MLflow."""
+    if sweep and folder:
+        raise UsageError(f"sweep={sweep} folder={folder}: set only one of them")
+    if folder:
+        return load_results(Path(folder), "folder"), Path(folder)
+    if not sweep:
+        newest = _newest_sweep()
+        return load_results(newest, "sweep"), newest
+    sweep_folder = outputs_folder() / sweep
+    if sweep_folder.is_dir() and any(sweep_folder.rglob("result.json")):
+        return load_results(sweep_folder, "sweep"), sweep_folder
+    return _results_in_mlflow(sweep), sweep_folder
+
+
+def _newest_sweep() -> Path:
+    sweeps = [path for path in sweep_folders() if any(path.rglob("result.json"))]
+    if not sweeps:
+        raise UsageError(
+            f"sweep=: no results in {outputs_folder()}; python -m fastloop.run produces some"
+        )
+    return sweeps[-1]
+
+
+def _results_in_mlflow(sweep: str) -> list[Result]:
+    from fastloop.options.tracker.mlflow import load_sweep_results
+
+    try:
+        results = load_sweep_results(sweep)
+    except Exception as error:  # an unreachable or different server may raise anything
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UsageError(f"sweep={sweep}: not in {outputs_folder()}; MLflow: {reason}") from error
+    if not results:
+        newest = ", ".join("/".join(path.parts[-2:]) for path in sweep_folders()[-3:]) or "none"
+        raise UsageError(
+            f"sweep={sweep}: neither in {outputs_folder()} nor in MLflow; the newest: {newest}"
+        )
+    return results

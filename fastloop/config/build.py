@@ -1,0 +1,116 @@
+"""Build the objects of a sweep from a composed configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hydra.errors import InstantiationException
+from omegaconf import OmegaConf
+
+from fastloop.config.combinations import Combination
+from fastloop.config.help import options_of
+from fastloop.config.messages import ConfigError, instantiation_message, validation_message
+from fastloop.config.user_options import (
+    USER_DATA,
+    loader_brings_data,
+    use_loader_data,
+    user_targets,
+    wrap_target,
+)
+from fastloop.config.yaml_files import option_values
+from fastloop.sweep.colours import loader_colour
+from fastloop.sweep.request import JobRequest, job_config
+
+if TYPE_CHECKING:
+    from fastloop.sweep.settings import SweepSettings
+    from fastloop.trial.job import Job
+
+T = TypeVar("T")
+
+
+def build_request(combination: Combination) -> JobRequest:
+    """The request of a combination, with all objects built. Raises ConfigError."""
+    values, overrides = combination.values, combination.overrides
+    job = build_job(values)
+    choices = {name.partition("@")[0]: choice for name, choice in combination.choices.items()}
+    choices |= user_targets(values, overrides) | _launcher_under_torchrun(values, overrides)
+    if loader_brings_data(job, choices, overrides):
+        job, choices["dataset"] = use_loader_data(job), "own_data"
+        values["dataset"] = {"_target_": USER_DATA}
+    return JobRequest(
+        job=job,
+        sweep=build_sweep(values),
+        launcher=build_option("launcher", values["launcher"]),
+        tracker=build_option("tracker", values["tracker"]),
+        choices=choices,
+        overrides=overrides,
+        config=values,
+        config_yaml=OmegaConf.to_yaml(values),
+        colour=loader_colour(choices["loader"], options_of("loader")),
+        folder=combination.folder,
+        sweep_folder=combination.sweep_folder,
+    )
+
+
+def build_sweep(values: dict[str, Any]) -> SweepSettings:
+    """The settings of the whole sweep. Raises ConfigError for an invalid value."""
+    from fastloop.sweep.settings import SWEEP_SETTINGS, SweepSettings
+
+    return _translate_errors(
+        "", lambda: SweepSettings(**{name: values[name] for name in SWEEP_SETTINGS})
+    )
+
+
+def build_job(values: dict[str, Any]) -> Job:
+    """The job that the configuration describes. Raises ConfigError for an invalid value."""
+    from fastloop.core.plan import LOADING, LoadingSettings
+    from fastloop.trial.job import Job
+
+    of_job = job_config(values)
+    nodes = {name: node for name, node in of_job.items() if _is_group(node)}
+    settings = {name: value for name, value in of_job.items() if name not in nodes}
+    options = {name: build_option(name, node) for name, node in nodes.items()}
+    loading_values = {name: settings.pop(name) for name in LOADING if name in settings}
+    loading = _translate_errors("", lambda: LoadingSettings(**loading_values))
+    return _translate_errors("", lambda: Job(**options, **settings, loading=loading))
+
+
+def build_option(group: str, node: Any) -> Any:
+    """The object of a group's `_target_`, or a dict of such objects. Raises ConfigError."""
+    from hydra.utils import instantiate
+
+    wrapped = wrap_target(group, node)
+    return _translate_errors(group, lambda: instantiate(wrapped, _convert_="all"))
+
+
+def _translate_errors(group: str, build: Callable[[], T]) -> T:
+    """The result of build(), whose errors about invalid values are raised as ConfigError."""
+    from pydantic import ValidationError
+
+    try:
+        return build()
+    except InstantiationException as error:
+        raise ConfigError(instantiation_message(group, error)) from None
+    except ValidationError as error:
+        raise ConfigError(validation_message(group, error)) from None
+
+
+def _is_group(node: Any) -> bool:
+    """True if the node is that of an option, or a dict with such a node."""
+    return isinstance(node, dict) and ("_target_" in node or any(map(_is_group, node.values())))
+
+
+def _launcher_under_torchrun(values: dict[str, Any], overrides: tuple[str, ...]) -> dict[str, str]:
+    """The group choice `launcher=torchrun` under torchrun, unless the user chose `single`.
+
+    Puts the torchrun launcher into the values, in the place of the default.
+    """
+    from fastloop.processes.torchrun_env import torchrun_process
+
+    if torchrun_process() is None or "launcher=single" in overrides:
+        return {}
+    if "nproc_per_node" not in values["launcher"]:
+        isolation = {"isolation": values["launcher"]["isolation"]}
+        values["launcher"] = option_values("launcher", "torchrun") | isolation
+    return {"launcher": "torchrun"}

@@ -1,0 +1,235 @@
+"""All combinations of a command line, composed by Hydra's Compose API before any of them runs."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.conf import HydraConf
+from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.errors import ConfigCompositionException, HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+
+from fastloop.config.flags import CommandLine, read_command_line
+from fastloop.config.help import experiment_files, help_text, resource_folder
+from fastloop.config.messages import ConfigError
+
+CONFIG_NAME = "config"
+VERSION_BASE = "1.3"
+BASIC = "basic"
+"""Hydra's default launcher and sweeper."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Combination:
+    """Configuration of one job, with Hydra's settings for it."""
+
+    values: dict[str, Any]
+    """The configuration without Hydra's part, with interpolations resolved."""
+    choices: dict[str, str]
+    """Option by group."""
+    overrides: tuple[str, ...]
+    launcher: str
+    """Name of Hydra's launcher."""
+    launcher_settings: dict[str, Any]
+    folder: Path
+    """Folder of the job's files."""
+    sweep_folder: Path
+
+
+def compose_combinations(line: CommandLine) -> list[Combination]:
+    """All combinations, in the order of Hydra's basic sweeper.
+
+    Raises ConfigError and Hydra's exceptions.
+    """
+    register_experiments()
+    register_resolvers()
+    with _compose_api(line):
+        name = line.config_name or CONFIG_NAME
+        first = _compose_first(name, line)
+        if not line.is_sweep and first.hydra.mode != RunMode.MULTIRUN:
+            return [combination_of(first)]
+        _check_sweeper(first)
+        swept = [f"{key}={value}" for key, value in (first.hydra.sweeper.params or {}).items()]
+        jobs = _product(_parse_overrides([*swept, *line.overrides]))
+        folder = str(first.hydra.sweep.dir)  # equal for all jobs, although it contains the time
+        return [
+            combination_of(_compose(name, overrides, number, folder))
+            for number, overrides in enumerate(jobs)
+        ]
+
+
+def compose_values(*overrides: str) -> dict[str, Any]:
+    """The resolved configuration of a single job, without Hydra's part.
+
+    Raises Hydra's exceptions for an invalid name.
+    """
+    values: Any = OmegaConf.to_container(_compose_unresolved(overrides), resolve=True)
+    return values
+
+
+def combination_of(cfg: DictConfig, hydra_conf: HydraConf | None = None) -> Combination:
+    """The combination that a composed configuration describes. Raises OmegaConf's errors.
+
+    hydra_conf: Hydra's part, if the configuration does not contain it.
+    """
+    node: Any = cfg.hydra if hydra_conf is None else hydra_conf
+    values: Any = OmegaConf.to_container(cfg, resolve=True)
+    values.pop("hydra", None)
+    choices = {name: str(choice) for name, choice in node.runtime.choices.items()}
+    is_single = node.mode != RunMode.MULTIRUN
+    folder = Path(node.run.dir if is_single else node.sweep.dir).absolute()
+    return Combination(
+        values=values,
+        choices={name: choice for name, choice in choices.items() if "hydra/" not in name},
+        overrides=tuple(node.overrides.task),
+        launcher=choices["hydra/launcher"],
+        launcher_settings=OmegaConf.to_container(node.launcher),  # pyright: ignore[reportArgumentType]
+        folder=folder / ("0" if is_single else str(node.sweep.subdir)),
+        sweep_folder=folder,
+    )
+
+
+@cache
+def register_experiments() -> None:
+    """Register the sweeps of experiments/ under the names of `experiment_files`.
+
+    Options in experiments/<question>/<group>/<option>.yaml become <group>=<question>/<option>;
+    their classes are imported from experiments.<question>.<group>.<option>.
+    """
+    folder = resource_folder("experiments")
+    sweeps = {path: ("experiment", name) for name, path in experiment_files().items()}
+    options = {
+        path: (f"{path.parent.name}/{path.parent.parent.name}", path.stem)
+        for path in folder.glob("*/*/*.yaml")
+    }
+    for path, (group, name) in (sweeps | options).items():
+        node = OmegaConf.to_container(OmegaConf.load(path))
+        store = ConfigStore.instance()
+        store.store(group=group, name=name, package="_global_", node=node, provider=str(path))
+    if str(folder.parent) not in sys.path:  # installed from a wheel
+        sys.path.append(str(folder.parent))
+
+
+def register_resolvers() -> None:
+    """Register ${fastloop_help:}, the text of --help, with $ escaped for Hydra's help template."""
+    OmegaConf.register_new_resolver(
+        "fastloop_help", lambda: help_text().replace("$", "$$"), replace=True
+    )
+
+
+@cache
+def _compose_unresolved(overrides: tuple[str, ...]) -> DictConfig:
+    """Compose a job; cached, unlike resolving, which is fast and depends on the environment."""
+    register_experiments()
+    line = read_command_line(overrides)
+    with _compose_api(line):
+        return hydra.compose(line.config_name or CONFIG_NAME, list(line.overrides))
+
+
+@contextmanager
+def _compose_api(line: CommandLine) -> Iterator[None]:
+    """Initialize Hydra's Compose API with conf/ or the folders that the command line names."""
+    if line.config_dir:
+        _add_config_dir(Path(line.config_dir).absolute())
+    folder = Path(line.config_path or resource_folder("conf")).absolute()
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(folder), job_name="fastloop", version_base=VERSION_BASE):
+        yield
+
+
+def _add_config_dir(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ConfigError(f"--config-dir={folder}: no such folder")
+
+    class ConfigDir(SearchPathPlugin):
+        """Search path plugin that adds the folder of -cd after conf/."""
+
+        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+            anchor = SearchPathQuery(provider="schema")
+            search_path.prepend("command-line", f"file://{folder}", anchor)
+
+    Plugins.instance().register(ConfigDir)
+
+
+def _parse_overrides(overrides: Sequence[str]) -> list[Override]:
+    loader = GlobalHydra.instance().config_loader()  # expands glob(*)
+    return OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
+
+
+def _compose_first(name: str, line: CommandLine) -> DictConfig:
+    """The configuration of a single job, or of the first job of a sweep.
+
+    An experiment may set the sweep mode itself. Raises Hydra's error for several values otherwise.
+    """
+    first_values = [values[0] for values in _values(_parse_overrides(line.overrides)) if values]
+    if line.is_sweep:
+        return _compose(name, first_values)
+    try:
+        return _compose(name, line.overrides)
+    except ConfigCompositionException:
+        with suppress(HydraException):
+            cfg = _compose(name, first_values)
+            if cfg.hydra.mode == RunMode.MULTIRUN:
+                return cfg
+        raise
+
+
+def _product(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
+    """The overrides of each job: all combinations of values; the last override varies fastest."""
+    return list(itertools.product(*_values(overrides)))
+
+
+def _values(overrides: Sequence[Override]) -> list[list[str]]:
+    """For each overridden key, `key=value` of all its values; the last override of a key wins."""
+    values: dict[str, list[str]] = {}
+    for override in overrides:
+        key = override.get_key_element()
+        if not override.is_sweep_override():
+            values[key] = [f"{key}={override.get_value_element_as_str()}"]
+        elif override.is_discrete_sweep():
+            values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+        else:
+            raise ConfigError(
+                f"{override.input_line}: a sweep needs a finite number of values; "
+                "allowed: a,b,c, choice(…), range(…) and glob(…)"
+            )
+    return list(values.values())
+
+
+def _compose(
+    name: str, overrides: Sequence[str], number: int = 0, sweep_dir: str | None = None
+) -> DictConfig:
+    """The configuration with Hydra's part, which also becomes the global HydraConfig.
+
+    sweep_dir: folder of the sweep that the job is part of; None: as configured.
+    """
+    cfg = hydra.compose(name, list(overrides), return_hydra_config=True)
+    with read_write(cfg.hydra), open_dict(cfg.hydra):
+        cfg.hydra.job.num = number
+        cfg.hydra.job.id = str(number)
+        if sweep_dir is not None:
+            cfg.hydra.mode, cfg.hydra.sweep.dir = RunMode.MULTIRUN, sweep_dir
+    HydraConfig.instance().set_config(cfg)
+    return cfg
+
+
+def _check_sweeper(cfg: DictConfig) -> None:
+    if (name := cfg.hydra.runtime.choices["hydra/sweeper"]) != BASIC:
+        reason = "all jobs have to be known before the first trial runs"
+        raise ConfigError(f"hydra/sweeper={name}: {reason}; allowed: {BASIC}")

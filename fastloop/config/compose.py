@@ -1,0 +1,181 @@
+"""The jobs of a command line: all combinations, composed and built."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from fastloop.config.build import build_job, build_request
+from fastloop.config.combinations import (
+    BASIC,
+    CONFIG_NAME,
+    VERSION_BASE,
+    Combination,
+    combination_of,
+    compose_combinations,
+    compose_values,
+    register_experiments,
+    register_resolvers,
+)
+from fastloop.config.flags import CommandLine, prepare_completion, read_command_line
+from fastloop.config.help import overridable_names, resource_folder
+from fastloop.config.messages import ConfigError, usage_message
+from fastloop.core.files import remove_unused
+from fastloop.sweep.request import JobRequest, job_names
+
+if TYPE_CHECKING:
+    from fastloop.sweep.settings import SweepSettings
+    from fastloop.trial.job import Job
+
+FULL_ERROR = "HYDRA_FULL_ERROR"
+MeasureHere = Callable[[list[JobRequest]], int]
+
+
+def compose_all(measure_here: MeasureHere) -> list[JobRequest]:
+    """The requests of all combinations of the command line; empty after --help, --cfg etc.
+
+    measure_here: called with one request in each process of a Hydra launcher (joblib, ray,
+    submitit); the returned requests then have is_done set.
+    An invalid name or value exits with status 1 and one line, before anything is written.
+    """
+    requests: list[JobRequest] = []
+    try:
+        line = read_command_line(sys.argv[1:])
+        if line.prints_info:
+            _run_hydra(line, lambda _: None)
+            return []
+        combinations = compose_combinations(line)
+        requests = [build_request(combination) for combination in combinations]
+        if combinations[0].launcher == BASIC:
+            return requests
+        return _run_hydra_launcher(line, combinations, requests, measure_here)
+    except Exception as error:
+        text = (
+            None if os.environ.get(FULL_ERROR) == "1" else usage_message(error, overridable_names())
+        )
+        if text is None:
+            raise
+        print(text, file=sys.stderr)
+        if any(request.folder.is_dir() for request in requests):  # some jobs were measured
+            return [replace(request, is_done=True) for request in requests]
+        sys.exit(1)
+
+
+def compose_silently() -> tuple[list[JobRequest], str]:
+    """The requests of `compose_all`, without output; and its error message, empty on success."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        try:
+            return compose_all(lambda _: 1), ""
+        except SystemExit as end:
+            return [], output.getvalue().strip() if end.code else ""
+
+
+def compose_job(*overrides: str) -> Job:
+    """The job of `python -m fastloop.run <overrides>`: compose_job("loader=raw", "epochs=1").
+
+    Raises ConfigError or one of Hydra's exceptions for an invalid name or value.
+    """
+    return build_job(compose_values(*overrides))
+
+
+def _run_hydra(line: CommandLine, task: Callable[[DictConfig], None]) -> None:
+    """Run hydra.main: to print information, or to start the processes of its launcher."""
+    register_experiments()
+    register_resolvers()
+    prepare_completion()
+    sys.argv[1:] = line.arguments
+    full_error = os.environ.get(FULL_ERROR)
+    os.environ[FULL_ERROR] = "1"  # raise errors instead of printing them
+    try:
+        conf = str(resource_folder("conf"))
+        hydra.main(version_base=VERSION_BASE, config_path=conf, config_name=CONFIG_NAME)(task)()
+    finally:
+        os.environ.pop(FULL_ERROR)
+        if full_error is not None:
+            os.environ[FULL_ERROR] = full_error
+
+
+def _run_hydra_launcher(
+    line: CommandLine,
+    combinations: list[Combination],
+    requests: list[JobRequest],
+    measure_here: MeasureHere,
+) -> list[JobRequest]:
+    """Measure the requests in the processes of a Hydra launcher and return them.
+
+    Raises ConfigError before the first process starts if the launcher can't be used.
+    """
+    first = combinations[0]
+    name = f"hydra/launcher={first.launcher}"
+    if len(requests) == 1 and not line.is_sweep:
+        raise ConfigError(f"{name}: it runs sweeps only; add -m")
+    for combination, request in zip(combinations, requests, strict=True):
+        _check_hydra_launcher(name, combination, request)
+    names = job_names(requests)
+    print(
+        f"{name}: jobs: {len(requests)}; results go to {first.sweep_folder}",
+        file=sys.stderr,
+    )
+
+    def measure(cfg: DictConfig) -> None:
+        hydra_conf = HydraConfig.get()
+        combination = combination_of(cfg, hydra_conf)
+        folder = Path(hydra_conf.runtime.output_dir)
+        request = replace(build_request(combination), folder=folder, sweep_folder=folder.parent)
+        if measure_here([replace(request, name=names[int(folder.name)])]):
+            raise ConfigError(f"{' '.join(request.overrides)}: this job failed, see above")
+
+    same_folder = f"hydra.sweep.dir={first.sweep_folder}"  # the default contains the time
+    try:
+        _run_hydra(replace(line, overrides=(*line.overrides, same_folder)), measure)
+    except Exception as error:  # any error of the launcher: no cluster, a lost job
+        remove_unused(first.sweep_folder)
+        if isinstance(error, ConfigError):
+            raise
+        reason = " ".join(str(error).split("\n")[:2]).strip() or type(error).__name__
+        raise ConfigError(f"{name}: {reason}") from error
+    return [
+        replace(request, name=name, is_done=True)
+        for request, name in zip(requests, names, strict=True)
+    ]
+
+
+def _check_hydra_launcher(name: str, combination: Combination, request: JobRequest) -> None:
+    """Raise ConfigError for settings that a Hydra launcher other than basic can't honour."""
+    _check_concurrent(name, request.sweep)
+    if request.launcher.world_size > 1 and _is_under_torchrun():
+        reason = "the processes of torchrun run one job at a time, together; allowed: basic"
+        raise ConfigError(f"{name}: {reason}")
+    for setting in ("nodes", "tasks_per_node"):  # settings of submitit
+        value: Any = combination.launcher_settings.get(setting) or 1
+        if value > 1:
+            reason = "each would measure the same job; launcher=torchrun starts several processes"
+            raise ConfigError(f"hydra.launcher.{setting}={value}: allowed: 1; {reason}")
+
+
+def _check_concurrent(name: str, sweep: SweepSettings) -> None:
+    if not sweep.allow_concurrent:
+        reason = "it runs jobs concurrently or on different machines, and not in rounds"
+        allowed = "allowed: basic, or any launcher with allow_concurrent=true, which is not ranked"
+        raise ConfigError(f"{name}: {reason}; {allowed}")
+    if sweep.resume:
+        raise ConfigError(
+            f"resume={sweep.resume}: {name}: only hydra/launcher=basic can resume a sweep"
+        )
+
+
+def _is_under_torchrun() -> bool:
+    from fastloop.processes.torchrun_env import torchrun_process
+
+    return torchrun_process() is not None

@@ -1,0 +1,1 @@
+"""Types, Protocols, results, the clock, statistics and files; imports no other subpackage."""

@@ -1,0 +1,115 @@
+"""Containers that tree libraries treat as leaves: their parts, and rebuilding them."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+from collections import UserDict, UserList, deque
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import LazyStackedTensorDict, is_non_tensor, is_tensor_collection
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils import _pytree as pytree
+
+from fastloop.core.types import Unsupported
+
+CODE = (type, ModuleType, FunctionType)
+"""Objects shared by the whole program, whose contents belong to no leaf."""
+
+
+def open_container(node: Any) -> tuple[Any, Callable[[Any], Any]] | None:
+    """The parts of a container as a dict, list or tuple, and a function that rebuilds the container
+    from other parts; None where the node is no container.
+
+    The container is copied, which keeps a subclass's order of keys, default_factory or maxlen.
+    """
+    if isinstance(node, Mapping):
+        return dict(node), lambda moved: _with_items(node, moved)
+    if isinstance(node, list | UserList | deque):
+        return list(node), lambda moved: _with_elements(node, moved)
+    if isinstance(node, tuple):
+        return _open_tuple(node)
+    if dataclasses.is_dataclass(node) and not isinstance(node, type):
+        names = _attributes(node)
+        values = tuple([getattr(node, name) for name in names])
+        return values, lambda moved: _with_attributes(node, zip(names, moved, strict=True))
+    if not pytree.tree_is_leaf(node):  # its class is registered with pytree
+        leaves, structure = pytree.tree_flatten(node)
+        return leaves, structure.unflatten
+    return None
+
+
+def entries_of(collection: Any) -> dict[str, Any]:
+    """The fields of a tensorclass in order of declaration, or the items of a tensordict."""
+    if dataclasses.is_dataclass(collection):
+        names = [field.name for field in dataclasses.fields(collection)]
+        return {name: getattr(collection, name) for name in names}
+    return dict(collection.items())
+
+
+def check_entries(collection: Any) -> None:
+    """Raise Unsupported where a tensordict holds tensors in a list, as from_dict stores them."""
+    is_lazy = isinstance(collection, LazyStackedTensorDict)  # values may differ in shape
+    for entry in collection.tensordicts if is_lazy else entries_of(collection).values():
+        value = entry.tolist() if is_non_tensor(entry) else entry
+        if is_tensor_collection(value):
+            check_entries(value)
+        elif not isinstance(value, torch.Tensor) and holds_tensors(value):
+            kinds = type(collection).__name__, type(value).__name__
+            reason = "which its .to does not move: use a dict of them"
+            raise Unsupported("a {} holds tensors in a {}, ".format(*kinds) + reason)
+
+
+def holds_tensors(leaf: object) -> bool:
+    """True where a tensor or an array is reachable from the leaf through any references."""
+    reached: set[int] = set()
+    waiting = [leaf]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, torch.Tensor | np.ndarray):
+            return True
+        if id(node) not in reached and not isinstance(node, CODE):
+            reached.add(id(node))
+            waiting += gc.get_referents(node)
+    return False
+
+
+def _open_tuple(node: Any) -> tuple[Any, Callable[[Any], Any]]:
+    if isinstance(node, PackedSequence):  # batch_sizes must stay on the CPU
+        parts = (node.data, node.sorted_indices, node.unsorted_indices)
+        return parts, lambda moved: PackedSequence(moved[0], node.batch_sizes, *moved[1:])
+    return tuple(node), getattr(node, "_make", type(node))
+
+
+def _with_items(node: Any, items: Mapping) -> Any:
+    if not isinstance(node, dict | UserDict):  # a copy could share its items
+        return type(node)(items)
+    rebuilt = copy(node)
+    for key, value in items.items():
+        rebuilt[key] = value
+    return rebuilt
+
+
+def _with_elements(node: Any, elements: Iterable[Any]) -> Any:
+    rebuilt = copy(node)
+    rebuilt.clear()
+    rebuilt.extend(elements)
+    return rebuilt
+
+
+def _with_attributes(node: Any, attributes: Iterable[tuple[str, Any]]) -> Any:
+    rebuilt = copy(node)  # replace() would call __init__ and __post_init__ again
+    for name, value in attributes:
+        object.__setattr__(rebuilt, name, value)  # works for frozen classes too
+    return rebuilt
+
+
+def _attributes(node: Any) -> list[str]:
+    """Names of a dataclass's fields and of other attributes set, such as cached properties."""
+    names = [field.name for field in dataclasses.fields(node) if hasattr(node, field.name)]
+    return list(dict.fromkeys([*names, *getattr(node, "__dict__", ())]))

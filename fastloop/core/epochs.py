@@ -1,0 +1,143 @@
+"""Helpers for loaders: indices of a plan's epochs, shards of ranks, and checks of settings."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch.utils.data import Sampler
+
+from fastloop.core.plan import LOADING, LoadingSettings, Plan
+from fastloop.core.protocols import Order, WorldSizeAwareOrder
+from fastloop.core.sharding import shard
+from fastloop.core.torch_threads import iterate_single_threaded
+from fastloop.core.types import Epochs, Tree, Unsupported, name_of
+
+ALWAYS = ("batch_size", "drop_last")
+"""Settings that all loaders honour."""
+DATALOADER = tuple(name for name in LOADING if name not in ALWAYS)
+"""Settings honoured by any loader that is built on torch's DataLoader."""
+
+
+def honours_only(loader: str, plan: Plan, *honoured: str) -> None:
+    """Raise Unsupported where the plan changes a setting that this loader would ignore.
+
+    honoured: settings that the loader honours in addition to ALWAYS: fields of LoadingSettings,
+    `collate` and `transform`.
+    """
+    default = LoadingSettings()
+    settings = {name: getattr(plan.loading, name) for name in DATALOADER}
+    settings |= {"collate": plan.collate, "transform": plan.transform}
+    for name, value in settings.items():
+        if name not in honoured and value != getattr(default, name, None):
+            text = name_of(value) if is_dataclass(value) else value
+            text = str(text).lower() if isinstance(value, bool) else text
+            raise Unsupported(f"{name}={text}: loader={loader} has no such setting")
+
+
+def epoch_indices(order: Order, num_samples: int, seed: int, epoch: int) -> torch.Tensor:
+    """All indices of an epoch, as one int64 tensor."""
+    pieces = list(iterate_single_threaded(order.pieces(num_samples, seed, epoch)))
+    return torch.cat(pieces) if len(pieces) != 1 else pieces[0]
+
+
+def index_batches(plan: Plan, num_samples: int, epoch: int) -> Iterator[torch.Tensor]:
+    """Yield the int64 indices of each batch; memory is bounded by a piece of the order."""
+    remainder = torch.empty(0, dtype=torch.int64)
+    for piece in iterate_single_threaded(plan.order.pieces(num_samples, plan.seed, epoch)):
+        indices = torch.cat([remainder, piece]) if len(remainder) else piece
+        whole = len(indices) - len(indices) % plan.loading.batch_size
+        if whole:
+            yield from indices[:whole].split(plan.loading.batch_size)
+        remainder = indices[whole:]
+    if len(remainder) and not plan.loading.drop_last:
+        yield remainder
+
+
+def num_batches(plan: Plan, num_samples: int) -> int:
+    """Number of batches in an epoch."""
+    length, size = plan.order.length(num_samples), plan.loading.batch_size
+    return length // size if plan.loading.drop_last else -(-length // size)
+
+
+@dataclass
+class IndexBatches(Sampler[Any]):
+    """Sampler of whole batches of indices, for a DataLoader with batch_size=None (pytorch#4959).
+
+    `epoch` selects the epoch. In this process the batches are int64 tensors. For workers they are
+    numpy arrays, which are pickled: a tensor would be passed in shared memory, by a thread that is
+    never ended.
+    """
+
+    plan: Plan
+    num_samples: int
+    epoch: int = 0
+
+    def __len__(self) -> int:
+        return num_batches(self.plan, self.num_samples)
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = index_batches(self.plan, self.num_samples, self.epoch)
+        return (batch.numpy() for batch in batches) if self.plan.loading.num_workers else batches
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderShard:
+    """The share of one rank in an order."""
+
+    order: Order
+    rank: int
+    world_size: int
+    complete: ClassVar[bool] = False
+
+    def length(self, num_samples: int) -> int:
+        """Number of indices of the rank; equal for all ranks, see shard."""
+        return -(-self.order.length(num_samples) // self.world_size)
+
+    def pieces(self, num_samples: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:
+        """The int64 indices of the rank, piece by piece."""
+        pieces = self.order.pieces(num_samples, seed, epoch)
+        return shard(pieces, self.rank, self.world_size)
+
+
+def rank_plan(plan: Plan, rank: int, world_size: int) -> Plan:
+    """The plan for one of several ranks; unchanged for a single process."""
+    if world_size == 1:
+        return plan
+    whole = whole_order(plan)
+    if isinstance(whole, WorldSizeAwareOrder):
+        whole = whole.for_world_size(world_size)
+    order = OrderShard(order=whole, rank=rank, world_size=world_size)
+    return replace(plan, order=order, rank=rank, world_size=world_size)
+
+
+def whole_order(plan: Plan) -> Order:
+    """The order of all ranks together."""
+    return plan.order.order if isinstance(plan.order, OrderShard) else plan.order
+
+
+Batches = Generator[Tree, None, None]
+
+
+@contextmanager
+def close_on_exit(batches: Callable[[int], Batches]) -> Iterator[Epochs]:
+    """Epochs whose generators are closed on leaving the context, even if still referenced."""
+    started: list[weakref.ref[Any]] = []
+
+    def epochs(epoch: int) -> Batches:
+        started[:] = [reference for reference in started if reference() is not None]
+        generator = batches(epoch)
+        started.append(weakref.ref(generator))
+        return generator
+
+    try:
+        yield epochs
+    finally:
+        for reference in started:
+            generator = reference()
+            if generator is not None:
+                generator.close()

@@ -1,0 +1,142 @@
+"""Files and folders that are written atomically, fingerprints of files, and the outputs folder."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock
+
+from fastloop.core.types import BadData
+
+EDGE_BYTES = 1 << 20
+
+
+def outputs_folder() -> Path:
+    """$FASTLOOP_OUTPUTS, or outputs/ in the working directory."""
+    return Path(os.environ.get("FASTLOOP_OUTPUTS", "outputs")).absolute()
+
+
+def sweep_folders() -> list[Path]:
+    """Folders of all sweeps in the outputs folder, oldest first."""
+    return sorted(path for path in outputs_folder().glob("[0-9]*-*-*/*") if path.is_dir())
+
+
+def remove_unused(sweep_folder: Path) -> None:
+    """Remove a sweep's folder to which only Hydra has written, and its empty parents.
+
+    The outputs folder is the last parent considered.
+    """
+    top, sweep_folder = outputs_folder(), sweep_folder.absolute()
+    if top not in sweep_folder.parents or not sweep_folder.is_dir():
+        return
+    hydra_file = sweep_folder / "multirun.yaml"
+    others = [path for path in sweep_folder.iterdir() if path != hydra_file]
+    if any(not path.is_dir() or any(path.iterdir()) for path in others):
+        return
+    hydra_file.unlink(missing_ok=True)
+    with suppress(OSError):  # a mount point, or another node that is writing there
+        for folder in [*others, sweep_folder, *sweep_folder.parents]:
+            folder.rmdir()
+            if folder == top:
+                return
+
+
+@contextmanager
+def hold_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of a file or folder; other processes wait until it is released."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.parent / f".{path.name}.lock"):
+        yield
+
+
+@contextmanager
+def write_beside(target: Path) -> Iterator[Path]:
+    """A path next to the target that replaces it on exit, or is removed on any error.
+
+    The caller must hold the target's lock: remains of an earlier, killed writer are removed first.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = target.parent / f".{target.name}.partial"
+    remove(beside)
+    try:
+        yield beside
+        if beside.is_dir():
+            remove(target)
+        os.replace(beside, target)
+    except OSError as error:
+        if error.filename:
+            raise
+        # on a full disk the error has no filename, and numpy's has no errno either
+        message = error.strerror or f"{error} (is the disk full?)"
+        raise OSError(error.errno or errno.EIO, message, str(target)) from error
+    finally:
+        remove(beside)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it exists."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def write_text(target: Path, text: str) -> None:
+    """Write a file atomically: a reader sees either the old or the new text."""
+    with write_beside(target) as beside:
+        beside.write_text(text)
+
+
+def fingerprint(*parts: object) -> str:
+    """32 hexadecimal digits that change with the repr of any part."""
+    return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+
+def source_fingerprint(thing: object) -> str:
+    """Fingerprint of the source files of an object's class and of the `target` that it names; empty
+    where neither has one."""
+    modules = [type(thing).__module__, str(getattr(thing, "target", "")).rpartition(".")[0]]
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in modules]
+    texts = [Path(path).read_text() for path in files if path and path.endswith(".py")]
+    return fingerprint(*texts) if texts else ""
+
+
+def flush_to_disk(path: Path) -> None:
+    """Return once the file is on disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def edge_digest(path: Path) -> str:
+    """Fingerprint of a file's size and of its first and last MiB; reads no more than these."""
+    size, digest = path.stat().st_size, hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        digest.update(file.read(EDGE_BYTES))
+        file.seek(max(0, size - EDGE_BYTES))
+        digest.update(file.read(EDGE_BYTES))
+    return fingerprint(size, digest.hexdigest())
+
+
+def file_fingerprint(path: Path) -> str:
+    """Fingerprint of a file's name, modification time, size and first and last MiB."""
+    return fingerprint(path.name, path.stat().st_mtime_ns, edge_digest(path))
+
+
+def create_once(path: Path, make: Callable[[], None], root: str) -> None:
+    """Create a path by calling `make` where it is missing, one process at a time.
+
+    Raises BadData, naming dataset.root, where it can't be written.
+    """
+    try:
+        with hold_lock(path):
+            if not path.exists():
+                make()
+    except OSError as error:
+        raise BadData(f"dataset.root={root}: {error}") from error

@@ -1,0 +1,29 @@
+"""Interleaved rounds: trial k of every job runs in round k, so that machine noise affects all jobs
+equally."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+Key = TypeVar("Key")
+
+
+def rounds(
+    num_trials: Mapping[Key, int], *, interleave: bool = True
+) -> Iterator[tuple[int, list[Key]]]:
+    """Yield (trial number, keys in the order in which they run that trial), round by round.
+
+    num_trials: by key. The order in a round is random but the same in every process, and each key
+    comes first equally often. See google/benchmark#1026 and asv's guide to tuning.
+    interleave=False: yield all trials of a key, one at a time, before those of the next key.
+    """
+    if not interleave:
+        yield from ((number, [key]) for key, count in num_trials.items() for number in range(count))
+        return
+    for number in range(max(num_trials.values(), default=0)):
+        keys = [key for key, count in num_trials.items() if number < count]
+        first = keys.pop(number % len(keys))
+        random.Random(number).shuffle(keys)
+        yield number, [first, *keys]

@@ -1,0 +1,140 @@
+"""Description of the machine and the software, recorded with each result."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import subprocess
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from PIL import features
+
+from fastloop.core.cgroup import cgroup_quota, usable_cores
+from fastloop.core.files import fingerprint
+
+PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGES = (
+    *("fastloop", "torch", "torchvision", "tensordict", "numpy", "optree", "mlflow"),
+    *("h5py", "tfrecord", "tensorflow-cpu", "tensorflow", "ffcv", "triton", "torch-tensorrt"),
+    *("pillow", "simplejpeg", "opencv-python-headless"),
+)
+
+
+@cache
+def describe_machine() -> dict[str, Any]:
+    """Machine, cores, memory, device, versions and commit, for result.json."""
+    return {
+        "host": platform.node(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "cpu": _cpu_model(),
+        "cores_usable": usable_cores(),
+        "cores": os.cpu_count(),
+        "cgroup_quota": cgroup_quota(Path("/sys/fs/cgroup/cpu.max")),
+        "memory_gib": _memory_gib(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "versions": {name: _version(name) for name in PACKAGES}
+        | {"libjpeg-turbo in Pillow": features.version_feature("libjpeg_turbo")},
+        "git_commit": git_commit(),
+        "code": code_version(),
+    }
+
+
+def load_average() -> float | None:
+    """Runnable processes over the last minute; None where the system does not report them."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def oom_kills() -> int:
+    """Number of processes killed by the kernel for lack of memory; 0 where it is not reported."""
+    try:
+        match = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.M)
+    except OSError:
+        match = None
+    return int(match.group(1)) if match else 0
+
+
+def process_cpu_seconds() -> float:
+    """User and system time of this process so far, without its children."""
+    times = psutil.Process().cpu_times()
+    return times.user + times.system
+
+
+def cpu_seconds() -> float:
+    """User and system time so far of this process and all its descendants, running and ended."""
+    current, total = psutil.Process(), 0.0
+    for process in (current, *current.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def file_mappings() -> list[tuple[int, int]] | None:
+    """Address ranges of this process that are mapped to files on a disk; None where unknown."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return None
+    in_memory = ("/dev/shm/", "/dev/zero", "/memfd:", "/SYSV")
+    rows = [line.split(maxsplit=5) for line in lines]
+    ranges = [
+        row[0].split("-")
+        for row in rows
+        if len(row) == 6 and row[5].startswith("/") and not row[5].startswith(in_memory)
+    ]
+    return [(int(start, 16), int(stop, 16)) for start, stop in ranges]
+
+
+@cache
+def code_version() -> str:
+    """Fingerprint of the source of all of fastloop's modules."""
+    sources = sorted(PACKAGE.rglob("*.py"))
+    return fingerprint(*[(path.name, path.read_text()) for path in sources])
+
+
+@cache
+def git_commit() -> str:
+    """Commit of the checkout, with -dirty where its files differ; `unknown` outside a checkout."""
+    if _git("ls-files", "--error-unmatch", "__init__.py") is None:
+        return "unknown"  # such as an environment inside the checkout of another project
+    dirty = _git("diff-index", "--quiet", "HEAD") is None
+    return (_git("rev-parse", "HEAD") or "unknown") + ("-dirty" if dirty else "")
+
+
+def _git(*arguments: str) -> str | None:
+    command = ["git", "-C", str(PACKAGE), *arguments]
+    try:
+        process = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return process.stdout.strip()
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _memory_gib() -> float | None:
+    if "SC_PHYS_PAGES" not in os.sysconf_names:
+        return None
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,77 @@
+"""The metrics logged to MLflow, recomputed from raw values."""
+
+from __future__ import annotations
+
+from fastloop.core import stats
+from fastloop.core.result import Result, measurements, world_size
+
+RESOURCE_METRICS = (
+    "peak_pss_mib",
+    "peak_shm_mib",
+    "peak_gpu_mib",
+    "context_switches",
+    "read_mib",
+)
+"""Metrics of the whole instrumented process; cpu_cores is that of its epoch with spans only."""
+
+
+def metrics(result: Result) -> dict[str, float]:
+    """All metrics for which the result has raw values, by their names in MLflow."""
+    figures: dict[str, float | None] = {
+        "prepare/seconds": result.prepare_s,
+        "prepare/disk_mib": result.disk_mib,
+        "skipped_samples": float(len(result.skipped)) if result.skipped else None,
+    }
+    for benchmark in dict.fromkeys(name for trial in result.trials for name in trial.benchmarks):
+        for name, value in _benchmark_metrics(result, benchmark).items():
+            figures[f"{benchmark}/{name}"] = value
+    return {name: value for name, value in figures.items() if value is not None}
+
+
+def _benchmark_metrics(result: Result, benchmark: str) -> dict[str, float | None]:
+    trials = measurements(result, benchmark)
+    seconds = [trial.seconds for trial in trials]
+    samples_per_s = stats.median([trial.samples_per_s for trial in trials])
+    figures: dict[str, float | None] = {
+        "seconds_mean": stats.mean(seconds),
+        "seconds_std": stats.std(seconds),
+        "seconds_median": stats.median(seconds),
+        "samples_per_s": samples_per_s,
+        "bytes_per_s": samples_per_s * result.sample_nbytes,
+        "limit_fraction": stats.median([t.samples_per_s / t.limit_samples_per_s for t in trials]),
+    }
+    if result.one_process.get(benchmark):
+        ideal = stats.median(result.one_process[benchmark]) * world_size(result)
+        figures["scaling_efficiency"] = samples_per_s / ideal
+    if trials[0].losses:
+        figures["loss_first"] = trials[0].losses[0]
+        figures["loss_last"] = trials[0].losses[-1]
+    if benchmark in result.attribution:
+        figures |= _attribution_metrics(result, benchmark)
+    return figures
+
+
+def _attribution_metrics(result: Result, benchmark: str) -> dict[str, float | None]:
+    pass_ = result.attribution[benchmark]
+    waits_ms = [1e3 * wait for wait in pass_.wait_s]
+    bare_epoch_s = stats.median(
+        [window.seconds / window.epochs for window in measurements(result, benchmark)]
+    )
+    figures: dict[str, float | None] = {
+        f"wait_p{percent}_ms": stats.percentile(waits_ms, percent) for percent in (50, 95, 99)
+    }
+    figures["first_batch_s"] = pass_.first_batch_s
+    figures["cpu_cores"] = pass_.cpu_s / pass_.seconds
+    for name in RESOURCE_METRICS:
+        figures[name] = getattr(pass_.resources, name, None)
+    figures["instrumented_ratio"] = pass_.seconds / bare_epoch_s
+    if pass_.runs_model:
+        figures["stall_fraction"] = pass_.stall_fraction
+    if pass_.ranks:
+        loading_s = [rank.loading_s for rank in pass_.ranks]
+        figures["straggler_index"] = (
+            max(loading_s) / stats.mean(loading_s) if any(loading_s) else 1.0
+        )
+    if pass_.step_s and pass_.local_step_s:
+        figures["sync_fraction"] = 1 - pass_.local_step_s / pass_.step_s
+    return figures

@@ -1,0 +1,179 @@
+"""A job's data and plan of an epoch, and the Protocols of the loader and the benchmark that use
+them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import torch
+from pydantic import NonNegativeInt, PositiveInt
+from torch.nn.parallel import DistributedDataParallel
+
+from fastloop.core.protocols import (
+    Collate,
+    Dataset,
+    Execution,
+    Model,
+    Order,
+    Store,
+    Transform,
+)
+from fastloop.core.types import Epochs, ExtractPair, Leaves, Tree, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedData:
+    """A dataset that is ready to be read, either directly or from a store."""
+
+    dataset: Dataset
+    label: str
+    fingerprint: str
+    content: str
+    """Fingerprint of the samples, independent of their order and source."""
+    reference: Path
+    """Folder of the same-data reference, see data/reference.py."""
+    folder: Path
+    """Folder of the store; equal to `reference` where the loader reads the dataset itself."""
+    files: tuple[Path, ...] = ()
+    """Files that the loader reads: the store's folder, or the files that the dataset lists."""
+    num_samples: int
+    sample: Leaves
+    """dtype and shape of each leaf of a collated sample, without the batch dimension."""
+    sample_nbytes: int
+    """Bytes per sample; the mean, without padding, where samples differ in length."""
+    num_classes: int | None = None
+    """None: the samples have no class labels."""
+    seconds: float = 0.0
+    """Seconds taken to write the store, also where it is reused; 0 without a store."""
+    disk_mib: float = 0.0
+    broken: tuple[tuple[int, str], ...] = ()
+    """Index and reason of each sample that can't be decoded, where such samples may be skipped."""
+    decoder_equivalence_id: str = ""
+    """Equal for datasets whose decoders agree within 2/255, see data/decoder_agreement.py."""
+    pixels_off: int = 0
+    """Largest difference from Pillow's pixels, in 255ths, among the compared samples."""
+
+
+@option
+class LoadingSettings:
+    """Settings shared with torch's DataLoader, under torch's names.
+
+    Each is spelled here and in conf/config.yaml only: the arguments of a DataLoader, the arguments
+    offered to a user's loader and the settings that a loader honours are derived from these fields.
+    """
+
+    batch_size: PositiveInt = 64
+    num_workers: NonNegativeInt = 0
+    pin_memory: bool = False
+    prefetch_factor: PositiveInt | None = None
+    persistent_workers: bool = False
+    multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None
+    drop_last: bool = False
+
+
+LOADING = tuple(field.name for field in fields(LoadingSettings))  # pyright: ignore[reportArgumentType]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The plan by which a loader delivers epochs."""
+
+    order: Order
+    seed: int
+    loading: LoadingSettings = field(default_factory=LoadingSettings)
+    collate: Collate | None = None
+    """None: torch's default_collate."""
+    transform: Transform | None = None
+    """Applied to each sample in the process that decodes it; None: no transform."""
+    device: torch.device | None = None
+    """Device of the step, for loaders that build batches on it; None: the CPU."""
+    rank: int = 0
+    """Of several processes that load together; `order` is this rank's share."""
+    world_size: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """The inputs of a benchmark's session."""
+
+    model: Model
+    sample: Leaves
+    """dtype and shape of each leaf; where a model runs, of the input and the target."""
+    num_classes: int | None
+    learning_rate: float
+    seed: int
+    device: torch.device
+    unread: bool
+    """True where a batch may be memory-mapped, with bytes not yet read from the file."""
+    execution: Execution
+    precision: str
+    pair: ExtractPair = tuple
+    """Extracts (inputs, targets) from a batch that is no pair itself, see trial/model_inputs.py."""
+
+
+@runtime_checkable
+class Loader(Protocol):
+    """Turns one storage format into batches."""
+
+    store: Store | None
+    """The store to read; None: the dataset itself."""
+
+    def open(self, prepared: PreparedData, plan: Plan) -> AbstractContextManager[Epochs]:
+        """Epochs of batches. Leaving early leaves no thread, process or file behind."""
+        ...
+
+
+@runtime_checkable
+class DeclaresSettings(Protocol):
+    """A loader that declares which settings it honours, checked before data is prepared."""
+
+    honours: tuple[str, ...]
+    """In addition to epochs.ALWAYS."""
+
+
+@runtime_checkable
+class PlanChecker(Protocol):
+    """A loader that checks further conditions of a plan."""
+
+    def check(self, plan: Plan) -> None:
+        """Raise Unsupported, before data is prepared, for a plan that the loader can't follow."""
+        ...
+
+
+@runtime_checkable
+class Benchmark(Protocol):
+    """Consumes the batches of an epoch."""
+
+    limit: Literal["gather", "replay"]
+    """The machine limit to compare with: gathering the same rows in memory, or replaying the same
+    steps on batches resident on the device."""
+
+    def check(self, model: Model, num_classes: int | None, sample: Leaves | None) -> None:
+        """Raise Unsupported for samples that the benchmark or the model can't use; None: not known
+        yet."""
+        ...
+
+    def session(self, setup: Setup) -> Session:
+        """The state shared by all starts under this setup. Raises Unsupported as `check` does."""
+        ...
+
+
+@runtime_checkable
+class Session(Protocol):
+    """A benchmark that can be started several times: for warm-up, timing and replay."""
+
+    @property
+    def ddp(self) -> DistributedDataParallel | None:
+        """The wrapper that averages gradients over ranks; None: gradients are not averaged."""
+        ...
+
+    def start(self, place: Callable[[Tree], Tree]) -> tuple[Callable[[Tree], Any], list]:
+        """A function to call with each host batch, and the list that its losses are appended to.
+
+        The model is reset to its state at the seed.
+        """
+        ...

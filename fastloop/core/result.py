@@ -1,0 +1,257 @@
+"""Results of jobs as raw values, from which every metric is recomputed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+from pydantic.dataclasses import dataclass
+
+from fastloop.core.files import write_text
+from fastloop.core.spans import seconds_between
+from fastloop.core.types import FailureKind, UsageError
+
+KEEPS_NAN = pydantic.ConfigDict(ser_json_inf_nan="constants")
+"""The loss of a diverged model is a raw value too."""
+RESULT_FILE = "result.json"
+
+Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """Resources of a process and all its children, from start to answer; None where unknown."""
+
+    peak_pss_mib: float | None = None
+    """Proportional set size: memory that several processes share is counted once."""
+    peak_shm_mib: float | None = None
+    """Growth of /dev/shm by any process; mapped parts of it also count in the PSS."""
+    peak_gpu_mib: float | None = None
+    """As NVML reports it for these processes, including the CUDA context."""
+    cpu_cores: float | None = None
+    """User and system time per second."""
+    context_switches: int | None = None
+    """Voluntary and involuntary, of all threads."""
+    read_mib: float | None = None
+    """Read from storage; data from the page cache is not counted."""
+    samples: int = 0
+    """Number of observations."""
+
+
+@dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
+class Measurement:
+    """A benchmark in one trial: clock values, and the machine limit measured next to them."""
+
+    start_ns: int
+    stop_ns: int
+    epochs: int
+    samples: int
+    """Distinct samples delivered in the window by all ranks."""
+    limit_samples_per_s: float
+    losses: list[float] = field(default_factory=list)
+    """Mean loss of each epoch; empty without a model."""
+    cached_before: float | None = None
+    """Share of the files' pages in memory before the page cache was set to the requested state."""
+    cached_fraction: float | None = None
+    """Share right before the window; None where the system or the dataset does not report it."""
+    rank_seconds: list[float] = field(default_factory=list)
+    """Length of each rank's window; start_ns and stop_ns are those of the slowest rank. Empty for
+    one process."""
+
+    @property
+    def seconds(self) -> float:
+        """Length of the window."""
+        return seconds_between(self.start_ns, self.stop_ns)
+
+    @property
+    def samples_per_s(self) -> float:
+        """Distinct samples per second."""
+        return self.samples / self.seconds
+
+
+@dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
+class Trial:
+    """A timed repetition in its own process."""
+
+    number: int
+    seed: int
+    benchmarks: dict[str, Measurement]
+    torch_threads: int
+    multiprocessing_context: str | None
+    load_average: float | None
+    launch_s: float = 0.0
+    """Seconds from requesting the process until its work began."""
+    started_ms: int = 0
+    """Milliseconds since 1970."""
+    session_ms: int = 0
+    """Start of the command that ran the trial; a resumed sweep has several."""
+    data_mib: float | None = None
+    """Size of the files that the loader reads; None where the dataset does not list them."""
+    rank_torch_threads: list[int] = field(default_factory=list)
+    """Value of each rank; torch_threads is that of rank 0. Empty for one process."""
+
+
+@dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
+class RankPass:
+    """A rank in the instrumented pass: its batches, and seconds of the epoch and of its waits."""
+
+    batches: int
+    seconds: float
+    wait_s: float
+    place_s: float
+    idle_s: float | None = None
+    """Time in which the device ran no step; None where the step runs on the host's clock."""
+
+    @property
+    def loading_s(self) -> float:
+        """Time that loading cost the steps.
+
+        On a device a copy waits for work of other ranks, so that on the host's clock the fast ranks
+        would seem to wait for data.
+        """
+        return self.wait_s + self.place_s if self.idle_s is None else self.idle_s
+
+
+@dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
+class Attribution:
+    """A benchmark in the instrumented pass: one epoch with spans."""
+
+    seconds: float
+    first_batch_s: float
+    """From `open` until the first batch is on the device."""
+    wait_s: list[float]
+    """Wait for each batch of the loader."""
+    place_s: list[float]
+    """Duration of each placement."""
+    idle_s: float | None = None
+    """Time of the epoch in which the device ran no step, by CUDA events; None where steps run on
+    the host's clock, so that this is the time of all waits and placements."""
+    cpu_s: float
+    """User and system time of the process and its workers in that epoch."""
+    runs_model: bool = True
+    """False where a placed batch is not used further, so that no step can wait for it."""
+    step_s: float | None = None
+    """Duration of a step of several ranks on resident batches; None for one process."""
+    local_step_s: float | None = pydantic.Field(
+        default=None, validation_alias=pydantic.AliasChoices("local_step_s", "own_step_s")
+    )
+    """Duration of such a step without the exchange of gradients; `own_step_s` in older files."""
+    ranks: list[RankPass] = field(default_factory=list)
+    """The pass of each rank; the fields above cover all ranks, `seconds` is that of the slowest.
+    Empty for one process."""
+    resources: Resources | None = None
+    """Of the whole instrumented process and its workers: start, opening of the loader, warm-up
+    epoch and epoch with spans; sampled by another process, None where that was off."""
+
+    @property
+    def stall_fraction(self) -> float:
+        """Share of the epoch in which no step ran for lack of a batch; the mean over all ranks."""
+        host_s = (sum(self.wait_s) + sum(self.place_s)) / max(1, len(self.ranks))
+        return (host_s if self.idle_s is None else self.idle_s) / self.seconds
+
+
+@dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
+class Result:
+    """The configuration of a job and all that was measured of it."""
+
+    name: str
+    loader: str
+    dataset: str
+    params: dict[str, Any]
+    tags: dict[str, str]
+    status: Status = "RUNNING"
+    status_reason: str = ""
+    failure_kind: FailureKind | None = None
+    """None: no failure."""
+    fingerprint: str = ""
+    """Fingerprint of the data's source."""
+    content: str = ""
+    """Fingerprint of the samples, independent of their order and source."""
+    decoder_equivalence_id: str = pydantic.Field(
+        default="", validation_alias=pydantic.AliasChoices("decoder_equivalence_id", "alike")
+    )
+    """Equal for datasets whose decoders agree within 2/255; `alike` in older files."""
+    pixels_off: int = 0
+    """Largest difference from Pillow's pixels, in 255ths, among the compared samples."""
+    key: str = ""
+    """Key of the trials: configuration, code, data, library versions and machine."""
+    num_samples: int = 0
+    sample_nbytes: int = 0
+    prepare_s: float = 0.0
+    disk_mib: float = 0.0
+    skipped: list[str] = field(default_factory=list)
+    """Reason for each sample that can't be decoded and is left out of every epoch."""
+    trials: list[Trial] = field(default_factory=list)
+    attribution: dict[str, Attribution] = field(default_factory=dict)
+    one_process: dict[str, list[float]] = field(default_factory=dict)
+    """For a job of several ranks, by benchmark: samples per second of one process in each trial."""
+    rounds: list[list[str]] = field(default_factory=list)
+    """The order of the jobs in each round of the sweep."""
+    environment: dict[str, Any] = field(default_factory=dict)
+    flags: list[str] = field(default_factory=list)
+    """Caveats of the figures, one line each."""
+    run_id: str = ""
+    """Id of the tracker's run."""
+    recorded: bool = False
+    """True once the tracker holds the complete result."""
+
+
+_adapter = pydantic.TypeAdapter(Result)
+
+
+def save(result: Result, folder: Path) -> None:
+    """Write <folder>/result.json atomically."""
+    write_text(folder / RESULT_FILE, _adapter.dump_json(result, indent=1).decode())
+
+
+def load(folder: Path) -> Result:
+    """Read <folder>/result.json; raises pydantic's ValidationError for any other file."""
+    result = _adapter.validate_json((folder / RESULT_FILE).read_bytes())
+    if result.status in ("FAILED", "KILLED") and result.failure_kind is None:
+        # the file is older than failure_kind
+        kinds = (kind for kind in FailureKind if result.status_reason.startswith(f"{kind}: "))
+        result = replace(result, failure_kind=next(kinds, FailureKind.ERROR))
+    return result
+
+
+def measurements(result: Result, benchmark: str) -> list[Measurement]:
+    """The measurements of a benchmark in all trials, in the order in which they ran."""
+    return [trial.benchmarks[benchmark] for trial in result.trials if benchmark in trial.benchmarks]
+
+
+def world_size(result: Result) -> int:
+    """Number of processes that ran the job together."""
+    return int(result.params.get("world_size", 1))
+
+
+def load_results(folder: Path, setting: str) -> list[Result]:
+    """All results in the folder or below, in the order of the jobs; raises UsageError for none."""
+    if not folder.is_dir():
+        raise UsageError(f"{setting}={folder}: no such folder")
+    paths = sorted(folder.rglob(RESULT_FILE), key=_natural_order)
+    if not paths:
+        raise UsageError(f"{setting}={folder}: no {RESULT_FILE} in it or below")
+    results: dict[tuple, Result] = {}
+    for path in paths:
+        result = load_result(path, setting)
+        # MLflow's artifacts below the outputs folder hold copies, which are not further jobs
+        results.setdefault((result.tags.get("sweep"), result.name), result)
+    return list(results.values())
+
+
+def load_result(path: Path, setting: str) -> Result:
+    """Read a result; raises UsageError, naming the setting, for any other or damaged file."""
+    try:
+        return load(path.parent)
+    except (pydantic.ValidationError, OSError, UnicodeDecodeError) as error:
+        reason = "not one of fastloop's" if isinstance(error, ValueError) else str(error)
+        raise UsageError(f"{setting}={path}: can't be read: {reason}") from error
+
+
+def _natural_order(path: Path) -> tuple:
+    """Sort key by which job 10 comes after job 9."""
+    pieces = re.split(r"(\d+)", str(path))
+    return tuple(int(piece) if piece.isdigit() else piece for piece in pieces)

@@ -1,0 +1,132 @@
+"""The only clock: nanoseconds, spans, and synchronization with the device.
+
+On Linux perf_counter is CLOCK_MONOTONIC and so comparable between processes. In a timed window
+only the clock is read, at its start and its stop; spans belong to the instrumented pass.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+now_ns = time.perf_counter_ns
+cpu_ns = time.thread_time_ns
+"""User and system time of the calling thread."""
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970, for records that people read; not for durations."""
+    return time.time_ns() // 1_000_000
+
+
+def seconds_between(start_ns: int, stop_ns: int) -> float:
+    """Seconds from start to stop."""
+    return (stop_ns - start_ns) / 1e9
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished all queued work; on a CPU there is none."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def mark(device: torch.device) -> Any:
+    """A timestamp for `ms_between`: on CUDA an event in the current stream, elsewhere the clock."""
+    if device.type != "cuda":
+        return now_ns()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def ms_between(start: Any, stop: Any) -> float:
+    """Milliseconds between two marks of one device, which it must have reached."""
+    return (stop - start) / 1e6 if isinstance(start, int) else start.elapsed_time(stop)
+
+
+def bandwidth(copy: Callable[[], int], device: torch.device, budget_ns: int) -> float:
+    """Bytes per second of an asynchronous copy that returns its size, repeated for budget_ns."""
+    copy()
+    synchronize(device)
+    total, start = 0, now_ns()
+    while now_ns() - start < budget_ns:
+        for _ in range(8):
+            total += copy()
+        synchronize(device)
+    return total / seconds_between(start, now_ns())
+
+
+@dataclass(frozen=True)
+class StepMarks:
+    """Start and stop of each step on the device's clock; a step starts once its batch is placed.
+
+    A GPU runs a step while the host prepares the next batch, and a blocking copy waits for the
+    previous step: on the host's clock, time of the step would be counted as loading and placing.
+    """
+
+    device: torch.device
+    starts: list[Any] = field(default_factory=list)
+    stops: list[Any] = field(default_factory=list)
+
+    def mark_start_after(self, place: Callable[[T], R]) -> Callable[[T], R]:
+        """Wrap the placement: a step starts after each call."""
+
+        def call(argument: T) -> R:
+            result = place(argument)
+            self.starts.append(mark(self.device))
+            return result
+
+        return call
+
+    def mark_stop_after(self, consume: Callable[[T], Any]) -> Callable[[T], None]:
+        """Wrap the consumer, which calls the wrapped placement: the step stops after each call."""
+
+        def call(argument: T) -> None:
+            consume(argument)
+            self.stops.append(mark(self.device))
+
+        return call
+
+    def seconds(self) -> float:
+        """Total seconds of all steps, which the device must have finished."""
+        return sum(map(ms_between, self.starts, self.stops)) / 1e3
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Start and stop, in nanoseconds, of all wrapped waits and calls, by name."""
+
+    records: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+
+    def each(self, name: str, items: Iterable[T]) -> Iterator[T]:
+        """Yield the items, with a span for the wait before each; the first includes iter()."""
+        spans, start = self.records.setdefault(name, []), now_ns()
+        for item in items:
+            spans.append((start, now_ns()))
+            yield item
+            start = now_ns()
+
+    def time_calls(self, name: str, function: Callable[[T], R]) -> Callable[[T], R]:
+        """Wrap a function, with a span for each call."""
+        spans = self.records.setdefault(name, [])
+
+        def call(argument: T) -> R:
+            start = now_ns()
+            result = function(argument)
+            spans.append((start, now_ns()))
+            return result
+
+        return call
+
+    def seconds(self, name: str) -> list[float]:
+        """Seconds of each span of that name, in the order in which the spans ended."""
+        return [seconds_between(*span) for span in self.records.get(name, [])]

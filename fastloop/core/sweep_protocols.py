@@ -1,0 +1,84 @@
+"""Protocols of the launcher, which starts processes, and the tracker, which keeps results.
+
+Options satisfy them structurally, as they do those in protocols.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from fastloop.core.result import Resources, Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTask:
+    """A call that every rank of a job makes at the same time."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    command: Mapping[str, Any] = field(default_factory=dict)
+    """The call as JSON, for ranks that have composed the same jobs, see trial/tasks.py."""
+    answer_type: Any = None
+    """Type of the returned value, by which pydantic converts it to and from JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankAnswer:
+    """Return value and resources of one rank's call."""
+
+    value: Any
+    resources: Resources | None
+    """None where the process was not monitored."""
+
+
+@runtime_checkable
+class Launcher(Protocol):
+    """Starts the processes of a job."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes that run a trial together."""
+        ...
+
+    def check(self, device: torch.device) -> None:
+        """Raise Unsupported where this machine can't run these processes on the device."""
+        ...
+
+    def call(self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None) -> Any:
+        """Return function(*args), called in one new process. Raises JobFailed."""
+        ...
+
+    def call_ranks(
+        self, task: RankTask, *, timeout_s: float | None = None, observed: bool = False
+    ) -> list[RankAnswer]:
+        """The answers of all ranks, in order, each from a new process. Raises JobFailed.
+
+        observed: sample the resources of each process while it works.
+        """
+        ...
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """Keeps results for comparison."""
+
+    def start(self, result: Result) -> str:
+        """Start a run for a job that is about to be measured, and return its id."""
+        ...
+
+    def finish(self, result: Result, folder: Path) -> None:
+        """Log the metrics and the folder's files, and end the run with the result's status."""
+        ...
+
+    def attach(self, run_id: str, paths: Sequence[Path]) -> None:
+        """Add these files to the run, which may have ended already."""
+        ...
+
+    def where(self, sweep: str) -> str:
+        """Hints on where to compare the sweep's runs, one per line; empty without a tracker."""
+        ...

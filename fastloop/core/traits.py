@@ -1,0 +1,79 @@
+"""Traits: optional attributes of options, declared as a ClassVar or a property of the same name.
+
+An option without the attribute has the default below, which fits every option that implements its
+Protocol only. Code outside the options asks for traits, never for the class of an option.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderTraits:
+    """Traits of a loader."""
+
+    even_shares: bool = False
+    """True where all ranks get the same number of batches, because the plan's order is followed."""
+    on_device: bool = False
+    """True where batches are built on the plan's device."""
+    honours_batch_size: bool = True
+    """False where the sizes of batches don't depend on `batch_size`."""
+    brings_data: bool = False
+    """True where the loader provides the data itself and takes no dataset, see
+    options/dataset/user.py."""
+    unknown_files: str = ""
+    """Why the loader may read other files than its store's or dataset's; empty where it does
+    not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementTraits:
+    """Traits of a placement."""
+
+    runs_threads: bool = False
+    """True where the placement leaves threads in its process: a forked worker would deadlock on
+    their locks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollateTraits:
+    """Traits of a collate."""
+
+    is_default: bool = False
+    """True for torch's default_collate without a `finish`: the plan then has no collate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformTraits:
+    """Traits of a transform."""
+
+    is_identity: bool = False
+    """True where samples stay as they are, so that the transform is not called."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionTraits:
+    """Traits of an execution."""
+
+    is_identity: bool = False
+    """True where model and step stay as they are, which also fits benchmarks without a model."""
+    averages_gradients: bool = True
+    """True where ranks can average their gradients inside the step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkTraits:
+    """Traits of a benchmark."""
+
+    trains: bool = False
+    """True where the model is trained, so that ranks average gradients in every step."""
+
+
+def traits_of(kind: type[T], option: object) -> T:
+    """The option's traits of a kind, with defaults for those that it does not declare."""
+    declared: Any = fields(kind)  # pyright: ignore[reportArgumentType]
+    return kind(**{trait.name: getattr(option, trait.name, trait.default) for trait in declared})

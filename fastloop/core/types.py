@@ -1,0 +1,133 @@
+"""Type aliases, exceptions and kinds of failure; the Protocols of options are in protocols.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
+
+if TYPE_CHECKING:  # --help must not pay for importing torch
+    import torch
+
+
+Tree = Any
+"""A sample or a batch: any nesting of tuples, lists and dicts of tensors. The first dimension of a
+batch is the batch dimension."""
+
+Leaves = tuple[tuple[str, tuple[int, ...]], ...]
+"""dtype and shape of each leaf of a sample."""
+
+Step: TypeAlias = "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]"
+"""A step on (inputs, targets) on the device; returns the loss, or a value derived from the
+outputs."""
+
+ExtractPair = Callable[[Tree], Any]
+"""A batch on the device -> its (inputs, targets), the tensors that a model takes."""
+
+Epochs = Callable[[int], Iterable[Tree]]
+"""Number of an epoch -> its batches. No work for an epoch starts before the call."""
+
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def option(cls: type[T]) -> type[T]:
+    """Turn a class into a frozen, keyword-only pydantic dataclass with strict types and ranges that
+    forbids unknown fields."""
+    import pydantic.dataclasses
+
+    config = pydantic.ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
+    option_class: Any = pydantic.dataclasses.dataclass(
+        cls, frozen=True, kw_only=True, config=config
+    )
+    option_class.option_name = cls.__module__.rpartition(".")[2]
+    return option_class
+
+
+def name_of(thing: object) -> str:
+    """The name of an option, as used on the command line and in the names of stores.
+
+    It is the name of the option's yaml file and of its module. For a user's class that is not an
+    `option` it is the last part of the name of the module that defines the class.
+    """
+    cls = type(thing)
+    return getattr(cls, "option_name", cls.__module__.rpartition(".")[2])
+
+
+class FailureKind(StrEnum):
+    """Why a job has no result."""
+
+    UNSUPPORTED = "unsupported"
+    """The job can't run on this machine or with these settings."""
+    INVALID = "invalid"
+    """The loader delivered other data than the dataset's."""
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out of memory"
+    LOST = "lost"
+    """Another rank failed, or its node can no longer be reached."""
+    ERROR = "error"
+    """Any other error; the reason begins with the name of its class."""
+
+    @property
+    def is_verdict(self) -> bool:
+        """True for a kind that every rank reaches by itself and that needs no traceback."""
+        return self in (FailureKind.UNSUPPORTED, FailureKind.INVALID)
+
+
+class Unsupported(Exception):  # noqa: N818 - a verdict on a job, shown as a row
+    """The job can't run here; the message says why, and what would make it run."""
+
+
+class Invalid(Exception):  # noqa: N818 - a verdict on a job too
+    """A loader does not deliver the dataset; the message says what differs."""
+
+
+class BadData(Exception):  # noqa: N818 - "BadDataError" says the same twice
+    """Data that can't be used; the message names the file and the problem."""
+
+
+class SamplesDiffer(BadData):
+    """Samples that can't be batched because their trees, dtypes or shapes differ."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """The reason why work in another process has no result."""
+
+    kind: FailureKind
+    message: str
+    """One line; for kind ERROR it begins with the name of the exception's class."""
+    details: str = ""
+    """A traceback or a stack; empty where the message is enough."""
+
+    @property
+    def reason(self) -> str:
+        """The text of MLflow's tag `status_reason`, whose prefix users filter by."""
+        is_named = self.kind not in (FailureKind.LOST, FailureKind.ERROR)
+        return f"{self.kind}: {self.message}" if is_named else self.message
+
+
+class SignalExit(SystemExit):
+    """An exit requested by a signal, as opposed to one requested by a module that is being
+    imported."""
+
+
+class JobFailed(Exception):  # noqa: N818 - the outcome of a job, reported to its caller
+    """Work in another process ended without a result."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure)
+        self.failure = failure
+
+    def __str__(self) -> str:
+        return self.failure.reason
+
+
+class UsageError(Exception):
+    """A setting that can't be honoured; the message names the setting, its value and the allowed
+    values."""
+
+
+class MachineBusy(Exception):  # noqa: N818 - a state of the machine
+    """Another process is measuring on this machine; the message says which, and what to do."""

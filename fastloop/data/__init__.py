@@ -1,0 +1,1 @@
+"""Stores, batches and digests of datasets; imports fastloader, reporting, processes and core."""

@@ -1,0 +1,202 @@
+"""Builds torch's DataLoader; no other module of the package does."""
+
+from __future__ import annotations
+
+import multiprocessing
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import DataLoader, Sampler
+
+from fastloop.core.plan import LOADING, Plan
+from fastloop.core.protocols import Order, Samples, Transform
+from fastloop.core.types import BadData, Epochs, Tree, Unsupported
+from fastloop.data.worker_errors import name_failing_sample
+from fastloop.processes.lifecycle import tie_worker_to_parent
+
+if TYPE_CHECKING:
+    from fastloop.core.epochs import IndexBatches
+
+
+@dataclass
+class EpochSampler(Sampler[int]):
+    """Yields the plan's order as Python ints, as torch's RandomSampler does; `epoch` selects the
+    epoch."""
+
+    order: Order
+    num_samples: int
+    seed: int
+    epoch: int = 0
+
+    def __len__(self) -> int:
+        return self.order.length(self.num_samples)
+
+    def __iter__(self) -> Iterator[int]:
+        pieces = self.order.pieces(self.num_samples, self.seed, self.epoch)
+        return chain.from_iterable(piece.tolist() for piece in pieces)
+
+
+@dataclass(frozen=True)
+class TransformedSamples:
+    """Samples with a transform applied to each."""
+
+    samples: Samples
+    transform: Transform
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Tree:
+        sample = self.samples[index]
+        return None if sample is None else self.transform.transform_sample(sample)
+
+
+@dataclass(frozen=True)
+class TolerantSamples:
+    """Samples with None in place of those that can't be decoded."""
+
+    samples: Samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Tree | None:
+        try:
+            return self.samples[index]
+        except BadData:
+            return None
+
+
+@dataclass(frozen=True)
+class BatchIndexedRows:
+    """A dataset that fetches the rows of a batch by one index operation (`__getitems__`)."""
+
+    rows: Any
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Tree:
+        return self.rows[index]
+
+    def __getitems__(self, indices: list[int]) -> Tree:
+        return self.rows[indices]
+
+
+def check_batch_indexable(rows: Any) -> Any:
+    """Return the rows; raises Unsupported for a tree, whose leaves an index does not reach."""
+    if not hasattr(rows, "clone"):
+        raise Unsupported("rows can't be indexed by batch: use store@loader.store=tensordict")
+    return rows
+
+
+def data_and_targets(batch: Any) -> Tree:
+    """collate_fn for a batch of a tensorclass: its (data, targets)."""
+    return batch.data, batch.targets
+
+
+def identity_collate(batch: Tree) -> Tree:
+    """collate_fn for batches that are fetched as a whole."""
+    return batch
+
+
+@contextmanager
+def torch_epochs(
+    samples: Samples,
+    plan: Plan,
+    collate_fn: Callable[[Any], Tree] | None = None,
+    batches: IndexBatches | None = None,
+) -> Iterator[Epochs]:
+    """Epochs of a DataLoader that honours all settings of the plan; its workers end on exit.
+
+    collate_fn: replaces the plan's collate and transform, for samples fetched by batch.
+    batches: yields the indices of batches, for samples that are read as `samples[indices]`.
+    """
+    tolerant = plan.collate is not None and plan.collate.tolerant
+    if collate_fn is None:
+        samples = _wrap_samples(samples, plan)
+        collate_fn = plan.collate.collate if plan.collate else None
+    sampler = EpochSampler(plan.order, len(samples), plan.seed) if batches is None else batches
+    settings = {name: getattr(plan.loading, name) for name in LOADING}
+    if batches is not None:
+        settings |= {"batch_size": None, "drop_last": False}
+    loader = DataLoader(
+        samples,  # pyright: ignore[reportArgumentType] - any map-style object serves
+        sampler=sampler,
+        collate_fn=collate_fn,
+        worker_init_fn=tie_worker_to_parent if plan.loading.num_workers else None,
+        **settings,
+    )
+
+    started: list[weakref.ref[Any]] = []
+    try:
+        with name_failing_sample(loader):
+            if tolerant:
+                yield lambda epoch: filter(
+                    is_not_empty, DataLoaderEpoch(loader, sampler, epoch, started)
+                )
+            else:
+                yield lambda epoch: DataLoaderEpoch(loader, sampler, epoch, started)
+    finally:
+        end_iterators(loader, started)
+
+
+def end_iterators(loader: Any, started: list[weakref.ref[Any]]) -> None:
+    """End a DataLoader's persistent workers and the iterator of its last epoch.
+
+    torch has no public way to end persistent workers, or those of an iterator that is still
+    referenced.
+    """
+    for iterator in [getattr(loader, "_iterator", None), *(reference() for reference in started)]:
+        for name in ("_shutdown_workers", "close"):
+            getattr(iterator, name, lambda: None)()
+
+
+@dataclass(frozen=True)
+class DataLoaderEpoch:
+    """An epoch of a DataLoader; iterating returns the DataLoader's own iterator, unwrapped."""
+
+    loader: DataLoader
+    sampler: EpochSampler | IndexBatches
+    epoch: int
+    started: list[weakref.ref[Any]]
+
+    def __iter__(self) -> Iterator[Tree]:
+        self.sampler.epoch = self.epoch
+        iterator = iter(self.loader)
+        self.started[:] = [weakref.ref(iterator)]
+        return iterator
+
+
+def is_not_empty(batch: Tree | None) -> bool:
+    """False for None, the batch of which no sample could be decoded."""
+    return batch is not None
+
+
+def _wrap_samples(samples: Samples, plan: Plan) -> Samples:
+    if plan.collate and plan.collate.tolerant:
+        samples = TolerantSamples(samples)
+    return TransformedSamples(samples, plan.transform) if plan.transform else samples
+
+
+def decode_in_order(
+    samples: Samples, batch_size: int, collate_fn: Callable[[list], Any], num_workers: int
+) -> Iterable[Any]:
+    """Batches of all samples in order, decoded in num_workers processes with a bounded number of
+    batches in flight."""
+    context = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    if num_workers and context == "forkserver":  # torch is imported once, in its server
+        preloaded = ["__main__", "torch", type(samples).__module__]
+        multiprocessing.get_context(context).set_forkserver_preload(preloaded)
+    return DataLoader(
+        samples,  # pyright: ignore[reportArgumentType]
+        batch_size=batch_size,
+        collate_fn=collate_fn,
+        num_workers=num_workers,
+        multiprocessing_context=context if num_workers else None,
+        worker_init_fn=tie_worker_to_parent if num_workers else None,
+    )

@@ -1,0 +1,83 @@
+"""Agreement of image decoders: the difference of a dataset's pixels from Pillow's in a few samples.
+
+Datasets with different pixels are different data, but their jobs are still ranked together where
+only the decoder differs and the compared samples agree within the tolerance; a caveat says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+import optree
+from torch.utils.data import default_collate
+
+from fastloop.core.files import fingerprint, source_fingerprint
+from fastloop.core.protocols import Dataset, Decoder
+from fastloop.core.types import BadData, Tree
+from fastloop.data.images import pixels_of
+from fastloop.fastloader.columns.decoders import decode_by_pillow
+
+TOLERANCE = 2
+"""In 255ths: OpenCV's conversion of CMYK rounds differently from Pillow's, by up to 2."""
+COMPARED_SAMPLES = 8
+"""Number of samples compared, spread evenly over the dataset."""
+MAX_DIFFERENCE = 255
+
+
+@dataclass(frozen=True)
+class PillowDecoder:
+    """The reference decoder."""
+
+    def library(self) -> str:
+        """Name of the library."""
+        return "Pillow"
+
+    def decode(self, data: bytes) -> np.ndarray:
+        """(height, width, 3) uint8, RGB; raises BadData."""
+        return pixels_of(data, decode_by_pillow)
+
+
+def decoder_equivalence_id(dataset: Dataset, *facts: object) -> str:
+    """Equal for datasets that have the same facts and differ in nothing but the decoder."""
+    return fingerprint(_with_pillow(dataset), source_fingerprint(dataset), *facts)
+
+
+def difference_to_pillow(dataset: Dataset, broken: set[int]) -> int | None:
+    """Largest difference, in 255ths, of a few samples from the same samples decoded by Pillow.
+
+    broken: indices of samples that can't be decoded. None for a dataset without a decoder, and
+    where Pillow can't decode a sample that the dataset's decoder can.
+    """
+    if not _is_encoded(dataset):
+        return None
+    samples, references = dataset.open(), _with_pillow(dataset).open()
+    spread = np.linspace(0, len(samples) - 1, COMPARED_SAMPLES).round().astype(int).tolist()
+    compared = set(spread) - broken
+    try:
+        return max((_difference(samples[i], references[i]) for i in compared), default=None)
+    except BadData:
+        return None
+
+
+def _is_encoded(dataset: Any) -> bool:
+    return is_dataclass(dataset) and isinstance(getattr(dataset, "decoder", None), Decoder)
+
+
+def _with_pillow(dataset: Any) -> Any:
+    return replace(dataset, decoder=PillowDecoder())
+
+
+def _difference(sample: Tree, reference: Tree) -> int:
+    leaves = [optree.tree_leaves(default_collate([tree])) for tree in (sample, reference)]
+    return max(_leaf_difference(*pair) for pair in zip(*leaves, strict=True))
+
+
+def _leaf_difference(leaf: Any, reference: Any) -> int:
+    """Difference of floats in 0..1, in 255ths; 0 or MAX_DIFFERENCE for other leaves."""
+    if leaf.shape != reference.shape:
+        return MAX_DIFFERENCE
+    if leaf.is_floating_point():
+        return round(255 * float((leaf - reference).abs().max()))
+    return 0 if leaf.equal(reference) else MAX_DIFFERENCE

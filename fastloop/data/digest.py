@@ -1,0 +1,227 @@
+"""Same-data gate: digests that show whether a step receives exactly the dataset's samples.
+
+Each (canonical sample, label) is hashed to 128 bits; the digest of a batch is the sum of its hashes
+modulo 2^128, which does not depend on their order and counts repetitions. The canonical form of
+floats is the integers from which they were decoded where the dataset has a uint8_scale (x/255 and
+x*(1/255) differ in 126 of 256 values in float32), and their exact bits otherwise.
+
+Padding is removed from samples that differ in length, and the rest is hashed together with its
+length: a sample that is truncated, padded inside or has a wrong length differs. The values of the
+padding are ignored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastloop.core.files import fingerprint
+from fastloop.core.trees import tree_leaves
+from fastloop.core.types import Invalid, Leaves, Tree
+from fastloop.data.ragged import VARIES, JaggedTensor, remove_padding
+
+HELD_BATCHES = 8
+"""Number of batches held before the first is hashed, which detects a loader that reuses the buffer
+of a batch still in use."""
+
+ENDLESS_SAMPLES, ENDLESS_REPEATS = 100_000, 100
+"""An epoch counts as endless after that many samples, each repeated that many times on average."""
+
+
+@dataclass(frozen=True)
+class Digest:
+    """Digest of the samples of an epoch."""
+
+    count: int
+    total: int
+    """Sum of the samples' hashes modulo 2^128."""
+    leaves: Leaves
+    """dtype and shape of each leaf of a sample; VARIES replaces a first dimension that differs."""
+    last: bytes = b""
+    """Hash of the last sample delivered; empty for an expected digest."""
+
+
+def leaves_of(batch: Tree) -> Leaves:
+    """dtype and shape of each leaf, without the batch dimension; raises Invalid for no batch."""
+    leaves = tree_leaves(batch)
+    invalid = [
+        leaf
+        for leaf in leaves
+        if not isinstance(leaf, torch.Tensor | JaggedTensor) or not leaf.ndim
+    ]
+    if invalid or len({len(leaf) for leaf in leaves}) != 1:
+        kinds = Counter(
+            f"{type(leaf).__name__}{list(getattr(leaf, 'shape', []))}" for leaf in leaves
+        )
+        texts = [kind if times == 1 else f"{kind} x {times}" for kind, times in kinds.items()]
+        raise Invalid(f"a batch is tensors of one length, not ({', '.join(texts)})")
+    return tuple((str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape[1:])) for leaf in leaves)
+
+
+def nbytes_of(batch: Tree) -> int:
+    """Bytes of a batch as the step receives it, without padding."""
+    return sum(leaf.nbytes for leaf in tree_leaves(batch))
+
+
+def row_nbytes(leaves: Leaves) -> int:
+    """Bytes of a sample with these leaves, all of fixed length."""
+    return sum(int(np.prod(shape)) * getattr(torch, dtype).itemsize for dtype, shape in leaves)
+
+
+def sample_hashes(batch: Tree, uint8_scale: float | None) -> np.ndarray:
+    """Hash of each sample of a batch: (batch, 16) uint8."""
+    leaves = tree_leaves(batch)
+    columns: list[Any] = [_canonical(leaf, uint8_scale) for leaf in leaves]
+    ragged = any(isinstance(leaf, JaggedTensor) for leaf in leaves)
+    rows = map(b"".join, zip(*columns, strict=True)) if ragged else np.concatenate(columns, axis=1)
+    hashes = b"".join([hashlib.blake2b(row, digest_size=16).digest() for row in rows])
+    return np.frombuffer(hashes, np.uint8).reshape(-1, 16)
+
+
+def digest(
+    batches: Iterable[Tree],
+    uint8_scale: float | None,
+    expected: Leaves = (),
+    at_most: int | None = None,
+) -> Digest:
+    """Digest of an epoch; each batch is hashed only after the next eight have been delivered.
+
+    expected: leaves of a sample; batches have (padded, lengths) for leaves of variable length.
+    Raises Invalid where the leaves of batches differ or are no tensors of one length, and as soon
+    as more than `at_most` samples have been delivered, since the epoch may be endless.
+    """
+    count, total, leaves, last = 0, 0, (), b""
+    for leaves, hashes in _hash_batches(batches, uint8_scale, expected):  # noqa: B007 - all are equal
+        count += len(hashes)
+        total += hash_sum(hashes)
+        last = hashes[-1].tobytes() if len(hashes) else last
+        if at_most is not None and count > at_most:
+            raise Invalid(f"it yields more than {at_most:,} samples an epoch")
+    return Digest(count, total % 2**128, leaves, last)
+
+
+def epoch_hashes(batches: Iterable[Tree], uint8_scale: float | None) -> tuple[np.ndarray, Leaves]:
+    """Hash of each sample, (samples, 16) uint8, and leaves of a sample, of an unknown epoch.
+
+    Raises Invalid as `digest` does, for an epoch without samples, and for batches without a length
+    that repeat the same samples without end.
+    """
+    check_at = math.inf if _has_length(batches) else ENDLESS_SAMPLES
+    parts, count, leaves = [], 0, ()
+    for leaves, hashes in _hash_batches(batches, uint8_scale):  # noqa: B007
+        parts.append(hashes)
+        count += len(hashes)
+        if count >= check_at:
+            parts, check_at = [np.concatenate(parts)], 2 * count
+            distinct = len(np.unique(parts[0].view("<u8")[:, 0]))
+            if count > ENDLESS_REPEATS * distinct:
+                counts = f"{count:,} samples, {distinct:,} of them distinct"
+                raise Invalid(f"it repeats the same samples without end: {counts}")
+    if not count:
+        raise Invalid("it yields nothing")
+    return np.concatenate(parts), leaves
+
+
+def reference_digest(
+    hashes: np.ndarray, leaves: Leaves, indices: np.ndarray | None = None
+) -> Digest:
+    """Digest of samples of a reference.
+
+    hashes: (n, 16) uint8 of all samples. indices: int64 of the samples to digest; None: all.
+    """
+    selected = hashes if indices is None else hashes[indices]
+    return Digest(len(selected), hash_sum(selected) % 2**128, leaves)
+
+
+def content_fingerprint(hashes: np.ndarray, leaves: Leaves, uint8_scale: float | None) -> str:
+    """Fingerprint of samples, independent of their order, from their (n, 16) uint8 hashes."""
+    whole = reference_digest(hashes, leaves)
+    return fingerprint(whole.count, whole.total, whole.leaves, uint8_scale)
+
+
+def hash_sum(hashes: np.ndarray) -> int:
+    """Sum of (n, 16) uint8 hashes, not reduced modulo 2^128."""
+    words = np.ascontiguousarray(hashes).view("<u4").astype(np.uint64).sum(axis=0)
+    return sum(int(word) << (32 * place) for place, word in enumerate(words))
+
+
+def describe_difference(expected: Digest, actual: Digest) -> str | None:
+    """Description of the difference between two digests; None where they are of the same data."""
+    if not actual.count and expected.count:
+        return "it yields nothing"
+    if actual.leaves != expected.leaves:
+        return f"dtypes and shapes are {_describe(actual.leaves)}, not {_describe(expected.leaves)}"
+    if actual.count != expected.count:
+        return f"{actual.count} samples delivered, not {expected.count}"
+    if actual.total != expected.total:
+        return "the samples or their labels are not the dataset's"
+    return None
+
+
+def _describe(leaves: Leaves) -> str:
+    text = ", ".join(f"{dtype}{list(shape)}" for dtype, shape in leaves)
+    return text.replace(f"[{VARIES}", "[*") or "nothing"
+
+
+def _hash_batches(
+    batches: Iterable[Tree], uint8_scale: float | None, expected: Leaves = ()
+) -> Iterator[tuple[Leaves, np.ndarray]]:
+    first = None
+    for padded in _hold_back(batches):
+        batch = remove_padding(padded, expected)
+        leaves = leaves_of(batch)
+        first = leaves if first is None else first
+        if leaves != first:
+            raise Invalid(f"batches differ: {_describe(first)} and {_describe(leaves)}")
+        yield leaves, sample_hashes(batch, uint8_scale)
+
+
+def _has_length(batches: Iterable[Tree]) -> bool:
+    try:
+        len(batches)  # pyright: ignore[reportArgumentType]
+    except (TypeError, NotImplementedError):
+        return False
+    return True
+
+
+def _hold_back(batches: Iterable[Tree]) -> Iterator[Tree]:
+    queue: deque[Any] = deque()
+    for batch in batches:
+        queue.append(batch)
+        if len(queue) > HELD_BATCHES:
+            yield queue.popleft()
+    yield from chain(queue)
+
+
+def _canonical(
+    leaf: torch.Tensor | JaggedTensor, uint8_scale: float | None
+) -> np.ndarray | list[bytes]:
+    """Canonical bytes of a leaf: (batch, bytes) uint8; of a JaggedTensor, length and bytes of each
+    sample."""
+    if isinstance(leaf, JaggedTensor):
+        return _canonical_each(leaf, uint8_scale)
+    leaf = leaf.detach().cpu()
+    if uint8_scale is not None and leaf.is_floating_point():
+        # int16, so that a value outside the range of a byte does not wrap around into it
+        leaf = leaf.to(torch.float64).mul(uint8_scale).round().clamp(-32768, 32767).to(torch.int16)
+    width = math.prod(leaf.shape[1:])  # -1 would be ambiguous for a leaf without any bytes
+    return leaf.contiguous().view(len(leaf), width).view(torch.uint8).numpy()
+
+
+def _canonical_each(leaf: JaggedTensor, uint8_scale: float | None) -> list[bytes]:
+    lengths = leaf.lengths.tolist()
+    # all samples may be empty, where the width of a row is ambiguous
+    rows: Any = _canonical(leaf.values, uint8_scale) if sum(lengths) else np.empty((0, 0), np.uint8)
+    ends = np.cumsum(lengths)
+    return [
+        length.to_bytes(8) + rows[end - length : end].tobytes()
+        for length, end in zip(lengths, ends, strict=True)
+    ]

@@ -1,0 +1,57 @@
+"""Rows of an open file, read batch by batch; each process opens the file itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import optree
+
+from fastloop.core.types import Tree
+
+
+class BatchReader(Protocol):
+    """An open file."""
+
+    def read(self, indices: Sequence[int], /) -> Tree:
+        """The batch of these rows, in this order, in newly allocated memory."""
+        ...
+
+    def close(self) -> None:
+        """Close the file."""
+        ...
+
+
+class BatchRows:
+    """A map-style dataset whose `__getitems__` returns a whole batch, which needs no collate.
+
+    The file is opened on the first read in each process: an open file is neither pickled for a
+    worker nor read in a process forked from the one that opened it.
+    """
+
+    def __init__(self, open_reader: Callable[[], BatchReader], num_samples: int) -> None:
+        self._open_reader = open_reader
+        self._num_samples = num_samples
+        self._reader: BatchReader | None = None
+        self._process = 0
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def __getitem__(self, index: int) -> Tree:
+        return optree.tree_map(lambda leaf: leaf[0], self.__getitems__([index]))
+
+    def __getitems__(self, indices: Sequence[int]) -> Tree:
+        if self._reader is None or self._process != os.getpid():
+            self._reader, self._process = self._open_reader(), os.getpid()
+        return self._reader.read(indices)
+
+    def __reduce__(self) -> tuple[type[BatchRows], tuple[Callable[[], BatchReader], int]]:
+        return BatchRows, (self._open_reader, self._num_samples)
+
+    def close(self) -> None:
+        """Close the file if this process opened it."""
+        if self._reader is not None and self._process == os.getpid():
+            self._reader.close()
+        self._reader = None

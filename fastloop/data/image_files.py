@@ -1,0 +1,171 @@
+"""Folders of image files and the samples decoded from them."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from pydantic import PositiveInt, Strict
+
+from fastloop.core.files import edge_digest, fingerprint, source_fingerprint
+from fastloop.core.protocols import Collate, Dataset, Decoder, Samples, Uint8Images
+from fastloop.core.types import BadData, Unsupported, name_of
+from fastloop.data import images
+from fastloop.data.images import resize_to_cover, to_floats
+from fastloop.fastloader.columns import decoders, image_headers
+from fastloop.fastloader.columns.column import SampleSpec
+
+SUFFIXES = (".jpg", ".jpeg", ".png")
+READ_FILES = 64
+
+Size = Annotated[tuple[PositiveInt, PositiveInt], Strict(False)] | None
+"""(height, width) to which every image is resized and cropped; None: original size."""
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """Samples (float32 (3, height, width) in 0..1, int), each decoded on access.
+
+    as_uint8: (uint8 (height, width, 3) array, int) instead.
+    """
+
+    root: Path
+    files: Sequence[tuple[str, int]]
+    """Path relative to the root, and label."""
+    decoder: Decoder
+    size: Size
+    as_uint8: bool = False
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor | np.ndarray, int]:
+        name, label = self.files[index]
+        pixels = read_pixels(self.root / name, self.decoder, self.size)
+        return (pixels if self.as_uint8 else to_floats(pixels)), label
+
+    @property
+    def labels(self) -> torch.Tensor:
+        """Labels of all samples, int64."""
+        return torch.tensor([label for _, label in self.files], dtype=torch.int64)
+
+
+@dataclass(frozen=True)
+class ImageFileColumn:
+    """Column of a FastLoader: the images, of one size, are decoded into the batch."""
+
+    images: LabelledImages
+    slow: ClassVar[bool] = True
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def spec(self) -> SampleSpec:
+        """dtype and shape of an image."""
+        assert self.images.size
+        height, width = self.images.size
+        if self.images.as_uint8:
+            return SampleSpec(torch.uint8, (height, width, 3))
+        return SampleSpec(torch.float32, (3, height, width))
+
+    def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
+        """Decode these images, one by one, into `out`; raises BadData that names the file."""
+        images, rows = self.images, self.spec.view_tensor(out)
+        for index, row in zip(indices.tolist(), rows, strict=True):
+            path = images.root / images.files[index][0]
+            pixels = torch.from_numpy(read_pixels(path, images.decoder, images.size))
+            if images.as_uint8:
+                row.copy_(pixels)
+            else:
+                row.copy_(pixels.permute(2, 0, 1)).div_(255)
+
+
+def uint8_samples(dataset: Dataset, collate: Collate) -> Samples:
+    """Samples with images in uint8, as the collate takes them; raises Unsupported where the dataset
+    has none."""
+    return check_uint8(dataset, collate).open_uint8()
+
+
+def check_uint8(dataset: Dataset, collate: Collate) -> Uint8Images:
+    """Return the dataset; raises Unsupported where it has no images in uint8 for the collate."""
+    if not isinstance(dataset, Uint8Images):
+        raise Unsupported(f"collate={name_of(collate)}: {dataset.label} has no uint8 images")
+    return dataset
+
+
+def read_pixels(path: Path, decoder: Decoder, size: Size) -> np.ndarray:
+    """Pixels of an image file, (height, width, 3) uint8; raises BadData that names the file."""
+    try:
+        pixels = decoder.decode(path.read_bytes())
+    except BadData as error:
+        raise BadData(f"{path}: {error}") from error
+    except OSError as error:
+        raise BadData(f"{path}: {error.strerror or error}") from error
+    return resize_to_cover(pixels, size) if size else pixels
+
+
+def class_folders(root: Path) -> list[str]:
+    """Sorted names of the folders directly below the root, without hidden ones."""
+    if not root.is_dir():
+        return []
+    return sorted(path.name for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
+
+
+def list_labelled_files(root: Path) -> list[tuple[str, int]]:
+    """Relative path and class number of each image file, sorted, without hidden files.
+
+    Raises BadData where there is no image, or a class has none.
+    """
+    layout = "dataset.root is a folder of class folders with images, as cat/1.jpg"
+    if not root.is_dir():
+        raise BadData(f"{root}: no such folder; {layout}")
+    classes = class_folders(root)
+    if not classes:
+        count = len(_images_below(root))
+        content = f"{count} images, but no class folder" if count else "no class folder, no image"
+        raise BadData(f"{root}: {content}; {layout}")
+    files: list[tuple[str, int]] = []
+    for label, name in enumerate(classes):
+        paths = _images_below(root / name)
+        if not paths:
+            raise BadData(f"{root / name}: no {', '.join(SUFFIXES)} file in this class folder")
+        files += [(str(path.relative_to(root)), label) for path in paths]
+    return files
+
+
+def images_fingerprint(
+    root: Path, names: Iterable[str], decoder: Decoder, size: Size, *others: object
+) -> str:
+    """Fingerprint of image files: name, size and times of change of every file, the contents of 64
+    of them, and the decoder with its library and code.
+
+    Reading all files of a large folder would take as long as an epoch, in every command.
+    Raises Unsupported where the decoder's library is not installed.
+    """
+    library, names = decoder.library(), list(names)
+    stats = [(name, _stat_key(root / name)) for name in names]
+    contents = [edge_digest(root / name) for name in names[:: -(-len(names) // READ_FILES) or 1]]
+    modules = images, decoders, image_headers, sys.modules[__name__]
+    code = source_fingerprint(decoder), *map(inspect.getsource, modules)
+    return fingerprint(stats, contents, decoder, library, code, size, *others)
+
+
+def _stat_key(path: Path) -> tuple[int, int, int]:
+    # ctime, as in git: it can't be set back, so that a replacement of equal mtime is noticed
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+def _images_below(folder: Path) -> list[Path]:
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES and path.name[0] != "." and path.is_file()
+    )

@@ -1,0 +1,65 @@
+"""Images as used by all options: decoding a file, one common resize, conversion to floats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torchvision.transforms.v2 import functional
+
+from fastloop.core.types import BadData, Tree, Unsupported
+from fastloop.fastloader.columns.image_headers import Encoded, Encoding, encoding_of
+
+
+def image_and_label(name: str, pair: Tree) -> tuple[torch.Tensor, torch.Tensor | int]:
+    """The (float image, label) of a sample; raises Unsupported for any other sample."""
+    if not (isinstance(pair, tuple | list) and len(pair) == 2):
+        raise Unsupported(f"transform={name}: it takes (image, label) samples")
+    image, label = pair
+    if not (isinstance(image, torch.Tensor) and image.is_floating_point() and image.ndim >= 3):
+        raise Unsupported(f"transform={name}: it takes float images (channels, height, width)")
+    return image, label
+
+
+def pixels_of(data: bytes, decode: Callable[[Encoded, Encoding], np.ndarray]) -> np.ndarray:
+    """(height, width, 3) uint8 RGB of an image file, contiguous and writable.
+
+    decode: a function as those in fastloader.columns.decoders. Raises BadData for what is neither
+    JPEG nor PNG or is broken.
+    """
+    try:
+        pixels = decode(data, encoding_of(data))
+    except ValueError as error:
+        raise BadData(str(error)) from error
+    return np.require(pixels, requirements=["C_CONTIGUOUS", "WRITEABLE"])
+
+
+def covering_size(height: int, width: int, size: tuple[int, int]) -> tuple[int, int]:
+    """(height, width) of an image resized to just cover `size`, keeping its aspect ratio."""
+    scale = max(size[0] / height, size[1] / width)
+    return max(size[0], round(height * scale)), max(size[1], round(width * scale))
+
+
+def center_crop_offset(height: int, width: int, size: tuple[int, int]) -> tuple[int, int]:
+    """First row and column of the center crop of that size."""
+    return (height - size[0]) // 2, (width - size[1]) // 2
+
+
+def resize_to_cover(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Resize an image to cover `size` and crop its center: (*size, 3) uint8.
+
+    Always by torchvision's bilinear resize of uint8 with antialiasing, whichever library decoded
+    the image, because the resizes of these libraries differ.
+    """
+    height, width = covering_size(pixels.shape[0], pixels.shape[1], size)
+    image = torch.from_numpy(pixels).permute(2, 0, 1)
+    image = functional.resize(image, [height, width], antialias=True)
+    top, left = center_crop_offset(height, width, size)
+    image = image[:, top : top + size[0], left : left + size[1]]
+    return image.permute(1, 2, 0).contiguous().numpy()
+
+
+def to_floats(pixels: np.ndarray) -> torch.Tensor:
+    """Convert (height, width, 3) uint8 to (3, height, width) float32 in 0..1, as ToTensor does."""
+    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous().float().div_(255)

@@ -1,0 +1,64 @@
+"""The format of store=npy and write_store: a .npy file for each leaf, and the tree of leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import numpy as np
+from torch.utils import _pytree as pytree
+
+from fastloop.core.types import Tree
+from fastloop.data.rows import array_of, structure_text
+
+STRUCTURE = "structure.json"
+FORMAT_NAME, ALTERNATIVE = "store=npy", "store=torch_storage"
+
+
+def write_npy(folder: Path, chunks: Iterable[Tree], num_samples: int | None) -> None:
+    """Write chunks, in order, by plain writes, since pages of a memory map count as used memory.
+
+    num_samples: None where it is known only at the end. Without a chunk nothing is written.
+    Raises Unsupported for dtypes that numpy does not have.
+    """
+    files: list[BinaryIO] = []
+    arrays: list[np.ndarray] = []
+    count = 0
+    with ExitStack() as stack:
+        for chunk in chunks:
+            leaves, structure = pytree.tree_flatten(chunk)
+            arrays = [array_of(leaf, FORMAT_NAME, ALTERNATIVE) for leaf in leaves]
+            if not files:
+                (folder / STRUCTURE).write_text(structure_text(structure, FORMAT_NAME))
+                paths = [folder / f"{number}.npy" for number in range(len(arrays))]
+                files = [stack.enter_context(path.open("wb")) for path in paths]
+                for file, array in zip(files, arrays, strict=True):
+                    _write_header(file, array, num_samples or 0)
+            for file, array in zip(files, arrays, strict=True):
+                file.write(np.ascontiguousarray(array).data)
+            count += len(arrays[0])
+        if num_samples is None:
+            for file, array in zip(files, arrays, strict=True):
+                file.seek(0)  # numpy's header has space for any number of rows
+                _write_header(file, array, count)
+
+
+def open_npy(folder: Path, mmap_mode: Literal["r", "c"]) -> Tree:
+    """The tree of memory-mapped arrays in the folder, read lazily.
+
+    mmap_mode: "c", copy-on-write, for arrays that become tensors: torch needs writable memory, and
+    the files stay unchanged; "r" for other arrays.
+    """
+    structure = pytree.treespec_loads((folder / STRUCTURE).read_text())
+    paths = [folder / f"{number}.npy" for number in range(structure.num_leaves)]
+    arrays = [np.load(path, mmap_mode=mmap_mode, allow_pickle=False) for path in paths]
+    return pytree.tree_unflatten(arrays, structure)
+
+
+def _write_header(file: BinaryIO, array: np.ndarray, num_samples: int) -> None:
+    shape = (num_samples, *array.shape[1:])
+    descr = np.lib.format.dtype_to_descr(array.dtype)
+    header = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)

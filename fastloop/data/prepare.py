@@ -1,0 +1,222 @@
+"""Preparation of a dataset: its same-data reference and its store, each written once."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastloop.core.files import (
+    fingerprint,
+    outputs_folder,
+    source_fingerprint,
+)
+from fastloop.core.plan import PreparedData
+from fastloop.core.protocols import Dataset, HasFiles, OverlappingDataset, Store, StreamingDataset
+from fastloop.core.types import BadData, SamplesDiffer, Unsupported, name_of
+from fastloop.data.chunked_reader import ChunkedReader
+from fastloop.data.decoder_agreement import TOLERANCE, decoder_equivalence_id
+from fastloop.data.digest import (
+    content_fingerprint,
+    epoch_hashes,
+    reference_digest,
+    row_nbytes,
+)
+from fastloop.data.ragged import is_ragged
+from fastloop.data.reference import (
+    HASHES,
+    LENGTHS,
+    REFERENCE,
+    ClassCounter,
+    ObservingBatches,
+    write_reference,
+)
+from fastloop.data.sealed_folder import Facts, read_seal, write_once
+
+FIRST_FORMAT = 1
+"""Format version of stores whose seal has none."""
+
+
+def prepare(dataset: Dataset, store: Store | None, tolerant: bool = False) -> PreparedData:
+    """Prepare a dataset: write its reference and its store unless they exist.
+
+    tolerant: leave samples that can't be decoded out of the reference, and list them as `broken`.
+    Raises BadData, Unsupported or OSError; nothing partially written is left behind.
+    """
+    if isinstance(dataset, StreamingDataset):
+        return _prepare_stream(dataset, dataset)
+    check_storable(dataset, store)
+    data = fingerprint(dataset.fetch(), source_fingerprint(dataset))
+    name = f"{name_of(dataset)}-{data[:16]}"
+    kind = "tolerant" if tolerant else "reference"
+    reference = outputs_folder() / "stores" / f"{name}.{kind}"
+    write = partial(write_reference, source=ChunkedReader(dataset, tolerant))
+    try:
+        facts = write_once(reference, fingerprint(data, REFERENCE), write)
+    except SamplesDiffer as error:
+        raise BadData(add_remedy(str(error), dataset)) from error
+    _check_classes(dataset, facts.get("num_classes"))
+    prepared = PreparedData(
+        dataset=dataset,
+        label=dataset.label,
+        fingerprint=data,
+        content=facts["content"],
+        reference=reference,
+        folder=reference,
+        num_samples=facts["num_samples"],
+        sample=tuple((dtype, tuple(shape)) for dtype, shape in facts["leaves"]),
+        sample_nbytes=facts["sample_nbytes"],
+        num_classes=_resolve_num_classes(dataset.num_classes, facts.get("num_classes")),
+        broken=tuple((index, reason) for index, reason in facts["broken"]),
+        **_decoder_facts(dataset, facts),
+    )
+    if store is None:
+        files = dataset.files() if isinstance(dataset, HasFiles) else []
+        return dataclasses.replace(prepared, files=tuple(files))
+    return _prepare_store(prepared, store, Path(store.root).absolute() / f"{name}.{name_of(store)}")
+
+
+def _prepare_store(prepared: PreparedData, store: Store, root: Path) -> PreparedData:
+    """Write the store below that path unless it exists, and add it to the prepared data."""
+    # Each setting has its own store: several may be measured in one sweep.
+    settings = _settings(store)
+    if settings:
+        root = root.with_name(f"{root.name}-{fingerprint(settings)[:8]}")
+    code = getattr(store, "format_version", None) or source_fingerprint(store)
+    if earlier := _find_earlier_store(root, prepared.reference, code):
+        root, facts = earlier
+    else:
+        # A new reader, so that the seconds of every store include opening the dataset.
+        source = ChunkedReader(prepared.dataset)
+        write = partial(_write_store, source=source, store=store, code=code)
+        facts = write_once(root, fingerprint(prepared.fingerprint, code, *settings), write)
+    return dataclasses.replace(
+        prepared, folder=root, files=(root,), seconds=facts["seconds"], disk_mib=facts["disk_mib"]
+    )
+
+
+def _decoder_facts(dataset: Dataset, facts: Facts) -> Facts:
+    """Fields of PreparedData for a dataset whose pixels agree with Pillow's; else empty."""
+    difference = facts["pixels_off"]
+    if difference is None or difference > TOLERANCE:
+        return {}
+    leaves = [[dtype, list(shape)] for dtype, shape in facts["leaves"]]
+    identity = [facts["num_samples"], leaves, [index for index, _ in facts["broken"]]]
+    equivalence_id = decoder_equivalence_id(dataset, *identity)
+    return {"decoder_equivalence_id": equivalence_id, "pixels_off": difference}
+
+
+def _find_earlier_store(root: Path, reference: Path, code: int | str) -> tuple[Path, Facts] | None:
+    """Folder and facts of a store with the same format and samples but another fingerprint, written
+    before the dataset's code changed; None where there is none.
+
+    Samples are the same where the hashes of both references are.
+    """
+    if root.exists():
+        return None
+    name, data = reference.stem.rsplit("-", 1)
+    kind = root.name.removeprefix(reference.stem)
+    hashes = (reference / HASHES).read_bytes()
+    for folder in sorted(root.parent.glob(f"{name}-{'?' * len(data)}{kind}")):
+        earlier = reference.with_name(folder.name.removesuffix(kind) + reference.suffix)
+        facts, reference_facts = read_seal(folder), read_seal(earlier)
+        if not facts or not reference_facts or facts.get("code", FIRST_FORMAT) != code:
+            continue
+        if (earlier / HASHES).read_bytes() == hashes:
+            return folder, facts
+    return None
+
+
+def reference_hashes(prepared: PreparedData) -> np.ndarray:
+    """Hash of each sample of the dataset, by the same-data gate: (num_samples, 16) uint8."""
+    return np.load(prepared.reference / HASHES, allow_pickle=False)
+
+
+def sample_lengths(prepared: PreparedData) -> np.ndarray:
+    """Length of the longest leaf of each sample of a ragged dataset: (num_samples,) int64."""
+    return np.load(prepared.reference / LENGTHS, allow_pickle=False)
+
+
+def _prepare_stream(dataset: Dataset, stream: StreamingDataset) -> PreparedData:
+    """Prepare a streaming dataset, whose first epoch becomes the reference.
+
+    Datasets whose first epochs deliver the same samples are comparable.
+    """
+    classes, scale = ClassCounter(), dataset.uint8_scale
+    with stream.batches() as batches:
+        hashes, leaves = epoch_hashes(ObservingBatches(batches, classes.update), scale)
+    whole = reference_digest(hashes, leaves)
+    data = fingerprint("stream", whole.count, leaves, whole.total if stream.same_data else "random")
+    folder = outputs_folder() / "stores" / f"stream-{data[:16]}.reference"
+
+    def write(beside: Path) -> Facts:
+        np.save(beside / HASHES, hashes)
+        return {}
+
+    write_once(folder, data, write)
+    return PreparedData(
+        dataset=dataset,
+        label=dataset.label,
+        fingerprint=data,
+        content=content_fingerprint(hashes, leaves, scale) if stream.same_data else data,
+        reference=folder,
+        folder=folder,
+        num_samples=len(hashes),
+        sample=leaves,
+        sample_nbytes=row_nbytes(leaves),
+        num_classes=_resolve_num_classes(dataset.num_classes, classes.count),
+    )
+
+
+def _resolve_num_classes(by_dataset: int | None, by_labels: int | None) -> int | None:
+    return by_labels if by_dataset == 0 else by_dataset
+
+
+def _check_classes(dataset: Dataset, by_labels: int | None) -> None:
+    """Raise BadData where the dataset declares fewer classes than its labels have."""
+    declared = dataset.num_classes
+    if declared and by_labels and by_labels > declared:
+        reason = f"its labels go up to {by_labels - 1}, and it has {declared} classes"
+        raise BadData(f"{dataset.label}: {reason} (num_classes)")
+
+
+def add_remedy(message: str, dataset: Dataset) -> str:
+    """Reduce the message of a SamplesDiffer, which may be from a worker, to one line, and add a
+    remedy where there is one."""
+    prefix = f"{SamplesDiffer.__module__}.SamplesDiffer: "
+    line = message.strip().splitlines()[-1].removeprefix(prefix)
+    if getattr(dataset, "size", ...) is None:
+        line += "; dataset.size=[height,width] brings images to one size"
+    return line
+
+
+def _write_store(folder: Path, source: ChunkedReader, store: Store, code: int | str) -> Facts:
+    purpose = f"writing {name_of(store)}"
+    batches = (chunk.batch for chunk in source.chunks(purpose))
+    store.write(folder, batches, len(source.samples))
+    return {"code": code}
+
+
+def _settings(store: Any) -> list[tuple[str, Any]]:
+    """The store's settings except its root."""
+    fields = dataclasses.fields(store) if dataclasses.is_dataclass(store) else ()
+    return [(field.name, getattr(store, field.name)) for field in fields if field.name != "root"]
+
+
+def check_storable(dataset: Dataset, store: Store | None) -> None:
+    """Raise Unsupported where the store can't or should not hold the dataset.
+
+    Called before anything is fetched or written.
+    """
+    if store is None:
+        return
+    reason = ""
+    if is_ragged(dataset):
+        reason = f"rows are of one length, those of {dataset.label} are not"
+    elif isinstance(dataset, OverlappingDataset):
+        reason = dataset.overlap()
+    if reason:
+        raise Unsupported(f"store={name_of(store)}: {reason}; loader=raw reads it")

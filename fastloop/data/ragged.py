@@ -1,0 +1,136 @@
+"""Samples that differ in length, batched by concatenation for the same-data gate.
+
+The first dimension of each leaf may differ between samples. Padding replaces such a leaf by
+(padded, lengths).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import optree
+import torch
+from torch.utils.data import default_collate
+
+from fastloop.core.protocols import Dataset, RaggedDataset
+from fastloop.core.types import Invalid, Tree
+
+VARIES = -1
+"""Placeholder in a shape for a first dimension that differs between samples."""
+
+
+@dataclass(frozen=True)
+class JaggedTensor:
+    """A leaf of several samples, concatenated, with the shape (batch, VARIES, …)."""
+
+    values: torch.Tensor
+    """Concatenated values, (sum of lengths, …)."""
+    lengths: torch.Tensor
+    """Length of each sample's leaf, int64 (batch,)."""
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """dtype of the values."""
+        return self.values.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions, including the batch dimension."""
+        return self.values.ndim + 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(batch, VARIES, …)."""
+        return (len(self), VARIES, *self.values.shape[1:])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of values and lengths."""
+        return self.values.nbytes + self.lengths.nbytes
+
+
+def is_ragged(dataset: Dataset) -> bool:
+    """True where the dataset declares that its samples differ in length."""
+    return isinstance(dataset, RaggedDataset) and dataset.ragged
+
+
+def collate_by_leaf(samples: Sequence[Tree], collate: Callable[[list[torch.Tensor]], Any]) -> Tree:
+    """Collate samples leaf by leaf: `collate` is called with the tensors of each leaf that has a
+    dimension, torch's default_collate with the others.
+
+    Raises ValueError where trees differ.
+    """
+    flat = [optree.tree_flatten(sample) for sample in samples]
+    structure = flat[0][1]
+    if any(other != structure for _, other in flat):
+        raise ValueError("the samples are different trees")
+    columns = zip(*(leaves for leaves, _ in flat), strict=True)
+    return optree.tree_unflatten(
+        structure, [_collate_column(list(column), collate) for column in columns]
+    )
+
+
+def collate_jagged(samples: Sequence[Tree]) -> Tree:
+    """A batch in which each leaf that has a dimension is a JaggedTensor.
+
+    Raises ValueError where trees or dtypes differ, or no leaf has a dimension.
+    """
+    batch = collate_by_leaf(samples, _join)
+    if not any(isinstance(leaf, JaggedTensor) for leaf in optree.tree_leaves(batch)):
+        raise ValueError("no leaf of the samples has a dimension")
+    return batch
+
+
+def remove_padding(batch: Tree, leaves: Iterable[tuple[str, tuple[int, ...]]]) -> Tree:
+    """The leaves of a batch, with a JaggedTensor for each leaf whose first dimension varies.
+
+    leaves: dtype and shape of each leaf of a sample. The batch is unchanged where no leaf varies,
+    and where it has another number of leaves. Raises Invalid where a leaf that varies is not
+    (padded, lengths).
+    """
+    varying = [shape[:1] == (VARIES,) for _, shape in leaves]
+    flat = optree.tree_leaves(batch)
+    if not any(varying) or len(flat) != len(varying) + sum(varying):
+        return batch
+    remaining = iter(flat)
+    return [
+        _without_padding(next(remaining), next(remaining)) if varies else next(remaining)
+        for varies in varying
+    ]
+
+
+def longest_lengths(batch: Tree) -> np.ndarray:
+    """Length of each sample's longest leaf in a batch with JaggedTensor leaves: (batch,) int64."""
+    leaves = [leaf for leaf in optree.tree_leaves(batch) if isinstance(leaf, JaggedTensor)]
+    return torch.stack([leaf.lengths for leaf in leaves]).amax(dim=0).numpy()
+
+
+def _collate_column(column: list[Any], collate: Callable[[list[torch.Tensor]], Any]) -> Any:
+    if not getattr(column[0], "ndim", 0):
+        return default_collate(column)
+    return collate([torch.as_tensor(leaf) for leaf in column])
+
+
+def _join(tensors: list[torch.Tensor]) -> JaggedTensor:
+    if len({tensor.dtype for tensor in tensors}) > 1:  # torch.cat would convert them
+        raise ValueError("the samples have different dtypes")
+    return JaggedTensor(torch.cat(tensors), torch.tensor([len(tensor) for tensor in tensors]))
+
+
+def _without_padding(padded: Any, lengths: Any) -> JaggedTensor:
+    tensors = isinstance(padded, torch.Tensor) and isinstance(lengths, torch.Tensor)
+    if not tensors or lengths.dtype != torch.int64 or padded.shape[:1] != lengths.shape:
+        raise Invalid("a leaf of variable length must be (padded, int64 lengths)")
+    if padded.ndim < 2:
+        raise Invalid("a leaf of variable length has no dimension to pad")
+    padded, lengths = padded.detach().cpu(), lengths.cpu()
+    low, high, width = int(lengths.min()), int(lengths.max()), padded.shape[1]
+    if low < 0 or high > width:
+        raise Invalid(f"the lengths of a batch are {low} to {high}, but it is padded to {width}")
+    return JaggedTensor(padded[torch.arange(width) < lengths[:, None]], lengths)

@@ -1,0 +1,137 @@
+"""Same-data reference of a dataset: the hash of every sample, computed by the gate's code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optree
+import torch
+
+from fastloop.core.trees import tree_leaves
+from fastloop.core.types import Leaves, SamplesDiffer, Tree
+from fastloop.data.chunked_reader import ChunkedReader
+from fastloop.data.decoder_agreement import difference_to_pillow
+from fastloop.data.digest import (
+    content_fingerprint,
+    leaves_of,
+    nbytes_of,
+    sample_hashes,
+)
+from fastloop.data.ragged import is_ragged, longest_lengths
+from fastloop.data.sealed_folder import Facts
+
+HASHES = "hashes.npy"
+LENGTHS = "lengths.npy"
+REFERENCE = 4
+"""Version of the reference's contents; increased with every change, so that older ones are written
+again."""
+
+
+def write_reference(folder: Path, source: ChunkedReader) -> Facts:
+    """Write the hashes and lengths of all samples into the folder, and return facts about them."""
+    # One array allocated in advance: a small allocation kept for each chunk would fragment the heap
+    # into holes that the next chunk does not fit into, a GiB of them for a store of 4 GiB.
+    count, ragged = len(source.samples), is_ragged(source.dataset)
+    hashes, lengths = np.zeros((count, 16), np.uint8), np.zeros(count if ragged else 0, np.int64)
+    done, nbytes, leaves, tree = 0, 0, None, None
+    broken: list[tuple[int, str]] = []
+    classes = ClassCounter()
+    for chunk in source.chunks("hashing for the same-data gate"):
+        whole = np.ones(chunk.size, bool)
+        whole[[index - done for index, _ in chunk.broken]] = False
+        if chunk.batch is not None:
+            leaves = _same_leaves(leaves, chunk.batch, done)
+            tree = _same_tree(tree, chunk.batch, done)
+            classes.update(chunk.batch)
+            hashes[done : done + chunk.size][whole] = sample_hashes(
+                chunk.batch, source.dataset.uint8_scale
+            )
+            nbytes += nbytes_of(chunk.batch)
+            if ragged:
+                lengths[done : done + chunk.size][whole] = longest_lengths(chunk.batch)
+        broken += chunk.broken
+        done += chunk.size
+    np.save(folder / HASHES, hashes)
+    if ragged:
+        np.save(folder / LENGTHS, lengths)
+    mean_nbytes = max(1, round(nbytes / (count - len(broken))))
+    scale, skipped = source.dataset.uint8_scale, {index for index, _ in broken}
+    return {
+        "num_samples": count,
+        "leaves": leaves,
+        "sample_nbytes": mean_nbytes,
+        "broken": broken,
+        "num_classes": classes.count,
+        "content": content_fingerprint(hashes, leaves or (), scale),
+        "pixels_off": difference_to_pillow(source.dataset, skipped),
+    }
+
+
+def _same_leaves(before: Leaves | None, batch: Tree, index: int) -> Leaves:
+    """Leaves of a batch; raises SamplesDiffer where they differ from those of previous samples."""
+    leaves = leaves_of(batch)
+    if before is not None and leaves != before:
+        raise SamplesDiffer(f"samples differ: up to {index} they are {before}, from it on {leaves}")
+    return leaves
+
+
+def _same_tree(before: Any, batch: Tree, index: int) -> Any:
+    """Tree of a batch; raises SamplesDiffer where it differs from that of previous samples."""
+    structure = optree.tree_structure(batch)
+    if before is not None and structure != before:
+        trees = [str(tree).removeprefix("PyTreeSpec") for tree in (before, structure)]
+        pair = f"up to {index} they are {trees[0]}, from it on {trees[1]}"
+        raise SamplesDiffer(f"samples differ: {pair}")
+    return structure
+
+
+MOST_CLASSES = 100_000
+"""Labels beyond it count as no classes: a network would need as many outputs."""
+
+
+class ClassCounter:
+    """Counts classes, as the largest label + 1 of all batches."""
+
+    def __init__(self) -> None:
+        self._lowest, self._count = 0, 0
+
+    def update(self, batch: Tree) -> None:
+        """Include the labels of a batch: an int64 leaf of one dimension, which is the last of two
+        leaves, or either of two named leaves."""
+        leaves = tree_leaves(batch)
+        if len(leaves) != 2:
+            return
+        candidates = leaves[1:] if isinstance(batch, tuple | list) else leaves[::-1]
+        for labels in [leaf for leaf in candidates if _are_labels(leaf)][:1]:
+            low, high = map(int, labels.aminmax())
+            self._lowest, self._count = min(self._lowest, low), max(self._count, high + 1)
+
+    @property
+    def count(self) -> int | None:
+        """Number of classes; None without labels, and where some are negative."""
+        return self._count if self._lowest == 0 and 0 < self._count <= MOST_CLASSES else None
+
+
+@dataclass(frozen=True)
+class ObservingBatches:
+    """Batches of which each is passed to `observe` before it is yielded."""
+
+    batches: Iterable[Tree]
+    observe: Callable[[Tree], None]
+
+    def __len__(self) -> int:
+        return len(self.batches)  # pyright: ignore[reportArgumentType] - a TypeError is intended
+
+    def __iter__(self) -> Iterator[Tree]:
+        for batch in self.batches:
+            self.observe(batch)
+            yield batch
+
+
+def _are_labels(leaf: object) -> bool:
+    is_tensor = isinstance(leaf, torch.Tensor)
+    return is_tensor and leaf.dtype == torch.int64 and leaf.ndim == 1 and len(leaf) > 0

@@ -1,0 +1,173 @@
+"""Map-style views of a tree of arrays, whose samples are the rows of all leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import optree
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils.data import default_collate
+
+from fastloop.core.plan import PreparedData
+from fastloop.core.protocols import Store
+from fastloop.core.types import Tree, Unsupported
+
+
+class Rows:
+    """Map-style dataset of the rows of a tree of arrays or tensors.
+
+    A row of an array is a tensor that shares the array's memory, or a numpy scalar. Rows of tensors
+    can be indexed by an index tensor, which copies a batch by index_select: this takes half to a
+    sixth of the time of the index operator (60,000 rows of 784 B, 10,240 of 150 KB).
+    In another process the arrays are opened again rather than copied, because numpy pickles all
+    bytes of a memory map. Tensors in memory are sent by torch, in shared memory.
+    """
+
+    def __init__(self, open_arrays: Callable[[], Tree]) -> None:
+        self._open_arrays = open_arrays
+        self._arrays = open_arrays()
+        self._row, self._num_samples = _row_getter(self._arrays)
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def __getitem__(self, index: int | torch.Tensor) -> Tree:
+        if isinstance(index, torch.Tensor):
+            return optree.tree_map(lambda leaf: leaf.index_select(0, index), self._arrays)
+        return self._row(index)
+
+    def __reduce__(self) -> tuple[type[Rows], tuple[Callable[[], Tree]]]:
+        return Rows, (self._open_arrays,)
+
+
+def tensors_of(rows: Tree) -> Tree:
+    """The arrays of a store as tensors that share their memory; mapped files are not read.
+
+    Raises Unsupported for leaves that are neither arrays nor tensors.
+    """
+    return optree.tree_map(_tensor, rows)
+
+
+def read_into_memory(rows: Tree) -> Tree:
+    """Copy the arrays of a store into tensors in memory.
+
+    Raises Unsupported for leaves that are neither arrays nor tensors.
+    """
+    return optree.tree_map(torch.clone, tensors_of(rows))
+
+
+def bytes_of(leaf: torch.Tensor) -> memoryview:
+    """The bytes of a host tensor of any dtype, in row-major order."""
+    return leaf.contiguous().view(-1).view(torch.uint8).numpy().data
+
+
+def array_of(leaf: torch.Tensor, option: str, alternative: str) -> np.ndarray:
+    """The tensor as an array that shares its memory.
+
+    option, alternative: named in the Unsupported that is raised for a dtype that numpy lacks.
+    """
+    try:
+        return leaf.numpy()
+    except TypeError as error:
+        kind = str(leaf.dtype).removeprefix("torch.")
+        raise Unsupported(f"{option} holds no {kind}; {alternative} does") from error
+
+
+def structure_text(structure: pytree.TreeSpec, option: str) -> str:
+    """A tree as text for torch's treespec_loads.
+
+    Raises Unsupported, naming the option, for a tree that the text would not restore: for named
+    tuples, and for keys that JSON does not have.
+    """
+    try:
+        text = pytree.treespec_dumps(structure)
+        same = pytree.treespec_loads(text) == structure
+    except (NotImplementedError, TypeError, ValueError):
+        same, text = False, ""
+    if not same:
+        allowed = "tuples, lists and dicts with string or integer keys; loader=raw takes any"
+        raise Unsupported(f"{option} holds trees of {allowed}")
+    return text
+
+
+def in_memory_rows(rows: Tree) -> Rows:
+    """Rows of tensors that are copied from these arrays into memory."""
+    return Rows(partial(_identity, read_into_memory(rows)))
+
+
+def batch_getter(
+    store: Store | None, prepared: PreparedData, in_memory: bool
+) -> Callable[[np.ndarray], Tree]:
+    """A function from int64 indices to a newly allocated batch, for libraries that have threads but
+    don't gather rows themselves.
+
+    With a store: np.take, which copies whole rows and releases the GIL, from the mapped files or,
+    in_memory, from memory. Without one: samples decoded in the calling thread and collated by
+    default_collate. Raises Unsupported for rows that are neither arrays nor tensors.
+    """
+    if store is None:
+        samples = prepared.dataset.open()
+        return lambda indices: default_collate([samples[index] for index in indices.tolist()])
+    rows = store.open(prepared.folder)
+    leaves, structure = optree.tree_flatten((read_into_memory if in_memory else tensors_of)(rows))
+
+    def gather(indices: np.ndarray) -> Tree:
+        return optree.tree_unflatten(structure, [_take(leaf, indices) for leaf in leaves])
+
+    return gather
+
+
+def _take(leaf: torch.Tensor, indices: np.ndarray) -> torch.Tensor:
+    if leaf.dtype == torch.bfloat16:  # unknown to numpy
+        return leaf.index_select(0, torch.from_numpy(indices))
+    return torch.from_numpy(np.take(leaf.numpy(), indices, axis=0))
+
+
+def _identity(tree: Tree) -> Tree:
+    return tree
+
+
+def _tensor(leaf: Any) -> torch.Tensor:
+    if isinstance(leaf, torch.Tensor):
+        return leaf
+    if isinstance(leaf, np.ndarray):
+        return torch.from_numpy(leaf)
+    raise _rows_error(leaf)
+
+
+def _row_getter(tree: Tree) -> tuple[Callable[[Any], Tree], int]:
+    """A function from index to sample, and the number of samples.
+
+    It is built once, so that no sample pays for walking the tree.
+    """
+    if isinstance(tree, torch.Tensor):
+        return tree.__getitem__, len(tree)
+    if isinstance(tree, np.ndarray):
+        if tree.ndim > 1:
+            return (lambda index: torch.from_numpy(tree[index])), len(tree)
+        if tree.dtype == np.uint64:  # default_collate rejects numpy's uint64
+            return torch.from_numpy(tree).__getitem__, len(tree)
+        return (lambda index: tree[index]), len(tree)
+    if isinstance(tree, dict):
+        getters = {key: _row_getter(value) for key, value in tree.items()}
+        (num_samples,) = {count for _, count in getters.values()}
+        rows = [(key, row) for key, (row, _) in getters.items()]
+        return (lambda index: {key: row(index) for key, row in rows}), num_samples
+    if type(tree) in (tuple, list):
+        build = type(tree)
+        children = [_row_getter(value) for value in tree]
+        (num_samples,) = {count for _, count in children}
+        row_list = [row for row, _ in children]
+        return (lambda index: build([row(index) for row in row_list])), num_samples
+    raise _rows_error(tree)
+
+
+def _rows_error(tree: Any) -> Unsupported:
+    return Unsupported(
+        f"rows of {type(tree).__name__} are not supported; "
+        "use tuples, lists or dicts of arrays, as those of store@loader.store=npy"
+    )

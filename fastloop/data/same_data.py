@@ -1,0 +1,182 @@
+"""Same-data check: the samples that an epoch must deliver, and whether a loader delivered them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+
+from fastloop.core.epochs import epoch_indices, whole_order
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import StreamingDataset
+from fastloop.core.sharding import shard
+from fastloop.core.types import Invalid, Tree, Unsupported
+from fastloop.data.digest import (
+    Digest,
+    describe_difference,
+    digest,
+    hash_sum,
+    leaves_of,
+    reference_digest,
+    sample_hashes,
+)
+from fastloop.data.prepare import reference_hashes
+from fastloop.data.ragged import collate_jagged, is_ragged
+from fastloop.processes.rank_group import all_gather
+
+REREAD_SAMPLES = 16
+
+
+def check_data(
+    prepared: PreparedData, plan: Plan, batches: Iterable[Tree], epoch: int, same_data: bool = True
+) -> None:
+    """Raise Invalid unless these placed batches are the dataset's samples, each exactly once.
+
+    same_data: False: compare only the number of samples and their dtypes and shapes.
+    Several ranks are checked together, and all raise the same error. A rank may be padded to the
+    number of samples of the others, as by torch's DistributedSampler. Raises Unsupported where a
+    rank has no samples.
+    """
+    hashes = reference_hashes(prepared)
+    expected = reference_digest(hashes, prepared.sample, indices_to_deliver(prepared, plan, epoch))
+    ranks = _gather_digests(prepared, batches, expected.count)
+    actual = _merge_ranks(ranks)
+    is_equal = (actual.count, actual.total) == (expected.count, expected.total)
+    if not plan.loading.drop_last and not is_equal:
+        indices = _order_indices(prepared, plan, epoch)
+        expected = reference_digest(hashes, prepared.sample, indices)
+        actual = _subtract_padding(ranks, actual, expected, hashes if same_data else None)
+    if not same_data and actual.count == expected.count:
+        actual = replace(actual, total=expected.total)
+    difference = describe_difference(expected, actual)
+    if difference and (actual.leaves, actual.count) == (expected.leaves, expected.count):
+        difference += _explain(prepared)
+    if difference:
+        raise Invalid(difference)
+    if idle := [rank for rank, digest_ in enumerate(ranks) if not digest_.count]:
+        split = f"{actual.count} samples are divided among {plan.world_size} ranks"
+        raise Unsupported(f"rank {idle[0]} gets no samples: {split}")
+
+
+def _gather_digests(prepared: PreparedData, batches: Iterable[Tree], at_most: int) -> list[Digest]:
+    """Digest of the samples delivered by each rank; raises Invalid where that of any rank fails."""
+    try:
+        answer = digest(batches, prepared.dataset.uint8_scale, prepared.sample, at_most)
+    except Invalid as error:
+        answer = str(error)
+    answers = all_gather(answer)
+    for answer in answers:
+        if isinstance(answer, str):
+            raise Invalid(answer)
+    return [answer for answer in answers if isinstance(answer, Digest)]
+
+
+def _merge_ranks(ranks: list[Digest]) -> Digest:
+    filled = [rank for rank in ranks if rank.count]
+    if differing := [rank for rank in filled if rank.leaves != filled[0].leaves]:
+        raise Invalid(f"ranks differ: {describe_difference(filled[0], differing[0])}")
+    count, total = sum(rank.count for rank in filled), sum(rank.total for rank in filled)
+    return Digest(count, total % 2**128, filled[0].leaves if filled else ())
+
+
+def _subtract_padding(
+    ranks: list[Digest], actual: Digest, expected: Digest, hashes: np.ndarray | None
+) -> Digest:
+    """Subtract the samples with which a user's loader padded the last ranks.
+
+    Each is the last sample of its rank, and must be a sample of the dataset.
+    hashes: (n, 16) uint8 of the dataset's samples; None: unknown.
+    """
+    short = expected.count % len(ranks)
+    ends = [rank.last for rank in ranks[short:]] if short else []
+    added = np.frombuffer(b"".join(ends), np.uint8).reshape(-1, 16)
+    foreign = hashes is not None and any(not (hashes == row).all(axis=1).any() for row in added)
+    if actual.count - expected.count != len(added) or foreign:
+        return actual
+    total = (actual.total - hash_sum(added)) % 2**128
+    return replace(actual, count=expected.count, total=total)
+
+
+def check_placed(place: Callable[[Tree], Tree]) -> Callable[[Tree], Tree]:
+    """Wrap a placement so that it raises Invalid for a batch without tensors of one length."""
+
+    def call(batch: Tree) -> Tree:
+        try:
+            return place(batch)
+        except Exception:
+            leaves_of(batch)
+            raise
+
+    return call
+
+
+def indices_to_deliver(prepared: PreparedData, plan: Plan, epoch: int) -> np.ndarray | None:
+    """Indices that all ranks deliver in an epoch, including repeated ones that pad a rank to the
+    number of samples of the others; None: each index once."""
+    order = whole_order(plan)
+    is_even = order.length(prepared.num_samples) % plan.world_size == 0
+    if order.complete and is_even and not plan.loading.drop_last and not prepared.broken:
+        return None
+    return _readable_indices(prepared, plan, epoch, _positions_of_ranks(prepared, plan))
+
+
+def _order_indices(prepared: PreparedData, plan: Plan, epoch: int) -> np.ndarray | None:
+    """Indices of the epoch without padding of ranks; None: each index once."""
+    order = whole_order(plan)
+    if order.complete and not prepared.broken:
+        return None
+    return _readable_indices(prepared, plan, epoch, np.arange(order.length(prepared.num_samples)))
+
+
+def num_delivered(prepared: PreparedData, plan: Plan, epochs: int) -> int:
+    """Number of samples that all ranks deliver in some epochs, without padding of ranks."""
+    if not plan.loading.drop_last and not prepared.broken:
+        return epochs * whole_order(plan).length(prepared.num_samples)
+    positions = np.unique(_positions_of_ranks(prepared, plan))
+    return sum(len(_readable_indices(prepared, plan, epoch, positions)) for epoch in range(epochs))
+
+
+def _readable_indices(
+    prepared: PreparedData, plan: Plan, epoch: int, positions: np.ndarray
+) -> np.ndarray:
+    """Indices at these positions of the order, without those of skipped samples."""
+    indices = epoch_indices(whole_order(plan), prepared.num_samples, plan.seed, epoch)
+    selected = indices.numpy()[positions]
+    return selected[~np.isin(selected, [index for index, _ in prepared.broken])]
+
+
+def _positions_of_ranks(prepared: PreparedData, plan: Plan) -> np.ndarray:
+    """Positions in the order of all ranks that are delivered, rank by rank: int64."""
+    length = whole_order(plan).length(prepared.num_samples)
+    whole = [torch.arange(length)]
+    ranks = [shard(whole, rank, plan.world_size) for rank in range(plan.world_size)]
+    shards = [torch.cat([*pieces, whole[0][:0]]) for pieces in ranks]
+    if not plan.loading.drop_last:
+        return torch.cat(shards).numpy()
+    size = plan.loading.batch_size
+    if len(shards[0]) < size:
+        count = len(shards[0])
+        raise Unsupported(f"drop_last=true: {count} samples are fewer than batch_size={size}")
+    return torch.cat(
+        [positions[: len(positions) - len(positions) % size] for positions in shards]
+    ).numpy()
+
+
+def _explain(prepared: PreparedData) -> str:
+    """Explanation of a difference where the data itself is random; empty where it is not."""
+    remedy = "same_data=false compares only counts, dtypes and shapes, and gives no rank"
+    if isinstance(prepared.dataset, StreamingDataset):
+        return f": its first epoch delivered other samples; if they are random, {remedy}"
+    samples, hashes = prepared.dataset.open(), reference_hashes(prepared)
+    collate = collate_jagged if is_ragged(prepared.dataset) else default_collate
+    broken = {index for index, _ in prepared.broken}
+    for index in range(min(REREAD_SAMPLES, prepared.num_samples)):
+        if index in broken:
+            continue
+        again = sample_hashes(collate([samples[index]]), prepared.dataset.uint8_scale)
+        if not np.array_equal(again[0], hashes[index]):
+            return f": sample {index} differs every time it is read; {remedy}"
+    return ""

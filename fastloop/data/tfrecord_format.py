@@ -1,0 +1,68 @@
+"""The format of TFRecord files without TensorFlow: tf.train.Example messages, masked checksums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from fastloop.core.optional import check_available, import_optional
+
+INSTALL = "pip install crc32c protobuf"
+MASK = 0xA282EAD8
+"""https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details"""
+
+
+def check_installed(needed_by: str) -> None:
+    """Raise Unsupported where a library that reads and writes the format is missing."""
+    check_available("crc32c", needed_by, INSTALL)
+
+
+@cache
+def example_class(needed_by: str) -> Any:
+    """The class tf.train.Example, with features of bytes only.
+
+    Its descriptors are in a separate pool: TensorFlow and the tfrecord package both register theirs
+    in the default pool, which rejects a second registration.
+    """
+    pb2 = import_optional("google.protobuf.descriptor_pb2", needed_by, INSTALL)
+    pools = import_optional("google.protobuf.descriptor_pool", needed_by, INSTALL)
+    factory = import_optional("google.protobuf.message_factory", needed_by, INSTALL)
+    file = pb2.FileDescriptorProto(name="example.proto", package="tensorflow", syntax="proto3")
+    _message(pb2, file.message_type, "BytesList", {"value": ""}, repeated=True)
+    _message(pb2, file.message_type, "Feature", {"bytes_list": "BytesList"})
+    features = _message(
+        pb2, file.message_type, "Features", {"feature": "Features.FeatureEntry"}, repeated=True
+    )
+    entry = _message(pb2, features.nested_type, "FeatureEntry", {"key": "str", "value": "Feature"})
+    entry.options.map_entry = True
+    _message(pb2, file.message_type, "Example", {"features": "Features"})
+    pool = pools.DescriptorPool()
+    pool.Add(file)
+    return factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
+
+
+def _message(
+    pb2: Any, messages: Any, name: str, fields: dict[str, str], repeated: bool = False
+) -> Any:
+    """Add a message type; fields are of type bytes (""), string ("str") or the named message."""
+    kinds = pb2.FieldDescriptorProto
+    message = messages.add(name=name)
+    for number, (field, kind) in enumerate(fields.items(), 1):
+        descriptor = message.field.add(name=field, number=number)
+        descriptor.label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
+        types = {"": kinds.TYPE_BYTES, "str": kinds.TYPE_STRING}
+        descriptor.type = types.get(kind, kinds.TYPE_MESSAGE)
+        if descriptor.type == kinds.TYPE_MESSAGE:
+            descriptor.type_name = f".tensorflow.{kind}"
+    return message
+
+
+def import_crc32c(needed_by: str) -> Callable[[Any], int]:
+    """Import the function that computes the CRC-32C of bytes."""
+    return import_optional("crc32c", needed_by, INSTALL).crc32c
+
+
+def mask_crc(crc: int) -> int:
+    """A checksum as stored in TFRecord files: rotated by 15 bits, plus a constant."""
+    return ((crc >> 15 | crc << 17) + MASK) & 0xFFFFFFFF

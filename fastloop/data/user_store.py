@@ -1,0 +1,170 @@
+"""write_store and open_store: the user's datasets as stores, from Python."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils.data import IterableDataset, TensorDataset
+
+from fastloop.core.files import flush_to_disk, hold_lock, write_beside
+from fastloop.core.types import SamplesDiffer, Tree
+from fastloop.data.chunked_reader import collate_chunk, collate_chunks
+from fastloop.data.npy_format import STRUCTURE, open_npy, write_npy
+from fastloop.data.rows import bytes_of
+
+CHUNK_BYTES = 2 << 20
+MOST_SAMPLES = 1024
+COMPARED = 16
+"""Number of samples, spread evenly, that must be equal for a store to count as the same data."""
+
+
+def write_store(
+    dataset: Any, root: str | Path, *, overwrite: bool = False, num_workers: int = 0
+) -> Path:
+    """Write a dataset to the folder `root`, with a .npy file for each leaf, for open_store.
+
+    dataset: a map-style Dataset or an iterable of samples of one shape, which are collated by
+    torch's default_collate, for a Dataset in `num_workers` processes; or a tree of tensors or
+    arrays of one length. The folder is written atomically; memory is bounded by about 2 MiB of
+    samples, or by one sample. Returns the absolute path of the folder.
+
+    An existing store is kept if it holds the same data: the same number of samples, of which 16,
+    spread evenly, are equal bit by bit. If it holds other data, or the dataset can only be iterated
+    over, FileExistsError is raised unless overwrite=True. A folder that is no store is never
+    replaced.
+
+    Raises FileExistsError, OSError, ValueError for a dataset without samples, BadData for samples
+    that differ or can't be read, and Unsupported for trees and dtypes that .npy files can't hold.
+    """
+    folder = Path(root).absolute()
+    source = list(dataset.tensors) if type(dataset) is TensorDataset else dataset
+    with hold_lock(folder):
+        if folder.exists() and not _needs_writing(folder, source, overwrite):
+            return folder
+        with write_beside(folder) as beside:
+            beside.mkdir()
+            write_npy(beside, _check_alike(_chunks(source, num_workers)), None)
+            if not (beside / STRUCTURE).exists():
+                raise ValueError(f"{folder}: there are no samples to write")
+            for path in beside.iterdir():
+                flush_to_disk(path)
+    return folder
+
+
+def open_store(root: str | Path) -> Tree:
+    """The tree of read-only, memory-mapped arrays of a store, for FastLoader.
+
+    Raises FileNotFoundError where there is no store.
+    """
+    folder = Path(root).absolute()
+    if not (folder / STRUCTURE).is_file():
+        raise FileNotFoundError(errno.ENOENT, "no store here; write_store writes one", str(folder))
+    return open_npy(folder, "r")
+
+
+def _needs_writing(folder: Path, source: Any, overwrite: bool) -> bool:
+    """False where a store of the same data exists; raises FileExistsError where the folder must not
+    be replaced."""
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    is_store = STRUCTURE in names and all(
+        name == STRUCTURE or name.endswith(".npy") for name in names
+    )
+    if not is_store:
+        raise FileExistsError(errno.EEXIST, "not a store, so it is not replaced", str(folder))
+    if overwrite or (_has_indices(source) and _holds(folder, source)):
+        return overwrite
+    reason = "a store of other data is here; overwrite=True replaces it"
+    raise FileExistsError(errno.EEXIST, reason, str(folder))
+
+
+def _holds(folder: Path, source: Any) -> bool:
+    leaves, structure = pytree.tree_flatten(open_store(folder))
+    count = _count(source)
+    if {len(leaf) for leaf in leaves} != {count}:
+        return False
+    spread = np.linspace(0, count - 1, COMPARED).round().astype(int).tolist()
+    indices = sorted(set(spread))
+    read, same = pytree.tree_flatten(_read(source, indices))
+    stored = [torch.from_numpy(leaf[indices]) for leaf in leaves]
+    return same == structure and [*map(_leaf_bits, read)] == [*map(_leaf_bits, stored)]
+
+
+def _leaf_bits(leaf: torch.Tensor) -> tuple[object, ...]:
+    return leaf.dtype, leaf.shape, bytes(bytes_of(leaf))
+
+
+def _chunks(source: Any, num_workers: int) -> Iterator[Tree]:
+    """Yield all samples in batches of about CHUNK_BYTES."""
+    if not _has_indices(source):
+        yield from _chunks_of(iter(source))
+        return
+    count = _count(source)
+    if not count:
+        return
+    size = _rows_per_chunk(_read(source, [0]))
+    if _is_tree(source):
+        for start in range(0, count, size):
+            yield _read(source, slice(start, start + size))
+        return
+    yield from (chunk.batch for chunk in collate_chunks(source, size, num_workers))
+
+
+def _check_alike(chunks: Iterator[Tree]) -> Iterator[Tree]:
+    """Yield the chunks; raises SamplesDiffer where the leaves of one differ from the previous."""
+    first, done = None, 0
+    for chunk in chunks:
+        leaves, structure = pytree.tree_flatten(chunk)
+        kinds = structure, [(str(leaf.dtype), tuple(leaf.shape[1:])) for leaf in leaves]
+        first = first or kinds
+        if kinds != first:
+            pair = f"up to {done} they are {first[1]}, from it on {kinds[1]}"
+            raise SamplesDiffer(f"samples differ: {pair}")
+        yield chunk
+        done += len(leaves[0])
+
+
+def _chunks_of(samples: Iterator[Any]) -> Iterator[Tree]:
+    numbered = ((index, sample, "") for index, sample in enumerate(samples))
+    size = MOST_SAMPLES
+    for first in numbered:
+        size = min(size, _rows_per_chunk(collate_chunk([first], ragged=False).batch))
+        yield collate_chunk([first, *islice(numbered, size - 1)], ragged=False).batch
+
+
+def _rows_per_chunk(batch_of_one: Tree) -> int:
+    nbytes = sum(leaf.nbytes for leaf in pytree.tree_leaves(batch_of_one))
+    return max(1, min(MOST_SAMPLES, CHUNK_BYTES // max(1, nbytes)))
+
+
+def _read(source: Any, indices: Any) -> Tree:
+    """Samples as a batch; indices: a list or, for a tree, also a slice."""
+    if _is_tree(source):
+        return pytree.tree_map(lambda leaf: torch.as_tensor(leaf[indices]), source)
+    return collate_chunk([(index, source[index], "") for index in indices], ragged=False).batch
+
+
+def _count(source: Any) -> int:
+    if not _is_tree(source):
+        return len(source)
+    counts = {len(leaf) for leaf in pytree.tree_leaves(source)}
+    if len(counts) != 1:
+        raise ValueError(f"a tree of tensors or arrays of one length, got {sorted(counts)}")
+    return counts.pop()
+
+
+def _is_tree(source: Any) -> bool:
+    leaves = pytree.tree_leaves(source)
+    return bool(leaves) and all(isinstance(leaf, torch.Tensor | np.ndarray) for leaf in leaves)
+
+
+def _has_indices(source: Any) -> bool:
+    if isinstance(source, IterableDataset):
+        return False
+    return _is_tree(source) or (hasattr(source, "__getitem__") and hasattr(source, "__len__"))

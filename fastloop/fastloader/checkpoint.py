@@ -1,0 +1,112 @@
+"""The state on which an epoch's order depends: saved at its begin, restored to resume it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastloop.fastloader.order import PiecewiseSampler
+
+States = dict[str, Any]
+DETERMINISTIC = torch.Tensor | np.ndarray | list | tuple | range
+"""Types of samplers that have no random state."""
+SETTINGS = "batch_size", "drop_last", "num_samples", "seed", "shuffle", "world_size"
+"""A loader's settings that determine which sample is at which position of an epoch. The rank is not
+one of them: all ranks may load the state that one has saved."""
+
+
+def random_states(generator: torch.Generator | None, sampler: Any) -> States:
+    """The states of the loader's generator, its sampler, and the samplers that this one wraps.
+
+    A sampler's state is its state_dict(), or else its generator's state and its epoch; torch's
+    global random state is added where none of the samplers has either.
+    """
+    states: States = {}
+    if generator is not None:
+        states["generator"] = generator.get_state()
+    if sampler is not None and not isinstance(sampler, DETERMINISTIC | PiecewiseSampler):
+        samplers = [_sampler_state(sampler) for sampler in _sampler_chain(sampler)]
+        states["samplers"] = samplers
+        if not any({"state_dict", "generator"} & set(state) for state in samplers):
+            states["torch"] = torch.get_rng_state()
+    return states
+
+
+def loader_settings(loader: Any) -> States:
+    """The loader's SETTINGS, as built-in types that any checkpoint format can hold."""
+    settings = {name: getattr(loader, name) for name in SETTINGS}
+    return settings | {"shuffle": str(settings["shuffle"])}  # Blocks is not a built-in type
+
+
+def check_settings(state: States, loader: Any) -> None:
+    """Raise ValueError for a state that was saved by a loader with other settings."""
+    saved, settings = state.get("settings", {}), loader_settings(loader)
+    for name, value in settings.items():
+        if name not in saved:
+            raise ValueError(f"{name}={value}: this state does not contain {name}")
+        if saved[name] != value:
+            raise ValueError(f"{name}={value}: this state is of a loader with {name}={saved[name]}")
+
+
+@contextmanager
+def restore_states(
+    states: States | None, generator: torch.Generator | None, sampler: Any
+) -> Iterator[None]:
+    """Restore the states, if any; torch's global random state only within this context.
+
+    Raises ValueError for the states of a loader with other generators or samplers.
+    """
+    if states is None:
+        yield
+        return
+    samplers = list(_sampler_chain(sampler)) if "samplers" in states else []
+    saved = states.get("samplers", [])
+    if ("generator" in states) != (generator is not None) or len(samplers) != len(saved):
+        raise ValueError("this state is of a loader with another generator or sampler")
+    if generator is not None:
+        generator.set_state(states["generator"])
+    for chained, state in zip(samplers, saved, strict=True):
+        _restore_sampler(chained, state)
+    with torch.random.fork_rng(devices=[], enabled="torch" in states):
+        if "torch" in states:
+            torch.set_rng_state(states["torch"])
+        yield
+
+
+def set_epoch(sampler: Any, epoch: int) -> None:
+    """Call set_epoch of a sampler and of those that it wraps, where they have it."""
+    for chained in _sampler_chain(sampler):
+        if hasattr(chained, "set_epoch"):
+            chained.set_epoch(epoch)
+
+
+def _sampler_chain(sampler: Any) -> Iterator[Any]:
+    """The sampler, its own `sampler`, and so on."""
+    while sampler is not None:
+        yield sampler
+        sampler = getattr(sampler, "sampler", None)
+
+
+def _sampler_state(sampler: Any) -> States:
+    if hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict"):
+        return {"state_dict": deepcopy(sampler.state_dict())}
+    state: States = {}
+    if isinstance(generator := getattr(sampler, "generator", None), torch.Generator):
+        state["generator"] = generator.get_state()
+    if hasattr(sampler, "set_epoch") and hasattr(sampler, "epoch"):
+        state["epoch"] = sampler.epoch
+    return state
+
+
+def _restore_sampler(sampler: Any, state: States) -> None:
+    if "state_dict" in state:
+        sampler.load_state_dict(deepcopy(state["state_dict"]))
+    if "generator" in state:
+        sampler.generator.set_state(state["generator"])
+    if "epoch" in state:
+        sampler.set_epoch(state["epoch"])

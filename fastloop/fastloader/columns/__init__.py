@@ -1,0 +1,1 @@
+"""The columns of a source: arrays, images, token windows; each writes its samples into a batch."""

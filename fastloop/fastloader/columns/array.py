@@ -1,0 +1,118 @@
+"""A column of rows in memory or in a mapped file, copied as bytes whatever their dtype."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastloop.fastloader.columns.column import SampleSpec
+from fastloop.fastloader.columns.file_region import FileRegion, region_of
+
+WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+@dataclass(frozen=True)
+class ArrayColumn:
+    """The rows of a tensor or an array."""
+
+    flat: np.ndarray
+    """(num_samples, row_nbytes) uint8, a view of the source's memory; (num_samples,) words where a
+    row has the size of one, because numpy would copy single bytes row by row."""
+    spec: SampleSpec
+    memory: torch.Tensor | None = None
+    """The source itself, where batches may be views of it; else None, see `_viewable_memory`."""
+    region: FileRegion | None = None
+    """Where a mapped file stores the rows; None for rows in memory and for writable maps."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.flat)
+
+    def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
+        """Copy the rows at `indices` to `out`."""
+        # mode="clip": the default writes every batch to a temporary copy first. np.take and not
+        # torch.index_select(out=): for rows of 8 B to 150 KB, in memory or mapped, their times
+        # differ by no more than noise, except for rows of 16 to 256 B, where take is 1.1 to 4 times
+        # as fast.
+        target = out if self.flat.ndim == 2 else out.view(self.flat.dtype)[:, 0]
+        self.flat.take(indices, axis=0, out=target, mode="clip")
+
+    def __reduce__(self) -> tuple[Callable[..., ArrayColumn], tuple[Any, ...]]:
+        """Pickle where a mapped file stores the rows, and not its bytes."""
+        if self.region is None:
+            return ArrayColumn, (self.flat, self.spec)
+        return _reopen, (
+            replace(self.region, dtype=self.flat.dtype, shape=self.flat.shape),
+            self.spec,
+        )
+
+
+def array_column(source: torch.Tensor | np.ndarray) -> ArrayColumn:
+    """Make a column of the source's rows, without a copy where the source is contiguous.
+
+    Raises ValueError for a source without dimensions, not on the CPU, or that requires grad.
+    """
+    tensor = _as_tensor(source)
+    if tensor.dim() == 0 or tensor.device.type != "cpu":
+        raise ValueError(f"a source has samples in its first dimension, on the CPU, got {tensor}")
+    if tensor.requires_grad:
+        raise ValueError("a source that requires grad: batches have no gradient, pass its detach()")
+    memory = _viewable_memory(source, tensor)
+    tensor = tensor.resolve_conj().resolve_neg().contiguous()
+    spec = SampleSpec(tensor.dtype, tuple(tensor.shape[1:]))
+    if not tensor.nbytes:
+        return ArrayColumn(np.zeros((len(tensor), spec.nbytes), np.uint8), spec, memory)
+    width = math.prod(spec.shape)
+    # not view(): even a contiguous tensor may have any stride in a dimension of size 1
+    flat = tensor.as_strided((len(tensor), width), (width, 1))
+    region = region_of(source)
+    if region is not None and region.is_writable:
+        region = None
+    return ArrayColumn(_as_words(flat.view(torch.uint8).numpy()), spec, memory, region)
+
+
+def _reopen(region: FileRegion, spec: SampleSpec) -> ArrayColumn:
+    flat = region.open()
+    return ArrayColumn(flat, spec, region=region_of(flat))
+
+
+def _as_tensor(source: torch.Tensor | np.ndarray) -> torch.Tensor:
+    if isinstance(source, torch.Tensor):
+        return source
+    if any(step < 0 for step in source.strides):  # torch has no negative strides
+        source = np.ascontiguousarray(source)
+    with warnings.catch_warnings():  # nothing here writes to the source, even if it is read-only
+        warnings.filterwarnings("ignore", "The given NumPy array is not writ")
+        return torch.from_numpy(source)
+
+
+def _viewable_memory(
+    source: torch.Tensor | np.ndarray, tensor: torch.Tensor
+) -> torch.Tensor | None:
+    """The source's memory where batches may be views of it, else None.
+
+    None for read-only arrays, because batches may be written to, and for mapped files, because
+    views would be read from disk when a batch is used and not ahead of that.
+    """
+    if isinstance(source, np.memmap):
+        return None
+    if isinstance(source, np.ndarray) and not source.flags.writeable:
+        return None
+    repeated = (
+        step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
+    )
+    return None if any(repeated) else tensor.detach().as_subclass(torch.Tensor)
+
+
+def _as_words(rows: np.ndarray) -> np.ndarray:
+    word = WORDS.get(rows.shape[1])
+    # numpy would align unaligned words by copying the whole source for each group of batches
+    if word is None or rows.ctypes.data % rows.shape[1]:
+        return rows
+    return rows.view(word)[:, 0]

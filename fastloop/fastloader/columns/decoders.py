@@ -1,0 +1,109 @@
+"""Decoding of image files: one function per library, each of which releases the GIL.
+
+All take the bytes of a file and its encoding (image_headers.encoding_of), and return
+(height, width, 3) uint8 RGB, possibly read-only or not contiguous. All convert other colour spaces
+as Pillow's `convert("RGB")`: grey values are repeated, transparency is dropped and not blended,
+CMYK is assumed to follow Adobe's convention; colour profiles and EXIF orientation are ignored. They
+raise ValueError, in one line, for a broken file, and ImportError where the library is missing.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import struct
+import zlib
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastloop.fastloader.columns.image_headers import Encoded, Encoding, has_end, is_whole_png
+
+BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error)
+"""Exceptions that Pillow raises for a broken file."""
+
+
+def decode_by_simplejpeg(data: Encoded, encoding: Encoding) -> np.ndarray:
+    """Decode a JPEG file with libjpeg-turbo; PNG is not supported."""
+    decode = _load_simplejpeg().decode_jpeg
+    try:
+        if encoding == "CMYK JPEG":
+            return cmyk_to_rgb(decode(data, colorspace="CMYK"))
+        return decode(data, colorspace="RGB")
+    except ValueError as error:
+        raise _broken(encoding, error) from error
+
+
+def decode_by_opencv(data: Encoded, encoding: Encoding) -> np.ndarray:
+    """Decode a JPEG or PNG file with OpenCV, whose BGR is converted to RGB."""
+    cv2, data = load_opencv(), bytes(data)
+    if not has_end(data):  # OpenCV would fill the missing part with grey
+        raise _broken(encoding, "it is cut off")
+    flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+    try:
+        image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    except cv2.error as error:
+        raise _broken(encoding, error.err) from error
+    if image is None:
+        raise _broken(encoding)
+    return cv2.cvtColor(image, cv2.COLOR_BGR2RGB, dst=image)
+
+
+def decode_by_torchvision(data: Encoded, encoding: Encoding) -> np.ndarray:
+    """Decode a JPEG or PNG file; the result is a view of a (3, height, width) tensor."""
+    torchvision_io = import_module("torchvision.io")
+    if encoding == "PNG" and not is_whole_png(data):  # torchvision 0.29 crashes on some of them
+        raise _broken(encoding, "it is cut off, or a checksum is wrong")
+    # torchvision's own conversion of CMYK depends on a marker that Pillow ignores
+    mode = "UNCHANGED" if encoding == "CMYK JPEG" else "RGB"
+    buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    try:
+        image = torchvision_io.decode_image(buffer, torchvision_io.ImageReadMode[mode])
+    except RuntimeError as error:
+        reason = re.sub(r"^.*\.cpp:\d+, ", "", str(error).splitlines()[0])
+        raise _broken(encoding, reason) from error
+    pixels = image.permute(1, 2, 0).numpy()
+    return cmyk_to_rgb(pixels) if encoding == "CMYK JPEG" else pixels
+
+
+def decode_by_pillow(data: Encoded, encoding: Encoding) -> np.ndarray:
+    """Decode a JPEG or PNG file with Pillow, the reference for the other libraries; read-only."""
+    pil = import_module("PIL.Image")
+    try:
+        with pil.open(io.BytesIO(data)) as image:
+            image.info.pop("transparency", None)  # or Pillow warns that it drops a palette's
+            return np.asarray(image.convert("RGB"))
+    except (*BROKEN, pil.DecompressionBombError) as error:
+        is_unknown = isinstance(error, pil.UnidentifiedImageError)
+        raise _broken(encoding, "no picture in it" if is_unknown else error) from error
+
+
+def cmyk_to_rgb(stored: np.ndarray) -> np.ndarray:
+    """Convert (height, width, 4) uint8, as a CMYK JPEG stores it, to (height, width, 3) uint8 RGB.
+
+    As Pillow, this assumes Adobe's convention for every file: 255 means no ink.
+    """
+    ink, paper = 255 - stored[..., :3].astype(np.int32), stored[..., 3:].astype(np.int32)
+    product = ink * paper + 128
+    return (paper - (((product >> 8) + product) >> 8)).astype(np.uint8)
+
+
+@cache
+def load_opencv() -> Any:
+    """Import cv2 and switch off its own threads for the whole process: they would divide each
+    image, and wait for each other and for the loader's threads."""
+    cv2 = import_module("cv2")
+    cv2.setNumThreads(0)
+    return cv2
+
+
+@cache  # import_module takes 0.8 us, a small image 15
+def _load_simplejpeg() -> Any:
+    return import_module("simplejpeg")
+
+
+def _broken(encoding: Encoding, reason: object = None) -> ValueError:
+    return ValueError(f"a broken {encoding}" + (f" ({reason})" if reason is not None else ""))

@@ -1,0 +1,65 @@
+"""Checks of encoded images without decoding: encoding, colour components, completeness."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Literal
+
+Encoded = bytes | bytearray | memoryview
+"""The bytes of an image file."""
+Encoding = Literal["JPEG", "CMYK JPEG", "PNG"]
+
+JPEG_MAGIC, PNG_MAGIC = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""Second bytes of the markers that begin a JPEG's frame header (ITU-T T.81, table B.1)."""
+
+
+def encoding_of(data: Encoded) -> Encoding:
+    """Return an image file's encoding; all decoders use it, so that all reject the same files.
+
+    Raises ValueError for other formats, and for PNG files of 16 bits per channel, which some
+    libraries truncate to 8 bits, some scale and some leave as they are.
+    """
+    start = bytes(data[:25])
+    if start.startswith(JPEG_MAGIC):
+        return "CMYK JPEG" if _frame(data)[0] == 4 else "JPEG"
+    if start.startswith(PNG_MAGIC):
+        if start[24:] == b"\x10":
+            raise ValueError("a PNG of 16 bits per channel; only 8 bits are supported")
+        return "PNG"
+    raise ValueError("neither a JPEG nor a PNG file" if start else "the file is empty")
+
+
+def has_end(data: bytes) -> bool:
+    """True where a JPEG or PNG file has an end marker after its header."""
+    if data.startswith(PNG_MAGIC):
+        return data.rfind(b"IEND") > 0
+    # search from the frame on: a thumbnail in the header has its own end marker
+    return data.rfind(b"\xff\xd9", _frame(data)[1]) > 0
+
+
+def is_whole_png(data: Encoded) -> bool:
+    """True where all chunks of a PNG file, up to the end chunk, have correct checksums."""
+    view, start = memoryview(data), len(PNG_MAGIC)
+    while start + 12 <= len(view):
+        end = start + 8 + int.from_bytes(view[start : start + 4], "big")
+        stated = int.from_bytes(view[end : end + 4], "big")
+        if zlib.crc32(view[start + 4 : end]) != stated:
+            return False
+        if view[start + 4 : start + 8] == b"IEND":
+            return True
+        start = end + 4
+    return False
+
+
+def _frame(data: Encoded) -> tuple[int, int]:
+    """(number of colour components, offset of the frame header) of a JPEG; (0, 0) without one."""
+    view, start = memoryview(data), 2
+    last = len(view) - 10
+    while start <= last and view[start] == 0xFF:
+        marker = view[start + 1]
+        if marker in START_OF_FRAME:
+            return view[start + 9], start
+        # any number of fill bytes may precede a marker
+        start += 1 if marker == 0xFF else 2 + (view[start + 2] << 8) + view[start + 3]
+    return 0, 0

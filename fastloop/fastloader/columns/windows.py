@@ -1,0 +1,109 @@
+"""Windows of a long token array as a column, as language models are trained on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.lib.stride_tricks import sliding_window_view
+
+from fastloop.fastloader.columns.array import array_column
+from fastloop.fastloader.columns.column import SampleSpec
+from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
+
+GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+"""Increment of splitmix64: the odd integer nearest to 2^64 / golden ratio."""
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Samples of shape (length,) cut from a one-dimensional array, tensor or memory map of tokens.
+
+    Args:
+        tokens: one-dimensional, of an integer dtype.
+        length: tokens of a window.
+        stride: window i begins at token i * stride; None means `length`, so that each token is
+            delivered once per epoch. The loader's order decides in which sequence windows come.
+        count: number of windows, each at a random position that depends only on its index and
+            `seed`. Excludes `stride`.
+        dtype: of the delivered windows; None keeps the stored dtype.
+        first: tokens skipped in front of each window.
+        beyond: tokens that must follow each window.
+
+    Raises ValueError where the tokens are not one-dimensional, or fewer than one window needs.
+
+    >>> inputs, targets = Windows.pairs(np.arange(1000), length=128)
+    >>> loader = FastLoader((inputs, targets), batch_size=4, shuffle=True)
+    """
+
+    tokens: Any
+    length: int
+    stride: int | None = None
+    count: int | None = None
+    seed: int = 0
+    dtype: torch.dtype | None = torch.int64
+    first: int = 0
+    beyond: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("length", "stride", "count"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}: allowed is 1 or more")
+        if self.stride is not None and self.count is not None:
+            raise ValueError("stride with count: windows are at regular or at random positions")
+        if len(self.tokens.shape) != 1 or self._num_positions < 1:
+            needed = self.length + self.first + self.beyond
+            shape = tuple(self.tokens.shape)
+            raise ValueError(
+                f"windows of {needed} tokens are cut from a one-dimensional array, got {shape}"
+            )
+
+    @classmethod
+    def pairs(cls, tokens: Any, length: int, **settings: Any) -> tuple[Windows, Windows]:
+        """(inputs, targets): the same windows twice, the targets shifted by one token."""
+        return cls(tokens, length, beyond=1, **settings), cls(tokens, length, first=1, **settings)
+
+    @property
+    def spec(self) -> SampleSpec:
+        """Samples of shape (length,)."""
+        return SampleSpec(self.dtype or array_column(self.tokens).spec.dtype, (self.length,))
+
+    def __len__(self) -> int:
+        return self.count or (self._num_positions - 1) // (self.stride or self.length) + 1
+
+    def starts(self, indices: np.ndarray) -> np.ndarray:
+        """int64: the token at which each of these windows begins."""
+        if self.count is None:
+            return indices * (self.stride or self.length)
+        return (_splitmix64(indices, self.seed) % np.uint64(self._num_positions)).astype(np.int64)
+
+    def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
+        """Copy the windows at `indices` to `out`, converted to the dtype."""
+        tokens = self.tokens
+        array = tokens.numpy() if isinstance(tokens, torch.Tensor) else tokens
+        windows = sliding_window_view(array, self.length)[self.starts(indices) + self.first]
+        self.spec.view_tensor(out).copy_(torch.from_numpy(windows))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return pack_maps(self.__dict__)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(unpack_maps(state))
+
+    @property
+    def _num_positions(self) -> int:
+        return len(self.tokens) - self.length - self.first - self.beyond + 1
+
+
+def _splitmix64(indices: np.ndarray, seed: int) -> np.ndarray:
+    """uint64 pseudo-random numbers: output `index` of splitmix64 (Steele, Lea, Flood 2014), whose
+    initial state is derived from the seed."""
+    with np.errstate(over="ignore"):
+        state = np.uint64(seed % 2**64) * np.uint64(0xD1342543DE82EF95)
+        bits = state + (indices.astype(np.uint64) + np.uint64(1)) * GOLDEN_GAMMA
+        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return bits ^ (bits >> np.uint64(31))

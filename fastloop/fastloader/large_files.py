@@ -1,0 +1,55 @@
+"""The choice of sources to read past the page cache: mapped files larger than memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from fastloop.core.cgroup import usable_memory_bytes
+from fastloop.fastloader.columns.array import ArrayColumn
+from fastloop.fastloader.columns.column import Column
+from fastloop.fastloader.columns.convert import ConvertedColumn
+from fastloop.fastloader.columns.direct_io import CAN_ADVISE, DirectColumn, underlying_rows
+from fastloop.fastloader.source import ColumnSource
+
+MEMORY_SHARE = 0.5
+"""Files larger than this share of memory would evict other data from the page cache."""
+STRETCH_BYTES = 256 << 10
+"""Shorter stretches are read no faster than by the kernel's page faults."""
+
+
+def use_direct_reads(
+    source: ColumnSource, indices: np.ndarray, num_pieces: int
+) -> ColumnSource | None:
+    """The source with direct reads of its mapped files; None where they would not pay.
+
+    They pay where the files exceed MEMORY_SHARE of memory, the pieces in flight do not, and the
+    indices form stretches of STRETCH_BYTES on average.
+
+    indices: of the epoch's first piece, which are requested at once.
+    num_pieces: how many such pieces are in memory at a time, where they are shuffled.
+    """
+    columns = source.columns
+    stored = [column for column in columns if isinstance(column, ArrayColumn | ConvertedColumn)]
+    mapped = [rows for rows in map(underlying_rows, stored) if rows.region]
+    if not CAN_ADVISE or not len(indices) or not mapped:
+        return None
+    max_nbytes = MEMORY_SHARE * usable_memory_bytes()
+    if sum(rows.spec.nbytes * len(rows) for rows in mapped) <= max_nbytes:
+        return None
+    piece_nbytes = len(indices) * sum(source.row_nbytes)
+    if piece_nbytes * num_pieces > max_nbytes and (np.diff(indices) <= 0).any():
+        return None
+    stretches = 1 + int((np.diff(np.sort(indices)) != 1).sum())
+    mean_rows = len(indices) / stretches
+    return replace(source, columns=[_direct_column(column, mean_rows) for column in columns])
+
+
+def _direct_column(column: Column, stretch_rows: float) -> Column:
+    if not isinstance(column, ArrayColumn | ConvertedColumn):
+        return column
+    rows = underlying_rows(column)
+    if rows.region is None or stretch_rows * rows.spec.nbytes < STRETCH_BYTES:
+        return column
+    return DirectColumn(column, rows.region)

@@ -1,0 +1,90 @@
+"""A random permutation of any number of samples, each index of which is computed on demand.
+
+torch.randperm of 10^7 samples takes 40 MB and has to finish before the first batch can be made; of
+10^9 samples it takes 8 GB. Here the position in the epoch is encrypted: as a row and a column of a
+square it passes through a Feistel network, which permutes the square whatever its round functions
+are (Luby and Rackoff, 1988). The functions are drawn at random, as theirs are: one number per row
+and per column, 0.5 MB for 10^9 samples. The few results beyond the last sample are encrypted again
+until they are inside, which makes the whole a permutation of the samples ("cycle walking", Black
+and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002, who describe both steps). An index takes
+9 to 14 ns for any number of samples; torch.randperm on one thread takes 7 to 11 ns for 10^6 and
+26 ns for 10^7 samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import isqrt
+
+import numpy as np
+import torch
+
+ROUNDS = 4
+"""Luby and Rackoff's number; even, so that rows are rows again after the last round."""
+PIECE = 1 << 16
+"""Indices computed at once: a call of numpy costs 2 us, and more next to threads whose gathering
+evicts its cache. Epochs of 3 x 10^6 rows of 784 bytes took 160 ns a row in pieces of 2^15 indices,
+151 ns in pieces of 2^16."""
+FIRST_PIECE = 1 << 13
+"""Indices of the first piece, for which the first batch waits; each piece is four times as long as
+the one before, up to PIECE."""
+
+
+@dataclass(frozen=True, eq=False)
+class FeistelPermutation:
+    """The permutation of `num_samples` samples that these round functions define."""
+
+    num_samples: int
+    functions: Sequence[np.ndarray]
+    """ROUNDS uint32 tables, alternately from columns to rows and from rows to columns."""
+
+    def pieces(self, rank: int = 0, world_size: int = 1) -> Iterator[np.ndarray]:
+        """The rank's int64 indices, up to PIECE at a time: every world_size-th from `rank` on.
+
+        All ranks get equally many; missing ones are repeated from the beginning.
+        """
+        length = -(-self.num_samples // world_size)
+        start, count = 0, min(FIRST_PIECE, PIECE)
+        while start < length:
+            stop = min(start + count, length)
+            positions = np.arange(start, stop, dtype=np.int64) * world_size + rank
+            yield self.indices_at(positions % self.num_samples if world_size > 1 else positions)
+            start, count = stop, min(4 * count, PIECE)
+
+    def indices_at(self, positions: np.ndarray) -> np.ndarray:
+        """int64 sample indices at these positions, which are int64 in [0, num_samples)."""
+        indices = self._encrypt(positions)
+        outside = np.flatnonzero(indices >= self.num_samples)
+        while len(outside):
+            encrypted = self._encrypt(indices[outside])
+            indices[outside] = encrypted
+            outside = outside[encrypted >= self.num_samples]
+        return indices
+
+    def _encrypt(self, positions: np.ndarray) -> np.ndarray:
+        num_columns, num_rows = (len(function) for function in self.functions[:2])
+        row = positions // num_columns
+        left, right = row.astype(np.uint32), (positions - row * num_columns).astype(np.uint32)
+        widths = (num_rows, num_columns) * (ROUNDS // 2)
+        for function, width in zip(self.functions, widths, strict=True):
+            shifted = function.take(right, mode="clip")  # never clips, but skips numpy's check
+            shifted += left
+            np.subtract(shifted, np.uint32(width), out=left)
+            np.minimum(shifted, left, out=shifted)  # shifted % width: a negative uint32 is huge
+            left, right = right, shifted
+        indices = left.astype(np.int64)
+        indices *= num_columns
+        indices += right
+        return indices
+
+
+def random_permutation(num_samples: int, generator: torch.Generator) -> FeistelPermutation:
+    """Draw a permutation with this generator, which is on the CPU."""
+    columns = isqrt(num_samples - 1) + 1
+    widths = -(-num_samples // columns), columns
+    functions = [
+        torch.randint(width, (count,), generator=generator, device="cpu").numpy().astype(np.uint32)
+        for width, count in (widths, widths[::-1]) * (ROUNDS // 2)
+    ]
+    return FeistelPermutation(num_samples, functions)

@@ -1,0 +1,1 @@
+"""All options: options/<group>/<option>.py mirrors conf/<group>/<option>.yaml."""

@@ -1,0 +1,1 @@
+"""`benchmark=`: what is done with each batch; each option satisfies Benchmark."""

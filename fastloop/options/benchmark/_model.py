@@ -1,0 +1,99 @@
+"""A benchmark's model: built once and reset to its seeded state at every start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from fastloop.core.plan import Setup
+from fastloop.core.types import Step, Tree, Unsupported
+from fastloop.processes.rank_group import world_size
+
+AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""The dtype of autocast by the name of the precision."""
+
+BATCH_ERRORS = {
+    "Expected more than 1 value per channel": "BatchNorm can't train on a batch of one sample:"
+    " drop_last=true leaves out an incomplete last batch, another batch_size may avoid it",
+    "index out of range in self": "the data has indices beyond the model's embedding: with"
+    " model=transformer, model.vocabulary has to be at least the largest + 1",
+}
+"""Parts of torch's messages about a batch that a model can't use, and their explanation."""
+
+
+@dataclass(kw_only=True)
+class ModelSession:
+    """A model on the device and the step that runs it, shared by all starts of a benchmark.
+
+    Each start resets the model to its seeded state. The tensors are reset in place, so that code
+    compiled or captured during the warm-up stays valid in the timed window.
+    """
+
+    setup: Setup
+    module: nn.Module
+    step: Step
+    """The step as the execution runs it."""
+    consume: Callable[[Callable[[Tree], Tree], Step, Setup], tuple[Callable[[Tree], Any], list]]
+    """Makes the return value of `start` from a placement."""
+    ddp: DistributedDataParallel | None = None
+    """The module wrapped for several ranks that train together; None for one."""
+    scaler: torch.amp.GradScaler | None = None
+    """The gradient scaler of fp16."""
+    is_reset: bool = True
+    """True until the first start: the module is still as built."""
+
+    def start(self, place: Callable[[Tree], Tree]) -> tuple[Callable[[Tree], Any], list]:
+        """A function that runs the step on a host batch, and the list of losses that it fills."""
+        if not self.is_reset:
+            self.reset()
+        self.is_reset = False
+        return self.consume(place, self.step, self.setup)
+
+    def reset(self) -> None:
+        """Reset the module and the scaler to their seeded state."""
+        seeded = build_seeded(self.setup)
+        with torch.no_grad():
+            for tensor, initial in zip(_tensors(self.module), _tensors(seeded), strict=True):
+                tensor.copy_(initial)
+        if self.scaler is not None:
+            self.scaler.load_state_dict(torch.amp.GradScaler(self.setup.device.type).state_dict())
+
+
+def build_seeded(setup: Setup) -> nn.Module:
+    """A new module on the host, equal for equal seeds. Raises Unsupported as the model's check."""
+    setup.model.check(setup.num_classes, setup.sample)
+    torch.manual_seed(setup.seed)
+    return setup.model.build(setup.sample[0][1], setup.num_classes)
+
+
+def wrap_ddp(module: nn.Module, device: torch.device) -> DistributedDataParallel | None:
+    """The module with gradients averaged over the ranks in every step; None for one process."""
+    if world_size() == 1:
+        return None
+    # BatchNorm stays local to a rank, as usual with DDP; running statistics are rank 0's
+    return DistributedDataParallel(module, device_ids=[device] if device.type == "cuda" else None)
+
+
+def with_autocast(
+    function: Callable[..., torch.Tensor], setup: Setup
+) -> Callable[..., torch.Tensor]:
+    """The function under autocast, or the function itself if the precision is float32."""
+    if setup.precision not in AUTOCAST_DTYPES:
+        return function
+    return torch.autocast(setup.device.type, AUTOCAST_DTYPES[setup.precision])(function)
+
+
+def raise_if_unfit(error: Exception) -> None:
+    """Raise Unsupported if the error means that the model can't use the batch."""
+    for message, reason in BATCH_ERRORS.items():
+        if message in str(error):
+            raise Unsupported(reason) from error
+
+
+def _tensors(module: nn.Module) -> list[torch.Tensor]:
+    return [*module.parameters(), *module.buffers()]

@@ -1,0 +1,61 @@
+"""`benchmark=inference`: the forward pass of a model on every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from fastloop.core.plan import Setup
+from fastloop.core.protocols import Model
+from fastloop.core.types import Leaves, Step, Tree, option
+from fastloop.options.benchmark._model import (
+    ModelSession,
+    build_seeded,
+    raise_if_unfit,
+    with_autocast,
+)
+
+
+@option
+class Inference:
+    """Forward pass only, in eval and inference mode; targets are moved to the device but not used.
+
+    Every output is summed up on the device, so that no computation can be skipped.
+    """
+
+    limit: ClassVar[Literal["gather", "replay"]] = "replay"
+
+    def check(self, model: Model, num_classes: int | None, sample: Leaves | None) -> None:
+        """Raise Unsupported if the model does not accept the samples."""
+        model.check(num_classes, sample)
+
+    def session(self, setup: Setup) -> ModelSession:
+        """A new model in eval mode. Raises Unsupported as `check` does."""
+        module = build_seeded(setup).to(setup.device).eval()
+        forward = setup.execution.forward(module, setup.device)
+
+        @torch.inference_mode()
+        def sum_outputs(source: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:  # noqa: ARG001
+            return forward(source).float().sum()
+
+        step = setup.execution.step(with_autocast(sum_outputs, setup), module)
+        return ModelSession(setup=setup, module=module, step=step, consume=_infer)
+
+
+def _infer(
+    place: Callable[[Tree], Tree], step: Step, setup: Setup
+) -> tuple[Callable[[Tree], Any], list]:
+    """A function that adds up the model's outputs for each batch; no losses."""
+    total, pair = torch.zeros((), device=setup.device), setup.pair
+
+    def consume(batch: Tree) -> None:
+        source, targets = pair(place(batch))
+        try:
+            total.add_(step(source, targets))
+        except Exception as error:
+            raise_if_unfit(error)
+            raise
+
+    return consume, []

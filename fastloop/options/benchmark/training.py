@@ -1,0 +1,90 @@
+"""`benchmark=training`: one training step of a model per batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from fastloop.core.plan import Setup
+from fastloop.core.protocols import Model
+from fastloop.core.types import Leaves, Step, Tree, option
+from fastloop.options.benchmark._model import (
+    ModelSession,
+    build_seeded,
+    raise_if_unfit,
+    with_autocast,
+    wrap_ddp,
+)
+
+
+@option
+class Training:
+    """An SGD step on the cross entropy per batch; ranks average their gradients in every step
+    (DistributedDataParallel)."""
+
+    limit: ClassVar[Literal["gather", "replay"]] = "replay"
+    trains: ClassVar[bool] = True
+
+    def check(self, model: Model, num_classes: int | None, sample: Leaves | None) -> None:
+        """Raise Unsupported if the model does not accept the samples."""
+        model.check(num_classes, sample)
+
+    def session(self, setup: Setup) -> ModelSession:
+        """A new model with its optimizer. Raises Unsupported as `check` does."""
+        module = build_seeded(setup).to(setup.device)
+        ddp = wrap_ddp(module, setup.device)
+        forward = setup.execution.forward(module if ddp is None else ddp, setup.device)
+        loss_of = with_autocast(
+            lambda source, targets: cross_entropy(forward(source), targets), setup
+        )
+        optimizer = torch.optim.SGD(module.parameters(), lr=setup.learning_rate)
+        scaler = torch.amp.GradScaler(setup.device.type) if setup.precision == "fp16" else None
+        step = setup.execution.step(_training_step(loss_of, optimizer, scaler), module)
+        return ModelSession(
+            setup=setup, module=module, step=step, consume=_train, ddp=ddp, scaler=scaler
+        )
+
+
+def _training_step(
+    loss_of: Step, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None
+) -> Step:
+    def step(source: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(source, targets)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    if scaler is None:
+        return step
+
+    def step_with_scaler(source: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(source, targets)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss.detach()
+
+    return step_with_scaler
+
+
+def _train(
+    place: Callable[[Tree], Tree], step: Step, setup: Setup
+) -> tuple[Callable[[Tree], Any], list]:
+    """A function that trains on each batch, and its losses, which stay on the device."""
+    pair, losses = setup.pair, []
+
+    def consume(batch: Tree) -> None:
+        source, targets = pair(place(batch))
+        try:
+            # No .item(): it would synchronize with the device in every step.
+            losses.append(step(source, targets))
+        except Exception as error:
+            raise_if_unfit(error)
+            raise
+
+    return consume, losses

@@ -1,0 +1,41 @@
+"""`benchmark=traversal`: deliver every batch to the device; no model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from fastloop.core.plan import Setup
+from fastloop.core.protocols import Model
+from fastloop.core.trees import read_bytes
+from fastloop.core.types import Leaves, Tree, option
+
+
+@dataclass(frozen=True)
+class TraversalSession:
+    """Each start only places batches; starts share nothing."""
+
+    unread: bool
+    """True if bytes of a batch may still be unread in a file."""
+    ddp: ClassVar[None] = None
+
+    def start(self, place: Callable[[Tree], Tree]) -> tuple[Callable[[Tree], Any], list]:
+        """The placement itself, followed by a read if bytes may be unread; no losses."""
+        if self.unread:
+            return (lambda batch: read_bytes(place(batch))), []
+        return place, []
+
+
+@option
+class Traversal:
+    """Each batch is moved to the device; on a CPU it is also read if it may be memory-mapped."""
+
+    limit: ClassVar[Literal["gather", "replay"]] = "gather"
+
+    def check(self, model: Model, num_classes: int | None, sample: Leaves | None) -> None:
+        """Accept any samples."""
+
+    def session(self, setup: Setup) -> TraversalSession:
+        """A session without a model."""
+        return TraversalSession(setup.unread)

@@ -1,0 +1,56 @@
+"""`collate=pad`: samples of different lengths, padded to one batch."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from fastloop.core.types import Tree, Unsupported, option
+from fastloop.data.ragged import collate_by_leaf
+
+
+@option
+class PadCollate:
+    """Padding: each leaf that has a dimension becomes (padded, lengths).
+
+    Samples are padded with `value` along the first dimension to the longest of their batch.
+    """
+
+    takes: ClassVar[Literal["ragged"]] = "ragged"
+    tolerant: ClassVar[bool] = False
+    value: float
+
+    def collate(self, samples: list[Tree]) -> Tree:
+        """The batch: (batch, longest, …) and int64 (batch,) for each padded leaf, default_collate
+        for the others.
+
+        Raises Unsupported if a leaf's dtype can't represent the value.
+        """
+        return collate_by_leaf(samples, self._pad)
+
+    def finish(self, batch: Tree, uint8_scale: float | None) -> Tree:  # noqa: ARG002
+        """The batch, unchanged."""
+        return batch
+
+    def caveat(self, sample_nbytes: int) -> str:
+        """A remark that bytes and limit are those of the samples without padding."""
+        mean = f"{sample_nbytes:,} bytes per sample, the mean without padding"
+        return f"padded: bytes and limit are based on {mean}"
+
+    def _pad(self, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        dtype = tensors[0].dtype
+        if not _can_represent(dtype, self.value):  # torch would silently convert it
+            kind = str(dtype).removeprefix("torch.")
+            raise Unsupported(f"collate.value={self.value:g}: {kind} can't represent it")
+        padded = pad_sequence(tensors, batch_first=True, padding_value=self.value)
+        return padded, torch.tensor([len(tensor) for tensor in tensors])
+
+
+def _can_represent(dtype: torch.dtype, value: float) -> bool:
+    if dtype.is_floating_point or dtype.is_complex:
+        return True
+    if dtype == torch.bool:
+        return value in (0, 1)
+    return value.is_integer() and torch.iinfo(dtype).min <= value <= torch.iinfo(dtype).max

@@ -1,0 +1,26 @@
+"""`collate=skip_broken`: samples that can't be decoded are left out of their batch."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from torch.utils.data import default_collate
+
+from fastloop.core.types import Tree, option
+
+
+@option
+class SkipBrokenCollate:
+    """default_collate of the samples that could be decoded; broken ones make a batch smaller."""
+
+    takes: ClassVar[Literal["canonical"]] = "canonical"
+    tolerant: ClassVar[bool] = True
+
+    def collate(self, samples: list[Tree]) -> Tree:
+        """The batch without its broken samples, which are None; None if no sample is left."""
+        decoded = [sample for sample in samples if sample is not None]
+        return default_collate(decoded) if decoded else None
+
+    def finish(self, batch: Tree, uint8_scale: float | None) -> Tree:  # noqa: ARG002
+        """The batch, unchanged."""
+        return batch

@@ -1,0 +1,1 @@
+"""`dataset=`: the source of the samples; each option satisfies Dataset."""

@@ -1,0 +1,11 @@
+"""Random numbers that depend on the seed and the sample's index alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def sample_generator(seed: int, index: int) -> np.random.Generator:
+    """A new generator for the sample; seed and index have to fit into 64 bits."""
+    # Philox takes both as its key; torch's generator keeps 32 bits of a seed, so streams repeat.
+    return np.random.Generator(np.random.Philox(key=np.array([index, seed], np.uint64)))

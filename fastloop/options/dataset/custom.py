@@ -1,0 +1,98 @@
+"""`dataset=custom`: the user's own map-style Dataset; `dataset._target_=` is the short form."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import numpy as np
+import optree
+import torch
+from pydantic import AfterValidator, NonNegativeInt, PositiveFloat, model_validator
+from torch.utils.data import IterableDataset
+
+from fastloop.core.files import fingerprint
+from fastloop.core.protocols import Samples
+from fastloop.core.types import BadData, Unsupported, option
+from fastloop.core.user_code import call, check_arguments, check_usable, error_line
+from fastloop.data.rows import bytes_of
+
+PROBED_SAMPLES = 16
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+@option
+class CustomDataset:
+    """Your own map-style Dataset: `target` is called in each process that reads the dataset."""
+
+    target: Annotated[str, AfterValidator(check_usable)] | None
+    kwargs: dict[str, Any] | None
+    num_classes: NonNegativeInt | None
+    uint8_scale: PositiveFloat | None
+    version: str | int | None
+
+    @model_validator(mode="after")
+    def _arguments_fit(self) -> CustomDataset:
+        if self.target:
+            check_arguments(self.target, self.kwargs or {})
+        return self
+
+    @property
+    def label(self) -> str:
+        """The name of the target without its module."""
+        return (self.target or "custom").rpartition(".")[2]
+
+    def fetch(self) -> str:
+        """A fingerprint of target, arguments, version, scale, length and a few samples.
+
+        A change of the data beyond these needs another `version`. Random samples, which differ
+        when they are read again, are left out.
+        """
+        samples = self.open()
+        last = len(samples) - 1
+        indices = sorted({k * last // (PROBED_SAMPLES - 1) for k in range(PROBED_SAMPLES)})
+        first, second = (
+            [_sample_fingerprint(samples, index) for index in indices] for _ in range(2)
+        )
+        kwargs = ADDRESS.sub("", repr(self.kwargs))
+        rows = first if first == second else []
+        settings = self.target, kwargs, self.version, self.uint8_scale
+        return fingerprint("custom", *settings, last, rows)
+
+    def open(self) -> Samples:
+        """The user's Dataset itself, without a wrapper.
+
+        Raises Unsupported without a target, and BadData if the Dataset can't be created, is empty
+        or is not map-style.
+        """
+        if not self.target:
+            raise Unsupported("dataset=custom: dataset.target=package.module.name names a Dataset")
+        dataset = call(self.target, self.kwargs or {})
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+            kind = type(dataset).__name__
+            reason = f"it returns {kind}, not a map-style Dataset; loader._target_= takes iterables"
+            raise BadData(f"{self.target}: {reason}")
+        try:
+            count = len(dataset)
+        except Exception as error:
+            raise BadData(f"{self.target}: it has no length: {error_line(error)}") from error
+        if not count:
+            raise BadData(f"{self.target}: it has no samples")
+        return dataset
+
+
+def _sample_fingerprint(samples: Samples, index: int) -> str:
+    """A fingerprint of the sample or, if it can't be read, the error."""
+    try:
+        leaves = optree.tree_leaves(samples[index])
+    except Exception as error:  # preparation reports which sample it is
+        return error_line(error)
+    return fingerprint([_bits(leaf) for leaf in leaves])
+
+
+def _bits(leaf: Any) -> object:
+    if isinstance(leaf, torch.Tensor):  # numpy may lack its dtype
+        return str(leaf.dtype), tuple(leaf.shape), bytes_of(leaf.detach().cpu()).tobytes()
+    if isinstance(leaf, np.ndarray):
+        return str(leaf.dtype), leaf.shape, leaf.tobytes()
+    return leaf

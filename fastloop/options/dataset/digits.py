@@ -1,0 +1,57 @@
+"""`dataset=digits`: scikit-learn's 1,797 handwritten digits, which need no download."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import sklearn
+import torch
+from sklearn.datasets import load_digits
+
+from fastloop.core.files import fingerprint
+from fastloop.core.types import option
+
+
+@dataclass(frozen=True)
+class DigitSamples:
+    """(float32 (1, 8, 8) in 0..1, int) samples, converted one at a time as a decoder would."""
+
+    images: np.ndarray
+    targets: list[int]
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        image = torch.from_numpy(self.images[index]).unsqueeze(0)
+        return image.to(torch.float32).div(Digits.uint8_scale), self.targets[index]
+
+
+@option
+class Digits:
+    """scikit-learn's handwritten digits: 8x8 images of ten classes, with pixels from 0 to 16."""
+
+    label: ClassVar[str] = "digits"
+    num_classes: ClassVar[int] = 10
+    uint8_scale: ClassVar[float] = 16.0
+
+    def fetch(self) -> str:
+        """A fingerprint of scikit-learn's version, which includes the data."""
+        return fingerprint("digits", sklearn.__version__)
+
+    def files(self) -> list[Path]:
+        """The file in scikit-learn's package."""
+        return [Path(sklearn.__file__).parent / "datasets" / "data" / "digits.csv.gz"]
+
+    def open(self) -> DigitSamples:
+        """All digits in memory as uint8 (0.1 MiB)."""
+        bunch: Any = load_digits()
+        return DigitSamples(bunch.images.astype(np.uint8), bunch.target.tolist())
+
+    def open_uint8(self) -> list[tuple[np.ndarray, int]]:
+        """(uint8 (8, 8, 1), int) samples."""
+        samples = self.open()
+        return list(zip(samples.images[..., np.newaxis], samples.targets, strict=True))

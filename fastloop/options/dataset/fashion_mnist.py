@@ -1,0 +1,135 @@
+"""`dataset=fashion_mnist`: torchvision's FashionMNIST, one PIL image and ToTensor a sample."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torchvision
+from PIL.Image import Image
+from pydantic import PositiveFloat, PositiveInt
+
+from fastloop.core.files import file_fingerprint, fingerprint, hold_lock
+from fastloop.core.types import BadData, option
+
+SPLITS = {True: "train", False: "t10k"}
+
+
+@dataclass(frozen=True)
+class RepeatedSamples:
+    """The samples repeated `times` times, each decoded on every access."""
+
+    samples: torchvision.datasets.FashionMNIST
+    times: int
+
+    def __len__(self) -> int:
+        return len(self.samples) * self.times
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor | np.ndarray, int]:
+        return self.samples[index % len(self.samples)]
+
+
+@option
+class FashionMnist:
+    """torchvision's FashionMNIST, `repeat` times: (float32 (1, 28, 28) in 0..1, int) samples."""
+
+    num_classes: ClassVar[int] = 10
+    uint8_scale: ClassVar[float] = 255.0
+    root: str
+    train: bool
+    download: bool
+    download_timeout_s: PositiveFloat
+    repeat: PositiveInt
+
+    @property
+    def label(self) -> str:
+        """The name, with the number of repetitions if there are several."""
+        return "fashion_mnist" + (f" (real images x {self.repeat})" if self.repeat > 1 else "")
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the four IDX files."""
+        return Path(self.root) / "FashionMNIST" / "raw"
+
+    def fetch(self) -> str:
+        """A fingerprint of the IDX files, which are downloaded if missing and `download` is true.
+
+        Raises BadData if they are not available.
+        """
+        if not all(path.exists() for path in self._files(*SPLITS.values())):
+            self._fetch_missing()
+        parts = [file_fingerprint(path) for path in self._files(SPLITS[self.train])]
+        return fingerprint("fashion_mnist", self.repeat, parts)
+
+    def files(self) -> list[Path]:
+        """The two IDX files of the split."""
+        return self._files(SPLITS[self.train])
+
+    def open(self) -> RepeatedSamples:
+        """The samples; raises BadData if a file is truncated, empty or not IDX."""
+        to_tensor = torchvision.transforms.ToTensor()
+        return RepeatedSamples(self._torchvision(to_tensor, download=False), self.repeat)
+
+    def open_uint8(self) -> RepeatedSamples:
+        """(uint8 (28, 28, 1), int) samples, still one PIL image each."""
+        return RepeatedSamples(self._torchvision(_pixels, download=False), self.repeat)
+
+    def _fetch_missing(self) -> None:
+        if not self.download:
+            raise BadData(self._explain("dataset.download=false"))
+        try:
+            with hold_lock(Path(self.root) / "FashionMNIST"):
+                self._torchvision(None, download=True)
+        except OSError as error:
+            raise BadData(self._explain(str(error))) from error
+
+    def _files(self, *splits: str) -> list[Path]:
+        kinds = ("images-idx3-ubyte", "labels-idx1-ubyte")
+        return [self.folder / f"{split}-{kind}" for split in splits for kind in kinds]
+
+    def _torchvision(
+        self, transform: Callable[[Any], Any] | None, download: bool
+    ) -> torchvision.datasets.FashionMNIST:
+        try:
+            with _socket_timeout(self.download_timeout_s):
+                samples = torchvision.datasets.FashionMNIST(
+                    self.root, train=self.train, download=download, transform=transform
+                )
+        except (RuntimeError, ValueError, OSError, AssertionError, KeyError) as error:
+            lines = str(error).splitlines() or ["wrong header"]  # torchvision asserts it silently
+            raise BadData(self._explain(lines[0])) from error
+        if len(samples.data) != len(samples.targets):
+            counts = f"{len(samples.data)} images, {len(samples.targets)} labels"
+            raise BadData(f"{self.folder}: {counts} ({SPLITS[self.train]})")
+        return samples
+
+    def _explain(self, reason: str) -> str:
+        if all(path.exists() for path in self._files(*SPLITS.values())):
+            images, labels = self._files(SPLITS[self.train])
+            return f"{images} or {labels}: not IDX data: {reason}"
+        files = "{train,t10k}-{images-idx3,labels-idx1}-ubyte"
+        return (
+            f"dataset.root={self.root}: FashionMNIST not found ({reason}); "
+            f"put {files} into {self.folder}, or use dataset=digits, which needs no download"
+        )
+
+
+def _pixels(image: Image) -> np.ndarray:
+    return np.asarray(image)[..., np.newaxis]
+
+
+@contextmanager
+def _socket_timeout(seconds: float) -> Iterator[None]:
+    # torchvision calls urlopen without a timeout: it would hang on a network that drops packets.
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(seconds)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)

@@ -1,0 +1,58 @@
+"""`dataset=image_folder`: a folder of image files per class, the layout of torchvision's
+ImageFolder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from fastloop.core.protocols import Decoder
+from fastloop.core.types import option
+from fastloop.data.image_files import (
+    LabelledImages,
+    Size,
+    class_folders,
+    images_fingerprint,
+    list_labelled_files,
+)
+
+
+@option
+class ImageFolder:
+    """Your own images, a folder per class: (float32 (3, height, width) in 0..1, int) samples.
+
+    Classes are numbered in the order of their folders' names.
+    """
+
+    label: ClassVar[str] = "image_folder"
+    uint8_scale: ClassVar[float] = 255.0
+    root: str
+    size: Size
+    decoder: Decoder
+
+    @property
+    def num_classes(self) -> int:
+        """Number of class folders."""
+        return len(class_folders(Path(self.root)))
+
+    def fetch(self) -> str:
+        """A fingerprint of the files, the decoder and the size; raises BadData without images."""
+        root = Path(self.root)
+        names = [name for name, _ in list_labelled_files(root)]
+        return images_fingerprint(root, names, self.decoder, self.size, "image_folder")
+
+    def files(self) -> list[Path]:
+        """The class folders."""
+        return [Path(self.root) / name for name in class_folders(Path(self.root))]
+
+    def open(self) -> LabelledImages:
+        """The samples."""
+        return LabelledImages(*self._parts())
+
+    def open_uint8(self) -> LabelledImages:
+        """(uint8 (height, width, 3), int) samples."""
+        return LabelledImages(*self._parts(), as_uint8=True)
+
+    def _parts(self) -> tuple[Path, list[tuple[str, int]], Decoder, Size]:
+        root = Path(self.root)
+        return root, list_labelled_files(root), self.decoder, self.size

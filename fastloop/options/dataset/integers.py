@@ -1,0 +1,29 @@
+"""`dataset=integers`: plain integers, with which only the loop itself costs time."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from pydantic import PositiveInt
+
+from fastloop.core.files import fingerprint
+from fastloop.core.types import option
+
+
+@option
+class Integers:
+    """int64 scalars 0, 1, 2, …: each sample is its own index."""
+
+    label: ClassVar[str] = "integers"
+    num_classes: ClassVar[None] = None
+    uint8_scale: ClassVar[None] = None
+    count: PositiveInt
+
+    def fetch(self) -> str:
+        """A fingerprint of the count."""
+        return fingerprint("integers", self.count)
+
+    def open(self) -> torch.Tensor:
+        """An int64 tensor (count,), whose elements are the samples."""
+        return torch.arange(self.count)

@@ -1,0 +1,61 @@
+"""`dataset=nested`: nested dicts and lists of image tensors, generated on access."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import PositiveInt
+
+from fastloop.core.files import fingerprint
+from fastloop.core.types import Tree, option
+from fastloop.options.dataset._rng import sample_generator
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class NestedSamples:
+    """{"im": {"label", "image"}, "cim", "pim": [two]} of float32 (channels, size, size) in 0..1."""
+
+    count: int
+    size: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Tree:
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        generator = sample_generator(SEED, index)
+
+        def image(channels: int = 3) -> torch.Tensor:
+            shape = (channels, self.size, self.size)
+            return torch.from_numpy(generator.random(shape, dtype=np.float32))
+
+        return {
+            "im": {"label": image(1), "image": image()},
+            "cim": image(),
+            "pim": [image(), image()],
+        }
+
+
+@option
+class NestedDataset:
+    """Samples that are nested dicts and lists of images, for every placement except direct."""
+
+    label: ClassVar[str] = "nested"
+    num_classes: ClassVar[None] = None
+    uint8_scale: ClassVar[None] = None
+    count: PositiveInt
+    size: PositiveInt
+
+    def fetch(self) -> str:
+        """A fingerprint of the settings and of numpy's version, whose generator is used."""
+        return fingerprint("nested", self.count, self.size, np.__version__)
+
+    def open(self) -> NestedSamples:
+        """The samples, each generated on access."""
+        return NestedSamples(self.count, self.size)

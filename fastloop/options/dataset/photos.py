@@ -1,0 +1,85 @@
+"""`dataset=photos`: JPEG files of real photographs without a download, created on first use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import torch
+from PIL import Image
+from pydantic import Field, Strict
+from sklearn.datasets import load_sample_image
+
+from fastloop.core.files import create_once, write_beside
+from fastloop.core.protocols import Decoder
+from fastloop.core.types import option
+from fastloop.data.image_files import LabelledImages, Size, images_fingerprint, list_labelled_files
+
+PHOTOGRAPHS = ("china", "flower")
+HEIGHT, WIDTH = 427, 640
+QUALITY = 90
+SEED = 0
+
+
+@option
+class Photos:
+    """JPEG files of random crops of scikit-learn's two photographs; the label tells which.
+
+    (float32 (3, height, width) in 0..1, int) samples.
+    """
+
+    label: ClassVar[str] = "photos"
+    num_classes: ClassVar[int] = len(PHOTOGRAPHS)
+    uint8_scale: ClassVar[float] = 255.0
+    root: str
+    count: Annotated[int, Field(ge=len(PHOTOGRAPHS))]
+    crop: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=HEIGHT)], Annotated[int, Field(ge=1, le=WIDTH)]],
+        Strict(False),
+    ]
+    size: Size
+    decoder: Decoder
+
+    @property
+    def folder(self) -> Path:
+        """The parent folder of the files, which has a folder per photograph."""
+        height, width = self.crop
+        return Path(self.root) / f"photos-{self.count}-{height}x{width}"
+
+    def fetch(self) -> str:
+        """A fingerprint of the files, the decoder and the size; missing files are created.
+
+        Raises BadData if they can't be written.
+        """
+        create_once(self.folder, self._make, self.root)
+        names = [name for name, _ in list_labelled_files(self.folder)]
+        return images_fingerprint(self.folder, names, self.decoder, self.size, "photos")
+
+    def files(self) -> list[Path]:
+        """The folder of the files."""
+        return [self.folder]
+
+    def open(self) -> LabelledImages:
+        """The samples."""
+        files = list_labelled_files(self.folder)
+        return LabelledImages(self.folder, files, self.decoder, self.size)
+
+    def open_uint8(self) -> LabelledImages:
+        """(uint8 (height, width, 3), int) samples."""
+        files = list_labelled_files(self.folder)
+        return LabelledImages(self.folder, files, self.decoder, self.size, as_uint8=True)
+
+    def _make(self) -> None:
+        photographs: list[Any] = [load_sample_image(f"{name}.jpg") for name in PHOTOGRAPHS]
+        generator = torch.Generator().manual_seed(SEED)
+        height, width = self.crop
+        with write_beside(self.folder) as folder:
+            for name in PHOTOGRAPHS:
+                (folder / name).mkdir(parents=True)
+            for index in range(self.count):
+                number = index % len(PHOTOGRAPHS)
+                top = int(torch.randint(HEIGHT - height + 1, (), generator=generator))
+                left = int(torch.randint(WIDTH - width + 1, (), generator=generator))
+                crop = photographs[number][top : top + height, left : left + width]
+                path = folder / PHOTOGRAPHS[number] / f"{index:06}.jpg"
+                Image.fromarray(crop).save(path, quality=QUALITY)

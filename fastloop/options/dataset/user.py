@@ -1,0 +1,51 @@
+"""The dataset of a user's loader that brings its own data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from fastloop.core.plan import Plan
+from fastloop.core.protocols import Dataset, Samples
+from fastloop.core.types import Epochs, Tree, Unsupported
+
+
+class DataBringingLoader(Protocol):
+    """A user's loader that brings its own data."""
+
+    @property
+    def target(self) -> str:
+        """The dotted name of the user's function or class."""
+        ...
+
+    def open_epochs(self, plan: Plan, dataset: Dataset | None) -> AbstractContextManager[Epochs]:
+        """Epochs of its batches; dataset None: of its own data."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserDataset:
+    """The samples that a user's loader delivers in its first epoch, if no dataset is named."""
+
+    loader: DataBringingLoader
+    plan: Plan
+    same_data: bool
+    label: ClassVar[str] = "own data"
+    num_classes: ClassVar[int] = 0
+    uint8_scale: ClassVar[None] = None
+
+    def fetch(self) -> str:
+        """An empty fingerprint: the data is known only by what the loader delivers."""
+        return ""
+
+    def open(self) -> Samples:
+        """Raise Unsupported: the loader delivers batches only."""
+        raise Unsupported(f"{self.loader.target} brings its own data: name one with dataset=…")
+
+    @contextmanager
+    def batches(self) -> Iterator[Iterable[Tree]]:
+        """Yield the batches of the first epoch."""
+        with self.loader.open_epochs(self.plan, None) as epochs:
+            yield epochs(0)

@@ -1,0 +1,1 @@
+"""`decoder=`: how image files are decoded to pixels; each option satisfies Decoder."""

@@ -1,0 +1,24 @@
+"""`decoder=opencv`: cv2.imdecode."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fastloop.core.optional import import_optional
+from fastloop.core.types import option
+from fastloop.data.images import pixels_of
+from fastloop.fastloader.columns.decoders import decode_by_opencv
+
+
+@option
+class OpencvDecoder:
+    """OpenCV on one thread, BGR converted to RGB; parallelism is left to the loader."""
+
+    def library(self) -> str:
+        """OpenCV's version; raises Unsupported if it is not installed."""
+        cv2 = import_optional("cv2", "decoder=opencv", "pip install opencv-python-headless")
+        return f"OpenCV {cv2.__version__}"
+
+    def decode(self, data: bytes) -> np.ndarray:
+        """(height, width, 3) uint8, RGB; raises BadData."""
+        return pixels_of(data, decode_by_opencv)

@@ -1,0 +1,31 @@
+"""`decoder=pil`: Pillow, the decoder of most training scripts."""
+
+from __future__ import annotations
+
+import numpy as np
+import PIL
+from PIL import features
+
+from fastloop.core.types import option
+from fastloop.data.images import pixels_of
+from fastloop.fastloader.columns.decoders import decode_by_pillow
+
+
+@option
+class PilDecoder:
+    """Pillow with `convert("RGB")`, the reference for all decoders.
+
+    Grey values are repeated, transparency is dropped without blending, CMYK is taken as Adobe's;
+    colour profiles and the EXIF orientation are ignored.
+    """
+
+    def library(self) -> str:
+        """The versions of Pillow and of its libjpeg-turbo, if any; wheels include it since 9.0."""
+        turbo = features.version_feature("libjpeg_turbo")
+        return f"Pillow {PIL.__version__}, " + (
+            f"libjpeg-turbo {turbo}" if turbo else "without libjpeg-turbo"
+        )
+
+    def decode(self, data: bytes) -> np.ndarray:
+        """(height, width, 3) uint8, RGB; raises BadData."""
+        return pixels_of(data, decode_by_pillow)

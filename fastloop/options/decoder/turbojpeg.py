@@ -1,0 +1,33 @@
+"""`decoder=turbojpeg`: libjpeg-turbo through simplejpeg."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import numpy as np
+
+from fastloop.core.optional import import_optional
+from fastloop.core.types import option
+from fastloop.data.images import pixels_of
+from fastloop.fastloader.columns.decoders import decode_by_simplejpeg
+from fastloop.fastloader.columns.image_headers import Encoded, Encoding
+
+
+@option
+class TurbojpegDecoder:
+    """libjpeg-turbo through simplejpeg, which bundles it; JPEG only. jpeg4py is unmaintained."""
+
+    def library(self) -> str:
+        """simplejpeg's version; raises Unsupported if it is not installed."""
+        import_optional("simplejpeg", "decoder=turbojpeg", "pip install simplejpeg")
+        return f"simplejpeg {version('simplejpeg')}"
+
+    def decode(self, data: bytes) -> np.ndarray:
+        """(height, width, 3) uint8, RGB; raises BadData, also for PNG."""
+        return pixels_of(data, _decode_jpeg)
+
+
+def _decode_jpeg(data: Encoded, encoding: Encoding) -> np.ndarray:
+    if encoding == "PNG":
+        raise ValueError("a PNG file; decoder=turbojpeg reads JPEG only, decoder=pil also PNG")
+    return decode_by_simplejpeg(data, encoding)

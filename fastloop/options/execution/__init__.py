@@ -1,0 +1,1 @@
+"""`execution=`: how the model's steps are executed; each option satisfies Execution."""

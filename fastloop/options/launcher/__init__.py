@@ -1,0 +1,1 @@
+"""`launcher=`: how the processes of a trial are started; each option satisfies Launcher."""

@@ -1,0 +1,52 @@
+"""`launcher=single`: one process per trial on this machine, one trial at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from fastloop.core.sweep_protocols import RankAnswer, RankTask
+from fastloop.core.types import JobFailed, option
+from fastloop.processes.child import Call, run_call
+from fastloop.processes.rank_children import RankWork
+from fastloop.processes.rank_launcher import run_ranks
+
+
+@option
+class SingleLauncher:
+    """A single process per trial.
+
+    isolation: `forkserver` forks from a server that has imported torch, `spawn` starts a new
+    Python, `inline` stays in this process, for debugging.
+    """
+
+    world_size: ClassVar[int] = 1
+    isolation: Literal["forkserver", "spawn", "inline"]
+
+    def check(self, device: torch.device) -> None:
+        """Accept every machine."""
+
+    def call(self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None) -> Any:
+        """function(*args), computed in a new process while this one blocks. Raises JobFailed."""
+        return self.call_ranks(RankTask(function=function, args=args), timeout_s=timeout_s)[0].value
+
+    def call_ranks(
+        self, task: RankTask, *, timeout_s: float | None = None, observed: bool = False
+    ) -> list[RankAnswer]:
+        """The answer of the one rank. Raises JobFailed."""
+        if self.isolation == "inline":
+            outcome = run_call(Call(function=task.function, args=task.args))
+            if outcome.failure:
+                raise JobFailed(outcome.failure)
+            return [RankAnswer(value=outcome.value, resources=None)]
+        work = RankWork(
+            task=task,
+            isolation=self.isolation,
+            backend=None,
+            ranks=1,
+            timeout_s=timeout_s,
+            observed=observed,
+        )
+        return run_ranks(work)

@@ -1,0 +1,93 @@
+"""`launcher=torchrun`: several ranks per trial, on this machine or, under torchrun, on
+several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pydantic import PositiveInt, model_validator
+
+from fastloop.core.sweep_protocols import RankAnswer, RankTask
+from fastloop.core.types import Unsupported, option
+from fastloop.processes.leader import followers_of
+from fastloop.processes.rank_children import RankWork
+from fastloop.processes.rank_group import Backend
+from fastloop.processes.rank_launcher import run_ranks
+from fastloop.processes.start_method import Isolation
+from fastloop.processes.torchrun_env import torchrun_process
+
+
+@option
+class TorchrunLauncher:
+    """Several ranks per trial in one process group, started as torchrun would start them.
+
+    If fastloop runs under torchrun, on one node or on several, torchrun's processes are the ranks.
+    """
+
+    nproc_per_node: PositiveInt | None
+    backend: Backend
+    isolation: Isolation
+
+    @model_validator(mode="after")
+    def _agrees_with_torchrun(self) -> TorchrunLauncher:
+        process, ranks = torchrun_process(), self.nproc_per_node
+        if process and ranks not in (None, process.local_world_size):
+            reason = f"torchrun has started {process.local_world_size}"
+            raise ValueError(f"launcher.nproc_per_node={ranks}: {reason}; leave it out")
+        return self
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks on all nodes."""
+        process = torchrun_process()
+        return process.world_size if process else self._ranks
+
+    @property
+    def _ranks(self) -> int:
+        """Number of ranks that each process starts."""
+        if torchrun_process():
+            return 1
+        return self.nproc_per_node or torch.cuda.device_count() or 1
+
+    def check(self, device: torch.device) -> None:
+        """Raise Unsupported if this node has too few devices, or none for the backend."""
+        if self.backend == "nccl" and device.type != "cuda":
+            raise Unsupported(f"launcher.backend=nccl needs CUDA devices, device is {device.type}")
+        process, gpus = torchrun_process(), torch.cuda.device_count()
+        local = process.local_world_size if process else self._ranks
+        if device.type == "cuda" and self.backend != "gloo" and local > gpus:
+            reason = f"one GPU each, got {gpus}; launcher.backend=gloo lets ranks share a GPU"
+            raise Unsupported(f"{local} ranks on this node need {reason}")
+
+    def call(self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None) -> Any:
+        """function(*args), computed in a new process on this node as a group of one rank.
+
+        Raises JobFailed.
+        """
+        work = self._work(RankTask(function=function, args=args), 1, timeout_s, observed=False)
+        return run_ranks(work)[0].value
+
+    def call_ranks(
+        self, task: RankTask, *, timeout_s: float | None = None, observed: bool = False
+    ) -> list[RankAnswer]:
+        """The answers of all ranks, by rank, each from a new process.
+
+        Raises JobFailed with the reason of the rank that failed first.
+        """
+        process = torchrun_process()
+        work = self._work(task, self._ranks, timeout_s, observed)
+        return run_ranks(work, followers_of(process) if process else None)
+
+    def _work(
+        self, task: RankTask, ranks: int, timeout_s: float | None, observed: bool
+    ) -> RankWork:
+        return RankWork(
+            task=task,
+            isolation=self.isolation,
+            backend=self.backend,
+            ranks=ranks,
+            timeout_s=timeout_s,
+            observed=observed,
+        )

@@ -1,0 +1,34 @@
+"""`loader=batch_sampler`: torch's DataLoader with a sampler that yields index tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+from fastloop.core.epochs import DATALOADER, IndexBatches, honours_only
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Store
+from fastloop.core.types import Epochs, option
+from fastloop.data.dataloader import identity_collate, torch_epochs
+from fastloop.data.rows import in_memory_rows
+
+
+@option
+class BatchSamplerLoader:
+    """DataLoader over tensors in memory, whose sampler yields the indices of a batch as a tensor.
+
+    With `batch_size=None` no index is converted to a Python int, as proposed in pytorch#4959.
+    """
+
+    store: Store
+    honours: ClassVar[tuple[str, ...]] = DATALOADER
+    even_shares: ClassVar[bool] = True
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; the rows are read into memory first."""
+        honours_only("batch_sampler", plan, *self.honours)
+        rows = in_memory_rows(self.store.open(prepared.folder))
+        with torch_epochs(rows, plan, identity_collate, IndexBatches(plan, len(rows))) as epochs:
+            yield epochs

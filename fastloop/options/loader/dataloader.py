@@ -1,0 +1,30 @@
+"""`loader=dataloader`: torch's DataLoader over tensors in memory, as over a TensorDataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+from fastloop.core.epochs import DATALOADER, honours_only
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Store
+from fastloop.core.types import Epochs, option
+from fastloop.data.dataloader import torch_epochs
+from fastloop.data.rows import in_memory_rows
+
+
+@option
+class TorchDataLoader:
+    """DataLoader over a TensorDataset: one row per `__getitem__`, default collate."""
+
+    store: Store
+    honours: ClassVar[tuple[str, ...]] = (*DATALOADER, "transform")
+    even_shares: ClassVar[bool] = True
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; the rows are read into memory first."""
+        honours_only("dataloader", plan, *self.honours)
+        with torch_epochs(in_memory_rows(self.store.open(prepared.folder)), plan) as epochs:
+            yield epochs

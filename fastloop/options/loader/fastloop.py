@@ -1,0 +1,131 @@
+"""`loader=fastloop`: fastloop's own FastLoader, which can be used without the benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import NonNegativeInt, PositiveInt
+from torch.utils import _pytree as pytree
+from torch.utils.data import Subset
+
+from fastloop.core.epochs import honours_only
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Dataset, RandpermOrder, Store
+from fastloop.core.types import Epochs, Tree, Unsupported, option
+from fastloop.data.dataloader import TolerantSamples, TransformedSamples, is_not_empty
+from fastloop.data.image_files import ImageFileColumn, LabelledImages, uint8_samples
+from fastloop.data.rows import read_into_memory
+from fastloop.fastloader import FastLoader
+from fastloop.fastloader.order import MAX_RANDPERM
+
+
+@option
+class FastloopLoader:
+    """FastLoader: threads gather rows ahead of the loop, several small batches at a time.
+
+    A buffer is reused once no reference to its batch is left. No process is started, and no Python
+    code runs per sample. With store=null the threads read, decode, transform and collate the
+    dataset's samples instead; images of one size are decoded straight into the batch.
+    """
+
+    store: Store | None
+    even_shares: ClassVar[bool] = True
+    in_memory: bool
+    num_threads: NonNegativeInt | None
+    ahead: PositiveInt | None
+
+    @property
+    def honours(self) -> tuple[str, ...]:
+        """Collate and transform, which apply only if samples are read instead of rows."""
+        return () if self.store else ("collate", "transform")
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; the memory of a batch is not reused while the batch is referenced."""
+        honours_only("fastloop", plan, *self.honours)
+        source, collate_fn = self._source(prepared, plan)
+        loader = FastLoader(
+            source,
+            plan.loading.batch_size,
+            drop_last=plan.loading.drop_last,
+            seed=plan.seed,
+            collate_fn=collate_fn,
+            num_threads=self.num_threads,
+            prefetch_factor=self.ahead,
+        )
+        yield fastloader_epochs(loader, plan)
+
+    def _source(self, prepared: PreparedData, plan: Plan) -> tuple[Any, Callable | None]:
+        """FastLoader's dataset and collate_fn."""
+        if self.store is not None:
+            rows = self.store.open(prepared.folder)
+            if self.in_memory:
+                return read_into_memory(rows), None
+            return pytree.tree_map_only(np.memmap, _mark_read_only, rows), None
+        if self.in_memory:
+            raise Unsupported("in_memory=true: without a store there are no rows to read into it")
+        return _samples(prepared.dataset, plan)
+
+
+def _mark_read_only(array: np.memmap) -> np.memmap:
+    """The array marked read-only, so that FastLoader may read its file instead of the mapping."""
+    array.flags.writeable = False
+    return array
+
+
+def _samples(dataset: Dataset, plan: Plan) -> tuple[Any, Callable | None]:
+    collate, transform = plan.collate, plan.transform
+    as_uint8 = collate is not None and collate.takes == "uint8"
+    samples = uint8_samples(dataset, collate) if collate and as_uint8 else dataset.open()
+    is_unchanged = not transform and (collate is None or as_uint8)
+    if isinstance(samples, LabelledImages) and samples.size and is_unchanged:
+        pair = ImageFileColumn(samples), samples.labels
+        return (pair if as_uint8 else list(pair)), None
+    if isinstance(samples, list | tuple | dict):  # FastLoader would take it for a tree of columns
+        samples = Subset(samples, range(len(samples)))  # pyright: ignore[reportArgumentType]
+    if collate is not None and collate.tolerant:
+        samples = TolerantSamples(samples)
+    if transform:
+        samples = TransformedSamples(samples, transform)
+    return samples, collate.collate if collate else None
+
+
+@dataclass(frozen=True)
+class EpochOrder:
+    """The order of an epoch as a FastLoader sampler, evaluated while the epoch runs."""
+
+    plan: Plan
+    num_samples: int
+    epoch: int
+
+    def __len__(self) -> int:
+        return self.plan.order.length(self.num_samples)
+
+    def pieces(self) -> Iterator[np.ndarray]:
+        """The int64 indices of the order, piece by piece."""
+        pieces = self.plan.order.pieces(self.num_samples, self.plan.seed, self.epoch)
+        return (piece.numpy() for piece in pieces)
+
+
+def fastloader_epochs(loader: FastLoader, plan: Plan) -> Epochs:
+    """Epochs of the loader in the plan's order.
+
+    A permutation that the loader would draw itself with the same seed is left to it, so that it
+    runs as it does outside of the benchmark.
+    """
+    loader.shuffle = isinstance(plan.order, RandpermOrder) and loader.num_samples <= MAX_RANDPERM
+    return partial(_epoch, loader, plan)
+
+
+def _epoch(loader: FastLoader, plan: Plan, epoch: int) -> Iterator[Tree]:
+    if loader.shuffle:
+        loader.set_epoch(epoch)
+    else:
+        loader.sampler = EpochOrder(plan, loader.num_samples, epoch)
+    tolerant = plan.collate is not None and plan.collate.tolerant
+    return filter(is_not_empty, iter(loader)) if tolerant else iter(loader)

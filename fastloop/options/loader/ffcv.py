@@ -1,0 +1,129 @@
+"""`loader=ffcv`: FFCV's Loader over its .beton file."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from queue import Empty
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import PositiveInt
+
+from fastloop.core.epochs import Batches, close_on_exit, epoch_indices, honours_only
+from fastloop.core.optional import INSTALL_FFCV, import_optional, isolate_import
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Store
+from fastloop.core.types import Epochs, Unsupported, option
+
+
+@option
+class FfcvLoader:
+    """FFCV's compiled pipeline in one background thread, reading through the page cache.
+
+    FFCV uses several threads for images only; its array decoder has one. It reuses the memory of a
+    batch `batches_ahead` + 2 batches later, so each batch is copied before it is returned and stays
+    valid, as with every other loader.
+    """
+
+    store: Store
+    honours: ClassVar[tuple[str, ...]] = ()
+    even_shares: ClassVar[bool] = True
+    batches_ahead: PositiveInt
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield epochs of (data, label) batches.
+
+        numba compiles the pipeline before the first batch, anew in every process.
+
+        Raises Unsupported without FFCV.
+        """
+        honours_only("ffcv", plan, *self.honours)
+        path = self.store.open(prepared.folder)
+        if not isinstance(path, Path):
+            raise Unsupported("loader=ffcv reads .beton files only: use store@loader.store=ffcv")
+        with isolate_import():
+            loader = self._loader(path, plan, prepared.num_samples)
+        with _thread_errors() as errors, close_on_exit(partial(_batches, loader, errors)) as epochs:
+            yield epochs
+
+    def _loader(self, path: Path, plan: Plan, num_samples: int) -> Any:
+        ffcv = import_optional("ffcv.loader", "loader=ffcv", INSTALL_FFCV)
+        base = import_optional("ffcv.traversal_order.base", "loader=ffcv", INSTALL_FFCV)
+        return ffcv.Loader(
+            str(path),
+            batch_size=plan.loading.batch_size,
+            num_workers=1,
+            os_cache=True,
+            order=_order(base.TraversalOrder, plan, num_samples),
+            seed=plan.seed,
+            drop_last=plan.loading.drop_last,
+            batches_ahead=self.batches_ahead,
+        )
+
+
+def _order(base: Any, plan: Plan, num_samples: int) -> Any:
+    class PlanOrder(base):
+        """The plan's order for FFCV, which accepts only an instance and calls it as if it were a
+        class."""
+
+        def __init__(self) -> None: ...
+
+        def __call__(self, _loader: Any) -> PlanOrder:
+            return self
+
+        def sample_order(self, epoch: int) -> np.ndarray:
+            indices = epoch_indices(plan.order, num_samples, plan.seed, epoch)
+            return indices.numpy().astype(np.uint64)
+
+    return PlanOrder()
+
+
+def _batches(loader: Any, errors: dict[Any, BaseException], epoch: int) -> Batches:
+    loader.next_epoch = epoch
+    with isolate_import():
+        iterator = iter(loader)
+    try:
+        for data, label in iterator:
+            yield data.clone(), label[:, 0].clone()
+        if iterator in errors:
+            raise errors[iterator]
+    finally:
+        _end(iterator)
+
+
+@contextmanager
+def _thread_errors() -> Iterator[dict[Any, BaseException]]:
+    """Yield the errors of FFCV's threads by thread.
+
+    A failed thread puts None into its queue; without it the loop would wait forever for a batch.
+    """
+    errors: dict[Any, BaseException] = {}
+    before = threading.excepthook
+
+    def record(args: threading.ExceptHookArgs) -> None:
+        queue = getattr(args.thread, "output_queue", None)
+        if queue is None or args.exc_value is None:
+            before(args)
+        else:
+            errors[args.thread] = args.exc_value
+            queue.put(None)
+
+    threading.excepthook = record
+    try:
+        yield errors
+    finally:
+        threading.excepthook = before
+
+
+def _end(iterator: Any) -> None:
+    """Stop FFCV's thread and wait for its end; its queue is drained, so that it can't block."""
+    iterator.iter_ixes = iter(())
+    iterator.terminate_event.set()
+    while iterator.is_alive():
+        with suppress(Empty):
+            iterator.output_queue.get(timeout=0.1)

@@ -1,0 +1,51 @@
+"""`loader=getitems`: torch's DataLoader over a dataset with a batched `__getitems__`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from fastloop.core.epochs import DATALOADER, honours_only
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Store
+from fastloop.core.types import Epochs, Tree, option
+from fastloop.data.dataloader import identity_collate, torch_epochs
+from fastloop.data.rows import Rows, in_memory_rows
+
+
+@dataclass(frozen=True)
+class BatchedRows:
+    """Rows that a DataLoader fetches a batch at a time, by a list of indices."""
+
+    rows: Rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Tree:
+        return self.rows[index]
+
+    def __getitems__(self, indices: list[int]) -> Tree:
+        # Converted once; otherwise each leaf would convert the list again.
+        return self.rows[torch.tensor(indices)]
+
+
+@option
+class GetItemsLoader:
+    """DataLoader over tensors in memory; `__getitems__` indexes each leaf once per batch."""
+
+    store: Store
+    honours: ClassVar[tuple[str, ...]] = DATALOADER
+    even_shares: ClassVar[bool] = True
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; the rows are read into memory first."""
+        honours_only("getitems", plan, *self.honours)
+        rows = BatchedRows(in_memory_rows(self.store.open(prepared.folder)))
+        with torch_epochs(rows, plan, identity_collate) as epochs:
+            yield epochs

@@ -1,0 +1,87 @@
+"""`loader=grain`: Google's grain, with whole batches as items."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import NonNegativeInt
+
+from fastloop.core.epochs import Batches, close_on_exit, honours_only, index_batches
+from fastloop.core.optional import check_available, import_optional
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Store
+from fastloop.core.types import Epochs, Tree, option
+from fastloop.data.rows import batch_getter
+
+NEEDS = "grain", "loader=grain", "pip install grain"
+
+
+@option
+class GrainLoader:
+    """`MapDataset.source(batches).to_iter_dataset(ReadOptions(…))`: item k is batch k of the epoch.
+
+    One of grain's threads gathers the batch by numpy or, with store=null, decodes its samples. One
+    sample per item, as in grain's examples, would add Python overhead for every sample.
+    """
+
+    store: Store | None
+    in_memory: bool
+    num_threads: NonNegativeInt
+    prefetch_buffer_size: NonNegativeInt
+    honours: ClassVar[tuple[str, ...]] = ()
+    even_shares: ClassVar[bool] = True
+
+    def check_installed(self) -> None:
+        """Raise Unsupported without grain."""
+        check_available(*NEEDS)
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; grain's threads are started and ended with each epoch."""
+        honours_only("grain", plan, *self.honours)
+        grain, get_batch = _grain(), batch_getter(self.store, prepared, self.in_memory)
+        read = grain.ReadOptions(
+            num_threads=self.num_threads, prefetch_buffer_size=self.prefetch_buffer_size
+        )
+
+        def batches(epoch: int) -> Batches:
+            indices = list(index_batches(plan, prepared.num_samples, epoch))
+            source = grain.MapDataset.source(_BatchSource(indices, get_batch))
+            iterator = iter(source.to_iter_dataset(read))
+            try:
+                yield from iterator
+            finally:
+                iterator.close()
+
+        with close_on_exit(batches) as epochs:
+            yield epochs
+
+
+@dataclass(frozen=True)
+class _BatchSource:
+    """The batches of an epoch, as grain's random-access source."""
+
+    indices: Sequence[torch.Tensor]
+    get_batch: Callable[[np.ndarray], Tree]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, number: int) -> Tree:
+        return self.get_batch(self.indices[number].numpy())
+
+
+def _grain() -> Any:
+    """The module, imported without absl's warning that jax's profiler is missing."""
+    logger = logging.getLogger("absl")
+    before, logger.disabled = logger.disabled, True
+    try:
+        return import_optional(*NEEDS)
+    finally:
+        logger.disabled = before

@@ -1,0 +1,86 @@
+"""`loader=hdf5`: torch's DataLoader over an HDF5 file, with one read per batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import optree
+import torch
+
+from fastloop.core.epochs import DATALOADER, honours_only
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Store
+from fastloop.core.types import Epochs, Tree, Unsupported, option
+from fastloop.data.dataloader import identity_collate, torch_epochs
+from fastloop.data.file_rows import BatchRows
+
+
+@option
+class Hdf5Loader:
+    """DataLoader over a chunked HDF5 file, which workers open themselves.
+
+    `__getitems__` reads the rows of a batch in file order, each chunk once, and then puts them into
+    the requested order; nothing is left to collate.
+    """
+
+    store: Store
+    honours: ClassVar[tuple[str, ...]] = DATALOADER
+    even_shares: ClassVar[bool] = True
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; every worker opens the file itself."""
+        honours_only("hdf5", plan, *self.honours)
+        open_reader = partial(_DatasetReader, self.store, prepared.folder)
+        open_reader().close()  # a broken file is reported here instead of by a worker
+        rows = BatchRows(open_reader, prepared.num_samples)
+        with closing(rows), torch_epochs(rows, plan, collate_fn=identity_collate) as epochs:
+            yield epochs
+
+
+class _DatasetReader:
+    """The datasets of an open file."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self._datasets, self._structure = optree.tree_flatten(store.open(folder))
+        if not all(hasattr(dataset, "chunks") for dataset in self._datasets):
+            raise Unsupported("loader=hdf5 reads HDF5 files only: use store@loader.store=hdf5")
+
+    def read(self, indices: Sequence[int]) -> Tree:
+        """The rows of these indices, in their order, as a tree of tensors."""
+        rows, inverse = np.unique(np.asarray(indices), return_inverse=True)
+        is_sorted = len(rows) == len(inverse) and bool((inverse[1:] >= inverse[:-1]).all())
+        parts = _parts(rows, self._datasets[0].chunks[0])
+        leaves = [_read(data, parts, None if is_sorted else inverse) for data in self._datasets]
+        return optree.tree_unflatten(self._structure, leaves)
+
+    def close(self) -> None:
+        self._datasets[0].file.close()
+
+
+def _parts(rows: np.ndarray, chunk_rows: int) -> list[np.ndarray]:
+    """The ascending row numbers, split into one read per chunk; one read if they are contiguous.
+
+    h5py's selection of single rows took 1.4 to 16 times as long as one slice per chunk (64 and 256
+    of 20,000 rows of 3,136 bytes; chunks of 256 rows to 1).
+    """
+    if rows[-1] - rows[0] + 1 == len(rows):
+        return [rows]
+    return np.split(rows, np.flatnonzero(np.diff(rows // chunk_rows)) + 1)
+
+
+def _read(dataset: Any, parts: list[np.ndarray], inverse: np.ndarray | None) -> torch.Tensor:
+    pieces = [_read_rows(dataset, part) for part in parts]
+    array = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
+    return torch.from_numpy(array if inverse is None else array.take(inverse, axis=0))
+
+
+def _read_rows(dataset: Any, part: np.ndarray) -> np.ndarray:
+    first, stop = int(part[0]), int(part[-1]) + 1
+    rows = dataset[first:stop]
+    return rows if len(rows) == len(part) else rows[part - first]

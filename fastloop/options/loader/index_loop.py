@@ -1,0 +1,32 @@
+"""`loader=index_loop`: a loop over slices of a permutation, without a DataLoader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+from fastloop.core.epochs import honours_only, index_batches
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Store
+from fastloop.core.types import Epochs, option
+from fastloop.data.rows import in_memory_rows
+
+
+@option
+class IndexLoop:
+    """No DataLoader: a permutation is cut into batches, each gathered by one index_select per leaf.
+
+    index_select returns the same as `tensor[indices]` and is faster.
+    """
+
+    store: Store
+    honours: ClassVar[tuple[str, ...]] = ()
+    even_shares: ClassVar[bool] = True
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; the rows are read into memory first, and nothing is prefetched."""
+        honours_only("index_loop", plan, *self.honours)
+        rows = in_memory_rows(self.store.open(prepared.folder))
+        yield lambda epoch: map(rows.__getitem__, index_batches(plan, len(rows), epoch))

@@ -1,0 +1,31 @@
+"""`loader=np_memmap`: torch's DataLoader over numpy memory maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import ClassVar
+
+from fastloop.core.epochs import DATALOADER, honours_only
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Store
+from fastloop.core.types import Epochs, option
+from fastloop.data.dataloader import torch_epochs
+from fastloop.data.rows import Rows
+
+
+@option
+class NpMemmapLoader:
+    """DataLoader over numpy memory maps: one row per `__getitem__`, default collate."""
+
+    store: Store
+    honours: ClassVar[tuple[str, ...]] = (*DATALOADER, "transform")
+    even_shares: ClassVar[bool] = True
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; every worker maps the files itself."""
+        honours_only("np_memmap", plan, *self.honours)
+        with torch_epochs(Rows(partial(self.store.open, prepared.folder)), plan) as epochs:
+            yield epochs

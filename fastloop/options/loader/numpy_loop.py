@@ -1,0 +1,68 @@
+"""`loader=numpy_loop`: a loop in numpy that permutes all rows and slices them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import optree
+import torch
+
+from fastloop.core.epochs import epoch_indices, honours_only
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Store
+from fastloop.core.types import Epochs, Tree, option
+from fastloop.data.rows import array_of, read_into_memory
+
+
+@option
+class NumpyLoop:
+    """No DataLoader: numpy permutes all rows at the start of an epoch; batches are slices of them.
+
+    An epoch needs the memory of the data a second time, until its last batch is freed. A batch is
+    never overwritten, so it can be kept.
+    """
+
+    store: Store
+    honours: ClassVar[tuple[str, ...]] = ()
+    even_shares: ClassVar[bool] = True
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; the arrays are read into memory first, and nothing is prefetched.
+
+        Raises Unsupported for dtypes that numpy does not have.
+        """
+        honours_only("numpy_loop", plan, *self.honours)
+        leaves, structure = optree.tree_flatten(read_into_memory(self.store.open(prepared.folder)))
+        arrays = [array_of(leaf, "loader=numpy_loop", "loader=index_loop") for leaf in leaves]
+        yield _Arrays(arrays, structure, plan).batches
+
+
+@dataclass(frozen=True)
+class _Arrays:
+    arrays: list[np.ndarray]
+    structure: Any
+    plan: Plan
+
+    def batches(self, epoch: int) -> Iterator[Tree]:
+        """Views of arrays that no other epoch uses."""
+        order = epoch_indices(self.plan.order, len(self.arrays[0]), self.plan.seed, epoch).numpy()
+        permuted = [array.take(order, axis=0) for array in self.arrays]
+        for slices in _slices(permuted, self.plan):
+            yield self.structure.unflatten(map(torch.from_numpy, slices))
+
+
+def _slices(arrays: list[np.ndarray], plan: Plan) -> Iterator[tuple[np.ndarray, ...]]:
+    """Full batches by reshape, then the incomplete one."""
+    size, rows = plan.loading.batch_size, len(arrays[0])
+    whole = rows - rows % size
+    yield from zip(
+        *(array[:whole].reshape(whole // size, size, *array.shape[1:]) for array in arrays),
+        strict=True,
+    )
+    if whole < rows and not plan.loading.drop_last:
+        yield tuple(array[whole:] for array in arrays)

@@ -1,0 +1,68 @@
+"""`loader=python_loop`: a loop in pure Python over slices of shuffled lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import optree
+import torch
+
+from fastloop.core.epochs import epoch_indices, honours_only
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Store
+from fastloop.core.types import Epochs, Tree, option
+from fastloop.data.rows import read_into_memory
+
+EXACT = (
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float32, torch.float64),
+)
+"""Dtypes whose values survive a conversion to Python's numbers and back."""
+
+
+@option
+class PythonLoop:
+    """No DataLoader: a Python list per leaf is shuffled every epoch and sliced into batches.
+
+    Each slice is converted to a tensor. The order is the plan's, as for every loader.
+    """
+
+    store: Store
+    honours: ClassVar[tuple[str, ...]] = ()
+    even_shares: ClassVar[bool] = True
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; the lists are filled first, and nothing is prefetched."""
+        honours_only("python_loop", plan, *self.honours)
+        leaves, structure = optree.tree_flatten(read_into_memory(self.store.open(prepared.folder)))
+        yield _Lists([_as_list(leaf) for leaf in leaves], structure, plan).batches
+
+
+@dataclass(frozen=True)
+class _Lists:
+    lists: list[tuple[list[Any], Callable[[list[Any]], torch.Tensor]]]
+    structure: Any
+    plan: Plan
+
+    def batches(self, epoch: int) -> Iterator[Tree]:
+        """Batches of new tensors."""
+        plan, count = self.plan, len(self.lists[0][0])
+        order = epoch_indices(plan.order, count, plan.seed, epoch).tolist()
+        shuffled = [([rows[index] for index in order], stack) for rows, stack in self.lists]
+        size = plan.loading.batch_size
+        stop = len(order) - len(order) % size if plan.loading.drop_last else len(order)
+        for start in range(0, stop, size):
+            batch = slice(start, start + size)
+            yield self.structure.unflatten([stack(rows[batch]) for rows, stack in shuffled])
+
+
+def _as_list(leaf: torch.Tensor) -> tuple[list[Any], Callable[[list[Any]], torch.Tensor]]:
+    """The rows, as Python numbers if that is exact, and the function that stacks some of them."""
+    if leaf.ndim == 1 and leaf.dtype in EXACT:
+        return leaf.tolist(), partial(torch.tensor, dtype=leaf.dtype)
+    return list(leaf), torch.stack

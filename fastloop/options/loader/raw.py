@@ -1,0 +1,31 @@
+"""`loader=raw`: torch's DataLoader over the dataset itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.types import Epochs, option
+from fastloop.data.dataloader import torch_epochs
+from fastloop.data.image_files import uint8_samples
+
+
+@option
+class RawLoader:
+    """DataLoader over the dataset itself, as in most training scripts: one sample is decoded per
+    `__getitem__`."""
+
+    store: ClassVar[None] = None
+    even_shares: ClassVar[bool] = True
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield epochs of batches of decoded samples; with collate=fast of uint8 images."""
+        if plan.collate is not None and plan.collate.takes == "uint8":
+            samples = uint8_samples(prepared.dataset, plan.collate)
+        else:
+            samples = prepared.dataset.open()
+        with torch_epochs(samples, plan) as epochs:
+            yield epochs

@@ -1,0 +1,36 @@
+"""`loader=tensorclass`: torch's DataLoader over a tensorclass in memory, indexed once per batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+from fastloop.core.epochs import DATALOADER, honours_only
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Store
+from fastloop.core.types import Epochs, option
+from fastloop.data.dataloader import (
+    BatchIndexedRows,
+    check_batch_indexable,
+    data_and_targets,
+    torch_epochs,
+)
+
+
+@option
+class TensorClassLoader:
+    """DataLoader over a tensorclass in memory; `__getitems__` indexes each field once per batch, no
+    collate."""
+
+    store: Store
+    honours: ClassVar[tuple[str, ...]] = DATALOADER
+    even_shares: ClassVar[bool] = True
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; the rows are read into memory first."""
+        honours_only("tensorclass", plan, *self.honours)
+        rows = check_batch_indexable(self.store.open(prepared.folder)).clone()
+        with torch_epochs(BatchIndexedRows(rows), plan, collate_fn=data_and_targets) as epochs:
+            yield epochs

@@ -1,0 +1,35 @@
+"""`loader=tensorclass_memmap`: torch's DataLoader over a memory-mapped tensorclass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+from fastloop.core.epochs import DATALOADER, honours_only
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Store
+from fastloop.core.types import Epochs, option
+from fastloop.data.dataloader import (
+    BatchIndexedRows,
+    check_batch_indexable,
+    data_and_targets,
+    torch_epochs,
+)
+
+
+@option
+class TensorClassMemmapLoader:
+    """DataLoader over a tensorclass that `load_memmap` maps, indexed once per field and batch."""
+
+    store: Store
+    honours: ClassVar[tuple[str, ...]] = DATALOADER
+    even_shares: ClassVar[bool] = True
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; a map is sent to a worker by its file name."""
+        honours_only("tensorclass_memmap", plan, *self.honours)
+        rows = check_batch_indexable(self.store.open(prepared.folder))
+        with torch_epochs(BatchIndexedRows(rows), plan, collate_fn=data_and_targets) as epochs:
+            yield epochs

@@ -1,0 +1,113 @@
+"""`loader=tf_data`: TensorFlow's tf.data over arrays, passed to torch by DLPack."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import optree
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from fastloop.core.epochs import Batches, close_on_exit, epoch_indices, honours_only
+from fastloop.core.optional import check_available, import_optional
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Store
+from fastloop.core.types import Epochs, Tree, Unsupported, option
+
+NEEDS = "tensorflow", "loader=tf_data", "pip install tensorflow-cpu"
+
+
+@option
+class TfDataLoader:
+    """map(gather) and prefetch(AUTOTUNE) over the index batches of an epoch, in TensorFlow's pool.
+
+    The indices are shuffled beforehand, by the order of the job: tf.data's shuffle is uniform only
+    with a buffer of the whole dataset, and supports no other order.
+    """
+
+    store: Store
+    honours: ClassVar[tuple[str, ...]] = ()
+    even_shares: ClassVar[bool] = True
+
+    def check_installed(self) -> None:
+        """Raise Unsupported without TensorFlow."""
+        check_available(*NEEDS)
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; TensorFlow reads the arrays into memory first.
+
+        Its thread pool lives as long as the process and idles between epochs.
+        """
+        honours_only("tf_data", plan, *self.honours)
+        source = _read(self.store.open(prepared.folder))
+        indices = partial(epoch_indices, plan.order, prepared.num_samples, plan.seed)
+        with close_on_exit(lambda epoch: source.batches(indices(epoch), plan)) as epochs:
+            yield epochs
+
+
+class _Source:
+    """Arrays in TensorFlow's memory."""
+
+    def __init__(self, tf: Any, arrays: list[np.ndarray], structure: Any) -> None:
+        self._tf, self._structure = tf, structure
+        self._dtypes = [torch.from_numpy(array[:0]).dtype for array in arrays]
+        self._arrays = [tf.constant(np.asarray(array)) for array in arrays]
+
+    def batches(self, indices: torch.Tensor, plan: Plan) -> Batches:
+        auto = self._tf.data.AUTOTUNE
+        epoch = (
+            self._cut(indices.numpy(), plan)
+            .map(self._gather, num_parallel_calls=auto, deterministic=True)
+            .prefetch(auto)
+        )
+        for leaves in epoch:
+            tensors = map(self._to_torch, leaves, self._dtypes)
+            yield optree.tree_unflatten(self._structure, tensors)
+
+    def _cut(self, indices: np.ndarray, plan: Plan) -> Any:
+        """A tf.data dataset of the indices of each batch.
+
+        `Dataset.batch` would concatenate single indices: an epoch of 300,000 integers in batches of
+        300 took twice as long.
+        """
+        data = self._tf.data.Dataset
+        whole = len(indices) - len(indices) % plan.loading.batch_size
+        cut = data.from_tensor_slices(indices[:whole].reshape(-1, plan.loading.batch_size))
+        if whole == len(indices) or plan.loading.drop_last:
+            return cut
+        return cut.concatenate(data.from_tensors(indices[whole:]))
+
+    def _gather(self, indices: Any) -> tuple[Any, ...]:
+        return tuple(self._tf.gather(array, indices) for array in self._arrays)
+
+    def _to_torch(self, leaf: Any, dtype: torch.dtype) -> torch.Tensor:
+        try:
+            # older TensorFlow exports booleans as uint8
+            return from_dlpack(self._tf.experimental.dlpack.to_dlpack(leaf)).view(dtype)
+        except self._tf.errors.InvalidArgumentError:  # a dtype that it does not export
+            return torch.from_numpy(leaf.numpy())
+
+
+def _read(rows: Tree) -> _Source:
+    """The arrays, copied into TensorFlow's memory; no memory map stays in use."""
+    arrays, structure = optree.tree_flatten(rows)
+    if not all(isinstance(array, np.ndarray) for array in arrays):
+        raise Unsupported("loader=tf_data reads arrays only: use store@loader.store=npy")
+    return _Source(_tensorflow(), arrays, structure)
+
+
+def _tensorflow() -> Any:
+    """TensorFlow without log output and without the GPU, all of whose memory it would allocate."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # oneDNN is announced before the log level takes effect; nothing here uses it.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    tf = import_optional(*NEEDS)
+    tf.get_logger().setLevel("ERROR")
+    tf.config.set_visible_devices([], "GPU")
+    return tf

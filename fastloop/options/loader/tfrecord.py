@@ -1,0 +1,117 @@
+"""`loader=tfrecord`: torch's DataLoader over a TFRecord file, without TensorFlow."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from fastloop.core.epochs import DATALOADER, honours_only
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Store
+from fastloop.core.types import BadData, Epochs, Tree, Unsupported, option
+from fastloop.data.dataloader import identity_collate, torch_epochs
+from fastloop.data.file_rows import BatchRows
+from fastloop.data.tfrecord_format import example_class, import_crc32c, mask_crc
+
+HEAD = struct.Struct("<QI")
+"""A record's header: its length and the masked checksum of the length."""
+TAIL = struct.Struct("<I")
+"""A record's trailer: the masked checksum of its bytes."""
+NEEDED_BY = "loader=tfrecord"
+
+
+@option
+class TfRecordLoader:
+    """DataLoader over a TFRecord file with an index of offsets; protobuf parses the records.
+
+    `__getitems__` reads the records of a batch in any order, one read per record, or one in all if
+    the records are contiguous.
+
+    check_crc: verify both checksums of each record, as TensorFlow always does and the tfrecord
+    package never does. A record's length is compared with the index in any case; without check_crc
+    changed bytes in a record go unnoticed.
+    """
+
+    store: Store
+    honours: ClassVar[tuple[str, ...]] = DATALOADER
+    even_shares: ClassVar[bool] = True
+    check_crc: bool
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; every worker opens the file itself."""
+        honours_only("tfrecord", plan, *self.honours)
+        open_reader = partial(_RecordReader, self.store, prepared.folder, self.check_crc)
+        open_reader().close()  # a broken file is reported here instead of by a worker
+        rows = BatchRows(open_reader, prepared.num_samples)
+        with closing(rows), torch_epochs(rows, plan, collate_fn=identity_collate) as epochs:
+            yield epochs
+
+
+class _RecordReader:
+    """An open TFRecord file."""
+
+    def __init__(self, store: Store, folder: Path, check_crc: bool) -> None:
+        self._records: Any = store.open(folder)
+        if not hasattr(self._records, "offsets"):
+            raise Unsupported(
+                "loader=tfrecord reads TFRecord files only: use store@loader.store=tfrecord"
+            )
+        self._parse = example_class(NEEDED_BY).FromString
+        self._crc32c = import_crc32c(NEEDED_BY) if check_crc else None
+        self._file = self._records.path.open("rb", buffering=0)
+
+    def read(self, indices: Sequence[int]) -> Tree:
+        """The rows of these indices, in their order, as a tree of tensors."""
+        parsed = [self._parse(record).features.feature for record in self._read_records(indices)]
+        leaves = []
+        for number, (dtype, shape) in enumerate(self._records.leaves):
+            name = str(number)
+            rows = [features[name].bytes_list.value[0] for features in parsed]
+            buffer = bytearray().join(rows)
+            leaves.append(torch.frombuffer(buffer, dtype=dtype).view(len(rows), *shape))
+        return pytree.tree_unflatten(leaves, self._records.structure)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _read_records(self, indices: Sequence[int]) -> Iterator[memoryview]:
+        numbers = np.asarray(indices)
+        starts = self._records.offsets[numbers].tolist()
+        stops = self._records.offsets[numbers + 1].tolist()
+        if stops[:-1] == starts[1:]:
+            first, whole = starts[0], self._read_bytes(starts[0], stops[-1])
+            pairs = zip(starts, stops, strict=True)
+            frames = (whole[start - first : stop - first] for start, stop in pairs)
+        else:
+            frames = map(self._read_bytes, starts, stops)
+        for index, frame in zip(indices, frames, strict=True):
+            yield self._verify_record(index, frame)
+
+    def _read_bytes(self, start: int, stop: int) -> memoryview:
+        self._file.seek(start)
+        data = memoryview(self._file.read(stop - start))
+        if len(data) != stop - start:
+            raise BadData(f"{self._records.path}: ends at byte {start + len(data)}")
+        return data
+
+    def _verify_record(self, index: int, frame: memoryview) -> memoryview:
+        """The record in the frame; raises BadData if it is damaged."""
+        length, length_crc = HEAD.unpack_from(frame)
+        record = frame[HEAD.size : -TAIL.size]
+        if length != len(record):
+            raise BadData(f"{self._records.path}: record {index} is not where the index says")
+        if self._crc32c is not None:
+            (record_crc,) = TAIL.unpack_from(frame, len(frame) - TAIL.size)
+            crcs = mask_crc(self._crc32c(frame[:8])), mask_crc(self._crc32c(record))
+            if crcs != (length_crc, record_crc):
+                raise BadData(f"{self._records.path}: record {index} does not match its checksum")
+        return record

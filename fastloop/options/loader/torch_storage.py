@@ -1,0 +1,37 @@
+"""`loader=torch_storage`: torch's DataLoader over memory-mapped torch storages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from fastloop.core.epochs import DATALOADER, IndexBatches, honours_only
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Store
+from fastloop.core.types import Epochs, Tree, option
+from fastloop.data.dataloader import identity_collate, torch_epochs
+from fastloop.data.rows import Rows, tensors_of
+
+
+@option
+class TorchStorageLoader:
+    """DataLoader over memory-mapped tensors, each indexed once per batch by an index tensor."""
+
+    store: Store
+    honours: ClassVar[tuple[str, ...]] = DATALOADER
+    even_shares: ClassVar[bool] = True
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; every worker maps the files itself."""
+        honours_only("torch_storage", plan, *self.honours)
+        rows = Rows(partial(_map_rows, self.store, prepared.folder))
+        with torch_epochs(rows, plan, identity_collate, IndexBatches(plan, len(rows))) as epochs:
+            yield epochs
+
+
+def _map_rows(store: Store, folder: Path) -> Tree:
+    return tensors_of(store.open(folder))

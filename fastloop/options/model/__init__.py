@@ -1,0 +1,1 @@
+"""`model=`: the network that training and inference run; each option satisfies Model."""

@@ -1,0 +1,90 @@
+"""`model=transformer`: a small causal language model, for dataset=tokens."""
+
+from __future__ import annotations
+
+from pydantic import PositiveInt, model_validator
+from torch import Tensor, arange, nn
+from torch.nn.functional import gelu, scaled_dot_product_attention
+
+from fastloop.core.types import Leaves, option
+from fastloop.options.model._fit import describe_sample, unfit_error
+
+
+class TransformerBlock(nn.Module):
+    """A pre-norm transformer block: causal self-attention and an MLP with residual connections."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+        self.queries_keys_values = nn.Linear(width, 3 * width)
+        self.projection = nn.Linear(width, width)
+        self.expand, self.contract = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, tokens, width) -> (batch, tokens, width)."""
+        attention_norm, mlp_norm = self.norms
+        parts = self.queries_keys_values(attention_norm(x)).chunk(3, dim=-1)
+        heads = [part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts]
+        attended = scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2)
+        x = x + self.projection(attended)
+        return x + self.contract(gelu(self.expand(mlp_norm(x))))
+
+
+class LanguageModel(nn.Module):
+    """A causal language model whose output has the layout that cross_entropy takes."""
+
+    def __init__(
+        self, vocabulary: int, block_size: int, width: int, blocks: list[TransformerBlock]
+    ) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(block_size, width)
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        for layer in (self.tokens, self.positions, self.head):
+            nn.init.normal_(layer.weight, std=0.02)  # as in GPT-2; first loss: random guess
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(batch, tokens) int64 -> (batch, vocabulary, tokens)."""
+        positions = arange(tokens.shape[1], device=tokens.device)
+        x = self.tokens(tokens) + self.positions(positions)
+        return self.head(self.norm(self.blocks(x))).transpose(1, 2)
+
+
+@option
+class Transformer:
+    """A small decoder like GPT-2, without dropout, for dataset=tokens.
+
+    The logits take batch x tokens x vocabulary floats: with dataset.block_size=256 and GPT-2's
+    vocabulary 51 MB per sample, so use small batches.
+    """
+
+    vocabulary: PositiveInt
+    width: PositiveInt
+    layers: PositiveInt
+    heads: PositiveInt
+
+    @model_validator(mode="after")
+    def _heads_share_the_width(self) -> Transformer:
+        if self.width % self.heads:
+            raise ValueError(f"heads={self.heads}: width={self.width} is not a multiple of it")
+        return self
+
+    def check(self, num_classes: int | None, sample: Leaves | None) -> None:
+        """Raise Unsupported if the samples are not (tokens, next tokens) pairs."""
+        got = "samples with classes" if num_classes else ""
+        if sample and (len({*sample}) != 1 or len(sample) != 2 or not _are_tokens(sample[0])):
+            got = describe_sample(sample)
+        if got:
+            raise unfit_error("transformer", "(int64 tokens, int64 next tokens)", got)
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:  # noqa: ARG002
+        """A new network: (batch, tokens) -> (batch, vocabulary, tokens)."""
+        blocks = [TransformerBlock(self.width, self.heads) for _ in range(self.layers)]
+        return LanguageModel(self.vocabulary, input_shape[0], self.width, blocks)
+
+
+def _are_tokens(leaf: tuple[str, tuple[int, ...]]) -> bool:
+    return leaf[0] == "int64" and len(leaf[1]) == 1

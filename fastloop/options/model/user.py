@@ -1,0 +1,57 @@
+"""The user's own model: a class or a function that returns an nn.Module."""
+
+from __future__ import annotations
+
+import copy
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, model_validator
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from fastloop.core.types import BadData, Leaves, Unsupported, option
+from fastloop.core.user_code import call, check_arguments, check_usable, locate, parameter_names
+from fastloop.options.model._fit import describe_sample, unfit_error
+
+OFFERED = ("input_shape", "num_classes")
+
+
+@option
+class UserModel:
+    """The user's own model, `model._target_=package.module.Name`, called in the trial's process.
+
+    Parameters named input_shape and num_classes receive those of the data. The module's output is
+    passed to torch's cross_entropy with the targets: (batch, classes) or (batch, classes, ...).
+    """
+
+    target: Annotated[str, AfterValidator(check_usable)]
+    kwargs: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _arguments_fit(self) -> UserModel:
+        check_arguments(self.target, self.kwargs, OFFERED)
+        return self
+
+    def check(self, num_classes: int | None, sample: Leaves | None) -> None:  # noqa: ARG002
+        """Raise Unsupported if the samples are not (input, int64 target) pairs."""
+        if sample and (len(sample) != 2 or sample[1][0] != "int64"):
+            raise unfit_error(self.target, "(input, int64 target)", describe_sample(sample))
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:
+        """A new module from the target, or a copy if the target is a module itself.
+
+        Raises BadData if that fails or returns no module, and Unsupported for lazy layers.
+        """
+        module = locate(self.target)
+        if not isinstance(module, nn.Module):
+            offered = {"input_shape": input_shape, "num_classes": num_classes}
+            taken = parameter_names(self.target) - self.kwargs.keys()
+            arguments = {name: value for name, value in offered.items() if name in taken}
+            module = call(self.target, self.kwargs | arguments)
+        if not isinstance(module, nn.Module):
+            kind = type(module).__name__
+            raise BadData(f"{self.target}: it returns {kind}, not a torch.nn.Module")
+        if any(is_lazy(parameter) for parameter in module.parameters()):
+            reason = "lazy layers are not supported; take the parameter input_shape instead"
+            raise Unsupported(f"model={self.target}: {reason}")
+        return copy.deepcopy(module)

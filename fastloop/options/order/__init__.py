@@ -1,0 +1,1 @@
+"""`order=`: the order in which an epoch reads the samples; each option satisfies Order."""

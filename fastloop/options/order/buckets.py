@@ -1,0 +1,73 @@
+"""`order=buckets`: batches of samples of similar length, as by torchtext's `pool`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import PositiveInt
+
+from fastloop.core.types import option
+
+
+@dataclass(frozen=True, eq=False)
+class LengthBucketOrder:
+    """The bucket order of samples whose lengths are known."""
+
+    buckets: BucketOrder
+    lengths: torch.Tensor
+    """int64 (num_samples,)."""
+    world_size: int = 1
+    complete: ClassVar[bool] = True
+
+    def for_world_size(self, world_size: int) -> LengthBucketOrder:
+        """The order for that many ranks, whose batches of a step have samples of similar length."""
+        return replace(self, world_size=world_size)
+
+    def length(self, num_samples: int) -> int:
+        """The number of samples."""
+        return num_samples
+
+    def pieces(self, num_samples: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:
+        """Yield one int64 bucket per piece, then the samples of an incomplete batch, unsorted.
+
+        If these were sorted too, drop_last would always leave out the longest samples.
+        """
+        size = self.buckets.batch_size * self.world_size
+        bucket_size = max(1, self.buckets.bucket_size // size) * size
+        generator = torch.Generator().manual_seed(seed + epoch)
+        shuffled = torch.randperm(num_samples, generator=generator)
+        whole = num_samples - num_samples % size
+        for start in range(0, whole, bucket_size):
+            bucket = shuffled[start : min(start + bucket_size, whole)]
+            batches = bucket[self.lengths[bucket].argsort(stable=True)].view(-1, size)
+            yield batches[torch.randperm(len(batches), generator=generator)].flatten()
+        if whole < num_samples:
+            yield shuffled[whole:]
+
+
+@option
+class BucketOrder:
+    """Bucketing by length: `bucket_size` samples of a new permutation are sorted by length.
+
+    Each bucket is cut into batches, which are then shuffled.
+    """
+
+    complete: ClassVar[bool] = True
+    batch_size: PositiveInt
+    bucket_size: PositiveInt
+
+    def with_lengths(self, lengths: np.ndarray) -> LengthBucketOrder:
+        """The order of samples with these lengths."""
+        return LengthBucketOrder(self, torch.from_numpy(lengths))
+
+    def length(self, num_samples: int) -> int:
+        """The number of samples."""
+        return num_samples
+
+    def pieces(self, num_samples: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:
+        """Yield a permutation, as for samples of equal length."""
+        return self.with_lengths(np.zeros(num_samples, np.int64)).pieces(num_samples, seed, epoch)

@@ -1,0 +1,66 @@
+"""`order=weighted`: samples drawn with replacement, in proportion to their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from pydantic import FilePath, PositiveInt, Strict
+
+from fastloop.core.types import BadData, option
+from fastloop.options.order._npy import load_vector
+
+PIECE = 1 << 20
+"""Indices per piece."""
+
+
+@option
+class WeightedOrder:
+    """Weighted sampling with replacement, as by torch's WeightedRandomSampler.
+
+    Without torch's limit of 2^24 weights; uniform if no weights are given.
+    """
+
+    complete: ClassVar[bool] = False
+    weights: Annotated[FilePath, Strict(False)] | None
+    num_samples: PositiveInt | None
+
+    def files(self) -> list[Path]:
+        """The file of weights, if there is one."""
+        return [self.weights] if self.weights else []
+
+    def length(self, num_samples: int) -> int:
+        """The number of samples drawn in an epoch."""
+        return self.num_samples or num_samples
+
+    def pieces(self, num_samples: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:
+        """Yield int64 draws, about a million per piece; raises BadData for unusable weights."""
+        generator = torch.Generator().manual_seed(seed + epoch)
+        remaining = self.length(num_samples)
+        while remaining > 0:
+            size = (min(remaining, PIECE),)
+            remaining -= PIECE
+            if self.weights is None:
+                yield torch.randint(num_samples, size, generator=generator)
+            else:
+                sums = _sums(self.weights, num_samples)
+                points = torch.rand(size, generator=generator, dtype=torch.float64) * sums[-1]
+                # right=True: a sample of weight 0 has an empty interval
+                yield torch.searchsorted(sums, points, right=True)
+
+
+@lru_cache(maxsize=1)  # read once per process; torch's sampler keeps its weights in memory, too
+def _sums(path: Path, num_samples: int) -> torch.Tensor:
+    """(num_samples,) float64, the cumulative sums of the weights."""
+    weights = load_vector(path)
+    if len(weights) != num_samples:
+        raise BadData(f"{path}: {len(weights)} weights for {num_samples} samples")
+    if weights.dtype.kind not in "iuf" or not np.isfinite(weights).all() or weights.min() < 0:
+        raise BadData(f"{path}: weights have to be finite and not negative")
+    if not weights.any():
+        raise BadData(f"{path}: every weight is 0")
+    return torch.from_numpy(np.cumsum(weights, dtype=np.float64))

@@ -1,0 +1,1 @@
+"""`placement=`: how a batch is moved to the device; each option satisfies Placement."""

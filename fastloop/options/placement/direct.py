@@ -1,0 +1,77 @@
+"""`placement=direct`: `.to(device)` of each top-level field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fastloop.core.containers import holds_tensors
+from fastloop.core.types import Tree, Unsupported, option
+
+
+@option
+class DirectPlacement:
+    """`.to(device)` of each top-level field of the batch; fields without tensors stay unchanged."""
+
+    non_blocking: bool
+
+    def to(self, device: torch.device) -> Callable[[Tree], Tree]:
+        """A function that moves a tensor, or a list, tuple, named tuple or dict of tensors.
+
+        The function raises Unsupported for other trees.
+        """
+        non_blocking = self.non_blocking
+
+        def place(batch: Tree) -> Tree:
+            kind = type(batch)
+            try:
+                if kind is list:
+                    return [field.to(device, non_blocking=non_blocking) for field in batch]
+                if kind is tuple:
+                    return tuple([field.to(device, non_blocking=non_blocking) for field in batch])
+                if kind is dict:
+                    return {
+                        key: field.to(device, non_blocking=non_blocking)
+                        for key, field in batch.items()
+                    }
+                if hasattr(kind, "_fields"):
+                    return kind(*[field.to(device, non_blocking=non_blocking) for field in batch])
+                return batch.to(device, non_blocking=non_blocking)
+            except AttributeError:  # checking every field beforehand would slow every batch
+                return _place_mixed(batch, move)
+
+        def move(field: Any) -> Any:
+            return field.to(device, non_blocking=non_blocking)
+
+        return place
+
+
+def _place_mixed(batch: Tree, move: Callable[[Any], Any]) -> Tree:
+    """The batch with unchanged fields where they have no `.to`; raises Unsupported if those hold
+    tensors."""
+
+    def move_any(field: Any) -> Any:
+        if hasattr(field, "to"):
+            return move(field)
+        if holds_tensors(field):
+            raise Unsupported(_reason(batch))
+        return field
+
+    kind = type(batch)
+    if kind is dict:
+        return {key: move_any(field) for key, field in batch.items()}
+    if kind in (list, tuple):
+        return kind([move_any(field) for field in batch])
+    if hasattr(kind, "_fields"):
+        return kind(*[move_any(field) for field in batch])
+    return move_any(batch)
+
+
+def _reason(batch: Tree) -> str:
+    kind = type(batch).__name__
+    if isinstance(batch, list | tuple):
+        kind = f"({', '.join(type(field).__name__ for field in batch)})"
+    needs = "placement=direct moves a tuple or a dict of tensors"
+    return f"{needs}, got {kind}; placement=recursive moves any"

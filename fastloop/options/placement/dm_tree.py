@@ -1,0 +1,56 @@
+"""`placement=dm_tree`: DeepMind's dm-tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from fastloop.core.optional import check_available, import_optional
+from fastloop.core.trees import leaf_mover
+from fastloop.core.types import Tree, Unsupported, option
+
+NEEDS = ("tree", "placement=dm_tree", "pip install 'fastloop[dm_tree]'")
+
+
+@option
+class DmTreePlacement:
+    """dm-tree: tree.flatten, `.to` on each leaf, tree.unflatten_as.
+
+    These are the steps of its map_structure; taken apart, errors of dm-tree differ from errors of
+    the device. dm-tree sorts the keys of dicts and can't rebuild a tensordict, which it takes for a
+    mapping (Unsupported). A deque loses its maxlen, and mappings that are not built from pairs
+    (Counter, ChainMap) change. Containers unknown to dm-tree (dataclasses) are opened and rebuilt.
+    """
+
+    non_blocking: bool
+
+    def check_installed(self) -> None:
+        """Raise Unsupported if dm-tree is not installed."""
+        check_available(*NEEDS)
+
+    def to(self, device: torch.device) -> Callable[[Tree], Tree]:
+        """A function from a tree to one of the same types with its tensors on the device.
+
+        Raises Unsupported without dm-tree, and the function for leaves that can't be moved.
+        """
+        dm_tree = import_optional(*NEEDS)
+
+        def place(tree: Tree) -> Tree:
+            try:
+                leaves = dm_tree.flatten(tree)
+            except Exception as error:
+                raise Unsupported(_reason(tree, error)) from error
+            moved = [move(leaf) for leaf in leaves]
+            try:
+                return dm_tree.unflatten_as(tree, moved)
+            except Exception as error:
+                raise Unsupported(_reason(tree, error)) from error
+
+        move = leaf_mover(device, self.non_blocking, place)
+        return place
+
+
+def _reason(tree: Tree, error: Exception) -> str:
+    reason = f"dm-tree can't rebuild this {type(tree).__name__} ({error})"
+    return f"placement=dm_tree: {reason}; placement=recursive can"

@@ -1,0 +1,37 @@
+"""`placement=optree`: optree's tree_map, implemented in C++."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import optree
+import torch
+
+from fastloop.core.trees import is_packed, leaf_mover
+from fastloop.core.types import Tree, option
+
+
+@option
+class OptreePlacement:
+    """optree.tree_map with `.to` on each leaf.
+
+    A tensordict is a leaf and moves as a whole. Other containers unknown to optree (dataclasses,
+    subclasses of dict) are opened and rebuilt.
+    """
+
+    non_blocking: bool
+
+    def to(self, device: torch.device) -> Callable[[Tree], Tree]:
+        """A function from a tree to one of the same types with its tensors on the device.
+
+        The function raises Unsupported for leaves that can't be moved, such as numpy arrays.
+        """
+
+        def place(tree: Tree) -> Tree:
+            try:
+                return optree.tree_map(move, tree)
+            except ValueError:  # of a PackedSequence; checking every node would slow every batch
+                return optree.tree_map(move, tree, is_leaf=is_packed)
+
+        move = leaf_mover(device, self.non_blocking, place)
+        return place

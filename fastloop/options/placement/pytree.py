@@ -1,0 +1,41 @@
+"""`placement=pytree`: torch's tree_map."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tensordict import is_tensor_collection
+from torch.utils._pytree import tree_map
+
+from fastloop.core.trees import is_packed, leaf_mover
+from fastloop.core.types import Tree, option
+
+
+@option
+class PytreePlacement:
+    """torch.utils._pytree.tree_map with `.to` on each leaf; torch's pytree has no public name.
+
+    A tensordict moves as a whole: torch would rebuild it without its device. A torch.Size is a
+    leaf: torch would make a tuple of it. Containers unknown to torch (dataclasses, subclasses of
+    dict) are opened and rebuilt.
+    """
+
+    non_blocking: bool
+
+    def to(self, device: torch.device) -> Callable[[Tree], Tree]:
+        """A function from a tree to one of the same types with its tensors on the device.
+
+        The function raises Unsupported for leaves that can't be moved, such as numpy arrays.
+        """
+
+        def place(tree: Tree) -> Tree:
+            return tree_map(move, tree, is_leaf=_is_whole)
+
+        move = leaf_mover(device, self.non_blocking, place)
+        return place
+
+
+def _is_whole(node: Any) -> bool:
+    return isinstance(node, torch.Size) or is_packed(node) or is_tensor_collection(node)

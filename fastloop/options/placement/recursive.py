@@ -1,0 +1,45 @@
+"""`placement=recursive`: `.to` on every tensor of a tree, by plain recursion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fastloop.core.trees import rebuild
+from fastloop.core.types import Tree, option
+
+
+@option
+class RecursivePlacement:
+    """Recursion over dicts, lists, tuples and dataclasses with `.to` on every tensor.
+
+    A tensordict moves as a whole; leaves that are not tensors stay unchanged.
+    """
+
+    non_blocking: bool
+
+    def to(self, device: torch.device) -> Callable[[Tree], Tree]:
+        """A function from a tree to one of the same types with its tensors on the device.
+
+        The function raises Unsupported for leaves that can't be moved, such as numpy arrays.
+        """
+        non_blocking = self.non_blocking
+
+        def move_whole(collection: Any) -> Any:
+            return collection.to(device, non_blocking=non_blocking)
+
+        def place(tree: Tree) -> Tree:
+            if isinstance(tree, torch.Tensor):
+                return tree.to(device, non_blocking=non_blocking)
+            kind = type(tree)
+            if kind is dict:
+                return {key: place(value) for key, value in tree.items()}
+            if kind is list:
+                return [place(value) for value in tree]
+            if kind is tuple:
+                return tuple([place(value) for value in tree])
+            return rebuild(tree, place, move_whole)
+
+        return place

@@ -1,0 +1,1 @@
+"""`store@loader.store=`: a file format for rows that are read fast; each option satisfies Store."""

@@ -1,0 +1,69 @@
+"""`store=tensordict`: a tensorclass in tensordict's memory-mapped format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from tensordict import tensorclass
+
+from fastloop.core.types import Tree, Unsupported, option
+from fastloop.data.rows import bytes_of
+
+
+@tensorclass
+class Pair:
+    """(input, label) rows as a tensorclass with the fields `data` and `targets`."""
+
+    data: torch.Tensor
+    targets: torch.Tensor
+
+
+_Pair: Any = Pair  # type checkers do not see the methods that tensorclass adds
+
+
+@option
+class TensorDictStore:
+    """A memory-mapped tensorclass: one file per field, opened by `load_memmap`."""
+
+    format_version: ClassVar[int] = 1
+    root: str
+
+    def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
+        """Let tensordict create the files, then fill them by plain writes.
+
+        Writing through its memory maps would count every page as memory of this process.
+        Raises Unsupported for samples other than (input, label) tuples.
+        """
+        chunks = iter(chunks)
+        first = _pair(next(chunks))
+        paths = _create_files(folder, first, num_samples)
+        with ExitStack() as stack:
+            files = {name: stack.enter_context(path.open("r+b")) for name, path in paths.items()}
+            for pair in chain([first], map(_pair, chunks)):
+                for name, value in pair.items():
+                    files[name].write(bytes_of(value))
+
+    def open(self, folder: Path) -> Any:
+        """The rows, mapped into memory."""
+        return _Pair.load_memmap(folder)
+
+
+def _create_files(
+    folder: Path, first: dict[str, torch.Tensor], num_samples: int
+) -> dict[str, Path]:
+    """The path of each field's empty file, in a folder that load_memmap can open."""
+    rows = {name: value[:1].expand(num_samples, *value.shape[1:]) for name, value in first.items()}
+    pair = _Pair(**rows, batch_size=[num_samples]).memmap_like(folder)
+    return {name: Path(getattr(pair, name).filename) for name in first}
+
+
+def _pair(chunk: Tree) -> dict[str, torch.Tensor]:
+    is_pair = isinstance(chunk, (tuple, list)) and len(chunk) == 2
+    if not is_pair or not all(isinstance(leaf, torch.Tensor) for leaf in chunk):
+        raise Unsupported("store=tensordict takes (input, label) samples of two tensors only")
+    return {"data": chunk[0], "targets": chunk[1]}

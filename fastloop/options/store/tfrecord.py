@@ -1,0 +1,106 @@
+"""`store=tfrecord`: one TFRecord file of tf.train.Example records, written without TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from fastloop.core.types import BadData, Tree, option
+from fastloop.data.rows import structure_text
+from fastloop.data.tfrecord_format import check_installed, example_class, import_crc32c, mask_crc
+
+NEEDED_BY = "store=tfrecord"
+CRC = struct.Struct("<I")
+RECORDS, INDEX, LAYOUT = "rows.tfrecord", "offsets.npy", "layout.json"
+
+
+@dataclass(frozen=True)
+class RecordFile:
+    """A TFRecord file that is not yet read: the offsets and the layout of its records."""
+
+    path: Path
+    offsets: np.ndarray
+    """int64 (num_samples + 1,): the start of each record and the end of the last one."""
+    leaves: list[tuple[torch.dtype, list[int]]]
+    """dtype and shape of a row of each leaf; leaf k is the feature `k`."""
+    structure: Any
+    """torch's TreeSpec of the leaves."""
+
+
+@option
+class TfRecordStore:
+    """A TFRecord file of tf.train.Example records, one per sample, with an index of offsets.
+
+    Leaf k is the feature `k`, a bytes_list of one value, the bytes of the row. TFRecord itself has
+    no random access; the index allows any order. Both checksums of a record are written, because
+    TensorFlow requires them.
+    """
+
+    format_version: ClassVar[int] = 1
+    root: str
+
+    def check_installed(self) -> None:
+        """Raise Unsupported without crc32c."""
+        check_installed(NEEDED_BY)
+
+    def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
+        """Append record after record; raises Unsupported without crc32c and protobuf."""
+        example, checksum = example_class(NEEDED_BY), import_crc32c(NEEDED_BY)
+        offsets, count = np.zeros(num_samples + 1, np.int64), 0
+        with (folder / RECORDS).open("wb") as file:
+            for chunk in chunks:
+                leaves, structure = pytree.tree_flatten(chunk)
+                if not count:
+                    (folder / LAYOUT).write_text(_layout(leaves, structure))
+                for row in _rows(leaves):
+                    record = _serialize(example(), row)
+                    length = struct.pack("<Q", len(record))
+                    crcs = [CRC.pack(mask_crc(checksum(part))) for part in (length, record)]
+                    file.writelines([length, crcs[0], record, crcs[1]])
+                    count += 1
+                    offsets[count] = offsets[count - 1] + len(record) + 16
+        np.save(folder / INDEX, offsets)
+
+    def open(self, folder: Path) -> RecordFile:
+        """The file with its index; raises BadData if the file's length does not match the index."""
+        path = folder / RECORDS
+        try:
+            layout = json.loads((folder / LAYOUT).read_text())
+            offsets = np.load(folder / INDEX, allow_pickle=False)
+            size = path.stat().st_size
+        except (OSError, ValueError) as error:
+            raise BadData(f"{folder}: not a TFRecord store: {error}") from error
+        if size != offsets[-1]:
+            raise BadData(f"{path}: {size} bytes, but its index ends at {offsets[-1]}")
+        leaves = [(getattr(torch, name), shape) for name, shape in layout["leaves"]]
+        return RecordFile(path, offsets, leaves, pytree.treespec_loads(layout["structure"]))
+
+
+def _layout(leaves: list[torch.Tensor], structure: Any) -> str:
+    """The leaves' dtypes and shapes and their tree, as JSON."""
+    dtypes_shapes = [
+        (str(leaf.dtype).removeprefix("torch."), list(leaf.shape[1:])) for leaf in leaves
+    ]
+    return json.dumps({"leaves": dtypes_shapes, "structure": structure_text(structure, NEEDED_BY)})
+
+
+def _rows(leaves: list[torch.Tensor]) -> Iterator[tuple[bytes, ...]]:
+    """Yield the bytes of each leaf, sample by sample."""
+    arrays = [leaf.contiguous().view(len(leaf), -1).view(torch.uint8).numpy() for leaf in leaves]
+    for rows in zip(*arrays, strict=True):
+        yield tuple(row.tobytes() for row in rows)
+
+
+def _serialize(example: Any, row: tuple[bytes, ...]) -> bytes:
+    """The row in the new message, serialized; deterministic, or the map's order would vary."""
+    for number, value in enumerate(row):
+        example.features.feature[str(number)].bytes_list.value.append(value)
+    return example.SerializeToString(deterministic=True)

@@ -1,0 +1,71 @@
+"""`store=torch_storage`: the raw bytes of each leaf, memory-mapped as a torch storage."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import BinaryIO, ClassVar
+
+import torch
+from torch.utils import _pytree as pytree
+
+from fastloop.core.types import Tree, option
+from fastloop.data.rows import bytes_of, structure_text
+
+STRUCTURE = "structure.json"
+
+
+@option
+class TorchStorageStore:
+    """A memory-mapped file of raw bytes per leaf: `0.bin`, `1.bin`, …; `structure.json` has the
+    tree, dtypes and shapes."""
+
+    format_version: ClassVar[int] = 1
+    root: str
+
+    def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
+        """Append chunk after chunk by plain writes.
+
+        Writing through a memory map would count every page as memory of this process.
+        """
+        files: list[BinaryIO] = []
+        with ExitStack() as stack:
+            for chunk in chunks:
+                leaves, structure = pytree.tree_flatten(chunk)
+                if not files:
+                    _write_structure(folder, structure, leaves, num_samples)
+                    paths = [folder / f"{number}.bin" for number in range(len(leaves))]
+                    files = [stack.enter_context(path.open("wb")) for path in paths]
+                for file, leaf in zip(files, leaves, strict=True):
+                    file.write(bytes_of(leaf))
+
+    def open(self, folder: Path) -> Tree:
+        """The tree of memory-mapped tensors, copy-on-write: writing to them does not change the
+        files."""
+        structure = json.loads((folder / STRUCTURE).read_text())
+        leaves = [
+            _map_tensor(folder / f"{number}.bin", getattr(torch, dtype), shape)
+            for number, (dtype, shape) in enumerate(structure["leaves"])
+        ]
+        return pytree.tree_unflatten(leaves, pytree.treespec_loads(structure["tree"]))
+
+
+def _write_structure(
+    folder: Path, structure: pytree.TreeSpec, leaves: Sequence[torch.Tensor], num_samples: int
+) -> None:
+    content = {
+        "tree": structure_text(structure, "store=torch_storage"),
+        "leaves": [
+            (str(leaf.dtype).removeprefix("torch."), (num_samples, *leaf.shape[1:]))
+            for leaf in leaves
+        ],
+    }
+    (folder / STRUCTURE).write_text(json.dumps(content))
+
+
+def _map_tensor(path: Path, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+    rows = torch.from_file(str(path), shared=False, size=math.prod(shape), dtype=dtype)
+    return rows.view(*shape)

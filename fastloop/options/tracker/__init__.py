@@ -1,0 +1,1 @@
+"""`tracker=`: where results are recorded for comparison; each option satisfies Tracker."""

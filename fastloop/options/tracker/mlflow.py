@@ -1,0 +1,221 @@
+"""`tracker=mlflow`: one flat MLflow run per job. The only module that imports mlflow.
+
+Runs are flat because the MLflow UI hides the charts of nested runs. Metrics are logged once, at the
+end, because a call takes 3 to 45 ms and must not disturb a trial.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import quote
+
+import psutil
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+from fastloop.core import stats
+from fastloop.core.files import flush_to_disk, hold_lock, outputs_folder, write_beside
+from fastloop.core.metrics import metrics
+from fastloop.core.result import RESULT_FILE, Result, load, measurements
+from fastloop.core.spans import wall_ms
+from fastloop.core.types import option
+
+# Set before the client is used. Telemetry would run a thread during the measurements. By default
+# MLflow retries a refused connection for 247 s (4 s with two retries) and waits 3 x 120 s for a
+# server that does not answer.
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+
+# Logs the creation of tables, and errors with a traceback; fastloop reports errors itself.
+logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+COMMAND_TAG = "fastloop.command"
+LOCAL_UI = "http://127.0.0.1:5000"
+NOTE = "Loaders compared. samples_per_s, limit_fraction: higher is better; seconds: lower."
+
+
+@option
+class MlflowTracker:
+    """MLflow: a run per job, in outputs/mlflow.db and outputs/mlartifacts or in
+    $MLFLOW_TRACKING_URI."""
+
+    experiment: str
+
+    @cached_property
+    def _client(self) -> MlflowClient:
+        # A new client creates the database's tables. Two clients that do so at the same time, or
+        # one that is killed meanwhile, leave a broken database.
+        if not os.environ.get("MLFLOW_TRACKING_URI"):
+            with hold_lock(_database()):
+                if not _database().exists():
+                    _make_database()
+        return MlflowClient(tracking_uri=_uri())
+
+    @cached_property
+    def _experiment_id(self) -> str:
+        client = self._client
+        with hold_lock(_database()):  # only one of several first starts creates it
+            experiment = client.get_experiment_by_name(self.experiment)
+            if experiment is not None:
+                self._close_abandoned(experiment.experiment_id)
+                return experiment.experiment_id
+            location = None if os.environ.get("MLFLOW_TRACKING_URI") else _artifacts()
+            return client.create_experiment(
+                self.experiment, artifact_location=location, tags={"mlflow.note.content": NOTE}
+            )
+
+    def _close_abandoned(self, experiment_id: str) -> None:
+        """Mark runs of this machine as KILLED if their command was killed."""
+        for run in self._client.search_runs([experiment_id], "attributes.status = 'RUNNING'"):
+            tags = run.data.tags
+            if tags.get("host") == platform.node() and not _is_alive(tags.get(COMMAND_TAG, "")):
+                self._client.set_terminated(run.info.run_id, status="KILLED")
+
+    def start(self, result: Result) -> str:
+        """Create a run with the job's params and tags, deleting an earlier one; returns its id."""
+        if result.run_id:
+            with contextlib.suppress(MlflowException):  # the run may be in another store
+                self._client.delete_run(result.run_id)
+        tags = result.tags | {COMMAND_TAG: _this_command()}
+        run = self._client.create_run(self._experiment_id, run_name=result.name, tags=tags)
+        params = [Param(name, str(value)) for name, value in result.params.items()]
+        self._client.log_batch(run.info.run_id, params=params)
+        return run.info.run_id
+
+    def finish(self, result: Result, folder: Path) -> None:
+        """Log metrics, trials and files, and end the run with the result's status."""
+        now_ms = wall_ms()
+        single = [Metric(name, value, now_ms, 0) for name, value in metrics(result).items()]
+        several = _trial_metrics(result) + _rank_metrics(result)
+        self._client.log_batch(result.run_id, metrics=single + several)
+        if result.status_reason:
+            tags = [RunTag("status_reason", result.status_reason)]
+            self._client.log_batch(result.run_id, tags=tags)
+        for name in ("config.yaml", RESULT_FILE, "traceback.txt", "profile-*"):
+            for path in sorted(folder.glob(name)):
+                self._client.log_artifact(result.run_id, str(path))
+        self._client.set_terminated(result.run_id, status=result.status)
+
+    def attach(self, run_id: str, paths: Sequence[Path]) -> None:
+        """Log the files as the run's report/…."""
+        for path in paths:
+            self._client.log_artifact(run_id, str(path), "report")
+
+    def where(self, sweep: str) -> str:
+        """A link that opens the sweep's charts directly, and the command that serves it."""
+        remote = _uri().startswith("http")
+        search = quote(f"tags.sweep = '{sweep}'")
+        query = f"searchFilter={search}&compareRunsMode=CHART&workflowType=machine_learning"
+        server = _uri().rstrip("/") if remote else LOCAL_UI
+        serve = "" if remote else f"ui:     mlflow ui --backend-store-uri {_uri()}\n"
+        return f"{serve}charts: {server}/#/experiments/{self._experiment_id}/runs?{query}"
+
+
+def load_sweep_results(sweep: str) -> list[Result]:
+    """The results of the sweep's runs in the order of their start; empty if there are none."""
+    if not os.environ.get("MLFLOW_TRACKING_URI") and not (outputs_folder() / "mlflow.db").exists():
+        return []  # a query would create the file
+    client = MlflowClient(tracking_uri=_uri())
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    quoted = sweep.replace("'", "")
+    runs = client.search_runs(
+        experiments, f"tags.sweep = '{quoted}'", order_by=["attributes.start_time ASC"]
+    )
+    ids = [run.info.run_id for run in runs]
+    return [_download_result(client, run_id) for run_id in ids if _has_result(client, run_id)]
+
+
+def _has_result(client: MlflowClient, run_id: str) -> bool:
+    """True unless the run was closed because its command had been killed."""
+    return any(file.path == RESULT_FILE for file in client.list_artifacts(run_id))
+
+
+def _download_result(client: MlflowClient, run_id: str) -> Result:
+    with TemporaryDirectory() as folder:
+        return load(Path(client.download_artifacts(run_id, RESULT_FILE, folder)).parent)
+
+
+def _this_command() -> str:
+    """Pid and start time of this process, because pids are reused."""
+    return f"{os.getpid()} {psutil.Process().create_time()}"
+
+
+def _is_alive(command: str) -> bool:
+    pid, _, started = command.partition(" ")
+    try:
+        return str(psutil.Process(int(pid)).create_time()) == started
+    except (psutil.Error, ValueError):
+        return False
+
+
+def _uri() -> str:
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{_database()}"
+
+
+def _database() -> Path:
+    return outputs_folder() / "mlflow.db"
+
+
+def _make_database() -> None:
+    with write_beside(_database()) as path:
+        with _synchronous_off():
+            MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
+        flush_to_disk(path)
+
+
+@contextlib.contextmanager
+def _synchronous_off() -> Iterator[None]:
+    """Turn off SQLite's syncs to disk while hundreds of statements create the tables.
+
+    This is safe because the file gets its final name only when it is complete.
+    """
+
+    def relax(connection: Any, _: object) -> None:
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("PRAGMA journal_mode = MEMORY")
+
+    event.listen(Engine, "connect", relax)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "connect", relax)
+
+
+def _artifacts() -> str:
+    return (outputs_folder() / "mlartifacts").as_uri()
+
+
+def _trial_metrics(result: Result) -> list[Metric]:
+    return [
+        Metric(f"trials/{name}_seconds", measurement.seconds, trial.started_ms, trial.number)
+        for trial in result.trials
+        for name, measurement in trial.benchmarks.items()
+    ]
+
+
+def _rank_metrics(result: Result) -> list[Metric]:
+    """Per rank, as a step: the median of its seconds, and the seconds that it waited per epoch."""
+    now_ms, rows = wall_ms(), []
+    for name in result.trials[0].benchmarks if result.trials else ():
+        trials = [trial.rank_seconds for trial in measurements(result, name)]
+        seconds = [stats.median(list(by_trial)) for by_trial in zip(*trials, strict=True)]
+        attribution = result.attribution.get(name)
+        waits = [rank.wait_s + rank.place_s for rank in attribution.ranks] if attribution else []
+        rows += [
+            Metric(f"ranks/{name}_{metric}", value, now_ms, rank)
+            for metric, values in (("seconds", seconds), ("wait_s", waits))
+            for rank, value in enumerate(values)
+        ]
+    return rows

@@ -1,0 +1,1 @@
+"""`transform=`: applied to samples or batches before the step; each option satisfies Transform."""

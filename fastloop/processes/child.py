@@ -1,0 +1,215 @@
+"""A fresh process that makes a single call, reports its outcome and is always ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, Pipe
+from multiprocessing.process import BaseProcess, _children  # pyright: ignore[reportAttributeAccessIssue]
+from typing import Any
+
+from fastloop.core.machine import oom_kills
+from fastloop.core.types import Failure, FailureKind, Invalid, Unsupported
+from fastloop.processes.child_log import ChildLog, write_log
+from fastloop.processes.lifecycle import die_with_parent
+from fastloop.processes.rank_group import RankSpec, join_group
+from fastloop.processes.start_method import Isolation, start_context, start_process
+
+VERDICTS = {Unsupported: FailureKind.UNSUPPORTED, Invalid: FailureKind.INVALID}
+OUT_OF_MEMORY = re.compile(
+    r"MemoryError|DefaultCPUAllocator|Cannot allocate memory|error: out of memory"
+)
+"""Messages of Python, torch's allocators, the system and CUDA when memory is exhausted."""
+LAST_LINES = 20
+"""Number of lines of a silent process's output that are shown when it fails."""
+EXIT_TIMEOUT_S = 5
+"""Time for a process to exit by itself after its answer."""
+KILL_TIMEOUT_S = 30
+"""Time for a process to exit after it was killed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A function call for a process to make."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    number: int = 0
+    """Equal for all ranks that make the call together."""
+    spec: RankSpec | None = None
+    """Rank of the process in its group; None: no group. Only rank 0 prints its output."""
+
+    @property
+    def rank(self) -> int:
+        """Rank of the process; 0 without a group."""
+        return self.spec.rank if self.spec else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The value that a call returned, or its failure."""
+
+    value: Any = None
+    failure: Failure | None = None
+
+
+@dataclass(kw_only=True)
+class Child:
+    """A process that makes a call; it lives as long as the context `start_child`."""
+
+    call: Call
+    process: BaseProcess
+    receiver: Connection
+    release: Connection
+    """Closing it lets the process exit."""
+    log: ChildLog
+    oom_kills_before: int
+    has_answered: bool = False
+    """True once it has returned a value; it then exits by itself."""
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is also the id of its process group."""
+        return self.process.pid or 0
+
+    @property
+    def handles(self) -> list[Any]:
+        """Waitable objects, one of which becomes ready when the process has answered or ended."""
+        return [self.receiver, self.process.sentinel]
+
+    def receive_outcome(self) -> Outcome:
+        """Receive the outcome of the call, once a handle is ready."""
+        if not self.receiver.poll():
+            # The process is dead, but its children may hold the pipe open and keep recv waiting.
+            self.process.join()
+            _kill_group(self.process)
+        try:
+            outcome = self.receiver.recv()
+        except (EOFError, OSError):  # no answer, or a part of one
+            outcome = Outcome(failure=self._exit_failure())
+        if outcome.failure is None:
+            self.has_answered = True
+            return outcome
+        output = "".join(self.log.read().splitlines(keepends=True)[-LAST_LINES:])
+        return Outcome(failure=replace(outcome.failure, details=outcome.failure.details + output))
+
+    def stack(self) -> str:
+        """Stack of the process, innermost call first; empty if it does not respond."""
+        return self.log.stack_of(self.pid, self.process.sentinel)
+
+    def _exit_failure(self) -> Failure:
+        # the pipe closes shortly before the exit status is known
+        self.process.join(timeout=EXIT_TIMEOUT_S)
+        code = self.process.exitcode
+        if code is None:
+            message = "the trial's process closed its pipe without a result but has not exited"
+            return Failure(kind=FailureKind.ERROR, message=f"ChildProcessError: {message}")
+        if code == -signal.SIGKILL and oom_kills() > self.oom_kills_before:
+            message = "the kernel killed the trial's process"
+            return Failure(kind=FailureKind.OUT_OF_MEMORY, message=message)
+        cause = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        message = f"ChildProcessError: the trial's process ended without a result, {cause}"
+        return Failure(kind=FailureKind.ERROR, message=message)
+
+
+@contextmanager
+def start_child(isolation: Isolation, call: Call) -> Iterator[Child]:
+    """Start a process that makes the call.
+
+    On exit, a process that has answered exits by itself; any other is killed with its children.
+    """
+    context = start_context(isolation)
+    receiver, sender = Pipe(duplex=False)
+    release_receiver, release = Pipe(duplex=False)
+    log = ChildLog()
+    writer = log.writer()
+    arguments = (sender, release_receiver, writer, call)
+    process = context.Process(target=_main, args=arguments, daemon=False)  # pyright: ignore[reportAttributeAccessIssue]
+    child = Child(
+        call=call,
+        process=process,
+        receiver=receiver,
+        release=release,
+        log=log,
+        oom_kills_before=oom_kills(),
+    )
+    try:  # a signal may come at any moment from here on
+        start_process(process, isolation)
+        sender.close()
+        release_receiver.close()
+        writer.close()
+        yield child
+    finally:
+        release.close()
+        _end(process, child.has_answered)
+        receiver.close()
+        log.close()
+
+
+def run_call(call: Call) -> Outcome:
+    """Make the call in this process and return its outcome."""
+    try:
+        with contextlib.nullcontext() if call.spec is None else join_group(call.spec):
+            return Outcome(value=call.function(*call.args))
+    except Exception as error:
+        return Outcome(failure=_failure_of(error, traceback.format_exc()))
+
+
+def _main(sender: Connection, release: Connection, log: Connection, call: Call) -> None:
+    """Make the call and send its outcome; Ctrl-C in the terminal is left to the parent."""
+    os.setpgid(0, 0)  # a group with its workers, so that all can be killed together
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    write_log(log, silent=call.rank > 0)
+    outcome = run_call(call)
+    with contextlib.suppress(BrokenPipeError, EOFError):  # the parent may have given up
+        sender.send(outcome)
+        sender.close()
+        release.recv()  # raises EOFError once the parent has taken its last resource sample
+
+
+def _failure_of(error: Exception, details: str) -> Failure:
+    lines = str(error).strip().splitlines() or [""]
+    for cls, kind in VERDICTS.items():
+        if isinstance(error, cls):
+            return Failure(kind=kind, message=lines[0], details=details)
+    message, source = f"{type(error).__name__}: {lines[0]}", ""
+    if "in DataLoader worker process" in lines[0]:
+        message = re.sub(
+            r"^(?:\w+\.)+(\w+(?::|$))", r"\1", lines[-1]
+        )  # keep "BadData:", as elsewhere
+        source = " (in a DataLoader worker)"
+    if OUT_OF_MEMORY.search(message):
+        message = message.partition(": ")[2] or message.removesuffix(": ")
+        return Failure(kind=FailureKind.OUT_OF_MEMORY, message=message + source, details=details)
+    return Failure(kind=FailureKind.ERROR, message=message + source, details=details)
+
+
+def _end(process: BaseProcess, has_answered: bool) -> None:
+    if process.pid is None:  # not started
+        return
+    if has_answered:
+        process.join(timeout=EXIT_TIMEOUT_S)
+    _kill_group(process)
+    process.kill()
+    process.join(timeout=KILL_TIMEOUT_S)
+    if process.exitcode is None:  # blocked in the kernel, by a device driver or a file system
+        print(f"process {process.pid} can't be killed and is left running", file=sys.stderr)
+        _children.discard(process)  # otherwise this process would wait for it at exit
+        return
+    process.close()
+
+
+def _kill_group(process: BaseProcess) -> None:
+    if process.pid:  # killpg(0) would kill this process's group
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,82 @@
+"""Processes of ranks above 0 under torchrun, which silently execute the commands of rank 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from typing import Any
+
+from fastloop.core.sweep_protocols import RankTask
+from fastloop.core.types import SignalExit
+from fastloop.processes.leader import ANSWERS, COMMANDS, join_message
+from fastloop.processes.monitor import Answer, EndOfMessages, Monitor
+from fastloop.processes.rank_children import (
+    answer_to_json,
+    locate_child,
+    rank_calls,
+    start_children,
+    work_from_json,
+)
+from fastloop.processes.rendezvous import JOIN_TIMEOUT_S, STOP, Mailbox, connect
+from fastloop.processes.torchrun_env import TorchrunProcess
+
+MakeTask = Callable[[Mapping[str, Any]], RankTask]
+
+
+def run_follower(
+    process: TorchrunProcess, identity: Mapping[str, str], make_task: MakeTask
+) -> bool:
+    """Execute rank 0's commands; True once it dismisses this process, False if it is lost.
+
+    identity: see `identity_of`. make_task: returns the task of a command, see trial/tasks.py.
+    Raises ConnectionError if there is no store at the process's address.
+    """
+    answers = Mailbox(connect(process.address, JOIN_TIMEOUT_S), ANSWERS)
+    inbox = Mailbox(connect(process.address, JOIN_TIMEOUT_S), COMMANDS).read()
+    answers.post(join_message(process.rank, identity))
+    try:
+        command = inbox.recv()
+        while command != STOP:
+            if "command" in command:
+                command = _execute(command, process, answers, inbox, make_task)
+            else:  # about a call that has already ended in this process
+                command = inbox.recv()
+    except (EOFError, OSError, EndOfMessages):
+        return False
+    except SignalExit:  # otherwise rank 0 would wait for this rank until the trial's timeout
+        answers.post(STOP)
+        raise
+    Mailbox.await_end(inbox)
+    return True
+
+
+def join_without_jobs(process: TorchrunProcess, error: str) -> None:
+    """Report to rank 0 the error that keeps this process from joining. Raises ConnectionError."""
+    answers = Mailbox(connect(process.address, JOIN_TIMEOUT_S), ANSWERS)
+    answers.post(join_message(process.rank, {}, error))
+
+
+def _execute(
+    message: Mapping[str, Any],
+    process: TorchrunProcess,
+    answers: Mailbox,
+    inbox: Connection,
+    make_task: MakeTask,
+) -> Any:
+    """Make the call of a command; return the first message that is about another call."""
+    number, task = message["call"], make_task(message["command"])
+    work = work_from_json(message, task)
+    with start_children(rank_calls(process, work, number), work) as children:
+        monitor, failed = Monitor(children, observed=work.observed), False
+        while monitor.pending or failed:  # the exit of a failed rank would make the others fail
+            event = monitor.next([inbox])
+            if isinstance(event, Answer):
+                failed = failed or bool(event.outcome.failure)
+                answers.post(answer_to_json(event, task.answer_type))
+            elif event == {"locate": number}:
+                for child in monitor.pending:
+                    answers.post({"call": number, **asdict(locate_child(child))})
+            else:
+                return inbox.recv() if event == {"end": number} else event
+    return inbox.recv()

@@ -1,0 +1,135 @@
+"""Work of the ranks that a process starts: their calls, and both as JSON between processes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from fastloop.core.result import Resources
+from fastloop.core.sweep_protocols import RankTask
+from fastloop.core.types import Failure
+from fastloop.processes.child import Call, Child, Outcome, start_child
+from fastloop.processes.monitor import Answer
+from fastloop.processes.rank_group import Backend, RankSpec
+from fastloop.processes.start_method import Isolation
+from fastloop.processes.torchrun_env import TorchrunProcess
+
+NO_LIMIT_S = 2_000_000.0
+NO_STACK = "did not report its stack"
+FAILURE = TypeAdapter(Failure | None)
+RESOURCES = TypeAdapter(Resources | None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankWork:
+    """A task, and how its ranks are started."""
+
+    task: RankTask
+    isolation: Isolation
+    backend: Backend | None
+    """None: a single rank without a group."""
+    ranks: int
+    """Number of ranks that each process starts."""
+    timeout_s: float | None
+    observed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankPosition:
+    """Position in the code of a rank that has not answered."""
+
+    rank: int
+    location: str = NO_STACK
+    """The innermost call, `in <function> (<file>:<line>)`."""
+    stack: str = ""
+
+
+def rank_calls(process: TorchrunProcess, work: RankWork, number: int) -> list[Call]:
+    """Calls of the ranks that this process starts, as parts of one group.
+
+    number: of the call, equal in all processes.
+    """
+    assert work.backend is not None
+    specs = [
+        RankSpec(
+            rank=process.rank * work.ranks + index,
+            world_size=process.world_size * work.ranks,
+            local_rank=process.local_rank * work.ranks + index,
+            local_world_size=process.local_world_size * work.ranks,
+            host=process.address.host,
+            port=process.address.port,
+            prefix=f"{process.address.prefix}/call-{number}",
+            backend=work.backend,
+            timeout_s=work.timeout_s or NO_LIMIT_S,
+        )
+        for index in range(work.ranks)
+    ]
+    task = work.task
+    return [
+        Call(function=task.function, args=task.args, number=number, spec=spec) for spec in specs
+    ]
+
+
+@contextmanager
+def start_children(calls: list[Call], work: RankWork) -> Iterator[list[Child]]:
+    """Start a child for each call; on exit all of them have ended."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(start_child(work.isolation, call)) for call in calls]
+
+
+def locate_child(child: Child) -> RankPosition:
+    """Position of a child in its code, according to its stack."""
+    stack = child.stack()
+    match = re.search(r'File ".*?([^/"]+)", line (\d+) in (\S+)', stack)
+    location = f"in {match[3]} ({match[1]}:{match[2]})" if match else NO_STACK
+    return RankPosition(rank=child.call.rank, location=location, stack=stack)
+
+
+def work_to_json(work: RankWork, number: int) -> dict[str, Any]:
+    """The command with which rank 0 starts that call in its followers."""
+    return {
+        "call": number,
+        "command": dict(work.task.command),
+        "isolation": work.isolation,
+        "backend": work.backend,
+        "timeout_s": work.timeout_s,
+        "observed": work.observed,
+    }
+
+
+def work_from_json(message: Mapping[str, Any], task: RankTask) -> RankWork:
+    """The work of a follower that received this command of rank 0."""
+    settings = {name: message[name] for name in ("isolation", "backend", "timeout_s", "observed")}
+    return RankWork(task=task, ranks=1, **settings)
+
+
+def answer_to_json(answer: Answer, answer_type: Any) -> dict[str, Any]:
+    """A follower's answer as a message to rank 0."""
+    return {
+        "call": answer.number,
+        "rank": answer.rank,
+        "value": TypeAdapter(answer_type).dump_python(answer.outcome.value, mode="json"),
+        "failure": FAILURE.dump_python(answer.outcome.failure, mode="json"),
+        "resources": RESOURCES.dump_python(answer.resources, mode="json"),
+    }
+
+
+def answer_from_json(message: Mapping[str, Any], answer_type: Any) -> Answer | None:
+    """The answer that a follower's message holds; None for a message of another kind."""
+    if "value" not in message:
+        return None
+    failure = FAILURE.validate_python(message["failure"])
+    value = None
+    if failure is None:
+        value = TypeAdapter(answer_type).validate_python(message["value"])
+    return Answer(
+        number=message["call"],
+        rank=message["rank"],
+        outcome=Outcome(value=value, failure=failure),
+        resources=RESOURCES.validate_python(message["resources"]),
+    )

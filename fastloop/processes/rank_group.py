@@ -1,0 +1,183 @@
+"""Ranks of a trial: processes that load and train together as one torch.distributed group.
+
+Without a group, the functions of this module describe a single process: rank 0 of 1.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta  # noqa: TID251 - a duration, not a clock
+from typing import Literal, TypeVar
+
+import psutil
+import torch
+from torch import distributed
+from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+from fastloop.core.types import Unsupported
+
+T = TypeVar("T")
+Backend = Literal["auto", "nccl", "gloo"]
+LOCAL_RANK, LOCAL_WORLD_SIZE = "LOCAL_RANK", "LOCAL_WORLD_SIZE"
+ROUTE_TIMEOUT_S = 60.0
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSpec:
+    """Place of a process in a group that is to be formed, and how to join it."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    host: str
+    """Host of the store through which the ranks find each other."""
+    port: int
+    prefix: str
+    """Prefix of the group's keys in the store, so that no group reads keys of an earlier one."""
+    backend: Backend
+    timeout_s: float
+    """Time that a rank waits for the others in a collective before it raises."""
+
+
+@contextmanager
+def join_group(spec: RankSpec) -> Iterator[None]:
+    """Join the group as the given rank, with the environment variables that torchrun would set.
+
+    After an exception the group is not destroyed: that would make the other ranks fail too, with
+    misleading errors.
+    """
+    os.environ.update(
+        RANK=str(spec.rank),
+        WORLD_SIZE=str(spec.world_size),
+        LOCAL_RANK=str(spec.local_rank),
+        LOCAL_WORLD_SIZE=str(spec.local_world_size),
+        MASTER_ADDR=spec.host,
+        MASTER_PORT=str(spec.port),
+    )
+    timeout = timedelta(seconds=spec.timeout_s)
+    store = TCPStore(spec.host, spec.port, is_master=False, wait_for_workers=False, timeout=timeout)
+    store = PrefixStore(spec.prefix, store)
+    if spec.world_size > spec.local_world_size:
+        _set_gloo_interface(store, spec)
+    distributed.init_process_group(
+        _backend_names(spec.backend),
+        store=store,
+        rank=spec.rank,
+        world_size=spec.world_size,
+        timeout=timeout,
+    )
+    if torch.cuda.is_available():
+        torch.cuda.set_device(device_index())
+    yield
+    barrier()
+    distributed.destroy_process_group()
+
+
+def in_group() -> bool:
+    """True if this process belongs to a group, even to a group of a single rank."""
+    return distributed.is_initialized()
+
+
+def rank() -> int:
+    """Rank of this process; 0 without a group."""
+    return distributed.get_rank() if in_group() else 0
+
+
+def world_size() -> int:
+    """Number of ranks; 1 without a group."""
+    return distributed.get_world_size() if in_group() else 1
+
+
+def local_rank() -> int:
+    """Rank of this process on its node; 0 without a group."""
+    return int(os.environ[LOCAL_RANK]) if in_group() else 0
+
+
+def local_world_size() -> int:
+    """Number of ranks on this node; 1 without a group."""
+    return int(os.environ[LOCAL_WORLD_SIZE]) if in_group() else 1
+
+
+def device_index() -> int:
+    """Index of this rank's CUDA device on its node; with gloo several ranks may share one."""
+    return local_rank() % max(1, torch.cuda.device_count())
+
+
+def resolve_device(name: str) -> torch.device:
+    """The torch device of that name; "auto" is one accelerator for each rank, or the CPU.
+
+    Raises Unsupported if this machine has no such device.
+    """
+    if name == "auto":
+        # is_available first: a CUDA build names its accelerator even on a machine without one
+        accelerator = (
+            torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        )
+        if accelerator is None:
+            return torch.device("cpu")
+        return torch.device(accelerator.type, device_index())
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise Unsupported(
+            f"device={name}: this machine has {torch.cuda.device_count()} CUDA devices"
+        )
+    if device.type == "cuda" and device.index is None:  # the current device differs between threads
+        device = torch.device("cuda", device_index())
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise Unsupported(f"device={name}: this machine has no MPS device")
+    return device
+
+
+def barrier() -> None:
+    """Wait until every rank has called this function."""
+    # Not distributed.barrier(): with both NCCL and gloo it launches a kernel on a guessed device.
+    if world_size() > 1:
+        distributed.all_reduce(torch.zeros(1))
+
+
+def all_gather(value: T) -> list[T]:
+    """The values of all ranks, by rank."""
+    if world_size() == 1:
+        return [value]
+    values: list[T] = [value] * world_size()
+    distributed.all_gather_object(values, value)
+    return values
+
+
+def _backend_names(backend: Backend) -> str:
+    """The backend as init_process_group expects it; gloo always gathers objects on the host."""
+    if backend == "gloo" or not torch.cuda.is_available():
+        return "gloo"
+    return "cpu:gloo,cuda:nccl"
+
+
+def _set_gloo_interface(store: Store, spec: RankSpec) -> None:
+    """Let gloo connect nodes through the interface that routes to the store's node, unless the user
+    has set another; on that node itself, through the interface that the other nodes connect to.
+
+    By default gloo takes the address that the host name resolves to: on many machines loopback.
+    """
+    local, remote = _route_to(spec.host, spec.port)
+    store.set(f"remote/{spec.rank}", remote)
+    remotes = (store.get(f"remote/{other}").decode() for other in range(spec.world_size))
+    local = local or next(filter(None, remotes), "")
+    for name, addresses in psutil.net_if_addrs().items():
+        if local in [address.address for address in addresses]:
+            os.environ.setdefault(GLOO_INTERFACE, name)
+
+
+def _route_to(host: str, port: int) -> tuple[str, str]:
+    """Local and remote address of a connection to that port; both empty if it is on this node.
+
+    Raises OSError.
+    """
+    with socket.create_connection((host, port), ROUTE_TIMEOUT_S) as connection:
+        local, remote = connection.getsockname()[0], connection.getpeername()[0]
+    return ("", "") if ipaddress.ip_address(local).is_loopback else (local, remote)

@@ -1,0 +1,168 @@
+"""A call made by all ranks together, in children of this process and of its followers.
+
+torchrun starts one process of fastloop for each rank. All of them compose the jobs; rank 0 leads:
+it alone prepares data, keeps results and prints. For each call every process starts a fresh child
+as its rank. The children form a new process group, whose keys in the store have a new prefix, so
+that no group reads keys of an earlier one, which may have been killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass, field, replace
+
+from fastloop.core.sweep_protocols import RankAnswer
+from fastloop.core.types import Failure, FailureKind, JobFailed
+from fastloop.processes.child import Call
+from fastloop.processes.leader import STORE_ENDED, Followers
+from fastloop.processes.monitor import Answer, EndOfMessages, Monitor, MonitorTimeout
+from fastloop.processes.rank_children import (
+    RankPosition,
+    RankWork,
+    answer_from_json,
+    locate_child,
+    rank_calls,
+    start_children,
+    work_to_json,
+)
+from fastloop.processes.rendezvous import LOOPBACK, STOP, host_store
+from fastloop.processes.torchrun_env import StoreAddress, TorchrunProcess
+
+CONSEQUENCE = re.compile(r"gloo|Connection|NCCL|Dist\w+Error|killed by SIGABRT")
+"""Messages of ranks that failed because another rank did; NCCL's watchdog aborts its process."""
+GRACE_S = 5.0
+"""Ranks that lose another one in a collective fail too: time for the first one to report its
+failure, and for all of them to report their stacks."""
+
+
+def run_ranks(work: RankWork, followers: Followers | None = None) -> list[RankAnswer]:
+    """The answers of all ranks, by rank.
+
+    followers: None if all ranks are children of this process. Raises JobFailed as soon as a rank
+    fails.
+    """
+    if work.backend is None:
+        call = Call(function=work.task.function, args=work.task.args)
+        return _Collection(work, [call]).run()
+    if followers is None:
+        server = host_store()
+        process = TorchrunProcess(
+            rank=0,
+            world_size=1,
+            local_rank=0,
+            local_world_size=1,
+            address=StoreAddress(host=LOOPBACK, port=server.port),
+        )
+        return _Collection(work, rank_calls(process, work, 1)).run()
+    number = next(followers.numbers)
+    followers.commands.post(work_to_json(work, number))
+    try:
+        return _Collection(work, rank_calls(followers.process, work, number), followers).run()
+    except BaseException:
+        followers.commands.post({"end": number})
+        raise
+
+
+@dataclass
+class _Collection:
+    """Answers of the ranks to one call, received as they arrive."""
+
+    work: RankWork
+    calls: list[Call]
+    followers: Followers | None = None
+    answers: dict[int, Answer] = field(default_factory=dict)
+
+    @property
+    def number(self) -> int:
+        return self.calls[0].number
+
+    @property
+    def world_size(self) -> int:
+        spec = self.calls[0].spec
+        return spec.world_size if spec else 1
+
+    def run(self) -> list[RankAnswer]:
+        """The answers of all ranks, by rank. Raises JobFailed."""
+        with start_children(self.calls, self.work) as children:
+            monitor = Monitor(children, self.work.timeout_s, self.work.observed)
+            try:
+                while len(self.answers) < self.world_size:
+                    self._receive(monitor)
+            except EndOfMessages:
+                message = f"ConnectionError: {STORE_ENDED}"
+                raise JobFailed(Failure(kind=FailureKind.LOST, message=message)) from None
+            except MonitorTimeout:
+                if self._failures():
+                    raise self._failure() from None
+                raise self._timeout(monitor) from None
+            if self._failures():
+                raise self._failure()
+        answers = [self.answers[rank] for rank in range(self.world_size)]
+        return [
+            RankAnswer(value=answer.outcome.value, resources=answer.resources) for answer in answers
+        ]
+
+    def _receive(self, monitor: Monitor) -> None:
+        """Wait for the next answer.
+
+        Raises JobFailed for a failure that is not the consequence of another rank's; after a
+        consequence, the cause has to follow within GRACE_S.
+        """
+        event = monitor.next([self.followers.inbox] if self.followers else [])
+        if event == STOP:  # a signal has ended a follower
+            raise EndOfMessages
+        answer_type = self.work.task.answer_type
+        answer = event if isinstance(event, Answer) else answer_from_json(event, answer_type)
+        if answer is None or answer.number != self.number:  # a message about an earlier call
+            return
+        self.answers[answer.rank] = answer
+        failures = self._failures()
+        if any(not CONSEQUENCE.search(failure.message) for _, failure in failures):
+            raise self._failure()
+        if len(failures) == 1:
+            monitor.shorten(GRACE_S)
+
+    def _failures(self) -> list[tuple[int, Failure]]:
+        outcomes = [(rank, answer.outcome.failure) for rank, answer in self.answers.items()]
+        return [(rank, failure) for rank, failure in outcomes if failure]
+
+    def _failure(self) -> JobFailed:
+        """The failure that caused the others, with its rank."""
+        rank, failure = min(
+            self._failures(), key=lambda pair: bool(CONSEQUENCE.search(pair[1].message))
+        )
+        if self.world_size == 1 or failure.kind.is_verdict:  # all ranks reach the same verdict
+            return JobFailed(failure)
+        kind, details = failure.kind, failure.details
+        if kind == FailureKind.ERROR and CONSEQUENCE.search(failure.message):
+            kind = FailureKind.LOST
+        message = f"{failure.message} (rank {rank})"
+        details = f"rank {rank}:\n{details}" if details else ""
+        return JobFailed(replace(failure, kind=kind, message=message, details=details))
+
+    def _timeout(self, monitor: Monitor) -> JobFailed:
+        ranks = self._locate_missing(monitor)
+        locations = ", ".join(f"rank {rank.rank} {rank.location}" for rank in ranks)
+        details = "\n".join(f"rank {rank.rank}:\n{rank.stack}" for rank in ranks if rank.stack)
+        if self.world_size == 1:
+            locations, details = ranks[0].location, ranks[0].stack
+        message = f"no result after {self.work.timeout_s:g} s: {locations}"
+        return JobFailed(Failure(kind=FailureKind.TIMEOUT, message=message, details=details))
+
+    def _locate_missing(self, monitor: Monitor) -> list[RankPosition]:
+        """Positions of all ranks that have not answered, by rank."""
+        missing = sorted(set(range(self.world_size)) - self.answers.keys())
+        located = {child.call.rank: locate_child(child) for child in monitor.pending}
+        if self.followers and len(located) < len(missing):
+            self.followers.commands.post({"locate": self.number})
+            monitor = Monitor([], GRACE_S)
+            with contextlib.suppress(MonitorTimeout, EndOfMessages):
+                while len(located) < len(missing):
+                    message = monitor.next([self.followers.inbox])
+                    if message == STOP or message.get("call") != self.number:
+                        continue
+                    rank, stack = message["rank"], message.get("stack", "")
+                    location = message.get("location", "has answered since")
+                    located[rank] = RankPosition(rank=rank, location=location, stack=stack)
+        return [located.get(rank, RankPosition(rank=rank)) for rank in missing]

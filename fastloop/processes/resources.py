@@ -1,0 +1,188 @@
+"""Resources used by a process and all its children, sampled from outside.
+
+Every figure is a lower bound: a peak between two samples is missed, and so is a process that lives
+between two samples. CPU time and bytes read survive their process: Linux adds those of an ended
+child to the parent that waited for it (`man 5 proc`: cutime; for the bytes `wait_task_zombie` in
+https://github.com/torvalds/linux/blob/master/kernel/exit.c). So a sum over the living processes is
+complete, and a sum over all processes ever sampled would count such bytes twice. Context switches
+are not added to the parent: the last value of each thread is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from fastloop.core.result import Resources
+
+SHM = Path("/dev/shm")
+MIB = 2**20
+
+Key = tuple[int, float]
+"""Process id and start time, because ids are reused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Resources of a process and its children: bytes in use, and counters since their start."""
+
+    pss: int | None = None
+    shm: int | None = None
+    gpu: int | None = None
+    cpu_s: dict[Key, tuple[float, float]] = field(default_factory=dict)
+    """By living process: its CPU time, and that of the ended children that it waited for."""
+    switches: dict[tuple[Key, int], int] = field(default_factory=dict)
+    """Context switches by living thread."""
+    read: int | None = None
+
+
+class Usage:
+    """Resources of a process tree over all samples, including processes that have ended."""
+
+    def __init__(self) -> None:
+        self._shm_before = shm_bytes()
+        self._peaks: dict[str, int] = {}
+        self._cpu_s: dict[Key, float] = {}
+        self._living_cpu_s = 0.0
+        self._switches: dict[tuple[Key, int], int] = {}
+        self._samples = 0
+
+    def add(self, sample: Sample) -> None:
+        """Add a sample; the empty sample of an ended process has no effect."""
+        if not sample.cpu_s:
+            return
+        self._samples += 1
+        for name in ("pss", "shm", "gpu", "read"):
+            if (value := getattr(sample, name)) is not None:
+                self._peaks[name] = max(value, self._peaks.get(name, 0))
+        self._cpu_s |= {key: cpu_s for key, (cpu_s, _) in sample.cpu_s.items()}
+        self._living_cpu_s = max(self._living_cpu_s, sum(map(sum, sample.cpu_s.values())))
+        self._switches |= sample.switches
+
+    def resources(self, seconds: float) -> Resources | None:
+        """Resources used within `seconds`; None without a sample."""
+        if not self._samples:
+            return None
+        shm = self._peaks.get("shm")
+        # Both are lower bounds: the kernel drops the time of a child that nobody waits for, and the
+        # samples lack what a child did after its last sample.
+        cpu_s = max(self._living_cpu_s, sum(self._cpu_s.values()))
+        return Resources(
+            peak_pss_mib=_mib(self._peaks.get("pss")),
+            peak_shm_mib=None if shm is None else _mib(max(0, shm - (self._shm_before or 0))),
+            peak_gpu_mib=_mib(self._peaks.get("gpu")),
+            cpu_cores=cpu_s / seconds,
+            context_switches=sum(self._switches.values()) if self._switches else None,
+            read_mib=_mib(self._peaks.get("read")),
+            samples=self._samples,
+        )
+
+
+def sample(pid: int) -> Sample:
+    """Sample the process and all its children; the sample is empty if the process has ended."""
+    try:
+        root = psutil.Process(pid)
+        processes = [root, *root.children(recursive=True)]
+    except psutil.Error:
+        return Sample()
+    cpu_s: dict[Key, tuple[float, float]] = {}
+    switches: dict[tuple[Key, int], int] = {}
+    for process in processes:
+        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+            key, times = (process.pid, process.create_time()), process.cpu_times()
+            cpu_s[key] = times.user + times.system, times.children_user + times.children_system
+            switches |= {(key, thread): count for thread, count in _switches(process).items()}
+    return Sample(
+        pss=_sum_of_known([_pss(process) for process in processes]),
+        shm=shm_bytes(),
+        gpu=_gpu_bytes({process.pid for process in processes}),
+        cpu_s=cpu_s,
+        switches=switches,
+        read=_sum_of_known([_read(process) for process in processes]),
+    )
+
+
+def shm_bytes() -> int | None:
+    """Bytes in use in /dev/shm, including unlinked files; None if there is no /dev/shm.
+
+    torch unlinks the files of batches immediately, so that a listing would miss them.
+    """
+    try:
+        stat = os.statvfs(SHM)
+    except OSError:
+        return None
+    return (stat.f_blocks - stat.f_bfree) * stat.f_frsize
+
+
+def _pss(process: psutil.Process) -> int | None:
+    with contextlib.suppress(psutil.Error):
+        return getattr(process.memory_full_info(), "pss", None)
+    return None
+
+
+def _read(process: psutil.Process) -> int | None:
+    if hasattr(process, "io_counters"):  # not on macOS
+        with contextlib.suppress(psutil.Error, NotImplementedError):
+            return process.io_counters().read_bytes
+    return None
+
+
+def _switches(process: psutil.Process) -> dict[int, int]:
+    """Context switches by thread; psutil reads those of the main thread only."""
+    switches: dict[int, int] = {}
+    for path in Path(f"/proc/{process.pid}/task").glob("*/status"):
+        with contextlib.suppress(OSError):
+            lines = path.read_text().splitlines()
+            counts = [int(line.rpartition("\t")[2]) for line in lines if "_ctxt_switches:" in line]
+            switches[int(path.parent.name)] = sum(counts)
+    return switches
+
+
+def _gpu_bytes(pids: set[int]) -> int | None:
+    """GPU memory of these processes.
+
+    None if NVML knows none of them: no GPU is used, or a container hides their ids.
+    """
+    nvml = _nvml()
+    if nvml is None:
+        return None
+    try:
+        devices = [*map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))]
+        processes_by_device = [*map(nvml.nvmlDeviceGetComputeRunningProcesses, devices)]
+    except Exception:  # NVML's exceptions: not every driver lists processes
+        return None
+    return _sum_of_known(
+        [
+            process.usedGpuMemory
+            for processes in processes_by_device
+            for process in processes
+            if process.pid in pids
+        ]
+    )
+
+
+@cache
+def _nvml() -> Any | None:
+    """The initialized nvidia-ml-py package; None without it or without a driver."""
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+    except Exception:  # NVML's exceptions, which depend on the driver
+        return None
+    return nvml
+
+
+def _sum_of_known(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _mib(nbytes: int | None) -> float | None:
+    return None if nbytes is None else nbytes / MIB

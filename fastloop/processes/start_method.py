@@ -1,0 +1,59 @@
+"""Start methods of child processes: fork from a server that has imported most modules, or spawn."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from typing import Literal
+
+Isolation = Literal["forkserver", "spawn"]
+QUIET = "ignore:resource_tracker:UserWarning"
+PRELOADED = (
+    "fastloop.config.",
+    "fastloop.trial.",
+    "fastloop.options.dataset.",
+    "fastloop.options.store.",
+    "fastloop.options.loader.",
+    "fastloop.options.model.",
+)
+"""Prefixes of the modules that the forkserver imports in advance if this process has imported them:
+options with their libraries, and the imports of `__main__`, which every child runs once more."""
+
+
+def start_context(isolation: Isolation) -> BaseContext:
+    """multiprocessing's context for that start method, with the forkserver's imports set."""
+    # A killed trial's resources are cleaned up when the command ends; only the warning is left out.
+    if QUIET not in sys.warnoptions:
+        sys.warnoptions.append(QUIET)
+    context = multiprocessing.get_context(isolation)
+    if multiprocessing.get_start_method() not in multiprocessing.get_all_start_methods():
+        # a child does not know joblib's start method
+        multiprocessing.set_start_method(isolation, force=True)
+    if isolation == "forkserver":
+        modules = [name for name in sys.modules if name.startswith(PRELOADED)]
+        # importing tensordict takes as long as importing torch, and most jobs do not need it
+        libraries = [name for name in ("torch", "tensordict") if name in sys.modules]
+        context.set_forkserver_preload([*libraries, *modules, "fastloop.processes.forkserver_hook"])
+    return context
+
+
+def start_process(process: BaseProcess, isolation: Isolation) -> None:
+    """Start the process with SIGINT blocked, until it ignores SIGINT by itself.
+
+    Ctrl-C reaches all processes of the terminal, also those that still import modules.
+    """
+    resource_tracker.ensure_running()  # its start would unblock signals later
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        if isolation == "forkserver":
+            forkserver.ensure_running()
+        else:
+            process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    if isolation == "forkserver":
+        process.start()  # waits for the server's imports

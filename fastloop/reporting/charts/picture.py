@@ -1,0 +1,131 @@
+"""Pictures of one benchmark: every chart for which there are values, with title and caption.
+
+Every graphical element is labelled directly: no meaning depends on colour alone.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from fastloop.reporting.charts.memory import draw_throughput_against_memory
+from fastloop.reporting.charts.rounds import draw_rounds
+from fastloop.reporting.charts.strips import draw_limit, draw_seconds, draw_waits
+from fastloop.reporting.charts.style import RC_PARAMS
+from fastloop.reporting.summary import Comparison, Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A figure of one benchmark, with its title and caption."""
+
+    name: str
+    """File name without suffix."""
+    subject: str
+    """The benchmark."""
+    title: str
+    caption: str
+    figure: Figure
+
+    @property
+    def heading(self) -> str:
+        """The title prefixed with the benchmark, for places where no other heading names it."""
+        return f"{self.subject}: {self.title[0].lower()}{self.title[1:]}"
+
+    def svg(self) -> str:
+        """An <svg> element that keeps text as text."""
+        buffer = io.StringIO()
+        with mpl.rc_context(RC_PARAMS):
+            self.figure.savefig(buffer, format="svg", metadata={"Date": None})
+        text = buffer.getvalue()
+        return text[text.index("<svg") :]
+
+    def png(self) -> bytes:
+        """A PNG file with a white background and the heading, for places that can't show SVG."""
+        buffer = io.BytesIO()
+        with mpl.rc_context(RC_PARAMS):
+            heading = self.figure.text(0, 1.02, self.heading, weight="bold", fontsize=10.5)
+            self.figure.savefig(
+                buffer, format="png", dpi=200, facecolor="white", bbox_inches="tight"
+            )
+            heading.remove()
+        return buffer.getvalue()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """Kind of chart that can be drawn for any benchmark."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[Sequence[Row]], Figure]
+    has_values: Callable[[Row], object] = lambda _: True
+    """Truthy for a row that has the values to draw."""
+
+
+CHARTS = (
+    Chart(
+        name="seconds",
+        title="Seconds per trial",
+        caption="Bars and numbers: medians. Lines: 95 % intervals, with an arrow if an interval "
+        "extends beyond the axis.",
+        draw=draw_seconds,
+    ),
+    Chart(
+        name="rounds",
+        title="Seconds of each trial over the rounds",
+        caption="A panel for each job, with the other jobs in grey. A bump in all panels is noise "
+        "of the machine.",
+        draw=draw_rounds,
+    ),
+    Chart(
+        name="waits",
+        title="Waits for a batch",
+        caption="In one instrumented epoch. Boxes: quartiles and median; lines: 5 % to 95 %; "
+        "dots: outliers. Logarithmic axis.",
+        draw=draw_waits,
+        has_values=lambda row: row.waits_s,
+    ),
+    Chart(
+        name="memory",
+        title="Throughput against memory",
+        caption="Higher is faster, further left needs less memory.",
+        draw=draw_throughput_against_memory,
+        has_values=lambda row: row.peak_mib,
+    ),
+    Chart(
+        name="limit",
+        title="Share of what the machine can do",
+        caption="Bars and numbers: medians over trials; dots: trials. The limit was measured "
+        "next to each trial.",
+        draw=draw_limit,
+    ),
+)
+
+
+def pictures(comparison: Comparison, prefix: str = "") -> list[Picture]:
+    """A picture for each chart that any row has values for; names begin with `prefix`."""
+    rows_by_chart = [
+        (chart, [row for row in comparison.rows if chart.has_values(row)]) for chart in CHARTS
+    ]
+    return [
+        Picture(
+            name=f"{prefix}{comparison.benchmark}-{chart.name}",
+            subject=comparison.benchmark.capitalize(),
+            title=chart.title,
+            caption=chart.caption,
+            figure=_draw(chart, rows),
+        )
+        for chart, rows in rows_by_chart
+        if rows
+    ]
+
+
+def _draw(chart: Chart, rows: Sequence[Row]) -> Figure:
+    with mpl.rc_context(RC_PARAMS):
+        return chart.draw(rows)

@@ -1,0 +1,220 @@
+"""Comparison of two sets of results, job by job, and the conditions that make them comparable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fastloop.core import stats
+from fastloop.core.result import Measurement, Result, measurements
+from fastloop.core.types import UsageError
+
+Pairs = dict[str, tuple[Result, Result]]
+"""By job name: the result in the base set and the result in the new set."""
+DEFAULTS = {"base": "", "new": "", "fail_above": "5", "allow": ""}
+"""Settings of `fastloop compare`."""
+SOURCE, CONTENT = "data fingerprint", "data content"
+UNKNOWN: tuple[object, ...] = (None, "")
+"""Values of results from an older version, and of jobs that failed before they opened their data;
+they count as equal to every value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """Difference between the sets in one benchmark of one job.
+
+    Seconds are per sample, so that the sets may differ in the number of samples.
+    """
+
+    benchmark: str
+    job: str
+    base_s: float
+    new_s: float
+    ratio: stats.Ratio | None
+    """new / base; None with too few trials to tell a change from noise."""
+
+    def is_regression(self, fail_above: float) -> bool:
+        """True if the job became slower beyond noise and by more than `fail_above` percent."""
+        if self.ratio is None:
+            return False
+        return self.ratio.low > 1 and self.ratio.estimate > 1 + fail_above / 100
+
+
+def find_changes(pairs: Pairs) -> list[Change]:
+    """A change for every benchmark of every job that finished in both sets."""
+    return [
+        _change(name, benchmark, measurements(before, benchmark), measurements(after, benchmark))
+        for name, (before, after) in pairs.items()
+        if before.status == after.status == "FINISHED"
+        for benchmark in dict.fromkeys(b for trial in before.trials for b in trial.benchmarks)
+        if measurements(after, benchmark)
+    ]
+
+
+def ratio_of_medians(new: Sequence[float], base: Sequence[float]) -> stats.Ratio | None:
+    """Ratio of the medians of two separate runs, with its 95 % interval and a two-sided p-value.
+
+    None below five trials, where the interval covers the true ratio too rarely.
+    """
+    from scipy.stats import bootstrap, mannwhitneyu
+
+    if min(len(new), len(base)) < 5:
+        return None
+    result = bootstrap((new, base), _median_ratio, vectorized=True, method="percentile", rng=0)
+    low, high = (float(bound) for bound in result.confidence_interval)
+    return stats.Ratio(
+        estimate=float(_median_ratio(new, base)),
+        low=low,
+        high=high,
+        p_value=float(mannwhitneyu(new, base).pvalue),
+    )
+
+
+def format_changes(changes: Sequence[Change], fail_above: float) -> str:
+    """A table for each benchmark, 80 columns wide."""
+    tables = []
+    for benchmark in dict.fromkeys(change.benchmark for change in changes):
+        head = f"{f'{benchmark}, us a sample':<31}{'base':>9}{'new':>9}  new/base   95 %"
+        rows = [_line(change, fail_above) for change in changes if change.benchmark == benchmark]
+        tables.append("\n".join([head, *rows]))
+    return "\n\n".join(tables) + ("\n" if tables else "")
+
+
+def _median_ratio(new: Sequence[float], base: Sequence[float], axis: int = -1):
+    import numpy as np
+
+    return np.median(new, axis=axis) / np.median(base, axis=axis)
+
+
+def _change(job: str, benchmark: str, base: list[Measurement], new: list[Measurement]) -> Change:
+    base_s, new_s = ([trial.seconds / trial.samples for trial in trials] for trials in (base, new))
+    return Change(
+        benchmark=benchmark,
+        job=job,
+        base_s=stats.median(base_s),
+        new_s=stats.median(new_s),
+        ratio=ratio_of_medians(new_s, base_s),
+    )
+
+
+def _line(change: Change, fail_above: float) -> str:
+    figures = f"{1e6 * change.base_s:>9.4g}{1e6 * change.new_s:>9.4g}  "
+    ratio = change.ratio
+    if ratio is None:
+        figures += f"{change.new_s / change.base_s:>8.3f}   too few trials"
+    else:
+        figures += f"{ratio.estimate:>8.3f}   {ratio.low:.3f} to {ratio.high:.3f}"
+        figures += f" {_direction(change, fail_above)}"
+    name = change.job if len(change.job) < 31 else f"{change.job}\n"
+    return (f"{name:<31}" if "\n" not in name else name + " " * 31) + figures.rstrip()
+
+
+def _direction(change: Change, fail_above: float) -> str:
+    if change.is_regression(fail_above):
+        return "SLOWER"
+    if change.ratio is not None and change.ratio.high < 1:
+        return "faster"
+    return "slower" if change.ratio is not None and change.ratio.low > 1 else ""
+
+
+def notes(pairs: Pairs, base: dict[str, Result], new: dict[str, Result]) -> list[str]:
+    """Lines on what the tables omit: jobs of one set only, unfinished jobs, different settings."""
+    lines = [f"only in base: {name}" for name in base if name not in new]
+    lines += [f"only in new: {name}" for name in new if name not in base]
+    for name, (before, after) in pairs.items():
+        if not before.status == after.status == "FINISHED":
+            label = "NO LONGER FINISHES" if no_longer_finishes(before, after) else "not compared"
+            lines += [f"{label}: {name}: {_outcomes(before, after)}"]
+    differences = {
+        f"{name} {before.params.get(name)} -> {after.params.get(name)}"
+        for before, after in pairs.values()
+        for name in before.params.keys() | after.params.keys()
+        if before.params.get(name) != after.params.get(name)
+        and not name.endswith((".root", "cache", "trials"))
+    }
+    return lines + [f"differs: {difference}" for difference in sorted(differences)]
+
+
+def _outcomes(before: Result, after: Result) -> str:
+    base, new = (f"{result.status} {result.status_reason}".strip() for result in (before, after))
+    return f"{base} in both" if base == new else f"base {base}, new {new}"
+
+
+def no_longer_finishes(before: Result, after: Result) -> bool:
+    """True if the job finished in the base set but not in the new one."""
+    return before.status == "FINISHED" != after.status
+
+
+def parse_percent(text: str) -> float:
+    """The percentage as a number; raises UsageError unless it is finite and at least 0."""
+    try:
+        percent = float(text)
+    except ValueError:
+        percent = math.nan
+    if not 0 <= percent < math.inf:
+        raise UsageError(f"fail_above={text}: allowed: a percentage, 0 or more")
+    return percent
+
+
+def check_comparable(
+    pairs: Pairs, base: dict[str, Result], new: dict[str, Result], allowed: set[str]
+) -> None:
+    """Raise UsageError if the sets share no job, or differ in a condition not in `allowed`."""
+    if not pairs:
+        first, other = next(iter(base)), next(iter(new))
+        raise UsageError(
+            f"no job is in both sets: base has {len(base)} ({first}, …), "
+            f"new has {len(new)} ({other}, …)"
+        )
+    for name, pair in pairs.items():
+        for condition, values in CONDITIONS.items():
+            before, after = map(values, pair)
+            differing = _differing_keys(before, after)
+            if differing and condition not in allowed:
+                key = min(differing)
+                raise UsageError(
+                    f"{name}: different {key} ({before[key]} in base, {after[key]} in new); "
+                    f"allow={condition} compares them anyway"
+                )
+
+
+def _differing_keys(base: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
+    """Keys whose known values differ; the data's source may differ if its content is equal."""
+    shared = base.keys() & new.keys()
+    known = [key for key in shared if base[key] not in UNKNOWN and new[key] not in UNKNOWN]
+    differing = [key for key in known if base[key] != new[key]]
+    same_content = CONTENT in known and CONTENT not in differing
+    return [key for key in differing if not (same_content and key == SOURCE)]
+
+
+def _machine(result: Result) -> Mapping[str, object]:
+    keys = ("host", "cpu", "cores", "cores_usable", "gpus")
+    return {key: result.environment.get(key) for key in keys} | {
+        "device": result.tags.get("device")
+    }
+
+
+def _versions(result: Result) -> Mapping[str, object]:
+    """Versions of Python and the libraries, without fastloop, whose changes are to be compared."""
+    versions = dict(result.environment.get("versions") or {})
+    versions.pop("fastloop", None)
+    return versions | {"python": result.environment.get("python")}
+
+
+def _data(result: Result) -> Mapping[str, object]:
+    settings = {name: result.params.get(name) for name in ("epochs", "drop_last")}
+    return {SOURCE: result.fingerprint, CONTENT: result.content} | settings
+
+
+def _cache(result: Result) -> Mapping[str, object]:
+    return {"cache state": result.params.get("cache")}
+
+
+CONDITIONS: dict[str, Callable[[Result], Mapping[str, object]]] = {
+    "machine": _machine,
+    "versions": _versions,
+    "data": _data,
+    "cache": _cache,
+}
+"""By the name that `allow=` accepts: the values that have to be equal in both sets."""

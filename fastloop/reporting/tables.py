@@ -1,0 +1,201 @@
+"""The report's tables as text cells, for both HTML and Markdown. Headings name the units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fastloop.core import stats
+from fastloop.core.result import Result
+from fastloop.reporting.summary import Comparison, JobGroup, Row
+
+NOTHING = "\u2014"
+"""The em dash in a cell without a value."""
+DASH = "\u2013"
+"""The en dash between the ends of an interval."""
+MEANINGS = {
+    "traversal": "every batch is delivered to the device",
+    "training": "the model trains on every batch",
+    "inference": "the model runs inference on every batch",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Text cells under a heading; the first column names the row."""
+
+    heading: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+    numeric: bool = True
+    """False if the columns hold text."""
+
+
+def overview_tables(groups: Sequence[JobGroup]) -> list[Table]:
+    """A table for each benchmark: loaders as rows, datasets as columns, mean (std) seconds."""
+    benchmarks = dict.fromkeys(
+        comparison.benchmark for group in groups for comparison in group.comparisons
+    )
+    return [_overview_table(groups, benchmark) for benchmark in benchmarks]
+
+
+def ranking_table(comparison: Comparison) -> Table:
+    """Rank, median, mean (std), interval, ratio, limit, samples/s and memory of every row."""
+    base = comparison.baseline or "baseline"
+    columns: dict[str, Callable[[Row], str]] = _columns(comparison, base)
+    return Table(
+        heading=f"{comparison.benchmark.capitalize()}: ranking",
+        head=("", *columns),
+        rows=tuple(
+            (row.label, *(cell(row) for cell in columns.values())) for row in comparison.rows
+        ),
+        note=(
+            "Equal ranks: no significant difference. 95 %: confidence interval of the median; "
+            "ratios are paired by round, below 1 is faster. limit: share of what the machine can "
+            "do. memory: peak PSS of the process and its workers."
+        ),
+    )
+
+
+def not_ranked_table(results: Sequence[Result]) -> Table | None:
+    """Unfinished jobs, each with the reason; None if all jobs have finished."""
+    rows = [
+        (result.name, result.status, result.status_reason or NOTHING, str(len(result.trials)))
+        for result in results
+        if result.status != "FINISHED" or not result.trials
+    ]
+    if not rows:
+        return None
+    head = ("job", "status", "reason", "trials kept")
+    return Table(heading="Not ranked", head=head, rows=tuple(rows), numeric=False)
+
+
+def notes_table(results: Sequence[Result]) -> Table | None:
+    """Flags of each job, which qualify its figures; None if no job has any."""
+    rows = tuple((result.name, flag) for result in results for flag in result.flags)
+    head = ("job", "note")
+    return Table(heading="Notes", head=head, rows=rows, numeric=False) if rows else None
+
+
+def machine_table(results: Sequence[Result]) -> Table:
+    """Hardware, software and commit, with a column for each machine that took part."""
+    environments: dict[str, dict] = {}
+    for result in results:
+        key = repr(sorted(result.environment.items(), key=str))
+        environments.setdefault(key, result.environment)
+    columns = list(environments.values())
+    lines: dict[str, Callable[[dict], object]] = {
+        "host": lambda machine: machine.get("host"),
+        "CPU": lambda machine: machine.get("cpu"),
+        "usable cores": lambda machine: machine.get("cores_usable"),
+        "memory, GiB": lambda machine: machine.get("memory_gib"),
+        "GPUs": lambda machine: ", ".join(machine.get("gpus") or []) or "none",
+        "system": lambda machine: machine.get("platform"),
+        "Python": lambda machine: machine.get("python"),
+        "versions": lambda machine: ", ".join(
+            f"{name} {number}" for name, number in (machine.get("versions") or {}).items() if number
+        ),
+        "commit": lambda machine: machine.get("git_commit"),
+    }
+    rows = tuple(
+        (name, *(str(value(column)) for column in columns)) for name, value in lines.items()
+    )
+    return Table(heading="Machine", head=("", *[""] * len(columns)), rows=rows, numeric=False)
+
+
+def settings_table(results: Sequence[Result]) -> Table:
+    """All settings that are equal in all jobs, except class names and folders."""
+    first, *others = [result.params for result in results]
+    rows = tuple(
+        (name, _format_setting(value))
+        for name, value in sorted(first.items())
+        if not name.endswith(("_target_", ".root"))
+        and all(name in params and params[name] == value for params in others)
+    )
+    return Table(heading="Settings that all jobs share", head=("", ""), rows=rows, numeric=False)
+
+
+def decimals(values: Sequence[float], digits: int = 3, least: int = 3) -> int:
+    """Number of decimals, from `least` to 9, that shows `digits` digits of the smallest value."""
+    smallest = min((value for value in values if value > 0), default=1.0)
+    return min(9, max(least, digits - 1 - math.floor(math.log10(smallest))))
+
+
+def mean_std(seconds: Sequence[float], digits: int) -> str:
+    """The values as `mean (std)`; without `(std)` below two values."""
+    deviation = stats.std(seconds)
+    spread = f" ({deviation:.{digits}f})" if deviation is not None else ""
+    return f"{stats.mean(seconds):.{digits}f}{spread}"
+
+
+def _overview_table(groups: Sequence[JobGroup], benchmark: str) -> Table:
+    columns = {
+        f"{group.title}, s": {row.label: row.seconds for row in comparison.rows}
+        for group in groups
+        for comparison in group.comparisons
+        if comparison.benchmark == benchmark
+    }
+    all_labels = dict.fromkeys(label for group in groups for label in _labels(group))
+    labels = [name for name in all_labels if any(name in cells for cells in columns.values())]
+    digits = [decimals([stats.median(s) for s in cells.values()]) for cells in columns.values()]
+    rows = tuple(
+        (
+            label,
+            *(
+                mean_std(cells[label], places) if label in cells else NOTHING
+                for cells, places in zip(columns.values(), digits, strict=True)
+            ),
+        )
+        for label in labels
+    )
+    meaning = MEANINGS.get(benchmark)
+    return Table(
+        heading=f"{benchmark.capitalize()}: {meaning}" if meaning else benchmark.capitalize(),
+        head=("mean (std) per trial", *columns),
+        rows=rows,
+    )
+
+
+def _labels(group: JobGroup) -> list[str]:
+    """Labels of the rows in the order in which the jobs were requested."""
+    by_name = {
+        row.result.name: row.label for comparison in group.comparisons for row in comparison.rows
+    }
+    return [by_name[result.name] for result in group.results if result.name in by_name]
+
+
+def _columns(comparison: Comparison, base: str) -> dict[str, Callable[[Row], str]]:
+    """By column heading, the function that formats a row's cell."""
+    digits = decimals([row.median for row in comparison.rows])
+    share = decimals([100 * row.limit_fraction for row in comparison.rows], digits=2, least=1)
+    return {
+        "rank": lambda row: str(row.rank) if row.rank else NOTHING,
+        "median, s": lambda row: f"{row.median:.{digits}f}",
+        "mean (std), s": lambda row: mean_std(row.seconds, digits),
+        "95 %, s": lambda row: _format_interval(row.interval, digits),
+        f"time / {base}": lambda row: _format_ratio(row, comparison.baseline),
+        "ratio's 95 %": lambda row: (
+            _format_interval((row.ratio.low, row.ratio.high), 3) if row.ratio else NOTHING
+        ),
+        "limit, %": lambda row: f"{100 * row.limit_fraction:.{share}f}",
+        "samples/s": lambda row: f"{row.samples_per_s:,.0f}",
+        "memory, MiB": lambda row: f"{row.peak_mib:,.0f}" if row.peak_mib else NOTHING,
+    }
+
+
+def _format_ratio(row: Row, baseline: str) -> str:
+    if row.label == baseline:
+        return "1"
+    return f"{row.ratio.estimate:.3f}" if row.ratio else NOTHING
+
+
+def _format_interval(bounds: tuple[float, float] | None, digits: int) -> str:
+    return f"{bounds[0]:.{digits}f}{DASH}{bounds[1]:.{digits}f}" if bounds else NOTHING
+
+
+def _format_setting(value: object) -> str:
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)

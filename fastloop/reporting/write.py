@@ -1,0 +1,86 @@
+"""The files of a report: HTML page, Markdown, pictures and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastloop.core.files import hold_lock, write_beside
+from fastloop.core.types import UsageError
+
+if TYPE_CHECKING:
+    from fastloop.core.result import Result
+
+
+FORMATS = ("md", "html", "png", "csv")
+COLUMNS = (
+    "job", "loader", "dataset", "benchmark", "round", "seconds", "samples_per_s", "limit_fraction",
+    "sweep",
+)  # fmt: skip
+
+
+def write_report(
+    results: Sequence[Result],
+    folder: Path,
+    baseline: str = "",
+    formats: Sequence[str] = FORMATS,
+) -> list[Path]:
+    """Write the report into the folder and return the paths of its files.
+
+    Everything is rendered before the first file is written. Raises ValueError for a baseline that
+    names no finished job or loader.
+    """
+    from fastloop.reporting.document import compose_document
+    from fastloop.reporting.html import render_html
+    from fastloop.reporting.markdown import render_markdown
+    from fastloop.reporting.summary import check_baseline
+
+    check_baseline(results, baseline)
+    document = compose_document(results, baseline)
+    files: dict[str, bytes] = {}
+    if "html" in formats:
+        files["report.html"] = render_html(document).encode()
+    if "md" in formats:
+        files["report.md"] = render_markdown(document, with_pictures="png" in formats).encode()
+    if "csv" in formats:
+        files["report.csv"] = trials_csv(results).encode()
+    if "png" in formats:
+        pictures = [picture for section in document.sections for picture in section.pictures]
+        files |= {f"{picture.name}.png": picture.png() for picture in pictures}
+    with hold_lock(folder):
+        return [_write(folder / name, content) for name, content in files.items()]
+
+
+def trials_csv(results: Sequence[Result]) -> str:
+    """CSV with a row for each trial and benchmark of every job, including unfinished jobs."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for result in results:
+        for trial in result.trials:
+            for benchmark, window in trial.benchmarks.items():
+                job = (result.name, result.loader, result.dataset)
+                rate, limit = window.samples_per_s, window.limit_samples_per_s
+                figures = (trial.number + 1, window.seconds, rate, rate / limit)
+                writer.writerow([*job, benchmark, *figures, result.tags.get("sweep", "")])
+    return out.getvalue()
+
+
+def _write(path: Path, content: bytes) -> Path:
+    with write_beside(path) as temporary_path:
+        temporary_path.write_bytes(content)
+    return path
+
+
+def parse_formats(text: str) -> tuple[str, ...]:
+    """Formats of a comma-separated list, all if it is empty; raises UsageError for unknown ones."""
+    formats = tuple(text.split(",")) if text else FORMATS
+    for name in formats:
+        if name not in FORMATS:
+            raise UsageError(
+                f"format={text}: no such format {name!r}; allowed: {','.join(FORMATS)}"
+            )
+    return formats

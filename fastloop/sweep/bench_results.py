@@ -1,0 +1,132 @@
+"""Results of `fastloop.bench` and `fastloop.bench_all`; str() formats them for printing."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fastloop.core import stats
+
+WIDTH = 80
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchResult:
+    """The result of `bench`; print it for a few lines."""
+
+    seconds: list[float]
+    """Seconds of every trial."""
+    epochs: int
+    """Epochs in one trial."""
+    samples: int
+    """Samples delivered in one epoch."""
+    device: str
+    wait_s: list[float]
+    """Seconds that the loop waited for each batch of one more epoch; the first includes iter()."""
+    epoch_s: float
+    """Seconds of the epoch whose waits are in wait_s."""
+    limit_samples_per_s: float | None
+    """Samples/s that this machine can gather from memory; None where `bench` was given a step."""
+    flags: list[str]
+    """Caveats of the figures, a line each."""
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples per second, the median over trials."""
+        return self.epochs * self.samples / stats.median(self.seconds)
+
+    @property
+    def samples_per_s_interval(self) -> tuple[float, float] | None:
+        """95 % interval of `samples_per_s`; None below five trials."""
+        interval = stats.interval(self.seconds)
+        delivered = self.epochs * self.samples
+        return (delivered / interval[1], delivered / interval[0]) if interval else None
+
+    @property
+    def first_batch_s(self) -> float:
+        """Seconds from iter() to the first batch."""
+        return self.wait_s[0]
+
+    @property
+    def wait_fraction(self) -> float:
+        """Share of that epoch in which the loop waited for batches."""
+        return sum(self.wait_s) / self.epoch_s
+
+    @property
+    def limit_fraction(self) -> float | None:
+        """Share of what this machine can do; None where `bench` was given a step."""
+        limit = self.limit_samples_per_s
+        return None if limit is None else self.samples_per_s / limit
+
+    def __str__(self) -> str:
+        waits = [f"{1e3 * stats.percentile(self.wait_s, p):.3g}" for p in (50, 95, 99)]
+        limit = (
+            ""
+            if self.limit_fraction is None
+            else f", {stats.percent(self.limit_fraction)} % of what this machine can gather from "
+            "memory"
+        )
+        epochs = "1 epoch" if self.epochs == 1 else f"{self.epochs} epochs"
+        seconds = _bounds(stats.interval(self.seconds), ".4g")
+        rate = _bounds(self.samples_per_s_interval, ",.0f")
+        lines = [
+            f"{self.samples:,} samples in {len(self.wait_s):,} batches, {len(self.seconds)} trials "
+            f"of {epochs} each, device {self.device}",
+            f"{stats.median(self.seconds):.4g} s a trial{seconds}",
+            f"{self.samples_per_s:,.0f} samples/s{rate}{limit}",
+            f"waits: first batch {1e3 * self.first_batch_s:.3g} ms, p50 {waits[0]}, p95 {waits[1]},"
+            f" p99 {waits[2]} ms; {100 * self.wait_fraction:.0f} % of an epoch",
+            *self.flags,
+        ]
+        return "\n".join(_wrap(lines))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """The result of `bench_all`; print it for the table."""
+
+    seconds: dict[str, list[float]]
+    """Seconds of every trial by loader, in the order of the rounds."""
+    rounds: list[list[str]]
+    """The order of the loaders in each round."""
+    samples: int
+    """Samples delivered in one epoch by each loader."""
+    ranking: stats.Ranking
+    ratios: dict[str, stats.Ratio | None]
+    """Ratio of seconds to the first loader's, paired by round; none for the first loader itself."""
+    flags: dict[str, list[str]]
+    """Caveats of each loader's figures, a line each."""
+
+    def __str__(self) -> str:
+        return "\n".join([_line(self, name) for name in self.ranking.order] + _notes(self))
+
+
+def _line(bench: Bench, name: str) -> str:
+    seconds = bench.seconds[name]
+    rank = bench.ranking.ranks.get(name, "?")
+    interval = _bounds(stats.interval(seconds), ".4f") or " " * 17
+    line = f"{name:<20} {rank:>3}  {stats.median(seconds):9.4f} s {interval}"
+    ratio = bench.ratios.get(name)
+    if ratio is None:
+        return line
+    return f"{line}  x {ratio.estimate:.3f}{_bounds((ratio.low, ratio.high), '.3f')}"
+
+
+def _notes(bench: Bench) -> list[str]:
+    reason = bench.ranking.undetermined
+    lines = [
+        *([f"undetermined: {reason}"] if reason else []),
+        "rank, median seconds of a trial [95 %], times the first loader's [95 %]",
+        *(f"{name}: {flag}" for name, flags in bench.flags.items() for flag in flags),
+    ]
+    return ["", *_wrap(lines)]
+
+
+def _bounds(interval: tuple[float, float] | None, form: str) -> str:
+    """A space and the interval in brackets; empty without an interval."""
+    return f" [{interval[0]:{form}}, {interval[1]:{form}}]" if interval else ""
+
+
+def _wrap(lines: Iterable[str]) -> list[str]:
+    return [piece for line in lines for piece in textwrap.wrap(line, WIDTH)]

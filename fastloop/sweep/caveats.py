@@ -1,0 +1,243 @@
+"""Caveats of a job's figures, one short line each, derived from raw values; no value is dropped.
+
+Thresholds follow pyperf (std of 10 %), Tukey (fences) and pytorch#19836 (every n-th batch waits).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from fastloop.core import stats
+from fastloop.core.metrics import metrics
+from fastloop.core.protocols import HasCaveat
+from fastloop.core.result import Attribution, Result, measurements, world_size
+from fastloop.data.decoder_agreement import COMPARED_SAMPLES
+from fastloop.sweep.request import LOADER_BATCH_SIZE
+from fastloop.trial.job import Job
+from fastloop.trial.page_cache import COLD_FRACTION
+
+UNSTABLE_FRACTION = 0.10
+FENCE = 3.0
+"""Tukey's outer fence. The inner one (1.5) flags a third of all quiet jobs with five trials."""
+MIN_FENCE_FRACTION = 0.05
+"""Least distance of a fence, as a share of the median: a very quiet job's would be too tight."""
+FOREIGN_CORES = 0.5
+PERIODIC_FACTOR = 3.0
+"""Waits of one worker this many times as long as those of the others are periodic."""
+MIN_TURNS = 5
+"""Fewest turns of all workers in which a pattern is looked for."""
+
+
+def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
+    """Caveats of the job's figures, given the results of all jobs of its sweep."""
+    if not result.trials:
+        return []
+    lines = [*_load_caveats(result, sweep), *cache_caveats(result)]
+    if result.skipped:
+        lines.append(f"skipped: {len(result.skipped)} samples, the first: {result.skipped[0]}")
+    if "concurrent" in result.tags:
+        lines.append("concurrent: other work may have run at the same time (allow_concurrent=true)")
+    if "unverified" in result.tags:
+        lines.append("unverified: samples were counted but not compared (same_data=false)")
+    lines += [*_decoder_caveats(result, sweep), *_batch_size_caveats(result)]
+    others = [other for other in sweep if other.trials and other is not result]
+    if others and all(len(names) == 1 for names in result.rounds):
+        lines.append("not interleaved: machine noise may have affected single jobs")
+    sessions = {trial.session_ms for other in sweep for trial in other.trials}
+    if len(sessions) > 1:
+        lines.append(f"resumed: the sweep's trials were run in {len(sessions)} sessions")
+    for name in result.trials[0].benchmarks:
+        seconds = [measurement.seconds for measurement in measurements(result, name)]
+        lines += [f"{name}: {line}" for line in trial_caveats(seconds=seconds)]
+    workers = int(result.params.get("num_workers") or 0)
+    for name, attribution in result.attribution.items():
+        waits = wait_caveats(wait_s=_waits_of_first_rank(attribution), num_workers=workers)
+        lines += [f"{name}: {line}" for line in waits]
+    return lines
+
+
+def option_caveats(job: Job, sample_nbytes: int) -> list[str]:
+    """Caveats that the job's options declare for samples of that size."""
+    runs_model = any(benchmark.limit == "replay" for benchmark in job.benchmark.values())
+    options = (job.collate, job.model) if runs_model else (job.collate,)
+    texts = [option.caveat(sample_nbytes) for option in options if isinstance(option, HasCaveat)]
+    return [text for text in texts if text]
+
+
+def cache_caveats(result: Result) -> list[str]:
+    """Caveats of a job with `cache=cold`; empty for other jobs."""
+    if result.params.get("cache") != "cold" or not result.trials:
+        return []
+    return [line for line in (_not_cold(result), _rereads_memory(result)) if line]
+
+
+def trial_caveats(*, seconds: Sequence[float]) -> list[str]:
+    """Caveats of one job's trials, in the order of the rounds: unstable, drift, outliers."""
+    if len(seconds) < 2 or not all(0 < value < math.inf for value in seconds):
+        return []
+    return [*_unstable(seconds), *_drift(seconds), *_outliers(seconds)]
+
+
+def machine_caveats(
+    *,
+    load_averages: Sequence[float | None],
+    own_cores: float,
+    num_workers: int,
+    torch_threads: int,
+    usable_cores: int,
+) -> list[str]:
+    """Caveats of the machine: foreign load, CPU oversubscribed.
+
+    A load average covers the last minute, so `own_cores` is the most that any job of the sweep
+    keeps busy. Workers and threads that exceed the cores wait in the queue that the load average
+    counts; then all of them are allowed for.
+    """
+    crowds = []
+    if num_workers > usable_cores:
+        crowds += [f"{num_workers} workers"]
+    if torch_threads > usable_cores:
+        crowds += [f"{torch_threads} torch threads"]
+    own_load = max(own_cores, num_workers + torch_threads) if crowds else own_cores
+    lines = _foreign_load([load for load in load_averages if load is not None], own_load)
+    if crowds:
+        cores = "1 core" if usable_cores == 1 else f"{usable_cores} cores"
+        lines += [f"CPU oversubscribed: {' and '.join(crowds)} on {cores}"]
+    return lines
+
+
+def wait_caveats(*, wait_s: Sequence[float], num_workers: int) -> list[str]:
+    """The caveat of one epoch's waits for batches, in order: worker-periodic.
+
+    Batch i comes from worker i modulo num_workers. If one worker's batches wait longer than the
+    others', the workers finish together or one is slow; either way the loop waits for them. The
+    first turn, in which all workers start, is left out. Kruskal and Wallis (1952) test the workers.
+    """
+    turns = len(wait_s) // num_workers - 1 if num_workers > 1 else 0
+    if turns < MIN_TURNS:
+        return []
+    waits = np.asarray(wait_s[num_workers : (turns + 1) * num_workers]).reshape(turns, num_workers)
+    medians = np.median(waits, axis=0)
+    slow = int(medians.argmax())
+    others = float(np.median(np.delete(waits, slow, axis=1)))
+    if medians[slow] <= PERIODIC_FACTOR * others or _same_distribution(waits):
+        return []
+    times = f"{1e3 * medians[slow]:.2g} ms, the others {1e3 * others:.2g} ms"
+    return [f"worker-periodic: every {_ordinal(num_workers)} batch waits {times}"]
+
+
+def _load_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
+    """machine_caveats of a job, whose load averages include other jobs of the sweep."""
+    cores = [
+        value for other in sweep for name, value in metrics(other).items() if "cpu_cores" in name
+    ]
+    return machine_caveats(
+        load_averages=[trial.load_average for trial in result.trials],
+        own_cores=max(cores, default=0.0),
+        num_workers=int(result.params.get("num_workers") or 0),
+        torch_threads=result.trials[0].torch_threads,
+        usable_cores=result.environment.get("cores_usable") or 1,
+    )
+
+
+def _decoder_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
+    """The caveat of jobs that are ranked together though their decoders' pixels differ a little."""
+    same_id = result.decoder_equivalence_id
+    others = [job for job in sweep if job.trials and same_id == job.decoder_equivalence_id != ""]
+    if all(other.content == result.content for other in others):
+        return []
+    compared = f"{COMPARED_SAMPLES} samples are within {result.pixels_off} of 255 of Pillow's"
+    return [f"equivalent decoders: pixels differ between decoders; {compared}"]
+
+
+def _batch_size_caveats(result: Result) -> list[str]:
+    """Caveats of a user's loader whose batches are not those that batch_size asks for."""
+    if str(result.params.get("loader._target_", "fastloop.")).startswith("fastloop."):
+        return []
+    size, ranks, lines = result.params["batch_size"], world_size(result), []
+    for name, attribution in result.attribution.items():
+        measurement = measurements(result, name)[0]
+        samples, batches = measurement.samples // measurement.epochs, len(attribution.wait_s)
+        counts = f"{name}: {batches:,} batches for {samples:,} samples"
+        if size == LOADER_BATCH_SIZE:
+            lines.append(f"{counts}, the loader's own batch size")
+        elif not samples // int(size) <= batches < -(-samples // int(size)) + ranks:
+            # the last batch of each rank may be short
+            lines.append(f"{counts}: the loader does not honour batch_size={size}")
+    return lines
+
+
+def _waits_of_first_rank(attribution: Attribution) -> list[float]:
+    """Rank 0's waits: wait_s holds those of all ranks in turn, and each has its own workers."""
+    ranks = attribution.ranks
+    return attribution.wait_s[: ranks[0].batches] if ranks else attribution.wait_s
+
+
+def _not_cold(result: Result) -> str:
+    fractions = [
+        measurement.cached_fraction
+        for trial in result.trials
+        for measurement in trial.benchmarks.values()
+    ]
+    known = [fraction for fraction in fractions if fraction is not None]
+    if not known:
+        return "asked for a cold cache, but the system does not report whether it was"
+    worst = max(known)
+    return f"asked for a cold cache, {worst:.0%} was cached" if worst > COLD_FRACTION else ""
+
+
+def _rereads_memory(result: Result) -> str:
+    memory_gib, data_mib = result.environment.get("memory_gib"), result.trials[0].data_mib
+    if result.params.get("epochs") == 1 or not memory_gib or data_mib is None:
+        return ""
+    if data_mib >= 1024 * memory_gib:
+        return ""
+    sizes = f"the data ({data_mib:,.1f} MiB) is smaller than memory ({memory_gib:.0f} GiB)"
+    return f"{sizes}: at most the first epoch of each window reads the disk"
+
+
+def _unstable(seconds: Sequence[float]) -> list[str]:
+    share = (stats.std(seconds) or 0.0) / stats.mean(seconds)
+    return [f"unstable: std {100 * share:.0f} % of mean"] if share >= UNSTABLE_FRACTION else []
+
+
+def _drift(seconds: Sequence[float]) -> list[str]:
+    """Kendall's trend test (1938); Theil and Sen's slope, relative to the median, for its size."""
+    from scipy.stats import kendalltau, theilslopes
+
+    if len(seconds) < 3 or min(seconds) == max(seconds):
+        return []
+    rounds = np.arange(len(seconds))
+    p_value = np.asarray(kendalltau(rounds, seconds))[1]
+    change = theilslopes(seconds, rounds)[0] * rounds[-1] / stats.median(seconds)
+    if p_value >= 0.05 or abs(change) < stats.MINIMUM_EFFECT:
+        return []
+    return [f"drift: {100 * change:+.0f} % over rounds"]
+
+
+def _outliers(seconds: Sequence[float]) -> list[str]:
+    low, median, high = np.percentile(seconds, [25, 50, 75])
+    reach = max(FENCE * (high - low), MIN_FENCE_FRACTION * median)
+    count = sum(value < low - reach or value > high + reach for value in seconds)
+    return [f"{count} outlier{'s' if count > 1 else ''}"] if count else []
+
+
+def _foreign_load(loads: list[float], own_load: float) -> list[str]:
+    """Judged by the median trial, not the worst: a noisy round affects all its jobs equally."""
+    load = stats.median(loads) if loads else 0.0
+    if load - own_load < FOREIGN_CORES:
+        return []
+    return [f"foreign load: load average {load:.1f}, own work {own_load:.1f}"]
+
+
+def _same_distribution(waits: np.ndarray) -> bool:
+    from scipy.stats import kruskal
+
+    return waits.min() == waits.max() or float(kruskal(*waits.T)[1]) >= 0.001
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10)
+    return f"{number}{ending or 'th'}"

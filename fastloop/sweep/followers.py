@@ -1,0 +1,65 @@
+"""A command under torchrun: rank 0 runs the sweep, and the other ranks run what it commands."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from fastloop.processes.lifecycle import handle_signals_silently
+from fastloop.processes.torchrun_env import TorchrunProcess
+from fastloop.sweep.request import JobRequest, config_hash
+
+
+@contextmanager
+def dismiss_followers_on_exit(process: TorchrunProcess) -> Iterator[None]:
+    """Dismiss the followers of rank 0 however the command ends."""
+    from fastloop.processes.leader import followers_of
+
+    try:
+        yield
+    finally:
+        with suppress(ConnectionError):  # the store has ended, and the followers with it
+            followers_of(process).dismiss()
+
+
+def assemble(process: TorchrunProcess, requests: Sequence[JobRequest]) -> str:
+    """Wait until all followers have composed the same jobs; an error message, empty on success."""
+    from fastloop.core.types import JobFailed
+    from fastloop.processes.leader import followers_of, identity_of
+
+    if all(request.launcher.world_size == 1 for request in requests):
+        return ""
+    try:
+        followers_of(process).assemble(identity_of(map(config_hash, requests)))
+    except (ConnectionError, JobFailed) as error:
+        return str(error)
+    return ""
+
+
+def run_as_follower(process: TorchrunProcess, requests: Sequence[JobRequest]) -> int:
+    """Execute rank 0's commands until it ends, without printing; returns the exit status."""
+    from fastloop.processes.follower import run_follower
+    from fastloop.processes.leader import identity_of
+    from fastloop.trial.tasks import task_from
+
+    handle_signals_silently()
+    jobs = [request.job for request in requests]
+    identity = identity_of(map(config_hash, requests))
+    try:
+        if run_follower(process, identity, lambda command: task_from(command, jobs)):
+            return 0
+        message = f"lost rank 0 of {process.world_size} ({process.address})"
+    except ConnectionError as error:
+        message = str(error)
+    print(f"rank {process.rank}: {message}", file=sys.stderr)
+    return 1
+
+
+def report_compose_error(process: TorchrunProcess, error: str) -> int:
+    """Report to rank 0 why this process could not compose its jobs; returns the exit status."""
+    from fastloop.processes.follower import join_without_jobs
+
+    with suppress(ConnectionError):
+        join_without_jobs(process, error)
+    return 1

@@ -1,0 +1,161 @@
+"""Measurement of a user's loaders in this process: `fastloop.bench(loader)` measures one,
+`fastloop.bench_all({"a": a, "b": b})` compares several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from fastloop.core import stats
+from fastloop.core.interleave import rounds
+from fastloop.core.spans import Spans
+from fastloop.core.trees import map_tensors, read_bytes
+from fastloop.core.types import Epochs, Invalid, Tree
+from fastloop.data.digest import (
+    describe_difference,
+    digest,
+    epoch_hashes,
+    reference_digest,
+    row_nbytes,
+)
+from fastloop.options.loader.user import iterable_epochs
+from fastloop.processes.rank_group import resolve_device
+from fastloop.sweep.bench_results import Bench, BenchResult
+from fastloop.sweep.caveats import trial_caveats
+from fastloop.trial.limits import limit_rows_per_s
+from fastloop.trial.window import drain, time_epochs, time_instrumented_epoch
+
+LoaderLike = Iterable[Tree] | Callable[[int], Iterable[Tree]]
+"""An iterable, or a function from an epoch's number to an iterable of its batches.
+
+An iterable is iterated over once per epoch, after a call of `set_epoch` on it, on its sampler or on
+its dataset, where there is one."""
+
+
+def bench(
+    loader: LoaderLike,
+    step: Callable[[Tree], Any] | None = None,
+    epochs: int = 1,
+    trials: int = 20,
+    device: str = "auto",
+) -> BenchResult:
+    """Time `epochs` epochs of a loader, `trials` times, and measure its waits in one more epoch.
+
+    `step` is called with every batch as the loader yields it; without a step, a batch is moved to
+    the device or, on the CPU, read. Two epochs precede the trials: the first counts the samples,
+    the second warms up. All trials run in this process; `python -m fastloop.run loader._target_=…`
+    runs each trial in a fresh process.
+
+    Raises Invalid for batches that are not trees of tensors of equal length, for an epoch without
+    batches and for an endless one; ValueError for fewer than one trial or epoch, and for an
+    iterator, which has only one epoch.
+    """
+    if min(trials, epochs) < 1:
+        raise ValueError(f"trials={trials}, epochs={epochs}: at least one of each")
+    target = resolve_device(device)
+    consume, epoch_of = step or _default_step(target), _epochs(loader)
+    hashes, leaves = epoch_hashes(epoch_of(0), None)
+    drain(epoch_of, consume, 0, target)
+    seconds = [time_epochs(epoch_of, consume, epochs, target).seconds for _ in range(trials)]
+    spans = Spans()
+    epoch_s = time_instrumented_epoch(epoch_of, consume, spans, target).seconds
+    limit = None
+    if step is None:
+        size = -(-len(hashes) // len(spans.seconds("wait")))
+        reads = target.type == "cpu"
+        limit = limit_rows_per_s(
+            len(hashes), row_nbytes(leaves), size, target, reads, stats.median(seconds)
+        )
+    return BenchResult(
+        seconds=seconds,
+        epochs=epochs,
+        samples=len(hashes),
+        device=str(target),
+        wait_s=spans.seconds("wait"),
+        epoch_s=epoch_s,
+        limit_samples_per_s=limit,
+        flags=trial_caveats(seconds=seconds),
+    )
+
+
+def bench_all(
+    loaders: Mapping[str, LoaderLike],
+    step: Callable[[Tree], Any] | None = None,
+    trials: int = 20,
+    epochs: int = 1,
+    device: str = "auto",
+    same_data: bool = True,
+) -> Bench:
+    """Time `epochs` epochs of each loader, `trials` times in interleaved rounds, and rank them.
+
+    `step` is called with every batch as the loader yields it; without a step, a batch is moved to
+    the device or, on the CPU, read. Two epochs of each loader precede the trials: the first checks
+    the data, the second warms up. All trials run in this process; `python -m fastloop.run` runs
+    each trial in a fresh process.
+
+    Raises Invalid if the loaders do not deliver the same samples, or with same_data=False (for
+    random transforms) not the same number; ValueError for fewer than one loader, trial or epoch,
+    and for an iterator, which has only one epoch.
+    """
+    if min(len(loaders), trials, epochs) < 1:
+        counts = f"{len(loaders)} loaders, trials={trials}, epochs={epochs}"
+        raise ValueError(f"{counts}: at least one of each")
+    target = resolve_device(device)
+    consume = step or _default_step(target)
+    epochs_by_name = {name: _epochs(loader) for name, loader in loaders.items()}
+    samples = _check_samples(epochs_by_name, same_data)
+    for epoch_of in epochs_by_name.values():
+        drain(epoch_of, consume, 0, target)
+    order = [names for _, names in rounds(dict.fromkeys(epochs_by_name, trials))]
+    seconds: dict[str, list[float]] = {name: [] for name in epochs_by_name}
+    for names in order:
+        for name in names:
+            seconds[name].append(time_epochs(epochs_by_name[name], consume, epochs, target).seconds)
+    return _summarize(seconds, order, samples)
+
+
+def _summarize(seconds: dict[str, list[float]], order: list[list[str]], samples: int) -> Bench:
+    base, *others = seconds
+    return Bench(
+        seconds=seconds,
+        rounds=order,
+        samples=samples,
+        ranking=stats.ranking(seconds),
+        ratios={name: stats.ratio(seconds[name], seconds[base]) for name in others},
+        flags={name: trial_caveats(seconds=trials) for name, trials in seconds.items()},
+    )
+
+
+def _epochs(loader: LoaderLike) -> Epochs:
+    if isinstance(loader, Iterator):
+        raise ValueError("an iterator has one epoch only; pass the iterable that it comes from")
+    if isinstance(loader, Iterable) or hasattr(loader, "__getitem__"):
+        return iterable_epochs(loader)  # pyright: ignore[reportArgumentType] - iter() takes both
+    if not callable(loader):
+        raise ValueError(f"a loader is an iterable or a function, not {type(loader).__name__}")
+    return loader
+
+
+def _default_step(device: torch.device) -> Callable[[Tree], Any]:
+    if device.type == "cpu":
+        return read_bytes
+    return lambda batch: map_tensors(lambda tensor: tensor.to(device), batch, device)
+
+
+def _check_samples(epochs_by_name: Mapping[str, Epochs], same_data: bool) -> int:
+    """Number of samples in an epoch; raises Invalid if the loaders' samples differ."""
+    first, *others = epochs_by_name
+    reference = reference_digest(*epoch_hashes(epochs_by_name[first](0), None))
+    for name in others:
+        try:
+            delivered = digest(epochs_by_name[name](0), None, at_most=reference.count)
+        except Invalid as error:
+            raise Invalid(f"{name} does not deliver what {first} does: {error}") from error
+        reason = describe_difference(reference, delivered)
+        same_count = delivered.count == reference.count
+        if reason and (same_data or not same_count):
+            hint = "; same_data=False allows it" if same_count else ""
+            raise Invalid(f"{name} does not deliver what {first} does: {reason}{hint}")
+    return reference.count

@@ -1,0 +1,113 @@
+"""State of a job during its sweep: the result so far, written to disk after every change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fastloop.core.files import remove, write_text
+from fastloop.core.plan import PreparedData
+from fastloop.core.result import Result, Status, save
+from fastloop.core.sweep_protocols import Launcher
+from fastloop.core.types import Failure, FailureKind
+from fastloop.sweep.tracking import SweepTracker
+from fastloop.trial.job import Job
+
+DETAILS = "traceback.txt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepJob:
+    """A job of a sweep, the folder of its files, and its result before it runs."""
+
+    index: int
+    """Position among the command's jobs, by which ranks on other nodes refer to the job."""
+    job: Job
+    launcher: Launcher
+    folder: Path
+    config_yaml: str
+    result: Result
+    earlier: Result | None = None
+    """The job's result in an interrupted sweep that is resumed; None otherwise."""
+
+
+class JobState:
+    """The present state of one job of a sweep.
+
+    The result of an interrupted sweep is not overwritten until the job is continued.
+    """
+
+    def __init__(self, entry: SweepJob, tracking: SweepTracker) -> None:
+        self.entry = entry
+        self.tracking = tracking
+        self.result = entry.earlier or entry.result
+        self.prepared: PreparedData | None = None
+        self.is_continued = entry.earlier is None
+        """False while the result on disk is that of an interrupted sweep."""
+        self._has_begun = False
+        self._ending: tuple[Status, Failure | None] | None = None
+
+    def update(self, **changes: object) -> None:
+        """Change the result and write it."""
+        self.result = replace(self.result, **changes)  # pyright: ignore[reportArgumentType]
+        save(self.result, self.entry.folder)
+
+    def continue_from(self, result: Result) -> None:
+        """Continue from this result; in memory only, until the next update."""
+        self.is_continued = True
+        self.result = replace(
+            result, status="RUNNING", status_reason="", failure_kind=None, flags=[]
+        )
+
+    def begin(self) -> None:
+        """Write the files that precede any measurement, and start the tracker's run."""
+        self._has_begun = True
+        remove(self.entry.folder / DETAILS)
+        write_text(self.entry.folder / "config.yaml", self.entry.config_yaml)
+        self.update(recorded=False)
+        self.update(run_id=self.tracking.start(self.result) or self.result.run_id)
+
+    def keep(self) -> None:
+        """Keep the earlier result as it is, and track it if the tracker has not received it all."""
+        self.is_continued = True
+        if not self.result.recorded:
+            self.update(run_id=self.tracking.start(self.result) or self.result.run_id)
+            self.update(recorded=self.tracking.finish(self.result, self.entry.folder))
+
+    def fail(self, failure: Failure) -> None:
+        """End the job as FAILED, with the failure's reason."""
+        self.end("FAILED", failure)
+
+    def end(self, status: Status, failure: Failure | None = None) -> None:
+        """Write the final result, then log it with the tracker: files first."""
+        self._ending = (status, failure)
+        if not self._has_begun:
+            self.begin()
+        reason, kind = (failure.reason, failure.kind) if failure else ("", None)
+        self.result = replace(self.result, status=status, status_reason=reason, failure_kind=kind)
+        try:
+            save(self.result, self.entry.folder)
+            if failure and failure.details:
+                write_text(self.entry.folder / DETAILS, failure.details)
+        finally:  # the tracker may still have space if this disk is full
+            recorded = self.tracking.finish(self.result, self.entry.folder)
+        if recorded:
+            self.update(recorded=True)
+        self._ending = None
+
+    def abort(self, status: Status, reason: str) -> None:
+        """End the job because the sweep ends; a job that was being ended keeps its own status."""
+        if self._ending and not self.is_running:
+            self.end(*self._ending)
+        elif self.is_running:
+            self.end(status, Failure(kind=FailureKind.ERROR, message=reason))
+
+    @property
+    def is_running(self) -> bool:
+        """True from when the job begins or is continued until it ends."""
+        return self.is_continued and self.result.status == "RUNNING"
+
+    @property
+    def trial_numbers(self) -> set[int]:
+        """Numbers of the finished trials."""
+        return {trial.number for trial in self.result.trials}

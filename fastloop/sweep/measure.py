@@ -1,0 +1,253 @@
+"""Running a sweep: from its requests to the printed table, the report and the exit status."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastloop.core.files import remove_unused
+from fastloop.core.types import FailureKind, MachineBusy, Unsupported, UsageError
+from fastloop.processes.lifecycle import signal_handling
+from fastloop.processes.torchrun_env import torchrun_process
+from fastloop.sweep.followers import assemble
+from fastloop.sweep.request import JobRequest, job_names, run_params, run_tags
+
+if TYPE_CHECKING:  # --cfg, --help and completion must not pay for importing torch
+    from fastloop.core.result import Result
+    from fastloop.sweep.job_state import SweepJob
+    from fastloop.sweep.settings import SweepSettings
+    from fastloop.sweep.tracking import SweepTracker
+
+SYSTEM_ERROR = re.compile(r"^\w+: \[Errno \d+\] (.*)$")
+
+
+def measure(requests: Sequence[JobRequest]) -> int:
+    """Measure the requests as one sweep, and return the exit status.
+
+    The sweep has the machine to itself, unless allow_concurrent=true.
+    """
+    from fastloop.sweep.machine_lock import lock_machine
+
+    if requests[0].is_done:
+        return _print_measured(requests)
+    settings = requests[0].sweep
+    reason = _rejection(requests) or _make_folder(requests[0].sweep_folder)
+    reason = reason or _assemble_followers(requests)
+    try:
+        with (
+            nullcontext() if reason or _may_be_concurrent(settings) else lock_machine(settings.wait)
+        ):
+            if not reason:
+                return _run(*_sweep_jobs(requests))
+    except (MachineBusy, UsageError) as error:
+        reason = str(error)
+    remove_unused(requests[0].sweep_folder)
+    print(reason, file=sys.stderr)
+    return 1
+
+
+def measure_one_job(requests: Sequence[JobRequest]) -> int:
+    """Measure one job of a sweep whose other jobs are measured by other processes or machines.
+
+    Returns 0 once the job's result is written, whatever its status.
+    """
+    from fastloop.core.result import RESULT_FILE
+    from fastloop.sweep.machine_lock import lock_machine
+    from fastloop.sweep.resume import with_earlier_results
+    from fastloop.sweep.rounds import run_sweep
+    from fastloop.sweep.tracking import SweepTracker
+
+    (request,) = requests
+    settings, jobs = request.sweep, [_sweep_job(request, request.name, 0)]
+    if (request.folder / RESULT_FILE).exists():  # restarted by a cluster's scheduler
+        jobs = with_earlier_results(jobs, request.sweep_folder)
+    tracking = SweepTracker(request.tracker, request.sweep_folder)
+    with (
+        signal_handling(),
+        nullcontext() if _may_be_concurrent(settings) else lock_machine(settings.wait),
+    ):
+        (result,) = run_sweep(jobs, settings, tracking, lambda _: None)
+    print(f"{result.name}: {result.status} {result.status_reason}".rstrip(), file=sys.stderr)
+    return 0
+
+
+def failure_line(result: Result, details: str) -> str:
+    """The reason why a job failed, and the path of its details, unless the reason says everything.
+
+    details: path of a file with the traceback; empty if there is none.
+    """
+    reason, kind = result.status_reason, result.failure_kind
+    if match := SYSTEM_ERROR.match(reason):
+        return match.group(1)
+    if (kind and kind.is_verdict) or reason.startswith("BadData: "):
+        return reason.removeprefix("BadData: ")
+    return f"{reason}; see {details}" if details else reason
+
+
+def _run(jobs: Sequence[SweepJob], request: JobRequest) -> int:
+    from fastloop.sweep.rounds import num_progress_steps, run_sweep
+    from fastloop.sweep.tracking import SweepTracker
+
+    tracking = SweepTracker(request.tracker, request.sweep_folder)
+    with _progress(num_progress_steps(jobs, request.sweep)) as advance:
+        results = run_sweep(jobs, request.sweep, tracking, advance)
+    return _print_results(results, jobs, request, tracking)
+
+
+def _print_measured(requests: Sequence[JobRequest]) -> int:
+    """Print the results that other processes have written, and return the exit status."""
+    from fastloop.core.result import RESULT_FILE, load
+    from fastloop.sweep.tracking import SweepTracker
+
+    request = requests[0]
+    jobs = [_sweep_job(each, each.name, index) for index, each in enumerate(requests)]
+    results = []
+    for job in jobs:
+        result = load(job.folder) if (job.folder / RESULT_FILE).exists() else job.result
+        if result.status == "RUNNING":
+            reason = "no result: its process has not started, or has ended early"
+            result = replace(result, status_reason=reason)
+        results.append(result)
+    tracking = SweepTracker(request.tracker, request.sweep_folder)
+    return _print_results(results, jobs, request, tracking)
+
+
+def _print_results(
+    results: Sequence[Result], jobs: Sequence[SweepJob], request: JobRequest, tracking: SweepTracker
+) -> int:
+    """Print the table and the places of files, report and tracker; returns the exit status."""
+    from fastloop.reporting.terminal import format_tables
+    from fastloop.sweep.job_state import DETAILS
+
+    if len(results) == 1 and not results[0].trials:
+        details = jobs[0].folder / DETAILS
+        print(failure_line(results[0], str(details) if details.exists() else ""), file=sys.stderr)
+        return 1
+    print(format_tables(results, request.sweep.baseline or ""))
+    print(f"\nfiles:  {request.sweep_folder}")
+    if request.sweep.report:
+        print(f"report: {_write_report(results, request, tracking)}")
+    print(tracking.where(jobs[0].result.tags["sweep"]))
+    return _exit_status(results)
+
+
+def _may_be_concurrent(settings: SweepSettings) -> bool:
+    return settings.allow_concurrent and not settings.wait
+
+
+def _write_report(results: Sequence[Result], request: JobRequest, tracking: SweepTracker) -> Path:
+    """Write the report, attach it to the tracker's runs, and return the path of its page."""
+    from fastloop.reporting.write import write_report
+
+    baseline = request.sweep.baseline or ""
+    finished = [result for result in results if result.status == "FINISHED"]
+    if baseline not in [name for result in finished for name in (result.name, result.loader)]:
+        baseline = ""  # it has failed, as its row says; ratios are to the first job instead
+    paths = write_report(results, request.sweep_folder / "report", baseline)
+    for result in results:
+        tracking.attach(result, [path for path in paths if path.suffix in (".html", ".png")])
+    return paths[0]
+
+
+def _sweep_jobs(requests: Sequence[JobRequest]) -> tuple[list[SweepJob], JobRequest]:
+    """The sweep's jobs, and a request with the sweep's folder: with `resume`, the earlier one."""
+    from fastloop.sweep.resume import find_earlier_sweep, with_earlier_results
+
+    request = requests[0]
+    folder = request.sweep_folder
+    if request.sweep.resume:
+        folder = find_earlier_sweep(request.sweep.resume)
+        remove_unused(request.sweep_folder)
+    names = job_names(requests)
+    jobs = [
+        _sweep_job(replace(each, sweep_folder=folder), names[index], index)
+        for index, each in enumerate(requests)
+    ]
+    if request.sweep.resume:
+        jobs = with_earlier_results(jobs, folder)
+    return jobs, replace(request, sweep_folder=folder)
+
+
+def _sweep_job(request: JobRequest, name: str, index: int) -> SweepJob:
+    from fastloop.core.result import Result
+    from fastloop.sweep.job_state import SweepJob
+
+    return SweepJob(
+        index=index,
+        job=request.job,
+        launcher=request.launcher,
+        folder=request.folder,
+        config_yaml=request.config_yaml,
+        result=Result(
+            name=name,
+            loader=request.choices["loader"],
+            dataset=request.job.dataset.label,
+            params=run_params(request),
+            tags=run_tags(request),
+        ),
+    )
+
+
+def _rejection(requests: Sequence[JobRequest]) -> str:
+    """The reason why the sweep can't be measured; empty if it can."""
+    from fastloop.sweep.settings import SWEEP_SETTINGS
+    from fastloop.trial.support import check_support
+
+    first = requests[0]
+    sweep = first.tracker, first.sweep
+    if any((request.tracker, request.sweep) != sweep for request in requests):
+        names = ", ".join(("tracker", *SWEEP_SETTINGS))
+        return f"these settings are the same for all jobs of a sweep: {names}"
+    names = [*job_names(requests), *(request.choices["loader"] for request in requests)]
+    if (baseline := first.sweep.baseline) and baseline not in names:
+        return f"baseline={baseline}: no such job or loader; allowed are {', '.join(names)}"
+    try:
+        if len(requests) == 1:
+            first.launcher.check(check_support(first.job, first.launcher.world_size))
+    except Unsupported as error:
+        return f"unsupported: {error}"
+    return ""
+
+
+def _make_folder(folder: Path) -> str:
+    """Make the sweep's folder; an error message, empty on success."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f"the outputs folder (FASTLOOP_OUTPUTS): {error.strerror}: '{error.filename}'"
+    return ""
+
+
+def _assemble_followers(requests: Sequence[JobRequest]) -> str:
+    """Wait for the other ranks under torchrun; an error message, empty on success."""
+    process = torchrun_process()
+    return assemble(process, requests) if process else ""
+
+
+def _exit_status(results: Sequence[Result]) -> int:
+    unfinished = [result.failure_kind for result in results if result.status != "FINISHED"]
+    failed = [kind for kind in unfinished if kind != FailureKind.UNSUPPORTED]
+    return int(bool(failed) or (len(results) == 1 and bool(unfinished)))
+
+
+@contextmanager
+def _progress(steps: int) -> Iterator[Callable[[str], None]]:
+    """A function to call as each step begins: it advances a bar with an ETA on a terminal."""
+    from tqdm import tqdm
+
+    tqdm.monitor_interval = 0  # no monitor thread that would run during measurements
+    with tqdm(total=steps, disable=None, ncols=79, leave=False) as bar:
+        steps_begun = 0
+
+        def advance(step: str) -> None:
+            nonlocal steps_begun
+            bar.update(min(1, steps_begun))  # the step before this one is done
+            bar.set_description(step[:40])
+            steps_begun += 1
+
+        yield advance

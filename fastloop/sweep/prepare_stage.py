@@ -1,0 +1,114 @@
+"""The first stage of a sweep: preparing the data of every job."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tqdm import tqdm
+
+from fastloop.core.files import file_fingerprint, fingerprint, source_fingerprint
+from fastloop.core.machine import describe_machine
+from fastloop.core.plan import PreparedData
+from fastloop.core.protocols import HasFiles, StreamingDataset
+from fastloop.core.result import Result
+from fastloop.core.sweep_protocols import Launcher
+from fastloop.core.types import Failure, FailureKind, JobFailed, Unsupported
+from fastloop.data.prepare import prepare
+from fastloop.sweep.job_state import JobState
+from fastloop.sweep.resume import continue_job, fail_job
+from fastloop.trial.job import Job
+from fastloop.trial.support import check_support
+
+DATA_FIELDS = (
+    *("dataset", "fingerprint", "content", "decoder_equivalence_id", "pixels_off", "key"),
+    *("num_samples", "sample_nbytes", "prepare_s", "disk_mib", "skipped"),
+)
+"""Fields of a result that are set once its data is prepared."""
+
+
+def prepare_all(
+    states: Sequence[JobState], retry_failed: bool, advance: Callable[[str], None]
+) -> None:
+    """Fetch every dataset, write every store, and record the data's properties in each result."""
+    prepared: dict[str, PreparedData | Failure] = {}
+    for state in states:
+        job, launcher = state.entry.job, state.entry.launcher
+        advance(f"preparing {state.result.name}")
+        now = replace(state.entry.result, environment=describe_machine())
+        if state.is_continued:
+            state.result = now
+            state.begin()
+        key = repr((job.dataset, job.loader.store, job.collate.tolerant))
+        try:
+            launcher.check(check_support(job, launcher.world_size))
+            if key not in prepared:
+                prepared[key] = _prepare_or_failure(job, launcher)
+            outcome = prepared[key]
+        except Unsupported as error:
+            outcome = Failure(kind=FailureKind.UNSUPPORTED, message=str(error))
+        if isinstance(outcome, Failure):
+            message = fail_job(state, outcome)
+        else:
+            message = _set_up_job(state, now, outcome, retry_failed)
+        if message:
+            tqdm.write(message, file=sys.stderr)
+
+
+def _set_up_job(state: JobState, now: Result, prepared: PreparedData, retry_failed: bool) -> str:
+    """Make the job ready for its trials; a message if earlier trials can't be used, else empty."""
+    state.prepared = prepared
+    now = _with_data_fields(now, state.entry.job, prepared)
+    if state.is_continued:
+        state.update(**{name: getattr(now, name) for name in DATA_FIELDS})
+        return ""
+    message = continue_job(state, now, retry_failed)
+    if state.is_running:
+        state.begin()
+    return message
+
+
+def _prepare_or_failure(job: Job, launcher: Launcher) -> PreparedData | Failure:
+    arguments = (job.dataset, job.loader.store, job.collate.tolerant)
+    # a user's stream of samples may be endless
+    limit_s = job.trial_timeout_s if isinstance(job.dataset, StreamingDataset) else None
+    try:
+        return launcher.call(prepare, *arguments, timeout_s=limit_s)
+    except JobFailed as error:
+        return error.failure
+
+
+def _with_data_fields(result: Result, job: Job, prepared: PreparedData) -> Result:
+    """The result with the properties of its prepared data."""
+    return replace(
+        result,
+        dataset=prepared.label,
+        fingerprint=prepared.fingerprint,
+        content=prepared.content,
+        decoder_equivalence_id=prepared.decoder_equivalence_id,
+        pixels_off=prepared.pixels_off,
+        key=trial_key(result, job, prepared),
+        num_samples=prepared.num_samples,
+        sample_nbytes=prepared.sample_nbytes,
+        prepare_s=prepared.seconds,
+        disk_mib=prepared.disk_mib,
+        skipped=[reason for _, reason in prepared.broken],
+    )
+
+
+def trial_key(result: Result, job: Job, prepared: PreparedData) -> str:
+    """A fingerprint that is equal for trials that are interchangeable."""
+    machine = result.environment
+    machine_fields = ("code", "versions", "python", "host", "cpu", "cores_usable", "gpus")
+    options = (job.loader, job.loader.store, job.order, job.placement, job.model)
+    options = (*options, job.decoder, job.transform, job.collate, job.execution)
+    options = (*options, *job.benchmark.values())
+    order_files = job.order.files() if isinstance(job.order, HasFiles) else []
+    return fingerprint(
+        result.tags["config_hash"],
+        prepared.fingerprint,
+        [machine[name] for name in machine_fields],
+        [source_fingerprint(option) for option in options],  # may be a user's code
+        [file_fingerprint(path) for path in order_files],
+    )

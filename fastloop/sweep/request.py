@@ -1,0 +1,130 @@
+"""A request to measure one combination of a sweep: its job, name, parameters, tags and hash."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fastloop.core.files import fingerprint
+
+if TYPE_CHECKING:  # torch takes seconds to import: --cfg, --help and completion must not pay for it
+    from fastloop.core.sweep_protocols import Launcher, Tracker
+    from fastloop.sweep.settings import SweepSettings
+    from fastloop.trial.job import Job
+
+SWEEP_GROUPS = ("launcher", "tracker")
+"""Option groups that belong to the sweep and not to a job."""
+NAME_PREFIXES = ("loader=", "dataset=", "loader._target_=", "dataset._target_=")
+"""Overrides that are not repeated in a job's name, which begins with their values."""
+LOADER_BATCH_SIZE = "its own"
+"""Value of the parameter batch_size for a loader that does not honour the setting."""
+NON_IDENTITY = ("trials", "trial_timeout_s", ".root")
+"""Ends of the names of settings that do not distinguish trials: how many there are, how long each
+may take, and where files are stored."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRequest:
+    """A combination of a sweep, composed and built, before anything of it is measured."""
+
+    job: Job
+    sweep: SweepSettings
+    launcher: Launcher
+    tracker: Tracker
+    choices: dict[str, str]
+    overrides: tuple[str, ...]
+    config: dict[str, Any]
+    """The resolved configuration."""
+    config_yaml: str
+    """The resolved configuration as YAML text."""
+    colour: str
+    """Colour of the loader in charts, #rrggbb."""
+    folder: Path
+    sweep_folder: Path
+    name: str = ""
+    """Empty until it is known; job_names makes the names of all jobs of a sweep."""
+    is_done: bool = False
+    """True if another process has measured it already, as Hydra's launchers do."""
+
+
+def job_names(requests: Sequence[JobRequest]) -> list[str]:
+    """Names of the jobs: `<loader> <dataset>`, and the overrides that vary in the sweep."""
+    common = set.intersection(*(set(request.overrides) for request in requests))
+    names = []
+    for request in requests:
+        varying = [
+            override
+            for override in request.overrides
+            if override not in common and not override.lstrip("+").startswith(NAME_PREFIXES)
+        ]
+        names.append(" ".join([request.choices["loader"], request.choices["dataset"], *varying]))
+    return names
+
+
+def flatten(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Every leaf of nested dicts by its dotted name."""
+    if not isinstance(values, dict):
+        return {prefix: values}
+    leaves: dict[str, Any] = {}
+    for name, value in values.items():
+        leaves |= flatten(value, f"{prefix}.{name}" if prefix else str(name))
+    return leaves
+
+
+def job_config(values: dict[str, Any]) -> dict[str, Any]:
+    """The part of a configuration that belongs to the job, without the sweep's settings."""
+    from fastloop.sweep.settings import SWEEP_SETTINGS
+
+    # conf/launcher passes `isolation` on to the launcher
+    others = (*SWEEP_GROUPS, *SWEEP_SETTINGS, "isolation")
+    return {name: node for name, node in values.items() if name not in others}
+
+
+def run_params(request: JobRequest) -> dict[str, Any]:
+    """Parameters of a job's run: every leaf of the config by dotted name, and the chosen options by
+    group."""
+    from fastloop.core.traits import LoaderTraits, traits_of
+
+    choices = {group.rpartition("/")[2]: choice for group, choice in request.choices.items()}
+    is_honoured = traits_of(LoaderTraits, request.job.loader).honours_batch_size
+    batch_size = {} if is_honoured else {"batch_size": LOADER_BATCH_SIZE}
+    world_size = {"world_size": request.launcher.world_size}
+    return flatten(request.config) | choices | batch_size | world_size
+
+
+def run_tags(request: JobRequest) -> dict[str, str]:
+    """The tags of a job's run: sweep, identity, commit, machine, device, colour."""
+    from fastloop.core.machine import describe_machine
+    from fastloop.core.types import Unsupported
+    from fastloop.processes.rank_group import resolve_device
+
+    try:
+        device = str(resolve_device(request.job.device))
+    except Unsupported:
+        device = request.job.device
+    machine = describe_machine()
+    return {
+        "sweep": "/".join(request.sweep_folder.parts[-2:]),
+        "config_hash": config_hash(request),
+        "git_commit": machine["git_commit"],
+        "host": machine["host"],
+        "device": device,
+        "mlflow.runColor": request.colour,
+        **({"concurrent": "true"} if request.sweep.allow_concurrent else {}),
+        **({} if request.job.same_data else {"unverified": "true"}),
+    }
+
+
+def config_hash(request: JobRequest) -> str:
+    """A hash that is equal for jobs whose configurations describe interchangeable trials."""
+    return fingerprint(sorted(_identity(request).items()))
+
+
+def _identity(request: JobRequest) -> dict[str, str]:
+    """The settings that distinguish a trial from others, by dotted name."""
+    values = flatten(job_config(request.config))
+    if (size := request.launcher.world_size) > 1:
+        values |= {"world_size": size, "backend": request.config["launcher"]["backend"]}
+    return {name: repr(value) for name, value in values.items() if not name.endswith(NON_IDENTITY)}

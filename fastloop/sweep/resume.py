@@ -1,0 +1,106 @@
+"""Resuming an interrupted sweep where it stopped: trials that are still comparable are kept."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+from fastloop.core.files import outputs_folder, sweep_folders
+from fastloop.core.result import RESULT_FILE, Result, load_result
+from fastloop.core.types import Failure, UsageError
+from fastloop.sweep.job_state import JobState, SweepJob
+
+LAST = "last"
+MACHINE = ("host", "cpu", "cores_usable", "gpus")
+
+
+def find_earlier_sweep(name: str) -> Path:
+    """The folder that `resume=` names, a path or `last`; raises UsageError if there is none."""
+    newest = [path for path in sweep_folders() if any(path.glob(f"*/{RESULT_FILE}"))]
+    folder = newest[-1] if name == LAST and newest else Path(name).absolute()
+    if not any(folder.glob(f"*/{RESULT_FILE}")):
+        where = outputs_folder() if name == LAST else folder
+        raise UsageError(f"resume={name}: no result.json of a sweep in {where}")
+    return folder
+
+
+def with_earlier_results(entries: Sequence[SweepJob], folder: Path) -> list[SweepJob]:
+    """The jobs, each with its earlier result and the folder of that result in the sweep's folder.
+
+    Raises UsageError if the folder has no result of any of these jobs: it is of another sweep.
+    """
+    results: dict[str, list[tuple[Path, Result]]] = {}
+    for path in sorted(folder.glob(f"*/{RESULT_FILE}"), key=lambda path: len(path.parent.name)):
+        result = load_result(path, "resume")
+        results.setdefault(result.tags.get("config_hash", ""), []).append((path.parent, result))
+    continued = []
+    for number, entry in enumerate(entries):
+        same = results.get(entry.result.tags["config_hash"], [])
+        job_folder, earlier = same.pop(0) if same else (folder / f"{number}-{os.getpid()}", None)
+        continued.append(replace(entry, folder=job_folder, earlier=earlier))
+    if not any(entry.earlier for entry in continued):
+        raise UsageError(f"resume={folder}: it has no result of this command's jobs")
+    return continued
+
+
+def continue_job(state: JobState, now: Result, retry_failed: bool) -> str:
+    """Continue from the job's earlier result, or start anew; returns a message if it starts anew.
+
+    now: the job's result before any trial, with the present data, code and machine.
+    """
+    earlier = state.result
+    has_all_trials = len(state.trial_numbers) >= state.entry.job.trials
+    if earlier.key and earlier.key != now.key:
+        copy = _copy_result(state.entry.folder, earlier.key)
+        state.continue_from(replace(now, run_id=earlier.run_id))
+        changed = ", ".join(changes(earlier, now)) or "an option's code"
+        return f"{now.name} is measured anew, {changed} changed; the earlier result is in {copy}"
+    finished = earlier.status == "FINISHED" and has_all_trials
+    if finished or (earlier.status == "FAILED" and not retry_failed):
+        state.keep()
+        return ""
+    kept_tags = {"concurrent": "true"} if "concurrent" in earlier.tags else {}
+    kept = {name: getattr(earlier, name) for name in ("trials", "rounds", "attribution", "run_id")}
+    state.continue_from(replace(now, tags=now.tags | kept_tags, **kept))
+    return ""
+
+
+def fail_job(state: JobState, failure: Failure) -> str:
+    """End a job that can't be measured now; keeps an earlier finished result, and returns a message
+    that says so, else an empty one."""
+    if state.is_continued:
+        state.fail(failure)
+        return ""
+    if state.result.status == "FINISHED":
+        state.keep()
+        name = state.result.name
+        return f"{name} keeps its finished result; it could not be run now: {failure.reason}"
+    state.continue_from(state.result)
+    state.fail(failure)
+    return ""
+
+
+def changes(earlier: Result, now: Result) -> list[str]:
+    """Descriptions of what differs: data, code, libraries, Python, machine."""
+    before, after = earlier.environment, now.environment
+    differences = ["the data"] if earlier.fingerprint != now.fingerprint else []
+    differences += ["fastloop's code"] if before.get("code") != after.get("code") else []
+    old, new = before.get("versions", {}), after.get("versions", {})
+    differences += [
+        f"{name} {old.get(name)} to {new[name]}" for name in new if old.get(name) != new[name]
+    ]
+    differences += ["Python"] if before.get("python") != after.get("python") else []
+    is_other_machine = any(before.get(name) != after.get(name) for name in MACHINE)
+    return [*differences, "the machine"] if is_other_machine else differences
+
+
+def _copy_result(folder: Path, key: str) -> Path:
+    """Copy result.json to a new name in its folder, and return the copy's path."""
+    names = (folder / f"result-{key[:8]}{'-' * bool(n)}{n or ''}.json" for n in count())
+    copy = next(path for path in names if not path.exists())
+    shutil.copy2(folder / RESULT_FILE, copy)
+    return copy

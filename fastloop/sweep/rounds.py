@@ -1,0 +1,173 @@
+"""Jobs in rounds: prepare, then trial k of every job in round k, then one instrumented pass a job.
+
+Rounds are interleaved, so that machine noise affects all jobs equally. Every result is written as
+soon as it is there; a job that fails becomes a row with its reason, and the others go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tqdm import tqdm
+
+from fastloop.core.interleave import rounds
+from fastloop.core.result import Result, Trial
+from fastloop.core.spans import now_ns, wall_ms
+from fastloop.core.types import Failure, JobFailed
+from fastloop.sweep.caveats import caveats, option_caveats
+from fastloop.sweep.job_state import JobState, SweepJob
+from fastloop.sweep.merge_ranks import merge_passes, merge_trials
+from fastloop.sweep.prepare_stage import prepare_all
+from fastloop.sweep.settings import SweepSettings
+from fastloop.sweep.tracking import SweepTracker
+from fastloop.trial.job import Job
+from fastloop.trial.profiling import profile_paths
+from fastloop.trial.run import run_trial
+from fastloop.trial.tasks import instrumentation_task, profiling_task, trial_task
+
+MAX_ONE_PROCESS_TRIALS = 3
+"""Trials in one process, to compare with, of a job of several ranks that the sweep does not also
+measure in one process."""
+Advance = Callable[[str], None]
+"""Called with the name of each step as it begins."""
+
+
+def run_sweep(
+    entries: Sequence[SweepJob], settings: SweepSettings, tracking: SweepTracker, advance: Advance
+) -> list[Result]:
+    """Run all jobs, and return their results in the same order."""
+    states = [JobState(entry, tracking) for entry in entries]
+    session_ms = wall_ms()
+    try:
+        prepare_all(states, settings.retry_failed, advance)
+        trials = {state: state.entry.job.trials for state in states if state.is_running}
+        for number, taking_part in rounds(trials, interleave=settings.interleave):
+            _run_round(taking_part, number, session_ms, advance)
+        for state in states:
+            _finish_passes(state, states, settings.profile, advance)
+        for state in states:
+            if state.is_running:
+                flags = caveats(state.result, [other.result for other in states])
+                flags += option_caveats(state.entry.job, state.result.sample_nbytes)
+                state.update(flags=flags)
+                state.end("FINISHED")
+    except BaseException as error:
+        status = "KILLED" if isinstance(error, KeyboardInterrupt | SystemExit) else "FAILED"
+        name = "SystemExit" if isinstance(error, SystemExit) else type(error).__name__
+        for state in states:
+            with contextlib.suppress(OSError):  # may be the very error that ends the sweep
+                state.abort(status, f"{name}: {error}")
+        raise
+    return [state.result for state in states]
+
+
+def num_progress_steps(entries: Sequence[SweepJob], settings: SweepSettings) -> int:
+    """Number of times that run_sweep calls `advance` if nothing fails."""
+    in_one_process = [entry.job for entry in entries if entry.launcher.world_size == 1]
+    steps = 0
+    for entry in entries:
+        job, done = entry.job, len(entry.earlier.trials) if entry.earlier else 0
+        needs_extra = entry.launcher.world_size > 1 and job not in in_one_process
+        extra = _num_one_process_trials(job) if needs_extra else 0
+        passes = (1 + settings.profile) * len(job.benchmark)
+        steps += max(1, 1 + job.trials + passes + extra - done)
+    return steps
+
+
+def _run_round(states: Sequence[JobState], number: int, session_ms: int, advance: Advance) -> None:
+    running = [state for state in states if state.is_running and number not in state.trial_numbers]
+    names = [state.result.name for state in running]
+    for state in running:
+        entry, prepared = state.entry, state.prepared
+        assert prepared is not None
+        advance(f"trial {number + 1} of {state.result.name}")
+        task = trial_task(entry.index, entry.job, prepared, number)
+        try:
+            answers = entry.launcher.call_ranks(task, timeout_s=entry.job.trial_timeout_s)
+        except JobFailed as error:
+            _fail(state, error.failure)
+        else:
+            merged = merge_trials([answer.value for answer in answers])
+            trials = [*state.result.trials, replace(merged, session_ms=session_ms)]
+            state.update(trials=trials, rounds=[*state.result.rounds, names])
+
+
+def _finish_passes(
+    state: JobState, states: Sequence[JobState], profile: bool, advance: Advance
+) -> None:
+    """Run what follows a job's trials: trials in one process to compare with, and its passes."""
+    if state.is_running and state.entry.launcher.world_size > 1:
+        _run_one_process(state, states, advance)
+    if state.is_running:
+        _run_instrumentation(state, advance)
+    if state.is_running and profile:
+        _run_profiling(state, advance)
+
+
+def _fail(state: JobState, failure: Failure) -> None:
+    """End the job; with several ranks, print the traceback of the one that failed."""
+    if failure.details and state.entry.launcher.world_size > 1 and not failure.kind.is_verdict:
+        tqdm.write(failure.details.rstrip(), file=sys.stderr)
+    state.fail(failure)
+
+
+def _run_one_process(state: JobState, states: Sequence[JobState], advance: Advance) -> None:
+    """Record the rates of one process doing the same work, in this sweep or in extra trials."""
+    entry, job = state.entry, state.entry.job
+    in_sweep = [
+        other.result.trials
+        for other in states
+        if other.entry.job == job and other.entry.launcher.world_size == 1 and other.is_running
+    ]
+    trials: list[Trial] = in_sweep[0] if in_sweep else []
+    is_known = bool(in_sweep or state.result.one_process)
+    try:
+        for number in range(0 if is_known else _num_one_process_trials(job)):
+            advance(f"in one process, trial {number + 1} of {state.result.name}")
+            arguments = (run_trial, job, state.prepared, number, now_ns())
+            trials = [*trials, entry.launcher.call(*arguments, timeout_s=job.trial_timeout_s)]
+    except JobFailed as error:  # does not invalidate the trials of several ranks
+        tqdm.write(f"{state.result.name}: {error} (in one process)", file=sys.stderr)
+    rates = {
+        name: [trial.benchmarks[name].samples_per_s for trial in trials] for name in job.benchmark
+    }
+    state.update(one_process=rates if trials else state.result.one_process)
+
+
+def _num_one_process_trials(job: Job) -> int:
+    return min(job.trials, MAX_ONE_PROCESS_TRIALS)
+
+
+def _run_instrumentation(state: JobState, advance: Advance) -> None:
+    entry, job = state.entry, state.entry.job
+    assert state.prepared is not None
+    for name in job.benchmark:
+        if name in state.result.attribution:
+            continue
+        advance(f"instrumented pass of {state.result.name}, {name}")
+        task = instrumentation_task(entry.index, job, state.prepared, name)
+        limit_s = job.trial_timeout_s
+        try:
+            answers = entry.launcher.call_ranks(task, timeout_s=limit_s, observed=True)
+        except JobFailed as error:
+            _fail(state, error.failure)
+            return
+        state.update(attribution=state.result.attribution | {name: merge_passes(answers)})
+
+
+def _run_profiling(state: JobState, advance: Advance) -> None:
+    entry, job = state.entry, state.entry.job
+    assert state.prepared is not None
+    for name in job.benchmark:
+        if all(path.exists() for path in profile_paths(entry.folder, name)):
+            continue
+        advance(f"profiling {state.result.name}, {name}")
+        task = profiling_task(entry.index, job, state.prepared, name, entry.folder)
+        try:
+            entry.launcher.call_ranks(task, timeout_s=job.trial_timeout_s)
+        except JobFailed as error:
+            _fail(state, error.failure)
+            return

@@ -1,0 +1,24 @@
+"""Settings of a sweep as a whole: the top-level settings that belong to no single job."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from fastloop.core.types import option
+
+
+@option
+class SweepSettings:
+    """Settings of a sweep that are not settings of its jobs."""
+
+    baseline: str | None
+    interleave: bool
+    report: bool
+    resume: str | None
+    retry_failed: bool
+    wait: bool
+    allow_concurrent: bool
+    profile: bool
+
+
+SWEEP_SETTINGS = tuple(field.name for field in fields(SweepSettings))  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,67 @@
+"""Tracking of a sweep that tolerates a failing tracker: results are written to files first."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from fastloop.core.result import Result
+from fastloop.core.sweep_protocols import Tracker
+
+
+class SweepTracker:
+    """A sweep's tracker, whose calls do nothing once one of them has failed.
+
+    The failure is reported in one line, and an unresponsive server is waited for only once.
+    """
+
+    def __init__(self, tracker: Tracker, sweep_folder: Path) -> None:
+        self.tracker = tracker
+        self.sweep_folder = sweep_folder
+        self.is_lost = False
+
+    def start(self, result: Result) -> str:
+        """Start the job's run and return its id; empty if the tracker is lost or has no runs."""
+        with self._report_failure():
+            return "" if self.is_lost else self.tracker.start(result)
+        return ""
+
+    def finish(self, result: Result, folder: Path) -> bool:
+        """Log the result and end its run; True if the tracker has received all of it."""
+        if self.is_lost or not result.run_id:
+            return False
+        with self._report_failure():
+            self.tracker.finish(result, folder)
+            return True
+        return False
+
+    def attach(self, result: Result, paths: Sequence[Path]) -> None:
+        """Add files to the job's run that were written after its end."""
+        if not self.is_lost and result.run_id:
+            with self._report_failure():
+                self.tracker.attach(result.run_id, paths)
+
+    def where(self, sweep: str) -> str:
+        """A line that says where to find the tracked sweep, or the command that tracks it later."""
+        with self._report_failure():
+            if not self.is_lost:
+                return self.tracker.where(sweep)
+        return f"later:  fastloop log {self.sweep_folder}"
+
+    @contextlib.contextmanager
+    def _report_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.is_lost = True
+            message = (str(error).strip().splitlines() or [""])[0]
+            reason = f"{type(error).__name__}: {message}"
+            # tqdm.write, unlike print, does not disrupt a progress bar
+            tqdm.write(
+                f"the tracker is lost, results are still written to files: {reason}",
+                file=sys.stderr,
+            )

@@ -1,0 +1,134 @@
+"""The start of a job in a fresh process: support checks, threads, the rank's plan, the setup."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from fastloop.core.cgroup import usable_cores
+from fastloop.core.epochs import rank_plan
+from fastloop.core.machine import describe_machine
+from fastloop.core.plan import Plan, PreparedData, Session, Setup
+from fastloop.core.traits import LoaderTraits, traits_of
+from fastloop.core.types import BadData, Epochs, ExtractPair, Leaves, Tree
+from fastloop.data.digest import leaves_of
+from fastloop.data.same_data import check_data, check_placed
+from fastloop.processes.rank_group import in_group, local_world_size, rank, world_size
+from fastloop.trial.delivery import loader_opener, loop_delivery, step_delivery, with_sample_lengths
+from fastloop.trial.job import Job
+from fastloop.trial.model_inputs import find_pair
+from fastloop.trial.page_cache import ReopenableLoader, open_reopenable
+from fastloop.trial.support import check_support
+from fastloop.trial.window import Consumer, may_be_unread
+
+TRIAL_SEED_STRIDE = 10_000
+"""Distance between the seeds of two trials: an order's seed is the trial's seed + epoch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobContext:
+    """A job in this process: its data, and this rank's device and plan."""
+
+    job: Job
+    prepared: PreparedData
+    device: torch.device
+    plan: Plan
+
+    def open_loader(self) -> AbstractContextManager[ReopenableLoader]:
+        """Open the job's loader, to be closed when the context ends."""
+        return open_reopenable(loader_opener(self.job, self.prepared, self.plan, self.device))
+
+    def step_delivery(self) -> Consumer:
+        """A function from a batch of the open loader to the step's input."""
+        return step_delivery(self.job, self.prepared, self.device)
+
+    def check_epoch(self, epochs: Epochs, epoch: int) -> None:
+        """Raise Invalid if one epoch, as the step would receive it, is not the dataset's.
+
+        Batches are checked without the transform, whose values are random.
+        """
+        deliver = check_placed(loop_delivery(self.job, self.prepared, self.device))
+        same_data = self.job.same_data
+        if self.plan.transform is None:
+            check_data(self.prepared, self.plan, map(deliver, epochs(epoch)), epoch, same_data)
+            return
+        plan = replace(self.plan, transform=None)
+        with loader_opener(self.job, self.prepared, plan, self.device)() as plain_epochs:
+            batches = map(deliver, plain_epochs(epoch))
+            check_data(self.prepared, self.plan, batches, epoch, same_data)
+
+    def build_setup(self, epochs: Epochs) -> Setup:
+        """The setup of the job's benchmarks; loads one batch to see what its samples are."""
+        batch = next(iter(epochs(self.job.epochs)))
+        sample, pair = self._describe_sample(self.step_delivery()(batch))
+        return Setup(
+            model=self.job.model,
+            sample=sample,
+            num_classes=self.prepared.num_classes,
+            learning_rate=self.job.learning_rate,
+            seed=self.plan.seed,
+            device=self.device,
+            unread=self.device.type == "cpu" and may_be_unread(batch),
+            execution=self.job.execution,
+            precision=self.job.precision,
+            pair=pair,
+        )
+
+    def join_uneven_ranks(self, session: Session) -> AbstractContextManager[Any]:
+        """A context in which a rank that runs out of batches still takes part in the gradient
+        averaging of the others; does nothing if all ranks have equally many batches."""
+        even = traits_of(LoaderTraits, self.job.loader).even_shares
+        if session.ddp is None or (even and not self.job.collate.tolerant):
+            return nullcontext()
+        return session.ddp.join()  # adds a collective operation to each step
+
+    def _describe_sample(self, batch: Tree) -> tuple[Leaves, ExtractPair]:
+        """dtype and shape of each leaf of a sample, and a function that selects the model's input
+        and target; if a model runs, of these two only. Raises Unsupported if a benchmark can't use
+        the sample."""
+        benchmarks = self.job.benchmark
+
+        def check(sample: Leaves) -> None:
+            for benchmark in benchmarks.values():
+                benchmark.check(self.job.model, self.prepared.num_classes, sample)
+
+        with_model = [name for name, benchmark in benchmarks.items() if benchmark.limit == "replay"]
+        if with_model:
+            return find_pair(with_model[0], batch, check)
+        sample = leaves_of(batch)
+        check(sample)
+        return sample, tuple
+
+
+def start_job(job: Job, prepared: PreparedData, number: int) -> JobContext:
+    """Check that trial `number` can run here, set torch's threads, and make this rank's plan."""
+    device = check_support(job, world_size())
+    if world_size() > local_world_size():
+        _check_files_exist(prepared)
+    if threads := job.torch_threads or _rank_threads():
+        torch.set_num_threads(threads)
+    plan = with_sample_lengths(job.plan(job.seed + number * TRIAL_SEED_STRIDE), prepared)
+    plan = rank_plan(plan, rank(), world_size())
+    return JobContext(job=job, prepared=prepared, device=device, plan=plan)
+
+
+def _check_files_exist(prepared: PreparedData) -> None:
+    """Raise BadData, naming this node, for data that the first node has prepared elsewhere."""
+    for path in (prepared.reference, prepared.folder, *prepared.files):
+        if not path.exists():
+            hint = "every node reads the same folder by the same path, see FASTLOOP_OUTPUTS"
+            raise BadData(f"{path}: not on node {describe_machine()['host']}; {hint}")
+
+
+def _rank_threads() -> int | None:
+    """A rank's share of the node's cores; None, for torch's own choice, without torchrun.
+
+    torchrun sets OMP_NUM_THREADS=1 whatever the machine has, even for a single rank.
+    """
+    if not in_group() and "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    return max(1, usable_cores() // local_world_size())

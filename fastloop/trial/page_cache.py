@@ -1,0 +1,150 @@
+"""`cache=as_is|warm|cold`: read or evict a job's files, and measure how much of them is cached."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import mmap
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from fastloop.core.files import flush_to_disk
+from fastloop.core.types import Epochs
+from fastloop.processes.rank_group import barrier
+
+CacheState = Literal["as_is", "warm", "cold"]
+COLD_FRACTION = 0.05
+"""Files count as cold up to this share in memory: headers, and what was read ahead with them."""
+
+
+class ReopenableLoader:
+    """An open loader that can be closed and opened again."""
+
+    def __init__(self, stack: ExitStack, open_: Callable[[], AbstractContextManager[Epochs]]):
+        self._stack = stack
+        self._open = open_
+        self.epochs = stack.enter_context(open_())
+
+    def reopen(self, between: Callable[[], None]) -> None:
+        """Close the loader, call `between`, and open the loader again."""
+        del self.epochs
+        self._stack.close()
+        gc.collect()  # a reference cycle may hold a mapping of a file
+        between()
+        self.epochs = self._stack.enter_context(self._open())
+
+
+@contextmanager
+def open_reopenable(
+    open_: Callable[[], AbstractContextManager[Epochs]],
+) -> Iterator[ReopenableLoader]:
+    """Open a loader, to be closed when the context ends."""
+    with ExitStack() as stack:
+        yield ReopenableLoader(stack, open_)
+
+
+def set_cache_state(
+    state: CacheState, files: Sequence[Path], loading: ReopenableLoader
+) -> tuple[float | None, float | None]:
+    """Bring the files into that state together with the other ranks.
+
+    Returns the share of their pages in memory before and after, as resident_fraction does.
+    """
+    before = resident_fraction(files)
+    if state == "warm":
+        warm(files)
+    elif state == "cold":
+        loading.reopen(lambda: evict_on_all_ranks(files))
+    return before, resident_fraction(files)
+
+
+def evict_on_all_ranks(files: Sequence[Path]) -> None:
+    """Evict the files on every node while no rank has them mapped: mapped pages would stay."""
+    barrier()
+    evict(files)
+    barrier()
+
+
+CAN_EVICT = hasattr(os, "posix_fadvise")
+"""False on macOS."""
+READ_BYTES = 1 << 20
+
+
+def evict(paths: Iterable[Path]) -> None:
+    """Drop the pages of these files, and of files below these folders, from the page cache."""
+    for path in files_below(paths):
+        flush_to_disk(path)  # a page that is not written back yet is not dropped
+        with path.open("rb", buffering=0) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def warm(paths: Iterable[Path]) -> None:
+    """Read every byte of these files, and of files below these folders, into the page cache."""
+    buffer = bytearray(READ_BYTES)
+    for path in files_below(paths):
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+
+
+def resident_fraction(paths: Iterable[Path]) -> float | None:
+    """Share of these files' pages that are in memory, 0 to 1; None if the system can't report it.
+
+    Maps each file without touching it and calls mincore, so that the query loads no page.
+    """
+    counts = [_resident_pages(path) for path in files_below(paths)]
+    known = [count for count in counts if count is not None]
+    pages = sum(pages for _, pages in known)
+    if len(known) < len(counts) or not pages:
+        return None
+    return sum(resident for resident, _ in known) / pages
+
+
+def total_mib(paths: Iterable[Path]) -> float:
+    """Size of these files and of all files below these folders, in MiB."""
+    return sum(path.stat().st_size for path in files_below(paths)) / 2**20
+
+
+def files_below(paths: Iterable[Path]) -> list[Path]:
+    """All files among the paths or in folders below them, each once."""
+    nested = (path.rglob("*") if path.is_dir() else [path] for path in paths)
+    return [path for path in dict.fromkeys(chain.from_iterable(nested)) if path.is_file()]
+
+
+def _resident_pages(path: Path) -> tuple[int, int] | None:
+    """Number of pages in memory, and of all pages; None if the system can't report it.
+
+    Linux reports it only to the file's owner and to those who may write to the file; for others
+    every page seems resident:
+    https://git.kernel.org/torvalds/c/134fca9063ad4851de767d1768180e5dede9a881
+    """
+    size = path.stat().st_size
+    if size == 0:
+        return 0, 0
+    if sys.platform != "linux" or not _may_query(path):
+        return None
+    pages = np.zeros(-(-size // mmap.PAGESIZE), np.uint8)
+    with (
+        path.open("rb", buffering=0) as file,
+        mmap.mmap(file.fileno(), size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ) as mapped,
+    ):
+        address = np.frombuffer(mapped, np.uint8).ctypes.data  # mmap does not expose its address
+        failed = _libc().mincore(
+            ctypes.c_void_p(address), ctypes.c_size_t(size), ctypes.c_void_p(pages.ctypes.data)
+        )
+    return None if failed else (int((pages & 1).sum()), len(pages))
+
+
+def _may_query(path: Path) -> bool:
+    return path.stat().st_uid == os.geteuid() or os.access(path, os.W_OK)
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)

@@ -1,0 +1,1 @@
+"""`device_prefetch`: batches are loaded and moved to the device before the loop asks for them."""

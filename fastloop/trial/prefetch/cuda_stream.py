@@ -1,0 +1,58 @@
+"""Delivery of batches on a separate CUDA stream, concurrently with the loop's work on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from fastloop.core.trees import split_tensors
+from fastloop.core.types import Epochs, Tree
+from fastloop.fastloader.copy_stream import CopyStream, receive_copies
+
+END = object()
+"""Marks the end of an iterator."""
+
+PendingBatch = tuple[Tree, Any]
+"""A batch that may still be copied, and the event after its copy; None without a CUDA stream."""
+
+
+class DeliveryStream:
+    """The stream on which batches are delivered: a separate one on CUDA, else the loop's own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._copies = CopyStream(device)
+
+    def start_epoch(self, epochs: Epochs, epoch: int) -> Iterator[Tree]:
+        """Iterator over the epoch's batches, ordered after the work queued on the caller's stream.
+
+        What a loader puts on the device for a whole epoch, such as indices, is allocated on this
+        stream: on the caller's, that memory would be reused before a pending gather has read it.
+        """
+        self._copies.follow_caller()
+        with self._copies.current():
+            return iter(epochs(epoch))
+
+    def deliver_each(
+        self, batches: Iterator[Tree], deliver: Callable[[Tree], Tree]
+    ) -> Iterator[PendingBatch]:
+        """Yield deliver(batch) for each; the loader's device work runs on this stream too."""
+        while True:
+            with self._copies.current():
+                batch = next(batches, END)
+                if batch is END:
+                    return
+                placed = deliver(batch)
+                del batch
+                copied = self._copies.record()
+            yield placed, copied
+
+    def receive(self, placed: Tree, copied: Any) -> Tree:
+        """The batch: the caller's stream waits for its copy, and its memory is not reused before
+        that stream is done with it."""
+        if copied is not None:
+            tensors, _ = split_tensors(placed, self._copies.device)
+            on_device = [tensor for tensor in tensors if tensor.is_cuda]
+            receive_copies(copied, on_device, self._copies.device)
+        return placed

@@ -1,0 +1,217 @@
+"""`device_prefetch_by=process`: one process loads the next batches (seed 002, second technique)."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import pickle
+import signal
+import traceback
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+
+from fastloop.core.epochs import close_on_exit
+from fastloop.core.types import Epochs, Tree
+from fastloop.processes.lifecycle import die_with_parent
+from fastloop.trial.prefetch.cuda_stream import DeliveryStream
+from fastloop.trial.prefetch.shared_memory import SharedBatch, share_batch
+
+MORE, STOP, EXIT = "more", "stop", "exit"
+"""Commands to the process, besides the number of an epoch to load: load one more batch, end this
+epoch, exit."""
+EXIT_TIMEOUT_S = 5.0
+"""Wait for the process to exit while it may be loading; then it is killed."""
+
+
+@dataclass(frozen=True)
+class EpochEnd:
+    """End of an epoch: no batch is left, or loading failed with `error`."""
+
+    error: Exception | None = None
+    details: str = ""
+    """The error's traceback in the process."""
+
+
+@contextmanager
+def prefetch_by_process(
+    open_: Callable[[], AbstractContextManager[Epochs]],
+    deliver: Callable[[Tree], Tree],
+    ahead: int,
+    device: torch.device,
+    start_method: str,
+) -> Iterator[Epochs]:
+    """Epochs of batches on the device, of which `ahead` are loaded while a step runs.
+
+    The process starts with the first epoch, opens the loader, and lives until the context ends. A
+    batch comes in shared memory, and is moved to the device when the loop asks for it; on CUDA
+    concurrently with the previous step. Raises ChildProcessError if the process has ended.
+    """
+    stream, process = DeliveryStream(device), LoaderProcess(open_, ahead, start_method)
+
+    def deliver_epoch(epoch: int) -> Generator[Tree, None, None]:
+        with contextlib.closing(process.batches(epoch)) as host_batches:
+            batches = stream.start_epoch(lambda _: host_batches, epoch)
+            for pending in stream.deliver_each(batches, deliver):
+                yield stream.receive(*pending)
+
+    try:
+        with close_on_exit(deliver_epoch) as epochs:
+            yield epochs
+    finally:
+        process.stop()
+
+
+class LoaderProcess:
+    """Handle of the process that loads: starts it, sends commands, receives its batches."""
+
+    def __init__(
+        self,
+        open_: Callable[[], AbstractContextManager[Epochs]],
+        ahead: int,
+        start_method: str,
+    ) -> None:
+        self._open, self._ahead = open_, ahead
+        self._context: Any = multiprocessing.get_context(start_method)
+        self._process: BaseProcess | None = None
+        self._is_loading = False
+
+    def batches(self, epoch: int) -> Generator[Tree, None, None]:
+        """Yield the host batches of an epoch; raises what loading raises in the process."""
+        if self._is_loading:
+            raise RuntimeError("one process loads one epoch at a time")
+        if self._process is None:
+            self._start()
+        ended, self._is_loading = False, True
+        try:
+            for command in (epoch, *[MORE] * self._ahead):
+                self._send(command)
+            while True:
+                message = self._receive()
+                if isinstance(message, EpochEnd):
+                    ended = True
+                    _raise_error(message)
+                    return
+                self._send(MORE)
+                yield message.unpack()
+        finally:
+            with contextlib.suppress(OSError):  # it has ended by itself
+                self._send(STOP)
+                while not ended:
+                    ended = isinstance(self._receive(), EpochEnd)
+            self._is_loading = False
+
+    def stop(self) -> None:
+        """Let the process close its loader and exit; kill it after EXIT_TIMEOUT_S."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(OSError):
+            self._commands.send(EXIT)
+        self._commands.close()
+        process.join(EXIT_TIMEOUT_S)
+        process.kill()
+        process.join()
+        process.close()
+        self._messages.close()
+
+    def _start(self) -> None:
+        commands, self._commands = Pipe(duplex=False)
+        self._messages, messages = Pipe(duplex=False)
+        parent_ends = self._commands, self._messages
+        args = self._open, commands, messages, parent_ends
+        # not a daemon: a daemonic process could not start the loader's workers
+        process = self._context.Process(target=_serve, args=args, daemon=False)
+        process.start()
+        self._process = process
+        commands.close()
+        messages.close()
+
+    def _send(self, command: int | str) -> None:
+        try:
+            self._commands.send(command)
+        except OSError as error:
+            raise self._exit_error() from error
+
+    def _receive(self) -> SharedBatch | EpochEnd:
+        try:
+            return self._messages.recv()
+        except (EOFError, OSError) as error:
+            raise self._exit_error() from error
+
+    def _exit_error(self) -> ChildProcessError:
+        assert self._process is not None
+        self._process.join()
+        code = self._process.exitcode or 0
+        cause = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        return ChildProcessError(f"the prefetching process has ended: {cause}")
+
+
+def _raise_error(end: EpochEnd) -> None:
+    if end.error is not None:
+        end.error.add_note(f"\nin the prefetching process:\n{end.details}")
+        raise end.error
+
+
+def _serve(
+    open_: Callable[[], AbstractContextManager[Epochs]],
+    commands: Connection,
+    messages: Connection,
+    parent_ends: tuple[Connection, ...],
+) -> None:
+    """Load epochs as commanded, until EXIT; Ctrl-C in the terminal is left to the parent."""
+    for connection in parent_ends:  # a fork inherits them and would keep them open
+        connection.close()
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)  # as in DataLoader's workers: a fork has no other threads
+    try:
+        with open_() as epochs:
+            while isinstance(epoch := _receive_command(commands), int):
+                _load_epoch(epochs(epoch), commands, messages)
+    except Exception as error:
+        with contextlib.suppress(BrokenPipeError):  # the parent has ended
+            messages.send(EpochEnd(_picklable(error), traceback.format_exc()))
+        # Stay alive: the parent still fetches the shared memory of batches sent before.
+        while _receive_command(commands) != STOP:
+            pass
+
+
+def _load_epoch(batches: Iterable[Tree], commands: Connection, messages: Connection) -> None:
+    """Send one batch of an epoch per MORE, until the epoch's end or STOP."""
+    num_allowed, iterator = 0, iter(batches)
+    while True:
+        while not num_allowed or commands.poll():
+            if _receive_command(commands) == STOP:
+                messages.send(EpochEnd())
+                return
+            num_allowed += 1
+        num_allowed -= 1
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            break
+        messages.send(share_batch(batch))
+        del batch
+    messages.send(EpochEnd())
+    while _receive_command(commands) != STOP:
+        pass
+
+
+def _receive_command(commands: Connection) -> int | str:
+    try:
+        return commands.recv()
+    except EOFError:  # the parent has ended
+        raise SystemExit from None
+
+
+def _picklable(error: Exception) -> Exception:
+    try:
+        return pickle.loads(pickle.dumps(error))
+    except Exception:  # unpickling an exception may fail in any way
+        return RuntimeError(f"{type(error).__name__}: {error}")

@@ -1,0 +1,85 @@
+"""`device_prefetch_by=thread`: a background thread loads the next batches and moves them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from queue import SimpleQueue
+
+import torch
+
+from fastloop.core.epochs import close_on_exit
+from fastloop.core.types import Epochs, Tree
+from fastloop.trial.prefetch.cuda_stream import END, DeliveryStream, PendingBatch
+
+
+@contextmanager
+def prefetch_by_thread(
+    open_: Callable[[], AbstractContextManager[Epochs]],
+    deliver: Callable[[Tree], Tree],
+    ahead: int,
+    device: torch.device,
+) -> Iterator[Epochs]:
+    """Epochs of batches on the device, of which `ahead` are loaded or moved while a step runs.
+
+    One thread per epoch, started with its first batch; on CUDA it copies on a separate stream. Its
+    errors are raised in the loop, with their traceback.
+    """
+    stream = DeliveryStream(device)
+    with (
+        open_() as epochs,
+        close_on_exit(
+            lambda epoch: _prefetch_epoch(epochs, epoch, deliver, ahead, stream)
+        ) as prefetched,
+    ):
+        yield prefetched
+
+
+def _prefetch_epoch(
+    epochs: Epochs, epoch: int, deliver: Callable[[Tree], Tree], ahead: int, stream: DeliveryStream
+) -> Generator[Tree, None, None]:
+    room, ready, stopped = SimpleQueue(), SimpleQueue(), threading.Event()
+    for _ in range(ahead):
+        room.put(None)
+    # iter() is called here, not in the thread: when a thread ends, the kernel kills the workers it
+    # has started, persistent ones included, see processes/lifecycle.py.
+    args = stream.deliver_each(stream.start_epoch(epochs, epoch), deliver), room, stopped, ready
+    thread = threading.Thread(target=_fill, args=args, daemon=True)
+    del args
+    thread.start()
+    try:
+        while True:
+            pending, error = ready.get()
+            if error is not None:
+                try:
+                    raise error
+                finally:
+                    del error  # its traceback refers to this frame
+            if pending is END:
+                return
+            room.put(None)
+            yield stream.receive(*pending)
+    finally:
+        stopped.set()
+        room.put(None)
+        thread.join()
+
+
+def _fill(
+    batches: Iterator[PendingBatch],
+    room: SimpleQueue,
+    stopped: threading.Event,
+    ready: SimpleQueue,
+) -> None:
+    """Put (batch, None) for each batch into `ready`, then (END, None); (None, error) on failure."""
+    pending = None
+    try:
+        while pending is not END:
+            room.get()
+            if stopped.is_set():
+                return
+            pending = next(batches, END)
+            ready.put((pending, None))
+    except BaseException as error:
+        ready.put((None, error))

@@ -1,0 +1,116 @@
+"""A few steps under torch.profiler: a trace for Perfetto, and a table of the costliest operations.
+
+This is a separate pass after all trials: the profiler slows down every operation, so that none of
+these times can be compared with those of a trial.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._C._profiler import _ExperimentalConfig
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from fastloop.core.files import write_beside
+from fastloop.core.machine import cpu_seconds, process_cpu_seconds
+from fastloop.core.spans import synchronize
+from fastloop.core.types import Epochs, Tree
+
+PROFILED_STEPS = 20
+MAX_TABLE_ROWS = 30
+END = object()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """The profiled steps and the CPU time that they took."""
+
+    profiler: profile
+    steps: int
+    cpu_s: float
+    """User and system time of this process, including the profiler's."""
+    workers_cpu_s: float
+    """User and system time of child processes, which the trace does not show."""
+    sort_by: str
+
+
+def annotate(name: str, function: Callable[[Tree], Tree]) -> Callable[[Tree], Tree]:
+    """The function with its calls labelled `name` in the trace."""
+
+    def call(batch: Tree) -> Tree:
+        with record_function(name):
+            return function(batch)
+
+    return call
+
+
+def profile_steps(epochs: Epochs, consume: Callable[[Tree], Any], device: torch.device) -> Profile:
+    """Profile the first PROFILED_STEPS steps of epoch 0, labelled "wait" and "step" in the trace.
+
+    Includes the operations of all threads, such as a prefetching one, with torch 2.7 or newer.
+    """
+    activities, sort_by = [ProfilerActivity.CPU], "self_cpu_time_total"
+    if device.type == "cuda":
+        activities, sort_by = [*activities, ProfilerActivity.CUDA], "self_device_time_total"
+    else:  # otherwise a CUDA build of torch logs an error that there is no GPU
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    before_s, all_before_s, steps = process_cpu_seconds(), cpu_seconds(), 0
+    config = _all_threads_config()
+    with profile(activities=activities, acc_events=True, experimental_config=config) as profiler:
+        with record_function("wait"):
+            batches = iter(epochs(0))
+        while steps < PROFILED_STEPS:
+            with record_function("wait"):
+                batch = next(batches, END)
+            if batch is END:
+                break
+            with record_function("step"):
+                consume(batch)
+            steps += 1
+        synchronize(device)
+    cpu_s, all_cpu_s = process_cpu_seconds() - before_s, cpu_seconds() - all_before_s
+    return Profile(
+        profiler=profiler,
+        steps=steps,
+        cpu_s=cpu_s,
+        workers_cpu_s=max(0.0, all_cpu_s - cpu_s),
+        sort_by=sort_by,
+    )
+
+
+def _all_threads_config() -> Any:
+    try:
+        return _ExperimentalConfig(profile_all_threads=True)
+    except TypeError:  # torch before 2.7
+        return None
+
+
+def profile_paths(folder: Path, name: str) -> tuple[Path, Path]:
+    """Paths of a benchmark's trace and table."""
+    return folder / f"profile-{name}.json.gz", folder / f"profile-{name}.txt"
+
+
+def write_profile(result: Profile, folder: Path, name: str) -> None:
+    """Write a gzipped Chrome trace, as ui.perfetto.dev opens it, and the table as text."""
+    trace, table = profile_paths(folder, name)
+    with write_beside(trace) as beside:
+        result.profiler.export_chrome_trace(str(beside))
+        beside.write_bytes(gzip.compress(beside.read_bytes()))
+    with write_beside(table) as beside:
+        beside.write_text(_format_table(result, name))
+
+
+def _format_table(result: Profile, name: str) -> str:
+    totals = result.profiler.key_averages().table(sort_by=result.sort_by, row_limit=MAX_TABLE_ROWS)
+    return (
+        f"{name}: {result.steps} steps under torch.profiler. The profiler slows everything down:\n"
+        f"compare shares, not these times with those of the trials.\n"
+        f"CPU time of this process {result.cpu_s:.3f} s, of its workers "
+        f"{result.workers_cpu_s:.3f} s; the table does not include the workers.\n\n{totals}"
+    )

@@ -1,0 +1,180 @@
+"""Checks of whether a job can be run on this machine; none of them needs the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from fastloop.core.epochs import honours_only
+from fastloop.core.optional import HasInstallCheck, check_libraries
+from fastloop.core.plan import Benchmark, DeclaresSettings, PlanChecker
+from fastloop.core.protocols import (
+    Collate,
+    Dataset,
+    HasFiles,
+    LengthAwareOrder,
+    Order,
+)
+from fastloop.core.traits import (
+    BenchmarkTraits,
+    ExecutionTraits,
+    LoaderTraits,
+    PlacementTraits,
+    traits_of,
+)
+from fastloop.core.types import Unsupported, name_of
+from fastloop.data.image_files import check_uint8
+from fastloop.data.prepare import check_storable
+from fastloop.data.ragged import is_ragged
+from fastloop.processes.rank_group import resolve_device
+from fastloop.trial.job import Job
+from fastloop.trial.page_cache import CAN_EVICT
+
+
+def check_support(job: Job, world_size: int = 1) -> torch.device:
+    """The job's device; raises Unsupported, with the reason, if `world_size` processes can't run
+    the job on this machine."""
+    device = resolve_device(job.device)
+    check_libraries(job.loader)
+    if isinstance(job.placement, HasInstallCheck):
+        job.placement.check_installed()
+    _check_settings(job)
+    _check_prefetch(job, device)
+    _check_forks(job)
+    _check_cache(job)
+    _check_samples(job)
+    check_storable(job.dataset, job.loader.store)
+    check_lengths(job.dataset, job.collate, job.order, job.benchmark)
+    _check_plan(job)
+    for benchmark in job.benchmark.values():
+        benchmark.check(job.model, job.dataset.num_classes, None)
+    _check_step(job, device)
+    if world_size > 1:
+        _check_ranks(job)
+    return device
+
+
+def _check_settings(job: Job) -> None:
+    worker_settings = ["prefetch_factor", "persistent_workers"]
+    worker_settings += [] if _prefetches_by_process(job) else ["multiprocessing_context"]
+    for name in worker_settings:
+        if not job.loading.num_workers and getattr(job.loading, name):
+            value = str(getattr(job.loading, name)).lower()
+            raise Unsupported(f"{name}={value} needs workers: num_workers is 0")
+    if job.loading.pin_memory and not torch.accelerator.is_available():
+        raise Unsupported("pin_memory=true: there is no accelerator, torch would ignore it")
+
+
+def _check_step(job: Job, device: torch.device) -> None:
+    """Execution and precision need a benchmark that runs a model, and a device that has them."""
+    if all(benchmark.limit == "gather" for benchmark in job.benchmark.values()):
+        is_eager = traits_of(ExecutionTraits, job.execution).is_identity
+        settings = [] if is_eager else [f"execution={name_of(job.execution)}"]
+        settings += [f"precision={job.precision}"] if job.precision != "float32" else []
+        if settings:
+            names = ",".join(job.benchmark)
+            raise Unsupported(f"{settings[0]}: no model runs in benchmark={names}")
+    job.execution.check(device, job.precision, job.benchmark)
+
+
+def _check_ranks(job: Job) -> None:
+    """Reject settings that work in a single process only."""
+    trains = any(
+        traits_of(BenchmarkTraits, benchmark).trains for benchmark in job.benchmark.values()
+    )
+    if trains and not traits_of(ExecutionTraits, job.execution).averages_gradients:
+        name = name_of(job.execution)
+        reason = "several ranks average their gradients in the middle of a step"
+        raise Unsupported(f"execution={name} with launcher=torchrun: {reason}")
+    if job.device.startswith("cuda:"):
+        hint = "device=cuda gives each rank a GPU"
+        raise Unsupported(f"device={job.device} with launcher=torchrun: {hint}")
+
+
+def _check_prefetch(job: Job, device: torch.device) -> None:
+    by = job.device_prefetch_by
+    if by and not job.device_prefetch:
+        raise Unsupported(f"device_prefetch_by={by} needs device_prefetch, which is 0")
+    if by == "stream" and device.type != "cuda":
+        raise Unsupported(f"device_prefetch_by=stream: needs CUDA, device is {device}")
+    on_device = traits_of(LoaderTraits, job.loader).on_device
+    if by == "process" and device.type != "cpu" and on_device:
+        reason = f"its batches are on {device} and can't be shared between processes"
+        raise Unsupported(f"device_prefetch_by=process: loader={name_of(job.loader)}: {reason}")
+    if job.pinned_buffers and device.type != "cuda":
+        raise Unsupported(f"pinned_buffers={job.pinned_buffers}: needs CUDA, device is {device}")
+    if job.pinned_buffers and job.loading.pin_memory:
+        raise Unsupported("pinned_buffers with pin_memory=true: batches would be pinned twice")
+    if by == "process" and job.loading.pin_memory:
+        reason = "its batches come in shared memory, see pinned_buffers"
+        raise Unsupported(f"device_prefetch_by=process with pin_memory=true: {reason}")
+
+
+def _prefetches_by_process(job: Job) -> bool:
+    return bool(job.device_prefetch) and job.device_prefetch_by == "process"
+
+
+def _check_forks(job: Job) -> None:
+    """Reject forking after a placement has started threads: this process has placed batches before
+    a loader forks, and a lock held by such a thread is never released in the child."""
+    settings = [f"num_workers={job.loading.num_workers}"] if job.loading.num_workers else []
+    settings += ["device_prefetch_by=process"] if _prefetches_by_process(job) else []
+    runs_threads = traits_of(PlacementTraits, job.placement).runs_threads
+    if settings and runs_threads and job.start_method() == "fork":
+        name = name_of(job.placement)
+        reason = f"{name} runs threads, and a fork of them may hang"
+        hint = "use multiprocessing_context=spawn or forkserver"
+        raise Unsupported(f"placement={name} with {settings[0]}: {reason}; {hint}")
+
+
+def _check_cache(job: Job) -> None:
+    if job.cache == "cold" and not CAN_EVICT:
+        raise Unsupported("cache=cold: this system has no posix_fadvise to evict a file's pages")
+    if job.cache != "as_is" and (reason := traits_of(LoaderTraits, job.loader).unknown_files):
+        raise Unsupported(f"cache={job.cache}: {reason}")
+    if job.cache != "as_is" and not (job.loader.store or isinstance(job.dataset, HasFiles)):
+        raise Unsupported(f"cache={job.cache}: the dataset does not list its files, see HasFiles")
+
+
+def _check_samples(job: Job) -> None:
+    """Decoder, collate and transform have to fit the dataset and each other."""
+    if job.decoder is not None and getattr(job.dataset, "decoder", None) is None:
+        name = name_of(job.decoder)
+        raise Unsupported(f"decoder={name}: dataset {job.dataset.label} has no encoded images")
+    if job.collate.tolerant and job.loader.store is not None:
+        reason = "a store holds intact samples only, see loader=raw"
+        raise Unsupported(f"collate={name_of(job.collate)}: {reason}")
+    if job.collate.takes == "uint8" and job.transform.where == "worker":
+        reason = "samples are uint8 until they are on the device, see transform.where=device"
+        name = name_of(job.collate)
+        raise Unsupported(f"collate={name} with transform.where=worker: {reason}")
+
+
+def _check_plan(job: Job) -> None:
+    """Reject a plan that the loader would reject when opened, before any data is prepared."""
+    loader, plan = job.loader, job.plan(job.seed)
+    if isinstance(loader, PlanChecker):
+        loader.check(plan)
+    if isinstance(loader, DeclaresSettings):
+        honours_only(name_of(loader), plan, *loader.honours)
+    if job.collate.takes == "uint8":
+        check_uint8(job.dataset, job.collate)
+
+
+def check_lengths(
+    dataset: Dataset, collate: Collate, order: Order, benchmarks: Mapping[str, Benchmark]
+) -> None:
+    """Raise Unsupported if the options need samples of one length and the dataset's lengths differ,
+    or the other way round."""
+    if not is_ragged(dataset):
+        reason = f"the samples of dataset {dataset.label} do not differ in length"
+        if collate.takes == "ragged":
+            raise Unsupported(f"collate={name_of(collate)}: {reason}")
+        if isinstance(order, LengthAwareOrder):
+            raise Unsupported(f"order={name_of(order)}: {reason}")
+    elif collate.takes != "ragged":
+        raise Unsupported(f"dataset {dataset.label}: samples differ in length: use collate=pad")
+    elif names := [name for name, benchmark in benchmarks.items() if benchmark.limit == "replay"]:
+        reason = "there is no model for samples that differ in length yet"
+        raise Unsupported(f"benchmark={names[0]}: {reason}; benchmark=traversal runs")

@@ -1,0 +1,91 @@
+"""Tasks that a sweep gives to the ranks of a job, each also as a JSON command.
+
+Ranks that torchrun starts on other nodes have composed the same jobs from the same command line,
+so the JSON refers to a job by its index, and no code is sent over the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from fastloop.core.plan import PreparedData
+from fastloop.core.protocols import Dataset
+from fastloop.core.result import Attribution, Trial
+from fastloop.core.spans import now_ns
+from fastloop.core.sweep_protocols import RankTask
+from fastloop.trial.job import Job
+from fastloop.trial.run import run_instrumentation, run_profiling, run_trial
+
+TRIAL, INSTRUMENTED, PROFILED = "trial", "instrumented", "profiled"
+NOWHERE = Path()
+"""The folder of a profile on ranks other than 0, which write none."""
+
+
+def trial_task(index: int, job: Job, prepared: PreparedData, number: int) -> RankTask:
+    """The task that runs trial `number` of the job with that index."""
+    command = _encode_command(TRIAL, index, prepared, number=number)
+    args = (job, prepared, number, now_ns())
+    return RankTask(function=run_trial, args=args, command=command, answer_type=Trial)
+
+
+def instrumentation_task(index: int, job: Job, prepared: PreparedData, benchmark: str) -> RankTask:
+    """The task that runs the instrumented pass of one benchmark of that job."""
+    command = _encode_command(INSTRUMENTED, index, prepared, benchmark=benchmark)
+    args = (job, prepared, benchmark)
+    return RankTask(
+        function=run_instrumentation, args=args, command=command, answer_type=Attribution
+    )
+
+
+def profiling_task(
+    index: int, job: Job, prepared: PreparedData, benchmark: str, folder: Path
+) -> RankTask:
+    """The task that profiles one benchmark of that job; rank 0 writes to `folder`."""
+    command = _encode_command(PROFILED, index, prepared, benchmark=benchmark)
+    args = (job, prepared, benchmark, folder)
+    return RankTask(function=run_profiling, args=args, command=command)
+
+
+def task_from(command: Mapping[str, Any], jobs: Sequence[Job]) -> RankTask:
+    """The task that a JSON command describes, for a rank that has composed these jobs."""
+    index = command["job"]
+    job = jobs[index]
+    prepared = _decode_prepared(command["prepared"], job.dataset)
+    if command["task"] == TRIAL:
+        return trial_task(index, job, prepared, command["number"])
+    if command["task"] == INSTRUMENTED:
+        return instrumentation_task(index, job, prepared, command["benchmark"])
+    return profiling_task(index, job, prepared, command["benchmark"], NOWHERE)
+
+
+def _encode_command(task: str, index: int, prepared: PreparedData, **rest: Any) -> dict[str, Any]:
+    plain = {name: getattr(prepared, name) for name in _PLAIN_TYPES}
+    encoded = {
+        name: _PLAIN_TYPES[name].dump_python(value, mode="json") for name, value in plain.items()
+    }
+    return {"task": task, "job": index, "prepared": encoded, **rest}
+
+
+def _decode_prepared(encoded: Mapping[str, Any], dataset: Dataset) -> PreparedData:
+    plain = {name: adapter.validate_python(encoded[name]) for name, adapter in _PLAIN_TYPES.items()}
+    return PreparedData(dataset=dataset, **plain)
+
+
+_HINTS = {
+    "reference": Path,
+    "folder": Path,
+    "files": tuple[Path, ...],
+    "sample": tuple[tuple[str, tuple[int, ...]], ...],
+    "broken": tuple[tuple[int, str], ...],
+}
+_PLAIN_TYPES = {
+    field.name: TypeAdapter(_HINTS.get(field.name, Any))
+    for field in fields(PreparedData)
+    if field.name != "dataset"
+}
+"""The JSON type of each field of PreparedData but the dataset, which every rank has composed."""

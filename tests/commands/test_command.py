@@ -1,0 +1,471 @@
+"""The command line in real processes, with real files and MLflow's own client."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import QUICK, SMALL, results, run_fastloop, runs, spawn_fastloop
+from options import CONF, MYDATASET, options
+
+from fastloop.config import help as catalogue
+from fastloop.core.metrics import metrics
+from fastloop.core.result import load
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.heavy
+def test_readme_command_creates_one_run_of_twenty_trials(tmp_path):
+    process = spawn_fastloop(
+        *["loader=np_memmap", "dataset=mydataset", "-m", "trials=20"],
+        *MYDATASET[1:],
+        "epochs=1",
+        "benchmark=traversal",
+        cwd=tmp_path,
+    )
+    assert process.returncode == 0, process.stderr
+    (result,) = results(tmp_path)
+    assert len(result.trials) == 20
+    assert result.name == "np_memmap mydataset"
+    assert (result.status, result.status_reason) == ("FINISHED", "")
+    assert "compareRunsMode=CHART" in process.stdout
+    assert "np_memmap" in process.stdout
+
+
+LOADERS = ("raw", "preload", "tensorclass_memmap", "np_memmap", "index_loop")
+"""One loader of each kind; the last has no workers."""
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    """A sweep of some loaders on one dataset, logged to MLflow: (folder, finished process)."""
+    folder = tmp_path_factory.mktemp("sweep")
+    loaders = f"loader={','.join(LOADERS)}"
+    return folder, spawn_fastloop(
+        "-m", loaders, "num_workers=0,1", *SMALL, "report=true", cwd=folder
+    )
+
+
+def finished_results(folder):
+    return [result for result in results(folder) if result.status == "FINISHED"]
+
+
+def test_unsupported_setting_of_a_loader_is_a_row_with_its_reason(sweep):
+    folder, process = sweep
+    assert process.returncode == 0, process.stderr
+    assert len(results(folder)) == 2 * len(LOADERS)
+    (unsupported,) = [result for result in results(folder) if result.status != "FINISHED"]
+    reason = "unsupported: num_workers=1: loader=index_loop has no such setting"
+    assert (unsupported.name, unsupported.status_reason) == (
+        "index_loop mydataset num_workers=1",
+        reason,
+    )
+    assert unsupported.trials == []
+    assert "num_workers=1: loader=index_loop has no such setting" in " ".join(
+        process.stdout.split()
+    )
+
+
+def test_sweep_runs_every_combination_in_rounds(sweep):
+    completed = finished_results(sweep[0])
+    assert len(completed) == 2 * len(LOADERS) - 1
+    assert {len(result.trials) for result in completed} == {2}
+    names = {result.name for result in completed}
+    assert "raw mydataset num_workers=1" in names
+    unsupported = {
+        result.name for result in results(sweep[0])
+    } - names  # in the rounds until its first trial
+    for result in completed:
+        assert result.rounds == completed[0].rounds
+        assert [set(names_of_round) - unsupported for names_of_round in result.rounds] == [
+            names,
+            names,
+        ]
+    assert completed[0].rounds[0][0] != completed[0].rounds[1][0]
+    starts = [(trial.started_ms, trial.number) for result in completed for trial in result.trials]
+    assert [number for _, number in sorted(starts)] == [0] * len(completed) + [1] * len(completed)
+
+
+def test_terminal_output_fits_80_columns_except_paths_and_link(sweep):
+    _, process = sweep
+    lines = [
+        line
+        for line in process.stdout.splitlines()
+        if not line.startswith(("files: ", "report: ", "charts: ", "ui: "))
+    ]
+    assert max(map(len, lines)) <= 80
+    assert "\x1b" not in process.stdout
+    assert all(any(loader in line for line in lines) for loader in LOADERS)
+
+
+FIGURES = {
+    *("seconds_mean", "seconds_std", "seconds_median", "samples_per_s", "bytes_per_s"),
+    *("limit_fraction", "first_batch_s", "wait_p50_ms", "wait_p95_ms", "wait_p99_ms"),
+    *("cpu_cores", "peak_pss_mib"),
+}
+CONTRACT = {f"{name}/{figure}" for name in ("traversal", "training") for figure in FIGURES} | {
+    *("training/loss_first", "training/loss_last", "training/stall_fraction"),
+    *("prepare/seconds", "prepare/disk_mib"),
+}
+
+
+def test_mlflow_has_one_run_per_job_with_the_contract_names(sweep):
+    folder, _ = sweep
+    runs_by_name = {run.info.run_name: run for run in runs(folder)}
+    assert runs_by_name.keys() == {result.name for result in results(folder)}
+    for result in finished_results(folder):
+        run = runs_by_name[result.name]
+        assert run.info.status == "FINISHED"
+        last = result.trials[-1].benchmarks
+        trials = {f"trials/{name}_seconds": window.seconds for name, window in last.items()}
+        assert run.data.metrics == pytest.approx(metrics(result) | trials)
+        assert run.data.metrics.keys() >= CONTRACT
+        tags = {"sweep", "config_hash", "git_commit", "host", "device", "mlflow.runColor"}
+        assert run.data.tags.keys() >= tags
+        assert run.data.params["loader"] == result.loader
+        assert run.data.params["dataset.count"] == "203"
+        assert run.data.params.keys() >= {"placement", "order", "model", "world_size", "batch_size"}
+
+
+def test_mlflow_has_trials_as_steps_and_files_as_artifacts(sweep):
+    from mlflow.tracking import MlflowClient
+
+    folder, _ = sweep
+    client = MlflowClient(tracking_uri=f"sqlite:///{folder}/outputs/mlflow.db")
+    names = [result.name for result in finished_results(folder)]
+    for run in (run for run in runs(folder) if run.info.run_name in names):
+        history = client.get_metric_history(run.info.run_id, "trials/training_seconds")
+        assert [point.step for point in history] == [0, 1]
+        files = {file.path for file in client.list_artifacts(run.info.run_id)}
+        assert files >= {"config.yaml", "result.json", "report"}
+        assert "report/report.html" in {
+            file.path for file in client.list_artifacts(run.info.run_id, "report")
+        }
+
+
+def test_loader_has_one_colour_in_mlflow(sweep):
+    sweep_results = results(sweep[0])
+    colours = {result.loader: result.tags["mlflow.runColor"] for result in sweep_results}
+    assert len(set(colours.values())) == len(LOADERS)
+    assert all(result.tags["mlflow.runColor"] == colours[result.loader] for result in sweep_results)
+
+
+def test_metrics_are_computed_from_the_raw_values_in_the_file(sweep):
+    path = sorted(sweep[0].glob("outputs/20*/*/0/result.json"))[0]
+    raw = json.loads(path.read_text())
+    seconds = [
+        (window["stop_ns"] - window["start_ns"]) / 1e9
+        for window in (trial["benchmarks"]["traversal"] for trial in raw["trials"])
+    ]
+    assert metrics(load(path.parent))["traversal/seconds_mean"] == pytest.approx(sum(seconds) / 2)
+
+
+@pytest.mark.heavy
+def test_default_job_runs_without_arguments(tmp_path, database):
+    process = run_fastloop("trials=1", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert [result.name for result in results(tmp_path)] == ["raw digits"]
+    assert "raw" in process.stdout
+
+
+@pytest.mark.heavy
+def test_sweep_over_datasets_prints_a_table_per_dataset(tmp_path):
+    process = run_fastloop(
+        "-m",
+        "loader=raw,preload",
+        "dataset=digits,mydataset",
+        "trials=1",
+        "epochs=1",
+        "benchmark=traversal",
+        "tracker=none",
+        "report=false",
+        cwd=tmp_path,
+    )
+    assert process.returncode == 0, process.stderr
+    assert {result.name for result in results(tmp_path)} == {
+        f"{loader} {dataset}"
+        for loader in ("raw", "preload")
+        for dataset in ("digits", "mydataset")
+    }
+    assert process.stdout.count("samples, batch_size") == 2
+
+
+@pytest.mark.heavy
+def test_tracker_none_never_imports_mlflow(tmp_path):
+    program = (
+        "import sys; sys.argv[1:] = sys.argv[1:]; from fastloop.run import main\n"
+        "try: main()\nfinally: print('mlflow' in sys.modules)"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        "tracker=none",
+        "report=false",
+        "trials=1",
+        "isolation=inline",
+        *MYDATASET,
+    ]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert process.stdout.splitlines()[-1] == "False", process.stderr
+    assert results(tmp_path)[0].status == "FINISHED"
+    assert not (tmp_path / "outputs" / "mlflow.db").exists()
+
+
+@pytest.mark.parametrize("isolation", [pytest.param("spawn", marks=pytest.mark.heavy), "inline"])
+def test_command_runs_with_every_isolation(tmp_path, isolation):
+    process = run_fastloop(f"isolation={isolation}", *QUICK, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert len(results(tmp_path)[0].trials) == 1
+
+
+def test_help_lists_every_group_option_and_setting_in_80_columns(tmp_path):
+    help_text = spawn_fastloop("--help", cwd=tmp_path).stdout
+    assert max(map(len, help_text.splitlines())) <= 80
+    for group in catalogue.groups():
+        assert f"\n{group.name}" in help_text
+        for option in group.options:
+            assert option.meaning, f"{group.name}/{option.name} does not say what it is"
+            assert f"\n  {option.name} " in help_text
+            assert all(
+                f" {group.path}.{setting.name}={setting.default}" in help_text
+                for setting in option.settings
+            )
+    assert len(catalogue.settings()) >= 15
+    assert all(
+        f"\n  {setting.name}={setting.default} " in help_text for setting in catalogue.settings()
+    )
+    group_options = [option for group in catalogue.groups() for option in group.options]
+    option_settings = [setting for option in group_options for setting in option.settings]
+    assert all(setting.meaning for setting in [*option_settings, *catalogue.settings()])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_config_and_completion_are_printed(tmp_path):
+    assert "batch_size: 64" in spawn_fastloop("--cfg", "job", cwd=tmp_path).stdout
+    environment = {"COMP_LINE": "fastloop -m loader=np_", "COMP_POINT": "22", "COMP_CWORD": "2"}
+    completion = spawn_fastloop("-sc", "query=bash", cwd=tmp_path, **environment)
+    assert completion.stdout.split() == ["loader=np_memmap"], completion.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_printing_the_config_imports_neither_torch_nor_mlflow(tmp_path):
+    program = (
+        "import sys; from fastloop.run import main\n"
+        "try: main()\nfinally: print(sorted({'torch', 'mlflow', 'numpy'} & set(sys.modules)))"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", program, "--cfg", "job"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.stdout.splitlines()[-1] == "[]", process.stderr
+
+
+def store_name(loader: str) -> str:
+    """Name of the loader's store; empty for the loader that reads the dataset directly."""
+    text = (CONF / "loader" / f"{loader}.yaml").read_text()
+    return "".join(re.findall(r"/store@store: (\w+)", text))
+
+
+@pytest.mark.heavy
+def test_prepare_writes_every_store(tmp_path):
+    process = spawn_fastloop(*MYDATASET, cwd=tmp_path, command="prepare")
+    assert process.returncode == 0, process.stderr
+    folders = [path for path in (tmp_path / "outputs" / "stores").iterdir() if path.is_dir()]
+    stores = {path.suffix.partition("-")[0] for path in folders}  # .<store>-<settings>
+    absent = {name for name in options("loader") if f"loader {name}: unsupported" in process.stderr}
+    expected = [store_name(name) for name in options("loader") if name not in absent]
+    assert stores - {".reference"} == {f".{name}" for name in expected if name}
+    assert sorted(path.name for path in (tmp_path / "outputs").iterdir()) == ["data", "stores"]
+    second = run_fastloop(*MYDATASET, "loader=np_memmap", cwd=tmp_path, command="prepare")
+    assert second.stdout.count("samples") == 1
+
+
+@pytest.mark.heavy
+def test_console_script_equals_the_module(tmp_path):
+    script = Path(sys.executable).parent / "fastloop"
+    process = subprocess.run(
+        [script, "--cfg", "job"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert process.stdout == spawn_fastloop("--cfg", "job", cwd=tmp_path).stdout
+
+
+@pytest.mark.heavy
+def test_table_shows_the_repetition_of_fashion_mnist(tmp_path, fashion_root):
+    process = run_fastloop(
+        "dataset=fashion_mnist",
+        f"dataset.root={fashion_root}",
+        "dataset.repeat=2",
+        "loader=raw",
+        "trials=1",
+        "epochs=1",
+        "tracker=none",
+        "report=false",
+        cwd=tmp_path,
+    )
+    assert process.returncode == 0, process.stderr
+    assert "fashion_mnist (real images x 2): 1,600 samples" in process.stdout
+
+
+@pytest.mark.heavy
+def test_different_amounts_of_work_are_ranked_separately(tmp_path):
+    process = run_fastloop(
+        "-m",
+        "benchmark=traversal,training",
+        "dataset.count=100,203",
+        "tracker=none",
+        "report=false",
+        "trials=1",
+        "epochs=1",
+        "dataset=mydataset",
+        "dataset.shape=[5,3]",
+        cwd=tmp_path,
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.count("samples, batch_size") == 2
+    assert "100 samples" in process.stdout
+    assert "203 samples" in process.stdout
+
+
+USER_CODE = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+from fastloop.core.types import option
+from fastloop.data.dataloader import torch_epochs
+
+@option
+class Mine:
+    label = "mine"
+    num_classes = 3
+    uint8_scale = None
+
+    def fetch(self):
+        return "all of it"
+
+    def open(self):
+        return Plain()
+
+class Plain(Dataset):
+    def __len__(self):
+        return 30
+
+    def __getitem__(self, index):
+        return torch.full((3,), float(index)), index % 3
+
+@option
+class MyLoader:
+    store = None
+
+    def open(self, prepared, plan):
+        return torch_epochs(prepared.dataset.open(), plan)
+
+def make_loader(batch_size):
+    return DataLoader(Plain(), batch_size, shuffle=True)
+
+def generate_batches():
+    for batch in DataLoader(Plain(), 3):
+        yield batch
+"""
+
+
+@pytest.mark.heavy
+def test_user_config_folder_adds_options(tmp_path):
+    """`-cd my_conf` with a dataset and a loader that follow the Protocols, and a plain Dataset."""
+    (tmp_path / "mine.py").write_text(USER_CODE)
+    targets = {"dataset/mine": "Mine", "dataset/plain": "Plain", "loader/mine": "MyLoader"}
+    for name, target in targets.items():
+        (tmp_path / "my_conf" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "my_conf" / f"{name}.yaml").write_text(f"_target_: mine.{target}\n")
+    sweep = ("-cd", "my_conf", "-m", "dataset=mine,plain", "loader=mine,np_memmap")
+    process = run_fastloop(
+        *sweep, "epochs=1", "trials=1", "tracker=none", "report=false", cwd=tmp_path
+    )
+    assert process.returncode == 0, process.stderr
+    sweep_results = results(tmp_path)
+    assert {result.status for result in sweep_results} == {"FINISHED"}
+    datasets, loaders = ("mine", "plain"), ("mine", "np_memmap")
+    assert {result.name for result in sweep_results} == {
+        f"{a} {b}" for b in datasets for a in loaders
+    }
+    assert "mine: 30 samples" in process.stdout
+    assert "Plain: 30 samples" in process.stdout
+
+
+def test_user_loaders_are_ranked_on_the_data_they_bring(tmp_path):
+    (tmp_path / "mine.py").write_text(USER_CODE)
+    targets = "loader._target_=mine.make_loader,mine.generate_batches"
+    quick = ("epochs=1", "trials=3", "tracker=none", "report=false", "benchmark=traversal")
+    process = run_fastloop("-m", targets, *quick, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    names = {"mine.make_loader own_data", "mine.generate_batches own_data"}
+    assert {result.name for result in results(tmp_path)} == names
+    assert process.stdout.count("own data: 30 samples") == 1
+    assert "mine.generate_batches" in process.stdout
+    assert "10 batches for 30 samples, the loader's own batch size" in " ".join(
+        process.stdout.split()
+    )
+    sizes = {result.loader: result.params["batch_size"] for result in results(tmp_path)}
+    assert sizes == {"mine.make_loader": 64, "mine.generate_batches": "its own"}
+    assert "batch_size" not in process.stdout  # the loaders' batch sizes differ
+
+
+def test_sweep_rejects_several_trackers(tmp_path):
+    process = run_fastloop("-m", "tracker=none,mlflow", cwd=tmp_path)
+    assert process.returncode == 1
+    assert "are the same for all jobs of a sweep" in process.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+WRONG_LOADER = """
+from contextlib import contextmanager
+from fastloop.options.loader.np_memmap import NpMemmapLoader
+
+class WrongLoader(NpMemmapLoader):
+    @contextmanager
+    def open(self, prepared, plan):
+        with super().open(prepared, plan) as epochs:
+            calls = []
+            def wrong_epochs(epoch):
+                calls.append(epoch)
+                for source, targets in epochs(epoch):
+                    yield source, targets if len(calls) == 1 else (targets + 1) % 10
+            yield wrong_epochs
+"""
+
+
+def test_gate_rejects_loader_that_is_correct_only_in_its_first_epoch(tmp_path):
+    (tmp_path / "wrong_loader.py").write_text(WRONG_LOADER)
+    overrides = ["loader=np_memmap,raw", "tracker=none", *SMALL]
+    valid = run_fastloop("-m", *overrides, cwd=tmp_path)
+    assert valid.returncode == 0, valid.stderr
+    invalid = run_fastloop(
+        "loader=np_memmap",
+        "loader._target_=wrong_loader.WrongLoader",
+        "tracker=none",
+        *SMALL,
+        cwd=tmp_path,
+    )
+    assert invalid.returncode == 1
+    result = max(results(tmp_path), key=lambda result: result.tags["sweep"])
+    assert result.status == "FAILED"
+    assert result.status_reason == "invalid: the samples or their labels are not the dataset's"
+    assert result.trials == []
+    assert "rank" not in invalid.stdout
+
+
+@pytest.mark.heavy
+def test_diverging_loss_is_recorded(tmp_path):
+    process = run_fastloop(
+        "dataset=digits", "learning_rate=1e9", "trials=1", "tracker=none", cwd=tmp_path
+    )
+    assert process.returncode == 0, process.stderr
+    (result,) = results(tmp_path)
+    assert not result.trials[0].benchmarks["training"].losses[-1] < 1e9

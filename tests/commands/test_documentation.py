@@ -1,0 +1,201 @@
+"""README.md and docs/: every command runs, every path and link exists, the site builds."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import fork_server
+import pytest
+from options import REPOSITORY
+
+from fastloop.config import help as catalogue
+
+BIN = Path(sys.executable).parent
+README = REPOSITORY / "README.md"
+PAGES = [README, *sorted((REPOSITORY / "docs").glob("*.md"))]
+TEXTS = [*PAGES, REPOSITORY / "CONTRIBUTING.md", REPOSITORY / "CHANGELOG.md"]
+LANGUAGES = {"", "python", "bash", "sh", "{eval-rst}", "{include} ../README.md", "{toctree}"}
+FENCE = re.compile(r"^([^\n]*)\n```([^\n`]*)\n(.*?)^```$", re.M | re.S)
+NOT_EXECUTED = re.compile(r"<!-- not executed: (.+) -->")
+TESTED_ELSEWHERE = {
+    "make test": "runs this test",
+    "pip install -e .": "this package is installed already",
+}
+READER_OPTIONS = [("dataset", "squares")]
+"""Options that the pages ask their readers to write."""
+FAST_SETTINGS = ("epochs=1", "trials=1", "tracker=none")
+"""Settings appended to commands that measure."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block, and the line before it."""
+
+    language: str
+    text: str
+    before: str
+
+
+def blocks(page: Path) -> list[Block]:
+    text = "\n" + page.read_text()
+    return [Block(language, text, before) for before, language, text in FENCE.findall(text)]
+
+
+def commands(page: Path) -> list[str]:
+    """The lines of the page's bash blocks."""
+    bash_blocks = (block for block in blocks(page) if block.language == "bash")
+    return [line for block in bash_blocks for line in block.text.splitlines()]
+
+
+def new_commands() -> dict[Path, list[str]]:
+    """Commands by the first page that has them."""
+    pages: dict[str, Path] = {}
+    for page in PAGES:
+        for command in commands(page):
+            pages.setdefault(command, page)
+    return {page: [command for command in pages if pages[command] == page] for page in PAGES}
+
+
+def modules() -> Iterator[tuple[str, str]]:
+    """(file name, content) of each Python block whose first line is a comment with a file name."""
+    for page in PAGES:
+        for block in blocks(page):
+            if block.language == "python" and (name := re.match(r"# (\w+\.py)\n", block.text)):
+                yield name[1], block.text
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A working folder with the files that the pages ask their readers to save."""
+    folder = tmp_path_factory.mktemp("reader")
+    for name, text in modules():
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.mark.heavy
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page", [page for page, lines in new_commands().items() if lines], ids=lambda page: page.stem
+)
+def test_commands_of_a_page_succeed(page, folder):
+    for command in new_commands()[page]:
+        process = execute(shorten(command), folder)
+        assert process.returncode == 0, command + process.stdout + process.stderr
+
+
+def shorten(command: str) -> str:
+    """The command with less data and fewer repetitions; "" if it is tested elsewhere."""
+    if command in TESTED_ELSEWHERE:
+        return ""
+    if command.startswith("make "):
+        command = expand_make_target(command)
+    if command.startswith("torchrun ") or "launcher=torchrun" in command:
+        return re.sub(r"^torchrun \S+ -m", "python -m", command) + " --cfg job"
+    if "fastloop.run" not in command or "--cfg" in command or "--help" in command:
+        return command.replace("trials=5", "trials=2")
+    extra_settings = list(FAST_SETTINGS)
+    if "benchmark=" not in command:
+        extra_settings.append("benchmark=traversal")
+    if "dataset=mydataset" in command:
+        extra_settings.append("dataset.count=512")
+    return " ".join([command.replace("glob(*)", "raw,preload"), *extra_settings])
+
+
+def expand_make_target(command: str) -> str:
+    """The command of fastloop that a target of the Makefile runs."""
+    dry_run = subprocess.run(
+        [*command.split(), "--dry-run"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    (line,) = (line for line in dry_run.stdout.splitlines() if "fastloop.run" in line)
+    return re.sub(r"^\S+/python", "python", line)
+
+
+def execute(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command by a shell, or in a fork of an interpreter if it only starts fastloop."""
+    environment = os.environ | {
+        "FASTLOOP_OUTPUTS": str(folder / "outputs"),
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+    }
+    words = shlex.split(command)
+    if words[:2] == ["python", "-m"]:
+        return fork_server.run(words[2], (*words[3:],), folder, environment)
+    if words[:1] == ["fastloop"]:
+        return fork_server.run("fastloop", (*words[1:],), folder, environment)
+    return subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_shell_blocks_are_executed_or_give_a_reason():
+    for page in PAGES:
+        for block in blocks(page):
+            assert block.language in LANGUAGES, f"{page.name}: {block.text}"
+            reason = NOT_EXECUTED.fullmatch(block.before)
+            assert (block.language == "sh") == bool(reason), f"{page.name}: {block.text}"
+
+
+def test_blocks_with_one_file_name_are_equal():
+    files = list(modules())
+    assert len(dict(files)) == len(set(files))
+
+
+def test_readme_is_at_most_10_kb():
+    assert len(README.read_bytes()) <= 10_000
+
+
+def test_options_page_is_up_to_date():
+    page = REPOSITORY / "docs" / "options.md"
+    assert page.read_text() == catalogue.options_page(), "make docs writes it"
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
+def test_links_and_paths_of_a_page_exist(page):
+    text = page.read_text()
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
+    for path in re.findall(r"`((?:fastloop|conf|tests|experiments|docs)/[\w/.]*)`", text):
+        assert path == "docs/_build/html" or (REPOSITORY / path).exists(), path
+    for path in NOT_EXECUTED.findall(text):
+        for file in re.findall(r"tests/[\w/.]+", path):
+            assert (REPOSITORY / file).exists(), file
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_options_named_on_a_page_exist(page):
+    groups = {group.name: catalogue.options_of(group.name) for group in catalogue.groups()}
+    groups["experiment"] = list(catalogue.experiment_files())
+    choices = re.findall(r"(?<![\w/._])(\w+)=(\w+)(?!\()\b", page.read_text())
+    unknown = [(group, name) for group, name in choices if name not in groups.get(group, [name])]
+    assert [choice for choice in unknown if choice not in READER_OPTIONS] == []
+
+
+def test_choosing_page_has_every_loader_dataset_and_decoder():
+    text = (REPOSITORY / "docs" / "choosing.md").read_text()
+    names = [name for group in ("loader", "dataset") for name in catalogue.options_of(group)]
+    names += [f"decoder={name}" for name in catalogue.options_of("decoder")]
+    assert [name for name in names if f"`{name}`" not in text] == []
+
+
+@pytest.mark.heavy
+def test_documentation_site_builds_without_warnings(tmp_path):
+    command = [BIN / "sphinx-build", "-W", "-q", "-c", "docs", "-d", tmp_path / "trees", "."]
+    process = subprocess.run(
+        [*command, tmp_path / "html"], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stderr
+    for page in PAGES[1:]:
+        assert (tmp_path / "html" / "docs" / f"{page.stem}.html").exists()

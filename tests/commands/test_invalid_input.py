@@ -1,0 +1,196 @@
+"""Invalid input: one clear line, a non-zero exit status, no traceback, no partial files."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import QUICK, fill_disk, results, run_fastloop
+from options import options
+
+pytestmark = pytest.mark.slow
+
+
+def error_line(process) -> str:
+    """The only line that the failed process printed."""
+    assert process.returncode not in (0, None)
+    assert "Traceback" not in process.stderr + process.stdout
+    assert process.stdout == ""
+    line = process.stderr.strip()
+    assert line.count("\n") == 0, line
+    return line
+
+
+LOADERS = ", ".join(options("loader"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("loader=nope", f"loader=nope: there is no such option; allowed: {LOADERS}"),
+        ("dataset=nope", "dataset=nope: there is no such option; allowed: "),
+        ("experiment=nope", "experiment=nope: there is no such option; allowed: "),
+        ("trails=3", "trails: there is no such setting; did you mean trials?"),
+        ("+foo=1", "foo: there is no such setting"),
+        ("+loader.foo=1", "loader.foo: there is no such setting"),
+        ("trials=0", "trials=0: Input should be greater than 0"),
+        ("trials=-1", "trials=-1: Input should be greater than 0"),
+        ("trials=abc", "trials=abc: Input should be a valid integer"),
+        ("trials=true", "trials=True: Input should be a valid integer"),
+        ("batch_size=0", "batch_size=0: Input should be greater than 0"),
+        ("num_workers=-1", "num_workers=-1: Input should be greater than or equal to 0"),
+        ("epochs=1.5", "epochs=1.5: Input should be a valid integer"),
+        ("pin_memory=1", "pin_memory=1: Input should be a valid boolean"),
+        ("prefetch_factor=2", "prefetch_factor=2 needs workers: num_workers is 0"),
+        ("device=toaster", "device=toaster: allowed are auto, cpu, mps, cuda and cuda:<number>"),
+        ("isolation=thread", "isolation=thread: Input should be 'forkserver', 'spawn' or 'inline'"),
+        ("learning_rate=-1", "learning_rate=-1: Input should be greater than 0"),
+        ("loader=a,b", "loader=a,b: several values need -m"),
+        ("=3", "name=value"),
+        ("loader", "loader"),
+        ("dataset=mydataset dataset.shape=[0]", "dataset.shape"),
+        ("-m trials=1,-1", "trials=-1: Input should be greater than 0"),
+        ("-m loader=raw,nope", "loader=nope: there is no such option"),
+        ("loader._target_=nope.make", "loader._target_=nope.make: ModuleNotFoundError: No module"),
+        (
+            "dataset.count=3",
+            "dataset.count: there is no such setting; +dataset.count=… passes it to",
+        ),
+    ],
+)
+def test_wrong_names_and_values_are_rejected_in_one_line(tmp_path, overrides, message):
+    assert message in error_line(run_fastloop(*overrides.split(), cwd=tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("override", ["pin_memory=true", "device=cuda", "device=cuda:7"])
+def test_absent_hardware_is_unsupported(tmp_path, override):
+    import torch
+
+    if torch.accelerator.is_available() and override != "device=cuda:7":
+        pytest.skip("this machine has an accelerator")
+    line = error_line(run_fastloop(override, *QUICK, cwd=tmp_path))
+    assert line.startswith(f"unsupported: {override}: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unsupported_job_of_a_sweep_is_a_row(tmp_path):
+    process = run_fastloop("-m", "device=cpu,cuda:7", *QUICK, cwd=tmp_path)
+    assert process.returncode == 0
+    assert "unsupported: device=cuda:7" in process.stdout
+    assert sorted(result.status for result in results(tmp_path)) == ["FAILED", "FINISHED"]
+
+
+@pytest.mark.parametrize("loader", ["np_memmap", "tensorclass"])
+def test_loader_with_an_incompatible_store_is_unsupported(tmp_path, loader):
+    other = {"np_memmap": "tensordict", "tensorclass": "npy"}[loader]
+    process = run_fastloop(f"loader={loader}", f"store@loader.store={other}", *QUICK, cwd=tmp_path)
+    assert error_line(process).startswith("unsupported: rows ")
+
+
+def test_concurrent_hydra_launcher_is_rejected(tmp_path):
+    arguments = ("-m", "loader=raw,preload", "hydra/launcher=joblib", *QUICK)
+    line = error_line(run_fastloop(*arguments, cwd=tmp_path))
+    assert line.startswith("hydra/launcher=joblib: it runs jobs concurrently")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("outputs", ["a file", "no folder"])
+def test_unwritable_outputs_folder_is_named(tmp_path, outputs):
+    path = tmp_path / "file" if outputs == "a file" else Path("/proc/none")
+    (tmp_path / "file").write_text("")
+    line = error_line(run_fastloop(*QUICK, cwd=tmp_path, FASTLOOP_OUTPUTS=str(path)))
+    assert line.startswith("the outputs folder (FASTLOOP_OUTPUTS): ")
+    assert str(path) in line
+
+
+def test_unwritable_dataset_root_is_named(tmp_path):
+    line = error_line(run_fastloop(*QUICK, "dataset.root=/proc/none", cwd=tmp_path))
+    assert line.startswith("dataset.root=/proc/none: ")
+
+
+@pytest.mark.parametrize("download", ["false", "true"])
+def test_missing_fashion_mnist_names_its_files_and_folder(tmp_path, download):
+    """The network is unreachable: nothing listens on the proxy's port."""
+    process = run_fastloop(
+        *("dataset=fashion_mnist", f"dataset.download={download}", "dataset.root=data"),
+        cwd=tmp_path,
+        http_proxy="http://127.0.0.1:9",
+    )
+    line = error_line(process)
+    assert "put {train,t10k}-{images-idx3,labels-idx1}-ubyte into data/FashionMNIST/raw" in line
+    assert "dataset=digits, which needs no download" in line
+
+
+def test_download_from_a_silent_server_times_out(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections but never answers
+        port = silent.getsockname()[1]
+        process = run_fastloop(
+            *("dataset=fashion_mnist", "dataset.root=data", "dataset.download_timeout_s=0.5"),
+            cwd=tmp_path,
+            http_proxy=f"http://127.0.0.1:{port}",
+        )
+    assert "FashionMNIST not found (timed out)" in error_line(process)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("damage", ["empty", "truncated", "foreign"])
+@pytest.mark.parametrize("kind", ["images-idx3", "labels-idx1"])
+def test_damaged_idx_file_is_named(tmp_path, fashion_root, damage, kind):
+    shutil.copytree(fashion_root / "FashionMNIST", tmp_path / "FashionMNIST")
+    path = tmp_path / "FashionMNIST" / "raw" / f"train-{kind}-ubyte"
+    path.chmod(0o644)
+    content = path.read_bytes()
+    path.write_bytes(
+        {"empty": b"", "truncated": content[: len(content) // 2], "foreign": b"GIF89a" * 500}[
+            damage
+        ]
+    )
+    process = run_fastloop("dataset=fashion_mnist", f"dataset.root={tmp_path}", cwd=tmp_path)
+    assert path.name in error_line(process)
+
+
+def write_npz(path: Path, **arrays: object) -> None:
+    with path.open("wb") as file:
+        np.savez(file, **{name: np.asarray(value) for name, value in arrays.items()})
+
+
+@pytest.mark.parametrize(
+    "damage", ["empty", "truncated", "foreign", "other keys", "pickled objects", "lengths"]
+)
+def test_damaged_npz_file_is_named(tmp_path, damage):
+    path = tmp_path / "mydataset-203x5x3.npz"
+    write_npz(path, data=np.zeros((203, 5, 3), np.float32), targets=np.zeros(203, np.int64))
+    content = path.read_bytes()
+    if damage == "other keys":
+        write_npz(path, x=[1], y=[2])
+    elif damage == "pickled objects":
+        write_npz(path, data=np.array([{}] * 203, object), targets=[0] * 203)
+    elif damage == "lengths":
+        write_npz(path, data=np.zeros((203, 5, 3)), targets=[0] * 200)
+    else:
+        foreign = gzip.compress(b"no npz")
+        path.write_bytes({"empty": b"", "truncated": content[:500], "foreign": foreign}[damage])
+    line = error_line(run_fastloop(*QUICK, f"dataset.root={tmp_path}", cwd=tmp_path))
+    assert str(path) in line
+
+
+def test_full_disk_while_writing_leaves_no_partial_store(tmp_path, small_disk):
+    process = run_fastloop(
+        *("loader=np_memmap", f"loader.store.root={small_disk}", *QUICK, "dataset.count=200000"),
+        cwd=tmp_path,
+    )
+    assert f"No space left on device: '{small_disk}/mydataset-" in error_line(process)
+    assert [path.name for path in small_disk.iterdir() if not path.name.endswith(".lock")] == []
+
+
+def test_full_disk_from_the_start_is_reported(tmp_path, small_disk):
+    fill_disk(small_disk)
+    process = run_fastloop("trials=1", cwd=tmp_path, FASTLOOP_OUTPUTS=str(small_disk))
+    assert process.returncode == 1
+    assert "Traceback" not in process.stderr
+    assert "No space left on device" in process.stderr

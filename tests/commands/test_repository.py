@@ -1,0 +1,124 @@
+"""The repository: sizes, conf/ against the modules, the wheel. `make lint` has the other checks."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+from options import CONF, REPOSITORY
+
+import fastloop
+
+BIN = Path(sys.executable).parent
+PACKAGE = REPOSITORY / "fastloop"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+SCRIPTS = sorted((REPOSITORY / "experiments").rglob("*.py"))
+OPTIONS = sorted(path for path in CONF.glob("*/*.yaml"))
+
+
+@pytest.mark.parametrize("path", OPTIONS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_option_yaml_names_the_module_of_its_path(path):
+    node = yaml.safe_load(path.read_text())
+    node = node.get(path.stem, node)
+    if "_target_" in node:
+        module, _, name = node["_target_"].rpartition(".")
+        assert module == f"fastloop.options.{path.parent.name}.{path.stem}"
+        source = PACKAGE / "options" / path.parent.name / f"{path.stem}.py"
+        assert re.search(rf"^class {name}\b", source.read_text(), re.M)
+    else:
+        assert set(node) == {"defaults"}
+
+
+def test_every_option_module_has_a_yaml_file():
+    modules = {
+        f"{path.parent.name}/{path.stem}"
+        for path in PACKAGE.glob("options/*/*.py")
+        if not path.stem.startswith("_") and path.stem != "user"
+    }
+    assert modules == {f"{path.parent.name}/{path.stem}" for path in OPTIONS if path.stem != "all"}
+
+
+def test_public_names_differ_from_module_names():
+    names = {path.stem for path in MODULES if path.parent == PACKAGE}
+    assert fastloop.__all__
+    assert names & set(fastloop.__all__) == set()
+
+
+def test_files_and_functions_are_small():
+    texts = {path.relative_to(REPOSITORY): path.read_text() for path in MODULES + SCRIPTS}
+    assert [str(path) for path, text in texts.items() if text.count("\n") > 300] == []
+    functions = [
+        (str(path), node)
+        for path, text in texts.items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert [(path, node.name) for path, node in functions if num_code_lines(node) > 45] == []
+
+
+def num_code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function without its docstring."""
+    return node.end_lineno - node.lineno + 1 - len((ast.get_docstring(node) or "").splitlines())
+
+
+@pytest.mark.heavy
+@pytest.mark.slow
+def test_installed_wheel_runs_in_any_folder(tmp_path):
+    wheel = build_wheel(tmp_path)
+    check_resources(wheel)
+    python, site = fresh_environment(tmp_path)
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
+    subprocess.run([*install, site, wheel], check=True)
+    command = [python, "-P", "-m", "fastloop.run", "trials=1", "epochs=1"]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert "raw" in process.stdout
+    locate = [python, "-P", "-c", "import fastloop; print(fastloop.__file__)"]
+    location = subprocess.run(
+        locate, cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+    assert str(site) in location
+
+
+def check_resources(wheel: Path) -> None:
+    """Assert that the wheel has the files of options and experiments, and no reports."""
+    names = zipfile.ZipFile(wheel).namelist()
+    resources = "fastloop/resources"
+    for path in (*OPTIONS, *(REPOSITORY / "experiments").rglob("*.yaml")):
+        assert f"{resources}/{path.relative_to(REPOSITORY)}" in names
+    assert f"{resources}/experiments/peers/loader/gather.c" in names
+    assert f"{resources}/experiments/seed_training/run.py" not in names
+    assert [name for name in names if name.endswith((".html", ".csv", ".md"))] == []
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build the wheel from a copy of all files that git does not ignore."""
+    source = folder / "source"
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listing = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    for name in listing.stdout.splitlines():
+        if (REPOSITORY / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(REPOSITORY / name, source / name)
+    command = [sys.executable, "-m", "build", "--outdir", str(folder / "dist"), str(source)]
+    subprocess.run(command, check=True, capture_output=True)
+    assert list((folder / "dist").glob("*.tar.gz"))
+    (wheel,) = (folder / "dist").glob("*.whl")
+    return wheel
+
+
+def fresh_environment(folder: Path) -> tuple[Path, Path]:
+    """(python, site-packages) with this environment's dependencies, but without fastloop."""
+    venv.create(folder / "fresh", system_site_packages=False, with_pip=False, symlinks=True)
+    site = next((folder / "fresh").glob("lib/python*/site-packages"))
+    dependencies = next(BIN.parent.glob("lib/python*/site-packages"))
+    (site / "dependencies.pth").write_text(str(dependencies))
+    return folder / "fresh" / "bin" / "python", site

@@ -1,0 +1,265 @@
+"""Contract of every loader in conf/loader."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import sys
+import threading
+import time
+
+import optree
+import psutil
+import pytest
+import torch
+from batches import child_processes, collate_all, rows, sizes
+from options import MYDATASET, compose_job, options, rejects_settings
+from torch.utils.data import default_collate
+
+from fastloop.core.epochs import IndexBatches, epoch_indices, index_batches
+from fastloop.core.plan import LoadingSettings, Plan
+from fastloop.core.types import Unsupported
+from fastloop.data.digest import leaves_of
+from fastloop.trial.support import check_support
+
+BATCH = 16
+MECHANISMS = ("raw", "tensorclass", "np_memmap", "fastloop", "index_loop")
+"""One loader of each mechanism: sample-wise, batch-wise, memory-mapped, threaded, plain loop."""
+SETTINGS = {
+    "in this process": (),
+    "two forked workers": ("num_workers=2", "multiprocessing_context=fork"),
+    "one spawned worker": ("num_workers=1", "multiprocessing_context=spawn"),
+    "persistent workers": ("num_workers=2", "persistent_workers=true", "prefetch_factor=3"),
+}
+WITH_WORKERS = pytest.mark.parametrize(
+    ("loader", "settings"),
+    [
+        pytest.param(
+            loader,
+            settings,
+            id=f"{loader}-{name}",
+            marks=pytest.mark.heavy if name == "one spawned worker" else (),  # it imports torch
+        )
+        for loader in options("loader")
+        for name, settings in SETTINGS.items()
+        if name != "one spawned worker" or loader in MECHANISMS
+    ],
+)
+# Python 3.12 warns when a process with threads forks, which torch's own loader does.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This process .* is multi-threaded:DeprecationWarning"
+)
+
+
+@WITH_WORKERS
+def test_loader_delivers_every_sample_once_per_epoch_in_order(prepared_job, loader, settings):
+    job, prepared = prepared_job(f"loader={loader}", f"batch_size={BATCH}", *MYDATASET, *settings)
+    if rejects_settings(job, prepared, settings):
+        return
+    wanted, plan = rows([collate_all(job.dataset)]), job.plan(seed=7)
+    spawned = "multiprocessing_context=spawn" in settings  # each spawn imports torch
+    with job.loader.open(prepared, plan) as epochs:
+        for epoch in (1,) if spawned else (0, 1, 0):
+            order = epoch_indices(plan.order, len(wanted), 7, epoch).tolist()
+            assert rows(epochs(epoch)) == [wanted[index] for index in order]
+
+
+@pytest.mark.parametrize("dataset", ["digits", "mydataset"])
+@pytest.mark.parametrize("loader", options("loader"))
+def test_loader_keeps_shapes_and_dtypes_and_delivers_a_short_last_batch(
+    prepared_job, loader, dataset
+):
+    overrides = MYDATASET if dataset == "mydataset" else ("dataset=digits",)
+    job, prepared = prepared_job(f"loader={loader}", f"batch_size={BATCH}", *overrides)
+    with job.loader.open(prepared, job.plan(0)) as epochs:
+        batches = list(epochs(0))
+    first = default_collate([job.dataset.open()[0]])
+    assert all(leaves_of(batch) == leaves_of(first) == prepared.sample for batch in batches)
+    remainder = prepared.num_samples % BATCH
+    assert sizes(batches) == [BATCH] * (prepared.num_samples // BATCH) + [remainder]
+
+
+@pytest.mark.parametrize("loader", options("loader"))
+def test_loader_with_drop_last_drops_only_the_short_batch(prepared_job, loader):
+    job, prepared = prepared_job(
+        f"loader={loader}", "drop_last=true", f"batch_size={BATCH}", *MYDATASET
+    )
+    with job.loader.open(prepared, job.plan(0)) as epochs:
+        assert sizes(epochs(0)) == [BATCH] * (203 // BATCH)
+
+
+@pytest.mark.parametrize("order", ["sequential", "random"])
+@pytest.mark.parametrize("loader", options("loader"))
+def test_loader_never_changes_a_delivered_batch(prepared_job, loader, order):
+    settings = (f"order={order}",)
+    job, prepared = prepared_job(f"loader={loader}", f"batch_size={BATCH}", *MYDATASET, *settings)
+    if rejects_settings(job, prepared, settings):
+        return
+    plan = job.plan(0)
+    with job.loader.open(prepared, plan) as epochs:
+        wanted = [rows(epochs(epoch)) for epoch in (0, 1)]
+        delivered = [list(epochs(epoch)) for epoch in (0, 1)]
+        assert [rows(batches) for batches in delivered] == wanted
+        for leaf in optree.tree_leaves(delivered):
+            leaf.zero_()
+        assert [rows(epochs(epoch)) for epoch in (0, 1)] == wanted
+
+
+@WITH_WORKERS
+def test_loader_closed_early_leaves_no_process_thread_or_shared_memory(
+    prepared_job, monkeypatch, loader, settings
+):
+    job, prepared = prepared_job(f"loader={loader}", f"batch_size={BATCH}", *MYDATASET, *settings)
+    if rejects_settings(job, prepared, settings):
+        return
+    multiprocessing.resource_tracker.ensure_running()  # lives as long as this process
+    # All processes share /dev/shm: name the semaphores after this one, as torch names its files.
+    semaphores = f"fastloop-{os.getpid()}"
+    monkeypatch.setitem(multiprocessing.current_process()._config, "semprefix", f"/{semaphores}")
+    before = child_processes(), threading.active_count()
+    with job.loader.open(prepared, job.plan(0)) as epochs:
+        for _ in epochs(0):
+            break
+        pids = [os.getpid(), *(child.pid for child in child_processes())]
+    for _ in range(50):  # processes and threads may take a moment to end
+        if (child_processes(), threading.active_count()) == before:
+            break
+        time.sleep(0.02)
+    assert (child_processes(), threading.active_count()) == before
+    prefixes = (f"sem.{semaphores}", *(f"torch_{pid}_" for pid in pids))
+    assert [name for name in os.listdir("/dev/shm") if name.startswith(prefixes)] == []
+
+
+@pytest.mark.parametrize("loader", options("loader"))
+def test_loader_starts_no_process_before_an_epoch_is_requested(prepared_job, loader):
+    job, prepared = prepared_job(f"loader={loader}", "num_workers=2", *MYDATASET)
+    before = child_processes()
+    if not rejects_settings(job, prepared, ("num_workers=2",)):
+        with job.loader.open(prepared, job.plan(0)):
+            assert child_processes() == before
+
+
+@pytest.mark.parametrize("loader", options("loader"))
+def test_loader_delivers_pinned_memory_or_rejects_the_setting(prepared_job, loader):
+    settings = ("pin_memory=true",)
+    job, prepared = prepared_job(f"loader={loader}", *MYDATASET, *settings)
+    if rejects_settings(job, prepared, settings) or not torch.accelerator.is_available():
+        return  # without an accelerator the whole job is rejected, see check_support
+    with job.loader.open(prepared, job.plan(0)) as epochs:
+        assert all(leaf.is_pinned() for batch in epochs(0) for leaf in optree.tree_leaves(batch))
+
+
+@pytest.mark.parametrize("loader", options("loader"))
+def test_loader_applies_a_worker_transform_or_rejects_the_setting(prepared_job, loader):
+    settings = ("transform=normalize", "transform.where=worker")
+    job, prepared = prepared_job(f"loader={loader}", "dataset=digits", *settings)
+    if rejects_settings(job, prepared, settings):
+        return
+    plan, samples = job.plan(0), job.transform.transform_batch(collate_all(job.dataset))
+    order = epoch_indices(plan.order, prepared.num_samples, 0, 0)
+    with job.loader.open(prepared, plan) as epochs:
+        assert rows(epochs(0)) == rows([[leaf[order] for leaf in samples]])
+
+
+@pytest.mark.parametrize("loader", options("loader"))
+def test_loader_collates_uint8_images_or_rejects_the_setting(prepared_job, loader):
+    settings = ("collate=fast",)
+    job, prepared = prepared_job(f"loader={loader}", "dataset=digits", *settings)
+    if rejects_settings(job, prepared, settings):
+        return
+    plan, samples = job.plan(0), collate_all(job.dataset)
+    order = epoch_indices(plan.order, prepared.num_samples, 0, 0)
+    with job.loader.open(prepared, plan) as epochs:
+        batches = [job.collate.finish(batch, job.dataset.uint8_scale) for batch in epochs(0)]
+    assert rows(batches) == rows([[leaf[order] for leaf in samples]])
+
+
+@pytest.mark.parametrize("loader", options("loader"))
+def test_loader_pickles_as_plain_data(loader):
+    job = compose_job(f"loader={loader}", *MYDATASET)
+    assert pickle.loads(pickle.dumps(job)) == job
+    assert len(pickle.dumps(job)) < 4096
+
+
+def measure_spawned_worker(prepared_job, loader, count) -> tuple[float, float, float]:
+    """MiB (of the store, of its pages that a spawned worker copied, private to the worker)."""
+    job, prepared = prepared_job(
+        f"loader={loader}",
+        "dataset=mydataset",
+        f"dataset.count={count}",
+        "num_workers=1",
+        "multiprocessing_context=spawn",
+    )
+    with job.loader.open(prepared, job.plan(0)) as epochs:
+        batches = iter(epochs(0))
+        next(batches)
+        living = [child for child in child_processes() if child.status() != psutil.STATUS_ZOMBIE]
+        (worker,) = [child for child in living if "spawn_main" in " ".join(child.cmdline())]
+        maps = worker.memory_maps(grouped=False)
+    store_maps = [mapping for mapping in maps if str(prepared.folder) in mapping.path]
+    assert store_maps
+    copied, private = (
+        sum(mapping.anonymous for mapping in group) / 2**20 for group in (store_maps, maps)
+    )
+    return prepared.disk_mib, copied, private
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports which pages are copies")
+@pytest.mark.parametrize("loader", ["np_memmap", "tensorclass_memmap", "torch_storage"])
+def test_spawned_worker_maps_the_store_again_without_copying_it(prepared_job, loader):
+    _, _, base_mib = measure_spawned_worker(prepared_job, loader, 500)
+    store_mib, copied_mib, private_mib = measure_spawned_worker(prepared_job, loader, 16_000)
+    assert store_mib > 45
+    assert copied_mib < 1
+    assert private_mib - base_mib < 20
+
+
+class Uneven:
+    """Order whose pieces line up with no batch size."""
+
+    complete = True
+
+    def length(self, num_samples):
+        return num_samples
+
+    def pieces(self, num_samples, seed, epoch):
+        indices = torch.arange(num_samples).flip(0)
+        yield from indices.split([1, 0, 30, 5, 7, num_samples - 43])
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("size", [1, 6, 16, 50, 51])
+def test_index_batches_cut_the_epoch_into_equal_sizes(size, drop_last):
+    loading = LoadingSettings(batch_size=size, drop_last=drop_last)
+    plan = Plan(order=Uneven(), seed=0, loading=loading)
+    batches = [batch.tolist() for batch in index_batches(plan, 50, 0)]
+    indices = list(reversed(range(50)))
+    wanted = [indices[start : start + size] for start in range(0, 50, size)]
+    assert batches == [batch for batch in wanted if len(batch) == size or not drop_last]
+    assert len(IndexBatches(plan, 50)) == len(batches)
+
+
+def test_loader_workers_start_with_the_default_method(prepared_job):
+    job, _ = prepared_job("num_workers=2", *MYDATASET)
+    assert job.plan(0).loading.multiprocessing_context == multiprocessing.get_all_start_methods()[0]
+
+
+OPTIONAL_SETTINGS = {
+    "workers": ("num_workers=2",),
+    "persistent workers": ("num_workers=2", "persistent_workers=true"),
+    "a transform": ("transform=normalize", "transform.where=worker"),
+    "a collate": ("collate=fast",),
+}
+
+
+@pytest.mark.parametrize("settings", OPTIONAL_SETTINGS.values(), ids=OPTIONAL_SETTINGS.keys())
+@pytest.mark.parametrize("loader", options("loader"))
+def test_check_support_predicts_what_a_loader_rejects_when_opened(prepared_job, loader, settings):
+    job, prepared = prepared_job(f"loader={loader}", *MYDATASET, *settings)
+    if not rejects_settings(job, prepared, settings):
+        check_support(job)
+        return
+    with pytest.raises(Unsupported, match=r"has no such setting|has no uint8 images"):
+        check_support(job)

@@ -1,0 +1,244 @@
+"""write_store and open_store: complete stores or none, equal data, bounded memory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
+
+from fastloop import FastLoader, open_store, write_store
+from fastloop.core.types import BadData, Unsupported
+from fastloop.data import user_store
+
+
+class SquaresDataset(Dataset):
+    def __init__(self, count: int, add: int = 0, fails: BaseException | None = None) -> None:
+        self.count, self.add, self.fails = count, add, fails
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int):
+        if self.fails and index == self.count - 1:
+            raise self.fails
+        return {"x": torch.full((3, 2), index + self.add), "more": (np.float32(index), index**2)}
+
+
+class StreamDataset(IterableDataset):
+    def __init__(self, dataset) -> None:
+        self.dataset = dataset
+
+    def __iter__(self):
+        return (self.dataset[index] for index in range(len(self.dataset)))
+
+
+def leaves(tree) -> list[torch.Tensor]:
+    values = torch.utils._pytree.tree_leaves(tree)
+    return [torch.tensor(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in values]
+
+
+def collate_all(dataset):
+    return default_collate([dataset[index] for index in range(len(dataset))])
+
+
+def assert_equal_store(store, expected) -> None:
+    structure = torch.utils._pytree.tree_structure
+    assert structure(store) == structure(expected)
+    for leaf, expected_leaf in zip(leaves(store), leaves(expected), strict=True):
+        assert leaf.dtype == expected_leaf.dtype
+        assert torch.equal(leaf, expected_leaf)
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(user_store, "CHUNK_BYTES", 200)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 100])
+@pytest.mark.parametrize("kind", ["map-style", "iterable", "generator", "tree", "workers"])
+def test_fastloader_delivers_the_samples_written_to_a_store(tmp_path, small_chunks, kind, count):
+    dataset, root = SquaresDataset(count), tmp_path / "deep" / "store"
+    sources = {"iterable": StreamDataset(dataset), "tree": collate_all(dataset)}
+    sources["generator"] = (dataset[index] for index in range(count))
+    workers = 2 if kind == "workers" else 0
+    assert write_store(sources.get(kind, dataset), root, num_workers=workers) == root
+    assert_equal_store(open_store(root), collate_all(dataset))
+    batches = list(FastLoader(open_store(str(root)), 9))
+    assert_equal_store(batches[0], collate_all(SquaresDataset(min(count, 9))))
+    assert sum(len(batch["x"]) for batch in batches) == count
+    assert {path.name for path in root.parent.iterdir()} == {"store", ".store.lock"}
+
+
+@given(
+    count=st.integers(1, 40),
+    shape=st.lists(st.integers(0, 4), max_size=3),
+    dtype=st.sampled_from([np.uint8, np.bool_, np.float16, np.int64, np.uint16, np.complex64]),
+)
+def test_store_keeps_any_dtype_and_shape(tmp_path_factory, count, shape, dtype):
+    root = tmp_path_factory.mktemp("any") / "store"
+    rows = np.random.default_rng(0).integers(2, size=(count, *shape)).astype(dtype)
+    write_store([rows, rows.T.copy().T], root)
+    assert_equal_store(open_store(root), [torch.from_numpy(rows)] * 2)
+
+
+def test_store_of_a_tensor_dataset_holds_its_tensors(tmp_path):
+    pair = torch.rand(30, 4), torch.arange(30)
+    write_store(TensorDataset(*pair), tmp_path / "store")
+    assert_equal_store(open_store(tmp_path / "store"), list(pair))
+
+
+def test_write_store_keeps_equal_data_and_replaces_other_data_on_request(tmp_path):
+    root = tmp_path / "store"
+    write_store(SquaresDataset(50), root)
+    before = (root / "0.npy").stat().st_ino
+    assert write_store(SquaresDataset(50), root) == root
+    assert write_store(collate_all(SquaresDataset(50)), root) == root
+    assert (root / "0.npy").stat().st_ino == before
+    others = [
+        SquaresDataset(51),
+        SquaresDataset(50, add=1),
+        torch.arange(50),
+        StreamDataset(SquaresDataset(50)),
+    ]
+    for other in others:
+        with pytest.raises(FileExistsError, match=r"a store of other data .*overwrite=True"):
+            write_store(other, root)
+        assert_equal_store(open_store(root), collate_all(SquaresDataset(50)))
+    write_store(torch.arange(5), root, overwrite=True)
+    assert_equal_store(open_store(root), torch.arange(5))
+    assert len(list(root.iterdir())) == 2  # the leaves of the replaced store are gone
+
+
+def test_write_store_never_replaces_a_folder_that_is_no_store(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years")
+    for overwrite in (False, True):
+        with pytest.raises(FileExistsError, match="not a store"):
+            write_store(SquaresDataset(5), tmp_path / "mine", overwrite=overwrite)
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years"
+    with pytest.raises(FileNotFoundError, match="no store here; write_store writes one"):
+        open_store(tmp_path / "mine")
+
+
+class UnevenDataset(SquaresDataset):
+    def __getitem__(self, index: int):
+        return torch.zeros(2 if index < 70 else 3)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "error", "message"),
+    [
+        (
+            SquaresDataset(90, fails=ZeroDivisionError("no")),
+            BadData,
+            "sample 89: ZeroDivisionError: no",
+        ),
+        (StreamDataset(SquaresDataset(90, fails=ZeroDivisionError("no"))), ZeroDivisionError, "no"),
+        (SquaresDataset(90, fails=KeyboardInterrupt("stop")), KeyboardInterrupt, "stop"),
+        (UnevenDataset(90), BadData, "samples differ"),
+        (StreamDataset(UnevenDataset(90)), BadData, "samples differ"),
+        (SquaresDataset(0), ValueError, "no samples"),
+        ([], ValueError, "no samples"),
+        (torch.zeros(3, dtype=torch.bfloat16), Unsupported, "bfloat16"),
+        ([torch.zeros(3), torch.zeros(4)], ValueError, "one length"),
+    ],
+)
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_failed_write_leaves_the_folder_as_it_was(
+    tmp_path, small_chunks, dataset, error, message, overwrite
+):
+    root = tmp_path / "store"
+    if overwrite:
+        write_store(torch.arange(3), root)
+    with pytest.raises(error, match=message):
+        write_store(dataset, root, overwrite=overwrite)
+    assert {path.name for path in tmp_path.iterdir()} - {".store.lock"} == {"store"} - (
+        set() if overwrite else {"store"}
+    )
+    if overwrite:
+        assert_equal_store(open_store(root), torch.arange(3))
+
+
+def test_write_to_a_full_disk_leaves_no_store(small_disk):
+    with pytest.raises(OSError, match=r"(?i)no space .*store"):
+        write_store(np.zeros((5000, 1000)), small_disk / "store")
+    assert {path.name for path in small_disk.iterdir()} <= {".store.lock"}
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+def test_interrupted_write_leaves_no_store_and_the_next_succeeds(tmp_path, sign):
+    program = tmp_path / "writes.py"
+    program.write_text(
+        "import signal, sys, time, fastloop\n"
+        # a background process of a shell ignores SIGINT
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "def samples():\n"
+        "    yield from range(5000)\n"
+        "    print('written', flush=True)\n"
+        "    time.sleep(600)\n"
+        "fastloop.write_store(samples(), sys.argv[1])\n"
+    )
+    root = tmp_path / "store"
+    command = [sys.executable, program, root]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as writer:
+        assert writer.stdout.readline() == b"written\n"
+        assert not root.exists()
+        writer.send_signal(sign)
+        assert writer.wait() != 0
+    assert not root.exists()
+    assert (tmp_path / ".store.partial").exists() == (sign == signal.SIGKILL)
+    write_store(np.arange(4), root)
+    assert_equal_store(open_store(root), torch.arange(4))
+    assert not (tmp_path / ".store.partial").exists()
+
+
+def test_concurrent_writers_of_one_store_all_succeed(tmp_path):
+    root, errors = tmp_path / "store", []
+
+    def write() -> None:
+        try:
+            write_store(SquaresDataset(3000), root)
+        except OSError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert_equal_store(open_store(root), collate_all(SquaresDataset(3000)))
+
+
+@pytest.mark.heavy
+def test_write_store_runs_in_bounded_memory(tmp_path):
+    program = (
+        "import sys, resource, numpy as np, fastloop\n"
+        "def samples():\n"
+        "    for index in range(int(sys.argv[2])):\n"
+        "        yield np.full((64, 1024), index, np.float32)\n"
+        "fastloop.write_store(samples(), sys.argv[1])\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)\n"
+    )
+    peaks = [
+        float(
+            subprocess.run(
+                [sys.executable, "-c", program, tmp_path / count, count],
+                capture_output=True,
+                check=True,
+                env=os.environ,
+            ).stdout
+        )
+        for count in ("10", "1200")
+    ]
+    assert sum(path.stat().st_size for path in (tmp_path / "1200").iterdir()) > 300e6
+    assert peaks[1] - peaks[0] < 40

@@ -1,0 +1,214 @@
+"""Sequential batches are views of the source where possible; the automatic tuning of threads."""
+
+from __future__ import annotations
+
+import threading
+from io import BytesIO
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from fastloop import FastLoader, Images, converted
+from fastloop.fastloader import tuning
+from fastloop.fastloader.tuning import (
+    AHEAD_BYTES,
+    GROUP_BYTES,
+    GROUPS_PER_THREAD,
+    UNTHREADED_BYTES,
+    choose_tuning,
+)
+
+MIB = 1 << 20
+
+
+def shares_memory(batch: torch.Tensor, source: torch.Tensor) -> bool:
+    start, end = source.data_ptr(), source.data_ptr() + source.untyped_storage().nbytes()
+    return start <= batch.data_ptr() < end
+
+
+@given(
+    count=st.integers(1, 60),
+    batch_size=st.integers(1, 20),
+    drop_last=st.booleans(),
+    copy=st.booleans(),
+    mixed=st.booleans(),
+    taken=st.integers(0, 9),
+)
+def test_sequential_batches_are_slices_of_the_source(
+    count, batch_size, drop_last, copy, mixed, taken
+):
+    rows, labels = torch.rand(count, 3), np.arange(count)
+    labels.flags.writeable = not mixed
+    loader = FastLoader((rows, labels), batch_size, drop_last=drop_last, copy=copy)
+    taken = min(taken, max(0, len(loader) - 1))
+    running = iter(loader)
+    for _ in range(taken):
+        next(running)
+    rest = FastLoader((rows, labels), batch_size, drop_last=drop_last, copy=copy)
+    rest.load_state_dict(loader.state_dict())
+    batches = list(rest)
+    starts = list(range(0, count, batch_size))[: len(loader)][taken:]
+    assert len(batches) == len(starts)
+    for start, (batch, batch_labels) in zip(starts, batches, strict=True):
+        assert torch.equal(batch, rows[start : start + batch_size])
+        assert batch_labels.tolist() == list(range(count))[start : start + batch_size]
+        assert shares_memory(batch, rows) is not copy
+
+
+@pytest.mark.parametrize("shape", [(), (2, 3), (0,)])
+def test_sequential_epoch_in_memory_starts_no_thread(shape, monkeypatch):
+    monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("a thread was started"))
+    source = {"x": torch.rand(50, *shape), "y": np.arange(50)}
+    batches = list(FastLoader(source, 8))
+    assert torch.equal(torch.cat([batch["x"] for batch in batches]), source["x"])
+
+
+def test_sequential_batch_is_a_view_unless_copy_is_set():
+    source = torch.zeros(10, 2)
+    for batch in FastLoader(source, 4, copy=True):
+        batch.fill_(1)
+    assert not source.any()
+    for batch in FastLoader(source, 4):
+        batch.fill_(1)
+    assert source.all()
+
+
+def test_batch_of_a_noncontiguous_source_is_a_view():
+    source = torch.arange(40).view(4, 10).t()
+    for batch in FastLoader(source, 3):
+        batch.add_(1)
+    assert torch.equal(source, torch.arange(1, 41).view(4, 10).t())
+
+
+def sources(tmp_path):
+    read_only = np.arange(30)
+    read_only.flags.writeable = False
+    mapped = np.memmap(tmp_path / "rows", np.int64, "w+", shape=(30,))
+    mapped[:] = np.arange(30)
+    return {
+        "read-only": read_only,
+        "mapped": mapped,
+        "expanded row": torch.zeros(1, dtype=torch.int64).expand(30),
+        "converted": converted(torch.arange(30), torch.float64),
+    }
+
+
+def test_read_only_mapped_and_converted_sources_are_copied(tmp_path):
+    for name, source in sources(tmp_path).items():
+        first = torch.cat(list(FastLoader(source, 7)))
+        for batch in FastLoader(source, 7):
+            batch.fill_(-1)
+        assert torch.equal(torch.cat(list(FastLoader(source, 7))), first), name
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"shuffle": True}, {"sampler": range(30)}, {"batch_sampler": [[0, 1]]}, {"world_size": 2}],
+)
+def test_every_order_but_the_sequential_one_copies(settings):
+    source = torch.arange(30)
+    for batch in FastLoader(source, **settings):
+        batch.fill_(-1)
+    assert torch.equal(source, torch.arange(30))
+
+
+def test_transform_of_sequential_batches_runs_in_threads():
+    main = threading.get_ident()
+    loader = FastLoader(torch.arange(30), 4, transform=lambda batch: (batch, threading.get_ident()))
+    assert all(thread != main for _, thread in loader)
+    assert torch.equal(torch.cat([batch for batch, _ in loader]), torch.arange(30))
+
+
+@given(
+    row_nbytes=st.integers(0, 200 * MIB),
+    batch_size=st.integers(1, 5000),
+    num_samples=st.integers(0, 10**9),
+    together=st.booleans(),
+    cores=st.integers(1, 200),
+)
+def test_tuning_bounds_memory(row_nbytes, batch_size, num_samples, together, cores):
+    before, tuning.usable_cores = tuning.usable_cores, lambda: cores
+    try:
+        tuned = choose_tuning(row_nbytes, batch_size, num_samples, together, (None, None))
+    finally:
+        tuning.usable_cores = before
+    counts = list(islice(tuned.batch_counts(row_nbytes, batch_size, num_samples), 40 * cores))
+    assert counts == sorted(counts)
+    assert counts[0] == 1
+    batches = counts[-1] if together else 1
+    unthreaded = together and row_nbytes * num_samples <= UNTHREADED_BYTES
+    assert int(not unthreaded) <= tuned.num_threads <= cores
+    assert batches == 1 or batches * batch_size * row_nbytes <= GROUP_BYTES
+    block_nbytes = batches * batch_size * row_nbytes
+    prefetched = tuned.num_threads * tuned.prefetch_factor * block_nbytes
+    assert prefetched <= AHEAD_BYTES or (tuned.prefetch_factor == 1 and tuned.num_threads == 1)
+    blocks = GROUPS_PER_THREAD * max(1, tuned.num_threads)
+    assert batches == 1 or (batches - 1) * blocks < -(-num_samples // batch_size)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expected"),
+    [
+        ((3144, 256, 60_000), (1, 2, 5)),
+        ((150_528, 256, 10_240), (1, 1, 1)),
+        ((8, 300, 300_000), (0, 2, 250)),
+        ((784, 256, 10_000), (1, 2, 10)),
+    ],
+    ids=["rows", "mapped", "integers", "a tenth of normalized"],
+)
+def test_tuning_on_two_cores(monkeypatch, epoch, expected):
+    monkeypatch.setattr(tuning, "usable_cores", lambda: 2)
+    row_nbytes, batch_size, num_samples = epoch
+    tuned = choose_tuning(row_nbytes, batch_size, num_samples, True, (None, None))
+    counts = list(islice(tuned.batch_counts(row_nbytes, batch_size, num_samples), 40))
+    assert (tuned.num_threads, tuned.prefetch_factor, counts[-1]) == expected
+
+
+@pytest.mark.parametrize(
+    ("cores", "cheap", "row_nbytes", "batch_size", "expected"),
+    [
+        (2, True, 150_528, 256, (1, 43, 6)),
+        (8, True, 150_528, 256, (4, 52, 2)),
+        (2, False, 150_528, 64, (2, 16, 8)),
+        (2, True, 3144, 256, (1, 0, 0)),
+    ],
+    ids=["mapped", "mapped on 8 cores", "jpeg", "rows"],
+)
+def test_tuning_divides_large_and_slow_batches_into_parts(
+    monkeypatch, cores, cheap, row_nbytes, batch_size, expected
+):
+    monkeypatch.setattr(tuning, "usable_cores", lambda: cores)
+    tuned = choose_tuning(row_nbytes, batch_size, 10_240, cheap, (None, None), divisible=True)
+    assert (tuned.num_threads, tuned.part_rows, tuned.parts_ahead) == expected
+    block_nbytes = tuned.part_rows * row_nbytes
+    assert tuned.num_threads * tuned.parts_ahead * block_nbytes <= AHEAD_BYTES
+
+
+def test_given_num_threads_and_prefetch_factor_are_kept():
+    loader = FastLoader(torch.arange(10), num_threads=7, prefetch_factor=5)
+    assert (loader.num_threads, loader.prefetch_factor) == (7, 5)
+
+
+def test_slow_samples_use_every_thread(monkeypatch):
+    monkeypatch.setattr(tuning, "usable_cores", lambda: 2)
+    slow = Images(png_files(6), decoder="pil")
+    assert FastLoader((slow, torch.arange(6)), 2).num_threads == 2
+    assert FastLoader(torch.arange(6), 2).num_threads == 0
+    _, pending = FastLoader((slow, torch.arange(6)), 2)._plan_epoch(0)
+    blocks = list(pending)
+    assert [len(block.indices) for block in blocks] == [2, 2, 2]
+
+
+def png_files(count: int) -> list[bytes]:
+    """PNG files of `count` small images."""
+    files = []
+    for number in range(count):
+        file = BytesIO()
+        Image.new("RGB", (4, 3), (number, 0, 0)).save(file, "PNG")
+        files.append(file.getvalue())
+    return files

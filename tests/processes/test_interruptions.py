@@ -1,0 +1,329 @@
+"""Interrupted sweeps: finished trials are kept, the status is correct, nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from commands import QUICK, SMALL, fill_disk, results, run_fastloop, runs, spawn_fastloop
+from options import MYDATASET, REPOSITORY
+
+pytestmark = pytest.mark.slow
+TRACKED = (*QUICK, "tracker=mlflow")
+
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL]
+
+
+def reset_signal_handlers() -> None:
+    """Let no signal be ignored, as SIGINT is in background processes of a shell."""
+    for sign in SIGNALS[:3]:
+        signal.signal(sign, signal.SIG_DFL)
+
+
+def start_command(*arguments: str, cwd: Path, process_group: int | None = None) -> psutil.Popen:
+    """Start the command without waiting for its end."""
+    return psutil.Popen(
+        [sys.executable, "-m", "fastloop.run", *arguments],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=reset_signal_handlers,
+        process_group=process_group,
+    )
+
+
+def wait_for(condition, command: psutil.Popen) -> None:
+    while not condition():
+        assert command.poll() is None, command.communicate()
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.heavy),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.heavy),
+        pytest.param(signal.SIGKILL, marks=pytest.mark.heavy),
+    ],
+    ids=lambda sign: sign.name,
+)
+def test_ended_command_keeps_finished_trials_and_closes_its_run(tmp_path, database, sign):
+    shm = set(os.listdir("/dev/shm"))
+    command = start_command(*MYDATASET, "trials=1000", "benchmark=traversal", cwd=tmp_path)
+    wait_for(lambda: any(result.trials for result in results(tmp_path)), command)
+    processes = command.children(recursive=True)
+    command.send_signal(sign)
+    stderr = command.communicate()[1]
+    assert psutil.wait_procs(processes, timeout=30)[1] == []
+    while not set(os.listdir("/dev/shm")) <= shm:  # concurrent tests have files there too
+        time.sleep(0.1)
+    assert "Traceback" not in stderr
+    (result,) = results(tmp_path)
+    assert result.trials
+    if sign != signal.SIGKILL:
+        assert command.returncode == 128 + sign
+        assert stderr.count("\n") == 1
+        assert (result.status, result.status_reason[:10]) == ("KILLED", "SystemExit")
+        assert [run.info.status for run in runs(tmp_path)] == ["KILLED"]
+    else:
+        again = run_fastloop(*TRACKED, cwd=tmp_path)
+        assert again.returncode == 0, again.stderr  # no lock is left behind
+        assert sorted(run.info.status for run in runs(tmp_path)) == ["FINISHED", "KILLED"]
+
+
+@pytest.mark.parametrize(
+    "isolation",
+    [
+        pytest.param("forkserver", marks=pytest.mark.heavy),
+        pytest.param("spawn", marks=pytest.mark.heavy),
+    ],
+)
+def test_ctrl_c_during_the_first_imports_prints_one_line(tmp_path, isolation):
+    command = start_command(
+        *QUICK, f"launcher.isolation={isolation}", cwd=tmp_path, process_group=0
+    )
+    large = 40 << 20  # more than a Python without imports or the resource tracker
+    wait_for(lambda: any(child.memory_info().rss > large for child in command.children()), command)
+    os.killpg(command.pid, signal.SIGINT)
+    assert command.communicate()[1].count("\n") == 1
+    assert command.returncode == 128 + signal.SIGINT
+
+
+@pytest.mark.heavy
+def test_signal_during_import_of_user_code_is_an_interruption(tmp_path):
+    (tmp_path / "mine.py").write_text("import os\nos.kill(os.getpid(), 2)\n")
+    command = start_command(*QUICK, "dataset._target_=mine.Data", cwd=tmp_path)
+    assert command.communicate()[1] == "interrupted: finished trials are kept\n"
+    assert command.returncode == 128 + signal.SIGINT
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGHUP], ids=lambda sign: sign.name)
+def test_signal_without_a_terminal_records_status_killed(tmp_path, database, sign):
+    command = start_command(*TRACKED, "trials=1000", cwd=tmp_path)
+    wait_for(lambda: any(result.trials for result in results(tmp_path)), command)
+    command.stdout.close()
+    command.stderr.close()
+    command.send_signal(sign)
+    command.wait()
+    assert [result.status for result in results(tmp_path)] == ["KILLED"]
+    assert [run.info.status for run in runs(tmp_path)] == ["KILLED"]
+
+
+@pytest.mark.heavy
+def test_repeated_interrupts_do_not_stop_the_recording_of_the_first(tmp_path, database):
+    command = start_command(*MYDATASET, "trials=1000", "benchmark=traversal", cwd=tmp_path)
+    wait_for(lambda: any(result.trials for result in results(tmp_path)), command)
+    for _ in range(5):
+        command.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+    stderr = command.communicate()[1]
+    assert command.returncode == 128 + signal.SIGINT
+    assert "Traceback" not in stderr
+    assert [run.info.status for run in runs(tmp_path)] == ["KILLED"]
+
+
+@pytest.mark.heavy
+def test_command_under_nohup_ignores_sighup(tmp_path):
+    program = "import signal, runpy; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+    program += "runpy.run_module('fastloop.run', run_name='__main__')"
+    command = psutil.Popen([sys.executable, "-c", program, *QUICK, "trials=3"], cwd=tmp_path)
+    wait_for(lambda: bool(results(tmp_path)), command)
+    command.send_signal(signal.SIGHUP)
+    assert command.wait() == 0
+    assert len(results(tmp_path)[0].trials) == 3
+
+
+def test_killed_trial_fails_its_job_and_the_others_continue(tmp_path):
+    command = start_command("-m", "loader=raw,np_memmap", *QUICK, "trials=8", cwd=tmp_path)
+
+    def trial_processes():
+        descendants = command.children(recursive=True)
+        servers = [child for child in descendants if "forkserver" in str(child.cmdline())]
+        return [child for server in servers for child in server.children()]
+
+    wait_for(lambda: any(result.trials for result in results(tmp_path)), command)
+    while True:
+        try:
+            trial_processes()[0].kill()
+            break
+        except (IndexError, psutil.Error):
+            assert command.poll() is None
+    out, _ = command.communicate()
+    assert command.returncode == 1
+    failed = [result for result in results(tmp_path) if result.status == "FAILED"]
+    assert len(failed) == 1
+    # the kernel's count of out-of-memory kills may also rise because of a concurrent test
+    reasons = ("killed by SIGKILL", "the kernel killed the trial's process")
+    assert any(reason in failed[0].status_reason for reason in reasons)
+    assert any(reason in " ".join(out.split()) for reason in reasons)
+    assert [len(result.trials) for result in results(tmp_path) if result.status == "FINISHED"] == [
+        8
+    ]
+
+
+FAILING_LOADERS = """
+import sys
+from contextlib import contextmanager
+from fastloop.options.loader.raw import RawLoader
+
+class Leaving(RawLoader):
+    @contextmanager
+    def open(self, prepared, plan):
+        sys.exit(7)
+        yield
+
+class Failing(RawLoader):
+    @contextmanager
+    def open(self, prepared, plan):
+        raise ValueError("no such column: x")
+        yield
+"""
+
+
+@pytest.mark.parametrize(
+    ("loader", "reason"),
+    [("Leaving", "exit status 7"), ("Failing", "ValueError: no such column: x")],
+)
+def test_failure_of_a_user_loader_is_reported_with_its_reason(tmp_path, database, loader, reason):
+    (tmp_path / "mine.py").write_text(FAILING_LOADERS)
+    process = run_fastloop(f"loader._target_=mine.{loader}", *SMALL, cwd=tmp_path)
+    assert process.returncode == 1
+    assert reason in process.stderr
+    assert process.stderr.count("\n") == 1
+    assert "Traceback" not in process.stderr
+    (result,) = results(tmp_path)
+    assert (result.status, result.trials) == ("FAILED", [])
+    (run,) = runs(tmp_path)
+    assert run.info.status == "FAILED"
+    assert reason in run.data.tags["status_reason"]
+    if loader == "Failing":
+        (details,) = tmp_path.glob("outputs/20*/*/*/traceback.txt")
+        assert 'raise ValueError("no such column: x")' in details.read_text()
+        assert str(details) in process.stderr
+
+
+@pytest.mark.heavy
+def test_trial_killed_by_the_kernel_is_reported_as_out_of_memory(tmp_path, memory_group):
+    (tmp_path / "mine.py").write_text(
+        FAILING_LOADERS.replace(
+            'raise ValueError("no such column: x")', "import torch; torch.ones(1 << 30)"
+        )
+    )
+    command = [sys.executable, "-m", "fastloop.run", "loader._target_=mine.Failing", *QUICK]
+    procs = str(memory_group(1200) / "cgroup.procs")
+    join = f"import os; open({procs!r}, 'w').write(str(os.getpid()))\n"
+    join += f"os.execv({sys.executable!r}, {command!r})"
+    process = subprocess.run(
+        [sys.executable, "-c", join], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 1
+    assert process.stderr.startswith("out of memory: the kernel killed"), process.stderr
+    assert results(tmp_path)[0].status_reason.startswith("out of memory: ")
+
+
+@pytest.mark.heavy
+def test_full_disk_between_trials_keeps_the_written_results(tmp_path, small_disk):
+    command = psutil.Popen(
+        [sys.executable, "-m", "fastloop.run", *QUICK, "trials=1000"],
+        cwd=tmp_path,
+        env=os.environ | {"FASTLOOP_OUTPUTS": str(small_disk)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    (tmp_path / "outputs").symlink_to(small_disk)
+    wait_for(lambda: any(result.trials for result in results(tmp_path)), command)
+    fill_disk(small_disk)
+    stderr = command.communicate()[1]
+    assert command.returncode == 1
+    assert "Traceback" not in stderr
+    assert "No space left on device" in stderr
+    assert results(tmp_path)[0].trials
+
+
+def assert_nothing_is_lost(tmp_path: Path, *arguments: str, **environment: str) -> None:
+    """Run a sweep whose tracker is unreachable; assert that the results are kept for later."""
+    process = run_fastloop("-m", "loader=raw,preload", *arguments, cwd=tmp_path, **environment)
+    assert process.returncode == 0, process.stderr
+    assert [result.status for result in results(tmp_path)] == ["FINISHED", "FINISHED"]
+    assert process.stderr.count("the tracker is lost") == 1  # reported once, so waited for once
+    assert "Traceback" not in process.stderr
+    assert "preload" in process.stdout
+    (folder,) = tmp_path.glob("outputs/20*/*")
+    assert f"later:  fastloop log {folder}" in process.stdout
+
+
+@pytest.mark.heavy
+def test_refusing_tracking_server_loses_nothing_and_is_logged_later(tmp_path, database):
+    assert_nothing_is_lost(tmp_path, *TRACKED, MLFLOW_TRACKING_URI="http://127.0.0.1:9")
+    (folder,) = tmp_path.glob("outputs/20*/*")
+    for message in ("raw mydataset, 1 trials", "already in the tracker"):
+        process = spawn_fastloop(str(folder), cwd=tmp_path, command="log")
+        assert process.returncode == 0, process.stderr
+        assert message in process.stdout
+    assert [run.info.status for run in runs(tmp_path)] == ["FINISHED", "FINISHED"]
+    assert all(run.data.metrics["traversal/seconds_mean"] > 0 for run in runs(tmp_path))
+
+
+@pytest.mark.heavy
+def test_silent_tracking_server_is_waited_for_once(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert_nothing_is_lost(
+            tmp_path, *TRACKED, MLFLOW_TRACKING_URI=uri, MLFLOW_HTTP_REQUEST_TIMEOUT="1"
+        )
+
+
+@pytest.mark.heavy
+def test_locked_tracking_database_loses_nothing(tmp_path, database):
+    assert run_fastloop(*TRACKED, cwd=tmp_path).returncode == 0
+    (first,) = tmp_path.glob("outputs/20*/*")
+    first.rename(tmp_path / "first")
+    locked = sqlite3.connect(database)
+    locked.execute("BEGIN EXCLUSIVE")
+    assert_nothing_is_lost(tmp_path, *TRACKED)
+    locked.rollback()
+    locked.close()
+
+
+@pytest.mark.heavy
+def test_read_only_tracking_database_loses_nothing(tmp_path, small_disk, empty_database):
+    shutil.copy(empty_database, small_disk)
+    uri = f"sqlite:///{small_disk}/mlflow.db"
+    process = run_fastloop(*TRACKED, cwd=tmp_path, MLFLOW_TRACKING_URI=uri)
+    assert process.returncode == 0, process.stderr
+    (tmp_path / "outputs").rename(tmp_path / "first")
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    assert_nothing_is_lost(tmp_path, *TRACKED, MLFLOW_TRACKING_URI=uri)
+
+
+@pytest.mark.heavy
+def test_concurrent_first_commands_share_a_fresh_database(tmp_path):
+    commands = [start_command(*TRACKED, "allow_concurrent=true", cwd=tmp_path) for _ in range(2)]
+    for command in commands:
+        out, err = command.communicate()
+        assert command.returncode == 0, err
+        assert err == ""
+        assert "charts: " in out
+    assert [run.info.status for run in runs(tmp_path)] == ["FINISHED", "FINISHED"]
+
+
+@pytest.mark.soak
+def test_sweeps_killed_at_random_moments_lose_nothing():
+    """The short form of experiments/kills."""
+    command = [sys.executable, "-m", "experiments.kills.run", "2", "1"]
+    process = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert process.stdout.count("exit status") >= 2

@@ -1,0 +1,66 @@
+"""fastloop's commands as processes, and the results that they write."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import fork_server
+from options import MYDATASET
+
+from fastloop.core.result import Result, load
+
+SMALL = ("epochs=2", "trials=2", "report=false", *MYDATASET)
+QUICK = (
+    *("epochs=1", "trials=1", "benchmark=traversal", "tracker=none", "report=false"),
+    *MYDATASET,
+)
+
+
+def run_fastloop(*arguments: str, cwd: Path, command: str = "", **environment: str):
+    """Run the command in the folder, in a fork of a process that has imported its modules."""
+    module, arguments = module_and_arguments(command, arguments)
+    return fork_server.run(module, arguments, cwd, os.environ | environment)
+
+
+def spawn_fastloop(*arguments: str, cwd: Path, command: str = "", **environment: str):
+    """Run `python -m fastloop.run …` or `python -m fastloop <command> …` in the folder, in a new
+    interpreter."""
+    module, arguments = module_and_arguments(command, arguments)
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=cwd,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def module_and_arguments(command: str, arguments: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    return ("fastloop", (command, *arguments)) if command else ("fastloop.run", arguments)
+
+
+def fill_disk(folder: Path) -> None:
+    """Fill the folder's file system."""
+    with contextlib.suppress(OSError), (folder / "filler").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 12))
+
+
+def results(cwd: Path) -> list[Result]:
+    """All results below the folder's outputs, oldest sweep first."""
+    return [load(path.parent) for path in sorted(cwd.glob("outputs/20*/*/*/result.json"))]
+
+
+def runs(cwd: Path) -> list:
+    """All runs in the folder's MLflow database."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{cwd}/outputs/mlflow.db")
+    experiment = client.get_experiment_by_name("fastloop")
+    assert experiment is not None
+    return list(client.search_runs([experiment.experiment_id]))

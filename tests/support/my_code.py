@@ -1,0 +1,296 @@
+"""Datasets, loaders and models of a user, some of them invalid, for `_target_=my_code.<name>`."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+from tensordict import TensorDict, tensorclass
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+from fastloop.core.types import option
+
+COUNT = 40
+
+
+class Squares(Dataset):
+    def __init__(self, count: int = COUNT) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((2, 3), float(index * index)), index % 4
+
+
+class DictSamples(Squares):
+    """Samples as dicts with HuggingFace's keys; the label's key sorts first."""
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor | int]:
+        data, label = super().__getitem__(index)
+        return {"pixel_values": data, "labels": label}
+
+
+class OptionDataset(Squares):
+    """A Dataset that is a dataset option as well: it has fetch and open."""
+
+    label, num_classes, uint8_scale = "squares", 4, None
+
+    def fetch(self) -> str:
+        return "squares-1"
+
+    def open(self) -> Squares:
+        return Squares(self.count)
+
+
+class RandomSamples(Squares):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.rand(2, 3), index % 4
+
+
+class FailingSamples(Squares):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if index == 17:
+            raise ValueError("boom\nand more")
+        return super().__getitem__(index)
+
+
+class ScaledSamples(Squares):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((2, 3), index) / 255, index % 4
+
+
+class Bfloat16Samples(Squares):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((2, 3), index).bfloat16(), index % 4
+
+
+class NegativeLabels(Squares):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((2, 3), float(index)), index % 4 - 1
+
+
+class FailingInWorkers(FailingSamples):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return super().__getitem__(index if get_worker_info() else min(index, 16))
+
+
+class UnpicklableSamples(Squares):
+    """Slow enough for several processes, but its lambda can't be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__(2500)
+        self.transform = lambda index: index
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        time.sleep(0.001)
+        return super().__getitem__(self.transform(index))
+
+
+class BusySamples(Squares):
+    """160 samples of 4 ms CPU time each, 0.64 s per epoch, in the processes that decode."""
+
+    count, CPU_S = 160, 0.004
+
+    def __init__(self) -> None:
+        super().__init__(self.count)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        end_s = time.process_time() + self.CPU_S
+        while time.process_time() < end_s:
+            pass
+        return super().__getitem__(index)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(Squares())
+
+
+class Endless:
+    """A dataset without a length."""
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def plain():
+    return DataLoader(Squares(), batch_size=16, shuffle=True)
+
+
+def make_loader(batch_size, num_workers=0, shuffle=True):
+    return DataLoader(Squares(), batch_size, shuffle, num_workers=num_workers)
+
+
+def generate_batches(count=COUNT):
+    rows = Squares(count)
+    for start in range(0, count, 7):
+        pairs = [rows[index] for index in range(start, min(start + 7, count))]
+        yield torch.stack([data for data, _ in pairs]), torch.tensor([label for _, label in pairs])
+
+
+def each_epoch(epoch):
+    torch.manual_seed(epoch)
+    return plain()
+
+
+def from_epochs():
+    return each_epoch
+
+
+def with_sampler(dataset, sampler, batch_size, num_workers):
+    return DataLoader(dataset, batch_size, sampler=sampler, num_workers=num_workers)
+
+
+def list_batches():
+    return list(generate_batches())
+
+
+@dataclass(frozen=True)
+class Batch:
+    label: torch.Tensor
+    image: torch.Tensor
+
+
+@tensorclass
+class Rows:
+    image: torch.Tensor
+    label: torch.Tensor
+
+
+def image_label():
+    return [{"image": data, "label": labels} for data, labels in generate_batches()]
+
+
+def label_first():
+    return [{"label": labels, "pixels": data} for data, labels in generate_batches()]
+
+
+def dataclasses():
+    return [Batch(label=labels, image=data) for data, labels in generate_batches()]
+
+
+def tensorclasses():
+    return [Rows(data, labels, batch_size=[len(labels)]) for data, labels in generate_batches()]
+
+
+def tensordicts():
+    return [TensorDict(batch, batch_size=[len(batch["label"])]) for batch in image_label()]
+
+
+def nested_pairs():
+    return [({"image": data}, [labels]) for data, labels in generate_batches()]
+
+
+def nested_dict():
+    return [{"batch": [labels, data]} for data, labels in generate_batches()]
+
+
+def only_x():
+    return [{"x": data} for data, _ in generate_batches()]
+
+
+def with_index():
+    return [{"image": data, "label": label, "index": label} for data, label in generate_batches()]
+
+
+def two_labels():
+    return [{"ids": labels, "labels": labels} for _, labels in generate_batches()]
+
+
+def lists_of_labels():
+    return [{"batch": [labels, labels]} for _, labels in generate_batches()]
+
+
+class IterableWithOpen:
+    """An iterable with an unrelated method `open`."""
+
+    def __iter__(self):
+        return generate_batches()
+
+    def open(self):
+        raise AssertionError
+
+
+def shift_labels():
+    return [(data, (labels + 1) % 4) for data, labels in generate_batches()]
+
+
+def add_noise():
+    return ((data + torch.rand(1), labels) for data, labels in generate_batches())
+
+
+def nothing():
+    return iter(())
+
+
+def no_loader():
+    return None
+
+
+def forever():
+    while True:
+        yield from generate_batches()
+
+
+def endless_labels():
+    for start in itertools.count(step=10):
+        yield torch.arange(start, start + 10).float().view(10, 1), torch.zeros(10).long()
+
+
+def words():
+    return [("a", "b")]
+
+
+def arrays():
+    return [(data.numpy(), labels.numpy()) for data, labels in generate_batches()]
+
+
+def failing_workers():
+    return DataLoader(FailingSamples(), batch_size=16, num_workers=2)
+
+
+def raise_error():
+    raise FileNotFoundError("no such data")
+
+
+@option
+class MyLoader:
+    """A loader option that follows the Protocol."""
+
+    store = None
+
+    def open(self, prepared, plan):
+        from fastloop.data.dataloader import torch_epochs
+
+        return torch_epochs(prepared.dataset.open(), plan)
+
+
+LOADER = DataLoader(Squares(), batch_size=16)
+SAMPLES = [(torch.tensor([float(index)]), 0) for index in range(5)]
+SPENT = iter(())
+NUMBER = 3
+
+
+class Net(torch.nn.Module):
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int, width: int = 8) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Flatten(),
+            torch.nn.Linear(math.prod(input_shape), width),
+            torch.nn.Linear(width, num_classes),
+        )
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return self.layers(batch)
+
+
+def make_net() -> torch.nn.Module:
+    return Net((2, 3), 4)
+
+
+NET = make_net()

@@ -1,0 +1,116 @@
+"""Jobs composed as on the command line, names of options, and skips for absent libraries."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
+
+import psutil
+import pytest
+import torch
+
+from experiments.lib.job_file import read_job
+from fastloop.config.help import resource_folder
+from fastloop.core.plan import PreparedData
+from fastloop.core.types import Unsupported
+from fastloop.trial.job import Job
+
+SUPPORT = Path(__file__).resolve().parent
+REPOSITORY = SUPPORT.parents[1]
+CONF = resource_folder("conf")
+ALL_LIBRARIES = "FASTLOOP_TEST_ALL_LIBRARIES"
+GPU_JOBS = REPOSITORY / "tests" / "gpu" / "gpu_jobs.json"
+"""Jobs of the tests marked gpu, which run without Hydra; written by `python
+tests/gpu/record_gpu_jobs.py`."""
+is_gpu_test = False
+"""True while a test marked gpu runs."""
+gpu_overrides: set[tuple[str, ...]] | None = None
+"""Overrides of all jobs of the tests marked gpu, while record_gpu_jobs.py collects them."""
+MYDATASET = ("dataset=mydataset", "dataset.count=203", "dataset.shape=[5,3]")
+
+
+def options(group: str) -> list[str]:
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def compose_job(*overrides: str) -> Job:
+    """The job of these overrides; a test marked gpu reads it from GPU_JOBS."""
+    if is_gpu_test and gpu_overrides is None:
+        return read_job(GPU_JOBS, *overrides)
+    if is_gpu_test:
+        gpu_overrides.add(overrides)
+    from fastloop.config import compose
+
+    return compose.compose_job(*overrides)
+
+
+def require_cuda() -> None:
+    """Skip without a CUDA device.
+
+    To be called after the test has composed its jobs, which checks that GPU_JOBS has them.
+    """
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+
+
+def skip_or_fail(reason: str) -> NoReturn:
+    """Skip because something is not installed; fail where all libraries must be, as in CI."""
+    if os.environ.get(ALL_LIBRARIES) == "1":
+        pytest.fail(f"{ALL_LIBRARIES}=1, but {reason}")
+    pytest.skip(reason)
+
+
+def skip_without_library(error: Unsupported) -> None:
+    """Skip where the error names the command that installs an absent library."""
+    if "pip install" in str(error):
+        skip_or_fail(str(error))
+
+
+def require_library(name: str) -> ModuleType:
+    """Import the module; skip where it is not installed."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        skip_or_fail(f"{name} is not installed: {error}")
+
+
+def rejects_settings(job: Job, prepared: PreparedData, settings: Sequence[str]) -> bool:
+    """True where the loader rejects one of these settings when it is opened.
+
+    Fails where it rejects a setting that is not among them.
+    """
+    try:
+        with job.loader.open(prepared, job.plan(0)):
+            return False
+    except Unsupported as error:
+        skip_without_library(error)
+        message = error
+    assert str(message).partition("=")[0] in [setting.partition("=")[0] for setting in settings], (
+        message
+    )
+    return True
+
+
+def _file_system(folder: str) -> str:
+    """Type of the file system that holds the folder."""
+    partitions = [
+        partition
+        for partition in psutil.disk_partitions(all=True)
+        if folder.startswith(partition.mountpoint)
+    ]
+    if not partitions:
+        return "unknown"
+    return max(partitions, key=lambda partition: len(partition.mountpoint)).fstype
+
+
+FILE_SYSTEM = _file_system(os.path.realpath(tempfile.gettempdir()))
+disk_only = pytest.mark.skipif(
+    sys.platform != "linux" or FILE_SYSTEM in ("tmpfs", "ramfs", "zfs", "unknown"),
+    reason=f"temporary files are on {FILE_SYSTEM}, whose cached pages can't be dropped or counted",
+)

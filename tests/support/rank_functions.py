@@ -1,0 +1,143 @@
+"""Functions that ranks run in tests. A small module, because each rank imports it anew."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+from itertools import count
+
+import torch
+
+from fastloop.core.epochs import rank_plan
+from fastloop.core.result import Attribution, Trial
+from fastloop.core.spans import now_ns
+from fastloop.core.types import Invalid
+from fastloop.data.digest import sample_hashes
+from fastloop.data.ragged import remove_padding
+from fastloop.data.same_data import check_data
+from fastloop.processes.rank_group import barrier, rank, world_size
+from fastloop.trial import limits
+from fastloop.trial.delivery import with_sample_lengths
+from fastloop.trial.page_cache import open_reopenable, set_cache_state
+from fastloop.trial.run import run_instrumentation, run_profiling, run_trial
+
+BATCH = 16
+SEED = 7
+
+
+def plan_of(job, prepared, ranks: int, number: int):
+    return rank_plan(with_sample_lengths(job.plan(SEED), prepared), number, ranks)
+
+
+def hash_samples(prepared, batch) -> list[bytes]:
+    """Hash of each sample with its label, without padding."""
+    leaves = remove_padding(batch, prepared.sample)
+    return [row.tobytes() for row in sample_hashes(leaves, prepared.dataset.uint8_scale)]
+
+
+def deliver_epochs(jobs) -> dict[str, list[list[list[bytes]]]]:
+    """Sample hashes per batch of this rank's epochs 0, 1 and 0 again, after a check by the gate."""
+    delivered = {}
+    for name, (job, prepared) in jobs.items():
+        plan = plan_of(job, prepared, world_size(), rank())
+        with job.loader.open(prepared, plan) as epochs:
+            delivered[name] = [
+                [hash_samples(prepared, batch) for batch in epochs(epoch)] for epoch in (0, 1, 0)
+            ]
+            check_data(prepared, plan, epochs(3), epoch=3)
+    return delivered
+
+
+def deliver_everything(job, prepared):
+    with job.loader.open(prepared, job.plan(SEED)) as epochs:
+        yield from epochs(0)
+
+
+def deliver_share(job, prepared):
+    with job.loader.open(prepared, plan_of(job, prepared, world_size(), rank())) as epochs:
+        yield from epochs(0)
+
+
+def on_rank_1(change):
+    """A loader that applies `change` to the batches of rank 1."""
+
+    def deliver_changed(job, prepared):
+        batches = list(deliver_share(job, prepared))
+        return change(batches) if rank() == 1 else batches
+
+    return deliver_changed
+
+
+def drop_sample(batches):
+    return [tuple(leaf[1:] for leaf in batches[0]), *batches[1:]]
+
+
+def swap_labels(batches):
+    source, targets = batches[0]
+    return [(source, targets.roll(1)), *batches[1:]]
+
+
+def replace_last_sample(batches):
+    """Replace the filler sample of rank 1 by one that is not in the dataset."""
+    source, targets = batches[-1]
+    return [*batches[:-1], (torch.cat([source[:-1], source[-1:] + 1]), targets)]
+
+
+def to_float64(batches):
+    return [(source.double(), targets) for source, targets in batches]
+
+
+FAULTS = {
+    "all ranks deliver everything": deliver_everything,
+    "rank 1 delivers nothing": on_rank_1(lambda _: []),
+    "missing sample": on_rank_1(drop_sample),
+    "missing batch": on_rank_1(lambda batches: batches[1:]),
+    "repeated batch": on_rank_1(lambda batches: [*batches, batches[0]]),
+    "wrong batch": on_rank_1(lambda batches: [batches[1], *batches[1:]]),
+    "swapped labels": on_rank_1(swap_labels),
+    "unknown filler sample": on_rank_1(replace_last_sample),
+    "different dtype": on_rank_1(to_float64),
+    "no tensors": on_rank_1(lambda _: [("a", "b")]),
+    "endless epoch": on_rank_1(lambda batches: (batches[number % 3] for number in count())),
+}
+
+
+def check_faults(job, prepared) -> dict[str, str]:
+    """Message of the gate on this rank for each fault, one after the other in one group."""
+    plan, messages = plan_of(job, prepared, world_size(), rank()), {}
+    for name, deliver in FAULTS.items():
+        try:
+            check_data(prepared, plan, deliver(job, prepared), epoch=0)
+        except Invalid as error:
+            messages[name] = str(error)
+        check_data(prepared, plan, deliver_share(job, prepared), epoch=0)
+    return messages
+
+
+def run_every_pass(job, prepared, folder) -> tuple[Trial, Attribution]:
+    """Run one rank's part of a trial, the profiling and the instrumented pass."""
+    (trial,) = run_trials([job], prepared)
+    run_profiling(job, prepared, "training", folder)
+    return trial, run_instrumentation(job, prepared, "training")
+
+
+def run_trials(jobs, prepared) -> list[Trial]:
+    """Run one trial of each job on this rank, with few replayed steps for the limit."""
+    limits.MAX_REPLAY_STEPS = 10
+    assert os.environ["OMP_NUM_THREADS"] == "1"  # as torchrun sets it
+    return [run_trial(job, prepared, 0, now_ns()) for job in jobs]
+
+
+def measure_cold_cache(job, prepared) -> list[tuple[float | None, float | None]]:
+    """Cached fraction of the file before and after dropping its pages: in a trial, and when ranks
+    drop them one after the other."""
+    measurement = run_trial(job, prepared, 0, now_ns()).benchmarks["traversal"]
+    plan = plan_of(job, prepared, world_size(), rank())
+    with open_reopenable(partial(job.loader.open, prepared, plan)) as loading:
+        for _ in loading.epochs(0):
+            pass
+        barrier()
+        time.sleep(rank() / 2)  # the last rank still maps the pages it has read
+        delayed = set_cache_state("cold", prepared.files, loading)
+    return [(measurement.cached_before, measurement.cached_fraction), delayed]

@@ -1,0 +1,160 @@
+"""bench and bench_all: user loaders, measured in one process by the rules of a sweep."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import fastloop
+from fastloop.core import spans
+from fastloop.core.types import Invalid
+from fastloop.trial import window
+
+DATA = TensorDataset(torch.arange(60.0).view(30, 2), torch.arange(30))
+
+
+class SimulatedClock:
+    """Clock that advances with the loaders below."""
+
+    def __init__(self):
+        self.ns, self.noise = 0, random.Random(0)
+
+    def loader(self, batch_ns: int):
+        def epochs(number):
+            for batch in DataLoader(DATA, batch_size=10):
+                self.ns += int(batch_ns * self.noise.uniform(0.98, 1.02))
+                yield batch
+
+        return epochs
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    simulated = SimulatedClock()
+    monkeypatch.setattr(window, "now_ns", lambda: simulated.ns)
+    return simulated
+
+
+def test_bench_all_ranks_a_slower_loader_behind(clock):
+    loaders = {"slow": clock.loader(3_000_000), "fast": clock.loader(1_000_000)}
+    comparison = fastloop.bench_all(loaders, trials=10)
+    assert comparison.ranking.ranks == {"fast": 1, "slow": 2}
+    assert comparison.samples == 30
+    ratio = comparison.ratios["fast"]
+    assert ratio is not None
+    assert ratio.low < 1 / 3 < ratio.high
+    assert comparison.seconds["fast"] == pytest.approx([0.003] * 10, rel=0.02)
+    assert str(comparison).splitlines()[0].split()[:2] == ["fast", "1"]
+    assert max(map(len, str(comparison).splitlines())) <= 80
+
+
+def test_bench_all_passes_every_batch_to_the_step():
+    sizes = []
+    loader = DataLoader(DATA, batch_size=7)
+    fastloop.bench_all(
+        {"a": loader}, step=lambda batch: sizes.append(len(batch[1])), trials=3, epochs=2
+    )
+    assert sum(sizes) == 30 * (1 + 3 * 2)
+
+
+def test_bench_all_calls_set_epoch_of_the_sampler():
+    class Sampler(torch.utils.data.SequentialSampler):
+        epochs: list[int] = []  # noqa: RUF012
+
+        def set_epoch(self, epoch):
+            self.epochs.append(epoch)
+
+    loader = DataLoader(DATA, batch_size=10, sampler=Sampler(DATA))
+    fastloop.bench_all({"a": loader}, trials=1, epochs=2)
+    assert Sampler.epochs == [0, 0, 0, 1]  # digested, warmed up, timed
+
+
+def test_bench_all_rejects_loaders_of_other_samples():
+    changed = TensorDataset(DATA.tensors[0] + 1, DATA.tensors[1])
+    loaders = {"a": DataLoader(DATA, 10), "b": DataLoader(changed, 10)}
+    with pytest.raises(Invalid, match=r"b does not deliver what a does: .*same_data=False"):
+        fastloop.bench_all(loaders, trials=1)
+    assert fastloop.bench_all(loaders, trials=1, same_data=False).samples == 30
+    short = {"a": DataLoader(DATA, 7), "b": DataLoader(DATA, 7, drop_last=True)}
+    with pytest.raises(Invalid, match=r"28 samples delivered, not 30$"):
+        fastloop.bench_all(short, trials=1, same_data=False)
+
+
+def test_bench_rejects_an_iterator():
+    with pytest.raises(ValueError, match="one epoch only"):
+        fastloop.bench_all({"a": iter(DataLoader(DATA))}, trials=1)
+    with pytest.raises(ValueError, match="one epoch only"):
+        fastloop.bench(iter(DataLoader(DATA)), trials=1)
+
+
+@pytest.mark.parametrize("arguments", [{"trials": 0}, {"epochs": 0}])
+def test_bench_names_an_invalid_number(arguments):
+    with pytest.raises(ValueError, match="=0"):
+        fastloop.bench_all({"a": DataLoader(DATA)}, **arguments)
+    with pytest.raises(ValueError, match="=0"):
+        fastloop.bench(DataLoader(DATA), **arguments)
+
+
+def test_bench_reports_seconds_waits_and_limit(clock, monkeypatch):
+    monkeypatch.setattr(spans, "now_ns", lambda: clock.ns)
+    report = fastloop.bench(clock.loader(2_000_000), trials=6, epochs=2)
+    assert report.seconds == pytest.approx([0.012] * 6, rel=0.02)
+    assert (report.samples, report.epochs, len(report.wait_s)) == (30, 2, 3)
+    assert report.samples_per_s == pytest.approx(5000, rel=0.02)
+    low, high = report.samples_per_s_interval or (0, 0)
+    assert low < report.samples_per_s < high
+    assert report.first_batch_s == pytest.approx(0.002, rel=0.03)
+    assert report.wait_fraction == pytest.approx(1)
+    assert report.limit_samples_per_s is not None
+    assert report.limit_fraction == report.samples_per_s / report.limit_samples_per_s
+    lines = str(report).splitlines()
+    assert lines[0] == "30 samples in 3 batches, 6 trials of 2 epochs each, device cpu"
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 6
+
+
+def test_bench_with_a_user_step_reports_no_limit():
+    sizes = []
+    report = fastloop.bench(
+        DataLoader(DATA, batch_size=7),
+        lambda batch: sizes.append(len(batch[1])),
+        trials=2,
+        epochs=3,
+    )
+    assert sum(sizes) == 30 * (1 + 2 * 3 + 1)
+    assert report.limit_fraction is None
+    assert report.samples_per_s_interval is None
+    assert "limit" not in str(report)
+    assert "machine" not in str(report)
+
+
+@pytest.mark.parametrize(
+    ("loader", "message"),
+    [
+        ([], "it yields nothing"),
+        ([("a", "b")], "a batch is tensors of one length"),
+        ([(torch.zeros(2), torch.zeros(3))], "a batch is tensors of one length"),
+        ([torch.zeros(2, 3), torch.zeros(2, 4)], "batches differ"),
+        (lambda epoch: itertools.repeat(torch.zeros(1000, 2)), "without end"),
+    ],
+)
+def test_bench_rejects_a_loader_without_batches_or_end(loader, message):
+    with pytest.raises(Invalid, match=message) as error:
+        fastloop.bench(loader, trials=1)
+    assert "\n" not in str(error.value)
+
+
+def test_bench_all_stops_a_loader_that_never_ends():
+    endless = {"a": DataLoader(DATA, 10), "b": lambda epoch: itertools.repeat(DATA[:10])}
+    with pytest.raises(Invalid, match="b does not deliver what a does: it yields more than 30"):
+        fastloop.bench_all(endless, trials=1)
+
+
+@pytest.mark.parametrize("loader", [None, 3])
+def test_bench_rejects_an_object_that_is_no_loader(loader):
+    with pytest.raises(ValueError, match=r"not (NoneType|int)"):
+        fastloop.bench(loader, trials=1)

@@ -1,0 +1,30 @@
+"""Order of trials: every key once per round, and each key first equally often."""
+
+from __future__ import annotations
+
+from fastloop.core.interleave import rounds
+
+
+def test_rounds_hold_every_key_once_and_first_equally_often():
+    orders = [keys for _, keys in rounds(dict.fromkeys("abcd", 8))]
+    assert all(sorted(keys) == list("abcd") for keys in orders)
+    assert [[keys[0] for keys in orders].count(key) for key in "abcd"] == [2, 2, 2, 2]
+
+
+def test_rounds_vary_in_order_and_are_reproducible():
+    orders = [tuple(keys) for _, keys in rounds(dict.fromkeys("abcd", 24))]
+    assert len(set(orders)) > 8
+    assert orders == [tuple(keys) for _, keys in rounds(dict.fromkeys("abcd", 24))]
+
+
+def test_rounds_omit_a_key_that_has_no_trials_left():
+    assert [(number, sorted(keys)) for number, keys in rounds({"a": 1, "b": 3})] == [
+        (0, ["a", "b"]),
+        (1, ["b"]),
+        (2, ["b"]),
+    ]
+
+
+def test_rounds_without_interleaving_run_key_after_key():
+    turns = list(rounds({"a": 2, "b": 1}, interleave=False))
+    assert turns == [(0, ["a"]), (1, ["a"]), (0, ["b"])]

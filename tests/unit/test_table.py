@@ -1,0 +1,89 @@
+"""Table at the end of a sweep: at most 80 columns, whatever was measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from known_results import result_of
+
+from fastloop.core import stats
+from fastloop.core.result import Result
+from fastloop.reporting.summary import summarize
+from fastloop.reporting.terminal import format_tables
+from fastloop.reporting.verdict import verdict
+
+BENCHMARKS = ("traversal", "training", "a_user_benchmark_option")
+
+
+def job(name: str, seconds: list[float], fraction: float, **changes: object) -> Result:
+    """Finished job with these seconds per trial, at this fraction of the machine's limit."""
+    known = result_of(seconds, samples=100, limit=100 / stats.median(seconds) / fraction)
+    trials = [
+        replace(trial, benchmarks=dict.fromkeys(BENCHMARKS, trial.benchmarks["traversal"]))
+        for trial in known.trials
+    ]
+    return replace(
+        known,
+        name=name,
+        loader=name.split(" ", maxsplit=1)[0],
+        tags={"device": "cpu"},
+        status="FINISHED",
+        trials=trials,
+        **changes,
+    )
+
+
+def rows_of(table: str, label: str) -> list[str]:
+    return [line for line in table.splitlines() if line.startswith(label)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "fraction", "shown", "share"),
+    [
+        (2.0, 0.136, "2.000 (0.000)", "13.6"),
+        (2.0, 0.9994, "2.000 (0.000)", "99.9"),
+        (2.0, 0.9996, "2.000 (0.000)", "100"),
+        (2.0, 1.365, "2.000 (0.000)", "136"),
+        (2.0, 99.99, "2.000 (0.000)", "9999"),
+        (2.0, 123.0, "2.000 (0.000)", ">999"),
+        (12345.5, 0.5, "12345.50 (0.00)", "50.0"),
+        (1e6, 0.5, "1000000.0 (0.0)", "50.0"),
+        (2e6, 0.5, "2000000.0 (0.0)", "50.0"),
+    ],
+)
+def test_table_cell_stays_in_its_columns(seconds, fraction, shown, share):
+    table = format_tables([job("raw x", [seconds] * 2, fraction)])
+    cell = f"{shown:>16}    1 {share:>4} %"
+    assert rows_of(table, "raw  ") == [f"{'raw':<23}{cell} {cell}", f"{'raw':<23}{cell}"]
+    assert max(map(len, table.splitlines())) <= 80
+
+
+def test_table_shows_no_deviation_for_one_trial():
+    first, _ = rows_of(format_tables([job("raw x", [2.0], 1.365)]), "raw  ")
+    assert first.split() == ["raw", *["2.000", "1", "136", "%"] * 2]
+
+
+words = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=120)
+texts = st.lists(words, min_size=1, max_size=6).map(" ".join)
+lengths = st.lists(st.floats(min_value=1e-6, max_value=2e6), min_size=1, max_size=6)
+figures = st.tuples(texts, lengths, st.floats(min_value=1e-9, max_value=1e9), texts)
+
+
+@given(st.lists(figures, min_size=1, max_size=4, unique_by=lambda row: row[0]), texts)
+def test_table_is_at_most_80_columns_wide(jobs, reason):
+    results = [job(f"{name} x", *figures, flags=[flag]) for name, *figures, flag in jobs]
+    failed = replace(results[0], name=f"{reason} y", status="FAILED", status_reason=reason)
+    table = format_tables([*results, failed])
+    assert max(map(len, table.splitlines())) <= 80
+
+
+def test_percentage_above_100_is_printed_without_an_exponent():
+    assert [stats.percent(fraction) for fraction in (0.00042, 0.0136, 0.42, 0.99, 0.996)] == [
+        *("0.042", "1.4", "42", "99", "100")
+    ]
+    assert [stats.percent(fraction) for fraction in (1.365, 20.0)] == ["136", "2000"]
+    (group,) = summarize([job("raw x", [2.0] * 5, 1.365)])
+    assert "136 % of what the machine can do" in verdict(group.comparisons[0])

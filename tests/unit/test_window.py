@@ -1,0 +1,162 @@
+"""Window, spans and metrics, with an injected clock and known answers."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+from known_results import result_of
+
+from fastloop.core import spans, stats
+from fastloop.core.metrics import metrics
+from fastloop.core.result import Attribution, measurements
+from fastloop.core.spans import Spans, StepMarks
+from fastloop.trial import window
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Clock that advances only when a test sets it, and counts how often it is read."""
+
+    class ManualClock:
+        now, reads = 0, 0
+
+        def __call__(self) -> int:
+            self.reads += 1
+            return self.now
+
+    manual = ManualClock()
+    monkeypatch.setattr(window, "now_ns", manual)
+    monkeypatch.setattr(spans, "now_ns", manual)
+    return manual
+
+
+def test_window_reads_the_clock_twice_around_whole_epochs(clock):
+    batches = []
+
+    def epochs(epoch):
+        clock.now += 100  # starting an epoch costs time inside the window
+        for number in range(3):
+            clock.now += 10
+            yield (epoch, number)
+
+    clock.now = 5
+    timing = window.time_epochs(epochs, batches.append, 2, CPU)
+    assert batches == list(itertools.product(range(2), range(3)))
+    assert (timing.start_ns, timing.stop_ns) == (5, 5 + 2 * 100 + 6 * 10)
+    assert clock.reads == 2
+
+
+def test_spans_include_each_wait_and_exclude_the_loop_body(clock):
+    def batches():
+        for wait_ns in (100, 20, 30):
+            clock.now += wait_ns
+            yield wait_ns
+
+    recorder = Spans()
+    for _ in recorder.each("wait", batches()):
+        clock.now += 1000
+    assert [round(seconds * 1e9) for seconds in recorder.seconds("wait")] == [100, 20, 30]
+
+
+def test_instrumented_epoch_runs_to_its_end_and_keeps_spans(clock):
+    recorder = Spans()
+
+    def place(batch):
+        clock.now += 7
+        return batch
+
+    timing = window.time_instrumented_epoch(
+        lambda epoch: iter([epoch] * 4), recorder.time_calls("place", place), recorder, CPU
+    )
+    assert timing.stop_ns - timing.start_ns == 28
+    assert [round(seconds * 1e9) for seconds in recorder.seconds("place")] == [7] * 4
+    assert len(recorder.seconds("wait")) == 4
+
+
+def test_step_is_timed_from_its_placed_batch_to_its_end(clock):
+    steps = StepMarks(CPU)
+
+    def place(batch):
+        clock.now += 7_000_000
+        return batch
+
+    timed_place = steps.mark_start_after(place)
+
+    def consume(batch):
+        timed_place(batch)
+        clock.now += 500_000_000
+
+    timing = window.time_instrumented_epoch(
+        lambda epoch: [epoch] * 4, steps.mark_stop_after(consume), Spans(), CPU
+    )
+    assert timing.seconds == pytest.approx(4 * 0.507)
+    assert steps.seconds() == pytest.approx(4 * 0.5)
+
+
+@pytest.mark.parametrize(("idle_s", "fraction"), [(None, 0.75), (0.5, 0.25), (0.0, 0.0)])
+def test_stall_fraction_is_that_of_the_loop_or_of_the_device(idle_s, fraction):
+    attribution = Attribution(
+        seconds=2.0, first_batch_s=1.0, wait_s=[0.5, 0.25], place_s=[0.75], idle_s=idle_s, cpu_s=1.0
+    )
+    assert attribution.stall_fraction == fraction
+    known = result_of([1.0], samples=10, limit=100.0)
+    trial = replace(known.trials[0], benchmarks={"training": measurements(known, "traversal")[0]})
+    values = metrics(replace(known, trials=[trial], attribution={"training": attribution}))
+    assert values["training/stall_fraction"] == fraction
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
+def test_blocking_copy_on_cuda_is_no_stall():
+    device, recorder = torch.device("cuda", 0), Spans()
+    steps = StepMarks(device)
+    timed_place = steps.mark_start_after(
+        recorder.time_calls("place", lambda batch: batch.to(device))
+    )
+
+    def consume(batch):
+        timed_place(batch)
+        torch.cuda._sleep(20_000_000)  # clock cycles, about 10 ms, which the host does not wait for
+
+    batches = [torch.zeros(64) for _ in range(10)]
+    for _ in range(2):  # the first pass warms up the device
+        steps.starts.clear()
+        steps.stops.clear()
+        timing = window.time_instrumented_epoch(
+            lambda epoch: batches, steps.mark_stop_after(consume), recorder, device
+        )
+    assert sum(recorder.seconds("place")[10:]) > 0.5 * timing.seconds
+    assert steps.seconds() > 0.8 * timing.seconds
+
+
+def test_stats_match_known_values():
+    assert stats.std([1.0]) is None
+    assert stats.std([2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]) == pytest.approx((32 / 7) ** 0.5)
+    assert stats.percentile([1, 2, 3, 4, 5], 95) == pytest.approx(4.8)
+
+
+def test_throughput_is_the_median_over_trials():
+    values = metrics(result_of([1.0, 2.0, 4.0], samples=1000, limit=2000.0))
+    assert values["traversal/samples_per_s"] == 500
+    assert values["traversal/bytes_per_s"] == 4000
+    assert values["traversal/limit_fraction"] == 0.25
+    assert values["traversal/seconds_mean"] == pytest.approx(7 / 3)
+    assert values["traversal/seconds_median"] == 2
+
+
+def test_metrics_of_one_trial_have_no_deviation():
+    assert "traversal/seconds_std" not in metrics(result_of([1.0], samples=1, limit=1.0))
+
+
+def test_only_a_batch_in_a_mapped_file_may_be_unread(tmp_path):
+    path = tmp_path / "rows"
+    path.write_bytes(bytes(1 << 16))
+    mapped = torch.from_file(str(path), size=1 << 16, dtype=torch.uint8)
+    assert window.may_be_unread((mapped[:64], torch.zeros(3)))
+    assert not window.may_be_unread((mapped[:64].clone(), torch.zeros(3)))
+    assert not window.may_be_unread((torch.zeros(1 << 20).share_memory_(),))
