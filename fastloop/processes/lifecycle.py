@@ -71,6 +71,29 @@ def signal_handling() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def defer_signals() -> Iterator[None]:
+    """Handle signals that arrive inside the context at its end.
+
+    A signal mask would not do: another thread may receive the signal, and Python then runs the
+    handler in the main thread all the same.
+    """
+    handlers = {number: signal.getsignal(number) for number in MESSAGES}
+    if threading.current_thread() is not threading.main_thread():
+        handlers = {}
+    arrived: list[int] = []
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in handlers:
+        signal.signal(number, lambda number, _: arrived.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in arrived:
+            signal.raise_signal(number)
+
+
 def die_with_parent(number: int = signal.SIGKILL) -> None:
     """Let the kernel send this process a signal when its parent ends, or kill it if that is past.
 

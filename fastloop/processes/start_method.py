@@ -5,13 +5,19 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import sys
+from contextlib import nullcontext
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+from threading import Event
 from typing import Literal
+
+from fastloop.processes.lifecycle import defer_signals
 
 Isolation = Literal["forkserver", "spawn"]
 QUIET = "ignore:resource_tracker:UserWarning"
+SERVER_IS_READY = Event()
+"""Set once the forkserver has started a process."""
 PRELOADED = (
     "fastloop.config.",
     "fastloop.trial.",
@@ -44,7 +50,9 @@ def start_context(isolation: Isolation) -> BaseContext:
 def start_process(process: BaseProcess, isolation: Isolation) -> None:
     """Start the process with SIGINT blocked, until it ignores SIGINT by itself.
 
-    Ctrl-C reaches all processes of the terminal, also those that still import modules.
+    Ctrl-C reaches all processes of the terminal, also those that still import modules. Signals of
+    this process are handled once the new process has its arguments, without which it would print a
+    traceback.
     """
     resource_tracker.ensure_running()  # its start would unblock signals later
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -52,8 +60,12 @@ def start_process(process: BaseProcess, isolation: Isolation) -> None:
         if isolation == "forkserver":
             forkserver.ensure_running()
         else:
-            process.start()
+            with defer_signals():
+                process.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     if isolation == "forkserver":
-        process.start()  # waits for the server's imports
+        # the first start waits for the server's imports, which take seconds
+        with defer_signals() if SERVER_IS_READY.is_set() else nullcontext():
+            process.start()
+        SERVER_IS_READY.set()
