@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -12,9 +13,19 @@ import sys
 import time
 from pathlib import Path
 
+import fork_server
 import psutil
 import pytest
-from commands import QUICK, SMALL, fill_disk, results, run_fastloop, runs, spawn_fastloop
+from commands import (
+    QUICK,
+    SMALL,
+    fill_disk,
+    results,
+    run_fastloop,
+    runs,
+    spawn_fastloop,
+    start_fastloop,
+)
 from options import MYDATASET, REPOSITORY
 
 pytestmark = pytest.mark.slow
@@ -61,20 +72,20 @@ def wait_for(condition, command: psutil.Popen) -> None:
 )
 def test_ended_command_keeps_finished_trials_and_closes_its_run(tmp_path, database, sign):
     shm = set(os.listdir("/dev/shm"))
-    command = start_command(*MYDATASET, "trials=1000", "benchmark=traversal", cwd=tmp_path)
-    wait_for(lambda: any(result.trials for result in results(tmp_path)), command)
-    processes = command.children(recursive=True)
-    command.send_signal(sign)
-    stderr = command.communicate()[1]
+    command = start_fastloop(*MYDATASET, "trials=1000", "benchmark=traversal", cwd=tmp_path)
+    command.wait_until(lambda: any(result.trials for result in results(tmp_path)))
+    processes = command.process.children(recursive=True)
+    command.process.send_signal(sign)
+    process = command.wait()
     assert psutil.wait_procs(processes, timeout=30)[1] == []
     while not set(os.listdir("/dev/shm")) <= shm:  # concurrent tests have files there too
         time.sleep(0.1)
-    assert "Traceback" not in stderr
+    assert "Traceback" not in process.stderr
     (result,) = results(tmp_path)
     assert result.trials
     if sign != signal.SIGKILL:
-        assert command.returncode == 128 + sign
-        assert stderr.count("\n") == 1
+        assert process.returncode == 128 + sign
+        assert process.stderr.count("\n") == 1
         assert (result.status, result.status_reason[:10]) == ("KILLED", "SystemExit")
         assert [run.info.status for run in runs(tmp_path)] == ["KILLED"]
     else:
@@ -124,14 +135,15 @@ def test_signal_without_a_terminal_records_status_killed(tmp_path, database, sig
 
 @pytest.mark.heavy
 def test_repeated_interrupts_do_not_stop_the_recording_of_the_first(tmp_path, database):
-    command = start_command(*MYDATASET, "trials=1000", "benchmark=traversal", cwd=tmp_path)
-    wait_for(lambda: any(result.trials for result in results(tmp_path)), command)
+    command = start_fastloop(*MYDATASET, "trials=1000", "benchmark=traversal", cwd=tmp_path)
+    command.wait_until(lambda: any(result.trials for result in results(tmp_path)))
     for _ in range(5):
-        command.send_signal(signal.SIGINT)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            command.process.send_signal(signal.SIGINT)
         time.sleep(0.05)
-    stderr = command.communicate()[1]
-    assert command.returncode == 128 + signal.SIGINT
-    assert "Traceback" not in stderr
+    process = command.wait()
+    assert process.returncode == 128 + signal.SIGINT
+    assert "Traceback" not in process.stderr
     assert [run.info.status for run in runs(tmp_path)] == ["KILLED"]
 
 
@@ -147,28 +159,26 @@ def test_command_under_nohup_ignores_sighup(tmp_path):
 
 
 def test_killed_trial_fails_its_job_and_the_others_continue(tmp_path):
-    command = start_command("-m", "loader=raw,np_memmap", *QUICK, "trials=8", cwd=tmp_path)
+    command = start_fastloop("-m", "loader=raw,np_memmap", *QUICK, "trials=8", cwd=tmp_path)
 
-    def trial_processes():
-        descendants = command.children(recursive=True)
-        servers = [child for child in descendants if "forkserver" in str(child.cmdline())]
-        return [child for server in servers for child in server.children()]
+    def kill_trial() -> bool:
+        with contextlib.suppress(psutil.Error):
+            for child in command.process.children():
+                for trial in child.children():  # of the forkserver; no other child has any
+                    trial.kill()
+                    return True
+        return False
 
-    wait_for(lambda: any(result.trials for result in results(tmp_path)), command)
-    while True:
-        try:
-            trial_processes()[0].kill()
-            break
-        except (IndexError, psutil.Error):
-            assert command.poll() is None
-    out, _ = command.communicate()
-    assert command.returncode == 1
+    command.wait_until(lambda: any(result.trials for result in results(tmp_path)))
+    command.wait_until(kill_trial)
+    process = command.wait()
+    assert process.returncode == 1
     failed = [result for result in results(tmp_path) if result.status == "FAILED"]
     assert len(failed) == 1
     # the kernel's count of out-of-memory kills may also rise because of a concurrent test
     reasons = ("killed by SIGKILL", "the kernel killed the trial's process")
     assert any(reason in failed[0].status_reason for reason in reasons)
-    assert any(reason in " ".join(out.split()) for reason in reasons)
+    assert any(reason in " ".join(process.stdout.split()) for reason in reasons)
     assert [len(result.trials) for result in results(tmp_path) if result.status == "FINISHED"] == [
         8
     ]
@@ -236,20 +246,15 @@ def test_trial_killed_by_the_kernel_is_reported_as_out_of_memory(tmp_path, memor
 
 @pytest.mark.heavy
 def test_full_disk_between_trials_keeps_the_written_results(tmp_path, small_disk):
-    command = psutil.Popen(
-        [sys.executable, "-m", "fastloop.run", *QUICK, "trials=1000"],
-        cwd=tmp_path,
-        env=os.environ | {"FASTLOOP_OUTPUTS": str(small_disk)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    arguments = (*QUICK, "trials=1000")
+    command = start_fastloop(*arguments, cwd=tmp_path, FASTLOOP_OUTPUTS=str(small_disk))
     (tmp_path / "outputs").symlink_to(small_disk)
-    wait_for(lambda: any(result.trials for result in results(tmp_path)), command)
+    command.wait_until(lambda: any(result.trials for result in results(tmp_path)))
     fill_disk(small_disk)
-    stderr = command.communicate()[1]
-    assert command.returncode == 1
-    assert "Traceback" not in stderr
-    assert "No space left on device" in stderr
+    process = command.wait()
+    assert process.returncode == 1
+    assert "Traceback" not in process.stderr
+    assert "No space left on device" in process.stderr
     assert results(tmp_path)[0].trials
 
 
@@ -311,12 +316,12 @@ def test_read_only_tracking_database_loses_nothing(tmp_path, small_disk, empty_d
 
 @pytest.mark.heavy
 def test_concurrent_first_commands_share_a_fresh_database(tmp_path):
-    commands = [start_command(*TRACKED, "allow_concurrent=true", cwd=tmp_path) for _ in range(2)]
-    for command in commands:
-        out, err = command.communicate()
-        assert command.returncode == 0, err
-        assert err == ""
-        assert "charts: " in out
+    fork_server.start_servers(2)
+    commands = [start_fastloop(*TRACKED, "allow_concurrent=true", cwd=tmp_path) for _ in range(2)]
+    for process in [command.wait() for command in commands]:
+        assert process.returncode == 0, process.stderr
+        assert process.stderr == ""
+        assert "charts: " in process.stdout
     assert [run.info.status for run in runs(tmp_path)] == ["FINISHED", "FINISHED"]
 
 

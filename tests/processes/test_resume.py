@@ -6,14 +6,11 @@ import dataclasses
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
-from commands import QUICK, results, run_fastloop, runs
+from commands import QUICK, results, run_fastloop, runs, start_fastloop
 from filelock import FileLock
 
 from fastloop.core.result import load, save
@@ -28,16 +25,9 @@ def trial_starts(cwd: Path) -> list[list[int]]:
 
 
 def run_until_killed(count: int, cwd: Path) -> None:
-    command = psutil.Popen(
-        [sys.executable, "-m", "fastloop.run", *SWEEP],
-        cwd=cwd,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    while sum(map(len, trial_starts(cwd))) < count:
-        assert command.poll() is None
-        time.sleep(0.02)
-    command.send_signal(signal.SIGKILL)
+    command = start_fastloop(*SWEEP, cwd=cwd)
+    command.wait_until(lambda: sum(map(len, trial_starts(cwd))) >= count)
+    command.process.send_signal(signal.SIGKILL)
     command.wait()
 
 
@@ -148,16 +138,12 @@ def test_interrupted_resume_keeps_finished_results(tmp_path, database):
     before = trial_starts(tmp_path)
     lock = FileLock(next(tmp_path.glob("outputs/stores/.*.reference.lock")))
     with lock:  # preparing waits for this lock
-        command = psutil.Popen(
-            [sys.executable, "-m", "fastloop.run", *SWEEP, "trials=1", "resume=last"], cwd=tmp_path
-        )
-        while not any(
-            "forkserver" in str(child.cmdline()) for child in command.children(recursive=True)
-        ):
-            time.sleep(0.1)
+        command = start_fastloop(*SWEEP, "trials=1", "resume=last", cwd=tmp_path)
+        # the process that prepares, a child of the forkserver
+        command.wait_until(lambda: any(child.children() for child in command.process.children()))
         time.sleep(1)
-        command.send_signal(signal.SIGTERM)
-        assert command.wait() == 128 + signal.SIGTERM
+        command.process.send_signal(signal.SIGTERM)
+        assert command.wait().returncode == 128 + signal.SIGTERM
     assert trial_starts(tmp_path) == before
     assert {result.status for result in results(tmp_path)} == {"FINISHED"}
     assert {run.info.status for run in runs(tmp_path)} == {"FINISHED"}
@@ -220,11 +206,9 @@ def test_only_one_command_measures_at_a_time(tmp_path):
             concurrent.stdout.split()
         )
         assert all(result.tags["concurrent"] == "true" for result in results(tmp_path))
-        waiting = psutil.Popen(
-            [sys.executable, "-m", "fastloop.run", *QUICK, "wait=true"], cwd=tmp_path
-        )
-        time.sleep(5)
-        assert waiting.poll() is None
+        waiting = start_fastloop(*QUICK, "wait=true", cwd=tmp_path)
+        time.sleep(3)
+        assert waiting.process.is_running()
         assert len(results(tmp_path)) == 2
-    assert waiting.wait() == 0
+    assert waiting.wait().returncode == 0
     assert len(results(tmp_path)) == 3

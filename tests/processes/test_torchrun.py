@@ -17,7 +17,7 @@ from pathlib import Path
 import fork_server
 import psutil
 import pytest
-from commands import QUICK, results, run_fastloop, runs
+from commands import QUICK, results, run_fastloop, runs, start_fastloop
 from options import MYDATASET, require_library
 
 from fastloop.core.sweep_protocols import RankTask
@@ -182,14 +182,10 @@ def num_ranks(result) -> int:
 
 START_COMMANDS = {
     "by itself": ([sys.executable, "-m", "fastloop.run", *TWO], 2),
-    "torchrun": ([*torchrun("--nproc_per_node=2"), "-m", "fastloop.run"], 2),
+    "torchrun with one process": ([*torchrun("--nproc_per_node=1"), "-m", "fastloop.run"], 1),
     "standalone": (
         [*torchrun("--standalone", "--nproc-per-node", "2"), "-m", "fastloop.run", TWO[0]],
         2,
-    ),
-    "python -m": (
-        [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=1", "-m", "fastloop.run"],
-        1,
     ),
 }
 
@@ -394,13 +390,10 @@ def trial_starts(folder: Path) -> list[list[int]]:
 def test_ended_command_ends_all_its_ranks(tmp_path, database, sign):
     leftovers = leftover_files()
     arguments = (*TWO, *QUICK, "trials=1000", "tracker=mlflow")
-    command = fork_server.start("fastloop.run", arguments, tmp_path, dict(os.environ))
-    while not any(trial_starts(tmp_path)):
-        assert psutil.pid_exists(command.pid), command.wait()
-        time.sleep(0.05)
-    running = psutil.Process(command.pid)
-    ranks = running.children(recursive=True)
-    running.send_signal(sign)
+    command = start_fastloop(*arguments, cwd=tmp_path)
+    command.wait_until(lambda: any(trial_starts(tmp_path)))
+    ranks = command.process.children(recursive=True)
+    command.process.send_signal(sign)
     process = command.wait()
     assert psutil.wait_procs(ranks, timeout=30)[1] == []
     (result,) = results(tmp_path)
@@ -424,7 +417,7 @@ def ranks_of_agent(agent: psutil.Popen) -> dict[str, psutil.Process]:
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     ("target", "sign"),
-    [("agent", signal.SIGINT), ("agent", signal.SIGKILL), ("1", signal.SIGKILL)],
+    [("agent", signal.SIGINT), ("1", signal.SIGKILL)],  # test_nodes.py kills agents
 )
 def test_end_of_torchrun_or_of_a_follower_ends_all_ranks(tmp_path, target, sign):
     temporary = Path(tempfile.mkdtemp())  # sockets have short paths
@@ -465,10 +458,9 @@ def sizes_sweep(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sizes")
     sizes_sweep = ("launcher=torchrun", "launcher.nproc_per_node=1,2,3", "trials=3")
     arguments = ("-m", *QUICK, *sizes_sweep)
-    command = fork_server.start("fastloop.run", arguments, folder, dict(os.environ))
-    while sum(map(len, trial_starts(folder))) < 4:
-        time.sleep(0.02)
-    os.kill(command.pid, signal.SIGKILL)
+    command = start_fastloop(*arguments, cwd=folder)
+    command.wait_until(lambda: sum(map(len, trial_starts(folder))) >= 4)
+    command.process.kill()
     command.wait()
     shutil.copytree(folder, folder / "before")
     process = run_fastloop(*arguments, "resume=last", cwd=folder)

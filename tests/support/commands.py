@@ -26,6 +26,11 @@ def run_fastloop(*arguments: str, cwd: Path, command: str = "", **environment: s
     return fork_server.run(module, arguments, cwd, os.environ | environment)
 
 
+def start_fastloop(*arguments: str, cwd: Path, **environment: str) -> fork_server.Command:
+    """Start `python -m fastloop.run …` like `run_fastloop`, without waiting for its end."""
+    return fork_server.start("fastloop.run", arguments, cwd, os.environ | environment)
+
+
 def spawn_fastloop(*arguments: str, cwd: Path, command: str = "", **environment: str):
     """Run `python -m fastloop.run …` or `python -m fastloop <command> …` in the folder, in a new
     interpreter."""

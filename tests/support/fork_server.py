@@ -17,11 +17,14 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker, util
 from pathlib import Path
+
+import psutil
 
 PRELOADED = (
     *("torch", "tensordict", "sklearn.datasets", "fastloop.sweep.measure", "fastloop.sweep.rounds"),
@@ -66,6 +69,17 @@ class Command:
 
     pid: int
     _finish: Callable[[], subprocess.CompletedProcess]
+
+    @property
+    def process(self) -> psutil.Process:
+        """The process, while it runs."""
+        return psutil.Process(self.pid)
+
+    def wait_until(self, condition: Callable[[], object]) -> None:
+        """Wait until the condition holds; fail with the output where the command ends before."""
+        while not condition():
+            assert psutil.pid_exists(self.pid), self.wait()
+            time.sleep(0.05)
 
     def wait(self) -> subprocess.CompletedProcess:
         """Wait for the end; return output and exit status. To be called once."""

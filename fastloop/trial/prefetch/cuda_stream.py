@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 
+from fastloop.core.epochs import close_on_exit
 from fastloop.core.trees import split_tensors
 from fastloop.core.types import Epochs, Tree
 from fastloop.fastloader.copy_stream import CopyStream, receive_copies
@@ -56,3 +58,18 @@ class DeliveryStream:
             on_device = [tensor for tensor in tensors if tensor.is_cuda]
             receive_copies(copied, on_device, self._copies.device)
         return placed
+
+
+@contextmanager
+def open_prefetch(
+    open_: Callable[[], AbstractContextManager[Epochs]],
+    prefetch_epoch: Callable[[Epochs, int, DeliveryStream], Generator[Tree, None, None]],
+    device: torch.device,
+) -> Iterator[Epochs]:
+    """A loader's epochs as `prefetch_epoch` delivers them on a stream; closed with the context."""
+    stream = DeliveryStream(device)
+    with (
+        open_() as epochs,
+        close_on_exit(lambda epoch: prefetch_epoch(epochs, epoch, stream)) as prefetched,
+    ):
+        yield prefetched

@@ -3,41 +3,39 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
+from functools import partial
 
 import torch
 
-from fastloop.core.epochs import close_on_exit
 from fastloop.core.types import Epochs, Tree
-from fastloop.trial.prefetch.cuda_stream import DeliveryStream, PendingBatch
+from fastloop.trial.prefetch.cuda_stream import DeliveryStream, PendingBatch, open_prefetch
 
 
-@contextmanager
 def prefetch_by_stream(
     open_: Callable[[], AbstractContextManager[Epochs]],
     deliver: Callable[[Tree], Tree],
     ahead: int,
     device: torch.device,
-) -> Iterator[Epochs]:
+) -> AbstractContextManager[Epochs]:
     """Epochs of batches on the device, of which `ahead` are being copied while a step runs.
 
     Seed 002's first technique, as in apex's data_prefetcher. The loop's thread loads every batch,
     so that only work on the device is hidden behind the step. A copy from memory that is not
     page-locked blocks the loop until it is done.
     """
-    stream = DeliveryStream(device)
-    with (
-        open_() as epochs,
-        close_on_exit(
-            lambda epoch: _prefetch_epoch(epochs, epoch, deliver, ahead, stream)
-        ) as prefetched,
-    ):
-        yield prefetched
+    prefetch_epoch = partial(_prefetch_epoch, deliver=deliver, ahead=ahead)
+    return open_prefetch(open_, prefetch_epoch, device)
 
 
 def _prefetch_epoch(
-    epochs: Epochs, epoch: int, deliver: Callable[[Tree], Tree], ahead: int, stream: DeliveryStream
+    epochs: Epochs,
+    epoch: int,
+    stream: DeliveryStream,
+    *,
+    deliver: Callable[[Tree], Tree],
+    ahead: int,
 ) -> Generator[Tree, None, None]:
     pending: deque[PendingBatch] = deque()
     for batch in stream.deliver_each(stream.start_epoch(epochs, epoch), deliver):

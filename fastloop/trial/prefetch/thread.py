@@ -4,40 +4,38 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
+from functools import partial
 from queue import SimpleQueue
 
 import torch
 
-from fastloop.core.epochs import close_on_exit
 from fastloop.core.types import Epochs, Tree
-from fastloop.trial.prefetch.cuda_stream import END, DeliveryStream, PendingBatch
+from fastloop.trial.prefetch.cuda_stream import END, DeliveryStream, PendingBatch, open_prefetch
 
 
-@contextmanager
 def prefetch_by_thread(
     open_: Callable[[], AbstractContextManager[Epochs]],
     deliver: Callable[[Tree], Tree],
     ahead: int,
     device: torch.device,
-) -> Iterator[Epochs]:
+) -> AbstractContextManager[Epochs]:
     """Epochs of batches on the device, of which `ahead` are loaded or moved while a step runs.
 
     One thread per epoch, started with its first batch; on CUDA it copies on a separate stream. Its
     errors are raised in the loop, with their traceback.
     """
-    stream = DeliveryStream(device)
-    with (
-        open_() as epochs,
-        close_on_exit(
-            lambda epoch: _prefetch_epoch(epochs, epoch, deliver, ahead, stream)
-        ) as prefetched,
-    ):
-        yield prefetched
+    prefetch_epoch = partial(_prefetch_epoch, deliver=deliver, ahead=ahead)
+    return open_prefetch(open_, prefetch_epoch, device)
 
 
 def _prefetch_epoch(
-    epochs: Epochs, epoch: int, deliver: Callable[[Tree], Tree], ahead: int, stream: DeliveryStream
+    epochs: Epochs,
+    epoch: int,
+    stream: DeliveryStream,
+    *,
+    deliver: Callable[[Tree], Tree],
+    ahead: int,
 ) -> Generator[Tree, None, None]:
     room, ready, stopped = SimpleQueue(), SimpleQueue(), threading.Event()
     for _ in range(ahead):
