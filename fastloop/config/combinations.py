@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import hydra
@@ -26,7 +27,13 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from fastloop.config.flags import CommandLine, read_command_line
-from fastloop.config.help import experiment_files, help_text, resource_folder
+from fastloop.config.help import (
+    default_options,
+    experiment_files,
+    help_text,
+    resource_folder,
+    settings,
+)
 from fastloop.config.messages import ConfigError
 
 CONFIG_NAME = "config"
@@ -89,8 +96,8 @@ def combination_of(cfg: DictConfig, hydra_conf: HydraConf | None = None) -> Comb
     hydra_conf: Hydra's part, if the configuration does not contain it.
     """
     node: Any = cfg.hydra if hydra_conf is None else hydra_conf
-    values: Any = OmegaConf.to_container(cfg, resolve=True)
-    values.pop("hydra", None)
+    job = OmegaConf.masked_copy(cfg, [str(name) for name in cfg if name != "hydra"])
+    values: Any = OmegaConf.to_container(job, resolve=True)
     choices = {name: str(choice) for name, choice in node.runtime.choices.items()}
     is_single = node.mode != RunMode.MULTIRUN
     folder = Path(node.run.dir if is_single else node.sweep.dir).absolute()
@@ -168,8 +175,24 @@ def _add_config_dir(folder: Path) -> None:
 
 
 def _parse_overrides(overrides: Sequence[str]) -> list[Override]:
+    """The overrides, parsed. Raises ConfigError for those that no job can have."""
     loader = GlobalHydra.instance().config_loader()  # expands glob(*)
-    return OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
+    parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
+    for override in parsed:
+        _check_override(override)
+    return parsed
+
+
+def _check_override(override: Override) -> None:
+    """Raise ConfigError where a job would lack a setting or an option."""
+    name = override.key_or_group
+    if override.is_delete():
+        if name in {*default_options(), *(setting.name for setting in settings())}:
+            reason = f"every job has one; {name}=… changes it"
+            raise ConfigError(f"{override.input_line}: {reason}")
+    elif isinstance(override.value(), list | dict | NoneType) and name in default_options():
+        allowed = f"allowed: one option; several need -m {name}=a,b"
+        raise ConfigError(f"{override.input_line}: {allowed}")
 
 
 def _compose_first(name: str, line: CommandLine) -> DictConfig:
@@ -204,6 +227,8 @@ def _values(overrides: Sequence[Override]) -> list[list[str]]:
             values[key] = [f"{key}={override.get_value_element_as_str()}"]
         elif override.is_discrete_sweep():
             values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            if not values[key]:
+                raise ConfigError(f"{override.input_line}: it has no values")
         else:
             raise ConfigError(
                 f"{override.input_line}: a sweep needs a finite number of values; "

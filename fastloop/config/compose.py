@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fastloop.sweep.settings import SweepSettings
     from fastloop.trial.job import Job
 
-FULL_ERROR = "HYDRA_FULL_ERROR"
+FULL_ERROR, OUTPUTS = "HYDRA_FULL_ERROR", "FASTLOOP_OUTPUTS"
 MeasureHere = Callable[[list[JobRequest]], int]
 
 
@@ -49,6 +49,8 @@ def compose_all(measure_here: MeasureHere) -> list[JobRequest]:
     An invalid name or value exits with status 1 and one line, before anything is written.
     """
     requests: list[JobRequest] = []
+    if not os.environ.get(OUTPUTS, "outputs"):  # Hydra would write to the root of the file system
+        del os.environ[OUTPUTS]
     try:
         line = read_command_line(sys.argv[1:])
         if line.prints_info:

@@ -40,8 +40,10 @@ class CommandLine:
 
 
 def read_command_line(arguments: Sequence[str]) -> CommandLine:
-    """The command line of these arguments; raises UsageError for an unknown flag."""
+    """The command line of these arguments; raises UsageError for an invalid flag."""
     parsed = _parser().parse_intermixed_args(list(arguments))
+    if parsed.resolve and not (parsed.cfg or parsed.help):
+        raise UsageError("--resolve: allowed only with --cfg or --help")
     values = vars(parsed)
     overrides = values.pop("overrides")
     flags: list[str] = []

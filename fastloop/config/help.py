@@ -105,10 +105,15 @@ def settings() -> tuple[Setting, ...]:
     return _settings(text[text.index("batch_size:") : text.index("\nhydra:")])
 
 
+def default_options() -> dict[str, str]:
+    """The default option of each group from which every job has one."""
+    defaults = {group: default for group, default, _ in DEFAULT.findall(_config_text())}
+    return {group: default for group, default in defaults.items() if default != "null"}
+
+
 def default_of(name: str) -> str:
     """The default of a group or of a setting at the top level."""
-    defaults = {group: default for group, default, _ in DEFAULT.findall(_config_text())}
-    return (defaults | {setting.name: setting.default for setting in settings()})[name]
+    return (default_options() | {setting.name: setting.default for setting in settings()})[name]
 
 
 def overridable_names() -> list[str]:

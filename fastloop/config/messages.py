@@ -30,8 +30,8 @@ def usage_message(error: Exception, known_names: Iterable[str]) -> str | None:
         return str(error)
     if isinstance(error, MissingConfigException) and error.options is not None:
         return _unknown_option(error)
-    if isinstance(error, CompactHydraException):
-        return _hydra_message(str(error), error.__cause__, known_names)
+    if isinstance(error, CompactHydraException | OmegaConfBaseException):
+        return _hydra_message(error, known_names)
     if isinstance(error, OSError):
         reason = ERROR_NUMBER.sub(r"\1", str(error))
         return f"the outputs folder (FASTLOOP_OUTPUTS): {reason}"
@@ -72,9 +72,14 @@ def _unknown_option(error: MissingConfigException) -> str:
     return f"{group}={option}: there is no such option; allowed: {allowed}{remedy}"
 
 
-def _hydra_message(text: str, cause: BaseException | None, known_names: Iterable[str]) -> str:
-    if isinstance(cause, OmegaConfBaseException):
-        text += f"\n{cause}"
+def _hydra_message(
+    error: CompactHydraException | OmegaConfBaseException, known_names: Iterable[str]
+) -> str:
+    text = str(error)
+    if isinstance(error, OmegaConfBaseException):  # of an interpolation
+        return f"{error.full_key or 'the configuration'}: {text.splitlines()[0]}"
+    if isinstance(error.__cause__, OmegaConfBaseException):
+        text += f"\n{error.__cause__}"
     text = " ".join(line.strip() for line in text.splitlines() if line.strip())
     if match := re.search(r"Could not override '(\S+)'\.", text):
         return _unknown_setting(match.group(1), known_names)

@@ -20,7 +20,7 @@ EDGE_BYTES = 1 << 20
 
 def outputs_folder() -> Path:
     """$FASTLOOP_OUTPUTS, or outputs/ in the working directory."""
-    return Path(os.environ.get("FASTLOOP_OUTPUTS", "outputs")).absolute()
+    return Path(os.environ.get("FASTLOOP_OUTPUTS") or "outputs").absolute()
 
 
 def sweep_folders() -> list[Path]:

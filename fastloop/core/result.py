@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 from pydantic.dataclasses import dataclass
@@ -18,6 +18,8 @@ KEEPS_NAN = pydantic.ConfigDict(ser_json_inf_nan="constants")
 """The loss of a diverged model is a raw value too."""
 RESULT_FILE = "result.json"
 
+BenchmarkName = Annotated[str, pydantic.StringConstraints(pattern=r"^\w+$")]
+"""A name of a file in the report too, so that it can't be a path."""
 Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 
 
@@ -61,6 +63,10 @@ class Measurement:
     """Length of each rank's window; start_ns and stop_ns are those of the slowest rank. Empty for
     one process."""
 
+    def __post_init__(self) -> None:
+        if self.stop_ns <= self.start_ns:
+            raise ValueError("a window's stop_ns is larger than its start_ns")
+
     @property
     def seconds(self) -> float:
         """Length of the window."""
@@ -78,7 +84,7 @@ class Trial:
 
     number: int
     seed: int
-    benchmarks: dict[str, Measurement]
+    benchmarks: dict[BenchmarkName, Measurement]
     torch_threads: int
     multiprocessing_context: str | None
     load_average: float | None
@@ -185,7 +191,7 @@ class Result:
     skipped: list[str] = field(default_factory=list)
     """Reason for each sample that can't be decoded and is left out of every epoch."""
     trials: list[Trial] = field(default_factory=list)
-    attribution: dict[str, Attribution] = field(default_factory=dict)
+    attribution: dict[BenchmarkName, Attribution] = field(default_factory=dict)
     one_process: dict[str, list[float]] = field(default_factory=dict)
     """For a job of several ranks, by benchmark: samples per second of one process in each trial."""
     rounds: list[list[str]] = field(default_factory=list)

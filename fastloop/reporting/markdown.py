@@ -21,7 +21,7 @@ def render_markdown(document: Document, with_pictures: bool) -> str:
             blocks += [_image(picture) for picture in section.pictures]
     for table in document.appendix:
         blocks += _table(table)
-    return "\n\n".join(blocks) + "\n"
+    return "\n\n".join(blocks).replace("<", "&lt;") + "\n"  # a name may contain HTML
 
 
 def _table(table: Table, heading: str = "") -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fastloop.core import stats
 from fastloop.core.result import Result
+from fastloop.reporting.notes import group_caveats
 from fastloop.reporting.summary import Comparison, JobGroup, Row
 
 NOTHING = "\u2014"
@@ -73,9 +74,9 @@ def not_ranked_table(results: Sequence[Result]) -> Table | None:
 
 
 def notes_table(results: Sequence[Result]) -> Table | None:
-    """Flags of each job, which qualify its figures; None if no job has any."""
-    rows = tuple((result.name, flag) for result in results for flag in result.flags)
-    head = ("job", "note")
+    """The notes, which qualify the jobs' figures; None if no job has any."""
+    rows = tuple((note.kind, note.text) for note in group_caveats(results))
+    head = ("note", "jobs")
     return Table(heading="Notes", head=head, rows=rows, numeric=False) if rows else None
 
 

@@ -6,7 +6,9 @@ import textwrap
 from collections.abc import Sequence
 
 from fastloop.core import stats
+from fastloop.core.printable import printable
 from fastloop.core.result import Result, world_size
+from fastloop.reporting.notes import group_caveats
 from fastloop.reporting.ranks import rank_lines
 from fastloop.reporting.summary import Comparison, JobGroup, Row, summarize
 from fastloop.reporting.verdict import verdict
@@ -25,17 +27,17 @@ LEGEND = (
 
 
 def format_tables(results: Sequence[Result], baseline: str = "") -> str:
-    """A table and a verdict for each group of jobs, then ranks, flags and unfinished jobs."""
+    """A table and a verdict for each group of jobs, then ranks, notes and unfinished jobs."""
     parts = [_format_table(group) for group in summarize(results, baseline)]
     ranks = [_name_and_text(result.name, line) for result in results for line in rank_lines(result)]
-    flags = [_name_and_text(result.name, flag) for result in results for flag in result.flags]
+    notes = [_name_and_text(note.kind, note.text) for note in group_caveats(results)]
     unfinished = [
         _name_and_text(result.name, f"{result.status}: {result.status_reason}")
         for result in results
         if result.status != "FINISHED"
     ]
-    parts += ["\n".join(lines) for lines in (ranks, flags, unfinished) if lines]
-    return "\n\n".join(parts)
+    parts += ["\n".join(lines) for lines in (ranks, notes, unfinished) if lines]
+    return printable("\n\n".join(parts))
 
 
 def _format_table(group: JobGroup) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastloop.core.files import hold_lock, write_beside
+from fastloop.core.printable import printable
 from fastloop.core.types import UsageError
 
 if TYPE_CHECKING:
@@ -42,9 +43,10 @@ def write_report(
     document = compose_document(results, baseline)
     files: dict[str, bytes] = {}
     if "html" in formats:
-        files["report.html"] = render_html(document).encode()
+        files["report.html"] = printable(render_html(document)).encode()
     if "md" in formats:
-        files["report.md"] = render_markdown(document, with_pictures="png" in formats).encode()
+        text = render_markdown(document, with_pictures="png" in formats)
+        files["report.md"] = printable(text).encode()
     if "csv" in formats:
         files["report.csv"] = trials_csv(results).encode()
     if "png" in formats:

@@ -53,6 +53,18 @@ LOADERS = ", ".join(options("loader"))
         ("=3", "name=value"),
         ("loader", "loader"),
         ("dataset=mydataset dataset.shape=[0]", "dataset.shape"),
+        ("loader=[raw]", "loader=[raw]: allowed: one option; several need -m loader=a,b"),
+        ("-m loader=[raw,np_memmap]", "allowed: one option; several need -m loader=a,b"),
+        ("loader={}", "loader={}: allowed: one option"),
+        ("loader=null", "loader=null: allowed: one option"),
+        ("~launcher", "~launcher: every job has one; launcher=… changes it"),
+        ("~trials", "~trials: every job has one; trials=… changes it"),
+        ("--resolve", "--resolve: allowed only with --cfg or --help"),
+        ("batch_size=${nope}", "batch_size: Interpolation key 'nope' not found"),
+        ("batch_size=${batch_size}", "batch_size: "),
+        ("batch_size=${oc.env:NOPE}", "batch_size: "),
+        ("-m loader=glob(zzz*)", "loader=glob(zzz*): it has no values"),
+        ("-m trials=range(3,1)", "trials=range(3,1): it has no values"),
         ("-m trials=1,-1", "trials=-1: Input should be greater than 0"),
         ("-m loader=raw,nope", "loader=nope: there is no such option"),
         ("loader._target_=nope.make", "loader._target_=nope.make: ModuleNotFoundError: No module"),
@@ -106,6 +118,13 @@ def test_unwritable_outputs_folder_is_named(tmp_path, outputs):
     line = error_line(run_fastloop(*QUICK, cwd=tmp_path, FASTLOOP_OUTPUTS=str(path)))
     assert line.startswith("the outputs folder (FASTLOOP_OUTPUTS): ")
     assert str(path) in line
+
+
+def test_empty_outputs_variable_means_the_default_folder(tmp_path):
+    process = run_fastloop(*QUICK, cwd=tmp_path, FASTLOOP_OUTPUTS="")
+    assert process.returncode == 0, process.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["outputs"]
+    assert len(results(tmp_path)) == 1
 
 
 def test_unwritable_dataset_root_is_named(tmp_path):

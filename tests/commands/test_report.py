@@ -7,8 +7,10 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from commands import run_fastloop, spawn_fastloop
@@ -199,6 +201,43 @@ def test_report_names_a_foreign_result_file(tmp_path):
         "folder=result.json: can't be read: not one of fastloop's"
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+HOSTILE_NAME = "$x^ <b onload=\"alert(1)\"> '&' ](x) | \x1b[31m red\nnext"
+
+
+def test_report_shows_any_name_as_it_is(known_sweep, tmp_path):
+    results = [
+        replace(result, name=f"$x^{result.loader} {HOSTILE_NAME}", dataset=HOSTILE_NAME)
+        for result in all_results(known_sweep)
+    ]
+    paths = {path.name: path for path in write_report(results, tmp_path)}
+    page = paths["report.html"].read_text()
+    assert "<b onload" not in page
+    assert "&lt;b onload" in page
+    assert "\x1b" not in page
+    for svg in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
+        ElementTree.fromstring(svg)
+    assert "$x^raw" in unescape("".join(re.findall(r"<text.*?</text>", page, re.DOTALL)))
+    assert "<b onload" not in paths["report.md"].read_text()
+    with paths["report.csv"].open() as file:
+        assert {row["dataset"] for row in csv.DictReader(file)} == {HOSTILE_NAME}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"traversal": {', '"../../up": {'),
+        ('"start_ns": ', '"start_ns": 9'),
+        ('"epochs": ', '"x": '),
+    ],
+)
+def test_report_rejects_an_edited_result(known_sweep, tmp_path, old, new):
+    path = min(known_sweep.rglob("result.json"))
+    path.write_text(path.read_text().replace(old, new))
+    process = report(f"folder={known_sweep}", cwd=tmp_path)
+    assert process.returncode == 1
+    assert process.stderr.endswith("result.json: can't be read: not one of fastloop's\n")
 
 
 @pytest.fixture(scope="module")

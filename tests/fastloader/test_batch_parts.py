@@ -16,13 +16,15 @@ from fastloop.fastloader import FastLoader, tuning
 from fastloop.fastloader.columns.column import SampleSpec
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class SquaresColumn:
     """A column of int64 squares; `seen` records (thread id, number of rows) of each fill."""
 
     count: int
     fails_at: int = -1
     slow: bool = True
+    meeting: threading.Barrier | None = None
+    """Where the threads of the first two fills meet."""
     spec: SampleSpec = field(default_factory=lambda: SampleSpec(torch.int64, (2,)))
     seen: list[tuple[int, int]] = field(default_factory=list)
 
@@ -31,6 +33,8 @@ class SquaresColumn:
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         self.seen.append((threading.get_ident(), len(indices)))
+        if self.meeting and len(self.seen) <= 2:
+            self.meeting.wait()
         if self.fails_at in indices:
             raise OSError(f"sample {self.fails_at}")
         self.spec.view_tensor(out)[:] = torch.from_numpy(indices**2)[:, None]
@@ -67,11 +71,12 @@ def test_batches_made_in_parts_equal_whole_ones(
 
 
 def test_threads_share_one_batch_unless_there_is_a_transform():
-    squares = SquaresColumn(640)
+    squares = SquaresColumn(640, meeting=threading.Barrier(2, timeout=60))
     for _ in FastLoader(squares, 64, num_threads=2):
         pass
     assert {rows for _, rows in squares.seen} == {16}
     assert len({thread for thread, _ in squares.seen}) == 2
+    squares.meeting = None
     squares.seen.clear()
     for _ in FastLoader(squares, 64, num_threads=2, transform=torch.neg):
         pass

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from tensordict import tensorclass
 
-from fastloop.core.types import Tree, Unsupported, option
+from fastloop.core.types import BadData, Tree, Unsupported, option
 from fastloop.data.rows import bytes_of
 
 
@@ -49,7 +49,12 @@ class TensorDictStore:
                     files[name].write(bytes_of(value))
 
     def open(self, folder: Path) -> Any:
-        """The rows, mapped into memory."""
+        """The rows, mapped into memory.
+
+        Raises BadData for a folder with a pickle: tensordict would load it, which can run any code.
+        """
+        for path in folder.rglob("*.pickle"):
+            raise BadData(f"{path}: this store has no pickles; delete its folder")
         return _Pair.load_memmap(folder)
 
 

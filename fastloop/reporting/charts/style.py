@@ -19,6 +19,7 @@ RC_PARAMS: dict[Any, Any] = {
     "font.family": ["sans-serif"],
     "font.size": 9.5,
     "text.color": INK,
+    "text.parse_math": False,  # names may contain $
     "axes.edgecolor": FAINT,
     "axes.facecolor": "none",
     "axes.labelcolor": INK,

@@ -1,0 +1,45 @@
+"""Notes: the caveats of all jobs, a line for each kind with the jobs that have it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fastloop.core.result import Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """A kind of caveat, such as `traversal: unstable`, and each job's details of it."""
+
+    kind: str
+    details: dict[str, str]
+    """By the job's name; empty where the kind says all."""
+
+    @property
+    def text(self) -> str:
+        """The jobs, each with its details; details that all jobs share are given once."""
+        if len(set(self.details.values())) == 1:
+            detail = next(iter(self.details.values()))
+            return f"{', '.join(self.details)}{detail and f' ({detail})'}"
+        return ", ".join(f"{name} ({detail})" for name, detail in self.details.items())
+
+
+def group_caveats(results: Sequence[Result]) -> list[Note]:
+    """The caveats of these results, grouped by kind, in the order of their first jobs."""
+    grouped: dict[str, dict[str, str]] = defaultdict(dict)
+    for result in results:
+        benchmarks = {name for trial in result.trials for name in trial.benchmarks}
+        for caveat in result.flags:
+            kind, detail = _split(caveat, benchmarks)
+            grouped[kind][result.name] = detail
+    return [Note(kind=kind, details=details) for kind, details in grouped.items()]
+
+
+def _split(caveat: str, benchmarks: Iterable[str]) -> tuple[str, str]:
+    """Kind and details of a caveat of the form `[benchmark: ]kind[: details]`."""
+    benchmark = next((name for name in benchmarks if caveat.startswith(f"{name}: ")), "")
+    prefix = f"{benchmark}: " if benchmark else ""
+    kind, _, detail = caveat.removeprefix(prefix).partition(": ")
+    return prefix + kind, detail

@@ -1,0 +1,71 @@
+"""The lock of measuring: what stands in its place may be anything that another user wrote."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from fastloop.core.types import MachineBusy
+from fastloop.sweep.machine_lock import lock_machine
+
+
+@pytest.fixture
+def lock_path(tmp_path, monkeypatch) -> Path:
+    """The path of the lock, in a folder of its own."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path / "fastloop-measures.lock"
+
+
+def test_lock_names_its_holder_and_is_free_afterwards(lock_path):
+    message = r"\(process \d+ in /"
+    with lock_machine(wait=False), pytest.raises(MachineBusy, match=message):
+        lock_machine(wait=False).__enter__()
+    with lock_machine(wait=False):
+        pass
+    assert not lock_path.with_suffix(".holder").exists()
+
+
+@pytest.mark.parametrize("holder", [b"\xff\xfe\x1b[31m red\n", b"", b"x" * 100_000, "a folder"])
+def test_foreign_holder_file_is_printed_in_one_printable_line(lock_path, holder):
+    path = lock_path.with_suffix(".holder")
+    path.mkdir() if holder == "a folder" else path.write_bytes(holder)
+    with FileLock(lock_path), pytest.raises(MachineBusy) as error, lock_machine(wait=False):
+        pass
+    assert str(error.value).isprintable()
+    assert len(str(error.value)) < 1000
+
+
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_folder_or_link_in_the_place_of_the_lock_is_named(lock_path, kind):
+    victim = lock_path.with_name("victim")
+    victim.write_text("precious")
+    lock_path.mkdir() if kind == "folder" else lock_path.symlink_to(victim)
+    message = f"^{lock_path}: .*; delete it$"
+    with pytest.raises(MachineBusy, match=message), lock_machine(wait=False):
+        pass
+    assert victim.read_text() == "precious"
+
+
+def test_waiting_command_prints_what_it_waits_for(lock_path, capfd):
+    is_held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with FileLock(lock_path):
+            is_held.set()
+            release.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    is_held.wait()
+    lock_path.with_suffix(".holder").write_text("process 7 in /there")
+    timer = threading.Timer(0.3, release.set)
+    timer.start()
+    with lock_machine(wait=True):
+        assert release.is_set()
+    for thread in (holder, timer):
+        thread.join()
+    message = "another fastloop measures on this machine (process 7 in /there): waiting for its end"
+    assert capfd.readouterr().err == f"{message}\n"
