@@ -51,8 +51,8 @@ class Ranking:
     """Ranks of jobs, with ties where the rounds show no significant difference."""
 
     ranks: dict[str, int]
-    """Rank by name, fastest first, such as 1, 1, 3: jobs without a significant difference share a
-    rank. Empty where undetermined."""
+    """Rank by name, in the order of the medians, such as 1, 1, 3: one more than the number of jobs
+    that are significantly faster. Empty where undetermined."""
     undetermined: str
     """Why there are no ranks and how many trials are needed, in one line; empty with ranks."""
     order: tuple[str, ...]
@@ -98,12 +98,12 @@ def ratio(new: Sequence[float], base: Sequence[float]) -> Ratio | None:
 def ranking(seconds: Mapping[str, Sequence[float]]) -> Ranking:
     """Rank jobs by median seconds, with ties; the lists are aligned by round.
 
-    The jobs are visited from the fastest on. A job starts a new rank only if it is significantly
-    slower than the first job of the previous rank; otherwise it shares that rank. Significantly
-    slower means that its paired ratio to that job is at least 1.02 (median over rounds), that the
-    ratio's interval is above 1 (from five rounds on), and that the paired t test of the logarithms
-    is significant at 5 % after Holm's correction over all pairs of jobs. The correction covers all
-    pairs, not only those compared here, because the leaders are chosen from the same values.
+    The rank of a job is one more than the number of jobs that are significantly faster, or faster
+    than such a job. Significantly faster means that the paired ratio of the two is at least 1.02
+    (median over rounds), that the ratio's interval is above 1 (from five rounds on), and that the
+    paired t test of the logarithms is significant at 5 % after Holm's correction over all pairs of
+    jobs. So a difference counts wherever it is found: the job of lowest median may be the noisiest,
+    and be told apart from none.
     """
     order = tuple(sorted(seconds, key=lambda name: _sort_key(seconds[name])))
     undetermined = _why_undetermined([seconds[name] for name in order])
@@ -193,17 +193,19 @@ def _two_sided(difference: float, error: float, count: int) -> float:
 def _ranks(logs: dict[str, np.ndarray]) -> dict[str, int]:
     """Ranks as described in `ranking`; `logs` is in order."""
     significant = _significant_pairs(logs)
-    ranks: dict[str, int] = {}
-    leader = next(iter(logs), "")
-    for number, name in enumerate(logs, 1):
-        if (leader, name) in significant and _slower(logs[name], logs[leader]):
-            leader = name
-        ranks[name] = number if name == leader else ranks[leader]
-    return ranks
+    faster: dict[str, set[str]] = {}
+    for name, values in logs.items():
+        direct = [
+            other
+            for other in faster
+            if (other, name) in significant and _slower(values, logs[other])
+        ]
+        faster[name] = {*direct}.union(*(faster[other] for other in direct))
+    return {name: 1 + len(names) for name, names in faster.items()}
 
 
-def _slower(logs: np.ndarray, leader: np.ndarray) -> bool:
-    ratios = logs - leader
+def _slower(logs: np.ndarray, faster: np.ndarray) -> bool:
+    ratios = logs - faster
     beyond = len(ratios) < FEWEST_FOR_INTERVAL or _interval(ratios)[0] > 0
     return beyond and float(np.median(ratios)) >= math.log1p(MINIMUM_EFFECT)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -63,9 +62,13 @@ def test_median_interval_covers_the_truth(kind, trials):
 @pytest.mark.parametrize("trials", [5, 20])
 @pytest.mark.parametrize("kind", KINDS)
 def test_ranking_gives_identical_loaders_one_rank(kind, trials, jobs):
-    """Any pair with different ranks counts; the noise is far larger than the threshold of 2 %."""
+    """Any pair with different ranks counts; the noise is far larger than the threshold of 2 %.
+
+    Holm's correction admits 5 % of the campaigns, of which 1,000 are a sample.
+    """
     rankings = [stats.ranking(name_jobs(rows)).ranks for rows in campaigns(kind, jobs, trials)]
-    assert np.mean([max(ranks.values()) > 1 for ranks in rankings]) <= 0.05
+    two_standard_errors = 2 * math.sqrt(0.05 * 0.95 / CAMPAIGNS)
+    assert np.mean([max(ranks.values()) > 1 for ranks in rankings]) <= 0.05 + two_standard_errors
 
 
 def test_ranking_decides_a_clear_case_with_five_trials():
@@ -86,11 +89,33 @@ def test_ranking_ties_differences_below_two_percent():
         assert ranking.order == ("fast", "slow")
 
 
-def test_ranking_compares_a_job_to_the_first_of_the_group_before():
-    """b can't be told from a, nor c from b, but c can from a: c starts a group, d joins it."""
+def test_rank_counts_the_jobs_that_are_significantly_faster():
+    """b can't be told from a, nor c from b, nor d from c, but c can from a, and d from a and b."""
     wave = np.array([1, -1, 1, -1, 1, -1, 1, -1])
     jobs = {"a": 1 + 0 * wave, "b": 1.015 + 0 * wave, "c": 1.03 + 0 * wave, "d": 1.04 + 0.01 * wave}
-    assert stats.ranking(jobs).ranks == {"a": 1, "b": 1, "c": 3, "d": 3}
+    assert stats.ranking(jobs).ranks == {"a": 1, "b": 1, "c": 2, "d": 3}
+
+
+def test_noisy_job_of_lowest_median_hides_no_difference():
+    jobs = {
+        "noisy": [1, 1, 1, 9, 9.5],
+        "steady": [1.2, 1.21, 1.19, 1.2, 1.22],
+        "slow": [5, 5.1, 4.9, 5.05, 4.95],
+    }
+    assert stats.ranking(jobs).ranks == {"noisy": 1, "steady": 1, "slow": 2}
+
+
+def test_rank_counts_jobs_that_are_faster_through_another():
+    """Told apart: steady from slow, slow from slowest; noisy from none but slowest."""
+    jobs = {
+        "noisy": [1, 1, 1, 9, 9.5],
+        "steady": [1.2, 1.21, 1.19, 1.2, 1.22],
+        "slow": [5, 5.1, 4.9, 5.05, 4.95],
+        "slowest": [11, 11.1, 10.9, 11.05, 10.95],
+    }
+    ranks = stats.ranking(jobs).ranks
+    assert (ranks["noisy"], ranks["steady"], ranks["slow"]) == (1, 1, 2)
+    assert ranks["slowest"] in (3, 4)
 
 
 def test_ratio_pairs_the_jobs_of_a_round():
@@ -171,10 +196,8 @@ def test_ranking_of_any_times_gives_ranks_or_a_reason(seconds):
     assert bool(ranking.ranks) != bool(ranking.undetermined) or not seconds
     if ranking.ranks:
         assert tuple(ranking.ranks) == ranking.order
-        assert all(
-            rank in (before, place)
-            for place, (before, rank) in enumerate(itertools.pairwise(ranking.ranks.values()), 2)
-        )
+        # no job has more jobs before it than the table has above it
+        assert all(1 <= rank <= place for place, rank in enumerate(ranking.ranks.values(), 1))
 
 
 @given(st.lists(anything, max_size=12))
