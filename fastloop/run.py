@@ -21,7 +21,7 @@ from fastloop.sweep.measure import measure, measure_one_job
 
 
 def main() -> None:
-    """Run the command line; exits with 1 if a job failed or the only job is unsupported."""
+    """Run the command line; exits with 1 if a job failed or none could run."""
     # hides warnings of addresses without a host name
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     handle_signals()

@@ -230,9 +230,10 @@ def _assemble_followers(requests: Sequence[JobRequest]) -> str:
 
 
 def _exit_status(results: Sequence[Result]) -> int:
+    """1 where a job failed, or where none finished; a job may be unsupported beside others."""
     unfinished = [result.failure_kind for result in results if result.status != "FINISHED"]
     failed = [kind for kind in unfinished if kind != FailureKind.UNSUPPORTED]
-    return int(bool(failed) or (len(results) == 1 and bool(unfinished)))
+    return int(bool(failed) or len(unfinished) == len(results))
 
 
 @contextmanager
