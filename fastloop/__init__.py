@@ -35,6 +35,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name's module at its first use: `--help` must not pay for importing torch."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version("fastloop")
     if name not in __all__:
         raise AttributeError(f"module 'fastloop' has no attribute {name!r}")
     module = next(module for module, names in MODULES.items() if name in names)

@@ -38,6 +38,9 @@ def main() -> None:
             _exit_at_once(_follow_command(process))
     except UsageError as error:
         sys.exit(str(error) if os.environ.get("RANK", "0") == "0" else 1)
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the flush at exit would fail again
+        sys.exit(1)
     finally:
         restore_default_signals()
 

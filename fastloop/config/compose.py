@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,9 @@ def compose_all(measure_here: MeasureHere) -> list[JobRequest]:
         del os.environ[OUTPUTS]
     try:
         line = read_command_line(sys.argv[1:])
+        if "--version" in line.flags:
+            print(f"fastloop {version('fastloop')}")
+            return []
         if line.prints_info:
             _run_hydra(line, lambda _: None)
             return []
@@ -61,6 +65,8 @@ def compose_all(measure_here: MeasureHere) -> list[JobRequest]:
         if combinations[0].launcher == BASIC:
             return requests
         return _run_hydra_launcher(line, combinations, requests, measure_here)
+    except BrokenPipeError:
+        raise
     except Exception as error:
         text = (
             None if os.environ.get(FULL_ERROR) == "1" else usage_message(error, overridable_names())

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from subprocess import PIPE
 
 import pytest
 
+import fastloop
 from fastloop.__main__ import COMMANDS, main
 
 
@@ -30,3 +33,20 @@ def test_unknown_command_is_rejected_with_all_commands(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["fastloop", "measure"])
     with pytest.raises(SystemExit, match="measure: no such command; allowed: run, prepare, report"):
         main()
+
+
+@pytest.mark.parametrize("arguments", [("--version",), ("run", "--version")])
+def test_version_is_that_of_fastloop(monkeypatch, capsys, arguments):
+    monkeypatch.setattr(sys, "argv", ["fastloop", *arguments])
+    main()
+    assert capsys.readouterr().out == f"fastloop {fastloop.__version__}\n"
+
+
+def test_reader_that_stops_reading_gets_no_traceback(tmp_path):
+    command = [sys.executable, "-m", "fastloop.run", "--help"]
+    with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
