@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -121,6 +123,13 @@ def test_sample_hashes_ignore_the_rounding_of_uint8_scaling():
     assert int((divided != multiplied).sum()) == 126
     assert (sample_hashes(divided, 255.0) == sample_hashes(multiplied, 255.0)).all()
     assert not (sample_hashes(divided, None) == sample_hashes(multiplied, None)).all()
+
+
+@pytest.mark.parametrize("value", [-1, 256, 511, 65536, 65536 + 7, -1e9, 1e9, math.inf])
+def test_sample_hashes_tell_values_outside_a_byte_from_all_within(value):
+    within = torch.arange(256.0).view(-1, 1)
+    outside = sample_hashes(torch.tensor([[value]]) / 255, 255.0)
+    assert not (sample_hashes(within / 255, 255.0) == outside).all(axis=1).any()
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.randoms(use_true_random=False))
