@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from typing import Any
 import hydra
 from hydra.conf import HydraConf
 from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
-from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -26,14 +24,9 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
+from fastloop.config.experiments import register_experiments
 from fastloop.config.flags import CommandLine, read_command_line
-from fastloop.config.help import (
-    default_options,
-    experiment_files,
-    help_text,
-    resource_folder,
-    settings,
-)
+from fastloop.config.help import default_options, help_text, resource_folder, settings
 from fastloop.config.messages import ConfigError
 
 CONFIG_NAME = "config"
@@ -110,27 +103,6 @@ def combination_of(cfg: DictConfig, hydra_conf: HydraConf | None = None) -> Comb
         folder=folder / ("0" if is_single else str(node.sweep.subdir)),
         sweep_folder=folder,
     )
-
-
-@cache
-def register_experiments() -> None:
-    """Register the sweeps of experiments/ under the names of `experiment_files`.
-
-    Options in experiments/<question>/<group>/<option>.yaml become <group>=<question>/<option>;
-    their classes are imported from experiments.<question>.<group>.<option>.
-    """
-    folder = resource_folder("experiments")
-    sweeps = {path: ("experiment", name) for name, path in experiment_files().items()}
-    options = {
-        path: (f"{path.parent.name}/{path.parent.parent.name}", path.stem)
-        for path in folder.glob("*/*/*.yaml")
-    }
-    for path, (group, name) in (sweeps | options).items():
-        node = OmegaConf.to_container(OmegaConf.load(path))
-        store = ConfigStore.instance()
-        store.store(group=group, name=name, package="_global_", node=node, provider=str(path))
-    if str(folder.parent) not in sys.path:  # installed from a wheel
-        sys.path.append(str(folder.parent))
 
 
 def register_resolvers() -> None:

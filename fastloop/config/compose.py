@@ -25,9 +25,9 @@ from fastloop.config.combinations import (
     combination_of,
     compose_combinations,
     compose_values,
-    register_experiments,
     register_resolvers,
 )
+from fastloop.config.experiments import register_experiments
 from fastloop.config.flags import CommandLine, prepare_completion, read_command_line
 from fastloop.config.help import overridable_names, resource_folder
 from fastloop.config.messages import ConfigError, usage_message

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -90,11 +90,12 @@ def failure_line(result: Result, details: str) -> str:
 
 
 def _run(jobs: Sequence[SweepJob], request: JobRequest) -> int:
+    from fastloop.sweep.progress import progress_bar
     from fastloop.sweep.rounds import num_progress_steps, run_sweep
     from fastloop.sweep.tracking import SweepTracker
 
     tracking = SweepTracker(request.tracker, request.sweep_folder)
-    with _progress(num_progress_steps(jobs, request.sweep)) as advance:
+    with progress_bar(num_progress_steps(jobs, request.sweep)) as advance:
         results = run_sweep(jobs, request.sweep, tracking, advance)
     return _print_results(results, jobs, request, tracking)
 
@@ -234,21 +235,3 @@ def _exit_status(results: Sequence[Result]) -> int:
     unfinished = [result.failure_kind for result in results if result.status != "FINISHED"]
     failed = [kind for kind in unfinished if kind != FailureKind.UNSUPPORTED]
     return int(bool(failed) or len(unfinished) == len(results))
-
-
-@contextmanager
-def _progress(steps: int) -> Iterator[Callable[[str], None]]:
-    """A function to call as each step begins: it advances a bar with an ETA on a terminal."""
-    from tqdm import tqdm
-
-    tqdm.monitor_interval = 0  # no monitor thread that would run during measurements
-    with tqdm(total=steps, disable=None, ncols=79, leave=False) as bar:
-        steps_begun = 0
-
-        def advance(step: str) -> None:
-            nonlocal steps_begun
-            bar.update(min(1, steps_begun))  # the step before this one is done
-            bar.set_description(step[:40])
-            steps_begun += 1
-
-        yield advance
