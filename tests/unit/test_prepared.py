@@ -18,7 +18,7 @@ from fastloop.core.optional import check_libraries
 from fastloop.core.types import BadData, Unsupported
 from fastloop.data.digest import sample_hashes
 from fastloop.data.prepare import prepare
-from fastloop.data.sealed_folder import SEAL
+from fastloop.data.sealed_folder import SEAL, read_seal, write_once
 
 STORE_LOADERS = [
     loader for loader in options("loader") if compose_job(f"loader={loader}").loader.store
@@ -131,6 +131,21 @@ def test_damaged_reference_is_written_again(outputs):
     truncate(first.reference)
     assert prepare(job.dataset, None) == first
     assert np.load(first.reference / "hashes.npy").shape == (203, 16)
+
+
+def test_folder_sealed_for_other_data_is_written_again(tmp_path):
+    folder, written = tmp_path / "folder", []
+
+    def write(beside):
+        written.append(beside)
+        (beside / "rows").write_text(f"version {len(written)}")
+        return {}
+
+    for expected in ("a", "a", "b", "b"):
+        assert write_once(folder, expected, write)["fingerprint"] == expected
+    assert (folder / "rows").read_text() == "version 2"
+    assert read_seal(folder, "a") is None
+    assert read_seal(folder, "b") == read_seal(folder)
 
 
 def test_failing_writer_leaves_no_store(outputs, monkeypatch):
