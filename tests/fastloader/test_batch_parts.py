@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from dataclasses import dataclass, field
 
@@ -115,3 +116,14 @@ def test_buffers_of_unfinished_batches_are_reused(monkeypatch):
     # buffers that threads were filling are returned as well
     assert num_buffers == sorted(num_buffers)
     assert 1 <= num_buffers[-1] <= buffers.capacity
+
+
+def test_free_buffers_beyond_the_capacity_are_released():
+    loader = FastLoader(torch.arange(64_000).view(6400, 10), 64, shuffle=True, num_threads=1)
+    batches = list(loader)
+    assert loader._pool is not None
+    (buffers,) = loader._pool.columns
+    buffers.capacity = 1
+    del batches
+    gc.collect()
+    assert len(buffers) == 1

@@ -51,6 +51,54 @@ def test_window_reads_the_clock_twice_around_whole_epochs(clock):
     assert clock.reads == 2
 
 
+def test_warm_up_runs_the_epoch_that_it_is_given():
+    batches = []
+    window.drain(lambda epoch: iter([(epoch, 0), (epoch, 1)]), batches.append, 7, CPU)
+    assert batches == [(7, 0), (7, 1)]
+
+
+def test_replay_cycles_over_all_batches(clock):
+    steps = []
+
+    def consume(batch):
+        clock.now += 10
+        steps.append(batch)
+
+    timing = window.time_replay(["a", "b", "c"], consume, 5, CPU)
+    assert steps == ["a", "b", "c", "a", "b"]
+    assert timing.stop_ns - timing.start_ns == 50
+
+
+def time_two_epochs(consume):
+    window.time_epochs(lambda epoch: iter([epoch]), consume, 2, CPU)
+
+
+def replay_two_steps(consume):
+    window.time_replay(["a"], consume, 2, CPU)
+
+
+def time_instrumented_epoch_of_two_batches(consume):
+    window.time_instrumented_epoch(lambda epoch: [epoch] * 2, consume, Spans(), CPU)
+
+
+@pytest.mark.parametrize(
+    "measure", [time_two_epochs, replay_two_steps, time_instrumented_epoch_of_two_batches]
+)
+def test_clock_is_read_after_ranks_have_met_and_after_the_device_is_done(monkeypatch, measure):
+    events = []
+
+    def read_clock() -> int:
+        events.append("clock")
+        return len(events)
+
+    monkeypatch.setattr(window, "now_ns", read_clock)
+    monkeypatch.setattr(window, "barrier", lambda: events.append("barrier"))
+    monkeypatch.setattr(window, "synchronize", lambda device: events.append(f"wait for {device}"))
+    measure(lambda batch: events.append("step"))
+    before, after = ["wait for cpu", "barrier", "clock"], ["wait for cpu", "clock"]
+    assert events == [*before, "step", "step", *after]
+
+
 def test_spans_include_each_wait_and_exclude_the_loop_body(clock):
     def batches():
         for wait_ns in (100, 20, 30):
