@@ -26,7 +26,13 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from fastloop.config.experiments import register_experiments
 from fastloop.config.flags import CommandLine, read_command_line
-from fastloop.config.help import default_options, help_text, resource_folder, settings
+from fastloop.config.help import (
+    default_options,
+    help_text,
+    resource_folder,
+    settings,
+    takes_several,
+)
 from fastloop.config.messages import ConfigError
 
 CONFIG_NAME = "config"
@@ -163,6 +169,8 @@ def _check_override(override: Override) -> None:
             reason = f"every job has one; {name}=… changes it"
             raise ConfigError(f"{override.input_line}: {reason}")
     elif isinstance(override.value(), list | dict | NoneType) and name in default_options():
+        if isinstance(override.value(), list) and override.value() and takes_several(name):
+            return
         allowed = f"allowed: one option; several need -m {name}=a,b"
         raise ConfigError(f"{override.input_line}: {allowed}")
 

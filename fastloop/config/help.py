@@ -90,6 +90,12 @@ def options_of(group: str) -> list[str]:
     return sorted(path.stem for path in (resource_folder("conf") / group).glob("*.yaml"))
 
 
+def takes_several(group: str) -> bool:
+    """True for a group of which a job may have several options: each has a key of its own."""
+    files = (resource_folder("conf") / group).glob("*.yaml")
+    return not any(re.search(r"^_target_:", file.read_text(), re.M) for file in files)
+
+
 def groups() -> list[Group]:
     """All groups: those of conf/config.yaml in its order, then those that options choose from."""
     text = _config_text()

@@ -28,7 +28,7 @@ def usage_message(error: Exception, known_names: Iterable[str]) -> str | None:
     """
     if isinstance(error, UsageError):
         return str(error)
-    if isinstance(error, MissingConfigException) and error.options is not None:
+    if isinstance(error, MissingConfigException) and "/" in (error.missing_cfg_file or ""):
         return _unknown_option(error)
     if isinstance(error, CompactHydraException | OmegaConfBaseException):
         return _hydra_message(error, known_names)
@@ -66,10 +66,10 @@ def instantiation_message(group: str, error: InstantiationException) -> str:
 
 def _unknown_option(error: MissingConfigException) -> str:
     group, _, option = (error.missing_cfg_file or "").rpartition("/")
-    allowed = ", ".join(error.options or ())
+    allowed = f"allowed: {', '.join(error.options)}" if error.options else "--help lists all"
     plugin = PLUGINS.get(option.partition("_")[0]) if group == "hydra/launcher" else None
     remedy = f"; install it by pip install {plugin}" if plugin else ""
-    return f"{group}={option}: there is no such option; allowed: {allowed}{remedy}"
+    return f"{group}={option}: there is no such option; {allowed}{remedy}"
 
 
 def _hydra_message(

@@ -88,10 +88,10 @@ def count_resources() -> tuple[int, ...]:
     return len(process.children(recursive=True)), threading.active_count(), process.num_fds()
 
 
-def fall_to(before: tuple[int, ...]) -> bool:
-    """True once there are no more resources than before; a queue's thread takes a moment to end."""
+def return_to(before: tuple[int, ...]) -> bool:
+    """True once the resources are those of before; a queue's thread takes a moment to end."""
     for _ in range(500):
-        if all(now <= then for now, then in zip(count_resources(), before, strict=False)):
+        if count_resources()[: len(before)] == before:
             return True
         time.sleep(0.01)
     return False
@@ -143,7 +143,7 @@ def test_prefetch_keeps_persistent_workers(prepared_job, mechanism):
             worker_pids.append({child.pid for child in psutil.Process().children(recursive=True)})
     assert len(worker_pids[0]) >= 2
     assert worker_pids[0] == worker_pids[1] == worker_pids[2]
-    assert fall_to(before)
+    assert return_to(before)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -191,9 +191,9 @@ def test_prefetch_starts_nothing_before_an_epoch_is_requested(mechanism):
     before = count_resources()
     with open_prefetched(mechanism, partial(generate_batches, count=3)) as epochs:
         batches = epochs(0)
-        assert fall_to(before)
+        assert count_resources() == before
         assert len(list(batches)) == 3
-    assert fall_to(before)
+    assert return_to(before)
 
 
 def consume(mechanism: str, epochs, step, deliver=identity) -> None:
@@ -216,7 +216,7 @@ def test_prefetch_raises_a_loader_error_with_its_traceback(mechanism):
     assert len(batches) == 2
     assert "in fail_after_two_batches" in "".join(traceback.format_exception(error.value))
     del error
-    assert fall_to(before)
+    assert return_to(before)
 
 
 class PeculiarError(Exception):
@@ -245,7 +245,7 @@ def test_prefetch_cleans_up_after_an_error_in_placement_or_step(mechanism, stage
     place, step = (fail, identity) if stage == "placement" else (identity, fail)
     with pytest.raises(ValueError, match="no room for it"):
         consume(mechanism, partial(generate_batches, count=9), step, place)
-    assert fall_to(before)
+    assert return_to(before)
 
 
 @pytest.mark.heavy
@@ -259,7 +259,7 @@ def test_prefetch_leaks_no_resource_over_thousands_of_epochs(mechanism):
             assert next(batches)["epoch"] == epoch
             assert len(list(batches) if epoch % 3 else []) in (0, 2)
             del batches
-        assert fall_to(before)
+        assert count_resources() == before
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -268,7 +268,7 @@ def test_prefetch_ends_a_referenced_epoch_with_its_loader(mechanism):
     with open_prefetched(mechanism, partial(generate_batches, count=9)) as epochs:
         batches = iter(epochs(0))
         next(batches)
-    assert fall_to(before)
+    assert return_to(before)
     assert list(batches) == []
 
 
