@@ -50,8 +50,10 @@ class Measurement:
     start_ns: int
     stop_ns: int
     epochs: int
+    repeats: int = 1
+    """Number of times that the window contains these epochs, so that it lasts min_window_s."""
     samples: int
-    """Distinct samples delivered in the window by all ranks."""
+    """Distinct samples that all ranks deliver in these epochs."""
     limit_samples_per_s: float
     losses: list[float] = field(default_factory=list)
     """Mean loss of each epoch; empty without a model."""
@@ -60,8 +62,8 @@ class Measurement:
     cached_fraction: float | None = None
     """Share right before the window; None where the system or the dataset does not report it."""
     rank_seconds: list[float] = field(default_factory=list)
-    """Length of each rank's window; start_ns and stop_ns are those of the slowest rank. Empty for
-    one process."""
+    """`seconds` of each rank; start_ns and stop_ns are those of the slowest rank. Empty for one
+    process."""
 
     def __post_init__(self) -> None:
         if self.stop_ns <= self.start_ns:
@@ -69,8 +71,8 @@ class Measurement:
 
     @property
     def seconds(self) -> float:
-        """Length of the window."""
-        return seconds_between(self.start_ns, self.stop_ns)
+        """Time of the epochs: the length of the window over its repeats."""
+        return seconds_between(self.start_ns, self.stop_ns) / self.repeats
 
     @property
     def samples_per_s(self) -> float:
@@ -98,6 +100,34 @@ class Trial:
     """Size of the files that the loader reads; None where the dataset does not list them."""
     rank_torch_threads: list[int] = field(default_factory=list)
     """Value of each rank; torch_threads is that of rank 0. Empty for one process."""
+
+
+@dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
+class Shuffling:
+    """Quality of a rank's shuffling, judged from the samples that the rank delivers."""
+
+    each_sample_once: bool
+    new_order_each_epoch: bool | None
+    """None: a single epoch."""
+    distance: float
+    """Mean distance of a sample from its stored place: 0 in stored order, 1 if it is uniform."""
+    neighbours_kept: float
+    """Share of stored neighbours that are delivered within a batch size of each other, less what a
+    uniform shuffle keeps: 1 in stored order, 0 if it is uniform."""
+    ranks_disjoint: bool | None = None
+    """None for one process."""
+
+
+@dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
+class Shadow:
+    """A trial in the shadow of a timed one: the same calls, of which every epoch was compared."""
+
+    number: int
+    """Number of the trial, drawn at random."""
+    epochs: int
+    """Number of epochs of the windows that were compared with the dataset."""
+    shuffling: Shuffling | None
+    """None where the samples are not known, as with same_data=false."""
 
 
 @dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
@@ -191,6 +221,7 @@ class Result:
     skipped: list[str] = field(default_factory=list)
     """Reason for each sample that can't be decoded and is left out of every epoch."""
     trials: list[Trial] = field(default_factory=list)
+    shadow: Shadow | None = None
     attribution: dict[BenchmarkName, Attribution] = field(default_factory=dict)
     one_process: dict[str, list[float]] = field(default_factory=dict)
     """For a job of several ranks, by benchmark: samples per second of one process in each trial."""

@@ -21,6 +21,16 @@ cpu_ns = time.thread_time_ns
 """User and system time of the calling thread."""
 
 
+def other_threads_cpu_ns() -> int:
+    """User and system time of all threads of this process but the calling one."""
+    return time.process_time_ns() - time.thread_time_ns()
+
+
+def pause(seconds: float) -> None:
+    """Let this thread wait, without work."""
+    time.sleep(seconds)
+
+
 def wall_ms() -> int:
     """Milliseconds since 1970, for records that people read; not for durations."""
     return time.time_ns() // 1_000_000

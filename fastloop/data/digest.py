@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -29,8 +29,8 @@ from fastloop.core.types import Invalid, Leaves, Tree
 from fastloop.data.ragged import VARIES, JaggedTensor, remove_padding
 
 HELD_BATCHES = 8
-"""Number of batches held before the first is hashed, which detects a loader that reuses the buffer
-of a batch still in use."""
+"""Number of batches held before the first is looked at again, which detects a loader that reuses
+the buffer of a batch still in use, or fills one only after it has delivered it."""
 
 ENDLESS_SAMPLES, ENDLESS_REPEATS = 100_000, 100
 """An epoch counts as endless after that many samples, each repeated that many times on average."""
@@ -78,12 +78,7 @@ def row_nbytes(leaves: Leaves) -> int:
 
 def sample_hashes(batch: Tree, uint8_scale: float | None) -> np.ndarray:
     """Hash of each sample of a batch: (batch, 16) uint8."""
-    leaves = tree_leaves(batch)
-    columns: list[Any] = [_canonical(leaf, uint8_scale) for leaf in leaves]
-    ragged = any(isinstance(leaf, JaggedTensor) for leaf in leaves)
-    rows = map(b"".join, zip(*columns, strict=True)) if ragged else np.concatenate(columns, axis=1)
-    hashes = b"".join([hashlib.blake2b(row, digest_size=16).digest() for row in rows])
-    return np.frombuffer(hashes, np.uint8).reshape(-1, 16)
+    return _hash_columns([_canonical(leaf, uint8_scale) for leaf in tree_leaves(batch)])
 
 
 def digest(
@@ -91,15 +86,20 @@ def digest(
     uint8_scale: float | None,
     expected: Leaves = (),
     at_most: int | None = None,
+    observe: Callable[[np.ndarray], object] | None = None,
 ) -> Digest:
-    """Digest of an epoch; each batch is hashed only after the next eight have been delivered.
+    """Digest of an epoch; each batch is read at delivery and again after the next eight.
 
     expected: leaves of a sample; batches have (padded, lengths) for leaves of variable length.
-    Raises Invalid where the leaves of batches differ or are no tensors of one length, and as soon
-    as more than `at_most` samples have been delivered, since the epoch may be endless.
+    observe: called with the (batch, 16) uint8 hashes of each batch.
+    Raises Invalid where a batch changes after its delivery, where the leaves of batches differ or
+    are no tensors of one length, and as soon as more than `at_most` samples have been delivered,
+    since the epoch may be endless.
     """
     count, total, leaves, last = 0, 0, (), b""
     for leaves, hashes in _hash_batches(batches, uint8_scale, expected):  # noqa: B007 - all are equal
+        if observe is not None:
+            observe(hashes)
         count += len(hashes)
         total += hash_sum(hashes)
         last = hashes[-1].tobytes() if len(hashes) else last
@@ -175,13 +175,41 @@ def _hash_batches(
     batches: Iterable[Tree], uint8_scale: float | None, expected: Leaves = ()
 ) -> Iterator[tuple[Leaves, np.ndarray]]:
     first = None
-    for padded in _hold_back(batches):
-        batch = remove_padding(padded, expected)
-        leaves = leaves_of(batch)
+    for delivered in _hold_back(_Delivered(batch, uint8_scale, expected) for batch in batches):
+        leaves = delivered.leaves
         first = leaves if first is None else first
         if leaves != first:
             raise Invalid(f"batches differ: {_describe(first)} and {_describe(leaves)}")
-        yield leaves, sample_hashes(batch, uint8_scale)
+        yield leaves, delivered.hashes()
+
+
+class _Delivered:
+    """A batch with a copy of its canonical bytes at delivery."""
+
+    def __init__(self, batch: Tree, uint8_scale: float | None, expected: Leaves) -> None:
+        self._batch, self._scale, self._expected = batch, uint8_scale, expected
+        tree = remove_padding(batch, expected)
+        self.leaves = leaves_of(tree)
+        self._columns = [column.copy() for column in self._read(tree)]
+
+    def hashes(self) -> np.ndarray:
+        """Hash of each sample: (batch, 16) uint8; raises Invalid if the batch has changed."""
+        columns = self._read(remove_padding(self._batch, self._expected))
+        if not all(map(np.array_equal, columns, self._columns)):
+            reason = "it is filled late, or its memory is used again too early"
+            raise Invalid(f"a batch changes after it was delivered: {reason}")
+        return _hash_columns(columns)
+
+    def _read(self, tree: Tree) -> list[Any]:
+        return [_canonical(leaf, self._scale) for leaf in tree_leaves(tree)]
+
+
+def _hash_columns(columns: list[Any]) -> np.ndarray:
+    """Hash of each row of canonical columns: (rows, 16) uint8."""
+    ragged = any(isinstance(column, list) for column in columns)
+    rows = map(b"".join, zip(*columns, strict=True)) if ragged else np.concatenate(columns, axis=1)
+    hashes = b"".join([hashlib.blake2b(row, digest_size=16).digest() for row in rows])
+    return np.frombuffer(hashes, np.uint8).reshape(-1, 16)
 
 
 def _has_length(batches: Iterable[Tree]) -> bool:
@@ -192,8 +220,8 @@ def _has_length(batches: Iterable[Tree]) -> bool:
     return True
 
 
-def _hold_back(batches: Iterable[Tree]) -> Iterator[Tree]:
-    queue: deque[Any] = deque()
+def _hold_back(batches: Iterable[_Delivered]) -> Iterator[_Delivered]:
+    queue: deque[_Delivered] = deque()
     for batch in batches:
         queue.append(batch)
         if len(queue) > HELD_BATCHES:

@@ -31,18 +31,24 @@ REREAD_SAMPLES = 16
 
 
 def check_data(
-    prepared: PreparedData, plan: Plan, batches: Iterable[Tree], epoch: int, same_data: bool = True
+    prepared: PreparedData,
+    plan: Plan,
+    batches: Iterable[Tree],
+    epoch: int,
+    same_data: bool = True,
+    observe: Callable[[np.ndarray], object] | None = None,
 ) -> None:
     """Raise Invalid unless these placed batches are the dataset's samples, each exactly once.
 
     same_data: False: compare only the number of samples and their dtypes and shapes.
+    observe: called with the (batch, 16) uint8 hashes of each batch.
     Several ranks are checked together, and all raise the same error. A rank may be padded to the
     number of samples of the others, as by torch's DistributedSampler. Raises Unsupported where a
     rank has no samples.
     """
     hashes = reference_hashes(prepared)
     expected = reference_digest(hashes, prepared.sample, indices_to_deliver(prepared, plan, epoch))
-    ranks = _gather_digests(prepared, batches, expected.count)
+    ranks = _gather_digests(prepared, batches, expected.count, observe)
     actual = _merge_ranks(ranks)
     is_equal = (actual.count, actual.total) == (expected.count, expected.total)
     if not plan.loading.drop_last and not is_equal:
@@ -61,10 +67,15 @@ def check_data(
         raise Unsupported(f"rank {idle[0]} gets no samples: {split}")
 
 
-def _gather_digests(prepared: PreparedData, batches: Iterable[Tree], at_most: int) -> list[Digest]:
+def _gather_digests(
+    prepared: PreparedData,
+    batches: Iterable[Tree],
+    at_most: int,
+    observe: Callable[[np.ndarray], object] | None,
+) -> list[Digest]:
     """Digest of the samples delivered by each rank; raises Invalid where that of any rank fails."""
     try:
-        answer = digest(batches, prepared.dataset.uint8_scale, prepared.sample, at_most)
+        answer = digest(batches, prepared.dataset.uint8_scale, prepared.sample, at_most, observe)
     except Invalid as error:
         answer = str(error)
     answers = all_gather(answer)
@@ -121,6 +132,15 @@ def indices_to_deliver(prepared: PreparedData, plan: Plan, epoch: int) -> np.nda
     if order.complete and is_even and not plan.loading.drop_last and not prepared.broken:
         return None
     return _readable_indices(prepared, plan, epoch, _positions_of_ranks(prepared, plan))
+
+
+def epoch_lengths(prepared: PreparedData, plan: Plan, epoch: int) -> set[int]:
+    """Numbers of samples that all ranks together may deliver in an epoch: with the repeated ones
+    that pad ranks to one length, and without."""
+    lists = [indices_to_deliver(prepared, plan, epoch)]
+    if not plan.loading.drop_last:
+        lists.append(_order_indices(prepared, plan, epoch))
+    return {prepared.num_samples if indices is None else len(indices) for indices in lists}
 
 
 def _order_indices(prepared: PreparedData, plan: Plan, epoch: int) -> np.ndarray | None:

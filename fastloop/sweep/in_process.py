@@ -10,7 +10,7 @@ import torch
 
 from fastloop.core import stats
 from fastloop.core.interleave import rounds
-from fastloop.core.spans import Spans
+from fastloop.core.spans import Spans, synchronize
 from fastloop.core.trees import map_tensors, read_bytes
 from fastloop.core.types import Epochs, Invalid, Tree
 from fastloop.data.digest import (
@@ -25,7 +25,7 @@ from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.bench_results import Bench, BenchResult
 from fastloop.sweep.caveats import trial_caveats
 from fastloop.trial.limits import limit_rows_per_s
-from fastloop.trial.window import drain, time_epochs, time_instrumented_epoch
+from fastloop.trial.window import count_rows, row_counter, time_epochs, time_instrumented_epoch
 
 LoaderLike = Iterable[Tree] | Callable[[int], Iterable[Tree]]
 """An iterable, or a function from an epoch's number to an iterable of its batches.
@@ -57,8 +57,8 @@ def bench(
     target = resolve_device(device)
     consume, epoch_of = step or _default_step(target), _epochs(loader)
     hashes, leaves = epoch_hashes(epoch_of(0), None)
-    drain(epoch_of, consume, 0, target)
-    seconds = [time_epochs(epoch_of, consume, epochs, target).seconds for _ in range(trials)]
+    time_window = _warm_timer(epoch_of, consume, epochs, target, len(hashes))
+    seconds = [time_window() for _ in range(trials)]
     spans = Spans()
     epoch_s = time_instrumented_epoch(epoch_of, consume, spans, target).seconds
     limit = None
@@ -106,14 +106,44 @@ def bench_all(
     consume = step or _default_step(target)
     epochs_by_name = {name: _epochs(loader) for name, loader in loaders.items()}
     samples = _check_samples(epochs_by_name, same_data)
-    for epoch_of in epochs_by_name.values():
-        drain(epoch_of, consume, 0, target)
+    timers = {
+        name: _warm_timer(epoch_of, consume, epochs, target, samples)
+        for name, epoch_of in epochs_by_name.items()
+    }
     order = [names for _, names in rounds(dict.fromkeys(epochs_by_name, trials))]
     seconds: dict[str, list[float]] = {name: [] for name in epochs_by_name}
     for names in order:
         for name in names:
-            seconds[name].append(time_epochs(epochs_by_name[name], consume, epochs, target).seconds)
+            seconds[name].append(timers[name]())
     return _summarize(seconds, order, samples)
+
+
+def _warm_timer(
+    epochs: Epochs,
+    consume: Callable[[Tree], Any],
+    num_epochs: int,
+    device: torch.device,
+    samples: int,
+) -> Callable[[], float]:
+    """A function that returns the seconds of a window of a loader that is warm.
+
+    It raises Invalid for an epoch that has not the expected number of samples.
+    """
+    count = count_rows
+    for batch in epochs(0):
+        count = row_counter(batch)
+        consume(batch)
+    synchronize(device)
+
+    def time_window() -> float:
+        window = time_epochs(epochs, consume, num_epochs, device, count)
+        for epoch, sizes in enumerate(window.sizes):
+            if sum(sizes) != samples:
+                counts = f"{sum(sizes):,} samples in epoch {epoch} of a window"
+                raise Invalid(f"{counts}, {samples:,} in the first epoch of all")
+        return window.seconds
+
+    return time_window
 
 
 def _summarize(seconds: dict[str, list[float]], order: list[list[str]], samples: int) -> Bench:

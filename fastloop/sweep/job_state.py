@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,6 +45,8 @@ class JobState:
         self.prepared: PreparedData | None = None
         self.is_continued = entry.earlier is None
         """False while the result on disk is that of an interrupted sweep."""
+        self.shadow_number = secrets.randbelow(entry.job.trials)
+        """Number of the trial that is run once more with all of its data compared."""
         self._has_begun = False
         self._ending: tuple[Status, Failure | None] | None = None
 

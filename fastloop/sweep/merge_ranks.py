@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fastloop.core import stats
-from fastloop.core.result import Attribution, Measurement, RankPass, Resources, Trial
+from fastloop.core.result import Attribution, Measurement, RankPass, Resources, Shadow, Trial
 from fastloop.core.sweep_protocols import RankAnswer
 
 
@@ -51,6 +51,20 @@ def merge_passes(ranks: Sequence[RankAnswer]) -> Attribution:
             [rank_pass.resources for rank_pass in passes if rank_pass.resources]
         ),
     )
+
+
+def merge_shadows(ranks: Sequence[Shadow]) -> Shadow:
+    """The shadow trial that these ranks ran together: the mean of what differs between them."""
+    known = [shadow.shuffling for shadow in ranks if shadow.shuffling is not None]
+    if len(known) < len(ranks) or len(ranks) == 1:
+        return ranks[0]
+    shuffling = replace(
+        known[0],
+        each_sample_once=all(rank.each_sample_once for rank in known),
+        distance=stats.mean([rank.distance for rank in known]),
+        neighbours_kept=stats.mean([rank.neighbours_kept for rank in known]),
+    )
+    return replace(ranks[0], shuffling=shuffling)
 
 
 def _merge_measurements(ranks: Sequence[Measurement]) -> Measurement:

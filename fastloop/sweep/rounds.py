@@ -19,14 +19,15 @@ from fastloop.core.spans import now_ns, wall_ms
 from fastloop.core.types import Failure, JobFailed
 from fastloop.sweep.caveats import caveats, option_caveats
 from fastloop.sweep.job_state import JobState, SweepJob
-from fastloop.sweep.merge_ranks import merge_passes, merge_trials
+from fastloop.sweep.merge_ranks import merge_passes, merge_shadows, merge_trials
 from fastloop.sweep.prepare_stage import prepare_all
 from fastloop.sweep.settings import SweepSettings
 from fastloop.sweep.tracking import SweepTracker
 from fastloop.trial.job import Job
 from fastloop.trial.profiling import profile_paths
 from fastloop.trial.run import run_trial
-from fastloop.trial.tasks import instrumentation_task, profiling_task, trial_task
+from fastloop.trial.shadow import SHADOW_TIME
+from fastloop.trial.tasks import instrumentation_task, profiling_task, shadow_task, trial_task
 
 MAX_ONE_PROCESS_TRIALS = 3
 """Trials in one process, to compare with, of a job of several ranks that the sweep does not also
@@ -73,7 +74,8 @@ def num_progress_steps(entries: Sequence[SweepJob], settings: SweepSettings) -> 
         needs_extra = entry.launcher.world_size > 1 and job not in in_one_process
         extra = _num_one_process_trials(job) if needs_extra else 0
         passes = (1 + settings.profile) * len(job.benchmark)
-        steps += max(1, 1 + job.trials + passes + extra - done)
+        shadows = 0 if entry.earlier and entry.earlier.shadow else 1
+        steps += max(1, 1 + job.trials + shadows + passes + extra - done)
     return steps
 
 
@@ -93,12 +95,31 @@ def _run_round(states: Sequence[JobState], number: int, session_ms: int, advance
             merged = merge_trials([answer.value for answer in answers])
             trials = [*state.result.trials, replace(merged, session_ms=session_ms)]
             state.update(trials=trials, rounds=[*state.result.rounds, names])
+            if number == state.shadow_number:
+                _run_shadow(state, merged, advance)
+
+
+def _run_shadow(state: JobState, trial: Trial, advance: Advance) -> None:
+    """Run the shadow of a trial; the job fails if it does not deliver the same data there."""
+    entry, job = state.entry, state.entry.job
+    assert state.prepared is not None
+    advance(f"comparing the data of {state.result.name}")
+    repeats = {name: measured.repeats for name, measured in trial.benchmarks.items()}
+    task = shadow_task(entry.index, job, state.prepared, trial.number, repeats)
+    try:
+        answers = entry.launcher.call_ranks(task, timeout_s=SHADOW_TIME * job.trial_timeout_s)
+    except JobFailed as error:
+        _fail(state, error.failure)
+    else:
+        state.update(shadow=merge_shadows([answer.value for answer in answers]))
 
 
 def _finish_passes(
     state: JobState, states: Sequence[JobState], profile: bool, advance: Advance
 ) -> None:
     """Run what follows a job's trials: trials in one process to compare with, and its passes."""
+    if state.is_running and state.result.shadow is None:  # its trial ran in an earlier session
+        _run_shadow(state, state.result.trials[-1], advance)
     if state.is_running and state.entry.launcher.world_size > 1:
         _run_one_process(state, states, advance)
     if state.is_running:

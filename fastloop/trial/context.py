@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from fastloop.core.cgroup import usable_cores
@@ -23,7 +25,7 @@ from fastloop.trial.job import Job
 from fastloop.trial.model_inputs import find_pair
 from fastloop.trial.page_cache import ReopenableLoader, open_reopenable
 from fastloop.trial.support import check_support
-from fastloop.trial.window import Consumer, may_be_unread
+from fastloop.trial.window import Consumer, UnreadBatches, may_be_unread
 
 TRIAL_SEED_STRIDE = 10_000
 """Distance between the seeds of two trials: an order's seed is the trial's seed + epoch."""
@@ -46,24 +48,42 @@ class JobContext:
         """A function from a batch of the open loader to the step's input."""
         return step_delivery(self.job, self.prepared, self.device)
 
-    def check_epoch(self, epochs: Epochs, epoch: int) -> None:
+    def check_epoch(
+        self,
+        epochs: Epochs,
+        epoch: int,
+        observe: Callable[[np.ndarray], object] | None = None,
+    ) -> bool:
         """Raise Invalid if one epoch, as the step would receive it, is not the dataset's.
 
-        Batches are checked without the transform, whose values are random.
-        """
-        deliver = check_placed(loop_delivery(self.job, self.prepared, self.device))
-        same_data = self.job.same_data
-        if self.plan.transform is None:
-            check_data(self.prepared, self.plan, map(deliver, epochs(epoch)), epoch, same_data)
-            return
-        plan = replace(self.plan, transform=None)
-        with loader_opener(self.job, self.prepared, plan, self.device)() as plain_epochs:
-            batches = map(deliver, plain_epochs(epoch))
-            check_data(self.prepared, self.plan, batches, epoch, same_data)
+        Batches are checked without the transform, whose values are random. Returns True if bytes of
+        some batch may be unread in a file.
 
-    def build_setup(self, epochs: Epochs) -> Setup:
-        """The setup of the job's benchmarks; loads one batch to see what its samples are."""
-        batch = next(iter(epochs(self.job.epochs)))
+        observe: called with the (batch, 16) uint8 hashes of each batch.
+        """
+        if self.plan.transform is not None:
+            plain = self.without_transform()
+            with plain.open_loader() as loader:
+                return plain.check_epoch(loader.epochs, epoch, observe)
+        unread = UnreadBatches(epochs(epoch), self.device)
+        deliver = check_placed(loop_delivery(self.job, self.prepared, self.device))
+        batches, same_data = map(deliver, unread), self.job.same_data
+        check_data(self.prepared, self.plan, batches, epoch, same_data, observe)
+        return unread.found
+
+    def without_transform(self) -> JobContext:
+        """A context of the job with samples that are not transformed."""
+        return replace(self, plan=replace(self.plan, transform=None))
+
+    def first_batch(self, epochs: Epochs) -> Tree:
+        """A batch of the loader, which shows what its batches are."""
+        return next(iter(epochs(self.job.epochs)))
+
+    def build_setup(self, batch: Tree, unread: bool = False) -> Setup:
+        """The setup of the job's benchmarks for batches like this one of the loader.
+
+        unread: bytes of other batches may be unread in a file.
+        """
         sample, pair = self._describe_sample(self.step_delivery()(batch))
         return Setup(
             model=self.job.model,
@@ -72,7 +92,7 @@ class JobContext:
             learning_rate=self.job.learning_rate,
             seed=self.plan.seed,
             device=self.device,
-            unread=self.device.type == "cpu" and may_be_unread(batch),
+            unread=unread or (self.device.type == "cpu" and may_be_unread(batch)),
             execution=self.job.execution,
             precision=self.job.precision,
             pair=pair,

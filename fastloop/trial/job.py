@@ -53,6 +53,7 @@ class Job:
     loading: LoadingSettings
     epochs: PositiveInt
     trials: PositiveInt
+    min_window_s: Annotated[float, Field(ge=0, le=3600)] = 0.3
     seed: NonNegativeInt
     device: Annotated[str, AfterValidator(_check_device)]
     torch_threads: PositiveInt | None
@@ -63,6 +64,12 @@ class Job:
     same_data: bool
     cache: CacheState
     trial_timeout_s: Annotated[float, Field(gt=0, le=2_000_000)]  # poll() takes int milliseconds
+
+    @property
+    def shortest_window_s(self) -> float:
+        """Least length of a window; 0 where a second pass over the epochs would find a warm cache
+        in the place of a cold one."""
+        return 0.0 if self.cache == "cold" else self.min_window_s
 
     def plan(self, seed: int) -> Plan:
         """The plan by which the loader delivers a trial's epochs."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -10,7 +12,9 @@ from fastloop.core.machine import cpu_seconds, load_average
 from fastloop.core.plan import Benchmark, PreparedData, Session, Setup
 from fastloop.core.result import Attribution, Measurement, Trial
 from fastloop.core.spans import Spans, StepMarks, now_ns, seconds_between, synchronize, wall_ms
-from fastloop.core.types import Epochs
+from fastloop.core.traits import LoaderTraits, traits_of
+from fastloop.core.types import Epochs, Tree
+from fastloop.data.batch_counts import check_counts
 from fastloop.data.same_data import num_delivered
 from fastloop.processes.rank_group import all_gather, rank, world_size
 from fastloop.trial.context import JobContext, start_job
@@ -29,7 +33,15 @@ from fastloop.trial.page_cache import (
     total_mib,
 )
 from fastloop.trial.profiling import annotate, profile_steps, write_profile
-from fastloop.trial.window import Consumer, drain, time_epochs, time_instrumented_epoch
+from fastloop.trial.window import (
+    Consumer,
+    Window,
+    drain,
+    num_repeats,
+    row_counter,
+    time_epochs,
+    time_instrumented_epoch,
+)
 
 
 def run_trial(job: Job, prepared: PreparedData, number: int, asked_ns: int) -> Trial:
@@ -44,10 +56,11 @@ def run_trial(job: Job, prepared: PreparedData, number: int, asked_ns: int) -> T
     started_ms, load = wall_ms(), load_average()
     context = start_job(job, prepared, number)
     with context.open_loader() as loader:
-        context.check_epoch(loader.epochs, job.epochs + 1)
-        setup = context.build_setup(loader.epochs)
+        unread = context.check_epoch(loader.epochs, job.epochs + 1)
+        batch = context.first_batch(loader.epochs)
+        setup, count_rows = context.build_setup(batch, unread), row_counter(batch)
         benchmarks = {
-            name: _measure(context, benchmark, setup, loader)
+            name: _measure(context, benchmark, setup, loader, count_rows)
             for name, benchmark in job.benchmark.items()
         }
         context.check_epoch(loader.epochs, job.epochs + 2)
@@ -65,22 +78,26 @@ def run_trial(job: Job, prepared: PreparedData, number: int, asked_ns: int) -> T
 
 
 def _measure(
-    context: JobContext, benchmark: Benchmark, setup: Setup, loader: ReopenableLoader
+    context: JobContext,
+    benchmark: Benchmark,
+    setup: Setup,
+    loader: ReopenableLoader,
+    count_rows: Callable[[Tree], int],
 ) -> Measurement:
     """Warm up for an epoch, start the benchmark anew, time its window, then measure its limit."""
     job, prepared, device = context.job, context.prepared, context.device
     deliver = context.step_delivery()
     session = benchmark.session(setup)
     _warm_up(context, session, deliver, loader.epochs)
-    consume, losses = session.start(deliver)
-    cached_before, cached = set_cache_state(job.cache, prepared.files, loader)
-    with context.join_uneven_ranks(session):
-        window = time_epochs(loader.epochs, consume, job.epochs, device)
-    seconds = max(all_gather(window.seconds))
+    timed = _time_window(context, session, deliver, loader, count_rows)
+    window, repeats = timed.window, timed.repeats
+    own_batches = not traits_of(LoaderTraits, job.loader).honours_batch_size
+    check_counts(prepared, context.plan, window.sizes, own_batches)
+    seconds = max(all_gather(window.seconds)) / repeats
     samples = num_delivered(prepared, context.plan, job.epochs)
     if benchmark.limit == "gather":
         size = (prepared.num_samples, prepared.sample_nbytes, job.loading.batch_size)
-        limit = limit_rows_per_s(*size, device, setup.unread, seconds)
+        limit = limit_rows_per_s(*size, device, setup.unread, seconds * repeats)
     else:
         step_s = seconds * job.loading.batch_size * world_size() / samples
         batches = replay_batches(loader.epochs(job.epochs), deliver, num_replay_steps(step_s))
@@ -89,12 +106,43 @@ def _measure(
         start_ns=window.start_ns,
         stop_ns=window.stop_ns,
         epochs=job.epochs,
+        repeats=repeats,
         samples=samples,
         limit_samples_per_s=limit,
-        losses=_epoch_means(losses, job.epochs),
-        cached_before=cached_before,
-        cached_fraction=cached,
+        losses=_epoch_means(timed.losses, job.epochs * repeats)[: job.epochs],
+        cached_before=timed.cached[0],
+        cached_fraction=timed.cached[1],
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TimedWindow:
+    window: Window
+    repeats: int
+    losses: list[torch.Tensor]
+    cached: tuple[float | None, float | None]
+
+
+def _time_window(
+    context: JobContext,
+    session: Session,
+    deliver: Consumer,
+    loader: ReopenableLoader,
+    count_rows: Callable[[Tree], int],
+    repeats: int = 1,
+) -> _TimedWindow:
+    """Time the epochs `repeats` times over; as often as min_window_s needs if once is too short."""
+    job = context.job
+    consume, losses = session.start(deliver)
+    cached = set_cache_state(job.cache, context.prepared.files, loader)
+    with context.join_uneven_ranks(session):
+        window = time_epochs(
+            loader.epochs, consume, job.epochs * repeats, context.device, count_rows
+        )
+    needed = num_repeats(max(all_gather(window.seconds)), job.shortest_window_s)
+    if repeats == 1 and needed > 1:
+        return _time_window(context, session, deliver, loader, count_rows, needed)
+    return _TimedWindow(window=window, repeats=repeats, losses=losses, cached=cached)
 
 
 def _warm_up(context: JobContext, session: Session, deliver: Consumer, epochs: Epochs) -> None:
@@ -124,7 +172,7 @@ def run_instrumentation(job: Job, prepared: PreparedData, name: str) -> Attribut
     opened_ns = now_ns()
     with context.open_loader() as loader:
         first_batch_s = _first_batch_seconds(context, deliver, loader.epochs, opened_ns)
-        setup = context.build_setup(loader.epochs)
+        setup = context.build_setup(context.first_batch(loader.epochs))
         benchmark = job.benchmark[name]
         session = benchmark.session(setup)
         _warm_up(context, session, deliver, loader.epochs)
@@ -177,7 +225,7 @@ def run_profiling(job: Job, prepared: PreparedData, name: str, folder: Path) -> 
     context = start_job(job, prepared, 0)
     deliver = context.step_delivery()
     with context.open_loader() as loader:
-        setup = context.build_setup(loader.epochs)
+        setup = context.build_setup(context.first_batch(loader.epochs))
         session = job.benchmark[name].session(setup)
         _warm_up(context, session, deliver, loader.epochs)
         consume, _ = session.start(annotate("place", deliver))

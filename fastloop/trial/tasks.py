@@ -15,13 +15,14 @@ from pydantic import TypeAdapter
 
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import Dataset
-from fastloop.core.result import Attribution, Trial
+from fastloop.core.result import Attribution, Shadow, Trial
 from fastloop.core.spans import now_ns
 from fastloop.core.sweep_protocols import RankTask
 from fastloop.trial.job import Job
 from fastloop.trial.run import run_instrumentation, run_profiling, run_trial
+from fastloop.trial.shadow import run_shadow
 
-TRIAL, INSTRUMENTED, PROFILED = "trial", "instrumented", "profiled"
+TRIAL, SHADOW, INSTRUMENTED, PROFILED = "trial", "shadow", "instrumented", "profiled"
 NOWHERE = Path()
 """The folder of a profile on ranks other than 0, which write none."""
 
@@ -31,6 +32,15 @@ def trial_task(index: int, job: Job, prepared: PreparedData, number: int) -> Ran
     command = _encode_command(TRIAL, index, prepared, number=number)
     args = (job, prepared, number, now_ns())
     return RankTask(function=run_trial, args=args, command=command, answer_type=Trial)
+
+
+def shadow_task(
+    index: int, job: Job, prepared: PreparedData, number: int, repeats: Mapping[str, int]
+) -> RankTask:
+    """The task that runs the shadow of trial `number`, which has repeated its epochs so often."""
+    command = _encode_command(SHADOW, index, prepared, number=number, repeats=dict(repeats))
+    args = (job, prepared, number, repeats)
+    return RankTask(function=run_shadow, args=args, command=command, answer_type=Shadow)
 
 
 def instrumentation_task(index: int, job: Job, prepared: PreparedData, benchmark: str) -> RankTask:
@@ -58,6 +68,8 @@ def task_from(command: Mapping[str, Any], jobs: Sequence[Job]) -> RankTask:
     prepared = _decode_prepared(command["prepared"], job.dataset)
     if command["task"] == TRIAL:
         return trial_task(index, job, prepared, command["number"])
+    if command["task"] == SHADOW:
+        return shadow_task(index, job, prepared, command["number"], command["repeats"])
     if command["task"] == INSTRUMENTED:
         return instrumentation_task(index, job, prepared, command["benchmark"])
     return profiling_task(index, job, prepared, command["benchmark"], NOWHERE)

@@ -32,7 +32,7 @@ is_gpu_test = False
 """True while a test marked gpu runs."""
 gpu_overrides: set[tuple[str, ...]] | None = None
 """Overrides of all jobs of the tests marked gpu, while record_gpu_jobs.py collects them."""
-MYDATASET = ("dataset=mydataset", "dataset.count=203", "dataset.shape=[5,3]")
+MYDATASET = ("dataset=mydataset", "dataset.count=203", "dataset.shape=[5,3]", "min_window_s=0")
 
 
 def options(group: str) -> list[str]:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 import torch
 from known_results import result_of
+from options import MYDATASET
+from tensordict import TensorDict
 
 from fastloop.core import spans, stats
 from fastloop.core.metrics import metrics
 from fastloop.core.result import Attribution, measurements
 from fastloop.core.spans import Spans, StepMarks
 from fastloop.trial import window
+from fastloop.trial.run import run_trial
 
 CPU = torch.device("cpu")
 
@@ -45,10 +49,45 @@ def test_window_reads_the_clock_twice_around_whole_epochs(clock):
             yield (epoch, number)
 
     clock.now = 5
-    timing = window.time_epochs(epochs, batches.append, 2, CPU)
+    timing = window.time_epochs(epochs, batches.append, 2, CPU, sum)
     assert batches == list(itertools.product(range(2), range(3)))
+    assert timing.sizes == ([0, 1, 2], [1, 2, 3])  # what `sum` counts of the batches
     assert (timing.start_ns, timing.stop_ns) == (5, 5 + 2 * 100 + 6 * 10)
     assert clock.reads == 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "repeats"), [(0.3, 1), (5.0, 1), (0.29, 2), (0.11, 3), (0.01, 33)]
+)
+def test_epochs_are_repeated_for_a_window_of_the_least_length(seconds, repeats):
+    assert window.num_repeats(seconds, 0.3) == repeats
+    assert window.num_repeats(seconds, 0) == 1
+
+
+def test_window_of_repeated_epochs_tells_the_seconds_of_those_asked_for(prepared_job):
+    overrides = (*MYDATASET[:-1], "min_window_s=0.2", "epochs=2", "benchmark=all")
+    job, prepared = prepared_job("loader=preload", *overrides)
+    trial = run_trial(job, prepared, 0, spans.now_ns())
+    traversal, training = trial.benchmarks["traversal"], trial.benchmarks["training"]
+    length_s = spans.seconds_between(traversal.start_ns, traversal.stop_ns)
+    assert traversal.repeats > 1
+    assert traversal.seconds == pytest.approx(length_s / traversal.repeats)
+    assert traversal.samples == 2 * 203
+    assert len(training.losses) == 2
+    cold = replace(job, cache="cold")
+    assert (job.shortest_window_s, cold.shortest_window_s) == (0.2, 0)
+
+
+def test_rows_are_counted_by_the_first_tensor():
+    rows, labels = torch.zeros(3, 2), torch.zeros(3)
+    trees = [rows, (rows, labels), [rows], {"name": "a", "x": rows}, TensorDict({"x": rows}, [3])]
+    for tree in (*trees, Batch(rows, labels), ((rows, labels), labels)):
+        assert window.row_counter(tree)(tree) == window.count_rows(tree) == 3
+
+
+class Batch(NamedTuple):
+    source: torch.Tensor
+    targets: torch.Tensor
 
 
 def test_warm_up_runs_the_epoch_that_it_is_given():
@@ -70,7 +109,7 @@ def test_replay_cycles_over_all_batches(clock):
 
 
 def time_two_epochs(consume):
-    window.time_epochs(lambda epoch: iter([epoch]), consume, 2, CPU)
+    window.time_epochs(lambda epoch: iter([epoch]), consume, 2, CPU, int)
 
 
 def replay_two_steps(consume):

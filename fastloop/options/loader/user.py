@@ -123,7 +123,9 @@ class UserLoader:
             raise Unsupported(
                 f"drop_last=true: it is not known which samples loader={target} drops"
             )
-        known = ("random", "sequential") if "shuffle" in takes else ("random",)
+        # an order of its own is judged by the samples that it delivers, see data/sample_order.py
+        is_judged = "shuffle" in takes or not self.brings_data
+        known = ("random", "sequential") if is_judged else ("random",)
         if not follows_order and order not in known:
             raise Unsupported(f"order={order}: loader={target} sets its own order")
 

@@ -1,0 +1,63 @@
+"""The batches of a timed window, counted: as many samples as asked, in batches as asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.types import Invalid
+from fastloop.data.same_data import epoch_lengths
+from fastloop.processes.rank_group import all_gather
+
+
+@dataclass(frozen=True)
+class EpochCounts:
+    """Batches of one rank in an epoch."""
+
+    samples: int
+    batches: int
+    largest: int
+
+
+def check_counts(
+    prepared: PreparedData, plan: Plan, sizes: Sequence[Sequence[int]], own_batches: bool
+) -> None:
+    """Raise Invalid unless each epoch of a window has the samples and batches that were asked for.
+
+    sizes: number of samples of each batch of this rank, by epoch. own_batches: the loader sets the
+    sizes of its batches itself. All ranks are checked together, and all raise the same error.
+    """
+    counts = [EpochCounts(sum(epoch), len(epoch), max(epoch, default=0)) for epoch in sizes]
+    ranks = all_gather(counts)
+    lengths = None
+    for epoch in range(len(sizes)):
+        # without skipped samples all epochs have the same length
+        if lengths is None or prepared.broken:
+            lengths = epoch_lengths(prepared, plan, epoch)
+        in_epoch = [rank[epoch] for rank in ranks]
+        total = sum(rank.samples for rank in in_epoch)
+        if total not in lengths:
+            raise Invalid(f"{total:,} samples in epoch {epoch} of its window, not {max(lengths):,}")
+        if not own_batches:
+            _check_sizes(prepared, plan, in_epoch, epoch)
+
+
+def _check_sizes(
+    prepared: PreparedData, plan: Plan, ranks: Sequence[EpochCounts], epoch: int
+) -> None:
+    """Raise Invalid for batches that are larger than batch_size, or too many.
+
+    Each process that makes batches may end with an incomplete one.
+    """
+    size = plan.loading.batch_size
+    largest = max(rank.largest for rank in ranks)
+    if largest > size:
+        raise Invalid(f"batch_size={size}: a batch of {largest:,} samples in epoch {epoch}")
+    if prepared.broken:  # each batch may lack samples
+        return
+    incomplete = max(1, plan.loading.num_workers)
+    for rank in ranks:
+        if rank.batches > rank.samples // size + incomplete:
+            counts = f"{rank.batches:,} batches of {rank.samples:,} samples in epoch {epoch}"
+            raise Invalid(f"batch_size={size}: {counts}")

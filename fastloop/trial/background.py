@@ -1,0 +1,65 @@
+"""Work of a loader outside of the epochs that it was asked for, which no window would contain."""
+
+from __future__ import annotations
+
+import contextlib
+
+import psutil
+
+from fastloop.core.spans import now_ns, other_threads_cpu_ns, pause, seconds_between
+from fastloop.core.types import Epochs, Invalid
+
+SETTLE_S = 0.02
+"""Time for workers and threads of the last epoch to end."""
+PAUSE_S = 0.1
+"""Time in which nothing is asked of the loader."""
+MOST_IDLE_S = 0.02
+"""CPU time that idle threads and processes may take in a pause: the clocks of processes count
+hundredths of seconds."""
+FASTER, LEAST_GAIN_S = 3.0, 0.005
+"""An epoch that could be foreseen takes at least 1 / FASTER of the time of one that could not."""
+PAIRS = 3
+
+
+def check_idle() -> None:
+    """Raise Invalid if threads or processes of the loader work while nothing is asked of it."""
+    pause(SETTLE_S)
+    before_s = _background_seconds()
+    pause(PAUSE_S)
+    used_s = _background_seconds() - before_s
+    if used_s > MOST_IDLE_S:
+        times = f"{used_s:.2f} s of CPU time in a pause of {PAUSE_S} s before it"
+        raise Invalid(f"works outside the window: {times}")
+
+
+def check_unforeseen_epoch(epochs: Epochs, number: int) -> None:
+    """Raise Invalid if epochs are faster where their numbers could be foreseen: their batches were
+    made before they were asked for.
+
+    number: an epoch that nothing asked for before, and whose number is random.
+    """
+    foreseen, unforeseen = [], []
+    for pair in range(PAIRS):
+        foreseen.append(_seconds(epochs, pair))
+        unforeseen.append(_seconds(epochs, number + pair))
+        if min(unforeseen) <= FASTER * max(foreseen) + LEAST_GAIN_S:
+            return
+    times = f"epoch 0 takes {max(foreseen):.2g} s, one of random number {min(unforeseen):.2g} s"
+    raise Invalid(f"works outside the window: {times}")
+
+
+def _seconds(epochs: Epochs, number: int) -> float:
+    start_ns = now_ns()
+    for _ in epochs(number):
+        pass
+    return seconds_between(start_ns, now_ns())
+
+
+def _background_seconds() -> float:
+    """CPU time so far of all threads but this one, and of all living descendants."""
+    total = other_threads_cpu_ns() / 1e9
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total

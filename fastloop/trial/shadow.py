@@ -1,0 +1,131 @@
+"""The shadow of a timed trial: the same process, calls and epochs, of which every one is compared.
+
+A timed window looks at no sample. So one trial of each job, drawn at random, is run once more in
+the same way, with the comparison in the place of the clock: a loader can't know which of the two it
+is in.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from fastloop.core.plan import PreparedData
+from fastloop.core.protocols import StreamingDataset
+from fastloop.core.result import Shadow, Shuffling
+from fastloop.core.traits import LoaderTraits, traits_of
+from fastloop.core.types import Epochs, Invalid
+from fastloop.data.prepare import reference_hashes
+from fastloop.data.sample_order import check_order, places_in_store, shuffling_of
+from fastloop.processes.rank_group import all_gather, world_size
+from fastloop.trial.background import check_idle, check_unforeseen_epoch
+from fastloop.trial.context import JobContext, start_job
+from fastloop.trial.job import Job
+from fastloop.trial.limits import replay_batches
+from fastloop.trial.page_cache import ReopenableLoader, set_cache_state
+from fastloop.trial.window import drain
+
+MANY, UNFORESEEN = 100_000, 1_000_000
+"""Numbers of epochs that nobody can foresee: so many, from the first on."""
+SHADOW_TIME = 4
+"""Time limit of a shadow trial over that of a timed one: hashing takes longer than delivering."""
+
+
+def run_shadow(job: Job, prepared: PreparedData, number: int, repeats: Mapping[str, int]) -> Shadow:
+    """Repeat a timed trial, and compare the epochs of its windows with the dataset.
+
+    repeats: of each benchmark's epochs in the timed trial. Raises Invalid for samples that are not
+    the dataset's, for another order than the plan's, and for work outside the windows.
+    """
+    context = start_job(job, prepared, number).without_transform()
+    observer = _Observer(context)
+    with context.open_loader() as loader:
+        unread = observer.check(loader.epochs, job.epochs + 1)
+        context.first_batch(loader.epochs)
+        num_epochs = [
+            _check_windows(observer, loader, repeats.get(name, 1), benchmark.limit == "replay")
+            for name, benchmark in job.benchmark.items()
+        ]
+        is_always_unread = unread or not observer.found_unread
+        observer.check(loader.epochs, job.epochs + 2)
+        check_unforeseen_epoch(loader.epochs, all_gather(secrets.randbelow(UNFORESEEN))[0] + MANY)
+    if not is_always_unread:
+        raise Invalid("batches of its windows may be unread in a file, those before are not")
+    return Shadow(number=number, epochs=sum(num_epochs), shuffling=observer.judge_order())
+
+
+def _check_windows(
+    observer: _Observer, loader: ReopenableLoader, repeats: int, replays: bool
+) -> int:
+    """Make a benchmark's calls, compare the epochs of its windows, and return their number."""
+    context, job = observer.context, observer.context.job
+    deliver = context.step_delivery()
+    drain(loader.epochs, deliver, job.epochs, context.device)
+    count = 0
+    for windows in dict.fromkeys((1, repeats)):  # a short window precedes a repeated one
+        set_cache_state(job.cache, context.prepared.files, loader)
+        check_idle()
+        compared = _epochs_to_compare(job.epochs, windows)
+        for epoch in range(job.epochs * windows):
+            if epoch in compared:
+                observer.check(loader.epochs, epoch)
+            else:
+                drain(loader.epochs, deliver, epoch, context.device)
+        count += len(compared)
+    if replays:
+        replay_batches(loader.epochs(job.epochs), deliver)
+    return count
+
+
+def _epochs_to_compare(epochs: int, repeats: int) -> set[int]:
+    """All epochs that were asked for; of their repeats as many again, drawn at random."""
+    first, rest = range(epochs), range(epochs, epochs * repeats)
+    return {*first, *random.SystemRandom().sample(rest, min(epochs, len(rest)))}
+
+
+class _Observer:
+    """Compares epochs of a loader, and keeps where their samples are stored."""
+
+    def __init__(self, context: JobContext) -> None:
+        self.context = context
+        self.found_unread = False
+        """True once a batch of an epoch may have been unread in a file."""
+        self._places: dict[int, np.ndarray] = {}
+        self._reference = reference_hashes(context.prepared)
+
+    def check(self, epochs: Epochs, epoch: int) -> bool:
+        """Raise Invalid as JobContext.check_epoch does, and return what it returns."""
+        hashes: list[np.ndarray] = []
+        unread = self.context.check_epoch(epochs, epoch, hashes.append)
+        self.found_unread = self.found_unread or unread
+        delivered = np.concatenate([*hashes, np.zeros((0, 16), np.uint8)])
+        self._places[epoch] = places_in_store(delivered, self._reference)
+        return unread
+
+    def judge_order(self) -> Shuffling | None:
+        """Quality of the epochs' shuffling; None where samples are unknown, as with random ones.
+
+        Raises Invalid for another order than the plan's. A loader that brings its own data, and a
+        stream, have no order that could be asked for.
+        """
+        job, prepared, plan = self.context.job, self.context.prepared, self.context.plan
+        if any((places < 0).any() for places in self._places.values()):
+            return None
+        has_own_order = traits_of(LoaderTraits, job.loader).brings_data or isinstance(
+            prepared.dataset, StreamingDataset
+        )
+        error = ""
+        if not has_own_order:
+            try:
+                check_order(prepared, plan, self._places)
+            except Invalid as reason:
+                error = str(reason)
+        if errors := [answer for answer in all_gather(error) if answer]:
+            raise Invalid(errors[0])
+        size = job.loading.batch_size
+        shuffling = shuffling_of(self._places, prepared.num_samples, size)
+        return replace(shuffling, ranks_disjoint=True) if world_size() > 1 else shuffling
