@@ -134,5 +134,6 @@ def _rate(progress: JobProgress) -> Figures:
         rate |= {"low": bounds[0], "high": bounds[1]}
     if progress.prepared is not None:
         rate["mb_per_s"] = median(rates) * progress.prepared.sample_nbytes / 1e6
-    limits = [trial.samples_per_s / trial.limit_samples_per_s for trial in progress.trials]
-    return rate | {"limit_fraction": median(limits)}
+    fractions = [trial.limit_fraction for trial in progress.trials]
+    known = [fraction for fraction in fractions if fraction is not None]
+    return rate | ({"limit_fraction": median(known)} if known else {})

@@ -32,13 +32,14 @@ def _benchmark_metrics(result: Result, benchmark: str) -> dict[str, float | None
     trials = measurements(result, benchmark)
     seconds = [trial.seconds for trial in trials]
     samples_per_s = stats.median([trial.samples_per_s for trial in trials])
+    limit_fractions = [t.limit_fraction for t in trials if t.limit_fraction is not None]
     figures: dict[str, float | None] = {
         "seconds_mean": stats.mean(seconds),
         "seconds_std": stats.std(seconds),
         "seconds_median": stats.median(seconds),
         "samples_per_s": samples_per_s,
         "bytes_per_s": samples_per_s * result.sample_nbytes,
-        "limit_fraction": stats.median([t.samples_per_s / t.limit_samples_per_s for t in trials]),
+        "limit_fraction": stats.median(limit_fractions) if limit_fractions else None,
     }
     if result.one_process.get(benchmark):
         ideal = stats.median(result.one_process[benchmark]) * world_size(result)

@@ -54,7 +54,8 @@ class Measurement:
     """Number of times that the window contains these epochs, so that it lasts min_window_s."""
     samples: int
     """Distinct samples that all ranks deliver in these epochs."""
-    limit_samples_per_s: float
+    limit_samples_per_s: float | None
+    """None where no limit of this kind of work is measured."""
     losses: list[float] = field(default_factory=list)
     """Mean loss of each epoch; empty without a model."""
     cached_before: float | None = None
@@ -78,6 +79,12 @@ class Measurement:
     def samples_per_s(self) -> float:
         """Distinct samples per second."""
         return self.samples / self.seconds
+
+    @property
+    def limit_fraction(self) -> float | None:
+        """Share of the limit; None without a limit."""
+        limit = self.limit_samples_per_s
+        return None if limit is None else self.samples_per_s / limit
 
 
 @dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)

@@ -13,6 +13,15 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
+class DatasetTraits:
+    """Traits of a dataset."""
+
+    decodes: bool = False
+    """True where each access to a sample decodes a file: gathering rows is then another kind of
+    work, and no limit of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoaderTraits:
     """Traits of a loader."""
 

@@ -29,7 +29,7 @@ class Row:
     rank: int | None
     ratio: stats.Ratio | None
     """Seconds / the baseline's seconds, paired by round; None for the baseline itself."""
-    limit_fraction: float
+    limit_fraction: float | None
     samples_per_s: float
     peak_mib: float | None
     waits_s: tuple[float, ...]
@@ -223,7 +223,7 @@ def _row(
         interval=stats.interval(_seconds(by_round)),
         rank=rank,
         ratio=_ratio(by_round, trials[base]) if has_ratio else None,
-        limit_fraction=figures[f"{benchmark}/limit_fraction"],
+        limit_fraction=figures.get(f"{benchmark}/limit_fraction"),
         samples_per_s=figures[f"{benchmark}/samples_per_s"],
         peak_mib=figures.get(f"{benchmark}/peak_pss_mib"),
         waits_s=tuple(attribution.wait_s) if attribution else (),

@@ -46,6 +46,8 @@ def ranking_table(comparison: Comparison) -> Table:
     """Rank, median, mean (std), interval, ratio, limit, samples/s and memory of every row."""
     base = comparison.baseline or "baseline"
     columns: dict[str, Callable[[Row], str]] = _columns(comparison, base)
+    if all(row.limit_fraction is None for row in comparison.rows):
+        del columns["limit, %"]
     return Table(
         heading=f"{comparison.benchmark.capitalize()}: ranking",
         head=("", *columns),
@@ -170,7 +172,8 @@ def _labels(group: JobGroup) -> list[str]:
 def _columns(comparison: Comparison, base: str) -> dict[str, Callable[[Row], str]]:
     """By column heading, the function that formats a row's cell."""
     digits = decimals([row.median for row in comparison.rows])
-    share = decimals([100 * row.limit_fraction for row in comparison.rows], digits=2, least=1)
+    shares = [row.limit_fraction for row in comparison.rows if row.limit_fraction is not None]
+    places = decimals([100 * share for share in shares], digits=2, least=1)
     return {
         "rank": lambda row: str(row.rank) if row.rank else NOTHING,
         "median, s": lambda row: f"{row.median:.{digits}f}",
@@ -180,7 +183,9 @@ def _columns(comparison: Comparison, base: str) -> dict[str, Callable[[Row], str
         "ratio's 95 %": lambda row: (
             _format_interval((row.ratio.low, row.ratio.high), 3) if row.ratio else NOTHING
         ),
-        "limit, %": lambda row: f"{100 * row.limit_fraction:.{share}f}",
+        "limit, %": lambda row: (
+            NOTHING if row.limit_fraction is None else f"{100 * row.limit_fraction:.{places}f}"
+        ),
         "samples/s": lambda row: f"{row.samples_per_s:,.0f}",
         "memory, MiB": lambda row: f"{row.peak_mib:,.0f}" if row.peak_mib else NOTHING,
     }

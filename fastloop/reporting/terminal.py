@@ -86,9 +86,14 @@ def _cell(row: Row | None) -> str:
     if row is None:  # this job did not run that benchmark
         return " " * CELL_WIDTH
     seconds = _first_within(16, [_mean_and_spread(row.seconds, spec) for spec in FORMATS])
-    limits = [f"{100 * row.limit_fraction:{spec}}" for spec in (".1f", ".0f")]
-    limit = _first_within(4, [*limits, ">999"])
-    return f"{seconds:>16} {row.rank or '?':>4} {limit:>4} %"
+    return f"{seconds:>16} {row.rank or '?':>4} {_format_limit(row.limit_fraction):>6}"
+
+
+def _format_limit(fraction: float | None) -> str:
+    if fraction is None:  # none is measured for this kind of work
+        return "-  "
+    shares = [f"{100 * fraction:{spec}}" for spec in (".1f", ".0f")]
+    return f"{_first_within(4, [*shares, '>999'])} %"
 
 
 def _mean_and_spread(seconds: Sequence[float], spec: str) -> str:

@@ -46,8 +46,10 @@ def _time(row: Row) -> str:
     if row.interval:
         low, high = map(format_duration, row.interval)
         interval = f" (95 % interval {low} to {high})"
-    share = stats.percent(row.limit_fraction)
-    return f"{format_duration(row.median)} a trial{interval}, {share} % of what the machine can do"
+    time = f"{format_duration(row.median)} a trial{interval}"
+    if row.limit_fraction is None:
+        return time
+    return f"{time}, {stats.percent(row.limit_fraction)} % of what the machine can do"
 
 
 def _winner(comparison: Comparison) -> str:

@@ -65,8 +65,8 @@ def trials_csv(results: Sequence[Result]) -> str:
         for trial in result.trials:
             for benchmark, window in trial.benchmarks.items():
                 job = (result.name, result.loader, result.dataset)
-                rate, limit = window.samples_per_s, window.limit_samples_per_s
-                figures = (trial.number + 1, window.seconds, rate, rate / limit)
+                figures = (trial.number + 1, window.seconds, window.samples_per_s)
+                figures = (*figures, window.limit_fraction)  # an empty cell for None
                 writer.writerow([*job, benchmark, *figures, result.tags.get("sweep", "")])
     return out.getvalue()
 

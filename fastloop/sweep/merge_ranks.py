@@ -69,11 +69,13 @@ def merge_shadows(ranks: Sequence[Shadow]) -> Shadow:
 
 def _merge_measurements(ranks: Sequence[Measurement]) -> Measurement:
     losses = [measured.losses for measured in ranks if measured.losses]
+    limits = [measured.limit_samples_per_s for measured in ranks]
+    known_limits = [limit for limit in limits if limit is not None]
     return replace(
         max(ranks, key=lambda measured: measured.seconds),
         cached_before=_largest([measured.cached_before for measured in ranks]),
         cached_fraction=_largest([measured.cached_fraction for measured in ranks]),
-        limit_samples_per_s=sum(measured.limit_samples_per_s for measured in ranks),
+        limit_samples_per_s=sum(known_limits) if known_limits else None,
         losses=[stats.mean(list(epoch)) for epoch in zip(*losses, strict=True)],
         rank_seconds=[measured.seconds for measured in ranks],
     )

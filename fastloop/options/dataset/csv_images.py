@@ -53,6 +53,7 @@ class CsvImages:
     label: ClassVar[str] = "csv_images"
     num_classes: ClassVar[None] = None
     uint8_scale: ClassVar[None] = None  # landmarks are not pixels: exact bits are compared
+    decodes: ClassVar[bool] = True
     csv_file: str
     root: str | None
     size: Size

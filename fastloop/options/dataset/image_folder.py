@@ -26,6 +26,7 @@ class ImageFolder:
 
     label: ClassVar[str] = "image_folder"
     uint8_scale: ClassVar[float] = 255.0
+    decodes: ClassVar[bool] = True
     root: str
     size: Size
     decoder: Decoder

@@ -31,6 +31,7 @@ class Photos:
     label: ClassVar[str] = "photos"
     num_classes: ClassVar[int] = len(PHOTOGRAPHS)
     uint8_scale: ClassVar[float] = 255.0
+    decodes: ClassVar[bool] = True
     root: str
     count: Annotated[int, Field(ge=len(PHOTOGRAPHS))]
     crop: Annotated[

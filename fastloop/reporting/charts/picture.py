@@ -66,6 +66,12 @@ class Chart:
     draw: Callable[[Sequence[Row]], Figure]
     has_values: Callable[[Row], object] = lambda _: True
     """Truthy for a row that has the values to draw."""
+    is_worthwhile: Callable[[Sequence[Row]], bool] = bool
+    """False for rows with values of which the table tells as much as a picture."""
+
+
+SMALLEST_SHARE = 0.05
+"""Of an axis that ends at 100 %, bars below this share show nothing."""
 
 
 CHARTS = (
@@ -104,6 +110,8 @@ CHARTS = (
         caption="Bars and numbers: medians over trials; dots: trials. The limit was measured "
         "next to each trial.",
         draw=draw_limit,
+        has_values=lambda row: row.limit_fraction is not None,
+        is_worthwhile=lambda rows: max(row.limit_fraction or 0 for row in rows) >= SMALLEST_SHARE,
     ),
 )
 
@@ -122,7 +130,7 @@ def pictures(comparison: Comparison, prefix: str = "") -> list[Picture]:
             figure=_draw(chart, rows),
         )
         for chart, rows in rows_by_chart
-        if rows
+        if rows and chart.is_worthwhile(rows)
     ]
 
 

@@ -69,20 +69,16 @@ def draw_limit(rows: Sequence[Row]) -> Figure:
     figure, axes = _strips(rows, "% of the limit")
     largest = []
     for place, row in enumerate(rows):
-        shares = [
-            100 * trial.samples_per_s / trial.limit_samples_per_s for trial in row.by_round.values()
-        ]
+        fractions = [trial.limit_fraction for trial in row.by_round.values()]
+        shares = [100 * fraction for fraction in fractions if fraction is not None]
         middle = stats.median(shares)
         axes.barh(place, middle, height=0.62, color=BLUE, alpha=0.55, linewidth=0)
         axes.plot(shares, [place] * len(shares), ".", color=INK, markersize=4, markeredgewidth=0,
                   alpha=0.6)  # fmt: skip
         largest.append(max(shares))
         _write_value(axes, place, f"{middle:.2g}" if middle < 99.5 else f"{middle:.0f}")
-    edge = max(largest)
-    if edge > 40:
-        axes.axvline(100, color=VERMILLION, linewidth=1.2, linestyle=(0, (4, 2)))
-        edge = max(edge, 100.0)
-    axes.set_xlim(0, 1.04 * edge)
+    axes.axvline(100, color=VERMILLION, linewidth=1.2, linestyle=(0, (4, 2)))
+    axes.set_xlim(0, 1.04 * max(100.0, *largest))
     _set_grid(axes)
     return figure
 

@@ -1,0 +1,97 @@
+"""Jobs without a limit: where files are decoded, gathering rows is no limit of the work."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+
+import pytest
+from image_samples import write_class_folders
+from known_results import result_of
+from options import compose_job, options
+
+from fastloop.core.metrics import metrics
+from fastloop.core.result import Result, load, save
+from fastloop.core.spans import now_ns
+from fastloop.core.traits import DatasetTraits, traits_of
+from fastloop.reporting.charts.picture import pictures
+from fastloop.reporting.summary import summarize
+from fastloop.reporting.tables import ranking_table
+from fastloop.reporting.terminal import format_tables
+from fastloop.reporting.verdict import verdict
+from fastloop.reporting.write import trials_csv
+from fastloop.sweep.merge_ranks import merge_trials
+from fastloop.trial.run import run_trial
+
+SHORT = ("benchmark=traversal", "epochs=1", "batch_size=4")
+
+
+def without_limit() -> Result:
+    result = replace(result_of([1.0, 1.1], 10, 20.0), tags={"device": "cpu"}, status="FINISHED")
+    trials = [
+        replace(trial, benchmarks={"traversal": replace(window, limit_samples_per_s=None)})
+        for trial in result.trials
+        for window in trial.benchmarks.values()
+    ]
+    return replace(result, trials=trials)
+
+
+@pytest.mark.parametrize(("loader", "has_limit"), [("raw", False), ("np_memmap", True)])
+def test_only_a_loader_that_decodes_files_has_no_gather_limit(
+    prepared_job, tmp_path, loader, has_limit
+):
+    write_class_folders(tmp_path / "images")
+    root = f"dataset.root={tmp_path / 'images'}"
+    size = "dataset.size=[16,16]"
+    job, prepared = prepared_job(*SHORT, "dataset=image_folder", root, size, f"loader={loader}")
+    trial = run_trial(job, prepared, 0, now_ns())
+    assert (trial.benchmarks["traversal"].limit_samples_per_s is not None) == has_limit
+    merged = merge_trials([trial, trial])
+    assert (merged.benchmarks["traversal"].limit_samples_per_s is not None) == has_limit
+
+
+def test_no_share_of_a_limit_is_shown_without_a_limit(tmp_path):
+    save(without_limit(), tmp_path)
+    result = load(tmp_path)
+    assert "traversal/limit_fraction" not in metrics(result)
+    assert metrics(result)["traversal/seconds_mean"] == pytest.approx(1.05)
+    (group,) = summarize([result])
+    (comparison,) = group.comparisons
+    assert "what the machine can do" not in verdict(comparison)
+    assert "%" not in format_tables([result]).splitlines()[3]
+    assert "limit, %" not in ranking_table(comparison).head
+    assert "limit" not in [picture.name.split("-")[1] for picture in pictures(comparison)]
+    (first, _) = csv.DictReader(trials_csv([result]).splitlines())
+    assert first["limit_fraction"] == ""
+
+
+def test_a_job_without_a_limit_beside_one_with_a_limit():
+    other = replace(result_of([1.0, 1.2], 10, 20.0), name="c b", loader="c", status="FINISHED")
+    results = [without_limit(), replace(other, tags={"device": "cpu"})]
+    (comparison,) = summarize(results)[0].comparisons
+    column = ranking_table(comparison).head.index("limit, %")
+    assert {row[0]: row[column] for row in ranking_table(comparison).rows} == {
+        "a": "\u2014",
+        "c": "45.8",
+    }
+    ends = {line.split()[0]: line.split()[-2:] for line in format_tables(results).splitlines()[3:5]}
+    assert ends == {"a": ["?", "-"], "c": ["45.8", "%"]}
+
+
+@pytest.mark.parametrize("share", [0.008, 0.4])
+def test_limits_are_drawn_unless_all_bars_would_be_too_short(share):
+    result = result_of([1.0, 1.0], 10, 10 / share)
+    (comparison,) = summarize([replace(result, status="FINISHED")])[0].comparisons
+    drawn = {picture.name: picture.figure for picture in pictures(comparison)}
+    assert ("traversal-limit" in drawn) == (share > 0.05)
+    for figure in (figure for name, figure in drawn.items() if name == "traversal-limit"):
+        assert figure.axes[0].get_xlim()[1] >= 100
+
+
+def test_datasets_of_encoded_images_declare_it():
+    decoding = [
+        name
+        for name in options("dataset")
+        if traits_of(DatasetTraits, compose_job(f"dataset={name}").dataset).decodes
+    ]
+    assert decoding == ["csv_images", "image_folder", "photos"]
