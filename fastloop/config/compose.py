@@ -32,7 +32,7 @@ from fastloop.config.flags import CommandLine, prepare_completion, read_command_
 from fastloop.config.help import overridable_names, resource_folder
 from fastloop.config.messages import ConfigError, usage_message
 from fastloop.core.files import remove_unused
-from fastloop.sweep.request import JobRequest, job_names
+from fastloop.sweep.request import JobRequest, colour_jobs, job_names
 
 if TYPE_CHECKING:
     from fastloop.sweep.settings import SweepSettings
@@ -61,7 +61,7 @@ def compose_all(measure_here: MeasureHere) -> list[JobRequest]:
             _run_hydra(line, lambda _: None)
             return []
         combinations = compose_combinations(line)
-        requests = [build_request(combination) for combination in combinations]
+        requests = colour_jobs([build_request(combination) for combination in combinations])
         if combinations[0].launcher == BASIC:
             return requests
         return _run_hydra_launcher(line, combinations, requests, measure_here)
@@ -130,7 +130,7 @@ def _run_hydra_launcher(
         raise ConfigError(f"{name}: it runs sweeps only; add -m")
     for combination, request in zip(combinations, requests, strict=True):
         _check_hydra_launcher(name, combination, request)
-    names = job_names(requests)
+    names, colours = job_names(requests), [request.colour for request in requests]
     print(
         f"{name}: jobs: {len(requests)}; results go to {first.sweep_folder}",
         file=sys.stderr,
@@ -141,7 +141,8 @@ def _run_hydra_launcher(
         combination = combination_of(cfg, hydra_conf)
         folder = Path(hydra_conf.runtime.output_dir)
         request = replace(build_request(combination), folder=folder, sweep_folder=folder.parent)
-        if measure_here([replace(request, name=names[int(folder.name)])]):
+        number = int(folder.name)
+        if measure_here([replace(request, name=names[number], colour=colours[number])]):
             raise ConfigError(f"{' '.join(request.overrides)}: this job failed, see above")
 
     same_folder = f"hydra.sweep.dir={first.sweep_folder}"  # the default contains the time

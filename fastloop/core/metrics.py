@@ -18,8 +18,9 @@ RESOURCE_METRICS = (
 def metrics(result: Result) -> dict[str, float]:
     """All metrics for which the result has raw values, by their names in MLflow."""
     figures: dict[str, float | None] = {
-        "prepare/seconds": result.prepare_s,
-        "prepare/disk_mib": result.disk_mib,
+        # 0 without a store: charts of nothing, which MLflow's page would begin with
+        "prepare/seconds": result.prepare_s or None,
+        "prepare/disk_mib": result.disk_mib or None,
         "skipped_samples": float(len(result.skipped)) if result.skipped else None,
     }
     for benchmark in dict.fromkeys(name for trial in result.trials for name in trial.benchmarks):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fastloop.core.result import Result
 from fastloop.reporting.charts.picture import Picture, pictures
+from fastloop.reporting.header import describe_setup
 from fastloop.reporting.ranks import ranks_table
 from fastloop.reporting.summary import Comparison, JobGroup, summarize
 from fastloop.reporting.tables import (
@@ -39,6 +40,8 @@ class Document:
     subtitle: str
     verdicts: tuple[tuple[str, str], ...]
     """(heading, paragraph); the heading names the benchmark and, with several groups, the data."""
+    first_pictures: tuple[Picture, ...]
+    """The first picture of each section, shown below the verdicts and not in its section."""
     overview: tuple[Table, ...]
     sections: tuple[Section, ...]
     appendix: tuple[Table, ...]
@@ -46,20 +49,23 @@ class Document:
 
 def compose_document(results: Sequence[Result], baseline: str = "") -> Document:
     """The report on these results; `baseline` is the job or loader that ratios refer to."""
-    groups = summarize(results, baseline)
+    groups = [_sort_benchmarks(group) for group in summarize(results, baseline)]
     several = len(groups) > 1
     parts = [(group, comparison) for group in groups for comparison in group.comparisons]
+    sections = [_section(group, comparison, several) for group, comparison in parts]
     ranks = ranks_table(results)
     optional = (notes_table(results), not_ranked_table(results))
     return Document(
         title=_title(groups, results),
-        subtitle=_subtitle(results),
+        subtitle=describe_setup(results),
         verdicts=tuple(
             (_heading(group, comparison, several), verdict(comparison))
             for group, comparison in parts
         ),
-        overview=(*overview_tables(groups), *([ranks] if ranks else [])),
-        sections=tuple(_section(group, comparison, several) for group, comparison in parts),
+        first_pictures=tuple(section.pictures[0] for section in sections),
+        # of a single group, the ranking holds the means too
+        overview=(*(overview_tables(groups) if several else []), *([ranks] if ranks else [])),
+        sections=tuple(replace(section, pictures=section.pictures[1:]) for section in sections),
         appendix=(
             *(table for table in optional if table),
             machine_table(results),
@@ -68,28 +74,15 @@ def compose_document(results: Sequence[Result], baseline: str = "") -> Document:
     )
 
 
+def _sort_benchmarks(group: JobGroup) -> JobGroup:
+    """The group with the benchmarks first that run a model: what a user waits for."""
+    ordered = sorted(group.comparisons, key=lambda comparison: comparison.benchmark == "traversal")
+    return replace(group, comparisons=tuple(ordered))
+
+
 def _title(groups: Sequence[JobGroup], results: Sequence[Result]) -> str:
     data = [group.title for group in groups] or [result.dataset for result in results]
     return "Data loaders on " + ", ".join(dict.fromkeys(data))
-
-
-def _subtitle(results: Sequence[Result]) -> str:
-    """Samples, batch size, epochs, trials, device and sweep, each with all values that occur."""
-    finished = [result for result in results if result.status == "FINISHED"]
-    values_by_name = {
-        "samples": [f"{result.num_samples:,}" for result in results if result.num_samples],
-        "batch size": [result.params.get("batch_size") for result in results],
-        "epochs per trial": [result.params.get("epochs") for result in results],
-        "trials": [result.params.get("trials") for result in results],
-        "device": [result.tags.get("device") for result in finished],
-        "sweep": [result.tags.get("sweep") for result in results],
-    }
-    parts = [
-        f"{name} {' and '.join(str(value) for value in dict.fromkeys(values))}"
-        for name, values in values_by_name.items()
-        if any(value is not None for value in values)
-    ]
-    return " · ".join(parts)
 
 
 def _heading(group: JobGroup, comparison: Comparison, several: bool) -> str:
@@ -99,8 +92,9 @@ def _heading(group: JobGroup, comparison: Comparison, several: bool) -> str:
 
 def _section(group: JobGroup, comparison: Comparison, several: bool) -> Section:
     prefix = re.sub(r"[^A-Za-z0-9]+", "-", group.title).strip("-") + "-" if several else ""
+    heading = _heading(group, comparison, several)
     return Section(
-        heading=f"{_heading(group, comparison, several)}: ranking",
+        heading=f"{heading}: ranking",
         table=ranking_table(comparison),
-        pictures=tuple(pictures(comparison, prefix)),
+        pictures=tuple(pictures(comparison, heading, prefix)),
     )

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from html import escape
 
 from fastloop.reporting.charts.picture import Picture
-from fastloop.reporting.charts.style import BLUE, FAINT, INK, VERMILLION
+from fastloop.reporting.charts.style import FAINT, INK, VERMILLION
 from fastloop.reporting.document import Document, Section
+from fastloop.reporting.summary import DEFAULT_COLOUR
 from fastloop.reporting.tables import Table
 
-COLOURS = {INK: "var(--ink)", FAINT: "var(--rule)", BLUE: "var(--data)", VERMILLION: "var(--mark)"}
+COLOURS = {
+    INK: "var(--ink)",
+    FAINT: "var(--rule)",
+    DEFAULT_COLOUR: "var(--data)",
+    VERMILLION: "var(--mark)",
+}
 """CSS variable for each colour of a picture, so that pictures follow dark mode and print styles."""
 CSS = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #1f1f1d; --soft: #5c5c57;
-  --rule: #c9c9c4; --data: #0072b2; --mark: #d55e00; }
+  --rule: #c9c9c4; --data: #0072b2; --mark: #d55e00; --shade: #0004; }
 @media screen and (prefers-color-scheme: dark) {
   :root { --paper: #17181a; --ink: #e9e8e4; --soft: #a5a49e; --rule: #45464a;
-    --data: #56b4e9; --mark: #ff9d4d; } }
+    --data: #56b4e9; --mark: #ff9d4d; --shade: #fff4; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 2.5rem 1.25rem 4rem; max-width: 68rem; background: var(--paper);
   color: var(--ink); font: 16px/1.55 system-ui, -apple-system, "Segoe UI", "Helvetica Neue", Arial,
@@ -28,7 +35,12 @@ p { max-width: 44rem; margin: .6rem 0; }
 .sub, .note, figcaption, footer { color: var(--soft); font-size: .875rem; line-height: 1.45; }
 .sub { max-width: none; margin-bottom: 1.6rem; }
 .verdict { font-size: 1.0625rem; }
-.scroll { overflow-x: auto; }
+/* shadows at the edges behind which a table continues: paper that scrolls along covers them */
+.scroll { overflow-x: auto; background: linear-gradient(to right, var(--paper) 1.5rem, transparent)
+  left / 2.5rem 100% local, linear-gradient(to left, var(--paper) 1.5rem, transparent)
+  right / 2.5rem 100% local, linear-gradient(to right, var(--shade), transparent)
+  left / 1.1rem 100% scroll, linear-gradient(to left, var(--shade), transparent)
+  right / 1.1rem 100% scroll; background-repeat: no-repeat; }
 table { border-collapse: collapse; font-size: .875rem; line-height: 1.35;
   font-variant-numeric: tabular-nums lining-nums; border-bottom: 1px solid var(--ink); }
 table.words { table-layout: auto; width: 100%; }
@@ -60,10 +72,10 @@ footer { margin-top: 3rem; }
   body { padding: 0; max-width: none; font-size: 10pt; }
   h2 { margin-top: 1.6rem; break-after: avoid; }
   table { font-size: 7.75pt; }
-  th, td { padding: .22rem 0 .22rem .65rem; }
+  th, td { padding: .22rem 0 .22rem .65rem; white-space: normal; }
   thead th { font-size: 7.25pt; }
   th:first-child { position: static; }
-  .scroll { overflow: visible; }
+  .scroll { overflow: visible; background: none; }
   .pictures { grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 1.2rem 1.6rem; }
   .note { break-before: avoid; }
   figure, tr, .verdict { break-inside: avoid; } }
@@ -81,6 +93,7 @@ def render_html(document: Document) -> str:
         f"<header><h1>{title}</h1>",
         f'<p class="sub">{escape(document.subtitle)}</p></header>',
         *verdicts,
+        _pictures([_figure(picture, picture.heading) for picture in document.first_pictures]),
         *(_table(table) for table in document.overview),
         *(_section(section) for section in document.sections),
         *(_table(table) for table in document.appendix),
@@ -99,14 +112,17 @@ def render_html(document: Document) -> str:
 
 
 def _section(section: Section) -> str:
-    figures = "\n".join(_figure(picture) for picture in section.pictures)
-    table = _table(section.table, section.heading)
-    return f'{table}\n<div class="pictures">\n{figures}\n</div>'
+    figures = [_figure(picture, picture.title) for picture in section.pictures]
+    return f"{_table(section.table, section.heading)}\n{_pictures(figures)}"
 
 
-def _figure(picture: Picture) -> str:
+def _pictures(figures: Sequence[str]) -> str:
+    return '<div class="pictures">\n' + "\n".join(figures) + "\n</div>"
+
+
+def _figure(picture: Picture, heading: str) -> str:
     return (
-        f"<figure><h3>{escape(picture.title)}</h3>\n{_inline(picture)}\n"
+        f"<figure><h3>{escape(heading)}</h3>\n{_inline(picture)}\n"
         f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
     )
 

@@ -13,6 +13,8 @@ def render_markdown(document: Document, with_pictures: bool) -> str:
     """The complete report; pictures are links to <name>.png in the same folder."""
     blocks = [f"# {document.title}", document.subtitle]
     blocks += [f"**{heading}.** {text}" for heading, text in document.verdicts]
+    if with_pictures:
+        blocks += [_image(picture) for picture in document.first_pictures]
     for table in document.overview:
         blocks += _table(table)
     for section in document.sections:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fastloop.core.result import Result
+from fastloop.reporting.short_names import short_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +16,7 @@ class Note:
 
     kind: str
     details: dict[str, str]
-    """By the job's name; empty where the kind says all."""
+    """By the job's short name; empty where the kind says all."""
 
     @property
     def text(self) -> str:
@@ -29,11 +30,12 @@ class Note:
 def group_caveats(results: Sequence[Result]) -> list[Note]:
     """The caveats of these results, grouped by kind, in the order of their first jobs."""
     grouped: dict[str, dict[str, str]] = defaultdict(dict)
+    names = short_names(results)
     for result in results:
         benchmarks = {name for trial in result.trials for name in trial.benchmarks}
         for caveat in result.flags:
             kind, detail = _split(caveat, benchmarks)
-            grouped[kind][result.name] = detail
+            grouped[kind][names[result.name]] = detail
     return [Note(kind=kind, details=details) for kind, details in grouped.items()]
 
 

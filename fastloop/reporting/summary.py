@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fastloop.core import stats
 from fastloop.core.metrics import metrics
 from fastloop.core.result import Measurement, Result, world_size
+from fastloop.reporting.short_names import short_names
 
+DEFAULT_COLOUR = "#0072b2"
+"""Of jobs whose result holds no colour."""
 UNRANKED = {
     "concurrent": "other work ran concurrently with these trials (allow_concurrent=true)",
     "unverified": "the data that these jobs deliver was not compared (same_data=false)",
@@ -34,6 +38,12 @@ class Row:
     peak_mib: float | None
     waits_s: tuple[float, ...]
     """Time that the loop waited for each batch of the instrumented epoch."""
+
+    @property
+    def colour(self) -> str:
+        """The job's colour in all charts, #rrggbb."""
+        colour = self.result.tags.get("mlflow.runColor", "")
+        return colour if re.fullmatch("#[0-9a-f]{6}", colour) else DEFAULT_COLOUR
 
     @property
     def seconds(self) -> list[float]:
@@ -97,14 +107,14 @@ def check_baseline(results: Sequence[Result], baseline: str) -> None:
     """Raise ValueError with the allowed names if no job or loader of that name finished."""
     finished = [result for result in results if result.status == "FINISHED"]
     loaders = [result.loader for result in finished]
-    names = dict.fromkeys(loaders + [result.name for result in finished])
+    names = dict.fromkeys([*loaders, *short_names(finished).values(), *short_names(finished)])
     if baseline and baseline not in names:
         allowed = ", ".join(names) or "none: no job has finished"
         raise ValueError(f"baseline={baseline}: no such job or loader; allowed: {allowed}")
 
 
 def summarize(results: Sequence[Result], baseline: str = "") -> list[JobGroup]:
-    """Groups of the finished jobs; `baseline` is the name of a job or loader, or the first job."""
+    """Groups of the finished jobs; `baseline` names a job or loader, or is the first job."""
     finished = [result for result in results if result.status == "FINISHED" and result.trials]
     reference = _reference(finished, baseline)
     several = len({result.tags.get("sweep") for result in finished}) > 1
@@ -136,8 +146,9 @@ def _shorten_titles(groups: list[JobGroup]) -> list[JobGroup]:
 
 
 def _reference(finished: list[Result], baseline: str) -> Result | None:
-    """The job of that name, else the first of the loader of that name, else the first job."""
-    named = [result for result in finished if result.name == baseline]
+    """The job of that name or short name, else the first of that loader, else the first job."""
+    short = short_names(finished)
+    named = [result for result in finished if baseline in (result.name, short[result.name])]
     named += [result for result in finished if result.loader == baseline]
     return (named or finished or [None])[0]
 
@@ -146,10 +157,7 @@ def _group(results: list[Result], reference: Result | None, several: bool) -> Jo
     settings = [_settings(result) for result in results]
     shared = [word for word in settings[0] if all(word in others for others in settings)]
     sweep = [f"({results[0].tags['sweep']})"] if several else []
-    labels = {
-        result.name: " ".join([result.name.split(" ")[0], *(w for w in words if w not in shared)])
-        for result, words in zip(results, settings, strict=True)
-    }
+    labels = short_names(results)
     benchmarks = dict.fromkeys(
         name for result in results for trial in result.trials for name in trial.benchmarks
     )

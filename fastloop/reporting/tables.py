@@ -43,16 +43,22 @@ def overview_tables(groups: Sequence[JobGroup]) -> list[Table]:
 
 
 def ranking_table(comparison: Comparison) -> Table:
-    """Rank, median, mean (std), interval, ratio, limit, samples/s and memory of every row."""
+    """Rank, median, mean (std), interval, ratio, limit, samples/s and memory of every row.
+
+    Columns without any value are left out.
+    """
     base = comparison.baseline or "baseline"
-    columns: dict[str, Callable[[Row], str]] = _columns(comparison, base)
-    if all(row.limit_fraction is None for row in comparison.rows):
-        del columns["limit, %"]
+    cells = {
+        heading: [cell(row) for row in comparison.rows]
+        for heading, cell in _columns(comparison, base).items()
+    }
+    filled = {heading: column for heading, column in cells.items() if {*column} != {NOTHING}}
     return Table(
         heading=f"{comparison.benchmark.capitalize()}: ranking",
-        head=("", *columns),
+        head=("", *filled),
         rows=tuple(
-            (row.label, *(cell(row) for cell in columns.values())) for row in comparison.rows
+            (row.label, *(column[place] for column in filled.values()))
+            for place, row in enumerate(comparison.rows)
         ),
         note=(
             "Equal ranks: no significant difference. 95 %: confidence interval of the median; "

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from fastloop.core import stats
 from fastloop.core.printable import printable
 from fastloop.core.result import Result, world_size
+from fastloop.reporting.header import describe_samples
 from fastloop.reporting.notes import group_caveats
 from fastloop.reporting.ranks import rank_lines
 from fastloop.reporting.summary import Comparison, JobGroup, Row, summarize
@@ -61,7 +62,9 @@ def _title(group: JobGroup) -> str:
     """The data, followed by samples, batch size, epochs, trials, processes and device where all
     rows share them."""
     first = group.results[0]
-    parts = [f"{first.num_samples:,} samples"] if first.num_samples else []
+    parts = [f"{samples} samples"] if (samples := describe_samples(first)) else []
+    loaders = {result.loader for result in group.results}
+    parts += [f"loader {loaders.pop()}"] if len(group.results) > 1 == len(loaders) else []
     for name in ("batch_size", "epochs", "trials"):
         values = {result.params.get(name) for result in group.results}
         parts += [f"{name} {values.pop()}"] if len(values) == 1 else []

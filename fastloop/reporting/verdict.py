@@ -65,7 +65,8 @@ def _winner(comparison: Comparison) -> str:
 
 
 def _tie(comparison: Comparison, best: list[Row]) -> str:
-    names = ", ".join(row.label for row in best[:-1]) + f" and {best[-1].label}"
+    separator = "; " if any("," in row.label for row in best) else ", "
+    names = separator.join(row.label for row in best[:-1]) + f" and {best[-1].label}"
     tie = (
         f"No winner: these trials can't tell {names} apart. The lowest median is "
         f"{best[0].label}'s, {_time(best[0])}."

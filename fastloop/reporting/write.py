@@ -50,7 +50,8 @@ def write_report(
     if "csv" in formats:
         files["report.csv"] = trials_csv(results).encode()
     if "png" in formats:
-        pictures = [picture for section in document.sections for picture in section.pictures]
+        later = [picture for section in document.sections for picture in section.pictures]
+        pictures = [*document.first_pictures, *later]
         files |= {f"{picture.name}.png": picture.png() for picture in pictures}
     with hold_lock(folder):
         return [_write(folder / name, content) for name, content in files.items()]

@@ -1,4 +1,4 @@
-"""A colour for each loader: the same in every sweep, and different from other loaders'."""
+"""Colours of jobs in charts: one for each loader in every sweep, or one for each job of a sweep."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ SLOTS = 61
 name takes the next free slot, which may be beyond these."""
 GOLDEN = 0.618034
 """Step in hue between slots, in turns. The golden ratio: neighbours differ most, no hue repeats."""
+PALETTE = (
+    *("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd"),
+    *("#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf"),
+)
+"""matplotlib's and Tableau's ten colours, which differ more than colours by a hash."""
+DARKER = 0.6
+"""Factor of the brightness of each further ten jobs."""
 SHADES = 0.36, 0.5, 0.64
 """Lightness of a colour, by slot."""
 
@@ -27,3 +34,10 @@ def loader_colour(name: str, known: Iterable[str]) -> str:
     return "#" + "".join(
         f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, shade, 0.7)
     )
+
+
+def place_colour(place: int) -> str:
+    """The colour of a sweep's job at that place as #rrggbb; differs among the first 30 places."""
+    parts = bytes.fromhex(PALETTE[place % len(PALETTE)][1:])
+    factor = DARKER ** (place // len(PALETTE) % 3)
+    return "#" + "".join(f"{round(factor * part):02x}" for part in parts)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastloop.core.files import fingerprint
+from fastloop.sweep.colours import place_colour
 
 if TYPE_CHECKING:  # torch takes seconds to import: --cfg, --help and completion must not pay for it
     from fastloop.core.sweep_protocols import Launcher, Tracker
@@ -40,7 +41,7 @@ class JobRequest:
     config_yaml: str
     """The resolved configuration as YAML text."""
     colour: str
-    """Colour of the loader in charts, #rrggbb."""
+    """Colour of the job in charts, #rrggbb."""
     folder: Path
     sweep_folder: Path
     name: str = ""
@@ -61,6 +62,14 @@ def job_names(requests: Sequence[JobRequest]) -> list[str]:
         ]
         names.append(" ".join([request.choices["loader"], request.choices["dataset"], *varying]))
     return names
+
+
+def colour_jobs(requests: Sequence[JobRequest]) -> list[JobRequest]:
+    """The requests, with a colour for each job where several jobs have the same loader."""
+    loaders = {request.choices["loader"] for request in requests}
+    if len(loaders) == len(requests):
+        return [*requests]
+    return [replace(each, colour=place_colour(place)) for place, each in enumerate(requests)]
 
 
 def flatten(values: Any, prefix: str = "") -> dict[str, Any]:

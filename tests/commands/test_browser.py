@@ -14,7 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 from commands import results, run_fastloop
-from options import REPOSITORY, skip_or_fail
+from options import REPOSITORY, options, skip_or_fail
+
+from fastloop.sweep.colours import loader_colour
 
 pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 SCREENSHOTS = REPOSITORY / "outputs" / "screenshots"
@@ -33,11 +35,11 @@ def browser(tmp_path):
     binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not binary or not driver:
         skip_or_fail("no browser: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
+    settings = webdriver.ChromeOptions()
+    settings.binary_location = binary
     for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'chromium'}"):
-        options.add_argument(flag)
-    chrome = webdriver.Chrome(options, webdriver.ChromeService(driver))
+        settings.add_argument(flag)
+    chrome = webdriver.Chrome(settings, webdriver.ChromeService(driver))
     yield chrome
     chrome.quit()
 
@@ -92,6 +94,8 @@ def test_printed_link_charts_every_loader_in_both_benchmarks(tmp_path, ui, brows
     colours = {
         css_colour(result.tags["mlflow.runColor"]): result.loader for result in sweep_results
     }
+    known = options("loader")
+    assert colours == {css_colour(loader_colour(name, known)): name for name in colours.values()}
     assert len(colours) == 5
     browser.get(link.replace("http://127.0.0.1:5000", address))
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)

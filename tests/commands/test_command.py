@@ -110,8 +110,8 @@ FIGURES = {
 }
 CONTRACT = {f"{name}/{figure}" for name in ("traversal", "training") for figure in FIGURES} | {
     *("training/loss_first", "training/loss_last", "training/stall_fraction"),
-    *("prepare/seconds", "prepare/disk_mib"),
 }
+OF_STORES = {"prepare/seconds", "prepare/disk_mib"}
 
 
 def test_mlflow_has_one_run_per_job_with_the_contract_names(sweep):
@@ -125,6 +125,8 @@ def test_mlflow_has_one_run_per_job_with_the_contract_names(sweep):
         trials = {f"trials/{name}_seconds": window.seconds for name, window in last.items()}
         assert run.data.metrics == pytest.approx(metrics(result) | trials)
         assert run.data.metrics.keys() >= CONTRACT
+        assert (run.data.metrics.keys() & OF_STORES == OF_STORES) == (result.disk_mib > 0)
+        assert (run.data.metrics.keys() & OF_STORES == set()) == (result.loader == "raw")
         tags = {"sweep", "config_hash", "git_commit", "host", "device", "mlflow.runColor"}
         assert run.data.tags.keys() >= tags
         assert run.data.params["loader"] == result.loader
@@ -148,11 +150,10 @@ def test_mlflow_has_trials_as_steps_and_files_as_artifacts(sweep):
         }
 
 
-def test_loader_has_one_colour_in_mlflow(sweep):
+def test_jobs_that_share_a_loader_have_colours_of_their_own_in_mlflow(sweep):
     sweep_results = results(sweep[0])
-    colours = {result.loader: result.tags["mlflow.runColor"] for result in sweep_results}
-    assert len(set(colours.values())) == len(LOADERS)
-    assert all(result.tags["mlflow.runColor"] == colours[result.loader] for result in sweep_results)
+    colours = {result.tags["mlflow.runColor"] for result in sweep_results}
+    assert len(colours) == len(sweep_results) == 2 * len(LOADERS)
 
 
 def test_metrics_are_computed_from_the_raw_values_in_the_file(sweep):

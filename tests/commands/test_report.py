@@ -17,6 +17,7 @@ from commands import run_fastloop, spawn_fastloop
 from options import skip_or_fail
 from sweep_results import LOADERS, set_seconds, sweep_folder
 
+from fastloop.core.metrics import metrics
 from fastloop.core.result import load
 from fastloop.reporting.document import compose_document
 from fastloop.reporting.summary import summarize
@@ -49,11 +50,22 @@ def all_results(folder: Path) -> list:
     return [load(path.parent) for path in sorted(folder.rglob("result.json"))]
 
 
+def picture_names(results: list) -> set[str]:
+    """Names of the pictures of a sweep: no shares of a limit of which the largest is below 5 %."""
+    shares = {
+        benchmark: [metrics(result).get(f"{benchmark}/limit_fraction", 0.0) for result in results]
+        for benchmark in BENCHMARKS
+    }
+    names = {f"{benchmark}-{kind}" for benchmark in BENCHMARKS for kind in KINDS}
+    return names - {f"{name}-limit" for name in BENCHMARKS if max(shares[name]) < 0.05}
+
+
 def test_report_of_the_newest_sweep_writes_every_format(measured_sweep):
     process = spawn_fastloop(cwd=measured_sweep, command="report")
     assert process.returncode == 0, process.stderr
     folder = sweep_folder(measured_sweep) / "report"
-    expected = {f"{benchmark}-{kind}.png" for benchmark in BENCHMARKS for kind in KINDS}
+    names = picture_names(all_results(sweep_folder(measured_sweep)))
+    expected = {f"{name}.png" for name in names}
     expected |= {"report.html", "report.md", "report.csv"}
     assert {path.name for path in folder.iterdir()} == expected
     assert process.stdout.split() == [
@@ -80,11 +92,16 @@ def test_report_states_the_known_ranking(known_sweep):
 
 
 def test_overview_has_loaders_as_rows_and_mean_and_std_as_cells(known_sweep):
-    document = compose_document(all_results(known_sweep))
-    assert [table.heading.split(":")[0] for table in document.overview] == ["Traversal", "Training"]
+    results = all_results(known_sweep)
+    assert compose_document(results).overview == ()  # the ranking has the means too
+    changes = {"dataset": "other", "fingerprint": "other", "content": "other"}
+    others = [replace(each, name=f"{each.loader} other", **changes) for each in results]
+    document = compose_document([*results, *others])
+    assert [table.heading.split(":")[0] for table in document.overview] == ["Training", "Traversal"]
     for table in document.overview:
-        assert table.head == ("mean (std) per trial", "mydataset, s")
-        assert dict(table.rows)["raw"] == "4.100 (0.075)"
+        assert table.head == ("mean (std) per trial", "mydataset, s", "other, s")
+        (row,) = [cells for label, *cells in table.rows if label == "raw"]
+        assert row == ["4.100 (0.075)", "4.100 (0.075)"]
 
 
 def test_csv_has_a_row_per_trial(known_sweep):
@@ -248,9 +265,21 @@ def report_page(measured_sweep, tmp_path_factory) -> Path:
     return write_report(results, folder, "raw", ["html"])[0]
 
 
-def test_report_page_needs_no_network(report_page):
+def test_first_pictures_come_before_all_tables_and_training_first(report_page):
     text = report_page.read_text()
-    assert text.count("<figure>") == text.count("<svg") == len(KINDS) * len(BENCHMARKS)
+    headings = [unescape(heading) for heading in re.findall(r"<h[23]>(.*?)</h[23]>", text)]
+    assert headings[:3] == [
+        "Training: seconds per trial",
+        "Traversal: seconds per trial",
+        "Training: ranking",
+    ]
+    assert text.index("<strong>Training.") < text.index("<strong>Traversal.")
+
+
+def test_report_page_needs_no_network(report_page, measured_sweep):
+    text = report_page.read_text()
+    names = picture_names(all_results(sweep_folder(measured_sweep)))
+    assert text.count("<figure>") == text.count("<svg") == len(names)
     assert "<script" not in text
     assert "<img" not in text
     assert not re.search(r'(?:src|href)="(?!#)', text.replace("xlink:href", "href"))
@@ -259,8 +288,8 @@ def test_report_page_needs_no_network(report_page):
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'(?:href="|url\()#([^")]+)', text)) <= set(ids)
     headings = [unescape(heading) for heading in re.findall(r"<h2>(.*?)</h2>", text)]
-    assert [heading.split(":")[-1].strip() for heading in headings[2:4]] == ["ranking", "ranking"]
-    assert headings[4:] == ["Notes", "Not ranked", "Machine", "Settings that all jobs share"]
+    assert headings[:2] == ["Training: ranking", "Traversal: ranking"]
+    assert headings[2:] == ["Notes", "Not ranked", "Machine", "Settings that all jobs share"]
 
 
 def chromium(*arguments: str, cwd: Path) -> str:
@@ -291,7 +320,7 @@ document.getElementById("page").onload = function () {{
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("width", [390, 768, 1280])
-def test_report_page_fits_phones_and_screens(report_page, tmp_path, width):
+def test_report_page_fits_phones_and_screens(report_page, measured_sweep, tmp_path, width):
     (tmp_path / "probe.html").write_text(PROBE.format(url=report_page.as_uri(), width=width))
     dom = chromium(
         "--allow-file-access-from-files", "--virtual-time-budget=5000", "--window-size=1400,1000",
@@ -302,7 +331,8 @@ def test_report_page_fits_phones_and_screens(report_page, tmp_path, width):
     sizes = json.loads(unescape(match[1]))
     assert sizes["inner"] == width
     assert sizes["needed"] <= width
-    assert sizes["drawn"] == len(KINDS) * len(BENCHMARKS)
+    names = picture_names(all_results(sweep_folder(measured_sweep)))
+    assert sizes["drawn"] == len(names)
     assert sizes["smallest"] >= 9
 
 

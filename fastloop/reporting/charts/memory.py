@@ -7,67 +7,70 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
-from matplotlib.transforms import Bbox
 
-from fastloop.reporting.charts.style import BLUE, WIDTH_IN, set_log_ticks
+from fastloop.reporting.charts.style import FAINT, WIDTH_IN, set_log_ticks, shorten
 from fastloop.reporting.summary import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+LABEL_IN = 0.17
+"""Distance of the labels' lines in inches."""
+AROUND_IN = 0.55
+"""Height of the figure around its axes."""
+LONGEST_LABEL = 30
+
 
 def draw_throughput_against_memory(rows: Sequence[Row]) -> Figure:
-    """Scatter plot of samples/s over peak memory in MiB, with a labelled point for each job.
+    """Scatter plot of samples/s over peak memory in MiB; a line joins each point and its label.
 
     The samples/s axis is logarithmic if the fastest job has over 8 times the rate of the slowest.
     """
-    figure = Figure(figsize=(WIDTH_IN, 3.0), layout="constrained")
+    height_in = max(3.0, AROUND_IN + LABEL_IN * len(rows))
+    figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
     axes = figure.add_subplot()
     rates = [row.samples_per_s for row in rows]
     memory = [row.peak_mib or 0.0 for row in rows]
-    axes.scatter(memory, rates, s=26, color=BLUE, linewidth=0, zorder=3)
     if max(rates) > 8 * min(rates):
         axes.set_yscale("log")
-        axes.set_ylim(min(rates) / 1.8, max(rates) * 1.8)
+        axes.set_ylim(min(rates) / 1.3, max(rates) * 1.3)
         set_log_ticks(axes.yaxis, rates, max_ticks=7)
     else:
-        axes.set_ylim(0, 1.15 * max(rates))
+        axes.set_ylim(0, 1.08 * max(rates))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    margin = max(0.25 * (max(memory) - min(memory)), 0.05 * max(memory))
+    margin = max(0.1 * (max(memory) - min(memory)), 0.02 * max(memory))
     axes.set_xlim(min(memory) - margin, max(memory) + margin)
-    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.grid()
     axes.set_xlabel("peak memory, MiB")
     axes.set_ylabel("samples/s" + (", logarithmic" if axes.get_yscale() == "log" else ""))
-    labels = [row.label for row in rows]
-    _place_labels(figure, axes, list(zip(memory, rates, labels, strict=True)))
+    for row, x, y in zip(rows, memory, rates, strict=True):
+        axes.plot(x, y, "o", color=row.colour, markersize=5.5, markeredgewidth=0, zorder=3)
+    _write_labels(axes, rows, list(zip(memory, rates, strict=True)), height_in)
     return figure
 
 
-def _place_labels(figure: Figure, axes: Axes, points: list[tuple[float, float, str]]) -> None:
-    """Write each label next to its point (x, y), where it covers no point and no other label."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # a new layout would move the axes under the labels
-    centres = [axes.transData.transform((x, y)) for x, y, _ in points]
-    boxes = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in centres]
-    frame = axes.get_window_extent()
-    offsets = [("left", 6, 0), ("right", -6, 0), ("center", 0, 10), ("center", 0, -10)]
-    offsets += [
-        (side, dx, sign * step)
-        for step in (9, 16, 24, 34)
-        for sign in (1, -1)
-        for side, dx in (("left", 6), ("right", -6))
-    ]
-    for x, y, text in points:
-        for side, dx, dy in offsets:
-            label = axes.annotate(
-                text, (x, y), (dx, dy), textcoords="offset points", ha=side, va="center",
-                fontsize=8.5,
-            )  # fmt: skip
-            box = label.get_window_extent()
-            inside = frame.x0 <= box.x0 and box.x1 <= frame.x1
-            is_last = (side, dx, dy) == offsets[-1]
-            if (inside and box.count_overlaps(boxes) == 0) or is_last:
-                boxes.append(box)
-                break
-            label.remove()
+def _write_labels(
+    axes: Axes, rows: Sequence[Row], points: Sequence[tuple[float, float]], height_in: float
+) -> None:
+    """Write the labels into a column at the right, each as high as its point or as near as fits."""
+    to_axes = axes.transAxes.inverted()
+    heights = [float(to_axes.transform(axes.transData.transform(point))[1]) for point in points]
+    order = sorted(range(len(rows)), key=lambda index: heights[index])
+    column = spread([heights[index] for index in order], LABEL_IN / (height_in - AROUND_IN))
+    for index, height in zip(order, column, strict=True):
+        axes.annotate(
+            shorten(rows[index].label, LONGEST_LABEL), points[index], (1.06, height),
+            textcoords="axes fraction", va="center", fontsize=8.5, annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": FAINT, "linewidth": 0.8, "shrinkA": 1,
+                        "shrinkB": 3, "relpos": (0, 0.5)},
+        )  # fmt: skip
+
+
+def spread(heights: Sequence[float], distance: float) -> list[float]:
+    """The ascending heights, moved as little as keeps them apart; the last at most at 1."""
+    apart: list[float] = []
+    for height in heights:
+        apart.append(max(height, apart[-1] + distance) if apart else height)
+    last = len(apart) - 1
+    return [min(height, 1 - distance * (last - place)) for place, height in enumerate(apart)]

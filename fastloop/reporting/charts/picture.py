@@ -26,7 +26,7 @@ class Picture:
     name: str
     """File name without suffix."""
     subject: str
-    """The benchmark."""
+    """The benchmark and, with several groups of jobs, the data."""
     title: str
     caption: str
     figure: Figure
@@ -116,15 +116,18 @@ CHARTS = (
 )
 
 
-def pictures(comparison: Comparison, prefix: str = "") -> list[Picture]:
-    """A picture for each chart that any row has values for; names begin with `prefix`."""
+def pictures(comparison: Comparison, subject: str = "", prefix: str = "") -> list[Picture]:
+    """A picture for each chart that any row has values for; names begin with `prefix`.
+
+    subject: what headings begin with; the benchmark if it is empty.
+    """
     rows_by_chart = [
         (chart, [row for row in comparison.rows if chart.has_values(row)]) for chart in CHARTS
     ]
     return [
         Picture(
             name=f"{prefix}{comparison.benchmark}-{chart.name}",
-            subject=comparison.benchmark.capitalize(),
+            subject=subject or comparison.benchmark.capitalize(),
             title=chart.title,
             caption=chart.caption,
             figure=_draw(chart, rows),

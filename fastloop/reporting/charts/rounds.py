@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fastloop.reporting.charts.style import BLUE, FAINT, WIDTH_IN, set_log_ticks
+from fastloop.reporting.charts.style import FAINT, WIDTH_IN, set_log_ticks, wrap_label
 from fastloop.reporting.summary import Row
+
+PANEL_IN = 1.15
+TITLE_WIDTH = 26
+"""Longest line of a panel's title, in characters."""
 
 
 def draw_rounds(rows: Sequence[Row]) -> Figure:
@@ -17,15 +21,17 @@ def draw_rounds(rows: Sequence[Row]) -> Figure:
     The seconds axis is logarithmic if the slowest trial takes over 8 times as long as the fastest.
     """
     panel_rows = -(-len(rows) // 2)
-    figure = Figure(figsize=(WIDTH_IN, 0.5 + 1.15 * panel_rows), layout="constrained")
+    figure = Figure(figsize=(WIDTH_IN, 0.5 + PANEL_IN * panel_rows), layout="constrained")
     panels = figure.subplots(panel_rows, 2, sharex=True, sharey=True, squeeze=False)
     seconds = [length for row in rows for length in row.seconds]
     is_log = max(seconds) > 8 * min(seconds)
     for panel, row in zip(panels.flat, rows, strict=False):
         for other in rows:
             panel.plot(*_points(other), color=FAINT, linewidth=0.7, zorder=1)
-        panel.plot(*_points(row), color=BLUE, linewidth=0.9, marker="o", markersize=3, zorder=2)
-        panel.set_title(row.label, fontsize=9, loc="left", pad=3)
+        panel.plot(
+            *_points(row), color=row.colour, linewidth=0.9, marker="o", markersize=3, zorder=2
+        )
+        panel.set_title(wrap_label(row.label, TITLE_WIDTH), fontsize=9, loc="left", pad=3)
         panel.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     for panel in panels.flat[len(rows) :]:
         panel.set_axis_off()

@@ -9,7 +9,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fastloop.core import stats
-from fastloop.reporting.charts.style import BLUE, INK, VERMILLION, WIDTH_IN, set_log_ticks
+from fastloop.reporting.charts.style import (
+    INK,
+    VERMILLION,
+    WIDTH_IN,
+    set_log_ticks,
+    wrap_label,
+)
 from fastloop.reporting.summary import Row
 
 if TYPE_CHECKING:
@@ -17,6 +23,8 @@ if TYPE_CHECKING:
 
 STRIP_IN = 0.3
 """Height of a strip in inches."""
+LABEL_WIDTH = 24
+"""Longest line of a strip's label, in characters."""
 SHORTEST_WAIT_MS = 1e-4
 """Value drawn for a measured wait of 0, which a logarithmic axis can't show."""
 
@@ -28,7 +36,8 @@ def draw_seconds(rows: Sequence[Row]) -> Figure:
     intervals = [row.interval or (row.median, row.median) for row in rows]
     # with few trials an interval may be so wide that the bars would be too short to see
     edge = min(1.04 * max(high for _, high in intervals), 3 * max(medians))
-    axes.barh(range(len(rows)), medians, height=0.62, color=BLUE, alpha=0.55, linewidth=0)
+    colours = [row.colour for row in rows]
+    axes.barh(range(len(rows)), medians, height=0.62, color=colours, alpha=0.55, linewidth=0)
     for place, (row, (low, high)) in enumerate(zip(rows, intervals, strict=True)):
         axes.plot([low, high], [place, place], color=INK, linewidth=1.4, solid_capstyle="butt")
         if high > edge:
@@ -43,7 +52,7 @@ def draw_waits(rows: Sequence[Row]) -> Figure:
     """Boxes of the milliseconds waited for each batch, on a logarithmic axis."""
     figure, axes = _strips(rows, "milliseconds")
     waits = [[max(1e3 * wait, SHORTEST_WAIT_MS) for wait in row.waits_s] for row in rows]
-    axes.boxplot(
+    boxes = axes.boxplot(
         waits,
         positions=range(len(rows)),
         orientation="horizontal",
@@ -52,12 +61,14 @@ def draw_waits(rows: Sequence[Row]) -> Figure:
         manage_ticks=False,
         showcaps=False,
         patch_artist=True,
-        boxprops={"facecolor": BLUE, "alpha": 0.55, "linewidth": 0},
+        boxprops={"alpha": 0.55, "linewidth": 0},
         whiskerprops={"color": INK, "linewidth": 0.9},
         medianprops={"color": INK, "linewidth": 1.6},
         flierprops={"marker": "o", "markersize": 2.6, "markerfacecolor": INK,
                     "markeredgewidth": 0, "alpha": 0.55},
     )  # fmt: skip
+    for box, row in zip(boxes["boxes"], rows, strict=True):
+        box.set_facecolor(row.colour)
     axes.set_xscale("log")
     set_log_ticks(axes.xaxis, [wait for job_waits in waits for wait in job_waits], max_ticks=8)
     _set_grid(axes)
@@ -72,7 +83,7 @@ def draw_limit(rows: Sequence[Row]) -> Figure:
         fractions = [trial.limit_fraction for trial in row.by_round.values()]
         shares = [100 * fraction for fraction in fractions if fraction is not None]
         middle = stats.median(shares)
-        axes.barh(place, middle, height=0.62, color=BLUE, alpha=0.55, linewidth=0)
+        axes.barh(place, middle, height=0.62, color=row.colour, alpha=0.55, linewidth=0)
         axes.plot(shares, [place] * len(shares), ".", color=INK, markersize=4, markeredgewidth=0,
                   alpha=0.6)  # fmt: skip
         largest.append(max(shares))
@@ -87,7 +98,9 @@ def _strips(rows: Sequence[Row], xlabel: str) -> tuple[Figure, Any]:
     """A figure and its axes, with a labelled strip for each row, the first on top."""
     figure = Figure(figsize=(WIDTH_IN, 0.62 + STRIP_IN * len(rows)), layout="constrained")
     axes = figure.add_subplot()
-    axes.set_yticks(range(len(rows)), [row.label for row in rows], fontsize=9)
+    labels = [wrap_label(row.label, LABEL_WIDTH) for row in rows]
+    has_two_lines = any("\n" in label for label in labels)
+    axes.set_yticks(range(len(rows)), labels, fontsize=8 if has_two_lines else 9)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlabel(xlabel)
     return figure, axes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,9 +11,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 INK = "#1f1f1d"
 FAINT = "#c9c9c4"
-BLUE = "#0072b2"
 VERMILLION = "#d55e00"
-"""From Okabe and Ito's palette, as is BLUE: distinct for colour-blind readers and in grey."""
+"""From Okabe and Ito's palette: distinct for colour-blind readers and in grey."""
 WIDTH_IN = 4.6
 """Width of every figure in inches."""
 RC_PARAMS: dict[Any, Any] = {
@@ -51,3 +51,18 @@ def set_log_ticks(axis: Any, values: Sequence[float], max_ticks: int) -> None:
     axis.set_major_locator(LogLocator(subs=(fitting or choices[-1:])[0]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axis.set_minor_formatter(NullFormatter())
+
+
+def shorten(text: str, width: int) -> str:
+    """The text, with an ellipsis in its middle where it is longer than `width` characters."""
+    if len(text) <= width:
+        return text
+    return text[: width // 2] + "\u2026" + text[len(text) - (width - 1 - width // 2) :]
+
+
+def wrap_label(text: str, width: int) -> str:
+    """The text on at most two lines of `width` characters, shortened where it needs more."""
+    lines = textwrap.wrap(text, width)
+    if len(lines) <= 2:
+        return "\n".join(lines)
+    return "\n".join([lines[0], shorten(" ".join(lines[1:]), width)])

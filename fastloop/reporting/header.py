@@ -1,0 +1,66 @@
+"""The line below a report's title: what all jobs were measured on, with all values that occur."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fastloop.core.result import Result
+
+
+def describe_setup(results: Sequence[Result]) -> str:
+    """Loader, samples, sizes, order, epochs, trials, device and sweep; several values of one are
+    joined by `and`."""
+    parts: dict[str, Callable[[Result], object]] = {
+        "loader": _common_loader(results),
+        "samples": describe_samples,
+        "size": lambda result: _format_size(result.params.get("dataset.size")),
+        "decoder": lambda result: result.params.get("decoder"),
+        "order": _describe_order,
+        "batch size": lambda result: result.params.get("batch_size"),
+        "epochs per trial": lambda result: result.params.get("epochs"),
+        "trials": lambda result: result.params.get("trials"),
+        "device": lambda result: result.tags.get("device") if result.trials else None,
+        "sweep": lambda result: result.tags.get("sweep"),
+    }
+    values = {name: [value(result) for result in results] for name, value in parts.items()}
+    return " · ".join(
+        f"{name} {_join(given)}"
+        for name, of_jobs in values.items()
+        if (given := [str(value) for value in of_jobs if value not in (None, "", "None")])
+    )
+
+
+def describe_samples(result: Result) -> str:
+    """Number of samples, `50 of 1,000` where an epoch delivers fewer; empty if it is unknown."""
+    windows = [window for trial in result.trials for window in trial.benchmarks.values()]
+    total = f"{result.num_samples:,}" if result.num_samples else ""
+    if not windows or not total:
+        return total
+    delivered = windows[0].samples // windows[0].epochs
+    return total if delivered == result.num_samples else f"{delivered:,} of {total}"
+
+
+def _common_loader(results: Sequence[Result]) -> Callable[[Result], object]:
+    """A function that returns the loader of jobs that all have the same one, else None."""
+    is_shared = len(results) > 1 and len({result.loader for result in results}) == 1
+    return lambda result: result.loader if is_shared else None
+
+
+def _describe_order(result: Result) -> str:
+    """The order with its settings, such as `subset (fraction 0.1)`."""
+    settings = [
+        f"{name.removeprefix('order.')} {value}"
+        for name, value in result.params.items()
+        if name.startswith("order.") and value is not None and not name.endswith("_target_")
+    ]
+    order = str(result.params.get("order") or "")
+    return f"{order} ({', '.join(settings)})" if order and settings else order
+
+
+def _format_size(size: object) -> str:
+    return " x ".join(str(length) for length in size) if isinstance(size, list | tuple) else ""
+
+
+def _join(values: Sequence[str]) -> str:
+    *others, last = dict.fromkeys(values)
+    return f"{', '.join(others)} and {last}" if others else last

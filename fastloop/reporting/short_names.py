@@ -1,0 +1,67 @@
+"""The shortest distinct names of jobs: what differs among them, as in `pil, 2 workers`."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from fastloop.core.result import Result
+
+LOADER, DATASET = "loader", "dataset"
+NAME = re.compile(r"(?!(?:true|false|null|none)$)[a-z_][\w.:-]*", re.IGNORECASE)
+NUMBER = re.compile(r"-?[\d.]+(e-?\d+)?")
+
+
+def short_names(results: Sequence[Result]) -> dict[str, str]:
+    """By each job's name, what differs among these jobs: the values of options and settings.
+
+    A value that is a name stands alone, unless another setting has that value too; a number
+    stands with what it counts. The loader is the name where nothing differs.
+    """
+    settings = {result.name: _settings(result) for result in results}
+    keys = _differences(list(settings.values()))
+    labels = {key: _label(key, keys) for key in keys}
+    occurrences = Counter(
+        value for key in keys for value in {each.get(key) for each in settings.values()}
+    )
+    short = {
+        name: ", ".join(
+            _describe(labels[key], values[key], occurrences[values[key]] == 1)
+            for key in keys
+            if key in values
+        )
+        for name, values in settings.items()
+    }
+    short = {name: text or settings[name][LOADER] for name, text in short.items()}
+    return short if len({*short.values()}) == len(short) else {name: name for name in short}
+
+
+def _settings(result: Result) -> dict[str, str]:
+    """The parts of the job's name, `<loader> <dataset> <setting>=<value> ...`, by setting."""
+    loader, _, *words = [*result.name.split(" "), ""]
+    settings = [word.lstrip("+").partition("=") for word in words if word]
+    return {LOADER: loader, DATASET: result.dataset} | {key: value for key, _, value in settings}
+
+
+def _differences(settings: Sequence[Mapping[str, str]]) -> list[str]:
+    """The keys for which not all jobs have the same value."""
+    keys = dict.fromkeys(key for values in settings for key in values)
+    return [key for key in keys if len({values.get(key) for values in settings}) > 1]
+
+
+def _label(key: str, keys: Sequence[str]) -> str:
+    """The key's last part, or all of it where another of the keys has the same last part."""
+    last = key.rpartition(".")[2]
+    return last if sum(other.rpartition(".")[2] == last for other in keys) == 1 else key
+
+
+def _describe(label: str, value: str, is_unique: bool) -> str:
+    if label in (LOADER, DATASET) or (is_unique and NAME.fullmatch(value)):
+        return value
+    if not NUMBER.fullmatch(value):
+        return f"{label}={value}"
+    if label.startswith("num_"):
+        counted = label.removeprefix("num_").replace("_", " ")
+        return f"{value} {counted.removesuffix('s') if value == '1' else counted}"
+    return f"{label.removesuffix('_size').replace('_', ' ')} {value}"
