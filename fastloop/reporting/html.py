@@ -47,7 +47,7 @@ table.words { table-layout: auto; width: 100%; }
 thead { border-top: 1px solid var(--ink); border-bottom: 1px solid var(--rule); }
 th, td { padding: .34rem 0 .34rem 1.15rem; text-align: right; white-space: nowrap;
   font-weight: 400; vertical-align: top; }
-thead th { color: var(--soft); font-size: .8125rem; vertical-align: bottom; }
+thead th { color: var(--soft); font-size: .8125rem; vertical-align: bottom; white-space: normal; }
 th:first-child { text-align: left; padding-left: 0; padding-right: .4rem; position: sticky; left: 0;
   background: var(--paper); }
 .words td { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 5rem; }
@@ -66,7 +66,7 @@ footer { margin-top: 3rem; }
   body { padding: 1.4rem 1rem 3rem; font-size: 15.5px; }
   h1 { font-size: 1.4rem; }
   .pictures { grid-template-columns: minmax(0, 1fr); }
-  th:first-child { max-width: 42vw; white-space: normal; } }
+  th:first-child { min-width: 32vw; max-width: 42vw; white-space: normal; } }
 @page { margin: 14mm; }
 @media print {
   body { padding: 0; max-width: none; font-size: 10pt; }

@@ -15,6 +15,8 @@ NOTHING = "\u2014"
 """The em dash in a cell without a value."""
 DASH = "\u2013"
 """The en dash between the ends of an interval."""
+LONGEST_BASELINE = 20
+"""Longest name of a baseline for the heading of a column, in characters."""
 MEANINGS = {
     "traversal": "every batch is delivered to the device",
     "training": "the model trains on every batch",
@@ -47,7 +49,8 @@ def ranking_table(comparison: Comparison) -> Table:
 
     Columns without any value are left out.
     """
-    base = comparison.baseline or "baseline"
+    baseline = comparison.baseline
+    base = baseline if 0 < len(baseline) <= LONGEST_BASELINE else "baseline"
     cells = {
         heading: [cell(row) for row in comparison.rows]
         for heading, cell in _columns(comparison, base).items()
@@ -64,6 +67,7 @@ def ranking_table(comparison: Comparison) -> Table:
             "Equal ranks: no significant difference. 95 %: confidence interval of the median; "
             "ratios are paired by round, below 1 is faster. limit: share of what the machine can "
             "do. memory: peak PSS of the process and its workers."
+            + (f" baseline: {baseline}." if baseline and base != baseline else "")
         ),
     )
 

@@ -312,6 +312,8 @@ document.getElementById("page").onload = function () {{
   }});
   document.getElementById("measured").textContent = JSON.stringify({{
     inner: root.clientWidth, needed: root.scrollWidth, drawn: drawn.length,
+    hints: [...page.querySelectorAll(".scroll")].every(
+      table => getComputedStyle(table).backgroundAttachment.includes("local")),
     smallest: Math.min(...[...page.querySelectorAll("svg text")].map(
       text => text.getBoundingClientRect().height)),
   }});
@@ -334,6 +336,7 @@ def test_report_page_fits_phones_and_screens(report_page, measured_sweep, tmp_pa
     names = picture_names(all_results(sweep_folder(measured_sweep)))
     assert sizes["drawn"] == len(names)
     assert sizes["smallest"] >= 9
+    assert sizes["hints"]  # a shadow where a table continues outside of its frame
 
 
 @pytest.mark.heavy

@@ -236,6 +236,13 @@ def test_throughput_is_the_median_over_trials():
     assert values["traversal/seconds_median"] == 2
 
 
+def test_metrics_of_preparing_exist_where_a_store_was_written():
+    result = result_of([1.0], samples=1000, limit=2000.0)
+    assert not [name for name in metrics(result) if name.startswith("prepare/")]
+    stored = metrics(replace(result, prepare_s=0.5, disk_mib=3.0))
+    assert (stored["prepare/seconds"], stored["prepare/disk_mib"]) == (0.5, 3.0)
+
+
 def test_metrics_of_one_trial_have_no_deviation():
     assert "traversal/seconds_std" not in metrics(result_of([1.0], samples=1, limit=1.0))
 

@@ -11,7 +11,7 @@ from fastloop.reporting.charts.style import FAINT, WIDTH_IN, set_log_ticks, wrap
 from fastloop.reporting.summary import Row
 
 PANEL_IN = 1.15
-TITLE_WIDTH = 26
+TITLE_WIDTH = 29
 """Longest line of a panel's title, in characters."""
 
 
@@ -31,7 +31,7 @@ def draw_rounds(rows: Sequence[Row]) -> Figure:
         panel.plot(
             *_points(row), color=row.colour, linewidth=0.9, marker="o", markersize=3, zorder=2
         )
-        panel.set_title(wrap_label(row.label, TITLE_WIDTH), fontsize=9, loc="left", pad=3)
+        panel.set_title(wrap_label(row.label, TITLE_WIDTH), fontsize=8.5, loc="left", pad=3)
         panel.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     for panel in panels.flat[len(rows) :]:
         panel.set_axis_off()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STRIP_IN = 0.3
 """Height of a strip in inches."""
-LABEL_WIDTH = 24
+LABEL_WIDTH = 26
 """Longest line of a strip's label, in characters."""
 SHORTEST_WAIT_MS = 1e-4
 """Value drawn for a measured wait of 0, which a logarithmic axis can't show."""

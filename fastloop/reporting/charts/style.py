@@ -61,8 +61,12 @@ def shorten(text: str, width: int) -> str:
 
 
 def wrap_label(text: str, width: int) -> str:
-    """The text on at most two lines of `width` characters, shortened where it needs more."""
-    lines = textwrap.wrap(text, width)
+    """The text on at most two lines of `width` characters, shortened where it needs more.
+
+    Lines end after a comma where they can.
+    """
+    parts = [part.replace(" ", "\u00a0") for part in text.split(", ")]  # no place for a break
+    lines = [line.replace("\u00a0", " ") for line in textwrap.wrap(", ".join(parts), width)]
     if len(lines) <= 2:
         return "\n".join(lines)
     return "\n".join([lines[0], shorten(" ".join(lines[1:]), width)])
