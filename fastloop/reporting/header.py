@@ -1,4 +1,4 @@
-"""The line below a report's title: what all jobs were measured on, with all values that occur."""
+"""The line below a report's title: what was measured, with all values that occur."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from fastloop.core.result import Result
 
 
 def describe_setup(results: Sequence[Result]) -> str:
-    """Loader, samples, sizes, order, epochs, trials, device and sweep; several values of one are
-    joined by `and`."""
+    """Loader, samples, sizes, order, epochs, trials, device and sweep of the jobs with trials.
+
+    Several values of one are joined by `and`.
+    """
     parts: dict[str, Callable[[Result], object]] = {
         "loader": _common_loader(results),
         "samples": describe_samples,
@@ -19,10 +21,11 @@ def describe_setup(results: Sequence[Result]) -> str:
         "batch size": lambda result: result.params.get("batch_size"),
         "epochs per trial": lambda result: result.params.get("epochs"),
         "trials": lambda result: result.params.get("trials"),
-        "device": lambda result: result.tags.get("device") if result.trials else None,
+        "device": lambda result: result.tags.get("device"),
         "sweep": lambda result: result.tags.get("sweep"),
     }
-    values = {name: [value(result) for result in results] for name, value in parts.items()}
+    measured = [result for result in results if result.trials] or results
+    values = {name: [value(result) for result in measured] for name, value in parts.items()}
     return " · ".join(
         f"{name} {_join(given)}"
         for name, of_jobs in values.items()

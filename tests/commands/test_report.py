@@ -95,7 +95,9 @@ def test_overview_has_loaders_as_rows_and_mean_and_std_as_cells(known_sweep):
     results = all_results(known_sweep)
     assert compose_document(results).overview == ()  # the ranking has the means too
     changes = {"dataset": "other", "fingerprint": "other", "content": "other"}
-    others = [replace(each, name=f"{each.loader} other", **changes) for each in results]
+    others = [
+        replace(each, name=each.name.replace("mydataset", "other"), **changes) for each in results
+    ]
     document = compose_document([*results, *others])
     assert [table.heading.split(":")[0] for table in document.overview] == ["Training", "Traversal"]
     for table in document.overview:
