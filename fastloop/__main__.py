@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from fastloop.processes.startup import exit_at_once_on_signals
+
 COMMANDS = {
     "run": "fastloop.run",
     "prepare": "fastloop.cli.prepare",
@@ -33,6 +35,7 @@ fastloop loader=np_memmap -m trials=20
 
 def main() -> None:
     """Run the command that the first argument names, or print help; exits with its status."""
+    exit_at_once_on_signals()
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in ("-h", "--help"):
         print(HELP, end="")

@@ -1,41 +1,30 @@
-"""python -m fastloop.run: compose all combinations, build the jobs, measure, log and compare."""
+"""python -m fastloop.run: compose all combinations, build the jobs, measure, log and compare.
+
+Modules are imported once signals are handled.
+"""
 
 from __future__ import annotations
 
-import atexit
 import os
-import signal
 import sys
+from typing import TYPE_CHECKING
 
-from fastloop.config.compose import compose_all, compose_silently
-from fastloop.core.files import remove_unused
-from fastloop.core.types import SignalExit, UsageError
-from fastloop.processes.lifecycle import die_with_parent, handle_signals, restore_default_signals
-from fastloop.processes.torchrun_env import TorchrunProcess, torchrun_process
-from fastloop.sweep.followers import (
-    dismiss_followers_on_exit,
-    report_compose_error,
-    run_as_follower,
-)
-from fastloop.sweep.measure import measure, measure_one_job
+from fastloop.processes.startup import exit_at_once_on_signals
+
+if TYPE_CHECKING:
+    from fastloop.processes.torchrun_env import TorchrunProcess
 
 
 def main() -> None:
     """Run the command line; exits with 1 if a job failed or none could run."""
+    exit_at_once_on_signals()
     # hides warnings of addresses without a host name
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    handle_signals()
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        die_with_parent(signal.SIGTERM)  # otherwise they survive a kill -9 of torchrun
+    from fastloop.core.types import UsageError
+    from fastloop.processes.lifecycle import restore_default_signals
+
     try:
-        process = torchrun_process()
-        if process is None:
-            _measure_command()
-        elif process.rank == 0:
-            with dismiss_followers_on_exit(process):
-                _measure_command()
-        else:
-            _exit_at_once(_follow_command(process))
+        _run_rank()
     except UsageError as error:
         sys.exit(str(error) if os.environ.get("RANK", "0") == "0" else 1)
     except BrokenPipeError:  # the reader, such as head, has closed the pipe
@@ -45,12 +34,39 @@ def main() -> None:
         restore_default_signals()
 
 
+def _run_rank() -> None:
+    """Run the command, or under torchrun this process's part of it."""
+    import signal
+
+    from fastloop.processes.lifecycle import die_with_parent
+    from fastloop.processes.torchrun_env import torchrun_process
+    from fastloop.sweep.followers import dismiss_followers_on_exit
+
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        die_with_parent(signal.SIGTERM)  # otherwise they survive a kill -9 of torchrun
+    process = torchrun_process()
+    if process is None:
+        _measure_command()
+    elif process.rank == 0:
+        with dismiss_followers_on_exit(process):
+            _measure_command()
+    else:
+        _exit_at_once(_follow_command(process))
+
+
 def _measure_command() -> None:
+    from fastloop.config.compose import compose_all
+    from fastloop.core.files import remove_unused
+    from fastloop.processes.lifecycle import exit_if_signalled
+    from fastloop.sweep.measure import measure, measure_one_job
+
     requests = compose_all(measure_one_job)
     if not requests:
         return
     try:
-        sys.exit(measure(requests))
+        status = measure(requests)
+        exit_if_signalled()
+        sys.exit(status)
     except OSError as error:  # a full or lost disk
         if os.environ.get("HYDRA_FULL_ERROR"):
             raise
@@ -60,6 +76,10 @@ def _measure_command() -> None:
 
 
 def _follow_command(process: TorchrunProcess) -> int:
+    from fastloop.config.compose import compose_silently
+    from fastloop.core.types import SignalExit
+    from fastloop.sweep.followers import report_compose_error, run_as_follower
+
     try:
         requests, error = compose_silently()
         if error:
@@ -74,6 +94,8 @@ def _exit_at_once(status: int) -> None:
 
     A thread that waits for the store would abort the process if it returned during the shutdown.
     """
+    import atexit
+
     atexit._run_exitfuncs()  # removes multiprocessing's folder of sockets
     sys.stderr.flush()
     os._exit(status)

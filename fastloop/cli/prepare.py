@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from fastloop.config.compose import compose_all
 from fastloop.core.files import remove_unused
+from fastloop.processes.lifecycle import handle_signals, restore_default_signals
 from fastloop.sweep.request import JobRequest
 
 if TYPE_CHECKING:
@@ -28,7 +29,10 @@ def main() -> None:
     if not any(argument.startswith(("loader=", "loader._target_=")) for argument in sys.argv[1:]):
         sys.argv += ["-m", "loader=glob(*)"]
     requests = compose_all(_prepare_all)
-    sys.exit(_prepare_all([request for request in requests if not request.is_done]))
+    try:
+        sys.exit(_prepare_all([request for request in requests if not request.is_done]))
+    finally:
+        restore_default_signals()
 
 
 def _prepare_all(requests: Sequence[JobRequest]) -> int:
@@ -36,6 +40,7 @@ def _prepare_all(requests: Sequence[JobRequest]) -> int:
     from fastloop.core.types import FailureKind, JobFailed
     from fastloop.data.prepare import prepare
 
+    handle_signals(kept="what is complete is kept")
     keys: set[str] = set()
     status = 0
     for request in requests:

@@ -32,6 +32,7 @@ from fastloop.config.flags import CommandLine, prepare_completion, read_command_
 from fastloop.config.help import overridable_names, resource_folder
 from fastloop.config.messages import ConfigError, usage_message
 from fastloop.core.files import remove_unused
+from fastloop.processes.lifecycle import handle_signals
 from fastloop.sweep.request import JobRequest, colour_jobs, job_names
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ def _run_hydra_launcher(
         if measure_here([replace(request, name=names[number], colour=colours[number])]):
             raise ConfigError(f"{' '.join(request.overrides)}: this job failed, see above")
 
+    handle_signals()  # the launcher has processes to end
     same_folder = f"hydra.sweep.dir={first.sweep_folder}"  # the default contains the time
     try:
         _run_hydra(replace(line, overrides=(*line.overrides, same_folder)), measure)

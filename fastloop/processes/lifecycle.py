@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import multiprocessing
 import os
@@ -11,29 +10,50 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
 from fastloop.core.types import SignalExit
+from fastloop.processes.startup import ENDINGS, print_ending
 
-MESSAGES = {
-    getattr(signal, name): message
-    for name, message in [
-        ("SIGINT", "interrupted"),
-        ("SIGTERM", "terminated"),
-        ("SIGHUP", "hung up"),
-    ]
-    if hasattr(signal, name)
-}
-"""Message of a command by the signal that ends it."""
 PR_SET_PDEATHSIG = 1
 """Linux's prctl option, man 2 PR_SET_PDEATHSIG."""
 
 
-def handle_signals() -> None:
-    """From now on print a message and raise SignalExit on each signal that is not ignored yet."""
-    for number in MESSAGES:
+@dataclass(frozen=True)
+class ExitOnSignal:
+    """A signal handler that raises SignalExit, so that everything that was begun is ended.
+
+    It can't be swallowed for good: where the SignalExit is no longer on its way, the next signal
+    raises another one. While it is, further signals have no effect: a second Ctrl-C must not
+    interrupt saving the results.
+    """
+
+    kept: str | None
+    """What the message says of finished work; None: no message."""
+
+    def __call__(self, number: int, _: FrameType | None) -> None:
+        """Raise SignalExit with the status that a shell gives to a process ended by the signal."""
+        if _is_exiting():
+            return
+        if self.kept is not None:
+            print_ending(number, f": {self.kept}")
+        _arrived.append(number)
+        raise SignalExit(128 + number)
+
+
+_arrived: list[int] = []
+"""Signals for which a SignalExit was raised."""
+
+
+def handle_signals(kept: str = "finished trials are kept") -> None:
+    """From now on print a message and raise SignalExit on each signal that is not ignored yet.
+
+    Modules are to be imported before: an import that is interrupted can't be repeated.
+    """
+    for number in ENDINGS:
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
-            signal.signal(number, _exit_with_message)
+            signal.signal(number, ExitOnSignal(kept))
 
 
 def handle_signals_silently() -> None:
@@ -41,19 +61,28 @@ def handle_signals_silently() -> None:
 
     For a process that keeps no results.
     """
-    for number in MESSAGES:
-        signal.signal(number, _exit)
+    for number in ENDINGS:
+        signal.signal(number, ExitOnSignal(None))
+
+
+def exit_if_signalled() -> None:
+    """Raise SignalExit if a signal was to end this process and the code that it interrupted has
+    swallowed that."""
+    if _arrived and not _is_exiting():
+        raise SignalExit(128 + _arrived[0])
 
 
 def restore_default_signals() -> None:
-    """From now on let signals end the process immediately and silently.
+    """From now on let signals end the process immediately and silently, or ignore them if one has
+    ended the command already.
 
     For the end of a command, when all results are written: a SystemExit raised while Python shuts
     down would only print a traceback.
     """
-    for number in MESSAGES:
-        if signal.getsignal(number) is _exit_with_message:
-            signal.signal(number, signal.SIG_DFL)
+    last = signal.SIG_IGN if _is_exiting() else signal.SIG_DFL
+    for number in ENDINGS:
+        if isinstance(signal.getsignal(number), ExitOnSignal):
+            signal.signal(number, last)
 
 
 @contextmanager
@@ -62,7 +91,7 @@ def signal_handling() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handlers = {number: signal.getsignal(number) for number in MESSAGES}
+    handlers = {number: signal.getsignal(number) for number in ENDINGS}
     handle_signals()
     try:
         yield
@@ -78,7 +107,7 @@ def defer_signals() -> Iterator[None]:
     A signal mask would not do: another thread may receive the signal, and Python then runs the
     handler in the main thread all the same.
     """
-    handlers = {number: signal.getsignal(number) for number in MESSAGES}
+    handlers = {number: signal.getsignal(number) for number in ENDINGS}
     if threading.current_thread() is not threading.main_thread():
         handlers = {}
     arrived: list[int] = []
@@ -112,19 +141,9 @@ def tie_worker_to_parent(worker: int) -> None:  # noqa: ARG001 - torch passes th
     die_with_parent()
 
 
-def _exit_with_message(number: int, _: FrameType | None) -> None:
-    _ignore_signals()
-    with contextlib.suppress(OSError):  # the terminal may be gone
-        print(f"{MESSAGES[signal.Signals(number)]}: finished trials are kept", file=sys.stderr)
-    raise SignalExit(128 + number)
-
-
-def _exit(number: int, _: FrameType | None) -> None:
-    _ignore_signals()
-    raise SignalExit(128 + number)
-
-
-def _ignore_signals() -> None:
-    """Ignore further signals, so that a second Ctrl-C can't interrupt saving the results."""
-    for number in MESSAGES:
-        signal.signal(number, signal.SIG_IGN)
+def _is_exiting() -> bool:
+    """True while a SignalExit passes through this thread's `finally` and `except` clauses."""
+    error = sys.exc_info()[1]
+    while error is not None and not isinstance(error, SignalExit):
+        error = error.__context__
+    return error is not None

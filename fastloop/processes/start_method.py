@@ -12,7 +12,7 @@ from multiprocessing.process import BaseProcess
 from threading import Event
 from typing import Literal
 
-from fastloop.processes.lifecycle import defer_signals
+from fastloop.processes.lifecycle import defer_signals, exit_if_signalled
 
 Isolation = Literal["forkserver", "spawn"]
 QUIET = "ignore:resource_tracker:UserWarning"
@@ -54,6 +54,7 @@ def start_process(process: BaseProcess, isolation: Isolation) -> None:
     this process are handled once the new process has its arguments, without which it would print a
     traceback.
     """
+    exit_if_signalled()
     resource_tracker.ensure_running()  # its start would unblock signals later
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

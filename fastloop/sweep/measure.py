@@ -7,12 +7,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastloop.core.files import remove_unused
 from fastloop.core.types import FailureKind, MachineBusy, Unsupported, UsageError
-from fastloop.processes.lifecycle import signal_handling
+from fastloop.processes.lifecycle import defer_signals, handle_signals, signal_handling
 from fastloop.processes.torchrun_env import torchrun_process
 from fastloop.sweep.followers import assemble
 from fastloop.sweep.request import JobRequest, job_names, run_params, run_tags
@@ -23,6 +24,11 @@ if TYPE_CHECKING:  # --cfg, --help and completion must not pay for importing tor
     from fastloop.sweep.settings import SweepSettings
     from fastloop.sweep.tracking import SweepTracker
 
+IMPORTED_LATER = (
+    *("fastloop.processes.leader", "fastloop.reporting.terminal", "fastloop.sweep.progress"),
+    *("fastloop.sweep.resume", "fastloop.sweep.rounds", "fastloop.trial.support"),
+)
+"""Modules that a sweep imports while signals still end the command at once."""
 SYSTEM_ERROR = re.compile(r"^\w+: \[Errno \d+\] (.*)$")
 
 
@@ -31,10 +37,13 @@ def measure(requests: Sequence[JobRequest]) -> int:
 
     The sweep has the machine to itself, unless allow_concurrent=true.
     """
-    from fastloop.sweep.machine_lock import lock_machine
-
     if requests[0].is_done:
         return _print_measured(requests)
+    for name in IMPORTED_LATER:  # an import that a signal interrupts can't be repeated
+        import_module(name)
+    from fastloop.sweep.machine_lock import lock_machine
+
+    handle_signals()
     settings = requests[0].sweep
     reason = _rejection(requests) or _make_folder(requests[0].sweep_folder)
     reason = reason or _assemble_followers(requests)
@@ -143,7 +152,8 @@ def _may_be_concurrent(settings: SweepSettings) -> bool:
 
 def _write_report(results: Sequence[Result], request: JobRequest, tracking: SweepTracker) -> Path:
     """Write the report, attach it to the tracker's runs, and return the path of its page."""
-    from fastloop.reporting.write import write_report
+    with defer_signals():  # an import that a signal interrupts can't be repeated
+        from fastloop.reporting.write import write_report
 
     baseline = request.sweep.baseline or ""
     finished = [result for result in results if result.status == "FINISHED"]

@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 
 import pytest
 
-from fastloop.processes.lifecycle import MESSAGES, defer_signals
+from fastloop.core.types import SignalExit
+from fastloop.processes.lifecycle import (
+    ExitOnSignal,
+    defer_signals,
+    exit_if_signalled,
+)
+from fastloop.processes.startup import ENDINGS
+
+RUN = ("fastloop.run", "tracker=none", "trials=1", "epochs=1")
+SIGNAL_ON_IMPORT = """
+import os, runpy, signal, sys
+number, name, module = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background processes ignore it
+def send(event, arguments):
+    if event == "import" and arguments[0] == name:
+        os.kill(os.getpid(), number)
+sys.addaudithook(send)
+sys.argv[:4] = [module]
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+"""Runs a module like `python -m` and sends it a signal when another module is about to be
+imported."""
 
 
 @contextmanager
@@ -20,7 +44,7 @@ def handler_of(number, handler):
         signal.signal(number, before)
 
 
-@pytest.mark.parametrize("number", MESSAGES)
+@pytest.mark.parametrize("number", ENDINGS)
 def test_signal_is_handled_at_the_end_of_the_context_and_no_earlier(number):
     events = []
 
@@ -58,3 +82,50 @@ def test_other_threads_leave_the_handlers_alone():
     thread.start()
     thread.join()
     assert handlers == [signal.getsignal(signal.SIGTERM)]
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "arguments"),
+    [
+        (signal.SIGINT, "hydra", RUN),
+        # swallows an exception of a signal handler
+        (signal.SIGTERM, "numpy._core._multiarray_umath", RUN),
+        (signal.SIGINT, "hydra", ("fastloop", "prepare")),
+        (signal.SIGINT, "fastloop.cli.arguments", ("fastloop", "report")),
+        (signal.SIGINT, "fastloop.cli.arguments", ("fastloop", "compare")),
+        (signal.SIGTERM, "fastloop.core.result", ("fastloop", "log", "a")),
+    ],
+    ids=["run", "run-numpy", "prepare", "report", "compare", "log"],
+)
+def test_signal_during_the_imports_ends_a_command_with_one_line(tmp_path, number, name, arguments):
+    command = [sys.executable, "-c", SIGNAL_ON_IMPORT, str(int(number)), name, *arguments]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert process.stderr == f"{ENDINGS[number]}\n"
+    assert process.returncode == 128 + number
+    assert os.listdir(tmp_path) == []
+
+
+def test_signal_while_another_ends_the_process_has_no_effect():
+    events = []
+
+    def work():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            events.append("saved")
+
+    with handler_of(signal.SIGTERM, ExitOnSignal(None)), pytest.raises(SignalExit):
+        work()
+    assert events == ["saved"]
+
+
+def test_swallowed_signal_ends_the_process_at_the_next_check_or_signal(monkeypatch):
+    monkeypatch.setattr("fastloop.processes.lifecycle._arrived", [])
+    exit_if_signalled()
+    with handler_of(signal.SIGTERM, ExitOnSignal(None)):
+        for _ in range(2):
+            with pytest.raises(SignalExit, match="143"):
+                signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(SignalExit, match="143"):
+        exit_if_signalled()

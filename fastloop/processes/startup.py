@@ -1,0 +1,45 @@
+"""Signals while a command starts, before there is anything to record.
+
+Imports next to nothing: a signal that arrives before the handlers are set prints a traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+
+ENDINGS = {
+    getattr(signal, name): ending
+    for name, ending in [
+        ("SIGINT", "interrupted"),
+        ("SIGTERM", "terminated"),
+        ("SIGHUP", "hung up"),
+    ]
+    if hasattr(signal, name)
+}
+"""What a command says has happened to it, by the signal that ends it."""
+
+
+def exit_at_once_on_signals() -> None:
+    """From now on print one line and end the process on each signal that is not ignored yet.
+
+    An exception would not do: C code that initializes a module, such as numpy's, may swallow it.
+    """
+    for number in ENDINGS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, _exit_at_once)
+
+
+def print_ending(number: int, addition: str = "") -> None:
+    """Print what the signal has done; may be called in any signal handler, unlike print()."""
+    try:
+        os.write(2, f"{ENDINGS[signal.Signals(number)]}{addition}\n".encode())
+    except OSError:  # the terminal may be gone
+        return
+
+
+def _exit_at_once(number: int, _: FrameType | None) -> None:
+    if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes
+        print_ending(number)
+    os._exit(128 + number)
