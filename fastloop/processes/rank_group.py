@@ -20,12 +20,13 @@ from torch import distributed
 from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from fastloop.core.types import Unsupported
+from fastloop.processes.rendezvous import LOOPBACK
 
 T = TypeVar("T")
 Backend = Literal["auto", "nccl", "gloo"]
 LOCAL_RANK, LOCAL_WORLD_SIZE = "LOCAL_RANK", "LOCAL_WORLD_SIZE"
 ROUTE_TIMEOUT_S = 60.0
-GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+GLOO_INTERFACE, NCCL_INTERFACE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,8 @@ def join_group(spec: RankSpec) -> Iterator[None]:
     store = PrefixStore(spec.prefix, store)
     if spec.world_size > spec.local_world_size:
         _set_gloo_interface(store, spec)
+    else:
+        _stay_on_loopback()
     distributed.init_process_group(
         _backend_names(spec.backend),
         store=store,
@@ -168,9 +171,24 @@ def _set_gloo_interface(store: Store, spec: RankSpec) -> None:
     store.set(f"remote/{spec.rank}", remote)
     remotes = (store.get(f"remote/{other}").decode() for other in range(spec.world_size))
     local = local or next(filter(None, remotes), "")
+    _set_interface(local, GLOO_INTERFACE)
+
+
+def _stay_on_loopback() -> None:
+    """Let the ranks of a single node listen on its loopback interface only, unless the user has set
+    another.
+
+    By default they listen on the address that the host name resolves to, for anybody to connect.
+    """
+    _set_interface(LOOPBACK, GLOO_INTERFACE, NCCL_INTERFACE)
+
+
+def _set_interface(address: str, *variables: str) -> None:
+    """Set the environment variables to the interface with that address, unless they are set."""
     for name, addresses in psutil.net_if_addrs().items():
-        if local in [address.address for address in addresses]:
-            os.environ.setdefault(GLOO_INTERFACE, name)
+        if address in [each.address for each in addresses]:
+            for variable in variables:
+                os.environ.setdefault(variable, name)
 
 
 def _route_to(host: str, port: int) -> tuple[str, str]:

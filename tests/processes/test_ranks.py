@@ -25,6 +25,7 @@ from fastloop.core.sweep_protocols import RankAnswer, RankTask
 from fastloop.core.types import JobFailed, Unsupported
 from fastloop.data.prepare import prepare, reference_hashes, sample_lengths
 from fastloop.data.same_data import num_delivered
+from fastloop.options.launcher.single import SingleLauncher
 from fastloop.options.launcher.torchrun import TorchrunLauncher
 from fastloop.options.order.random import RandomOrder
 from fastloop.options.order.sequential import SequentialOrder
@@ -46,6 +47,11 @@ def call_ranks(ranks: int, function, *args) -> list:
     """Result of the function on each rank, in order of ranks."""
     task = RankTask(function=function, args=args)
     return [answer.value for answer in torchrun(ranks).call_ranks(task, timeout_s=TIMEOUT_S)]
+
+
+def test_ranks_of_one_node_listen_on_the_loopback_interface_only():
+    launcher = SingleLauncher(isolation="forkserver")
+    assert launcher.call(rank_functions.listening_addresses) == {"127.0.0.1"}
 
 
 # -- every loader and every order

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import socket
 import time
 from functools import partial
 from itertools import count
 
+import psutil
 import torch
 
 from fastloop.core.epochs import rank_plan
@@ -16,7 +19,8 @@ from fastloop.core.types import Invalid
 from fastloop.data.digest import sample_hashes
 from fastloop.data.ragged import remove_padding
 from fastloop.data.same_data import check_data
-from fastloop.processes.rank_group import barrier, rank, world_size
+from fastloop.processes.rank_group import RankSpec, barrier, join_group, rank, world_size
+from fastloop.processes.rendezvous import LOOPBACK, host_store
 from fastloop.trial import limits
 from fastloop.trial.delivery import with_sample_lengths
 from fastloop.trial.page_cache import open_reopenable, set_cache_state
@@ -24,6 +28,8 @@ from fastloop.trial.run import run_instrumentation, run_profiling, run_trial
 
 BATCH = 16
 SEED = 7
+CLONE_NEWUTS = 0x04000000
+"""Linux's flag of a host name of one's own, man 2 unshare."""
 
 
 def plan_of(job, prepared, ranks: int, number: int):
@@ -47,6 +53,36 @@ def deliver_epochs(jobs) -> dict[str, list[list[list[bytes]]]]:
             ]
             check_data(prepared, plan, epochs(3), epoch=3)
     return delivered
+
+
+def listening_addresses() -> set[str]:
+    """Addresses at which a rank and the store of its group listen on a host that has only one node,
+    and whose name resolves to another address than the loopback's."""
+    name_host_by_address()
+    store = host_store()
+    spec = RankSpec(
+        rank=0,
+        world_size=1,
+        local_rank=0,
+        local_world_size=1,
+        host=LOOPBACK,
+        port=store.port,
+        prefix="test",
+        backend="gloo",
+        timeout_s=60,
+    )
+    with join_group(spec):
+        connections = psutil.Process().net_connections("inet")
+        return {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
+
+
+def name_host_by_address() -> None:
+    """Name the host, for this process only, by the address of a network interface, if possible."""
+    groups = psutil.net_if_addrs().values()
+    addresses = [each for group in groups for each in group if each.family == socket.AF_INET]
+    others = [each.address for each in addresses if each.address != LOOPBACK]
+    if others and ctypes.CDLL(None).unshare(CLONE_NEWUTS) == 0:  # needs root
+        socket.sethostname(others[0])
 
 
 def deliver_everything(job, prepared):
