@@ -6,7 +6,6 @@ import errno
 import hashlib
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -97,15 +96,6 @@ def write_text(target: Path, text: str) -> None:
 def fingerprint(*parts: object) -> str:
     """32 hexadecimal digits that change with the repr of any part."""
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
-
-
-def source_fingerprint(thing: object) -> str:
-    """Fingerprint of the source files of an object's class and of the `target` that it names; empty
-    where neither has one."""
-    modules = [type(thing).__module__, str(getattr(thing, "target", "")).rpartition(".")[0]]
-    files = [getattr(sys.modules.get(name), "__file__", None) for name in modules]
-    texts = [Path(path).read_text() for path in files if path and path.endswith(".py")]
-    return fingerprint(*texts) if texts else ""
 
 
 def flush_to_disk(path: Path) -> None:

@@ -13,8 +13,9 @@ import numpy as np
 import optree
 from torch.utils.data import default_collate
 
-from fastloop.core.files import fingerprint, source_fingerprint
+from fastloop.core.files import fingerprint
 from fastloop.core.protocols import Dataset, Decoder
+from fastloop.core.source_code import source_fingerprint
 from fastloop.core.types import BadData, Tree
 from fastloop.data.images import pixels_of
 from fastloop.fastloader.columns.decoders import decode_by_pillow

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from pydantic import PositiveInt, Strict
 
-from fastloop.core.files import edge_digest, fingerprint, source_fingerprint
+from fastloop.core.files import edge_digest, fingerprint
 from fastloop.core.protocols import Collate, Dataset, Decoder, Samples, Uint8Images
+from fastloop.core.source_code import source_fingerprint
 from fastloop.core.types import BadData, Unsupported, name_of
 from fastloop.data import images
 from fastloop.data.images import resize_to_cover, to_floats

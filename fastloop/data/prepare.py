@@ -9,13 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fastloop.core.files import (
-    fingerprint,
-    outputs_folder,
-    source_fingerprint,
-)
+from fastloop.core.files import fingerprint, outputs_folder
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import Dataset, HasFiles, OverlappingDataset, Store, StreamingDataset
+from fastloop.core.source_code import source_fingerprint
 from fastloop.core.types import BadData, SamplesDiffer, Unsupported, name_of
 from fastloop.data.chunked_reader import ChunkedReader
 from fastloop.data.decoder_agreement import TOLERANCE, decoder_equivalence_id

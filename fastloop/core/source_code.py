@@ -1,0 +1,109 @@
+"""Fingerprints of source code: of an option, and of the user's modules that it imports."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import site
+import sys
+import sysconfig
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+from fastloop.core.files import fingerprint
+
+PACKAGE = Path(__file__).parents[1]
+"""fastloop's folder, whose code has a version of its own."""
+
+
+def source_fingerprint(thing: object) -> str:
+    """Fingerprint of the source files of an object's class and of the `target` that it names, and
+    of the modules that these import, except installed ones; empty where none has a file."""
+    names = [type(thing).__module__, str(getattr(thing, "target", "")).rpartition(".")[0]]
+    files: dict[str, Path] = {}
+    for name in names:
+        path = _file_of(sys.modules.get(name))
+        if path and name not in files:
+            files[name] = path
+            _add_imported(path, sys.modules[name].__package__ or "", files)
+    helpers = sorted(files.keys() - set(names))
+    texts = [files[name].read_text() for name in [*dict.fromkeys(names), *helpers] if name in files]
+    return fingerprint(*texts) if texts else ""
+
+
+def _add_imported(path: Path, package: str, files: dict[str, Path]) -> None:
+    """Add the files of the modules that a file imports, and that these import, by module name."""
+    if not is_own(path):
+        return
+    for name in _imported_names(path.read_text(), package):
+        imported = None if name in files else _find_module(name)
+        if imported and is_own(imported):
+            files[name] = imported
+            is_package = imported.name == "__init__.py"
+            _add_imported(imported, name if is_package else name.rpartition(".")[0], files)
+
+
+def is_own(path: Path) -> bool:
+    """True for a file of the user's: neither installed nor of Python nor of fastloop."""
+    return not any(folder in path.parents for folder in (*_installed_folders(), PACKAGE))
+
+
+def _file_of(module: ModuleType | None) -> Path | None:
+    path = getattr(module, "__file__", None)
+    return Path(path).resolve() if path and path.endswith(".py") else None
+
+
+@cache
+def _imported_names(text: str, package: str) -> tuple[str, ...]:
+    """Names of the modules, and of what may be modules, that the import statements name."""
+    try:
+        nodes = [*ast.walk(ast.parse(text))]
+    except SyntaxError:  # a lazily imported helper, or for another version of Python
+        return ()
+    imported = [name for node in nodes for name in _names_of(node, package)]
+    # importing a module imports the packages that contain it
+    parents = [
+        name.rsplit(".", count)[0] for name in imported for count in range(name.count("."), 0, -1)
+    ]
+    return tuple(dict.fromkeys([*parents, *imported]))
+
+
+def _names_of(node: ast.AST, package: str) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom) or (node.level and not package):
+        return []
+    base = "." * node.level + (node.module or "")
+    base = importlib.util.resolve_name(base, package) if node.level else base
+    return [base, *(f"{base}.{alias.name}" for alias in node.names if alias.name != "*")]
+
+
+def _find_module(name: str) -> Path | None:
+    """File of the module, without importing it; None without a Python file."""
+    if name in sys.modules:
+        return _file_of(sys.modules[name])
+    parent = name.rpartition(".")[0]
+    if parent and parent not in sys.modules:  # not even its package: find_spec would import it
+        package = _find_module(parent)
+        is_package = package is not None and is_own(package) and package.name == "__init__.py"
+        return _submodule(package.parent, name.rpartition(".")[2]) if is_package else None
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    has_file = spec is not None and spec.has_location and str(spec.origin).endswith(".py")
+    return Path(str(spec.origin)).resolve() if has_file else None
+
+
+def _submodule(folder: Path, name: str) -> Path | None:
+    paths = folder / f"{name}.py", folder / name / "__init__.py"
+    return next((path for path in paths if path.is_file()), None)
+
+
+@cache
+def _installed_folders() -> tuple[Path, ...]:
+    """Folders of Python's library and of installed packages."""
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    folders = [*map(sysconfig.get_path, names), *site.getsitepackages(), site.getusersitepackages()]
+    return tuple({Path(folder).resolve() for folder in folders})

@@ -1,0 +1,61 @@
+"""Fingerprints of the user's code, which tell whether trials may be pooled."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from fastloop.core.files import fingerprint
+from fastloop.core.source_code import source_fingerprint
+from fastloop.options.dataset.mydataset import MyDataset
+
+FILES = {
+    "mixed/__init__.py": "",
+    "mixed/loader.py": "import os\nimport numpy\nfrom . import near\nfrom helper import DELAY\n"
+    "class Load:\n    pass\n",
+    "mixed/near.py": "def late():\n    from mixed.inner.deep import x\n",
+    "mixed/inner/__init__.py": "",
+    "mixed/inner/deep.py": "x = 1\n",
+    "helper.py": "from other import *\nDELAY = 0.001\n",
+    "other.py": "import helper\n",
+    "unrelated.py": "",
+}
+
+
+@pytest.fixture
+def own_code(tmp_path, monkeypatch):
+    """A folder of modules, and an object of a class in one of them."""
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+    yield tmp_path, importlib.import_module("mixed.loader").Load()
+    for name in sys.modules.keys() - before:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name != "unrelated.py"])
+def test_change_of_any_module_that_code_imports_changes_its_fingerprint(own_code, name):
+    folder, loader = own_code
+    before = source_fingerprint(loader)
+    with (folder / name).open("a") as file:
+        file.write("# changed\n")
+    assert source_fingerprint(loader) != before
+    assert "mixed.inner" not in sys.modules  # nothing is imported for it
+
+
+def test_change_of_another_module_leaves_the_fingerprint(own_code):
+    folder, loader = own_code
+    before = source_fingerprint(loader)
+    (folder / "unrelated.py").write_text("# changed\n")
+    assert source_fingerprint(loader) == before
+
+
+def test_fingerprint_of_an_option_of_fastloop_is_of_its_file_alone():
+    text = Path(str(sys.modules[MyDataset.__module__].__file__)).read_text()
+    dataset = MyDataset(root="", count=8, shape=(2, 2))
+    assert source_fingerprint(dataset) == fingerprint(text)
