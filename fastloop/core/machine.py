@@ -16,7 +16,7 @@ import psutil
 import torch
 from PIL import features
 
-from fastloop.core.cgroup import cgroup_quota, usable_cores
+from fastloop.core.cgroup import cpu_quota, usable_cores
 from fastloop.core.files import fingerprint
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -37,7 +37,7 @@ def describe_machine() -> dict[str, Any]:
         "cpu": _cpu_model(),
         "cores_usable": usable_cores(),
         "cores": os.cpu_count(),
-        "cgroup_quota": cgroup_quota(Path("/sys/fs/cgroup/cpu.max")),
+        "cgroup_quota": cpu_quota(),
         "memory_gib": _memory_gib(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "versions": {name: _version(name) for name in PACKAGES}

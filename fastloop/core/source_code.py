@@ -83,17 +83,19 @@ def _find_module(name: str) -> Path | None:
     """File of the module, without importing it; None without a Python file."""
     if name in sys.modules:
         return _file_of(sys.modules[name])
-    parent = name.rpartition(".")[0]
-    if parent and parent not in sys.modules:  # not even its package: find_spec would import it
+    parent, _, last = name.rpartition(".")
+    if parent and parent not in sys.modules:  # find_spec would import it
         package = _find_module(parent)
-        is_package = package is not None and is_own(package) and package.name == "__init__.py"
-        return _submodule(package.parent, name.rpartition(".")[2]) if is_package else None
+        if package is None or not is_own(package) or package.name != "__init__.py":
+            return None
+        return _submodule(package.parent, last)
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError, AttributeError):
         return None
-    has_file = spec is not None and spec.has_location and str(spec.origin).endswith(".py")
-    return Path(str(spec.origin)).resolve() if has_file else None
+    if spec is None or not spec.has_location or not str(spec.origin).endswith(".py"):
+        return None
+    return Path(str(spec.origin)).resolve()
 
 
 def _submodule(folder: Path, name: str) -> Path | None:
