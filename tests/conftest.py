@@ -23,8 +23,9 @@ from fastloop.data.prepare import prepare
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 # Commands write to the folder they are called in, whatever the shell's environment.
 os.environ.pop("FASTLOOP_OUTPUTS", None)
-# Tests run concurrently: each worker gets its own TMPDIR, where the lock of measuring is.
+# Tests run concurrently: each worker gets its own folder of temporary files, and lock of measuring.
 os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="fastloop-test-")
+os.environ["FASTLOOP_LOCK"] = str(Path(os.environ["TMPDIR"]) / "fastloop-measures.lock")
 # Speed does not matter here, and OpenMP threads that spin on busy cores take minutes.
 os.environ["OMP_NUM_THREADS"] = "1"
 # One forkserver serves all tests of this process; its children find torch imported.

@@ -27,7 +27,7 @@ def lock_machine(wait: bool) -> Iterator[None]:
     If another process holds the lock, waits for it with `wait`, and raises MachineBusy without.
     Prints what it waits for. The kernel releases the lock when the process ends, however it ends.
     """
-    path = Path(tempfile.gettempdir()) / "fastloop-measures.lock"
+    path = _lock_path()
     holder_file = path.with_suffix(".holder")
     lock = FileLock(path, timeout=0, mode=0o666, poll_interval=1)
     try:
@@ -49,6 +49,15 @@ def lock_machine(wait: bool) -> Iterator[None]:
         with contextlib.suppress(OSError):
             holder_file.unlink(missing_ok=True)
         lock.release()
+
+
+def _lock_path() -> Path:
+    """FASTLOOP_LOCK, or a file where all commands of the machine look for it, whatever their
+    TMPDIR."""
+    if named := os.environ.get("FASTLOOP_LOCK"):
+        return Path(named).absolute()
+    folder = Path("/tmp") if os.name == "posix" else Path(tempfile.gettempdir())
+    return folder / "fastloop-measures.lock"
 
 
 def _read_holder(path: Path) -> str:

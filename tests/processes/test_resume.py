@@ -191,8 +191,7 @@ def test_concurrent_hydra_launcher_marks_results_as_concurrent(tmp_path):
 
 @pytest.mark.heavy
 def test_only_one_command_measures_at_a_time(tmp_path):
-    path = Path(os.environ["TMPDIR"]) / "fastloop-measures.lock"
-    with FileLock(path):
+    with FileLock(os.environ["FASTLOOP_LOCK"]):
         process = run_fastloop(*QUICK, cwd=tmp_path)
         assert process.returncode == 1
         assert process.stderr.startswith("another fastloop measures on this machine")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -9,14 +10,16 @@ import pytest
 from filelock import FileLock
 
 from fastloop.core.types import MachineBusy
+from fastloop.sweep import machine_lock
 from fastloop.sweep.machine_lock import lock_machine
 
 
 @pytest.fixture
 def lock_path(tmp_path, monkeypatch) -> Path:
     """The path of the lock, in a folder of its own."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    return tmp_path / "fastloop-measures.lock"
+    path = tmp_path / "fastloop-measures.lock"
+    monkeypatch.setenv("FASTLOOP_LOCK", str(path))
+    return path
 
 
 def test_lock_names_its_holder_and_is_free_afterwards(lock_path):
@@ -26,6 +29,16 @@ def test_lock_names_its_holder_and_is_free_afterwards(lock_path):
     with lock_machine(wait=False):
         pass
     assert not lock_path.with_suffix(".holder").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="only there all users share /tmp")
+def test_lock_is_the_same_for_commands_with_different_temporary_folders(tmp_path, monkeypatch):
+    monkeypatch.delenv("FASTLOOP_LOCK")
+    paths = set()
+    for name in ("a", "b"):
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / name))
+        paths.add(machine_lock._lock_path())
+    assert paths == {Path("/tmp/fastloop-measures.lock")}
 
 
 @pytest.mark.parametrize("holder", [b"\xff\xfe\x1b[31m red\n", b"", b"x" * 100_000, "a folder"])
