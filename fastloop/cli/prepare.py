@@ -2,8 +2,8 @@
 
     fastloop prepare [dataset=<dataset>] [loader=<loader>] [<setting>=<value> ...]
 
-Without loader= the stores of all loaders are written. fastloop run --help lists the options and
-settings.
+Without loader= the stores of all loaders are written. Stores that exist are read, and written
+again where they are damaged. fastloop run --help lists the options and settings.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _prepare_all(requests: Sequence[JobRequest]) -> int:
             continue
         keys.add(key)
         try:
-            print(_summary(request.launcher.call(prepare, dataset, store, tolerant)))
+            print(_summary(request.launcher.call(prepare, dataset, store, tolerant, True)))
         except JobFailed as error:
             job = f"{request.choices['dataset']}, loader {request.choices['loader']}"
             print(f"{job}: {error}", file=sys.stderr)

@@ -79,6 +79,14 @@ def write_beside(target: Path) -> Iterator[Path]:
         remove(beside)
 
 
+def remove_partial(folder: Path) -> None:
+    """Remove what killed writers have left in the folder; what is being written is locked."""
+    for path in folder.glob(".*.partial"):
+        name = path.name.removesuffix(".partial")
+        with suppress(OSError), FileLock(folder / f"{name}.lock", timeout=0):
+            remove(path)
+
+
 def remove(path: Path) -> None:
     """Remove a file or a folder, if it exists."""
     if path.is_dir() and not path.is_symlink():

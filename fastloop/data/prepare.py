@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fastloop.core.files import fingerprint, outputs_folder
+from fastloop.core.files import fingerprint, outputs_folder, remove_partial
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import Dataset, HasFiles, OverlappingDataset, Store, StreamingDataset
 from fastloop.core.source_code import source_fingerprint
@@ -31,28 +31,32 @@ from fastloop.data.reference import (
     ObservingBatches,
     write_reference,
 )
-from fastloop.data.sealed_folder import Facts, read_seal, write_once
+from fastloop.data.sealed_folder import Facts, break_seal_if_damaged, read_seal, write_once
 
 FIRST_FORMAT = 1
 """Format version of stores whose seal has none."""
 
 
-def prepare(dataset: Dataset, store: Store | None, tolerant: bool = False) -> PreparedData:
+def prepare(
+    dataset: Dataset, store: Store | None, tolerant: bool = False, whole: bool = False
+) -> PreparedData:
     """Prepare a dataset: write its reference and its store unless they exist.
 
     tolerant: leave samples that can't be decoded out of the reference, and list them as `broken`.
+    whole: read all of what exists, and write it again where it is damaged.
     Raises BadData, Unsupported or OSError; nothing partially written is left behind.
     """
     if isinstance(dataset, StreamingDataset):
         return _prepare_stream(dataset, dataset)
     check_storable(dataset, store)
+    remove_partial(outputs_folder() / "stores")
     data = fingerprint(dataset.fetch(), source_fingerprint(dataset))
     name = f"{name_of(dataset)}-{data[:16]}"
     kind = "tolerant" if tolerant else "reference"
     reference = outputs_folder() / "stores" / f"{name}.{kind}"
     write = partial(write_reference, source=ChunkedReader(dataset, tolerant))
     try:
-        facts = write_once(reference, fingerprint(data, REFERENCE), write)
+        facts = write_once(reference, fingerprint(data, REFERENCE), write, whole)
     except SamplesDiffer as error:
         raise BadData(add_remedy(str(error), dataset)) from error
     _check_classes(dataset, facts.get("num_classes"))
@@ -73,23 +77,26 @@ def prepare(dataset: Dataset, store: Store | None, tolerant: bool = False) -> Pr
     if store is None:
         files = dataset.files() if isinstance(dataset, HasFiles) else []
         return dataclasses.replace(prepared, files=tuple(files))
-    return _prepare_store(prepared, store, Path(store.root).absolute() / f"{name}.{name_of(store)}")
+    root = Path(store.root).absolute() / f"{name}.{name_of(store)}"
+    return _prepare_store(prepared, store, root, whole)
 
 
-def _prepare_store(prepared: PreparedData, store: Store, root: Path) -> PreparedData:
+def _prepare_store(prepared: PreparedData, store: Store, root: Path, whole: bool) -> PreparedData:
     """Write the store below that path unless it exists, and add it to the prepared data."""
     # Each setting has its own store: several may be measured in one sweep.
     settings = _settings(store)
     if settings:
         root = root.with_name(f"{root.name}-{fingerprint(settings)[:8]}")
     code = getattr(store, "format_version", None) or source_fingerprint(store)
-    if earlier := _find_earlier_store(root, prepared.reference, code):
+    earlier = _find_earlier_store(root, prepared.reference, code)
+    if earlier and not (whole and break_seal_if_damaged(earlier[0])):
         root, facts = earlier
     else:
         # A new reader, so that the seconds of every store include opening the dataset.
         source = ChunkedReader(prepared.dataset)
         write = partial(_write_store, source=source, store=store, code=code)
-        facts = write_once(root, fingerprint(prepared.fingerprint, code, *settings), write)
+        expected = fingerprint(prepared.fingerprint, code, *settings)
+        facts = write_once(root, expected, write, whole)
     return dataclasses.replace(
         prepared, folder=root, files=(root,), seconds=facts["seconds"], disk_mib=facts["disk_mib"]
     )
@@ -125,6 +132,17 @@ def _find_earlier_store(root: Path, reference: Path, code: int | str) -> tuple[P
         if (earlier / HASHES).read_bytes() == hashes:
             return folder, facts
     return None
+
+
+def find_damage(prepared: PreparedData) -> str:
+    """A message about the store or the reference of prepared data if it is damaged, else empty.
+
+    The next command writes what is damaged again.
+    """
+    for folder in dict.fromkeys((prepared.reference, prepared.folder)):
+        if damage := break_seal_if_damaged(folder):
+            return f"{folder}: {damage}; the next command writes it again"
+    return ""
 
 
 def reference_hashes(prepared: PreparedData) -> np.ndarray:

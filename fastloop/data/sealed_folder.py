@@ -1,12 +1,16 @@
 """Folders that are written once, atomically, and verified before they are read.
 
-The seal of a folder, `sealed.json`, holds the fingerprint of what was written and a digest of every
-file's size, first and last MiB. A folder that has no seal or does not match it is written again.
+The seal of a folder, `sealed.json`, holds the fingerprint of what was written, a digest of every
+file's size, first and last MiB, and a checksum of the whole file. A folder that has no seal or does
+not match it is written again. Comparing checksums takes as long as reading the folder, and is done
+only on request, and where a loader has delivered other samples than the dataset's.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,13 +27,19 @@ SEAL = "sealed.json"
 Facts = dict[str, Any]
 
 
-def write_once(folder: Path, expected: str, write: Callable[[Path], Facts]) -> Facts:
+def write_once(
+    folder: Path, expected: str, write: Callable[[Path], Facts], whole: bool = False
+) -> Facts:
     """Write a folder unless it is intact and as expected; returns the facts in its seal.
 
-    expected: fingerprint of what `write` writes. Other processes wait meanwhile.
+    expected: fingerprint of what `write` writes. whole: compare checksums too, and print a line
+    where they differ. Other processes wait meanwhile.
     """
     with hold_lock(folder):
         facts = read_seal(folder, expected)
+        if facts is not None and whole and (damage := _damage(folder, facts)):
+            print(f"{folder}: {damage}; it is written again", file=sys.stderr)
+            facts = None
         if facts is None:
             with write_beside(folder) as beside:
                 beside.mkdir()
@@ -39,6 +49,19 @@ def write_once(folder: Path, expected: str, write: Callable[[Path], Facts]) -> F
     return facts
 
 
+def break_seal_if_damaged(folder: Path) -> str:
+    """Why the folder does not match its seal, or an empty string.
+
+    A seal that does not match is removed, so that the next command writes the folder again.
+    """
+    with hold_lock(folder):
+        facts = read_seal(folder)
+        damage = "its seal is broken" if facts is None else _damage(folder, facts)
+        if damage:
+            (folder / SEAL).unlink(missing_ok=True)
+    return damage
+
+
 def _seal(folder: Path, facts: Facts, start_ns: int) -> None:
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     for path in files:
@@ -46,6 +69,7 @@ def _seal(folder: Path, facts: Facts, start_ns: int) -> None:
     facts["seconds"] = seconds_between(start_ns, now_ns())
     facts["disk_mib"] = sum(path.stat().st_size for path in files) / 2**20
     facts["files"] = {str(path.relative_to(folder)): edge_digest(path) for path in files}
+    facts["checksums"] = {str(path.relative_to(folder)): _checksum(path) for path in files}
     (folder / SEAL).write_text(json.dumps(facts, indent=1))
 
 
@@ -61,3 +85,20 @@ def read_seal(folder: Path, expected: str | None = None) -> Facts | None:
         return facts if intact and expected in (None, facts["fingerprint"]) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _damage(folder: Path, facts: Facts) -> str:
+    """Why the files do not match the checksums in the facts; empty where they do."""
+    checksums = facts.get("checksums")
+    if checksums is None:
+        return "an earlier version has sealed it without checksums"
+    try:
+        intact = all(_checksum(folder / name) == checksum for name, checksum in checksums.items())
+    except OSError as error:
+        return str(error)
+    return "" if intact else "its files have changed since they were written"
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()[:32]

@@ -16,7 +16,8 @@ from tqdm import tqdm
 from fastloop.core.interleave import rounds
 from fastloop.core.result import Result, Trial
 from fastloop.core.spans import now_ns, wall_ms
-from fastloop.core.types import Failure, JobFailed
+from fastloop.core.types import Failure, FailureKind, JobFailed
+from fastloop.data.prepare import find_damage
 from fastloop.sweep.caveats import caveats, option_caveats
 from fastloop.sweep.job_state import JobState, SweepJob
 from fastloop.sweep.merge_ranks import merge_passes, merge_shadows, merge_trials
@@ -132,7 +133,10 @@ def _fail(state: JobState, failure: Failure) -> None:
     """End the job; with several ranks, print the traceback of the one that failed."""
     if failure.details and state.entry.launcher.world_size > 1 and not failure.kind.is_verdict:
         tqdm.write(failure.details.rstrip(), file=sys.stderr)
-    state.fail(failure)
+    damage = ""
+    if failure.kind == FailureKind.INVALID and state.prepared is not None:
+        damage = find_damage(state.prepared)  # then it is not the loader's fault
+    state.fail(replace(failure, message="; ".join(filter(None, [failure.message, damage]))))
 
 
 def _run_one_process(state: JobState, states: Sequence[JobState], advance: Advance) -> None:

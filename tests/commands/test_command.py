@@ -462,6 +462,22 @@ def test_gate_rejects_loader_that_is_correct_only_in_its_first_epoch(tmp_path):
     assert "rank" not in invalid.stdout
 
 
+def test_invalid_job_names_its_damaged_store_which_the_next_command_writes_again(tmp_path):
+    large = ("dataset.count=1000", "dataset.shape=[28,28]")  # for the digests in a seal
+    sweep = ("loader=np_memmap", *QUICK, *large)
+    assert run_fastloop(*sweep, cwd=tmp_path).returncode == 0
+    (rows,) = tmp_path.glob("outputs/stores/*.npy/0.npy")
+    with rows.open("r+b") as file:
+        file.seek(rows.stat().st_size // 2)
+        file.write(b"\xff" * 4)
+    process = run_fastloop(*sweep, cwd=tmp_path)
+    assert process.returncode == 1
+    difference = "invalid: the samples or their labels are not the dataset's"
+    damage = f"{rows.parent}: its files have changed since they were written"
+    assert process.stderr == f"{difference}; {damage}; the next command writes it again\n"
+    assert run_fastloop(*sweep, cwd=tmp_path).returncode == 0
+
+
 @pytest.mark.heavy
 def test_diverging_loss_is_recorded(tmp_path):
     process = run_fastloop(

@@ -14,10 +14,11 @@ import torch
 from options import MYDATASET, SUPPORT, compose_job, options, skip_without_library
 from slow_dataset import SlowDataset
 
+from fastloop.core.files import hold_lock
 from fastloop.core.optional import check_libraries
 from fastloop.core.types import BadData, Unsupported
 from fastloop.data.digest import sample_hashes
-from fastloop.data.prepare import prepare
+from fastloop.data.prepare import find_damage, prepare
 from fastloop.data.sealed_folder import SEAL, read_seal, write_once
 
 STORE_LOADERS = [
@@ -125,6 +126,48 @@ def test_damaged_store_is_written_again(outputs, loader, damage):
     }
 
 
+LARGE = ("dataset=mydataset", "dataset.count=1000")
+"""Data whose files are longer than the edges that are compared before every command."""
+
+
+def flip_bytes_in_the_middle(folder):
+    largest = max(folder.rglob("*"), key=lambda path: path.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    middle = slice(len(data) // 2, len(data) // 2 + 4)
+    data[middle] = bytes(byte ^ 0xFF for byte in data[middle])
+    largest.write_bytes(data)
+
+
+@pytest.mark.parametrize("has_checksums", [True, False])
+def test_store_damaged_in_the_middle_is_found_by_reading_all_of_it(outputs, capfd, has_checksums):
+    job = compose_job("loader=np_memmap", *LARGE)
+    prepared = prepare(job.dataset, job.loader.store)
+    before = (prepared.folder / "0.npy").read_bytes()
+    flip_bytes_in_the_middle(prepared.folder)
+    if not has_checksums:
+        facts = json.loads((prepared.folder / SEAL).read_text())
+        del facts["checksums"]
+        (prepared.folder / SEAL).write_text(json.dumps(facts))
+    prepare(job.dataset, job.loader.store, whole=True)
+    assert (prepared.folder / "0.npy").read_bytes() == before
+    message = capfd.readouterr().err
+    assert message.startswith(f"{prepared.folder}: ")
+    assert message.endswith("; it is written again\n")
+    prepare(job.dataset, job.loader.store, whole=True)
+    assert capfd.readouterr().err == ""
+
+
+def test_seal_of_a_damaged_store_is_broken_so_that_it_is_written_again(outputs):
+    job = compose_job("loader=np_memmap", *LARGE)
+    prepared = prepare(job.dataset, job.loader.store)
+    assert find_damage(prepared) == ""
+    before = (prepared.folder / "0.npy").read_bytes()
+    flip_bytes_in_the_middle(prepared.folder)
+    assert find_damage(prepared).startswith(f"{prepared.folder}: ")
+    prepare(job.dataset, job.loader.store)
+    assert (prepared.folder / "0.npy").read_bytes() == before
+
+
 def test_damaged_reference_is_written_again(outputs):
     job = compose_job(*MYDATASET)
     first = prepare(job.dataset, None)
@@ -169,6 +212,18 @@ def test_partial_store_of_a_killed_writer_is_removed(outputs):
     intact.folder.rename(partial)
     assert prepare(job.dataset, job.loader.store).folder.is_dir()
     assert not partial.exists()
+
+
+def test_partial_stores_of_other_data_are_removed_unless_they_are_being_written(outputs):
+    killed, written = (outputs / "stores" / f".{name}.partial" for name in ("killed", "written"))
+    for path in (killed, written):
+        path.mkdir(parents=True)
+        (path / "0.npy").write_bytes(b"half")
+    job = compose_job("loader=raw", *MYDATASET)
+    with hold_lock(outputs / "stores" / "written"):
+        prepare(job.dataset, None)
+    assert not killed.exists()
+    assert written.exists()
 
 
 def test_concurrent_preparations_write_one_store(outputs):
