@@ -107,6 +107,8 @@ class Trial:
     """Size of the files that the loader reads; None where the dataset does not list them."""
     rank_torch_threads: list[int] = field(default_factory=list)
     """Value of each rank; torch_threads is that of rank 0. Empty for one process."""
+    left_running: list[str] = field(default_factory=list)
+    """Commands and process ids of what the trial left running, which was then ended."""
 
 
 @dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)

@@ -34,6 +34,8 @@ class RankAnswer:
     value: Any
     resources: Resources | None
     """None where the process was not monitored."""
+    left_running: tuple[str, ...] = ()
+    """Commands that the rank has left running on this node, which were then ended."""
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.process import BaseProcess, _children  # pyright: ignore[reportAttributeAccessIssue]
 from typing import Any
@@ -19,6 +19,7 @@ from fastloop.core.machine import oom_kills
 from fastloop.core.types import Failure, FailureKind, Invalid, Unsupported
 from fastloop.processes.child_log import ChildLog, write_log
 from fastloop.processes.lifecycle import die_with_parent
+from fastloop.processes.orphans import adopt_orphans, child_pids, end_orphans
 from fastloop.processes.rank_group import RankSpec, join_group
 from fastloop.processes.start_method import Isolation, start_context, start_process
 
@@ -73,6 +74,8 @@ class Child:
     oom_kills_before: int
     has_answered: bool = False
     """True once it has returned a value; it then exits by itself."""
+    left_running: list[str] = field(default_factory=list)
+    """Commands that it has left running; they are ended when the context ends."""
 
     @property
     def pid(self) -> int:
@@ -124,6 +127,7 @@ def start_child(isolation: Isolation, call: Call) -> Iterator[Child]:
     """Start a process that makes the call.
 
     On exit, a process that has answered exits by itself; any other is killed with its children.
+    What it leaves running is ended too.
     """
     context = start_context(isolation)
     receiver, sender = Pipe(duplex=False)
@@ -140,17 +144,23 @@ def start_child(isolation: Isolation, call: Call) -> Iterator[Child]:
         log=log,
         oom_kills_before=oom_kills(),
     )
-    try:  # a signal may come at any moment from here on
-        start_process(process, isolation)
-        sender.close()
-        release_receiver.close()
-        writer.close()
-        yield child
-    finally:
-        release.close()
-        _end(process, child.has_answered)
-        receiver.close()
-        log.close()
+    known: set[int] | None = None
+    with adopt_orphans():
+        try:  # a signal may come at any moment from here on
+            start_process(process, isolation)
+            known = child_pids()
+            sender.close()
+            release_receiver.close()
+            writer.close()
+            yield child
+        finally:
+            release.close()
+            _end(process, child.has_answered)
+            receiver.close()
+            log.close()
+            if known is not None:
+                grace_s = EXIT_TIMEOUT_S if child.has_answered else 0
+                child.left_running += end_orphans(known, grace_s)
 
 
 def run_call(call: Call) -> Outcome:

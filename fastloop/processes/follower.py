@@ -8,7 +8,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from fastloop.core.sweep_protocols import RankTask
-from fastloop.core.types import SignalExit
+from fastloop.core.types import JobFailed, SignalExit
+from fastloop.processes.child import Outcome
 from fastloop.processes.leader import ANSWERS, COMMANDS, join_message
 from fastloop.processes.monitor import Answer, EndOfMessages, Monitor
 from fastloop.processes.rank_children import (
@@ -67,16 +68,21 @@ def _execute(
     """Make the call of a command; return the first message that is about another call."""
     number, task = message["call"], make_task(message["command"])
     work = work_from_json(message, task)
-    with start_children(rank_calls(process, work, number), work) as children:
-        monitor, failed = Monitor(children, observed=work.observed), False
-        while monitor.pending or failed:  # the exit of a failed rank would make the others fail
-            event = monitor.next([inbox])
-            if isinstance(event, Answer):
-                failed = failed or bool(event.outcome.failure)
-                answers.post(answer_to_json(event, task.answer_type))
-            elif event == {"locate": number}:
-                for child in monitor.pending:
-                    answers.post({"call": number, **asdict(locate_child(child))})
-            else:
-                return inbox.recv() if event == {"end": number} else event
+    try:
+        with start_children(rank_calls(process, work, number), work) as children:
+            monitor, failed = Monitor(children, observed=work.observed), False
+            while monitor.pending or failed:  # the exit of a failed rank would make others fail
+                event = monitor.next([inbox])
+                if isinstance(event, Answer):
+                    failed = failed or bool(event.outcome.failure)
+                    answers.post(answer_to_json(event, task.answer_type))
+                elif event == {"locate": number}:
+                    for child in monitor.pending:
+                        answers.post({"call": number, **asdict(locate_child(child))})
+                else:
+                    return inbox.recv() if event == {"end": number} else event
+    except JobFailed as error:  # this node starts no further process
+        outcome = Outcome(failure=error.failure)
+        answer = Answer(number=number, rank=process.rank, outcome=outcome)
+        answers.post(answer_to_json(answer, task.answer_type))
     return inbox.recv()

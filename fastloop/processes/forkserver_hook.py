@@ -2,17 +2,26 @@
 
 Importing it ties the server to the command, and records which modules were imported before:
 multiprocessing silently skips modules that it can't preload, and each trial would then take a
-second longer to start.
+second longer to start. Where the server can't fork, it ends without a traceback: the command tells
+of it.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from types import TracebackType
 
 from fastloop.processes.lifecycle import die_with_parent
 
 IMPORTED_BY = os.getpid()
 PRELOADED = frozenset(sys.modules)
 
+
+def _print_error(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
+    if os.getpid() != IMPORTED_BY or not isinstance(error, OSError):
+        sys.__excepthook__(kind, error, at)
+
+
+sys.excepthook = _print_error
 die_with_parent()

@@ -98,9 +98,14 @@ class _Collection:
                 raise self._timeout(monitor) from None
             if self._failures():
                 raise self._failure()
-        answers = [self.answers[rank] for rank in range(self.world_size)]
+        left_running = {child.call.rank: tuple(child.left_running) for child in children}
         return [
-            RankAnswer(value=answer.outcome.value, resources=answer.resources) for answer in answers
+            RankAnswer(
+                value=answer.outcome.value,
+                resources=answer.resources,
+                left_running=left_running.get(rank, ()),
+            )
+            for rank, answer in sorted(self.answers.items())
         ]
 
     def _receive(self, monitor: Monitor) -> None:

@@ -12,10 +12,12 @@ from multiprocessing.process import BaseProcess
 from threading import Event
 from typing import Literal
 
+from fastloop.core.types import Failure, FailureKind, JobFailed
 from fastloop.processes.lifecycle import defer_signals, exit_if_signalled
 
 Isolation = Literal["forkserver", "spawn"]
 QUIET = "ignore:resource_tracker:UserWarning"
+LIMITS = "see ulimit -u, the cgroup's pids.max, and free memory"
 SERVER_IS_READY = Event()
 """Set once the forkserver has started a process."""
 PRELOADED = (
@@ -48,6 +50,19 @@ def start_context(isolation: Isolation) -> BaseContext:
 
 
 def start_process(process: BaseProcess, isolation: Isolation) -> None:
+    """Start the process; raises JobFailed where the system allows no further one."""
+    try:
+        _start(process, isolation)
+    except (EOFError, OSError) as error:
+        if isolation == "forkserver":  # it has ended, which the next start must not overlook
+            SERVER_IS_READY.clear()
+            forkserver._forkserver._stop()  # pyright: ignore[reportAttributeAccessIssue]
+        cause = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
+        message = f"ChildProcessError: the system starts no further process{cause}: {LIMITS}"
+        raise JobFailed(Failure(kind=FailureKind.ERROR, message=message)) from None
+
+
+def _start(process: BaseProcess, isolation: Isolation) -> None:
     """Start the process with SIGINT blocked, until it ignores SIGINT by itself.
 
     Ctrl-C reaches all processes of the terminal, also those that still import modules. Signals of

@@ -38,6 +38,10 @@ def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
     lines = [*_load_caveats(result, sweep), *cache_caveats(result)]
     if result.skipped:
         lines.append(f"skipped: {len(result.skipped)} samples, the first: {result.skipped[0]}")
+    if left := [command for trial in result.trials for command in trial.left_running]:
+        count = "1 process" if len(left) == 1 else f"{len(left)} processes"
+        first = "" if len(left) == 1 else ", the first"
+        lines.append(f"left running: {count}, ended after the trial{first}: {left[0]}")
     if "concurrent" in result.tags:
         lines.append("concurrent: other work may have run at the same time (allow_concurrent=true)")
     if "unverified" in result.tags:

@@ -94,7 +94,9 @@ def _run_round(states: Sequence[JobState], number: int, session_ms: int, advance
             _fail(state, error.failure)
         else:
             merged = merge_trials([answer.value for answer in answers])
-            trials = [*state.result.trials, replace(merged, session_ms=session_ms)]
+            left = [command for answer in answers for command in answer.left_running]
+            trial = replace(merged, session_ms=session_ms, left_running=left)
+            trials = [*state.result.trials, trial]
             state.update(trials=trials, rounds=[*state.result.rounds, names])
             if number == state.shadow_number:
                 _run_shadow(state, merged, advance)

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
+from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
@@ -34,9 +36,9 @@ def pid_and_arguments(*args):
 
 
 def import_state():
-    from fastloop.processes import forkserver_hook as forkserver
+    from fastloop.processes import forkserver_hook
 
-    return os.getpid(), forkserver.IMPORTED_BY, forkserver.PRELOADED
+    return os.getpid(), forkserver_hook.IMPORTED_BY, forkserver_hook.PRELOADED
 
 
 def fail(error):
@@ -97,6 +99,17 @@ def read_one(samples, num_workers=1):
     plan = Plan(order=SequentialOrder(), seed=0, loading=loading)
     with torch_epochs(samples, plan) as epochs:
         return next(iter(epochs(0)))
+
+
+def leave_running(*commands):
+    """Start the commands in sessions of their own, and return without waiting for them."""
+    return [subprocess.Popen(command, start_new_session=True).pid for command in commands]
+
+
+def leave_one_and_die(file):
+    """Write the process id of a command in a session of its own to the file, and end at once."""
+    file.write_text(str(leave_running(["sleep", "600"])[0]))
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def die_with_a_child():
@@ -265,3 +278,46 @@ def test_killed_command_ends_all_its_processes(isolation, tmp_path):
     command.kill()
     command.wait()
     assert psutil.wait_procs(processes, timeout=30)[1] == []
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS[:2], ids=lambda launcher: launcher.isolation)
+def test_processes_that_have_left_the_group_are_named_and_ended(launcher):
+    task = RankTask(function=leave_running, args=(["sleep", "600"], ["true"]))
+    (answer,) = launcher.call_ranks(task)
+    pid = answer.value[0]
+    assert answer.left_running == (f"sleep 600 (pid {pid})",)
+    assert not psutil.pid_exists(pid)
+    assert launcher.call_ranks(RankTask(function=leave_running))[0].left_running == ()
+
+
+def test_processes_left_by_a_failing_trial_are_ended(tmp_path):
+    file = tmp_path / "pid"
+    with pytest.raises(JobFailed, match="SIGKILL"):
+        FORKSERVER.call(leave_one_and_die, file)
+    assert not psutil.pid_exists(int(file.read_text()))
+
+
+@pytest.fixture
+def full_group():
+    """A function that moves a process to a cgroup in which it can start no other."""
+    with ExitStack() as stack:
+
+        def join(pid: int) -> None:
+            try:
+                folder = Path(tempfile.mkdtemp(prefix="fastloop-", dir="/sys/fs/cgroup/pids"))
+                stack.callback(folder.rmdir)
+                (folder / "pids.max").write_text("1")
+                (folder / "cgroup.procs").write_text(str(pid))
+            except OSError as error:
+                pytest.skip(f"cgroups of processes are not available: {error}")
+
+        yield join
+
+
+def test_forkserver_that_can_start_no_process_fails_one_call_with_one_line(full_group, capfd):
+    FORKSERVER.call(os.getpid)
+    full_group(forkserver._forkserver._forkserver_pid)
+    with pytest.raises(JobFailed, match="ChildProcessError: the system starts no further process"):
+        FORKSERVER.call(os.getpid)
+    assert FORKSERVER.call(os.getpid) != os.getpid()
+    assert capfd.readouterr().err == ""

@@ -8,6 +8,7 @@ from known_results import result_of
 
 from fastloop.reporting.notes import group_caveats
 from fastloop.reporting.terminal import format_tables
+from fastloop.sweep.caveats import caveats
 
 
 def results_with(**flags: list[str]):
@@ -35,3 +36,15 @@ def test_details_that_all_jobs_share_are_printed_once():
     assert [note.text for note in group_caveats(results)] == ["raw, preload (other work)"]
     assert format_tables(results).count("other work") == 1
     assert group_caveats(results_with(raw=[])) == []
+
+
+def test_processes_that_trials_left_running_are_counted_and_the_first_is_named():
+    result = result_of([1.0, 1.1], 10, 20.0)
+    first, second = result.trials
+    trials = [replace(first, left_running=["python burner.py (pid 7)"]), second]
+    lines = caveats(replace(result, trials=trials), [])
+    assert "left running: 1 process, ended after the trial: python burner.py (pid 7)" in lines
+    trials[1] = replace(second, left_running=["x (pid 9)"])
+    lines = caveats(replace(result, trials=trials), [])
+    note = "left running: 2 processes, ended after the trial, the first: python burner.py (pid 7)"
+    assert note in lines
