@@ -105,6 +105,13 @@ def test_signal_during_the_imports_ends_a_command_with_one_line(tmp_path, number
     assert os.listdir(tmp_path) == []
 
 
+@pytest.fixture
+def no_signal_yet(monkeypatch):
+    """A record of signals of its own, which later tests do not see."""
+    monkeypatch.setattr("fastloop.processes.lifecycle._arrived", [])
+
+
+@pytest.mark.usefixtures("no_signal_yet")
 def test_signal_while_another_ends_the_process_has_no_effect():
     events = []
 
@@ -120,8 +127,8 @@ def test_signal_while_another_ends_the_process_has_no_effect():
     assert events == ["saved"]
 
 
-def test_swallowed_signal_ends_the_process_at_the_next_check_or_signal(monkeypatch):
-    monkeypatch.setattr("fastloop.processes.lifecycle._arrived", [])
+@pytest.mark.usefixtures("no_signal_yet")
+def test_swallowed_signal_ends_the_process_at_the_next_check_or_signal():
     exit_if_signalled()
     with handler_of(signal.SIGTERM, ExitOnSignal(None)):
         for _ in range(2):
