@@ -36,7 +36,7 @@ def _add_imported(path: Path, package: str, files: dict[str, Path]) -> None:
     """Add the files of the modules that a file imports, and that these import, by module name."""
     if not is_own(path):
         return
-    for name in _imported_names(path.read_text(), package):
+    for name in _names_in(path.read_text(), package):
         imported = None if name in files else _find_module(name)
         if imported and is_own(imported):
             files[name] = imported
@@ -46,7 +46,7 @@ def _add_imported(path: Path, package: str, files: dict[str, Path]) -> None:
 
 def is_own(path: Path) -> bool:
     """True for a file of the user's: neither installed nor of Python nor of fastloop."""
-    return not any(folder in path.parents for folder in (*_installed_folders(), PACKAGE))
+    return not any(folder in path.parents for folder in (*_library_folders(), PACKAGE))
 
 
 def _file_of(module: ModuleType | None) -> Path | None:
@@ -55,7 +55,7 @@ def _file_of(module: ModuleType | None) -> Path | None:
 
 
 @cache
-def _imported_names(text: str, package: str) -> tuple[str, ...]:
+def _names_in(text: str, package: str) -> tuple[str, ...]:
     """Names of the modules, and of what may be modules, that the import statements name."""
     try:
         nodes = [*ast.walk(ast.parse(text))]
@@ -104,7 +104,7 @@ def _submodule(folder: Path, name: str) -> Path | None:
 
 
 @cache
-def _installed_folders() -> tuple[Path, ...]:
+def _library_folders() -> tuple[Path, ...]:
     """Folders of Python's library and of installed packages."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     folders = [*map(sysconfig.get_path, names), *site.getsitepackages(), site.getusersitepackages()]
