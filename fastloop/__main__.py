@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from fastloop.processes.startup import exit_at_once_on_signals
+from fastloop.processes.startup import exit_at_once_on_signals, quiet_on_closed_pipe
 
 COMMANDS = {
     "run": "fastloop.run",
@@ -36,6 +36,11 @@ fastloop loader=np_memmap -m trials=20
 def main() -> None:
     """Run the command that the first argument names, or print help; exits with its status."""
     exit_at_once_on_signals()
+    with quiet_on_closed_pipe():
+        _run_command()
+
+
+def _run_command() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in ("-h", "--help"):
         print(HELP, end="")

@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from fastloop.processes.startup import exit_at_once_on_signals
+from fastloop.processes.startup import exit_at_once_on_signals, quiet_on_closed_pipe
 
 if TYPE_CHECKING:
     from fastloop.processes.torchrun_env import TorchrunProcess
@@ -24,12 +24,10 @@ def main() -> None:
     from fastloop.processes.lifecycle import restore_default_signals
 
     try:
-        _run_rank()
+        with quiet_on_closed_pipe():
+            _run_rank()
     except UsageError as error:
         sys.exit(str(error) if os.environ.get("RANK", "0") == "0" else 1)
-    except BrokenPipeError:  # the reader, such as head, has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the flush at exit would fail again
-        sys.exit(1)
     finally:
         restore_default_signals()
 

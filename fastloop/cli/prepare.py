@@ -40,7 +40,7 @@ def _prepare_all(requests: Sequence[JobRequest]) -> int:
     from fastloop.core.types import FailureKind, JobFailed
     from fastloop.data.prepare import prepare
 
-    handle_signals(kept="what is complete is kept")
+    handle_signals(lambda: ": what is complete is kept")
     keys: set[str] = set()
     status = 0
     for request in requests:

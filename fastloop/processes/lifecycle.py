@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -29,15 +29,15 @@ class ExitOnSignal:
     interrupt saving the results.
     """
 
-    kept: str | None
-    """What the message says of finished work; None: no message."""
+    describe: Callable[[], str] | None
+    """Called for what follows the signal's name in the message; None: no message."""
 
     def __call__(self, number: int, _: FrameType | None) -> None:
         """Raise SignalExit with the status that a shell gives to a process ended by the signal."""
         if _is_exiting():
             return
-        if self.kept is not None:
-            print_ending(number, f": {self.kept}")
+        if self.describe is not None:
+            print_ending(number, self.describe())
         _arrived.append(number)
         raise SignalExit(128 + number)
 
@@ -46,14 +46,15 @@ _arrived: list[int] = []
 """Signals for which a SignalExit was raised."""
 
 
-def handle_signals(kept: str = "finished trials are kept") -> None:
+def handle_signals(describe: Callable[[], str] = str) -> None:
     """From now on print a message and raise SignalExit on each signal that is not ignored yet.
 
+    describe: called on a signal for what follows its name in the message.
     Modules are to be imported before: an import that is interrupted can't be repeated.
     """
     for number in ENDINGS:
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
-            signal.signal(number, ExitOnSignal(kept))
+            signal.signal(number, ExitOnSignal(describe))
 
 
 def handle_signals_silently() -> None:
@@ -86,13 +87,14 @@ def restore_default_signals() -> None:
 
 
 @contextmanager
-def signal_handling() -> Iterator[None]:
-    """Handle signals inside the context only, in a process that belongs to another program."""
+def signal_handling(describe: Callable[[], str]) -> Iterator[None]:
+    """Handle signals, as `handle_signals` does, inside the context only, in a process that belongs
+    to another program."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     handlers = {number: signal.getsignal(number) for number in ENDINGS}
-    handle_signals()
+    handle_signals(describe)
     try:
         yield
     finally:

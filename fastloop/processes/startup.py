@@ -1,4 +1,4 @@
-"""Signals while a command starts, before there is anything to record.
+"""Signals and a closed pipe while a command starts, before there is anything to record.
 
 Imports next to nothing: a signal that arrives before the handlers are set prints a traceback.
 """
@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 ENDINGS = {
@@ -29,6 +32,17 @@ def exit_at_once_on_signals() -> None:
     for number in ENDINGS:
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, _exit_at_once)
+
+
+@contextmanager
+def quiet_on_closed_pipe() -> Iterator[None]:
+    """Exit silently with status 1 where the reader of stdout, such as head, has stopped reading."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the flush at exit would fail again
+        sys.exit(1)
 
 
 def print_ending(number: int, addition: str = "") -> None:

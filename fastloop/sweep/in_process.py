@@ -24,6 +24,7 @@ from fastloop.options.loader.user import iterable_epochs
 from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.bench_results import Bench, BenchResult
 from fastloop.sweep.caveats import trial_caveats
+from fastloop.sweep.progress import round_reports
 from fastloop.trial.limits import limit_rows_per_s
 from fastloop.trial.window import count_rows, row_counter, time_epochs, time_instrumented_epoch
 
@@ -46,7 +47,8 @@ def bench(
     `step` is called with every batch as the loader yields it; without a step, a batch is moved to
     the device or, on the CPU, read. Two epochs precede the trials: the first counts the samples,
     the second warms up. All trials run in this process; `python -m fastloop.run loader._target_=…`
-    runs each trial in a fresh process.
+    runs each trial in a fresh process. What takes longer than a moment reports its rounds to
+    stderr.
 
     Raises Invalid for batches that are not trees of tensors of equal length, for an epoch without
     batches and for an endless one; ValueError for fewer than one trial or epoch, and for an
@@ -58,7 +60,11 @@ def bench(
     consume, epoch_of = step or _default_step(target), _epochs(loader)
     hashes, leaves = epoch_hashes(epoch_of(0), None)
     time_window = _warm_timer(epoch_of, consume, epochs, target, len(hashes))
-    seconds = [time_window() for _ in range(trials)]
+    seconds: list[float] = []
+    with round_reports(trials, "bench") as end_round:
+        for _ in range(trials):
+            seconds.append(time_window())
+            end_round()
     spans = Spans()
     epoch_s = time_instrumented_epoch(epoch_of, consume, spans, target).seconds
     limit = None
@@ -93,7 +99,7 @@ def bench_all(
     `step` is called with every batch as the loader yields it; without a step, a batch is moved to
     the device or, on the CPU, read. Two epochs of each loader precede the trials: the first checks
     the data, the second warms up. All trials run in this process; `python -m fastloop.run` runs
-    each trial in a fresh process.
+    each trial in a fresh process. What takes longer than a moment reports its rounds to stderr.
 
     Raises Invalid if the loaders do not deliver the same samples, or with same_data=False (for
     random transforms) not the same number; ValueError for fewer than one loader, trial or epoch,
@@ -112,9 +118,11 @@ def bench_all(
     }
     order = [names for _, names in rounds(dict.fromkeys(epochs_by_name, trials))]
     seconds: dict[str, list[float]] = {name: [] for name in epochs_by_name}
-    for names in order:
-        for name in names:
-            seconds[name].append(timers[name]())
+    with round_reports(trials, "bench_all") as end_round:
+        for names in order:
+            for name in names:
+                seconds[name].append(timers[name]())
+            end_round()
     return _summarize(seconds, order, samples)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,11 +21,13 @@ HOLDER_LENGTH = 500
 
 
 @contextmanager
-def lock_machine(wait: bool) -> Iterator[None]:
+def lock_machine(wait: bool, check: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Keep other processes of fastloop from measuring on this machine until the context ends.
 
     If another process holds the lock, waits for it with `wait`, and raises MachineBusy without.
     Prints what it waits for. The kernel releases the lock when the process ends, however it ends.
+
+    check: called before waiting, so that what it raises is not raised only after the wait.
     """
     path = _lock_path()
     holder_file = path.with_suffix(".holder")
@@ -37,6 +39,7 @@ def lock_machine(wait: bool) -> Iterator[None]:
         if not wait:
             hint = "wait=true waits for it, allow_concurrent=true measures concurrently"
             raise MachineBusy(f"{busy}: {hint}, without ranks") from None
+        check()
         print(f"{busy}: waiting for its end", file=sys.stderr, flush=True)
         lock.acquire(timeout=-1)
     except OSError as error:  # a folder or a link in its place

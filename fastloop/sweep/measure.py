@@ -16,7 +16,7 @@ from fastloop.core.types import FailureKind, MachineBusy, Unsupported, UsageErro
 from fastloop.processes.lifecycle import defer_signals, handle_signals, signal_handling
 from fastloop.processes.torchrun_env import torchrun_process
 from fastloop.sweep.followers import assemble
-from fastloop.sweep.request import JobRequest, job_names, run_params, run_tags
+from fastloop.sweep.request import JobRequest, config_hash, job_names, run_params, run_tags
 
 if TYPE_CHECKING:  # --cfg, --help and completion must not pay for importing torch
     from fastloop.core.result import Result
@@ -41,6 +41,7 @@ def measure(requests: Sequence[JobRequest]) -> int:
         return _print_measured(requests)
     for name in IMPORTED_LATER:  # an import that a signal interrupts can't be repeated
         import_module(name)
+    from fastloop.sweep.early_check import check_requests
     from fastloop.sweep.machine_lock import lock_machine
 
     handle_signals()
@@ -48,8 +49,11 @@ def measure(requests: Sequence[JobRequest]) -> int:
     reason = _rejection(requests) or _make_folder(requests[0].sweep_folder)
     reason = reason or _assemble_followers(requests)
     try:
+        no_lock = reason or _may_be_concurrent(settings)
         with (
-            nullcontext() if reason or _may_be_concurrent(settings) else lock_machine(settings.wait)
+            nullcontext()
+            if no_lock
+            else lock_machine(settings.wait, lambda: check_requests(requests))
         ):
             if not reason:
                 return _run(*_sweep_jobs(requests))
@@ -67,7 +71,8 @@ def measure_one_job(requests: Sequence[JobRequest]) -> int:
     """
     from fastloop.core.result import RESULT_FILE
     from fastloop.sweep.machine_lock import lock_machine
-    from fastloop.sweep.resume import with_earlier_results
+    from fastloop.sweep.progress import Progress
+    from fastloop.sweep.resume import kept_trials, with_earlier_results
     from fastloop.sweep.rounds import run_sweep
     from fastloop.sweep.tracking import SweepTracker
 
@@ -77,10 +82,10 @@ def measure_one_job(requests: Sequence[JobRequest]) -> int:
         jobs = with_earlier_results(jobs, request.sweep_folder)
     tracking = SweepTracker(request.tracker, request.sweep_folder)
     with (
-        signal_handling(),
+        signal_handling(lambda: kept_trials(jobs)),
         nullcontext() if _may_be_concurrent(settings) else lock_machine(settings.wait),
     ):
-        (result,) = run_sweep(jobs, settings, tracking, lambda _: None)
+        (result,) = run_sweep(jobs, settings, tracking, Progress())
     print(f"{result.name}: {result.status} {result.status_reason}".rstrip(), file=sys.stderr)
     return 0
 
@@ -99,13 +104,15 @@ def failure_line(result: Result, details: str) -> str:
 
 
 def _run(jobs: Sequence[SweepJob], request: JobRequest) -> int:
-    from fastloop.sweep.progress import progress_bar
+    from fastloop.sweep.progress import show_progress
+    from fastloop.sweep.resume import kept_trials
     from fastloop.sweep.rounds import num_progress_steps, run_sweep
     from fastloop.sweep.tracking import SweepTracker
 
     tracking = SweepTracker(request.tracker, request.sweep_folder)
-    with progress_bar(num_progress_steps(jobs, request.sweep)) as advance:
-        results = run_sweep(jobs, request.sweep, tracking, advance)
+    handle_signals(lambda: kept_trials(jobs, request.sweep_folder))
+    with show_progress(num_progress_steps(jobs, request.sweep)) as progress:
+        results = run_sweep(jobs, request.sweep, tracking, progress)
     return _print_results(results, jobs, request, tracking)
 
 
@@ -172,7 +179,8 @@ def _sweep_jobs(requests: Sequence[JobRequest]) -> tuple[list[SweepJob], JobRequ
     request = requests[0]
     folder = request.sweep_folder
     if request.sweep.resume:
-        folder = find_earlier_sweep(request.sweep.resume)
+        hashes = {config_hash(each) for each in requests}
+        folder = find_earlier_sweep(request.sweep.resume, hashes)
         remove_unused(request.sweep_folder)
     names = job_names(requests)
     jobs = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,22 +11,56 @@ from itertools import count
 from pathlib import Path
 
 from fastloop.core.files import outputs_folder, sweep_folders
-from fastloop.core.result import RESULT_FILE, Result, load_result
+from fastloop.core.result import RESULT_FILE, Result, load, load_result
 from fastloop.core.types import Failure, UsageError
 from fastloop.sweep.job_state import JobState, SweepJob
 
 LAST = "last"
+PLAIN = re.compile(r"[\w./-]+")
+"""Paths that neither the shell nor Hydra takes for anything else."""
 MACHINE = ("host", "cpu", "cores_usable", "gpus")
 
 
-def find_earlier_sweep(name: str) -> Path:
-    """The folder that `resume=` names, a path or `last`; raises UsageError if there is none."""
-    newest = [path for path in sweep_folders() if any(path.glob(f"*/{RESULT_FILE}"))]
-    folder = newest[-1] if name == LAST and newest else Path(name).absolute()
-    if not any(folder.glob(f"*/{RESULT_FILE}")):
-        where = outputs_folder() if name == LAST else folder
+def find_earlier_sweep(name: str, hashes: set[str]) -> Path:
+    """The folder that `resume=` names: a path, or with `last` the newest sweep with one of these
+    jobs, by their config_hash.
+
+    Raises UsageError if there is none.
+    """
+    folders = reversed(sweep_folders()) if name == LAST else [Path(name).absolute()]
+    newest = [folder for folder in folders if any(folder.glob(f"*/{RESULT_FILE}"))]
+    if not newest:
+        where = outputs_folder() if name == LAST else Path(name).absolute()
         raise UsageError(f"resume={name}: no result.json of a sweep in {where}")
-    return folder
+    if name != LAST:
+        return newest[0]
+    for folder in newest:
+        if not hashes.isdisjoint(_config_hashes(folder)):
+            return folder
+    raise UsageError(
+        f"resume=last: none of the {len(newest)} sweeps in {outputs_folder()} has a result of this "
+        "command's jobs"
+    )
+
+
+def kept_trials(entries: Sequence[SweepJob], folder: Path | None = None) -> str:
+    """The end of an interruption's message: whether finished trials are kept, and how to continue.
+
+    folder: the folder of a sweep that can be resumed.
+    """
+    folders = (entry.folder for entry in entries if (entry.folder / RESULT_FILE).exists())
+    if not any(load(each).trials for each in folders):
+        return ": no trial has finished"
+    if folder is None:
+        return ": finished trials are kept"
+    near = folder.relative_to(Path.cwd()) if Path.cwd() in folder.parents else folder
+    argument = f"resume={near}" if PLAIN.fullmatch(str(near)) else "resume=last"
+    return f": finished trials are kept in {near}; the same command with {argument} continues"
+
+
+def _config_hashes(folder: Path) -> set[str]:
+    paths = folder.glob(f"*/{RESULT_FILE}")
+    return {load_result(path, "resume").tags.get("config_hash", "") for path in paths}
 
 
 def with_earlier_results(entries: Sequence[SweepJob], folder: Path) -> list[SweepJob]:

@@ -22,6 +22,7 @@ from fastloop.sweep.caveats import caveats, option_caveats
 from fastloop.sweep.job_state import JobState, SweepJob
 from fastloop.sweep.merge_ranks import merge_passes, merge_shadows, merge_trials
 from fastloop.sweep.prepare_stage import prepare_all
+from fastloop.sweep.progress import Progress, round_line
 from fastloop.sweep.settings import SweepSettings
 from fastloop.sweep.tracking import SweepTracker
 from fastloop.trial.job import Job
@@ -33,23 +34,19 @@ from fastloop.trial.tasks import instrumentation_task, profiling_task, shadow_ta
 MAX_ONE_PROCESS_TRIALS = 3
 """Trials in one process, to compare with, of a job of several ranks that the sweep does not also
 measure in one process."""
-Advance = Callable[[str], None]
-"""Called with the name of each step as it begins."""
 
 
 def run_sweep(
-    entries: Sequence[SweepJob], settings: SweepSettings, tracking: SweepTracker, advance: Advance
+    entries: Sequence[SweepJob], settings: SweepSettings, tracking: SweepTracker, progress: Progress
 ) -> list[Result]:
     """Run all jobs, and return their results in the same order."""
     states = [JobState(entry, tracking) for entry in entries]
     session_ms = wall_ms()
     try:
-        prepare_all(states, settings.retry_failed, advance)
-        trials = {state: state.entry.job.trials for state in states if state.is_running}
-        for number, taking_part in rounds(trials, interleave=settings.interleave):
-            _run_round(taking_part, number, session_ms, advance)
+        prepare_all(states, settings.retry_failed, progress.begin_step)
+        _run_rounds(states, settings, session_ms, progress)
         for state in states:
-            _finish_passes(state, states, settings.profile, advance)
+            _finish_passes(state, states, settings.profile, progress.begin_step)
         for state in states:
             if state.is_running:
                 flags = caveats(state.result, [other.result for other in states])
@@ -67,26 +64,56 @@ def run_sweep(
 
 
 def num_progress_steps(entries: Sequence[SweepJob], settings: SweepSettings) -> int:
-    """Number of times that run_sweep calls `advance` if nothing fails."""
+    """Number of times that run_sweep begins a step if nothing fails."""
+    earlier = [entry.earlier for entry in entries]
+    return len(entries) + _num_steps_left(entries, earlier, settings)
+
+
+def _num_steps_left(
+    entries: Sequence[SweepJob], done: Sequence[Result | None], settings: SweepSettings
+) -> int:
+    """Number of steps after preparing; `done`: what each job has finished."""
     in_one_process = [entry.job for entry in entries if entry.launcher.world_size == 1]
     steps = 0
-    for entry in entries:
-        job, done = entry.job, len(entry.earlier.trials) if entry.earlier else 0
+    for entry, result in zip(entries, done, strict=True):
+        job, num_done = entry.job, len(result.trials) if result else 0
         needs_extra = entry.launcher.world_size > 1 and job not in in_one_process
         extra = _num_one_process_trials(job) if needs_extra else 0
         passes = (1 + settings.profile) * len(job.benchmark)
-        shadows = 0 if entry.earlier and entry.earlier.shadow else 1
-        steps += max(1, 1 + job.trials + shadows + passes + extra - done)
+        shadows = 0 if result and result.shadow else 1
+        steps += max(0, job.trials + shadows + passes + extra - num_done)
     return steps
 
 
-def _run_round(states: Sequence[JobState], number: int, session_ms: int, advance: Advance) -> None:
+def _run_rounds(
+    states: Sequence[JobState], settings: SweepSettings, session_ms: int, progress: Progress
+) -> None:
+    start_ns, num_done = now_ns(), 0
+    num_trials = {state: state.entry.job.trials for state in states if state.is_running}
+    for number, taking_part in rounds(num_trials, interleave=settings.interleave):
+        names = _run_round(taking_part, number, session_ms, progress.begin_step)
+        if not names:
+            continue
+        num_done += len(names)
+        running = [state for state in states if state.is_running]
+        done = [state.result for state in running]
+        left = _num_steps_left([state.entry for state in running], done, settings)
+        title = f"round {number + 1} of {max(num_trials.values())}"
+        if not settings.interleave:
+            title = f"trial {number + 1} of {taking_part[0].entry.job.trials} of {names[0]}"
+        progress.end_round(round_line(title, start_ns, num_done, left))
+
+
+def _run_round(
+    states: Sequence[JobState], number: int, session_ms: int, begin_step: Callable[[str], None]
+) -> list[str]:
+    """Run trial `number` of the jobs that lack it; returns the names of those that go on."""
     running = [state for state in states if state.is_running and number not in state.trial_numbers]
     names = [state.result.name for state in running]
     for state in running:
         entry, prepared = state.entry, state.prepared
         assert prepared is not None
-        advance(f"trial {number + 1} of {state.result.name}")
+        begin_step(f"trial {number + 1} of {state.result.name}")
         task = trial_task(entry.index, entry.job, prepared, number)
         try:
             answers = entry.launcher.call_ranks(task, timeout_s=entry.job.trial_timeout_s)
@@ -99,14 +126,15 @@ def _run_round(states: Sequence[JobState], number: int, session_ms: int, advance
             trials = [*state.result.trials, trial]
             state.update(trials=trials, rounds=[*state.result.rounds, names])
             if number == state.shadow_number:
-                _run_shadow(state, merged, advance)
+                _run_shadow(state, merged, begin_step)
+    return [state.result.name for state in running if state.is_running]
 
 
-def _run_shadow(state: JobState, trial: Trial, advance: Advance) -> None:
+def _run_shadow(state: JobState, trial: Trial, begin_step: Callable[[str], None]) -> None:
     """Run the shadow of a trial; the job fails if it does not deliver the same data there."""
     entry, job = state.entry, state.entry.job
     assert state.prepared is not None
-    advance(f"comparing the data of {state.result.name}")
+    begin_step(f"comparing the data of {state.result.name}")
     repeats = {name: measured.repeats for name, measured in trial.benchmarks.items()}
     task = shadow_task(entry.index, job, state.prepared, trial.number, repeats)
     try:
@@ -118,17 +146,17 @@ def _run_shadow(state: JobState, trial: Trial, advance: Advance) -> None:
 
 
 def _finish_passes(
-    state: JobState, states: Sequence[JobState], profile: bool, advance: Advance
+    state: JobState, states: Sequence[JobState], profile: bool, begin_step: Callable[[str], None]
 ) -> None:
     """Run what follows a job's trials: trials in one process to compare with, and its passes."""
     if state.is_running and state.result.shadow is None:  # its trial ran in an earlier session
-        _run_shadow(state, state.result.trials[-1], advance)
+        _run_shadow(state, state.result.trials[-1], begin_step)
     if state.is_running and state.entry.launcher.world_size > 1:
-        _run_one_process(state, states, advance)
+        _run_one_process(state, states, begin_step)
     if state.is_running:
-        _run_instrumentation(state, advance)
+        _run_instrumentation(state, begin_step)
     if state.is_running and profile:
-        _run_profiling(state, advance)
+        _run_profiling(state, begin_step)
 
 
 def _fail(state: JobState, failure: Failure) -> None:
@@ -141,7 +169,9 @@ def _fail(state: JobState, failure: Failure) -> None:
     state.fail(replace(failure, message="; ".join(filter(None, [failure.message, damage]))))
 
 
-def _run_one_process(state: JobState, states: Sequence[JobState], advance: Advance) -> None:
+def _run_one_process(
+    state: JobState, states: Sequence[JobState], begin_step: Callable[[str], None]
+) -> None:
     """Record the rates of one process doing the same work, in this sweep or in extra trials."""
     entry, job = state.entry, state.entry.job
     in_sweep = [
@@ -153,7 +183,7 @@ def _run_one_process(state: JobState, states: Sequence[JobState], advance: Advan
     is_known = bool(in_sweep or state.result.one_process)
     try:
         for number in range(0 if is_known else _num_one_process_trials(job)):
-            advance(f"in one process, trial {number + 1} of {state.result.name}")
+            begin_step(f"in one process, trial {number + 1} of {state.result.name}")
             arguments = (run_trial, job, state.prepared, number, now_ns())
             trials = [*trials, entry.launcher.call(*arguments, timeout_s=job.trial_timeout_s)]
     except JobFailed as error:  # does not invalidate the trials of several ranks
@@ -168,13 +198,13 @@ def _num_one_process_trials(job: Job) -> int:
     return min(job.trials, MAX_ONE_PROCESS_TRIALS)
 
 
-def _run_instrumentation(state: JobState, advance: Advance) -> None:
+def _run_instrumentation(state: JobState, begin_step: Callable[[str], None]) -> None:
     entry, job = state.entry, state.entry.job
     assert state.prepared is not None
     for name in job.benchmark:
         if name in state.result.attribution:
             continue
-        advance(f"instrumented pass of {state.result.name}, {name}")
+        begin_step(f"instrumented pass of {state.result.name}, {name}")
         task = instrumentation_task(entry.index, job, state.prepared, name)
         limit_s = job.trial_timeout_s
         try:
@@ -185,13 +215,13 @@ def _run_instrumentation(state: JobState, advance: Advance) -> None:
         state.update(attribution=state.result.attribution | {name: merge_passes(answers)})
 
 
-def _run_profiling(state: JobState, advance: Advance) -> None:
+def _run_profiling(state: JobState, begin_step: Callable[[str], None]) -> None:
     entry, job = state.entry, state.entry.job
     assert state.prepared is not None
     for name in job.benchmark:
         if all(path.exists() for path in profile_paths(entry.folder, name)):
             continue
-        advance(f"profiling {state.result.name}, {name}")
+        begin_step(f"profiling {state.result.name}, {name}")
         task = profiling_task(entry.index, job, state.prepared, name, entry.folder)
         try:
             entry.launcher.call_ranks(task, timeout_s=job.trial_timeout_s)

@@ -42,11 +42,21 @@ def test_version_is_that_of_fastloop(monkeypatch, capsys, arguments):
     assert capsys.readouterr().out == f"fastloop {fastloop.__version__}\n"
 
 
-def test_reader_that_stops_reading_gets_no_traceback(tmp_path):
-    command = [sys.executable, "-m", "fastloop.run", "--help"]
+@pytest.mark.parametrize("name", ["fastloop.run", "fastloop", "fastloop compare"])
+def test_reader_that_stops_reading_gets_no_traceback(tmp_path, name):
+    command = [sys.executable, "-m", *name.split(), "--help"]
     with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
         assert process.stderr.read() == ""
     assert process.returncode == 1
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",)])
+def test_generator_of_the_options_page_writes_to_no_folder_by_mistake(tmp_path, arguments):
+    command = [sys.executable, "-m", "fastloop.config.help", *arguments]
+    process = subprocess.run(command, cwd=tmp_path, stderr=PIPE, text=True, check=False)
+    assert process.returncode == 1
+    assert process.stderr == "usage: python -m fastloop.config.help docs/options.md\n"
+    assert list(tmp_path.iterdir()) == []

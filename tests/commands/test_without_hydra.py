@@ -26,6 +26,7 @@ import sys
 from pathlib import Path
 
 from experiments.lib.job_file import read_job
+from fastloop.sweep.progress import Progress
 from fastloop.sweep.rounds import run_sweep
 from fastloop.sweep.settings import SweepSettings
 from fastloop.sweep.job_state import SweepJob
@@ -55,7 +56,7 @@ if __name__ == "__main__":
                   retry_failed=False, wait=False, allow_concurrent=False)
     jobs = [make_job(loader) for loader in loaders]
     tracking = SweepTracker(NoTracker(), folder)
-    results = run_sweep(jobs, sweep, tracking, lambda step: None)
+    results = run_sweep(jobs, sweep, tracking, Progress())
     for result in results:
         figures = metrics(result)
         print(result.name, result.status, result.status_reason, "training/samples_per_s" in figures)

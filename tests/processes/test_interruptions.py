@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -85,7 +86,12 @@ def test_ended_command_keeps_finished_trials_and_closes_its_run(tmp_path, databa
     assert result.trials
     if sign != signal.SIGKILL:
         assert process.returncode == 128 + sign
-        assert process.stderr.count("\n") == 1
+        *progress, message = process.stderr.splitlines()
+        (sweep,) = tmp_path.glob("outputs/20*/*")
+        kept, again = message.split("; ")
+        assert kept.endswith(f": finished trials are kept in {sweep.relative_to(tmp_path)}")
+        assert again == f"the same command with resume={sweep.relative_to(tmp_path)} continues"
+        assert all(re.match(r"round \d+ of 1000: ", line) for line in progress)
         assert (result.status, result.status_reason[:10]) == ("KILLED", "SystemExit")
         assert [run.info.status for run in runs(tmp_path)] == ["KILLED"]
     else:
@@ -321,7 +327,8 @@ def test_concurrent_first_commands_share_a_fresh_database(tmp_path):
     commands = [start_fastloop(*TRACKED, "allow_concurrent=true", cwd=tmp_path) for _ in range(2)]
     for process in [command.wait() for command in commands]:
         assert process.returncode == 0, process.stderr
-        assert process.stderr == ""
+        assert process.stderr.startswith("round 1 of 1: ")
+        assert process.stderr.count("\n") == 1
         assert "charts: " in process.stdout
     assert [run.info.status for run in runs(tmp_path)] == ["FINISHED", "FINISHED"]
 

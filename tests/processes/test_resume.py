@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import shutil
 import signal
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from commands import QUICK, results, run_fastloop, runs, start_fastloop
 from filelock import FileLock
+from options import MYDATASET
 
 from fastloop.core.result import load, save
 
@@ -53,6 +55,16 @@ def test_resume_runs_only_the_unfinished_trials(resumed_sweep):
     assert all(
         {trial.number for trial in result.trials} == {0, 1, 2, 3} for result in results(folder)
     )
+
+
+def test_each_finished_round_is_reported_where_there_is_no_terminal(resumed_sweep):
+    *_, process = resumed_sweep
+    lines = process.stderr.splitlines()
+    assert lines, process.stdout
+    numbers = [
+        re.fullmatch(r"round (\d) of 4: [\d:]+ elapsed, about [\d:]+ left", x) for x in lines
+    ]
+    assert [match and match.group(1) for match in numbers] == list("1234")[-len(lines) :]
 
 
 def test_resumed_sweep_keeps_its_folder_and_one_run_per_job(resumed_sweep):
@@ -153,8 +165,28 @@ def test_resume_rejects_a_sweep_of_other_jobs(resumed_sweep):
     folder, _, _ = resumed_sweep
     process = run_fastloop(*SWEEP, "batch_size=7", "resume=last", cwd=folder)
     assert process.returncode == 1
-    assert process.stderr.startswith("resume=")
+    assert process.stderr.startswith("resume=last: none of the 1 sweeps in ")
+    assert process.stderr.endswith(" has a result of this command's jobs\n")
+    (sweep,) = folder.glob("outputs/20*/*")
+    process = run_fastloop(*SWEEP, "batch_size=7", f"resume={sweep}", cwd=folder)
+    assert process.returncode == 1
     assert "it has no result of this command's jobs" in process.stderr
+
+
+def test_resume_last_passes_over_a_newer_sweep_of_other_jobs(resumed_sweep):
+    folder, _, _ = resumed_sweep
+    before = trial_starts(folder)
+    (sweep,) = folder.glob("outputs/20*/*")
+    other = sweep.with_name("23-59-59-999999")
+    shutil.copytree(sweep, other)
+    for path in other.glob("*/result.json"):
+        result = load(path.parent)
+        save(dataclasses.replace(result, tags=result.tags | {"config_hash": "other"}), path.parent)
+    process = run_fastloop(*SWEEP, "resume=last", cwd=folder)
+    shutil.rmtree(other)
+    assert process.returncode == 0, process.stderr
+    assert str(sweep) in process.stdout
+    assert trial_starts(folder) == before
 
 
 def test_resume_without_a_sweep_prints_one_line(tmp_path):
@@ -205,6 +237,15 @@ def test_only_one_command_measures_at_a_time(tmp_path):
             concurrent.stdout.split()
         )
         assert all(result.tags["concurrent"] == "true" for result in results(tmp_path))
+        folder = ("dataset=image_folder", f"dataset.root={tmp_path}/nope", "wait=true")
+        process = run_fastloop(*folder, *QUICK[: -len(MYDATASET)], cwd=tmp_path)
+        assert process.returncode == 1
+        assert f"{tmp_path}/nope: no such folder; " in process.stderr
+        assert process.stderr.count("\n") == 1
+        waiting = start_fastloop(*QUICK, "wait=true", cwd=tmp_path)
+        waiting.wait_until(lambda: len([*tmp_path.glob("outputs/20*/*")]) == 2)
+        waiting.process.send_signal(signal.SIGINT)
+        assert waiting.wait().stderr.endswith("interrupted\n")
         waiting = start_fastloop(*QUICK, "wait=true", cwd=tmp_path)
         time.sleep(3)
         assert waiting.process.is_running()

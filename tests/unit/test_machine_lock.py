@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from fastloop.core.types import MachineBusy
+from fastloop.core.types import MachineBusy, UsageError
 from fastloop.sweep import machine_lock
 from fastloop.sweep.machine_lock import lock_machine
 
@@ -82,3 +82,14 @@ def test_waiting_command_prints_what_it_waits_for(lock_path, capfd):
         thread.join()
     message = "another fastloop measures on this machine (process 7 in /there): waiting for its end"
     assert capfd.readouterr().err == f"{message}\n"
+
+
+def test_data_and_settings_are_checked_before_the_wait(lock_path):
+    def check() -> None:
+        raise UsageError("no such folder")
+
+    message = "no such folder"
+    with FileLock(lock_path), pytest.raises(UsageError, match=message), lock_machine(True, check):
+        pass
+    with lock_machine(True, check):  # free: preparing finds it in a moment
+        pass

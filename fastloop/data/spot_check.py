@@ -1,0 +1,33 @@
+"""A look at a few samples of a dataset before anything is written: is it there, does it collate?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fastloop.core.protocols import Dataset, StreamingDataset
+from fastloop.core.types import BadData, SamplesDiffer
+from fastloop.data.chunked_reader import IndexedSamples, collate_chunk
+from fastloop.data.prepare import add_remedy
+from fastloop.data.ragged import is_ragged
+
+CHECKED = 16
+"""Number of samples that are looked at, spread evenly over the dataset."""
+
+
+def check_samples(dataset: Dataset, tolerant: bool = False) -> None:
+    """Fetch the dataset and collate 16 of its samples; nothing is written but what fetching writes.
+
+    tolerant: samples that can't be decoded are left out. Raises what preparing the dataset would
+    raise for these samples: BadData, Unsupported or OSError.
+    """
+    if isinstance(dataset, StreamingDataset):  # its samples are known only once it is measured
+        return
+    dataset.fetch()
+    samples = IndexedSamples(dataset.open(), tolerant)
+    if not len(samples):
+        raise BadData(f"{dataset.label}: no readable sample")
+    indices = sorted({*np.linspace(0, len(samples) - 1, CHECKED).round().astype(int).tolist()})
+    try:
+        collate_chunk([samples[index] for index in indices], is_ragged(dataset))
+    except SamplesDiffer as error:
+        raise BadData(add_remedy(str(error), dataset)) from error

@@ -1,0 +1,47 @@
+"""Checks of a sweep's data and settings before it waits for the machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from fastloop.core.types import JobFailed, Unsupported, UsageError
+from fastloop.data.spot_check import check_samples
+from fastloop.sweep.request import JobRequest, job_names
+from fastloop.trial.support import check_support
+
+
+def check_requests(requests: Sequence[JobRequest]) -> None:
+    """Look at the settings of each job and at a few samples of each dataset.
+
+    Raises UsageError if no job could run; the reasons of some jobs are printed, a line each.
+    """
+    checked: dict[str, str] = {}
+    reasons: dict[str, str] = {}
+    for name, request in zip(job_names(requests), requests, strict=True):
+        if reason := _reason(request, checked):
+            reasons[name] = reason
+    if len(reasons) == len(requests):
+        raise UsageError("\n".join(dict.fromkeys(reasons.values())))
+    for name, reason in reasons.items():
+        print(f"{name} can't be measured: {reason}", file=sys.stderr, flush=True)
+
+
+def _reason(request: JobRequest, checked: dict[str, str]) -> str:
+    """The reason why this job can't run; empty if none is known.
+
+    checked: the reason for each dataset that was looked at, to which this one is added.
+    """
+    job, launcher = request.job, request.launcher
+    try:
+        launcher.check(check_support(job, launcher.world_size))
+    except Unsupported as error:
+        return f"unsupported: {error}"
+    key = repr((job.dataset, job.collate.tolerant))
+    if key not in checked:
+        try:
+            launcher.call(check_samples, job.dataset, job.collate.tolerant)
+            checked[key] = ""
+        except JobFailed as error:
+            checked[key] = error.failure.reason.removeprefix("BadData: ")
+    return checked[key]

@@ -1,0 +1,47 @@
+"""A look at a few samples finds what preparing would find after reading them all."""
+
+from __future__ import annotations
+
+import pytest
+from options import compose_job
+from PIL import Image
+
+from fastloop.core.types import BadData
+from fastloop.data.spot_check import check_samples
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder of 40 images of one class."""
+    (tmp_path / "cat").mkdir()
+    for index in range(40):
+        Image.new("RGB", (8, 6)).save(tmp_path / "cat" / f"{index:02}.png")
+    return tmp_path
+
+
+def image_folder(folder, *overrides: str):
+    return compose_job("dataset=image_folder", f"dataset.root={folder}", *overrides).dataset
+
+
+def test_spot_check_accepts_samples_of_one_shape_and_writes_nothing(folder, outputs):
+    check_samples(image_folder(folder))
+    assert not outputs.exists()
+
+
+def test_spot_check_names_samples_that_differ_and_the_remedy(folder):
+    Image.new("RGB", (9, 6)).save(folder / "cat" / "39.png")
+    with pytest.raises(BadData, match=r"^samples differ: 0 is .*; dataset\.size=\[height,width\]"):
+        check_samples(image_folder(folder))
+    check_samples(image_folder(folder, "dataset.size=[6,8]"))
+
+
+def test_spot_check_tolerates_a_broken_file_only_where_preparing_does(folder):
+    (folder / "cat" / "00.png").write_bytes(b"broken")
+    with pytest.raises(BadData, match=r"00\.png"):
+        check_samples(image_folder(folder))
+    check_samples(image_folder(folder), tolerant=True)
+
+
+def test_spot_check_names_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(BadData, match="nope: no such folder"):
+        check_samples(image_folder(tmp_path / "nope"))
