@@ -9,6 +9,7 @@ from hydra.errors import InstantiationException
 from omegaconf import OmegaConf
 
 from fastloop.config.combinations import Combination
+from fastloop.config.foreign_settings import check_experiment_settings
 from fastloop.config.help import options_of
 from fastloop.config.messages import ConfigError, instantiation_message, validation_message
 from fastloop.config.user_options import (
@@ -32,6 +33,7 @@ T = TypeVar("T")
 def build_request(combination: Combination) -> JobRequest:
     """The request of a combination, with all objects built. Raises ConfigError."""
     values, overrides = combination.values, combination.overrides
+    check_experiment_settings(combination.choices, values, overrides)
     job = build_job(values)
     choices = {name.partition("@")[0]: choice for name, choice in combination.choices.items()}
     choices |= user_targets(values, overrides) | _launcher_under_torchrun(values, overrides)

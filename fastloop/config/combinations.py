@@ -26,6 +26,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from fastloop.config.experiments import register_experiments
 from fastloop.config.flags import CommandLine, read_command_line
+from fastloop.config.foreign_settings import describe_foreign_setting
 from fastloop.config.help import (
     default_options,
     help_text,
@@ -224,7 +225,12 @@ def _compose(
 
     sweep_dir: folder of the sweep that the job is part of; None: as configured.
     """
-    cfg = hydra.compose(name, list(overrides), return_hydra_config=True)
+    try:
+        cfg = hydra.compose(name, list(overrides), return_hydra_config=True)
+    except ConfigCompositionException as error:
+        if message := describe_foreign_setting(str(error), overrides):
+            raise ConfigError(message) from None
+        raise
     with read_write(cfg.hydra), open_dict(cfg.hydra):
         cfg.hydra.job.num = number
         cfg.hydra.job.id = str(number)

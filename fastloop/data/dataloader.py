@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -187,9 +189,10 @@ def decode_in_order(
     samples: Samples, batch_size: int, collate_fn: Callable[[list], Any], num_workers: int
 ) -> Iterable[Any]:
     """Batches of all samples in order, decoded in num_workers processes with a bounded number of
-    batches in flight."""
-    context = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    if num_workers and context == "forkserver":  # torch is imported once, in its server
+    batches in flight. Raises Unsupported where those processes could not import the samples' class.
+    """
+    context = _decoding_context() if num_workers else ""
+    if context == "forkserver":  # torch is imported once, in its server
         preloaded = ["__main__", "torch", type(samples).__module__]
         multiprocessing.get_context(context).set_forkserver_preload(preloaded)
     return DataLoader(
@@ -197,6 +200,21 @@ def decode_in_order(
         batch_size=batch_size,
         collate_fn=collate_fn,
         num_workers=num_workers,
-        multiprocessing_context=context if num_workers else None,
+        multiprocessing_context=context or None,
         worker_init_fn=tie_worker_to_parent if num_workers else None,
     )
+
+
+def _decoding_context() -> str:
+    """The start method of processes that decode.
+
+    What a notebook, `python -c` or a script read from stdin defines can't be imported: it reaches
+    only a fork, which is what DataLoader starts on Linux.
+    """
+    methods = multiprocessing.get_all_start_methods()
+    if os.path.isfile(getattr(sys.modules["__main__"], "__file__", None) or ""):
+        return "forkserver" if "forkserver" in methods else "spawn"
+    if sys.platform != "linux":
+        reason = "other processes can't import what a notebook defines"
+        raise Unsupported(f"num_workers: {reason}; put it in a module, or use num_workers=0")
+    return "fork"

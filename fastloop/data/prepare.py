@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from fastloop.core.files import fingerprint, outputs_folder, remove_partial
 from fastloop.core.plan import PreparedData
@@ -33,6 +36,8 @@ from fastloop.data.reference import (
 )
 from fastloop.data.sealed_folder import Facts, break_seal_if_damaged, read_seal, write_once
 
+ANNOUNCED_MIB = 64
+"""Stores of this size are announced before they are written."""
 FIRST_FORMAT = 1
 """Format version of stores whose seal has none."""
 
@@ -94,7 +99,8 @@ def _prepare_store(prepared: PreparedData, store: Store, root: Path, whole: bool
     else:
         # A new reader, so that the seconds of every store include opening the dataset.
         source = ChunkedReader(prepared.dataset)
-        write = partial(_write_store, source=source, store=store, code=code)
+        nbytes = prepared.num_samples * prepared.sample_nbytes
+        write = partial(_write_store, source=source, store=store, code=code, nbytes=nbytes)
         expected = fingerprint(prepared.fingerprint, code, *settings)
         facts = write_once(root, expected, write, whole)
     return dataclasses.replace(
@@ -208,8 +214,17 @@ def add_remedy(message: str, dataset: Dataset) -> str:
     return line
 
 
-def _write_store(folder: Path, source: ChunkedReader, store: Store, code: int | str) -> Facts:
+def _write_store(
+    folder: Path, source: ChunkedReader, store: Store, code: int | str, nbytes: int
+) -> Facts:
+    """Write the store, of samples of `nbytes` in all; a large one is announced on stderr."""
     purpose = f"writing {name_of(store)}"
+    if nbytes >= ANNOUNCED_MIB << 20:
+        free = shutil.disk_usage(folder).free
+        size = f"about {nbytes >> 20:,} MiB for all {len(source.samples):,} samples"
+        warning = "" if nbytes < free else ": it may not fit"
+        text = f"{source.dataset.label}: {purpose} to {folder.parent}: {size}"
+        tqdm.write(f"{text}, {free >> 20:,} MiB are free{warning}", file=sys.stderr)
     batches = (chunk.batch for chunk in source.chunks(purpose))
     store.write(folder, batches, len(source.samples))
     return {"code": code}

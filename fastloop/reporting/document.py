@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from fastloop.core.result import Result
 from fastloop.reporting.charts.picture import Picture, pictures
+from fastloop.reporting.files import profiles_table, stores_table
 from fastloop.reporting.header import describe_setup
 from fastloop.reporting.ranks import ranks_table
 from fastloop.reporting.summary import Comparison, JobGroup, summarize
@@ -55,6 +56,7 @@ def compose_document(results: Sequence[Result], baseline: str = "") -> Document:
     sections = [_section(group, comparison, several) for group, comparison in parts]
     ranks = ranks_table(results)
     optional = (notes_table(results), not_ranked_table(results))
+    files = (stores_table(results), profiles_table(results))
     return Document(
         title=_title(groups, results),
         subtitle=describe_setup(results),
@@ -67,7 +69,7 @@ def compose_document(results: Sequence[Result], baseline: str = "") -> Document:
         overview=(*(overview_tables(groups) if several else []), *([ranks] if ranks else [])),
         sections=tuple(replace(section, pictures=section.pictures[1:]) for section in sections),
         appendix=(
-            *(table for table in optional if table),
+            *(table for table in (*optional, *files) if table),
             machine_table(results),
             settings_table(results),
         ),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fastloop.core import stats
 from fastloop.core.metrics import metrics
+from fastloop.core.number_text import significant
 from fastloop.core.result import Result, measurements, world_size
 from fastloop.reporting.tables import NOTHING, Table
 
@@ -66,4 +67,4 @@ def _cells(result: Result, benchmark: str) -> tuple[str, ...]:
 
 
 def _format_seconds(seconds: Sequence[float]) -> str:
-    return " ".join(f"{value:.3g}" for value in seconds) or NOTHING
+    return " ".join(significant(value) for value in seconds) or NOTHING

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from fastloop.core import stats
 from fastloop.core.metrics import metrics
 from fastloop.core.result import Measurement, Result, world_size
+from fastloop.reporting.baseline import find_baseline, no_baseline
 from fastloop.reporting.short_names import short_names
 
 DEFAULT_COLOUR = "#0072b2"
@@ -106,11 +107,9 @@ def _data_ids(result: Result) -> set[str]:
 def check_baseline(results: Sequence[Result], baseline: str) -> None:
     """Raise ValueError with the allowed names if no job or loader of that name finished."""
     finished = [result for result in results if result.status == "FINISHED"]
-    loaders = [result.loader for result in finished]
-    names = dict.fromkeys([*loaders, *short_names(finished).values(), *short_names(finished)])
-    if baseline and baseline not in names:
-        allowed = ", ".join(names) or "none: no job has finished"
-        raise ValueError(f"baseline={baseline}: no such job or loader; allowed: {allowed}")
+    if baseline and not _named(finished, baseline):
+        names = {result.name: result.loader for result in finished}
+        raise ValueError(no_baseline(names, baseline))
 
 
 def summarize(results: Sequence[Result], baseline: str = "") -> list[JobGroup]:
@@ -146,11 +145,17 @@ def _shorten_titles(groups: list[JobGroup]) -> list[JobGroup]:
 
 
 def _reference(finished: list[Result], baseline: str) -> Result | None:
-    """The job of that name or short name, else the first of that loader, else the first job."""
+    """The job that the baseline names, else the first job."""
+    return (_named(finished, baseline) or finished or [None])[0]
+
+
+def _named(finished: list[Result], baseline: str) -> list[Result]:
+    """The jobs that the baseline names, also by a name of the table."""
+    names = find_baseline({result.name: result.loader for result in finished}, baseline)
     short = short_names(finished)
-    named = [result for result in finished if baseline in (result.name, short[result.name])]
-    named += [result for result in finished if result.loader == baseline]
-    return (named or finished or [None])[0]
+    names += [name for name, label in short.items() if label == baseline]
+    by_name = {result.name: result for result in finished}
+    return [by_name[name] for name in names]
 
 
 def _group(results: list[Result], reference: Result | None, several: bool) -> JobGroup:

@@ -1,4 +1,4 @@
-"""The table printed at the end of a sweep: a row for each job, 80 columns wide."""
+"""The table printed at the end of a sweep: a row for each job, as wide as the terminal."""
 
 from __future__ import annotations
 
@@ -12,50 +12,85 @@ from fastloop.reporting.header import describe_samples
 from fastloop.reporting.notes import group_caveats
 from fastloop.reporting.ranks import rank_lines
 from fastloop.reporting.summary import Comparison, JobGroup, Row, summarize
+from fastloop.reporting.tables import decimals
 from fastloop.reporting.verdict import verdict
 
-WIDTH = 80
+WIDTH, MAX_WIDTH = 80, 120
 NAME_WIDTH = 23
 CELL_WIDTH = 28
-FORMATS = (".3f", ".2f", ".1f", ".0f", ".0e")
-"""Formats of mean and deviation, most precise first; the first that fits the column is used."""
-BENCHMARKS_PER_ROW = 2
-"""Number of benchmarks that fit next to each other; the others follow below."""
 LEGEND = (
     "mean (std) of the trials; equal ranks: no significant difference; "
     "limit: share of what the machine can do"
 )
 
 
-def format_tables(results: Sequence[Result], baseline: str = "") -> str:
-    """A table and a verdict for each group of jobs, then ranks, notes and unfinished jobs."""
-    parts = [_format_table(group) for group in summarize(results, baseline)]
-    ranks = [_name_and_text(result.name, line) for result in results for line in rank_lines(result)]
-    notes = [_name_and_text(note.kind, note.text) for note in group_caveats(results)]
+def format_tables(results: Sequence[Result], baseline: str = "", width: int = WIDTH) -> str:
+    """A table and a verdict for each group of jobs, then ranks, notes and unfinished jobs.
+
+    width: number of columns; between 80 and 120 are used.
+    """
+    width = min(max(width, WIDTH), MAX_WIDTH)
+    parts = [_format_table(group, width) for group in summarize(results, baseline)]
+    ranks = [(result.name, line) for result in results for line in rank_lines(result)]
+    notes = [(note.kind, note.text) for note in group_caveats(results)]
     unfinished = [
-        _name_and_text(result.name, f"{result.status}: {result.status_reason}")
+        (result.name, f"{result.status}: {result.status_reason}")
         for result in results
         if result.status != "FINISHED"
     ]
-    parts += ["\n".join(lines) for lines in (ranks, notes, unfinished) if lines]
+    parts += [
+        "\n".join(_name_and_text(*line, width) for line in lines)
+        for lines in (ranks, notes, unfinished)
+        if lines
+    ]
     return printable("\n\n".join(parts))
 
 
-def _format_table(group: JobGroup) -> str:
-    lines = textwrap.wrap(_title(group), WIDTH)
-    for start in range(0, len(group.comparisons), BENCHMARKS_PER_ROW):
-        lines += ["", *_table_lines(group.comparisons[start : start + BENCHMARKS_PER_ROW])]
-    lines += ["", *textwrap.wrap(LEGEND, WIDTH)]
+def _format_table(group: JobGroup, width: int) -> str:
+    lines = textwrap.wrap(_title(group), width)
+    for comparisons in _columns_of(group, width):
+        lines += ["", *_table_lines(comparisons, width)]
+    lines += ["", *textwrap.wrap(LEGEND, width)]
     for comparison in group.comparisons:
         text = f"{comparison.benchmark}: {verdict(comparison)}"
-        lines += ["", *textwrap.wrap(text, WIDTH)]
+        lines += ["", *textwrap.wrap(text, width)]
     return "\n".join(lines)
 
 
-def _table_lines(comparisons: Sequence[Comparison]) -> list[str]:
+def _columns_of(group: JobGroup, width: int) -> list[Sequence[Comparison]]:
+    """The comparisons of each table: as many as fit beside the longest name, which is not broken
+    where one fits."""
+    labels = [row.label for comparison in group.comparisons for row in comparison.rows]
+    longest = max([NAME_WIDTH, *(len(label) + 1 for label in labels)])
+    fitting = (width - longest + 1) // (CELL_WIDTH + 1)
+    if fitting < 1:  # names stand on lines of their own
+        fitting = (width - NAME_WIDTH + 1) // (CELL_WIDTH + 1)
+    comparisons = group.comparisons
+    return [comparisons[at : at + fitting] for at in range(0, len(comparisons), fitting)]
+
+
+def _table_lines(comparisons: Sequence[Comparison], width: int) -> list[str]:
     """The heading and a line for each job, in the order of the first comparison."""
     labels = dict.fromkeys(row.label for comparison in comparisons for row in comparison.rows)
-    return [_head(comparisons), *(_line(comparisons, label) for label in labels)]
+    widest = width - len(comparisons) * (CELL_WIDTH + 1) + 1
+    names = [len(label) + 1 for label in labels if len(label) < widest]
+    column = max([NAME_WIDTH, *names])
+    formats = [_formats(comparison) for comparison in comparisons]
+    lines = [_head(comparisons, column)]
+    for label in labels:
+        rows = [comparison.row(label) for comparison in comparisons]
+        cells = [_cell(row, specs) for row, specs in zip(rows, formats, strict=True)]
+        lines.append(_name_column(label, " ".join(cells).rstrip(), column, width))
+    return lines
+
+
+def _formats(comparison: Comparison) -> list[str]:
+    """Formats of mean and deviation, most precise first, of which the first that fits is used.
+
+    Two digits of the fastest job are shown, and three decimals at least.
+    """
+    most = decimals([row.median for row in comparison.rows], digits=2)
+    return [*(f".{places}f" for places in range(most, -1, -1)), ".0e"]
 
 
 def _title(group: JobGroup) -> str:
@@ -75,20 +110,15 @@ def _title(group: JobGroup) -> str:
     return f"{group.title}: {', '.join(parts)}"
 
 
-def _head(comparisons: Sequence[Comparison]) -> str:
+def _head(comparisons: Sequence[Comparison], column: int) -> str:
     cells = [f"{comparison.benchmark[:13]:>13}, s rank  limit" for comparison in comparisons]
-    return " " * NAME_WIDTH + " ".join(cells)
+    return " " * column + " ".join(cells)
 
 
-def _line(comparisons: Sequence[Comparison], label: str) -> str:
-    cells = [_cell(comparison.row(label)) for comparison in comparisons]
-    return _name_column(label, " ".join(cells).rstrip())
-
-
-def _cell(row: Row | None) -> str:
+def _cell(row: Row | None, formats: Sequence[str]) -> str:
     if row is None:  # this job did not run that benchmark
         return " " * CELL_WIDTH
-    seconds = _first_within(16, [_mean_and_spread(row.seconds, spec) for spec in FORMATS])
+    seconds = _first_within(16, [_mean_and_spread(row.seconds, spec) for spec in formats])
     return f"{seconds:>16} {row.rank or '?':>4} {_format_limit(row.limit_fraction):>6}"
 
 
@@ -109,13 +139,18 @@ def _first_within(width: int, texts: Sequence[str]) -> str:
     return next((text for text in texts if len(text) <= width), texts[-1])
 
 
-def _name_and_text(name: str, text: str) -> str:
-    lines = textwrap.wrap(text, WIDTH - NAME_WIDTH, break_on_hyphens=False)
-    return _name_column(name, ("\n" + " " * NAME_WIDTH).join(lines))
+def _name_and_text(name: str, text: str, width: int) -> str:
+    """The name in its column with the text next to it, or the text after a longer name."""
+    indent = " " * NAME_WIDTH
+    if len(name) >= NAME_WIDTH:
+        line = f"{name}  {text}"
+        return textwrap.fill(line, width, subsequent_indent=indent, break_on_hyphens=False)
+    lines = textwrap.wrap(text, width - NAME_WIDTH, break_on_hyphens=False)
+    return name.ljust(NAME_WIDTH) + f"\n{indent}".join(lines)
 
 
-def _name_column(name: str, text: str) -> str:
+def _name_column(name: str, text: str, column: int, width: int) -> str:
     """The name in its column with the text next to it, or above the text if it is too long."""
-    if len(name) < NAME_WIDTH:
-        return name + " " * (NAME_WIDTH - len(name)) + text
-    return "\n".join([*textwrap.wrap(name, WIDTH, break_on_hyphens=False), " " * NAME_WIDTH + text])
+    if len(name) < column:
+        return name.ljust(column) + text
+    return "\n".join([*textwrap.wrap(name, width, break_on_hyphens=False), " " * column + text])

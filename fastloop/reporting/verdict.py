@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastloop.core import stats
+from fastloop.core.number_text import significant
 from fastloop.core.stats import Ratio
 from fastloop.reporting.summary import Comparison, Row
 
@@ -37,8 +38,8 @@ def describe_speed(ratio: Ratio) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Three significant digits in seconds, or in milliseconds below a tenth of a second."""
-    return f"{1e3 * seconds:.3g} ms" if seconds < 0.1 else f"{seconds:.3g} s"
+    """Three significant digits in seconds, the unit of the tables."""
+    return f"{significant(seconds)} s"
 
 
 def _time(row: Row) -> str:
@@ -88,5 +89,5 @@ def _range(low: float, high: float) -> str:
 
 
 def _number(factor: float) -> str:
-    """Three significant digits, without an exponent up to a million."""
-    return f"{factor:,.0f}" if factor >= 100 else f"{factor:.3g}"
+    """Three significant digits, without an exponent."""
+    return significant(factor)

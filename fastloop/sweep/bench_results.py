@@ -1,19 +1,21 @@
-"""Results of `fastloop.bench` and `fastloop.bench_all`; str() formats them for printing."""
+"""Results of `fastloop.bench` and `fastloop.bench_all`, which show themselves as text."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from fastloop.core import stats
+from fastloop.core.number_text import significant
 
 WIDTH = 80
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class BenchResult:
-    """The result of `bench`; print it for a few lines."""
+    """The result of `bench`; printed, or as the last line of a notebook's cell, a few lines."""
 
     seconds: list[float]
     """Seconds of every trial."""
@@ -59,8 +61,9 @@ class BenchResult:
         limit = self.limit_samples_per_s
         return None if limit is None else self.samples_per_s / limit
 
-    def __str__(self) -> str:
-        waits = [f"{1e3 * stats.percentile(self.wait_s, p):.3g}" for p in (50, 95, 99)]
+    def __repr__(self) -> str:
+        waits_s = self.first_batch_s, *(stats.percentile(self.wait_s, p) for p in (50, 95, 99))
+        first, *waits = [significant(1e3 * wait_s) for wait_s in waits_s]
         limit = (
             ""
             if self.limit_fraction is None
@@ -68,23 +71,23 @@ class BenchResult:
             "memory"
         )
         epochs = "1 epoch" if self.epochs == 1 else f"{self.epochs} epochs"
-        seconds = _bounds(stats.interval(self.seconds), ".4g")
-        rate = _bounds(self.samples_per_s_interval, ",.0f")
+        seconds = _bounds(stats.interval(self.seconds), partial(significant, digits=4))
+        rate = _bounds(self.samples_per_s_interval, "{:,.0f}".format)
         lines = [
             f"{self.samples:,} samples in {len(self.wait_s):,} batches, {len(self.seconds)} trials "
             f"of {epochs} each, device {self.device}",
-            f"{stats.median(self.seconds):.4g} s a trial{seconds}",
+            f"{significant(stats.median(self.seconds), 4)} s a trial{seconds}",
             f"{self.samples_per_s:,.0f} samples/s{rate}{limit}",
-            f"waits: first batch {1e3 * self.first_batch_s:.3g} ms, p50 {waits[0]}, p95 {waits[1]},"
+            f"waits: first batch {first} ms, p50 {waits[0]}, p95 {waits[1]},"
             f" p99 {waits[2]} ms; {100 * self.wait_fraction:.0f} % of an epoch",
             *self.flags,
         ]
         return "\n".join(_wrap(lines))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Bench:
-    """The result of `bench_all`; print it for the table."""
+    """The result of `bench_all`; printed, or as the last line of a notebook's cell, a table."""
 
     seconds: dict[str, list[float]]
     """Seconds of every trial by loader, in the order of the rounds."""
@@ -98,19 +101,19 @@ class Bench:
     flags: dict[str, list[str]]
     """Caveats of each loader's figures, a line each."""
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return "\n".join([_line(self, name) for name in self.ranking.order] + _notes(self))
 
 
 def _line(bench: Bench, name: str) -> str:
     seconds = bench.seconds[name]
     rank = bench.ranking.ranks.get(name, "?")
-    interval = _bounds(stats.interval(seconds), ".4f") or " " * 17
+    interval = _bounds(stats.interval(seconds), "{:.4f}".format) or " " * 17
     line = f"{name:<20} {rank:>3}  {stats.median(seconds):9.4f} s {interval}"
     ratio = bench.ratios.get(name)
     if ratio is None:
         return line
-    return f"{line}  x {ratio.estimate:.3f}{_bounds((ratio.low, ratio.high), '.3f')}"
+    return f"{line}  x {ratio.estimate:.3f}{_bounds((ratio.low, ratio.high), '{:.3f}'.format)}"
 
 
 def _notes(bench: Bench) -> list[str]:
@@ -123,9 +126,9 @@ def _notes(bench: Bench) -> list[str]:
     return ["", *_wrap(lines)]
 
 
-def _bounds(interval: tuple[float, float] | None, form: str) -> str:
+def _bounds(interval: tuple[float, float] | None, show: Callable[[float], str]) -> str:
     """A space and the interval in brackets; empty without an interval."""
-    return f" [{interval[0]:{form}}, {interval[1]:{form}}]" if interval else ""
+    return f" [{show(interval[0])}, {show(interval[1])}]" if interval else ""
 
 
 def _wrap(lines: Iterable[str]) -> list[str]:

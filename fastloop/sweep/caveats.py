@@ -12,6 +12,7 @@ import numpy as np
 
 from fastloop.core import stats
 from fastloop.core.metrics import metrics
+from fastloop.core.number_text import significant
 from fastloop.core.protocols import HasCaveat
 from fastloop.core.result import Attribution, Result, measurements, world_size
 from fastloop.data.decoder_agreement import COMPARED_SAMPLES
@@ -128,7 +129,8 @@ def wait_caveats(*, wait_s: Sequence[float], num_workers: int) -> list[str]:
     others = float(np.median(np.delete(waits, slow, axis=1)))
     if medians[slow] <= PERIODIC_FACTOR * others or _same_distribution(waits):
         return []
-    times = f"{1e3 * medians[slow]:.2g} ms, the others {1e3 * others:.2g} ms"
+    waits = [significant(1e3 * wait_s, 2) for wait_s in (medians[slow], others)]
+    times = f"{waits[0]} ms, the others {waits[1]} ms"
     return [f"worker-periodic: every {_ordinal(num_workers)} batch waits {times}"]
 
 

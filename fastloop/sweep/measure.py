@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -72,7 +73,7 @@ def measure_one_job(requests: Sequence[JobRequest]) -> int:
     from fastloop.core.result import RESULT_FILE
     from fastloop.sweep.machine_lock import lock_machine
     from fastloop.sweep.progress import Progress
-    from fastloop.sweep.resume import kept_trials, with_earlier_results
+    from fastloop.sweep.resume import describe_kept_trials, with_earlier_results
     from fastloop.sweep.rounds import run_sweep
     from fastloop.sweep.tracking import SweepTracker
 
@@ -82,7 +83,7 @@ def measure_one_job(requests: Sequence[JobRequest]) -> int:
         jobs = with_earlier_results(jobs, request.sweep_folder)
     tracking = SweepTracker(request.tracker, request.sweep_folder)
     with (
-        signal_handling(lambda: kept_trials(jobs)),
+        signal_handling(lambda: describe_kept_trials(jobs)),
         nullcontext() if _may_be_concurrent(settings) else lock_machine(settings.wait),
     ):
         (result,) = run_sweep(jobs, settings, tracking, Progress())
@@ -105,12 +106,12 @@ def failure_line(result: Result, details: str) -> str:
 
 def _run(jobs: Sequence[SweepJob], request: JobRequest) -> int:
     from fastloop.sweep.progress import show_progress
-    from fastloop.sweep.resume import kept_trials
+    from fastloop.sweep.resume import describe_kept_trials
     from fastloop.sweep.rounds import num_progress_steps, run_sweep
     from fastloop.sweep.tracking import SweepTracker
 
     tracking = SweepTracker(request.tracker, request.sweep_folder)
-    handle_signals(lambda: kept_trials(jobs, request.sweep_folder))
+    handle_signals(lambda: describe_kept_trials(jobs, request.sweep_folder))
     with show_progress(num_progress_steps(jobs, request.sweep)) as progress:
         results = run_sweep(jobs, request.sweep, tracking, progress)
     return _print_results(results, jobs, request, tracking)
@@ -138,15 +139,17 @@ def _print_results(
     results: Sequence[Result], jobs: Sequence[SweepJob], request: JobRequest, tracking: SweepTracker
 ) -> int:
     """Print the table and the places of files, report and tracker; returns the exit status."""
-    from fastloop.reporting.terminal import format_tables
+    from fastloop.reporting.files import file_lines
+    from fastloop.reporting.terminal import WIDTH, format_tables
     from fastloop.sweep.job_state import DETAILS
 
     if len(results) == 1 and not results[0].trials:
         details = jobs[0].folder / DETAILS
         print(failure_line(results[0], str(details) if details.exists() else ""), file=sys.stderr)
         return 1
-    print(format_tables(results, request.sweep.baseline or ""))
-    print(f"\nfiles:  {request.sweep_folder}")
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    print(format_tables(results, request.sweep.baseline or "", width))
+    print(f"\n{file_lines(results, str(request.sweep_folder), width or WIDTH)}")
     if request.sweep.report:
         print(f"report: {_write_report(results, request, tracking)}")
     print(tracking.where(jobs[0].result.tags["sweep"]))
@@ -160,11 +163,12 @@ def _may_be_concurrent(settings: SweepSettings) -> bool:
 def _write_report(results: Sequence[Result], request: JobRequest, tracking: SweepTracker) -> Path:
     """Write the report, attach it to the tracker's runs, and return the path of its page."""
     with defer_signals():  # an import that a signal interrupts can't be repeated
+        from fastloop.reporting.baseline import find_baseline
         from fastloop.reporting.write import write_report
 
     baseline = request.sweep.baseline or ""
-    finished = [result for result in results if result.status == "FINISHED"]
-    if baseline not in [name for result in finished for name in (result.name, result.loader)]:
+    names = {result.name: result.loader for result in results if result.status == "FINISHED"}
+    if not find_baseline(names, baseline):
         baseline = ""  # it has failed, as its row says; ratios are to the first job instead
     paths = write_report(results, request.sweep_folder / "report", baseline)
     for result in results:
@@ -214,6 +218,7 @@ def _sweep_job(request: JobRequest, name: str, index: int) -> SweepJob:
 
 def _rejection(requests: Sequence[JobRequest]) -> str:
     """The reason why the sweep can't be measured; empty if it can."""
+    from fastloop.reporting.baseline import find_baseline, no_baseline
     from fastloop.sweep.settings import SWEEP_SETTINGS
     from fastloop.trial.support import check_support
 
@@ -222,9 +227,10 @@ def _rejection(requests: Sequence[JobRequest]) -> str:
     if any((request.tracker, request.sweep) != sweep for request in requests):
         names = ", ".join(("tracker", *SWEEP_SETTINGS))
         return f"these settings are the same for all jobs of a sweep: {names}"
-    names = [*job_names(requests), *(request.choices["loader"] for request in requests)]
-    if (baseline := first.sweep.baseline) and baseline not in names:
-        return f"baseline={baseline}: no such job or loader; allowed are {', '.join(names)}"
+    loaders = [request.choices["loader"] for request in requests]
+    names = dict(zip(job_names(requests), loaders, strict=True))
+    if (baseline := first.sweep.baseline) and not find_baseline(names, baseline):
+        return no_baseline(names, baseline)
     try:
         if len(requests) == 1:
             first.launcher.check(check_support(first.job, first.launcher.world_size))

@@ -1,4 +1,4 @@
-"""How far a measurement is: a bar on a terminal, elsewhere a line for each finished round."""
+"""Progress of a measurement: a bar on a terminal, elsewhere a line for each finished round."""
 
 from __future__ import annotations
 

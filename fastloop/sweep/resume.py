@@ -43,7 +43,7 @@ def find_earlier_sweep(name: str, hashes: set[str]) -> Path:
     )
 
 
-def kept_trials(entries: Sequence[SweepJob], folder: Path | None = None) -> str:
+def describe_kept_trials(entries: Sequence[SweepJob], folder: Path | None = None) -> str:
     """The end of an interruption's message: whether finished trials are kept, and how to continue.
 
     folder: the folder of a sweep that can be resumed.

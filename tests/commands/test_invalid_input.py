@@ -71,9 +71,19 @@ LOADERS = ", ".join(options("loader"))
         ("-m trials=1,-1", "trials=-1: Input should be greater than 0"),
         ("-m loader=raw,nope", "loader=nope: there is no such option"),
         ("loader._target_=nope.make", "loader._target_=nope.make: ModuleNotFoundError: No module"),
+        ("dataset.nope=3", "dataset.nope: there is no such setting; +dataset.nope=… passes it to"),
         (
             "dataset.count=3",
-            "dataset.count: there is no such setting; +dataset.count=… passes it to",
+            "dataset.count: dataset=digits has no such setting; allowed with dataset=integers,",
+        ),
+        (
+            "-m loader=fastloop,raw loader.num_threads=2",
+            "loader.num_threads: loader=raw has no such setting; allowed with loader=fastloop,",
+        ),
+        (
+            "experiment=decoders dataset=image_folder dataset.root=.",
+            "experiment=decoders sets dataset.count, which dataset=image_folder does not have; "
+            "~dataset.count leaves it out",
         ),
     ],
 )

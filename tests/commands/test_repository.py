@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -62,6 +63,20 @@ def test_files_and_functions_are_small():
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     assert [(path, node.name) for path, node in functions if num_code_lines(node) > 45] == []
+
+
+def test_table_of_extras_lists_what_each_installs():
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    extras = {
+        name: [re.match(r"[\w-]+", requirement)[0] for requirement in requirements]
+        for name, requirements in project["optional-dependencies"].items()
+        if name != "dev"
+    }
+    page = (REPOSITORY / "docs" / "choosing.md").read_text().partition("## Optional libraries")[2]
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*) \|$", page, re.M)
+    assert {name: libraries.split(", ") for name, libraries, _ in rows} == extras
+    for group, option in re.findall(r"`(loader|decoder|placement|execution)=(\w+)`", page):
+        assert (REPOSITORY / "conf" / group / f"{option}.yaml").is_file()
 
 
 def num_code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

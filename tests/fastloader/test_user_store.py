@@ -242,3 +242,21 @@ def test_write_store_runs_in_bounded_memory(tmp_path):
     ]
     assert sum(path.stat().st_size for path in (tmp_path / "1200").iterdir()) > 300e6
     assert peaks[1] - peaks[0] < 40
+
+
+FROM_STDIN = """
+import sys
+import fastloop
+class Numbers:
+    def __len__(self): return 300
+    def __getitem__(self, index): return float(index), index
+root = fastloop.write_store(Numbers(), sys.argv[1], num_workers=2)
+print(fastloop.open_store(root)[1].tolist() == list(range(300)))
+"""
+
+
+@pytest.mark.slow
+def test_class_of_a_program_without_a_file_is_read_by_workers(tmp_path):
+    command = [sys.executable, "-", str(tmp_path / "store")]
+    process = subprocess.run(command, input=FROM_STDIN, capture_output=True, text=True, check=False)
+    assert (process.stdout, process.returncode) == ("True\n", 0), process.stderr

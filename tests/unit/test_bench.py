@@ -52,6 +52,15 @@ def test_bench_all_ranks_a_slower_loader_behind(clock):
     assert max(map(len, str(comparison).splitlines())) <= 80
 
 
+def test_last_line_of_a_notebook_cell_shows_the_table(clock):
+    result = fastloop.bench(clock.loader(2_000_000_000), trials=2)
+    comparison = fastloop.bench_all({"a": clock.loader(1_000_000)}, trials=3)
+    for shown in (result, comparison):
+        assert repr(shown) == str(shown)
+        assert "seconds=[" not in repr(shown)
+    assert "e+" not in str(result)
+
+
 def test_bench_all_passes_every_batch_to_the_step():
     sizes = []
     loader = DataLoader(DATA, batch_size=7)

@@ -49,6 +49,19 @@ def store_names(outputs) -> list[str]:
     )
 
 
+def test_large_store_is_announced_once_with_its_size_and_the_free_disk(outputs, monkeypatch, capfd):
+    job = compose_job("loader=np_memmap", *MYDATASET)
+    prepare(job.dataset, None)
+    monkeypatch.setattr("fastloop.data.prepare.ANNOUNCED_MIB", 0)
+    for _ in range(2):
+        prepare(job.dataset, job.loader.store)
+    lines = [line for line in capfd.readouterr().err.splitlines() if "MiB" in line]
+    expected = (
+        r"mydataset: writing npy to .*/stores: about 0 MiB for all \d+ samples, [\d,]+ MiB are free"
+    )
+    assert [bool(re.fullmatch(expected, line)) for line in lines] == [True]
+
+
 @pytest.mark.parametrize("loader", LOADER_OF_EACH_STORE)
 def test_store_is_written_once_and_then_reused(outputs, loader):
     job = compose_job(f"loader={loader}", *MYDATASET)

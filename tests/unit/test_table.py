@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from known_results import result_of
 
 from fastloop.core import stats
+from fastloop.core.number_text import significant
 from fastloop.core.result import Result
 from fastloop.reporting.summary import summarize
 from fastloop.reporting.terminal import format_tables
@@ -49,6 +50,7 @@ def rows_of(table: str, label: str) -> list[str]:
         (2.0, 1.365, "2.000 (0.000)", "136"),
         (2.0, 99.99, "2.000 (0.000)", "9999"),
         (2.0, 123.0, "2.000 (0.000)", ">999"),
+        (0.0017, 0.5, "0.0017 (0.0000)", "50.0"),
         (12345.5, 0.5, "12345.50 (0.00)", "50.0"),
         (1e6, 0.5, "1000000.0 (0.0)", "50.0"),
         (2e6, 0.5, "2000000.0 (0.0)", "50.0"),
@@ -87,3 +89,55 @@ def test_percentage_above_100_is_printed_without_an_exponent():
     assert [stats.percent(fraction) for fraction in (1.365, 20.0)] == ["136", "2000"]
     (group,) = summarize([job("raw x", [2.0] * 5, 1.365)])
     assert "136 % of what the machine can do" in verdict(group.comparisons[0])
+
+
+LONG = "raw x decoder=torchvision num_workers=4"
+
+
+@pytest.mark.parametrize("width", [0, 80, 100, 110, 400])
+def test_long_name_stands_in_the_line_of_its_figures(width):
+    results = [job(f"{LONG} batch_size={size}", [2.0] * 2, 0.5) for size in (8, 16)]
+    results += [job("np_memmap x", [2.0] * 2, 0.5)]
+    table = format_tables(results, width=width)
+    label = "raw decoder=torchvision num_workers=4 batch_size=16"
+    rows = rows_of(table, label)
+    assert len(rows) == (2 if width > 108 else 3)
+    assert all("2.000 (0.000)    ? 50.0 %" in row for row in rows)
+    assert max(map(len, table.splitlines())) <= min(max(width, 80), 120)
+
+
+def test_reason_follows_a_long_name_in_its_line():
+    reason = "error " * 30
+    failed = replace(job(LONG, [2.0], 0.5), status="FAILED", status_reason=reason)
+    lines = format_tables([job("np_memmap x", [2.0], 0.5), failed]).splitlines()
+    (first,) = [line for line in lines if line.startswith(LONG)]
+    assert first.startswith(f"{LONG}  FAILED: error error")
+    assert lines[lines.index(first) + 1].startswith(" " * 23 + "error")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (0.000012345, "0.0000123"),
+        (0.01, "0.01"),
+        (0.99949, "0.999"),
+        (0.9996, "1"),
+        (9.996, "10"),
+        (99.96, "100"),
+        (1230.4, "1,230"),
+        (1234567.0, "1,234,567"),
+        (float("inf"), "inf"),
+    ],
+)
+def test_numbers_have_three_digits_and_no_exponent(value, text):
+    assert significant(value) == text
+
+
+def test_verdict_has_the_unit_of_the_table():
+    jobs = [job("raw x", [0.00171] * 5, 0.5), job("np_memmap x", [1234.5] * 5, 0.5)]
+    (group,) = summarize(jobs)
+    text = verdict(group.comparisons[0])
+    assert "0.00171 s" in text
+    assert " ms" not in text
+    assert "e+" not in text
