@@ -1,4 +1,4 @@
-"""What a sweep has written besides its results: stores with what they cost, and profiles."""
+"""Files of a sweep besides its results: stores with what they cost, and profiles."""
 
 from __future__ import annotations
 
