@@ -45,13 +45,12 @@ def _prepare_all(requests: Sequence[JobRequest]) -> int:
     status = 0
     for request in requests:
         remove_unused(request.sweep_folder)
-        dataset, store = request.job.dataset, request.job.loader.store
-        tolerant = request.job.collate.tolerant
-        if (key := repr((dataset, store, tolerant))) in keys:
+        arguments = request.job.prepare_arguments()
+        if (key := repr(arguments)) in keys:
             continue
         keys.add(key)
         try:
-            print(_summary(request.launcher.call(prepare, dataset, store, tolerant, True)))
+            print(_summary(request.launcher.call(prepare, *arguments, True)))
         except JobFailed as error:
             job = f"{request.choices['dataset']}, loader {request.choices['loader']}"
             print(f"{job}: {error}", file=sys.stderr)

@@ -24,8 +24,8 @@ OUTPUTS = "${oc.env:FASTLOOP_OUTPUTS,outputs}"
 WIDTH = 80
 STORE = "chosen by the loader; store@loader.store=<option> picks another"
 USER_CODE = (
-    "A Dataset, a loader or a model of your own: dataset._target_=package.module.name, "
-    "loader._target_= or model._target_=, "
+    "A Dataset, a loader, a model, a collate or a transform of your own: "
+    "dataset._target_=package.module.name, loader._target_=, model._target_= and so on, "
     "and +dataset.<argument>=value for its arguments; in a yaml of your own folder: -cd folder"
 )
 LINE = re.compile(r"^(\w+): +(.*?)(?: +# (.*))?$", re.M)

@@ -91,6 +91,6 @@ def _hydra_message(
 def _unknown_setting(name: str, known_names: Iterable[str]) -> str:
     matches = difflib.get_close_matches(name, list(known_names), n=1)
     hint = f"; did you mean {matches[0]}?" if matches and name not in matches else ""
-    if name.startswith(("dataset.", "loader.")):
-        hint += f"; +{name}=… passes it to your own class"
+    if name.startswith(("dataset.", "loader.", "model.", "collate.", "transform.")):
+        hint += f"; +{name}=… passes it to your own code"
     return f"{name}: there is no such setting{hint}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastloop.config.help import default_of
 from fastloop.config.messages import ConfigError
 from fastloop.config.yaml_files import option_values
-from fastloop.core.user_code import check_usable, locate, parameter_names
+from fastloop.core.user_code import check_callable, check_usable, locate, parameter_names
 
 if TYPE_CHECKING:
     from fastloop.trial.job import Job
@@ -18,13 +18,19 @@ OPTION_METHODS = {
     "dataset": ("fetch", "open"),
     "loader": ("open",),
     "model": ("check", "build"),
+    "collate": ("collate", "finish"),
+    "transform": ("transform_sample", "transform_batch"),
 }
 """By group, the methods that distinguish an option from any other class."""
 WRAPPERS = {
     "loader": "fastloop.options.loader.user.UserLoader",
     "model": "fastloop.options.model.user.UserModel",
+    "collate": "fastloop.options.collate.user.UserCollate",
+    "transform": "fastloop.options.transform.user.UserTransform",
 }
 """By group, the option that wraps a user object; that of datasets has a yaml, `custom`."""
+FUNCTIONS = ("collate", "transform")
+"""Groups of which a user object is a function of samples."""
 USER_DATA = "fastloop.options.dataset.user.UserDataset"
 """The `_target_` of the dataset that represents the data of a user's loader."""
 
@@ -44,12 +50,13 @@ def wrap_target(group: str, node: Any) -> Any:
         kwargs = _user_arguments(group, node, target)
         if _is_option(group, user_object):
             return kwargs | {"_target_": target}
-        check_usable(target)
+        (check_callable if group in FUNCTIONS else check_usable)(target)
     except ValueError as error:
         raise ConfigError(f"{group}._target_={node['_target_']}: {error}") from None
-    custom = option_values("dataset", "custom")
-    wrapper = custom if group == "dataset" else {"_target_": WRAPPERS[group]}
-    return wrapper | {"target": target, "kwargs": kwargs}
+    if group == "dataset":
+        return option_values("dataset", "custom") | {"target": target, "kwargs": kwargs}
+    where = {"where": kwargs.pop("where", "worker")} if group == "transform" else {}
+    return {"_target_": WRAPPERS[group], "target": target, "kwargs": kwargs, **where}
 
 
 def user_targets(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, str]:

@@ -34,7 +34,7 @@ def honours_only(loader: str, plan: Plan, *honoured: str) -> None:
     settings |= {"collate": plan.collate, "transform": plan.transform}
     for name, value in settings.items():
         if name not in honoured and value != getattr(default, name, None):
-            text = name_of(value) if is_dataclass(value) else value
+            text = getattr(value, "target", name_of(value)) if is_dataclass(value) else value
             text = str(text).lower() if isinstance(value, bool) else text
             raise Unsupported(f"{name}={text}: loader={loader} has no such setting")
 

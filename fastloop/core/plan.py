@@ -52,6 +52,8 @@ class PreparedData:
     disk_mib: float = 0.0
     broken: tuple[tuple[int, str], ...] = ()
     """Index and reason of each sample that can't be decoded, where such samples may be skipped."""
+    returns_batches: bool = False
+    """True where the dataset's own `__getitems__` returns a batch instead of a list of samples."""
     decoder_equivalence_id: str = ""
     """Equal for datasets whose decoders agree within 2/255, see data/decoder_agreement.py."""
     pixels_off: int = 0

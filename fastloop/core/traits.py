@@ -54,6 +54,9 @@ class CollateTraits:
 
     is_default: bool = False
     """True for torch's default_collate without a `finish`: the plan then has no collate."""
+    defines_samples: bool = False
+    """True where samples are whatever the collate makes of them, so that the same-data reference
+    needs it too."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 from fastloop.core.types import BadData, Invalid, SignalExit, Unsupported
@@ -82,6 +84,55 @@ def call(path: str, arguments: Mapping[str, Any]) -> Any:
         raise BadData(f"{path}: {error_line(error)}") from error
 
 
+def check_callable(path: str) -> str:
+    """Return the dotted name; raises ValueError where its object can't be called."""
+    target = locate(path)
+    if not callable(target):
+        raise ValueError(f"{type(target).__name__} is not callable")
+    return path
+
+
+@dataclass(frozen=True)
+class UserFunction:
+    """A function of one argument by its dotted name, imported on the first call in each process.
+
+    The name is that of the function itself, whose other parameters are set by `kwargs`, of a
+    callable object, or of a class or a function that returns one when called with `kwargs` alone.
+    """
+
+    target: str
+    kwargs: dict[str, Any]
+
+    def check(self) -> None:
+        """Raise ValueError for arguments that the target does not take."""
+        args = () if self._makes_the_function() else (None,)
+        if error := _binding_error(self.target, args, self.kwargs):
+            raise ValueError(f"{self.target}: {error}")
+
+    def __call__(self, argument: Any) -> Any:
+        """Call the function; raises whatever it raises."""
+        return self._function(argument)
+
+    def __reduce__(self) -> tuple[type[UserFunction], tuple[str, dict[str, Any]]]:
+        return UserFunction, (self.target, self.kwargs)  # without the function, see cached_property
+
+    @cached_property
+    def _function(self) -> Callable[[Any], Any]:
+        target = locate(self.target)
+        if not self._makes_the_function():
+            return partial(target, **self.kwargs) if self.kwargs else target
+        function = call(self.target, self.kwargs)
+        if not callable(function):
+            raise BadData(f"{self.target}: it returns {type(function).__name__}, no function")
+        return function
+
+    def _makes_the_function(self) -> bool:
+        if isinstance(locate(self.target), type):
+            return True
+        takes_none = not _binding_error(self.target, (), self.kwargs)
+        return takes_none and bool(_binding_error(self.target, (None,), self.kwargs))
+
+
 def error_line(error: BaseException) -> str:
     """Name of the error's class and first line of its message."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
@@ -98,6 +149,18 @@ def _import_path(path: str) -> Any:
             raise
         holder = _import_path(module)  # may be a class
     return getattr(holder, name)
+
+
+def _binding_error(path: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """The reason why the target can't be called with these arguments; empty where it can be, or has
+    no signature."""
+    try:
+        inspect.signature(locate(path)).bind(*args, **kwargs)
+    except TypeError as error:
+        return str(error)
+    except ValueError:  # written in C, without a signature
+        return ""
+    return ""
 
 
 def _is_called(target: Any) -> bool:

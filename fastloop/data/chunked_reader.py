@@ -17,11 +17,13 @@ from tqdm import tqdm
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.protocols import Dataset, Samples
 from fastloop.core.spans import now_ns, seconds_between
-from fastloop.core.types import BadData, SamplesDiffer, Tree
+from fastloop.core.trees import tree_leaves
+from fastloop.core.types import BadData, Invalid, SamplesDiffer, Tree
 from fastloop.core.user_code import error_line
 from fastloop.data.dataloader import decode_in_order
-from fastloop.data.digest import nbytes_of
+from fastloop.data.digest import leaves_of, nbytes_of
 from fastloop.data.ragged import JaggedTensor, collate_jagged, is_ragged
+from fastloop.data.samples import fetch_samples, is_broken
 
 CHUNK_BYTES = 2 << 20
 PROBED_SAMPLES = 64
@@ -38,6 +40,8 @@ class ChunkedReader:
 
     dataset: Dataset
     tolerant: bool = False
+    collate: Callable[[Any], Tree] | None = None
+    """Collates each sample by itself; None: torch's default_collate, of a chunk."""
 
     @cached_property
     def samples(self) -> Samples:
@@ -47,8 +51,7 @@ class ChunkedReader:
     def chunks(self, purpose: str) -> Iterator[Chunk]:
         """Yield all samples in order, collated, in chunks of about 2 MiB, with a progress bar on a
         terminal."""
-        ragged = is_ragged(self.dataset)
-        single = collate_chunks(self.samples, 1, 0, self.tolerant, ragged)
+        single = self._chunks_of(1, 0)
         first = next((chunk.batch for chunk in single if chunk.batch is not None), None)
         if first is None:
             raise BadData(f"{self.dataset.label}: no readable sample")
@@ -61,9 +64,17 @@ class ChunkedReader:
             leave=False,
             disable=None,
         ) as bar:
-            for chunk in collate_chunks(self.samples, size, processes, self.tolerant, ragged):
+            for chunk in self._chunks_of(size, processes):
                 yield chunk
                 bar.update(chunk.size)
+
+    def _chunks_of(self, size: int, num_workers: int) -> Iterator[Chunk]:
+        if self.collate is None:
+            ragged = is_ragged(self.dataset)
+            return collate_chunks(self.samples, size, num_workers, self.tolerant, ragged)
+        items = IndexedSamples(self.samples, self.tolerant, as_fetched=True)
+        collate_fn = partial(collate_each, collate=self.collate)
+        return iter(decode_in_order(items, size, collate_fn, num_workers))
 
 
 def _decoding_processes(samples: Samples) -> int:
@@ -104,21 +115,27 @@ class Chunk:
 @dataclass(frozen=True)
 class IndexedSamples:
     """Items (index, sample, error): BadData is returned as the error if `tolerant`, any other error
-    is raised as BadData with the index."""
+    is raised as BadData with the index.
+
+    as_fetched: instead of the sample what a DataLoader would pass to its collate_fn.
+    """
 
     samples: Samples
     tolerant: bool
+    as_fetched: bool = False
 
     def __len__(self) -> int:
         return len(self.samples)
 
     def __getitem__(self, index: int) -> tuple[int, Tree, str]:
         try:
+            if self.as_fetched:
+                return index, fetch_samples(self.samples, [index]), ""
             return index, self.samples[index], ""
         except BadData as error:
             if not self.tolerant:
                 raise
-            return index, None, str(error)
+            return index, [None] if self.as_fetched else None, str(error)
         except Exception as error:
             raise BadData(f"sample {index}: {error_line(error)}") from error
 
@@ -131,17 +148,24 @@ def collate_chunks(
     num_workers: processes that decode, with a bounded number of batches in flight; 0: this one.
     ragged: the first dimension of a leaf may differ between samples.
     """
-    collate = partial(collate_chunk, ragged=ragged)
+    collate = partial(collate_chunk, ragged=ragged, tolerant=tolerant)
     yield from decode_in_order(IndexedSamples(samples, tolerant), chunk, collate, num_workers)
 
 
-def collate_chunk(items: list[tuple[int, Tree, str]], ragged: bool) -> Chunk:
+def collate_chunk(
+    items: list[tuple[int, Tree, str]], ragged: bool, tolerant: bool = False
+) -> Chunk:
     """Collate (index, sample, error) items into a chunk.
 
-    Raises SamplesDiffer where samples differ, BadData where they can't be collated.
+    Raises SamplesDiffer where samples differ, BadData where they can't be collated, also for a None
+    unless `tolerant`.
     """
-    decoded = [(index, sample) for index, sample, error in items if not error]
-    broken = [(index, error) for index, _, error in items if error]
+    missing = {index: _missing(index, error) for index, sample, error in items if is_broken(sample)}
+    if missing and not tolerant:
+        remedy = "collate=skip_broken, or a collate of your own, leaves such samples out"
+        raise BadData(f"{next(iter(missing.values()))}; {remedy}")
+    decoded = [(index, sample) for index, sample, _ in items if index not in missing]
+    broken = list(missing.items())
     collate = collate_jagged if ragged else default_collate
     try:
         batch = collate([sample for _, sample in decoded]) if decoded else None
@@ -154,6 +178,61 @@ def collate_chunk(items: list[tuple[int, Tree, str]], ragged: bool) -> Chunk:
         raise SamplesDiffer(difference)
     _check_leaves(batch)
     return Chunk(batch, broken, len(items))
+
+
+def collate_each(items: list[tuple[int, Any, str]], collate: Callable[[Any], Tree]) -> Chunk:
+    """Collate each of (index, fetched, error) items by itself; fetched: as by a DataLoader for that
+    index alone.
+
+    A sample of which `collate` makes no batch is broken. Raises BadData where it fails for a sample
+    that is not None or makes no batch of one, and SamplesDiffer where samples differ.
+    """
+    batches = {index: _batch_of_one(index, fetched, collate) for index, fetched, _ in items}
+    whole = [(index, batch) for index, batch in batches.items() if batch is not None]
+    broken = [
+        (index, _missing(index, error))
+        if is_broken(fetched)
+        else (index, f"sample {index}: the collate leaves it out")
+        for index, fetched, error in items
+        if batches[index] is None
+    ]
+    return Chunk(_concatenate(whole) if whole else None, broken, len(items))
+
+
+def _batch_of_one(index: int, fetched: Any, collate: Callable[[Any], Tree]) -> Tree | None:
+    try:
+        batch = collate(fetched)
+    except Exception as error:  # a user's function may raise anything
+        if is_broken(fetched):  # default_collate raises for the empty list that is left
+            return None
+        raise BadData(f"sample {index}: the collate fails: {error_line(error)}") from error
+    if is_broken(batch):
+        return None
+    try:
+        leaves_of(batch)
+    except Invalid as error:
+        raise BadData(f"sample {index}: the collate makes no batch: {error}") from error
+    count = len(tree_leaves(batch)[0])
+    if count > 1:
+        raise BadData(f"sample {index}: the collate makes a batch of {count} samples of it")
+    return batch if count else None
+
+
+def _concatenate(batches: list[tuple[int, Tree]]) -> Tree:
+    """The batches as one; raises SamplesDiffer where their trees, dtypes or shapes differ."""
+    (first, batch), *others = batches
+    kind = optree.tree_structure(batch), leaves_of(batch)
+    for index, other in others:
+        if (optree.tree_structure(other), leaves_of(other)) != kind:
+            pair = f"{first} is {kind[1]}, {index} is {leaves_of(other)}"
+            raise SamplesDiffer(f"samples differ once collated: {pair}")
+    columns = zip(*(tree_leaves(each) for _, each in batches), strict=True)
+    joined = [torch.cat(column) for column in columns]
+    return kind[0].unflatten(joined) if kind[0].num_leaves == len(joined) else joined
+
+
+def _missing(index: int, error: str) -> str:
+    return error or f"sample {index} is None, or holds a None"
 
 
 def _check_leaves(batch: Tree) -> None:

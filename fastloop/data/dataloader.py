@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader, Sampler
 
 from fastloop.core.plan import LOADING, Plan
-from fastloop.core.protocols import Order, Samples, Transform
-from fastloop.core.types import BadData, Epochs, Tree, Unsupported
+from fastloop.core.protocols import Order, Samples
+from fastloop.core.types import Epochs, Tree, Unsupported
+from fastloop.data.samples import TolerantSamples, TransformedSamples, is_not_empty
 from fastloop.data.worker_errors import name_failing_sample
 from fastloop.processes.lifecycle import tie_worker_to_parent
 
@@ -40,37 +41,6 @@ class EpochSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         pieces = self.order.pieces(self.num_samples, self.seed, self.epoch)
         return chain.from_iterable(piece.tolist() for piece in pieces)
-
-
-@dataclass(frozen=True)
-class TransformedSamples:
-    """Samples with a transform applied to each."""
-
-    samples: Samples
-    transform: Transform
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> Tree:
-        sample = self.samples[index]
-        return None if sample is None else self.transform.transform_sample(sample)
-
-
-@dataclass(frozen=True)
-class TolerantSamples:
-    """Samples with None in place of those that can't be decoded."""
-
-    samples: Samples
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> Tree | None:
-        try:
-            return self.samples[index]
-        except BadData:
-            return None
 
 
 @dataclass(frozen=True)
@@ -172,11 +142,6 @@ class DataLoaderEpoch:
         iterator = iter(self.loader)
         self.started[:] = [weakref.ref(iterator)]
         return iterator
-
-
-def is_not_empty(batch: Tree | None) -> bool:
-    """False for None, the batch of which no sample could be decoded."""
-    return batch is not None
 
 
 def _wrap_samples(samples: Samples, plan: Plan) -> Samples:

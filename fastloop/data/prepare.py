@@ -14,7 +14,14 @@ from tqdm import tqdm
 
 from fastloop.core.files import fingerprint, outputs_folder, remove_partial
 from fastloop.core.plan import PreparedData
-from fastloop.core.protocols import Dataset, HasFiles, OverlappingDataset, Store, StreamingDataset
+from fastloop.core.protocols import (
+    Collate,
+    Dataset,
+    HasFiles,
+    OverlappingDataset,
+    Store,
+    StreamingDataset,
+)
 from fastloop.core.source_code import source_fingerprint
 from fastloop.core.types import BadData, SamplesDiffer, Unsupported, name_of
 from fastloop.data.chunked_reader import ChunkedReader
@@ -43,11 +50,16 @@ FIRST_FORMAT = 1
 
 
 def prepare(
-    dataset: Dataset, store: Store | None, tolerant: bool = False, whole: bool = False
+    dataset: Dataset,
+    store: Store | None,
+    tolerant: bool = False,
+    collate: Collate | None = None,
+    whole: bool = False,
 ) -> PreparedData:
     """Prepare a dataset: write its reference and its store unless they exist.
 
     tolerant: leave samples that can't be decoded out of the reference, and list them as `broken`.
+    collate: makes the samples, see CollateTraits.defines_samples; None: torch's default_collate.
     whole: read all of what exists, and write it again where it is damaged.
     Raises BadData, Unsupported or OSError; nothing partially written is left behind.
     """
@@ -57,9 +69,9 @@ def prepare(
     remove_partial(outputs_folder() / "stores")
     data = fingerprint(dataset.fetch(), source_fingerprint(dataset))
     name = f"{name_of(dataset)}-{data[:16]}"
-    kind = "tolerant" if tolerant else "reference"
-    reference = outputs_folder() / "stores" / f"{name}.{kind}"
-    write = partial(write_reference, source=ChunkedReader(dataset, tolerant))
+    source = ChunkedReader(dataset, tolerant, None if collate is None else collate.collate)
+    reference = outputs_folder() / "stores" / f"{name}.{_reference_kind(tolerant, collate)}"
+    write = partial(write_reference, source=source)
     try:
         facts = write_once(reference, fingerprint(data, REFERENCE), write, whole)
     except SamplesDiffer as error:
@@ -77,13 +89,23 @@ def prepare(
         sample_nbytes=facts["sample_nbytes"],
         num_classes=_resolve_num_classes(dataset.num_classes, facts.get("num_classes")),
         broken=tuple((index, reason) for index, reason in facts["broken"]),
+        returns_batches=facts.get("returns_batches", False),
         **_decoder_facts(dataset, facts),
     )
     if store is None:
         files = dataset.files() if isinstance(dataset, HasFiles) else []
         return dataclasses.replace(prepared, files=tuple(files))
+    if prepared.broken:
+        reason = f"a store holds intact samples only, and {prepared.broken[0][1]}"
+        raise Unsupported(f"store={name_of(store)}: {reason}; loader=raw leaves it out")
     root = Path(store.root).absolute() / f"{name}.{name_of(store)}"
     return _prepare_store(prepared, store, root, whole)
+
+
+def _reference_kind(tolerant: bool, collate: Collate | None) -> str:
+    if collate is None:
+        return "tolerant" if tolerant else "reference"
+    return f"collate-{fingerprint(repr(collate), source_fingerprint(collate))[:16]}"
 
 
 def _prepare_store(prepared: PreparedData, store: Store, root: Path, whole: bool) -> PreparedData:

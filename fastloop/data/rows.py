@@ -15,6 +15,7 @@ from torch.utils.data import default_collate
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Tree, Unsupported
+from fastloop.data.samples import fetch_samples
 
 
 class Rows:
@@ -107,11 +108,13 @@ def batch_getter(
 
     With a store: np.take, which copies whole rows and releases the GIL, from the mapped files or,
     in_memory, from memory. Without one: samples decoded in the calling thread and collated by
-    default_collate. Raises Unsupported for rows that are neither arrays nor tensors.
+    default_collate, or a batch by the dataset's own `__getitems__`. Raises Unsupported for rows
+    that are neither arrays nor tensors.
     """
     if store is None:
         samples = prepared.dataset.open()
-        return lambda indices: default_collate([samples[index] for index in indices.tolist()])
+        collate = _identity if prepared.returns_batches else default_collate
+        return lambda indices: collate(fetch_samples(samples, indices.tolist()))
     rows = store.open(prepared.folder)
     leaves, structure = optree.tree_flatten((read_into_memory if in_memory else tensors_of)(rows))
 

@@ -41,7 +41,7 @@ def prepare_all(
         if state.is_continued:
             state.result = now
             state.begin()
-        key = repr((job.dataset, job.loader.store, job.collate.tolerant))
+        key = repr(job.prepare_arguments())
         try:
             launcher.check(check_support(job, launcher.world_size))
             if key not in prepared:
@@ -71,11 +71,10 @@ def _set_up_job(state: JobState, now: Result, prepared: PreparedData, retry_fail
 
 
 def _prepare_or_failure(job: Job, launcher: Launcher) -> PreparedData | Failure:
-    arguments = (job.dataset, job.loader.store, job.collate.tolerant)
     # a user's stream of samples may be endless
     limit_s = job.trial_timeout_s if isinstance(job.dataset, StreamingDataset) else None
     try:
-        return launcher.call(prepare, *arguments, timeout_s=limit_s)
+        return launcher.call(prepare, *job.prepare_arguments(), timeout_s=limit_s)
     except JobFailed as error:
         return error.failure
 

@@ -18,6 +18,7 @@ from fastloop.core.protocols import (
     Model,
     Order,
     Placement,
+    Store,
     Transform,
 )
 from fastloop.core.traits import CollateTraits, traits_of
@@ -82,6 +83,12 @@ class Job:
             transform=self.transform if self.transform.where == "worker" else None,
             device=resolve_device(self.device),
         )
+
+    def prepare_arguments(self) -> tuple[Dataset, Store | None, bool, Collate | None]:
+        """The arguments of data.prepare.prepare for this job."""
+        defines_samples = traits_of(CollateTraits, self.collate).defines_samples
+        collate = self.collate if defines_samples else None
+        return self.dataset, self.loader.store, self.collate.tolerant, collate
 
     def start_method(self) -> str:
         """Start method of workers and of a prefetching process: fork, forkserver or spawn."""

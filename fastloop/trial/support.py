@@ -18,6 +18,7 @@ from fastloop.core.protocols import (
 )
 from fastloop.core.traits import (
     BenchmarkTraits,
+    CollateTraits,
     ExecutionTraits,
     LoaderTraits,
     PlacementTraits,
@@ -142,8 +143,13 @@ def _check_samples(job: Job) -> None:
     if job.decoder is not None and getattr(job.dataset, "decoder", None) is None:
         name = name_of(job.decoder)
         raise Unsupported(f"decoder={name}: dataset {job.dataset.label} has no encoded images")
-    if job.collate.tolerant and job.loader.store is not None:
+    if traits_of(CollateTraits, job.collate).defines_samples:
+        pass  # a broken sample is reported when the store is written
+    elif job.collate.tolerant and job.loader.store is not None:
         reason = "a store holds intact samples only, see loader=raw"
+        raise Unsupported(f"collate={name_of(job.collate)}: {reason}")
+    if job.collate.takes == "uint8" and job.loader.store is not None:
+        reason = "the rows of a store are not uint8 images as it takes them, see loader=raw"
         raise Unsupported(f"collate={name_of(job.collate)}: {reason}")
     if job.collate.takes == "uint8" and job.transform.where == "worker":
         reason = "samples are uint8 until they are on the device, see transform.where=device"

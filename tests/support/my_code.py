@@ -7,9 +7,17 @@ import math
 import time
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from PIL import Image
 from tensordict import TensorDict, tensorclass
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    default_collate,
+    get_worker_info,
+)
 
 from fastloop.core.types import option
 
@@ -106,6 +114,65 @@ class BusySamples(Squares):
         return super().__getitem__(index)
 
 
+class MissingSamples(Squares):
+    """None, as for a broken file, in the place of samples 3, 10, 17, …"""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int] | None:
+        return None if index % 7 == 3 else super().__getitem__(index)
+
+
+class MissingData(Squares):
+    """(index, None) in the place of samples 3, 10, 17, …"""
+
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor | None]:
+        return index, None if index % 7 == 3 else super().__getitem__(index)[0]
+
+
+class Pictures(Squares):
+    """PIL images, which default_collate can't stack."""
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        return Image.new("RGB", (3, 2), (index, 0, 7)), index % 4
+
+
+class BatchGetItems(Squares):
+    """`__getitems__` indexes tensors once and returns a batch."""
+
+    def __init__(self, count: int = COUNT) -> None:
+        super().__init__(count)
+        self.data, self.labels = torch.arange(3 * count).view(count, 3), torch.arange(count) % 4
+
+    def __getitem__(self, index: int | list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.data[index], self.labels[index]
+
+    def __getitems__(self, indices: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        return self[indices]
+
+
+class ListGetItems(BatchGetItems):
+    """`__getitems__` returns a list of samples, as torch documents."""
+
+    def __getitems__(self, indices: list[int]) -> list:
+        return [self[index] for index in indices]
+
+
+class OneTensor(BatchGetItems):
+    """Samples that are one tensor, as of `Dataset(torch.arange(…))`."""
+
+    def __getitem__(self, index: int | list[int]) -> torch.Tensor:
+        return self.data[index]
+
+    def __getitems__(self, indices: list[int]) -> torch.Tensor:
+        return self[indices]
+
+
+class WrongGetItems(BatchGetItems):
+    """`__getitems__` returns other samples than `__getitem__`."""
+
+    def __getitems__(self, indices: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.data[indices], self.labels[indices].flip(0)
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(Squares())
@@ -116,6 +183,53 @@ class Endless:
 
     def __getitem__(self, index: int) -> int:
         return index
+
+
+def drop_missing(samples):
+    return default_collate([sample for sample in samples if sample is not None])
+
+
+def drop_missing_data(samples):
+    samples = [(index, data) for index, data in samples if data is not None]
+    return default_collate(samples) if samples else (None, None)
+
+
+def drop_class(samples, label):
+    kept = [sample for sample in samples if sample[1] != label]
+    return default_collate(kept) if kept else None
+
+
+def drop_last(samples):
+    return default_collate(samples[: max(1, len(samples) - 1)])
+
+
+def as_uint8(samples):
+    images = torch.stack([torch.from_numpy(np.array(image)) for image, _ in samples])
+    return images, torch.tensor([label for _, label in samples])
+
+
+def repeat_each(samples):
+    return default_collate([sample for sample in samples for _ in range(2)])
+
+
+def identity(batch):
+    return batch
+
+
+def negate(sample):
+    return -sample[0], sample[1]
+
+
+def make_scale(factor):
+    return Scale(factor)
+
+
+class Scale:
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def __call__(self, sample):
+        return sample[0] * self.factor, sample[1]
 
 
 def plain():
@@ -144,6 +258,10 @@ def from_epochs():
 
 def with_sampler(dataset, sampler, batch_size, num_workers):
     return DataLoader(dataset, batch_size, sampler=sampler, num_workers=num_workers)
+
+
+def with_collate(dataset, sampler, batch_size, collate_fn=None):
+    return DataLoader(dataset, batch_size, sampler=sampler, collate_fn=collate_fn)
 
 
 def list_batches():

@@ -14,17 +14,15 @@ from known_results import result_of
 from my_code import COUNT
 from options import compose_job
 from torch.utils.data import default_collate
+from user_jobs import check_epochs, prepare_user_job
 
 from fastloop.config.messages import ConfigError
-from fastloop.config.user_options import loader_brings_data, use_loader_data
 from fastloop.core.epochs import epoch_indices
 from fastloop.core.machine import describe_machine
 from fastloop.core.result import Result
 from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData, Invalid, JobFailed, Unsupported
 from fastloop.data.digest import leaves_of
-from fastloop.data.prepare import prepare
-from fastloop.data.same_data import check_data
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.reporting.summary import summarize
 from fastloop.sweep.prepare_stage import trial_key
@@ -48,21 +46,6 @@ def rows(batches) -> list[tuple[bytes, int]]:
 def truth(job) -> list[tuple[bytes, int]]:
     samples = job.dataset.open()
     return rows([default_collate([samples[index] for index in range(len(samples))])])
-
-
-def prepare_user_job(*overrides: str):
-    """(job, prepared), with the loader's data where no dataset is named, as in a command."""
-    job = compose_job(*overrides)
-    if loader_brings_data(job, {"dataset": "digits"}, overrides):
-        job = use_loader_data(job)
-    return job, prepare(job.dataset, job.loader.store, job.collate.tolerant)
-
-
-def check_epochs(job, prepared, epochs=(0, 1, 2)) -> None:
-    plan = job.plan(0)
-    with job.loader.open(prepared, plan) as opened:
-        for epoch in epochs:
-            check_data(prepared, plan, opened(epoch), epoch, job.same_data)
 
 
 @pytest.mark.parametrize("loader", ["raw", "np_memmap", "tensorclass"])

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from torch.utils.data import default_collate
 
 from fastloop.core.types import Tree, option
+from fastloop.data.samples import is_broken
 
 
 @option
@@ -17,8 +18,9 @@ class SkipBrokenCollate:
     tolerant: ClassVar[bool] = True
 
     def collate(self, samples: list[Tree]) -> Tree:
-        """The batch without its broken samples, which are None; None if no sample is left."""
-        decoded = [sample for sample in samples if sample is not None]
+        """The batch without its broken samples, which are None or hold a None; None if no sample is
+        left."""
+        decoded = [sample for sample in samples if not is_broken(sample)]
         return default_collate(decoded) if decoded else None
 
     def finish(self, batch: Tree, uint8_scale: float | None) -> Tree:  # noqa: ARG002

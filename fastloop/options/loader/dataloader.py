@@ -19,7 +19,7 @@ class TorchDataLoader:
     """DataLoader over a TensorDataset: one row per `__getitem__`, default collate."""
 
     store: Store
-    honours: ClassVar[tuple[str, ...]] = (*DATALOADER, "transform")
+    honours: ClassVar[tuple[str, ...]] = (*DATALOADER, "transform", "collate")
     even_shares: ClassVar[bool] = True
 
     @contextmanager

@@ -15,11 +15,17 @@ from torch.utils.data import Subset
 
 from fastloop.core.epochs import honours_only
 from fastloop.core.plan import Plan, PreparedData
-from fastloop.core.protocols import Dataset, RandpermOrder, Store
+from fastloop.core.protocols import RandpermOrder, Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option
-from fastloop.data.dataloader import TolerantSamples, TransformedSamples, is_not_empty
+from fastloop.data.dataloader import identity_collate
 from fastloop.data.image_files import ImageFileColumn, LabelledImages, uint8_samples
 from fastloop.data.rows import read_into_memory
+from fastloop.data.samples import (
+    TolerantSamples,
+    TransformedSamples,
+    check_batches,
+    is_not_empty,
+)
 from fastloop.fastloader import FastLoader
 from fastloop.fastloader.order import MAX_RANDPERM
 
@@ -69,7 +75,7 @@ class FastloopLoader:
             return pytree.tree_map_only(np.memmap, _mark_read_only, rows), None
         if self.in_memory:
             raise Unsupported("in_memory=true: without a store there are no rows to read into it")
-        return _samples(prepared.dataset, plan)
+        return _samples(prepared, plan)
 
 
 def _mark_read_only(array: np.memmap) -> np.memmap:
@@ -78,8 +84,10 @@ def _mark_read_only(array: np.memmap) -> np.memmap:
     return array
 
 
-def _samples(dataset: Dataset, plan: Plan) -> tuple[Any, Callable | None]:
-    collate, transform = plan.collate, plan.transform
+def _samples(prepared: PreparedData, plan: Plan) -> tuple[Any, Callable | None]:
+    dataset, collate, transform = prepared.dataset, plan.collate, plan.transform
+    if check_batches(prepared, plan):
+        return dataset.open(), identity_collate
     as_uint8 = collate is not None and collate.takes == "uint8"
     samples = uint8_samples(dataset, collate) if collate and as_uint8 else dataset.open()
     is_unchanged = not transform and (collate is None or as_uint8)

@@ -20,7 +20,7 @@ class NpMemmapLoader:
     """DataLoader over numpy memory maps: one row per `__getitem__`, default collate."""
 
     store: Store
-    honours: ClassVar[tuple[str, ...]] = (*DATALOADER, "transform")
+    honours: ClassVar[tuple[str, ...]] = (*DATALOADER, "transform", "collate")
     even_shares: ClassVar[bool] = True
 
     @contextmanager

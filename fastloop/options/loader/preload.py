@@ -28,7 +28,7 @@ class PreloadLoader:
     collate."""
 
     store: Store
-    honours: ClassVar[tuple[str, ...]] = (*DATALOADER, "transform")
+    honours: ClassVar[tuple[str, ...]] = (*DATALOADER, "transform", "collate")
     even_shares: ClassVar[bool] = True
 
     @contextmanager

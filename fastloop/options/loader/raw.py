@@ -8,14 +8,15 @@ from typing import ClassVar
 
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.types import Epochs, option
-from fastloop.data.dataloader import torch_epochs
+from fastloop.data.dataloader import identity_collate, torch_epochs
 from fastloop.data.image_files import uint8_samples
+from fastloop.data.samples import check_batches
 
 
 @option
 class RawLoader:
     """DataLoader over the dataset itself, as in most training scripts: one sample is decoded per
-    `__getitem__`."""
+    `__getitem__`, or a batch by the dataset's own `__getitems__`."""
 
     store: ClassVar[None] = None
     even_shares: ClassVar[bool] = True
@@ -23,9 +24,10 @@ class RawLoader:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield epochs of batches of decoded samples; with collate=fast of uint8 images."""
+        collate_fn = identity_collate if check_batches(prepared, plan) else None
         if plan.collate is not None and plan.collate.takes == "uint8":
             samples = uint8_samples(prepared.dataset, plan.collate)
         else:
             samples = prepared.dataset.open()
-        with torch_epochs(samples, plan) as epochs:
+        with torch_epochs(samples, plan, collate_fn) as epochs:
             yield epochs

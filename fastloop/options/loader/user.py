@@ -30,7 +30,7 @@ from fastloop.data.worker_errors import name_failing_sample
 
 PLANNED = ("seed", "rank", "world_size")
 """Fields of a plan that are passed to parameters of the same name, like the loading settings."""
-OFFERED = (*LOADING, *PLANNED, "shuffle", "dataset", "sampler", "epoch")
+OFFERED = (*LOADING, *PLANNED, "shuffle", "dataset", "sampler", "epoch", "collate_fn")
 
 
 def iterable_epochs(loader: Iterable[Tree]) -> Epochs:
@@ -70,7 +70,8 @@ class UserLoader:
     """The user's own loader, `loader._target_=package.module.name`, called in the trial's process.
 
     Parameters named like a setting of fastloop receive that setting. `dataset` receives the opened
-    dataset, `sampler` the order of its indices, `shuffle` whether the order is random, and `epoch`
+    dataset, `sampler` the order of its indices, `shuffle` whether the order is random, `collate_fn`
+    the function of `collate=` unless that is the default, and `epoch`
     the number of the epoch, in which case the target is called for each epoch. Whatever has no
     parameter (order, batch size, workers) is up to the target.
 
@@ -114,7 +115,8 @@ class UserLoader:
     def check(self, plan: Plan) -> None:
         """Raise Unsupported for a setting other than its default that the target does not take."""
         target, takes = self.target, self.takes
-        honours_only(target, plan, *takes, "multiprocessing_context")
+        collate = ("collate",) if "collate_fn" in takes and _is_canonical(plan) else ()
+        honours_only(target, plan, *takes, *collate, "multiprocessing_context")
         order, follows_order = _order_name(plan), {"dataset", "sampler"} <= takes
         if "batch_size" not in takes and plan.loading.batch_size != LoadingSettings().batch_size:
             setting = f"batch_size={plan.loading.batch_size}"
@@ -179,6 +181,8 @@ def _arguments(plan: Plan, takes: frozenset[str], samples: Samples | None) -> di
     offered = {name: getattr(plan.loading, name) for name in LOADING}
     offered |= {name: getattr(plan, name) for name in PLANNED}
     offered["shuffle"] = _order_name(plan) == "random"
+    if plan.collate is not None:
+        offered["collate_fn"] = plan.collate.collate
     if samples is not None:
         offered["dataset"] = samples
         offered["sampler"] = EpochSampler(plan.order, len(samples), plan.seed)
@@ -186,6 +190,10 @@ def _arguments(plan: Plan, takes: frozenset[str], samples: Samples | None) -> di
     if "sampler" in arguments:
         arguments.pop("shuffle", None)  # torch's DataLoader accepts only one of the two
     return arguments
+
+
+def _is_canonical(plan: Plan) -> bool:
+    return plan.collate is None or plan.collate.takes == "canonical"
 
 
 def _order_name(plan: Plan) -> str:

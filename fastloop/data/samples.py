@@ -1,0 +1,117 @@
+"""Samples as a loader of the dataset itself reads them: fetched, transformed, or broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import optree
+
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Samples, Transform
+from fastloop.core.traits import CollateTraits, traits_of
+from fastloop.core.types import BadData, Tree, Unsupported, name_of
+
+
+def is_broken(sample: Tree | None) -> bool:
+    """True for None and for a tuple, list or dict with a None in it: a sample that a Dataset could
+    not read, or the batch that a collate makes of such samples only."""
+    if sample is None:
+        return True
+    if isinstance(sample, dict):
+        return any(map(is_broken, sample.values()))
+    return isinstance(sample, tuple | list) and any(map(is_broken, sample))
+
+
+def is_not_empty(batch: Tree | None) -> bool:
+    """False for a batch of which no sample could be decoded."""
+    return not is_broken(batch)
+
+
+def fetch_samples(samples: Samples, indices: list[int]) -> Any:
+    """The argument that torch's DataLoader passes to its collate_fn: the result of the Dataset's
+    `__getitems__` where it has one, else a list of samples."""
+    getitems = getattr(samples, "__getitems__", None)
+    return getitems(indices) if getitems else [samples[index] for index in indices]
+
+
+def returns_batches(samples: Samples) -> bool:
+    """True where the Dataset's `__getitems__` returns a batch, as `self.data[indices]` is one,
+    instead of the list of samples that torch documents."""
+    getitems = getattr(samples, "__getitems__", None)
+    if not getitems:
+        return False
+    indices = [0, len(samples) - 1]
+    fetched = getitems(indices)
+    if not isinstance(fetched, Sequence) or len(fetched) != len(indices):
+        return True
+    single = [_form(samples[index]) for index in indices]
+    return [_form(sample) for sample in fetched] != single
+
+
+def check_batches(prepared: PreparedData, plan: Plan) -> bool:
+    """True where the Dataset's `__getitems__` returns batches and no collate is set, so that there
+    is nothing left to collate; raises Unsupported for settings that need single samples."""
+    if not prepared.returns_batches:
+        return False
+    reason = f"the __getitems__ of {prepared.label} returns a whole batch"
+    if plan.transform is not None:
+        hint = "transform.where=device transforms batches"
+        raise Unsupported(f"transform with transform.where=worker: {reason}; {hint}")
+    if plan.collate is not None and not traits_of(CollateTraits, plan.collate).defines_samples:
+        hint = "a collate of your own can take it"
+        raise Unsupported(f"collate={name_of(plan.collate)}: {reason}; {hint}")
+    return plan.collate is None
+
+
+@dataclass(frozen=True)
+class TransformedSamples:
+    """Samples with a transform applied to each, except to broken ones."""
+
+    samples: Samples
+    transform: Transform
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Tree:
+        return self._transform(self.samples[index])
+
+    @property
+    def __getitems__(self) -> Callable[[list[int]], list[Tree]] | None:
+        """The samples of a batch; None where the Dataset reads them one by one."""
+        getitems = getattr(self.samples, "__getitems__", None)
+        if not getitems:
+            return None
+        return lambda indices: [self._transform(sample) for sample in getitems(indices)]
+
+    def _transform(self, sample: Tree) -> Tree:
+        return sample if is_broken(sample) else self.transform.transform_sample(sample)
+
+
+@dataclass(frozen=True)
+class TolerantSamples:
+    """Samples with None in place of those that can't be decoded."""
+
+    samples: Samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Tree | None:
+        try:
+            return self.samples[index]
+        except BadData:
+            return None
+
+    @property
+    def __getitems__(self) -> Callable[[list[int]], Any] | None:
+        """The Dataset's own; None where it reads samples one by one."""
+        return getattr(self.samples, "__getitems__", None)
+
+
+def _form(sample: Tree) -> tuple[Any, list[int]]:
+    """The tree and the number of dimensions of each leaf, which batching increases."""
+    leaves, structure = optree.tree_flatten(sample)
+    return structure, [getattr(leaf, "ndim", 0) for leaf in leaves]

@@ -1,0 +1,46 @@
+"""The user's own collate: a function from a list of samples to a batch."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, model_validator
+
+from fastloop.core.types import Tree, option
+from fastloop.core.user_code import UserFunction, check_callable
+
+
+@option
+class UserCollate:
+    """The user's own collate, `collate._target_=package.module.name`, called where samples are
+    read.
+
+    Samples are whatever the function makes of each: the reference of the same-data check is its
+    batch of every single sample. A sample that could not be decoded is None; one of which the
+    function makes no batch is left out. With a Dataset whose `__getitems__` returns a batch, the
+    function gets that batch.
+    """
+
+    takes: ClassVar[Literal["canonical"]] = "canonical"
+    tolerant: ClassVar[bool] = True
+    defines_samples: ClassVar[bool] = True
+    target: Annotated[str, AfterValidator(check_callable)]
+    kwargs: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _arguments_fit(self) -> UserCollate:
+        UserFunction(self.target, self.kwargs).check()
+        return self
+
+    def collate(self, samples: list[Tree]) -> Tree:
+        """The function's batch of these samples."""
+        return self._function(samples)
+
+    def finish(self, batch: Tree, uint8_scale: float | None) -> Tree:  # noqa: ARG002
+        """The batch, unchanged."""
+        return batch
+
+    @cached_property
+    def _function(self) -> UserFunction:
+        return UserFunction(self.target, self.kwargs)

@@ -1,0 +1,51 @@
+"""The user's own transform: a function of a sample or of a batch."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, model_validator
+
+from fastloop.core.types import BadData, Tree, Unsupported, option
+from fastloop.core.user_code import UserFunction, check_callable, error_line
+
+
+@option
+class UserTransform:
+    """The user's own transform, `transform._target_=package.module.name`, of whole samples.
+
+    A sample is what the Dataset returns, such as (image, label). The target is the function, or a
+    class whose instances are called, such as those of torchvision.transforms.v2.
+    """
+
+    where: Literal["worker", "device"]
+    target: Annotated[str, AfterValidator(check_callable)]
+    kwargs: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _arguments_fit(self) -> UserTransform:
+        UserFunction(self.target, self.kwargs).check()
+        return self
+
+    def transform_sample(self, sample: Tree) -> Tree:
+        """The function's result for a sample; raises BadData where it fails."""
+        return self._call(sample)
+
+    def transform_batch(self, batch: Tree) -> Tree:
+        """The function's result for a batch; raises BadData where it fails."""
+        return self._call(batch)
+
+    def _call(self, tree: Tree) -> Tree:
+        try:
+            return self._function(tree)
+        except (BadData, Unsupported):
+            raise
+        except Exception as error:
+            kind = type(tree).__name__
+            what = f"a whole {'sample' if self.where == 'worker' else 'batch'}, here a {kind}"
+            raise BadData(f"{self.target}: {error_line(error)} (its argument is {what})") from error
+
+    @cached_property
+    def _function(self) -> UserFunction:
+        return UserFunction(self.target, self.kwargs)
