@@ -89,7 +89,7 @@ def prepare(
         sample_nbytes=facts["sample_nbytes"],
         num_classes=_resolve_num_classes(dataset.num_classes, facts.get("num_classes")),
         broken=tuple((index, reason) for index, reason in facts["broken"]),
-        returns_batches=facts.get("returns_batches", False),
+        returns_batches=facts["returns_batches"],
         **_decoder_facts(dataset, facts),
     )
     if store is None:

@@ -22,11 +22,12 @@ from fastloop.data.digest import (
     sample_hashes,
 )
 from fastloop.data.ragged import is_ragged, longest_lengths
+from fastloop.data.samples import returns_batches
 from fastloop.data.sealed_folder import Facts
 
 HASHES = "hashes.npy"
 LENGTHS = "lengths.npy"
-REFERENCE = 4
+REFERENCE = 5
 """Version of the reference's contents; increased with every change, so that older ones are written
 again."""
 
@@ -67,6 +68,7 @@ def write_reference(folder: Path, source: ChunkedReader) -> Facts:
         "broken": broken,
         "num_classes": classes.count,
         "content": content_fingerprint(hashes, leaves or (), scale),
+        "returns_batches": returns_batches(source.samples),
         "pixels_off": difference_to_pillow(source.dataset, skipped),
     }
 

@@ -13,6 +13,7 @@ from fastloop.core.epochs import epoch_indices, whole_order
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import StreamingDataset
 from fastloop.core.sharding import shard
+from fastloop.core.traits import CollateTraits, traits_of
 from fastloop.core.types import Invalid, Tree, Unsupported
 from fastloop.data.digest import (
     Digest,
@@ -25,6 +26,7 @@ from fastloop.data.digest import (
 )
 from fastloop.data.prepare import reference_hashes
 from fastloop.data.ragged import collate_jagged, is_ragged
+from fastloop.data.samples import fetch_samples
 from fastloop.processes.rank_group import all_gather
 
 REREAD_SAMPLES = 16
@@ -59,7 +61,7 @@ def check_data(
         actual = replace(actual, total=expected.total)
     difference = describe_difference(expected, actual)
     if difference and (actual.leaves, actual.count) == (expected.leaves, expected.count):
-        difference += _explain(prepared)
+        difference += _explain(prepared, plan)
     if difference:
         raise Invalid(difference)
     if idle := [rank for rank, digest_ in enumerate(ranks) if not digest_.count]:
@@ -185,18 +187,22 @@ def _positions_of_ranks(prepared: PreparedData, plan: Plan) -> np.ndarray:
     ).numpy()
 
 
-def _explain(prepared: PreparedData) -> str:
+def _explain(prepared: PreparedData, plan: Plan) -> str:
     """Explanation of a difference where the data itself is random; empty where it is not."""
     remedy = "same_data=false compares only counts, dtypes and shapes, and gives no rank"
     if isinstance(prepared.dataset, StreamingDataset):
         return f": its first epoch delivered other samples; if they are random, {remedy}"
     samples, hashes = prepared.dataset.open(), reference_hashes(prepared)
     collate = collate_jagged if is_ragged(prepared.dataset) else default_collate
+    by_user = plan.collate and traits_of(CollateTraits, plan.collate).defines_samples
+    if plan.collate and by_user:
+        collate = plan.collate.collate
     broken = {index for index, _ in prepared.broken}
     for index in range(min(REREAD_SAMPLES, prepared.num_samples)):
         if index in broken:
             continue
-        again = sample_hashes(collate([samples[index]]), prepared.dataset.uint8_scale)
+        fetched = fetch_samples(samples, [index]) if by_user else [samples[index]]
+        again = sample_hashes(collate(fetched), prepared.dataset.uint8_scale)
         if not np.array_equal(again[0], hashes[index]):
             return f": sample {index} differs every time it is read; {remedy}"
     return ""
