@@ -102,7 +102,7 @@ class JobContext:
         """A context in which a rank that runs out of batches still takes part in the gradient
         averaging of the others; does nothing if all ranks have equally many batches."""
         even = traits_of(LoaderTraits, self.job.loader).even_shares
-        if session.ddp is None or (even and not self.job.collate.tolerant):
+        if session.ddp is None or (even and not self.prepared.broken):
             return nullcontext()
         return session.ddp.join()  # adds a collective operation to each step
 
