@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from pathlib import Path
 
 from fastloop.processes.startup import exit_at_once_on_signals, quiet_on_closed_pipe
 
@@ -45,11 +46,20 @@ def _run_command() -> None:
     if name in ("-h", "--help"):
         print(HELP, end="")
         return
+    _allow_imports_from_working_folder()
     if name in COMMANDS:
         sys.argv[:2] = [f"{sys.argv[0]} {name}"]
     elif name and "=" not in name and not name.startswith(("-", "+", "~")):
         sys.exit(f"{name}: no such command; allowed: {', '.join(COMMANDS)}")
     import_module(COMMANDS.get(name, COMMANDS["run"])).main()
+
+
+def _allow_imports_from_working_folder() -> None:
+    """Put the working folder first on the path, where `python -m` puts it and a console script does
+    not; child processes inherit the path."""
+    folder = str(Path.cwd())
+    if not sys.flags.safe_path and folder not in sys.path:
+        sys.path.insert(0, folder)
 
 
 if __name__ == "__main__":

@@ -292,11 +292,28 @@ def test_prepare_writes_every_store(tmp_path):
 
 @pytest.mark.heavy
 def test_console_script_equals_the_module(tmp_path):
-    script = Path(sys.executable).parent / "fastloop"
-    process = subprocess.run(
-        [script, "--cfg", "job"], cwd=tmp_path, capture_output=True, text=True, check=False
+    assert run_script("--cfg", "job", cwd=tmp_path).stdout == (
+        spawn_fastloop("--cfg", "job", cwd=tmp_path).stdout
     )
-    assert process.stdout == spawn_fastloop("--cfg", "job", cwd=tmp_path).stdout
+
+
+@pytest.mark.heavy
+def test_console_script_imports_from_the_working_folder_as_its_workers_do(tmp_path):
+    (tmp_path / "mine.py").write_text(USER_CODE)
+    options = ("dataset._target_=mine.Plain", "model._target_=mine.Net", "num_workers=1")
+    options = (*options, "collate._target_=mine.collate", "transform._target_=mine.negate")
+    quick = ("epochs=1", "trials=1", "tracker=none", "report=false")
+    process = run_script(*options, *quick, "multiprocessing_context=spawn", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    (result,) = results(tmp_path)
+    assert result.trials[0].benchmarks.keys() == {"traversal", "training"}
+
+
+def run_script(*arguments, cwd):
+    script = Path(sys.executable).parent / "fastloop"
+    return subprocess.run(
+        [script, *arguments], cwd=cwd, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.heavy
@@ -338,7 +355,7 @@ def test_different_amounts_of_work_are_ranked_separately(tmp_path):
 
 USER_CODE = """
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 from fastloop.core.types import option
 from fastloop.data.dataloader import torch_epochs
 
@@ -374,6 +391,16 @@ def make_loader(batch_size):
 def generate_batches():
     for batch in DataLoader(Plain(), 3):
         yield batch
+
+def collate(samples):
+    return default_collate(samples)
+
+def negate(sample):
+    return -sample[0], sample[1]
+
+class Net(torch.nn.Linear):
+    def __init__(self, num_classes):
+        super().__init__(3, num_classes)
 """
 
 
