@@ -13,13 +13,13 @@ from fastloop.config.foreign_settings import check_experiment_settings
 from fastloop.config.help import options_of
 from fastloop.config.messages import ConfigError, instantiation_message, validation_message
 from fastloop.config.user_options import (
-    USER_DATA,
     loader_brings_data,
     use_loader_data,
     user_targets,
     wrap_target,
 )
 from fastloop.config.yaml_files import option_values
+from fastloop.core.user_code import LOADER_DATA
 from fastloop.sweep.colours import loader_colour
 from fastloop.sweep.request import JobRequest, job_config
 
@@ -39,7 +39,7 @@ def build_request(combination: Combination) -> JobRequest:
     choices |= user_targets(values, overrides) | _launcher_under_torchrun(values, overrides)
     if loader_brings_data(job, choices, overrides):
         job, choices["dataset"] = use_loader_data(job), "own_data"
-        values["dataset"] = {"_target_": USER_DATA}
+        values["dataset"] = {"_target_": LOADER_DATA}
     return JobRequest(
         job=job,
         sweep=build_sweep(values),

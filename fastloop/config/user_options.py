@@ -31,8 +31,6 @@ WRAPPERS = {
 """By group, the option that wraps a user object; that of datasets has a yaml, `custom`."""
 FUNCTIONS = ("collate", "transform")
 """Groups of which a user object is a function of samples."""
-USER_DATA = "fastloop.options.dataset.user.UserDataset"
-"""The `_target_` of the dataset that represents the data of a user's loader."""
 
 
 def wrap_target(group: str, node: Any) -> Any:

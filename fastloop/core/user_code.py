@@ -15,6 +15,9 @@ from typing import Any
 
 from fastloop.core.types import BadData, Invalid, SignalExit, Unsupported
 
+LOADER_DATA = "fastloop.options.dataset.user.UserDataset"
+"""The `_target_` of the dataset that represents the data of a user's loader."""
+
 
 def locate(path: str) -> Any:
     """Import the object with that dotted name; raises ValueError, in one line, where that fails."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from fastloop.core import stats
 from fastloop.core.metrics import metrics
 from fastloop.core.result import Measurement, Result, world_size
+from fastloop.core.user_code import LOADER_DATA
 from fastloop.reporting.baseline import find_baseline, no_baseline
 from fastloop.reporting.short_names import short_names
 
@@ -19,6 +20,8 @@ UNRANKED = {
     "unverified": "the data that these jobs deliver was not compared (same_data=false)",
 }
 """Reason why a job gets no rank, by the tag that marks the job."""
+LONGEST_LIST = 3
+"""Most loaders that a title names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +90,20 @@ def comparable(result: Result, other: Result) -> bool:
     """True if the two jobs may be ranked together.
 
     They have to agree in amount of work, cache state, sweep and data. Data agrees if its source or
-    its content is equal, or if only the decoders differ and are equivalent.
+    its content is equal, or if only the decoders differ and are equivalent. A loader that brings
+    its own data is never ranked with one that was compared with a dataset.
     """
-    return _work(result) == _work(other) and not _data_ids(result).isdisjoint(_data_ids(other))
+    return _work(result) == _work(other) and delivers_same(result, other)
+
+
+def brings_data(result: Result) -> bool:
+    """True for a loader that brings its own data, which is compared with its first epoch alone."""
+    return result.params.get("dataset._target_") == LOADER_DATA
+
+
+def delivers_same(result: Result, other: Result) -> bool:
+    """True if the two jobs deliver the same samples, or differ in equivalent decoders only."""
+    return not _data_ids(result).isdisjoint(_data_ids(other))
 
 
 def _work(result: Result) -> tuple:
@@ -97,7 +111,7 @@ def _work(result: Result) -> tuple:
     # every rank drops its last batch, so more ranks deliver fewer samples
     values += [world_size(result) if result.params.get("drop_last") else 1]
     values += [result.tags.get(tag) for tag in UNRANKED]
-    return result.tags.get("sweep"), result.dataset, *values
+    return result.tags.get("sweep"), result.dataset, brings_data(result), *values
 
 
 def _data_ids(result: Result) -> set[str]:
@@ -168,10 +182,21 @@ def _group(results: list[Result], reference: Result | None, several: bool) -> Jo
     )
     base = _baseline_name(results, reference)
     return JobGroup(
-        title=" ".join([results[0].dataset, *shared, *sweep]),
+        title=" ".join([_data_name(results), *shared, *sweep]),
         results=tuple(results),
         comparisons=tuple(_comparison(name, results, labels, base) for name in benchmarks),
     )
+
+
+def _data_name(results: list[Result]) -> str:
+    """The dataset's name; for loaders that bring their data, with the loaders' names."""
+    name = results[0].dataset
+    if not brings_data(results[0]):
+        return name
+    loaders = [*dict.fromkeys(result.loader for result in results)]
+    if len(loaders) > LONGEST_LIST:
+        loaders = [*loaders[: LONGEST_LIST - 1], f"{len(loaders) - LONGEST_LIST + 1} others"]
+    return f"{name} of {' and '.join(', '.join(loaders).rsplit(', ', 1))}"
 
 
 def _settings(result: Result) -> list[str]:

@@ -11,7 +11,7 @@ from fastloop.core.result import Result, world_size
 from fastloop.reporting.header import describe_samples
 from fastloop.reporting.notes import group_caveats
 from fastloop.reporting.ranks import rank_lines
-from fastloop.reporting.summary import Comparison, JobGroup, Row, summarize
+from fastloop.reporting.summary import Comparison, JobGroup, Row, brings_data, summarize
 from fastloop.reporting.tables import decimals
 from fastloop.reporting.verdict import verdict
 
@@ -107,6 +107,8 @@ def _title(group: JobGroup) -> str:
     parts += [f"{sizes.pop()} processes"] if len(sizes) == 1 and sizes != {1} else []
     devices = {result.tags["device"] for result in group.results}
     parts += [f"device {devices.pop()}"] if len(devices) == 1 else []
+    if brings_data(first):
+        parts += ["compared only with its own first epoch"]
     return f"{group.title}: {', '.join(parts)}"
 
 

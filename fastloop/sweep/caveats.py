@@ -16,6 +16,7 @@ from fastloop.core.number_text import significant
 from fastloop.core.protocols import HasCaveat
 from fastloop.core.result import Attribution, Result, measurements, world_size
 from fastloop.data.decoder_agreement import COMPARED_SAMPLES
+from fastloop.reporting.summary import brings_data, delivers_same
 from fastloop.sweep.request import LOADER_BATCH_SIZE
 from fastloop.trial.job import Job
 from fastloop.trial.page_cache import COLD_FRACTION
@@ -47,7 +48,8 @@ def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
         lines.append("concurrent: other work may have run at the same time (allow_concurrent=true)")
     if "unverified" in result.tags:
         lines.append("unverified: samples were counted but not compared (same_data=false)")
-    lines += [*_decoder_caveats(result, sweep), *_batch_size_caveats(result)]
+    lines += [*_own_data_caveats(result, sweep), *_decoder_caveats(result, sweep)]
+    lines += [*_batch_size_caveats(result)]
     others = [other for other in sweep if other.trials and other is not result]
     if others and all(len(names) == 1 for names in result.rounds):
         lines.append("not interleaved: machine noise may have affected single jobs")
@@ -146,6 +148,21 @@ def _load_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
         torch_threads=result.trials[0].torch_threads,
         usable_cores=result.environment.get("cores_usable") or 1,
     )
+
+
+def _own_data_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
+    """The caveat of a loader that brings its own data, with the jobs it can't be ranked with."""
+    if not brings_data(result):
+        return []
+    others = [other for other in sweep if other.trials and other is not result]
+    reasons = {
+        "deliver other samples": [o for o in others if not delivers_same(result, o)],
+        "were compared with a dataset": [
+            o for o in others if delivers_same(result, o) and not brings_data(o)
+        ],
+    }
+    parts = [f"not ranked with {len(jobs)} that {why}" for why, jobs in reasons.items() if jobs]
+    return ["; ".join(["own data: compared only with its own first epoch", *parts])]
 
 
 def _decoder_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:

@@ -435,7 +435,8 @@ def test_user_loaders_are_ranked_on_the_data_they_bring(tmp_path):
     assert process.returncode == 0, process.stderr
     names = {"mine.make_loader own_data", "mine.generate_batches own_data"}
     assert {result.name for result in results(tmp_path)} == names
-    assert process.stdout.count("own data: 30 samples") == 1
+    heading = "own data of mine.make_loader and mine.generate_batches: 30 samples"
+    assert process.stdout.count(heading) == 1
     assert "mine.generate_batches" in process.stdout
     assert "10 batches for 30 samples, the loader's own batch size" in " ".join(
         process.stdout.split()

@@ -22,9 +22,13 @@ from fastloop.core.machine import describe_machine
 from fastloop.core.result import Result
 from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData, Invalid, JobFailed, Unsupported
+from fastloop.core.user_code import LOADER_DATA
 from fastloop.data.digest import leaves_of
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.reporting.summary import summarize
+from fastloop.reporting.tables import overview_tables
+from fastloop.reporting.terminal import format_tables
+from fastloop.sweep.caveats import caveats
 from fastloop.sweep.prepare_stage import trial_key
 from fastloop.trial.run import run_trial
 from fastloop.trial.support import check_support
@@ -410,6 +414,43 @@ def test_unverified_results_are_not_ranked():
     assert "same_data=false" in group.comparisons[0].undetermined
     assert all(row.rank is None for row in group.comparisons[0].rows)
     assert len(summarize([plain, unverified[1]])) == 2
+
+
+def own_data_result(loader, content, **changes):
+    known = replace(result_of([1.0, 2.0, 3.0], samples=10, limit=100.0), status="FINISHED")
+    params = {"dataset._target_": LOADER_DATA}
+    data = {"dataset": "own data", "params": params, "content": content, "num_samples": 10}
+    tags = {"device": "cpu"}
+    name = f"{loader} own_data"
+    return replace(known, **({"name": name, "loader": loader, "tags": tags} | data | changes))
+
+
+def test_tables_of_own_data_name_the_loaders_and_why_they_are_not_ranked_together():
+    jobs = [own_data_result(f"mine.{name}", name[0]) for name in ("a", "ab", "b", "c")]
+    (compared,) = [own_data_result("raw", "c", dataset="own data", params={}, name="raw Data")]
+    sweep = [*jobs, compared]
+    groups = summarize(sweep)
+    titles = [group.title for group in groups]
+    named = ["mine.a and mine.ab", "mine.b", "mine.c"]
+    assert titles == [*(f"own data of {name}" for name in named), "own data"]
+    assert len(overview_tables(groups)[0].head) == 1 + len(groups)
+    own = "own data: compared only with its own first epoch"
+    other = "that deliver other samples"
+    assert [caveats(job, sweep)[0] for job in jobs] == [
+        *[f"{own}; not ranked with 3 {other}"] * 2,
+        f"{own}; not ranked with 4 {other}",
+        f"{own}; not ranked with 3 {other}; not ranked with 1 that were compared with a dataset",
+    ]
+    assert not [line for line in caveats(compared, sweep) if "own data" in line]
+    table = " ".join(format_tables(sweep).split())
+    assert "own data of mine.b: 10 samples, " in table
+    assert table.count("device cpu, compared only with its own first epoch") == 3
+
+
+def test_title_of_own_data_names_at_most_three_loaders():
+    for count, title in [(3, "mine.0, mine.1 and mine.2"), (5, "mine.0, mine.1 and 3 others")]:
+        (group,) = summarize([own_data_result(f"mine.{k}", "same") for k in range(count)])
+        assert group.title == f"own data of {title}"
 
 
 def test_trial_seeds_torch(outputs):
