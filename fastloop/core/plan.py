@@ -52,6 +52,9 @@ class PreparedData:
     disk_mib: float = 0.0
     broken: tuple[tuple[int, str], ...] = ()
     """Index and reason of each sample that can't be decoded, where such samples may be skipped."""
+    random: bool = False
+    """True where samples are random, and the reference is of those that data/seeded.py makes
+    repeatable."""
     returns_batches: bool = False
     """True where the dataset's own `__getitems__` returns a batch instead of a list of samples."""
     decoder_equivalence_id: str = ""

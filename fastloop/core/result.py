@@ -227,6 +227,8 @@ class Result:
     sample_nbytes: int = 0
     prepare_s: float = 0.0
     disk_mib: float = 0.0
+    random: bool = False
+    """True where samples are random and were compared with seeded generators."""
     skipped: list[str] = field(default_factory=list)
     """Reason for each sample that can't be decoded and is left out of every epoch."""
     trials: list[Trial] = field(default_factory=list)

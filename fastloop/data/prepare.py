@@ -42,6 +42,7 @@ from fastloop.data.reference import (
     write_reference,
 )
 from fastloop.data.sealed_folder import Facts, break_seal_if_damaged, read_seal, write_once
+from fastloop.data.seeded import SeededDataset, needs_seeds
 
 ANNOUNCED_MIB = 64
 """Stores of this size are announced before they are written."""
@@ -71,7 +72,7 @@ def prepare(
     name = f"{name_of(dataset)}-{data[:16]}"
     source = ChunkedReader(dataset, tolerant, None if collate is None else collate.collate)
     reference = outputs_folder() / "stores" / f"{name}.{_reference_kind(tolerant, collate)}"
-    write = partial(write_reference, source=source)
+    write = partial(_write_reference, source=source)
     try:
         facts = write_once(reference, fingerprint(data, REFERENCE), write, whole)
     except SamplesDiffer as error:
@@ -89,6 +90,7 @@ def prepare(
         sample_nbytes=facts["sample_nbytes"],
         num_classes=_resolve_num_classes(dataset.num_classes, facts.get("num_classes")),
         broken=tuple((index, reason) for index, reason in facts["broken"]),
+        random=facts["random"],
         returns_batches=facts["returns_batches"],
         **_decoder_facts(dataset, facts),
     )
@@ -100,6 +102,14 @@ def prepare(
         raise Unsupported(f"store={name_of(store)}: {reason}; loader=raw leaves it out")
     root = Path(store.root).absolute() / f"{name}.{name_of(store)}"
     return _prepare_store(prepared, store, root, whole)
+
+
+def _write_reference(folder: Path, source: ChunkedReader) -> Facts:
+    """Write the reference, of seeded samples where they are random; the facts say which."""
+    is_random = needs_seeds(source.dataset, source.samples)
+    if is_random:
+        source = dataclasses.replace(source, dataset=SeededDataset(source.dataset))
+    return write_reference(folder, source) | {"random": is_random}
 
 
 def _reference_kind(tolerant: bool, collate: Collate | None) -> str:

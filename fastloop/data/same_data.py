@@ -27,6 +27,7 @@ from fastloop.data.digest import (
 from fastloop.data.prepare import reference_hashes
 from fastloop.data.ragged import collate_jagged, is_ragged
 from fastloop.data.samples import fetch_samples
+from fastloop.data.seeded import SeededDataset
 from fastloop.processes.rank_group import all_gather
 
 REREAD_SAMPLES = 16
@@ -205,4 +206,6 @@ def _explain(prepared: PreparedData, plan: Plan) -> str:
         again = sample_hashes(collate(fetched), prepared.dataset.uint8_scale)
         if not np.array_equal(again[0], hashes[index]):
             return f": sample {index} differs every time it is read; {remedy}"
+    if isinstance(prepared.dataset, SeededDataset):
+        return f": random samples are compared with generators seeded by their index; {remedy}"
     return ""

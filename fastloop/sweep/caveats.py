@@ -46,6 +46,9 @@ def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
         lines.append(f"left running: {count}, ended after the trial{first}: {left[0]}")
     if "concurrent" in result.tags:
         lines.append("concurrent: other work may have run at the same time (allow_concurrent=true)")
+    if result.random and "unverified" not in result.tags:
+        how = "compared with generators seeded by their index, outside of the timed epochs"
+        lines.append(f"random samples: {how}")
     if "unverified" in result.tags:
         lines.append("unverified: samples were counted but not compared (same_data=false)")
     lines += [*_own_data_caveats(result, sweep), *_decoder_caveats(result, sweep)]

@@ -24,7 +24,7 @@ from fastloop.trial.support import check_support
 
 DATA_FIELDS = (
     *("dataset", "fingerprint", "content", "decoder_equivalence_id", "pixels_off", "key"),
-    *("num_samples", "sample_nbytes", "prepare_s", "disk_mib", "skipped"),
+    *("num_samples", "sample_nbytes", "prepare_s", "disk_mib", "skipped", "random"),
 )
 """Fields of a result that are set once its data is prepared."""
 
@@ -93,6 +93,7 @@ def _with_data_fields(result: Result, job: Job, prepared: PreparedData) -> Resul
         sample_nbytes=prepared.sample_nbytes,
         prepare_s=prepared.seconds,
         disk_mib=prepared.disk_mib,
+        random=prepared.random,
         skipped=[reason for _, reason in prepared.broken],
     )
 

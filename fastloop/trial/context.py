@@ -19,6 +19,7 @@ from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import BadData, Epochs, ExtractPair, Leaves, Tree
 from fastloop.data.digest import leaves_of
 from fastloop.data.same_data import check_data, check_placed
+from fastloop.data.seeded import make_repeatable
 from fastloop.processes.rank_group import in_group, local_world_size, rank, world_size
 from fastloop.trial.delivery import loader_opener, loop_delivery, step_delivery, with_sample_lengths
 from fastloop.trial.job import Job
@@ -56,13 +57,13 @@ class JobContext:
     ) -> bool:
         """Raise Invalid if one epoch, as the step would receive it, is not the dataset's.
 
-        Batches are checked without the transform, whose values are random. Returns True if bytes of
+        Batches are checked without what is random, see without_randomness. Returns True if bytes of
         some batch may be unread in a file.
 
         observe: called with the (batch, 16) uint8 hashes of each batch.
         """
-        if self.plan.transform is not None:
-            plain = self.without_transform()
+        if self.is_random:
+            plain = self.without_randomness()
             with plain.open_loader() as loader:
                 return plain.check_epoch(loader.epochs, epoch, observe)
         unread = UnreadBatches(epochs(epoch), self.device)
@@ -71,9 +72,19 @@ class JobContext:
         check_data(self.prepared, self.plan, batches, epoch, same_data, observe)
         return unread.found
 
-    def without_transform(self) -> JobContext:
-        """A context of the job with samples that are not transformed."""
-        return replace(self, plan=replace(self.plan, transform=None))
+    @property
+    def is_random(self) -> bool:
+        """True where epochs are compared by another loader than the one that is timed."""
+        return self.plan.transform is not None or (self.prepared.random and self.job.same_data)
+
+    def without_randomness(self) -> JobContext:
+        """A context of the job with samples that are not transformed and, where they are compared
+        and random, with generators seeded by their index.
+
+        Raises Unsupported for a store of random samples.
+        """
+        prepared = make_repeatable(self.prepared) if self.job.same_data else self.prepared
+        return replace(self, plan=replace(self.plan, transform=None), prepared=prepared)
 
     def first_batch(self, epochs: Epochs) -> Tree:
         """A batch of the loader, which shows what its batches are."""

@@ -41,7 +41,7 @@ def run_shadow(job: Job, prepared: PreparedData, number: int, repeats: Mapping[s
     repeats: of each benchmark's epochs in the timed trial. Raises Invalid for samples that are not
     the dataset's, for another order than the plan's, and for work outside the windows.
     """
-    context = start_job(job, prepared, number).without_transform()
+    context = start_job(job, prepared, number).without_randomness()
     observer = _Observer(context)
     with context.open_loader() as loader:
         unread = observer.check(loader.epochs, job.epochs + 1)

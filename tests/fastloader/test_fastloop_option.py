@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import optree
 import pytest
@@ -105,7 +106,8 @@ def test_fastloop_loader_rejects_unsupported_settings_early():
 
 def test_fastloop_loader_accepts_a_list_as_dataset(outputs):
     job = compose_job("loader=fastloop", "loader.store=null", "dataset=digits")
-    source, _ = module._samples(_ListDataset(), job.plan(0))
+    prepared = replace(prepare(job.dataset, None), dataset=_ListDataset())
+    source, _ = module._samples(prepared, job.plan(0))
     assert [source[index] for index in range(len(source))] == [1, 2, 3]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 import time
 from dataclasses import dataclass
 
@@ -58,6 +59,21 @@ class OptionDataset(Squares):
 class RandomSamples(Squares):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         return torch.rand(2, 3), index % 4
+
+
+class AugmentedSamples(Squares):
+    """Drawn from the generators of torch, numpy and Python."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        noise = torch.rand(2, 3) + np.random.rand() + random.random()
+        return index + noise, index % 4
+
+
+class UnseededSamples(Squares):
+    """Drawn from a generator that no seed reaches."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.from_numpy(np.random.default_rng().random(3)), index % 4
 
 
 class FailingSamples(Squares):
@@ -258,6 +274,12 @@ def from_epochs():
 
 def with_sampler(dataset, sampler, batch_size, num_workers):
     return DataLoader(dataset, batch_size, sampler=sampler, num_workers=num_workers)
+
+
+def without_last(dataset, sampler, batch_size):
+    """Delivers the first sample a second time in the place of the last."""
+    indices = [*sampler]
+    return DataLoader(dataset, batch_size, sampler=[*indices[:-1], indices[0]])
 
 
 def with_collate(dataset, sampler, batch_size, collate_fn=None):

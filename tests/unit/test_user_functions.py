@@ -17,6 +17,7 @@ from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData, Invalid, Unsupported
 from fastloop.data.same_data import num_delivered
 from fastloop.data.samples import returns_batches
+from fastloop.data.seeded import SeededDataset
 from fastloop.trial.run import run_trial
 from fastloop.trial.support import check_support
 
@@ -190,6 +191,50 @@ def test_transform_of_samples_needs_single_samples(outputs, loader):
         "dataset._target_=my_code.BatchGetItems", *negate, "+transform.where=device", *QUICK
     )
     assert run_trial(job, prepared, 0, now_ns()).benchmarks["traversal"].samples == 2 * COUNT
+
+
+AUGMENTED = "dataset._target_=my_code.AugmentedSamples"
+
+
+@pytest.mark.parametrize(
+    "loader", [("num_workers=2",), FASTLOOP, ("loader._target_=my_code.with_sampler",)]
+)
+def test_random_samples_are_compared_with_seeded_generators(outputs, loader):
+    job, prepared = prepare_user_job(AUGMENTED, *loader, "batch_size=8", *QUICK)
+    assert prepared.random
+    state = torch.get_rng_state()
+    samples = SeededDataset(job.dataset).open()
+    assert torch.equal(samples[3][0], samples[3][0])
+    assert torch.equal(torch.get_rng_state(), state)
+    run_trial(job, prepared, 0, now_ns())
+    with job.loader.open(prepared, job.plan(0)) as epochs:  # as in a timed epoch
+        first, second = (torch.cat([data for data, _ in epochs(0)]) for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+def test_random_samples_that_a_loader_repeats_are_found(outputs):
+    job, prepared = prepare_user_job("loader._target_=my_code.without_last", AUGMENTED, *QUICK)
+    with pytest.raises(Invalid, match="not the dataset's: random samples are compared with gener"):
+        run_trial(job, prepared, 0, now_ns())
+
+
+def test_random_samples_in_a_store_are_unsupported(outputs):
+    job, prepared = prepare_user_job(AUGMENTED, "loader=np_memmap", *QUICK)
+    with pytest.raises(
+        Unsupported, match="of AugmentedSamples are random, and a store repeats one"
+    ):
+        run_trial(job, prepared, 0, now_ns())
+    run_trial(replace(job, same_data=False), prepared, 0, now_ns())
+
+
+def test_samples_that_no_seed_repeats_are_not_compared(outputs):
+    job, prepared = prepare_user_job("dataset._target_=my_code.UnseededSamples", *QUICK)
+    assert not prepared.random
+    with pytest.raises(Invalid, match=r"sample 0 differs every time it is read; same_data=false"):
+        run_trial(job, prepared, 0, now_ns())
+    assert not prepare_user_job(SQUARES)[1].random
+    pictures = "dataset._target_=my_code.Pictures"
+    assert not prepare_user_job(pictures, "collate._target_=my_code.as_uint8")[1].random
 
 
 def test_list_of_samples_is_told_from_a_batch():

@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-import numpy as np
-import optree
-import torch
 from pydantic import AfterValidator, NonNegativeInt, PositiveFloat, model_validator
 from torch.utils.data import IterableDataset
 
@@ -15,7 +12,7 @@ from fastloop.core.files import fingerprint
 from fastloop.core.protocols import Samples
 from fastloop.core.types import BadData, Unsupported, option
 from fastloop.core.user_code import call, check_arguments, check_usable, error_line
-from fastloop.data.rows import bytes_of
+from fastloop.data.seeded import sample_fingerprint
 
 PROBED_SAMPLES = 16
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -52,7 +49,7 @@ class CustomDataset:
         last = len(samples) - 1
         indices = sorted({k * last // (PROBED_SAMPLES - 1) for k in range(PROBED_SAMPLES)})
         first, second = (
-            [_sample_fingerprint(samples, index) for index in indices] for _ in range(2)
+            [sample_fingerprint(samples, index) for index in indices] for _ in range(2)
         )
         kwargs = ADDRESS.sub("", repr(self.kwargs))
         rows = first if first == second else []
@@ -79,20 +76,3 @@ class CustomDataset:
         if not count:
             raise BadData(f"{self.target}: it has no samples")
         return dataset
-
-
-def _sample_fingerprint(samples: Samples, index: int) -> str:
-    """A fingerprint of the sample or, if it can't be read, the error."""
-    try:
-        leaves = optree.tree_leaves(samples[index])
-    except Exception as error:  # preparation reports which sample it is
-        return error_line(error)
-    return fingerprint([_bits(leaf) for leaf in leaves])
-
-
-def _bits(leaf: Any) -> object:
-    if isinstance(leaf, torch.Tensor):  # numpy may lack its dtype
-        return str(leaf.dtype), tuple(leaf.shape), bytes_of(leaf.detach().cpu()).tobytes()
-    if isinstance(leaf, np.ndarray):
-        return str(leaf.dtype), leaf.shape, leaf.tobytes()
-    return leaf

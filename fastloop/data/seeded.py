@@ -1,0 +1,133 @@
+"""Random samples, such as augmented ones, made repeatable for the same-data check."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import optree
+import torch
+
+from fastloop.core.files import fingerprint
+from fastloop.core.plan import PreparedData
+from fastloop.core.protocols import Dataset, RaggedDataset, Samples, Uint8Images
+from fastloop.core.types import Tree, Unsupported
+from fastloop.core.user_code import error_line
+from fastloop.data.rows import bytes_of
+from fastloop.data.samples import returns_batches
+
+PROBED_SAMPLES = 16
+_READING = Lock()
+"""Held while a sample is read: the generators belong to all threads."""
+
+
+@dataclass(frozen=True)
+class SeededSamples:
+    """Samples, each read with the generators of torch, numpy and Python seeded by its index."""
+
+    samples: Samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Tree:
+        with _READING, _seed_generators(index):
+            return self.samples[index]
+
+
+@dataclass(frozen=True)
+class SeededDataset:
+    """A dataset whose samples are read as SeededSamples."""
+
+    dataset: Dataset
+
+    @property
+    def label(self) -> str:
+        """As the dataset's."""
+        return self.dataset.label
+
+    @property
+    def num_classes(self) -> int | None:
+        """As the dataset's."""
+        return self.dataset.num_classes
+
+    @property
+    def uint8_scale(self) -> float | None:
+        """As the dataset's."""
+        return self.dataset.uint8_scale
+
+    def fetch(self) -> str:
+        """As the dataset's."""
+        return self.dataset.fetch()
+
+    def open(self) -> SeededSamples:
+        """The dataset's samples, read one at a time."""
+        return SeededSamples(self.dataset.open())
+
+
+def needs_seeds(dataset: Dataset, samples: Samples) -> bool:
+    """True for samples that are random, and repeatable once the generators are seeded.
+
+    False for other random samples, and for those that are not read one by one as they are.
+    """
+    if isinstance(dataset, RaggedDataset | Uint8Images) or not _are_random(samples):
+        return False
+    return not _are_random(SeededSamples(samples)) and not returns_batches(samples)
+
+
+def make_repeatable(prepared: PreparedData) -> PreparedData:
+    """The data with a SeededDataset, for random samples; unchanged for others.
+
+    Raises Unsupported for a store of random samples, which delivers the same draw in every epoch.
+    """
+    if not prepared.random:
+        return prepared
+    if prepared.folder != prepared.reference:
+        reason = f"the samples of {prepared.label} are random, and a store repeats one draw of them"
+        raise Unsupported(f"{reason}; loader=raw draws anew, same_data=false does not compare them")
+    return replace(prepared, dataset=SeededDataset(prepared.dataset), random=False)
+
+
+def sample_fingerprint(samples: Samples, index: int) -> str:
+    """A fingerprint of the sample or, if it can't be read, the error."""
+    try:
+        leaves = optree.tree_leaves(samples[index])
+    except Exception as error:  # preparation reports which sample it is
+        return error_line(error)
+    return fingerprint([_bits(leaf) for leaf in leaves])
+
+
+def _are_random(samples: Samples) -> bool:
+    """True where a sample differs when it is read again."""
+    first, second = (
+        [sample_fingerprint(samples, index) for index in range(min(PROBED_SAMPLES, len(samples)))]
+        for _ in range(2)
+    )
+    return first != second
+
+
+@contextmanager
+def _seed_generators(seed: int) -> Iterator[None]:
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed all devices
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])
+
+
+def _bits(leaf: Any) -> object:
+    if isinstance(leaf, torch.Tensor):  # numpy may lack its dtype
+        return str(leaf.dtype), tuple(leaf.shape), bytes_of(leaf.detach().cpu()).tobytes()
+    if isinstance(leaf, np.ndarray):
+        return str(leaf.dtype), leaf.shape, leaf.tobytes()
+    return (leaf.size, leaf.tobytes()) if hasattr(leaf, "tobytes") else leaf  # a picture of PIL
