@@ -19,6 +19,8 @@ from fastloop.core.types import Epochs, Tree, Unsupported, name_of
 
 ALWAYS = ("batch_size", "drop_last")
 """Settings that all loaders honour."""
+CANONICAL_COLLATE = "canonical collate"
+"""A collate of samples as they are, not of uint8 images or of samples that differ in length."""
 DATALOADER = tuple(name for name in LOADING if name not in ALWAYS)
 """Settings honoured by any loader that is built on torch's DataLoader."""
 
@@ -27,8 +29,10 @@ def honours_only(loader: str, plan: Plan, *honoured: str) -> None:
     """Raise Unsupported where the plan changes a setting that this loader would ignore.
 
     honoured: settings that the loader honours in addition to ALWAYS: fields of LoadingSettings,
-    `collate` and `transform`.
+    `collate` or CANONICAL_COLLATE, and `transform`.
     """
+    if CANONICAL_COLLATE in honoured and plan.collate and plan.collate.takes == "canonical":
+        honoured = (*honoured, "collate")
     default = LoadingSettings()
     settings = {name: getattr(plan.loading, name) for name in DATALOADER}
     settings |= {"collate": plan.collate, "transform": plan.transform}

@@ -160,9 +160,13 @@ def collate_chunk(
     Raises SamplesDiffer where samples differ, BadData where they can't be collated, also for a None
     unless `tolerant`.
     """
-    missing = {index: _missing(index, error) for index, sample, error in items if is_broken(sample)}
+    missing = {
+        index: _missing(index, error)
+        for index, sample, error in items
+        if sample is None or (not ragged and is_broken(sample))
+    }
     if missing and not tolerant:
-        remedy = "collate=skip_broken, or a collate of your own, leaves such samples out"
+        remedy = "a measurement leaves it out with collate=skip_broken or a collate of your own"
         raise BadData(f"{next(iter(missing.values()))}; {remedy}")
     decoded = [(index, sample) for index, sample, _ in items if index not in missing]
     broken = list(missing.items())

@@ -148,9 +148,6 @@ def _check_samples(job: Job) -> None:
     elif job.collate.tolerant and job.loader.store is not None:
         reason = "a store holds intact samples only, see loader=raw"
         raise Unsupported(f"collate={name_of(job.collate)}: {reason}")
-    if job.collate.takes == "uint8" and job.loader.store is not None:
-        reason = "the rows of a store are not uint8 images as it takes them, see loader=raw"
-        raise Unsupported(f"collate={name_of(job.collate)}: {reason}")
     if job.collate.takes == "uint8" and job.transform.where == "worker":
         reason = "samples are uint8 until they are on the device, see transform.where=device"
         name = name_of(job.collate)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from fastloop.core.epochs import DATALOADER, honours_only
+from fastloop.core.epochs import CANONICAL_COLLATE, DATALOADER, honours_only
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option
@@ -19,7 +19,7 @@ class TorchDataLoader:
     """DataLoader over a TensorDataset: one row per `__getitem__`, default collate."""
 
     store: Store
-    honours: ClassVar[tuple[str, ...]] = (*DATALOADER, "transform", "collate")
+    honours: ClassVar[tuple[str, ...]] = (*DATALOADER, "transform", CANONICAL_COLLATE)
     even_shares: ClassVar[bool] = True
 
     @contextmanager

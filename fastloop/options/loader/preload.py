@@ -11,7 +11,7 @@ import numpy as np
 import optree
 import torch
 
-from fastloop.core.epochs import DATALOADER, honours_only
+from fastloop.core.epochs import CANONICAL_COLLATE, DATALOADER, honours_only
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option
@@ -28,7 +28,7 @@ class PreloadLoader:
     collate."""
 
     store: Store
-    honours: ClassVar[tuple[str, ...]] = (*DATALOADER, "transform", "collate")
+    honours: ClassVar[tuple[str, ...]] = (*DATALOADER, "transform", CANONICAL_COLLATE)
     even_shares: ClassVar[bool] = True
 
     @contextmanager

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from pydantic import AfterValidator, model_validator
 
-from fastloop.core.epochs import honours_only, whole_order
+from fastloop.core.epochs import CANONICAL_COLLATE, honours_only, whole_order
 from fastloop.core.plan import LOADING, LoadingSettings, Plan, PreparedData
 from fastloop.core.protocols import Dataset, Samples
 from fastloop.core.types import BadData, Epochs, Tree, Unsupported, name_of, option
@@ -115,7 +115,7 @@ class UserLoader:
     def check(self, plan: Plan) -> None:
         """Raise Unsupported for a setting other than its default that the target does not take."""
         target, takes = self.target, self.takes
-        collate = ("collate",) if "collate_fn" in takes and _is_canonical(plan) else ()
+        collate = (CANONICAL_COLLATE,) if "collate_fn" in takes else ()
         honours_only(target, plan, *takes, *collate, "multiprocessing_context")
         order, follows_order = _order_name(plan), {"dataset", "sampler"} <= takes
         if "batch_size" not in takes and plan.loading.batch_size != LoadingSettings().batch_size:
@@ -190,10 +190,6 @@ def _arguments(plan: Plan, takes: frozenset[str], samples: Samples | None) -> di
     if "sampler" in arguments:
         arguments.pop("shuffle", None)  # torch's DataLoader accepts only one of the two
     return arguments
-
-
-def _is_canonical(plan: Plan) -> bool:
-    return plan.collate is None or plan.collate.takes == "canonical"
 
 
 def _order_name(plan: Plan) -> str:
