@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from fastloop.config.combinations import Combination
 from fastloop.config.foreign_settings import check_experiment_settings
 from fastloop.config.help import options_of
+from fastloop.config.kinds import kind_message
 from fastloop.config.messages import ConfigError, instantiation_message, validation_message
 from fastloop.config.user_options import (
     loader_brings_data,
@@ -32,6 +33,8 @@ T = TypeVar("T")
 
 def build_request(combination: Combination) -> JobRequest:
     """The request of a combination, with all objects built. Raises ConfigError."""
+    from fastloop.core.sweep_protocols import Launcher, Tracker
+
     values, overrides = combination.values, combination.overrides
     check_experiment_settings(combination.choices, values, overrides)
     job = build_job(values)
@@ -43,8 +46,8 @@ def build_request(combination: Combination) -> JobRequest:
     return JobRequest(
         job=job,
         sweep=build_sweep(values),
-        launcher=build_option("launcher", values["launcher"]),
-        tracker=build_option("tracker", values["tracker"]),
+        launcher=_build_as(Launcher, "launcher", values["launcher"]),
+        tracker=_build_as(Tracker, "tracker", values["tracker"]),
         choices=choices,
         overrides=overrides,
         config=values,
@@ -84,6 +87,14 @@ def build_option(group: str, node: Any) -> Any:
 
     wrapped = wrap_target(group, node)
     return _translate_errors(group, lambda: instantiate(wrapped, _convert_="all"))
+
+
+def _build_as(protocol: type, group: str, node: Any) -> Any:
+    """The object of the group's `_target_`. Raises ConfigError where it lacks what it needs."""
+    built = build_option(group, node)
+    if not isinstance(built, protocol):
+        raise ConfigError(kind_message(group, built, protocol.__name__))
+    return built
 
 
 def _translate_errors(group: str, build: Callable[[], T]) -> T:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
+import re
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 import hydra
@@ -16,8 +16,6 @@ from hydra.conf import HydraConf
 from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.errors import ConfigCompositionException, HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -27,14 +25,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from fastloop.config.experiments import register_experiments
 from fastloop.config.flags import CommandLine, read_command_line
 from fastloop.config.foreign_settings import describe_foreign_setting
-from fastloop.config.help import (
-    default_options,
-    help_text,
-    resource_folder,
-    settings,
-    takes_several,
-)
+from fastloop.config.help import help_text, resource_folder
 from fastloop.config.messages import ConfigError
+from fastloop.config.overrides import override_values, parse_overrides, product
 
 CONFIG_NAME = "config"
 VERSION_BASE = "1.3"
@@ -73,7 +66,7 @@ def compose_combinations(line: CommandLine) -> list[Combination]:
             return [combination_of(first)]
         _check_sweeper(first)
         swept = [f"{key}={value}" for key, value in (first.hydra.sweeper.params or {}).items()]
-        jobs = _product(_parse_overrides([*swept, *line.overrides]))
+        jobs = product(parse_overrides([*swept, *line.overrides]))
         folder = str(first.hydra.sweep.dir)  # equal for all jobs, although it contains the time
         return [
             combination_of(_compose(name, overrides, number, folder))
@@ -125,7 +118,7 @@ def _compose_unresolved(overrides: tuple[str, ...]) -> DictConfig:
     register_experiments()
     line = read_command_line(overrides)
     with _compose_api(line):
-        return hydra.compose(line.config_name or CONFIG_NAME, list(line.overrides))
+        return _hydra_compose(line.config_name or CONFIG_NAME, list(line.overrides))
 
 
 @contextmanager
@@ -153,35 +146,14 @@ def _add_config_dir(folder: Path) -> None:
     Plugins.instance().register(ConfigDir)
 
 
-def _parse_overrides(overrides: Sequence[str]) -> list[Override]:
-    """The overrides, parsed. Raises ConfigError for those that no job can have."""
-    loader = GlobalHydra.instance().config_loader()  # expands glob(*)
-    parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
-    for override in parsed:
-        _check_override(override)
-    return parsed
-
-
-def _check_override(override: Override) -> None:
-    """Raise ConfigError where a job would lack a setting or an option."""
-    name = override.key_or_group
-    if override.is_delete():
-        if name in {*default_options(), *(setting.name for setting in settings())}:
-            reason = f"every job has one; {name}=… changes it"
-            raise ConfigError(f"{override.input_line}: {reason}")
-    elif isinstance(override.value(), list | dict | NoneType) and name in default_options():
-        if isinstance(override.value(), list) and override.value() and takes_several(name):
-            return
-        allowed = f"allowed: one option; several need -m {name}=a,b"
-        raise ConfigError(f"{override.input_line}: {allowed}")
-
-
 def _compose_first(name: str, line: CommandLine) -> DictConfig:
     """The configuration of a single job, or of the first job of a sweep.
 
     An experiment may set the sweep mode itself. Raises Hydra's error for several values otherwise.
     """
-    first_values = [values[0] for values in _values(_parse_overrides(line.overrides)) if values]
+    first_values = [
+        values[0] for values in override_values(parse_overrides(line.overrides)) if values
+    ]
     if line.is_sweep:
         return _compose(name, first_values)
     try:
@@ -194,30 +166,6 @@ def _compose_first(name: str, line: CommandLine) -> DictConfig:
         raise
 
 
-def _product(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
-    """The overrides of each job: all combinations of values; the last override varies fastest."""
-    return list(itertools.product(*_values(overrides)))
-
-
-def _values(overrides: Sequence[Override]) -> list[list[str]]:
-    """For each overridden key, `key=value` of all its values; the last override of a key wins."""
-    values: dict[str, list[str]] = {}
-    for override in overrides:
-        key = override.get_key_element()
-        if not override.is_sweep_override():
-            values[key] = [f"{key}={override.get_value_element_as_str()}"]
-        elif override.is_discrete_sweep():
-            values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
-            if not values[key]:
-                raise ConfigError(f"{override.input_line}: it has no values")
-        else:
-            raise ConfigError(
-                f"{override.input_line}: a sweep needs a finite number of values; "
-                "allowed: a,b,c, choice(…), range(…) and glob(…)"
-            )
-    return list(values.values())
-
-
 def _compose(
     name: str, overrides: Sequence[str], number: int = 0, sweep_dir: str | None = None
 ) -> DictConfig:
@@ -226,7 +174,7 @@ def _compose(
     sweep_dir: folder of the sweep that the job is part of; None: as configured.
     """
     try:
-        cfg = hydra.compose(name, list(overrides), return_hydra_config=True)
+        cfg = _hydra_compose(name, list(overrides), return_hydra_config=True)
     except ConfigCompositionException as error:
         if message := describe_foreign_setting(str(error), overrides):
             raise ConfigError(message) from None
@@ -238,6 +186,18 @@ def _compose(
             cfg.hydra.mode, cfg.hydra.sweep.dir = RunMode.MULTIRUN, sweep_dir
     HydraConfig.instance().set_config(cfg)
     return cfg
+
+
+def _hydra_compose(name: str, overrides: list[str], **options: Any) -> DictConfig:
+    """The composed configuration. Raises ConfigError where Hydra only warns."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=r"provider=hydra\.searchpath")
+        try:
+            return hydra.compose(name, overrides, **options)
+        except UserWarning as warning:
+            path = re.search(r"path=(.*) is not available", str(warning))
+            missing = path.group(1) if path else warning
+            raise ConfigError(f"hydra.searchpath: there is no folder {missing}") from None
 
 
 def _check_sweeper(cfg: DictConfig) -> None:

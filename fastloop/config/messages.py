@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
-from hydra.errors import CompactHydraException, InstantiationException, MissingConfigException
+from hydra.errors import (
+    CompactHydraException,
+    InstantiationException,
+    MissingConfigException,
+    OverrideParseException,
+)
 from omegaconf.errors import OmegaConfBaseException
 
+from fastloop.config.kinds import kind_message
+from fastloop.core.printable import printable, shorten_words
 from fastloop.core.types import UsageError
+from fastloop.core.user_code import error_line
 
 PLUGINS = {name: f"hydra-{name}-launcher" for name in ("joblib", "ray", "submitit")}
 """Package of each Hydra launcher that is not part of Hydra."""
+NUMBER_OR_BOOL = re.compile(r"[+-]?\d[\d_]*(\.\d*)?(e[+-]?\d+)?|true|false|null", re.IGNORECASE)
+"""Text that is a string only where it was quoted."""
 ERROR_NUMBER = re.compile(r"^\[Errno \d+\] (.*)$")
 
 
@@ -26,6 +38,11 @@ def usage_message(error: Exception, known_names: Iterable[str]) -> str | None:
 
     known_names: names of all settings, for "did you mean".
     """
+    text = _message(error, known_names)
+    return None if text is None else shorten_words(printable(text.replace("\n", "\\n")))
+
+
+def _message(error: Exception, known_names: Iterable[str]) -> str | None:
     if isinstance(error, UsageError):
         return str(error)
     if isinstance(error, MissingConfigException) and "/" in (error.missing_cfg_file or ""):
@@ -33,24 +50,40 @@ def usage_message(error: Exception, known_names: Iterable[str]) -> str | None:
     if isinstance(error, CompactHydraException | OmegaConfBaseException):
         return _hydra_message(error, known_names)
     if isinstance(error, OSError):
-        reason = ERROR_NUMBER.sub(r"\1", str(error))
-        return f"the outputs folder (FASTLOOP_OUTPUTS): {reason}"
+        return _system_message(error)
     if "Config group override must be" in str(error):
         return f"overrides have the form name=value: {type(error).__name__}: {error}"
     return None
 
 
+def _system_message(error: OSError) -> str:
+    if error.errno == errno.ENAMETOOLONG:  # Hydra looks for the option's file
+        name = Path(str(error.filename)).stem
+        return f"{name}: there is no such setting or option; the name is too long for a file"
+    reason = ERROR_NUMBER.sub(r"\1", str(error))
+    return f"the outputs folder (FASTLOOP_OUTPUTS): {reason}"
+
+
 def validation_message(group: str, error: Any) -> str:
     """A pydantic.ValidationError as `setting=value: what is allowed`."""
-    messages = []
-    for detail in error.errors():
-        name = ".".join(str(part) for part in (group, *detail["loc"]) if str(part))
-        message = detail["msg"].removeprefix("Value error, ")
-        if detail["type"] == "unexpected_keyword_argument":
-            messages.append(f"{name}: there is no such setting")
-        else:
-            messages.append(f"{name}={detail['input']}: {message}" if detail["loc"] else message)
-    return "; ".join(messages)
+    return "; ".join(_detail_message(group, detail) for detail in error.errors())
+
+
+def _detail_message(group: str, detail: Any) -> str:
+    """One of the errors of a ValidationError."""
+    name = ".".join(str(part) for part in (group, *detail["loc"]) if str(part))
+    message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "unexpected_keyword_argument":
+        return f"{name}: there is no such setting"
+    if detail["type"] == "is_instance_of":
+        return kind_message(name, detail["input"], detail["ctx"]["class"])
+    return f"{name}={_shown_value(detail['input'])}: {message}" if detail["loc"] else message
+
+
+def _shown_value(value: Any) -> str:
+    """The value as on a command line: a string that looks like a number is quoted."""
+    is_quoted = isinstance(value, str) and NUMBER_OR_BOOL.fullmatch(value)
+    return f"'{value}'" if is_quoted else str(value)
 
 
 def instantiation_message(group: str, error: InstantiationException) -> str:
@@ -61,7 +94,19 @@ def instantiation_message(group: str, error: InstantiationException) -> str:
     setting = ".".join(part for part in (group, match.group(1) if match else "") if part)
     if isinstance(error.__cause__, ValidationError):
         return validation_message(setting, error.__cause__)
-    return f"{setting}: {str(error).splitlines()[0]}"
+    first = str(error).splitlines()[0]
+    if error.__cause__ is None:
+        return f"{setting}: {first}"
+    target = re.search(r"target '([^']+)'", first)
+    name = f"{setting}._target_={target.group(1)}" if target else setting
+    return f"{name}: {error_line(error.__cause__)}"
+
+
+def _not_an_override(error: OverrideParseException) -> str:
+    """The message for an override that Hydra's grammar does not allow."""
+    shown = error.override or "''"
+    hint = "special characters are quoted twice: 'name=\"value\"'"
+    return f"{shown}: overrides have the form name=value; {hint}"
 
 
 def _unknown_option(error: MissingConfigException) -> str:
@@ -76,6 +121,8 @@ def _hydra_message(
     error: CompactHydraException | OmegaConfBaseException, known_names: Iterable[str]
 ) -> str:
     text = str(error)
+    if isinstance(error, OverrideParseException):
+        return _not_an_override(error)
     if isinstance(error, OmegaConfBaseException):  # of an interpolation
         return f"{error.full_key or 'the configuration'}: {text.splitlines()[0]}"
     if isinstance(error.__cause__, OmegaConfBaseException):

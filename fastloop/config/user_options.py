@@ -41,7 +41,9 @@ def wrap_target(group: str, node: Any) -> Any:
     if not isinstance(node, dict) or "_target_" not in node:
         return node
     try:
-        target = str(node["_target_"])
+        target = str(node["_target_"] or "")
+        if not target:
+            raise ValueError("allowed: the dotted name of a class or a function")
         user_object = locate(target)
         if group not in OPTION_METHODS:
             return node
@@ -50,7 +52,8 @@ def wrap_target(group: str, node: Any) -> Any:
             return kwargs | {"_target_": target}
         (check_callable if group in FUNCTIONS else check_usable)(target)
     except ValueError as error:
-        raise ConfigError(f"{group}._target_={node['_target_']}: {error}") from None
+        shown = "null" if node["_target_"] is None else node["_target_"]
+        raise ConfigError(f"{group}._target_={shown}: {error}") from None
     if group == "dataset":
         return option_values("dataset", "custom") | {"target": target, "kwargs": kwargs}
     where = {"where": kwargs.pop("where", "worker")} if group == "transform" else {}

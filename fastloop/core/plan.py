@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
-from pydantic import NonNegativeInt, PositiveInt
 from torch.nn.parallel import DistributedDataParallel
 
+from fastloop.core.bounds import PositiveDepth, SampleCount, Threads
 from fastloop.core.protocols import (
     Collate,
     Dataset,
@@ -71,10 +71,10 @@ class LoadingSettings:
     offered to a user's loader and the settings that a loader honours are derived from these fields.
     """
 
-    batch_size: PositiveInt = 64
-    num_workers: NonNegativeInt = 0
+    batch_size: SampleCount = 64
+    num_workers: Threads = 0
     pin_memory: bool = False
-    prefetch_factor: PositiveInt | None = None
+    prefetch_factor: PositiveDepth | None = None
     persistent_workers: bool = False
     multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None
     drop_last: bool = False

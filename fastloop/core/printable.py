@@ -9,6 +9,21 @@ UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 some of them, and XML allows none."""
 
 
+LONGEST_WORD = 240
+"""Number of characters of a word that are printed whole; a path of usual length is shorter."""
+SHOWN = 40
+"""Number of characters of a longer word that are printed."""
+
+
 def printable(text: str) -> str:
     """The text, with a question mark in the place of each unprintable character."""
     return UNPRINTABLE.sub("?", text)
+
+
+def shorten_words(text: str) -> str:
+    """The text, with words of more than LONGEST_WORD characters cut off and their length added."""
+    return re.sub(
+        rf"\S{{{LONGEST_WORD + 1},}}",
+        lambda word: f"{word.group()[:SHOWN]}… ({len(word.group()):,} characters)",
+        text,
+    )

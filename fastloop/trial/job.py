@@ -7,8 +7,9 @@ import re
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, PositiveInt
 
+from fastloop.core.bounds import Depth, LearningRate, PositiveDepth, PositiveThreads, Seed
 from fastloop.core.plan import Benchmark, Loader, LoadingSettings, Plan
 from fastloop.core.protocols import (
     Collate,
@@ -55,12 +56,12 @@ class Job:
     epochs: PositiveInt
     trials: PositiveInt
     min_window_s: Annotated[float, Field(ge=0, le=3600)] = 0.3
-    seed: NonNegativeInt
+    seed: Seed
     device: Annotated[str, AfterValidator(_check_device)]
-    torch_threads: PositiveInt | None
-    learning_rate: PositiveFloat
-    pinned_buffers: PositiveInt | None
-    device_prefetch: NonNegativeInt
+    torch_threads: PositiveThreads | None
+    learning_rate: LearningRate
+    pinned_buffers: PositiveDepth | None
+    device_prefetch: Depth
     device_prefetch_by: Literal["stream", "thread", "process"] | None
     same_data: bool
     cache: CacheState

@@ -68,6 +68,12 @@ LOADERS = ", ".join(options("loader"))
         ("batch_size=${oc.env:NOPE}", "batch_size: "),
         ("-m loader=glob(zzz*)", "loader=glob(zzz*): it has no values"),
         ("-m trials=range(3,1)", "trials=range(3,1): it has no values"),
+        ("hydra.run.dir=", "hydra.run.dir=: allowed: the path of a folder"),
+        (
+            "loader=np_memmap loader.store.root=",
+            "loader.store.root=: allowed: the path of a folder",
+        ),
+        ("tracker._target_=builtins.dict", "tracker: builtins.dict is no Tracker: it lacks attach"),
         ("-m trials=1,-1", "trials=-1: Input should be greater than 0"),
         ("-m loader=raw,nope", "loader=nope: there is no such option"),
         ("loader._target_=nope.make", "loader._target_=nope.make: ModuleNotFoundError: No module"),

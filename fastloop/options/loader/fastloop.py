@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import NonNegativeInt, PositiveInt
 from torch.utils import _pytree as pytree
 from torch.utils.data import Subset
 
+from fastloop.core.bounds import PositiveDepth, Threads
 from fastloop.core.epochs import honours_only
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import RandpermOrder, Store
@@ -42,8 +42,8 @@ class FastloopLoader:
     store: Store | None
     even_shares: ClassVar[bool] = True
     in_memory: bool
-    num_threads: NonNegativeInt | None
-    ahead: PositiveInt | None
+    num_threads: Threads | None
+    ahead: PositiveDepth | None
 
     @property
     def honours(self) -> tuple[str, ...]:

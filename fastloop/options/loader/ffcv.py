@@ -11,8 +11,8 @@ from queue import Empty
 from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import PositiveInt
 
+from fastloop.core.bounds import PositiveDepth
 from fastloop.core.epochs import Batches, close_on_exit, epoch_indices, honours_only
 from fastloop.core.optional import INSTALL_FFCV, import_optional, isolate_import
 from fastloop.core.plan import Plan, PreparedData
@@ -32,7 +32,7 @@ class FfcvLoader:
     store: Store
     honours: ClassVar[tuple[str, ...]] = ()
     even_shares: ClassVar[bool] = True
-    batches_ahead: PositiveInt
+    batches_ahead: PositiveDepth
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:

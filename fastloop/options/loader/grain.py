@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from pydantic import NonNegativeInt
 
+from fastloop.core.bounds import Depth, Threads
 from fastloop.core.epochs import Batches, close_on_exit, honours_only, index_batches
 from fastloop.core.optional import check_available, import_optional
 from fastloop.core.plan import Plan, PreparedData
@@ -32,8 +32,8 @@ class GrainLoader:
 
     store: Store | None
     in_memory: bool
-    num_threads: NonNegativeInt
-    prefetch_buffer_size: NonNegativeInt
+    num_threads: Threads
+    prefetch_buffer_size: Depth
     honours: ClassVar[tuple[str, ...]] = ()
     even_shares: ClassVar[bool] = True
 

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from pydantic import PositiveInt
 
+from fastloop.core.bounds import PositiveDepth, PositiveThreads
 from fastloop.core.epochs import Batches, close_on_exit, honours_only, index_batches
 from fastloop.core.optional import check_available, import_optional
 from fastloop.core.plan import Plan, PreparedData
@@ -33,8 +33,8 @@ class SpdlLoader:
 
     store: Store | None
     in_memory: bool
-    num_threads: PositiveInt
-    buffer_size: PositiveInt
+    num_threads: PositiveThreads
+    buffer_size: PositiveDepth
     honours: ClassVar[tuple[str, ...]] = ()
     even_shares: ClassVar[bool] = True
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
-from pydantic import PositiveInt
 
+from fastloop.core.bounds import SampleCount
 from fastloop.core.types import option
 from fastloop.fastloader import Blocks
 
@@ -21,8 +21,8 @@ class BlockOrder:
     """
 
     complete: ClassVar[bool] = True
-    block_size: PositiveInt
-    groups_together: PositiveInt
+    block_size: SampleCount
+    groups_together: SampleCount
 
     def length(self, num_samples: int) -> int:
         """The number of samples."""

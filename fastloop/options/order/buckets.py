@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from pydantic import PositiveInt
 
+from fastloop.core.bounds import SampleCount
 from fastloop.core.types import option
 
 
@@ -57,8 +57,8 @@ class BucketOrder:
     """
 
     complete: ClassVar[bool] = True
-    batch_size: PositiveInt
-    bucket_size: PositiveInt
+    batch_size: SampleCount
+    bucket_size: SampleCount
 
     def with_lengths(self, lengths: np.ndarray) -> LengthBucketOrder:
         """The order of samples with these lengths."""

@@ -9,8 +9,9 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
-from pydantic import FilePath, PositiveInt, Strict
+from pydantic import FilePath, Strict
 
+from fastloop.core.bounds import SampleCount
 from fastloop.core.types import BadData, option
 from fastloop.options.order._npy import load_vector
 
@@ -27,7 +28,7 @@ class WeightedOrder:
 
     complete: ClassVar[bool] = False
     weights: Annotated[FilePath, Strict(False)] | None
-    num_samples: PositiveInt | None
+    num_samples: SampleCount | None
 
     def files(self) -> list[Path]:
         """The file of weights, if there is one."""

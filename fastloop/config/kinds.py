@@ -1,0 +1,31 @@
+"""What an object lacks to be the option that its place asks for: a Dataset, a Tracker, ..."""
+
+from __future__ import annotations
+
+from typing import Any
+
+CALLED = ("__call__", "__len__", "__getitem__", "__iter__")
+"""Special methods by which a Protocol asks for something."""
+
+
+def kind_message(setting: str, thing: Any, kind: str) -> str:
+    """The message for a thing that is no `kind`, the name of a Protocol, with what it lacks."""
+    cls = type(thing)
+    text = f"{setting}: {cls.__module__}.{cls.__qualname__} is no {kind}"
+    lacking = sorted(name for name in _members(kind) if not hasattr(thing, name))
+    return f"{text}: it lacks {', '.join(lacking)}" if lacking else text
+
+
+def _members(kind: str) -> set[str]:
+    """Names of the attributes and methods of the Protocol of that name."""
+    from fastloop.core import plan, protocols, sweep_protocols
+
+    modules = (plan, protocols, sweep_protocols)
+    protocol = next((vars(module)[kind] for module in modules if kind in vars(module)), object)
+    return {
+        name
+        for cls in protocol.__mro__
+        if getattr(cls, "_is_protocol", False)
+        for name in (*vars(cls), *getattr(cls, "__annotations__", {}))
+        if not name.startswith("_") or name in CALLED
+    }

@@ -1,0 +1,66 @@
+"""The overrides of a command line, checked, and the values that a sweep gives each of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from types import NoneType
+
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+
+from fastloop.config.help import default_options, settings, takes_several
+from fastloop.config.messages import ConfigError
+
+FOLDERS = ("root", "dir")
+"""Last parts of the names of settings that are folders; empty, they would be the working folder."""
+
+
+def parse_overrides(overrides: Sequence[str]) -> list[Override]:
+    """The overrides, parsed. Raises ConfigError for those that no job can have."""
+    loader = GlobalHydra.instance().config_loader()  # expands glob(*)
+    parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
+    for override in parsed:
+        _check_override(override)
+    return parsed
+
+
+def _check_override(override: Override) -> None:
+    """Raise ConfigError where a job would lack a setting or an option."""
+    name = override.key_or_group
+    if override.is_delete():
+        if name in {*default_options(), *(setting.name for setting in settings())}:
+            reason = f"every job has one; {name}=… changes it"
+            raise ConfigError(f"{override.input_line}: {reason}")
+    elif isinstance(override.value(), list | dict | NoneType) and name in default_options():
+        if isinstance(override.value(), list) and override.value() and takes_several(name):
+            return
+        allowed = f"allowed: one option; several need -m {name}=a,b"
+        raise ConfigError(f"{override.input_line}: {allowed}")
+    elif override.value() == "" and name.rpartition(".")[2] in FOLDERS:
+        raise ConfigError(f"{override.input_line}: allowed: the path of a folder")
+
+
+def product(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
+    """The overrides of each job: all combinations of values; the last override varies fastest."""
+    return list(itertools.product(*override_values(overrides)))
+
+
+def override_values(overrides: Sequence[Override]) -> list[list[str]]:
+    """For each overridden key, `key=value` of all its values; the last override of a key wins."""
+    values: dict[str, list[str]] = {}
+    for override in overrides:
+        key = override.get_key_element()
+        if not override.is_sweep_override():
+            values[key] = [f"{key}={override.get_value_element_as_str()}"]
+        elif override.is_discrete_sweep():
+            values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            if not values[key]:
+                raise ConfigError(f"{override.input_line}: it has no values")
+        else:
+            raise ConfigError(
+                f"{override.input_line}: a sweep needs a finite number of values; "
+                "allowed: a,b,c, choice(…), range(…) and glob(…)"
+            )
+    return list(values.values())

@@ -1,0 +1,29 @@
+"""Ranges of numbers that settings and options allow.
+
+Without an upper bound a mistyped number would start as many threads, or keep as many batches.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+from pydantic import Field
+
+MOST_THREADS = 1024
+MOST_BATCHES = 1024
+MOST_SAMPLES = 2**31 - 1
+MOST_SEED = 2**62
+
+PositiveThreads: TypeAlias = Annotated[int, Field(gt=0, le=MOST_THREADS)]
+"""A number of threads or processes, at least one."""
+Threads: TypeAlias = Annotated[int, Field(ge=0, le=MOST_THREADS)]
+"""A number of threads or processes."""
+PositiveDepth: TypeAlias = Annotated[int, Field(gt=0, le=MOST_BATCHES)]
+"""A number of batches that are held at the same time, at least one."""
+Depth: TypeAlias = Annotated[int, Field(ge=0, le=MOST_BATCHES)]
+"""A number of batches that are held at the same time."""
+SampleCount: TypeAlias = Annotated[int, Field(gt=0, le=MOST_SAMPLES)]
+"""A number of samples that belong together, such as those of a batch."""
+Seed: TypeAlias = Annotated[int, Field(ge=0, le=MOST_SEED)]
+"""torch's generators take 64 bits, and numbers of trials and epochs are added."""
+LearningRate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -1,0 +1,76 @@
+"""Messages about invalid names and values: one line that names the setting and what is allowed."""
+
+from __future__ import annotations
+
+import pytest
+from hydra.errors import MissingConfigException
+
+from fastloop.config.compose import compose_job
+from fastloop.config.messages import usage_message
+
+
+def message_of(*overrides: str) -> str:
+    """The line that a command with these overrides prints."""
+    with pytest.raises(Exception) as error:  # noqa: PT011 - Hydra's, pydantic's or fastloop's
+        compose_job(*overrides)
+    message = usage_message(error.value, ["batch_size", "trials"])
+    assert message is not None
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("seed=100000000000000000000000", "should be less than or equal to 4611686018427387904"),
+        ("batch_size=99999999999999999999", "should be less than or equal to 2147483647"),
+        ("torch_threads=100000", "should be less than or equal to 1024"),
+        ("num_workers=10000", "should be less than or equal to 1024"),
+        ("device_prefetch=1000000000", "should be less than or equal to 1024"),
+        ("num_workers=1 prefetch_factor=1000000000", "should be less than or equal to 1024"),
+        ("learning_rate=inf", "learning_rate=inf: Input should be a finite number"),
+        ("order=blocks order.block_size=99999999999999999999", "order.block_size=9999"),
+        ("loader=fastloop loader.num_threads=100000", "loader.num_threads=100000: Input should"),
+        ("batch_size='64'", "batch_size='64': Input should be a valid integer"),
+        ("batch_size=abc", "batch_size=abc: Input should be a valid integer"),
+        ("loader._target_=null", "loader._target_=null: allowed: the dotted name of a class"),
+        ("order._target_=builtins.dict", "order: builtins.dict is no Order: it lacks complete"),
+        ("placement._target_=builtins.int", "placement._target_=builtins.int: TypeError: "),
+        ("hydra.searchpath=[nope]", "hydra.searchpath: there is no folder nope"),
+    ],
+)
+def test_wrong_values_name_the_setting_and_the_range(overrides, message):
+    assert message in message_of(*overrides.split())
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        *("über=1", "loader=räw", "batch_size=\uff16\uff14", "batch_size=6\n4", 'batch_size="64'),
+        *("loader=raw;ls", "loader=mine.make()", "batch_size=64 epochs=2", "a=b=c", "loader=$(ls)"),
+    ],
+)
+def test_characters_that_need_quotes_are_told_with_their_override(override):
+    message = message_of(override)
+    shown = override.replace("\n", "\\n")
+    assert message.startswith(f"{shown}: overrides have the form name=value; special characters")
+
+
+@pytest.mark.parametrize("length", [300, 5000])
+@pytest.mark.parametrize("form", ["{}=1", "loader={}", "batch_size={}", "loader._target_={}"])
+def test_long_names_are_cut_off(form, length):
+    assert len(message_of(form.format("x" * length))) < 600
+
+
+@pytest.mark.parametrize("length", [300, 5000])
+@pytest.mark.parametrize("form", ["{}=1", "loader={}"])
+def test_long_names_are_told_not_to_exist(form, length):
+    assert "there is no such" in message_of(form.format("x" * length))
+
+
+def test_hydra_launcher_of_an_absent_plugin_names_its_package():
+    missing = MissingConfigException("", "hydra/launcher/submitit_local", ["basic"])
+    assert usage_message(missing, []) == (
+        "hydra/launcher=submitit_local: there is no such option; allowed: basic; "
+        "install it by pip install hydra-submitit-launcher"
+    )
