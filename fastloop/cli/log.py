@@ -2,7 +2,7 @@
 
     fastloop log <folder of a sweep or of a job>
 
-Results that MLflow has already are skipped.
+Results that MLflow has already are skipped. After its database was deleted, all are logged again.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def _record(folder: Path) -> str:
     from fastloop.options.tracker.mlflow import MlflowTracker
 
     result = load_result(folder / RESULT_FILE, "folder")
-    if result.recorded:
-        return "already in the tracker"
     tracker = MlflowTracker(experiment=result.params.get("tracker.experiment", "fastloop"))
+    if result.recorded and tracker.holds(result.run_id):
+        return "already in the tracker"
     if result.status == "RUNNING":
         result = replace(result, status="KILLED")
     try:

@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from fastloop.core.result import Result
 from fastloop.core.sweep_protocols import Tracker
+from fastloop.core.types import UsageError
 
 
 class SweepTracker:
@@ -59,7 +60,8 @@ class SweepTracker:
         except Exception as error:
             self.is_lost = True
             message = (str(error).strip().splitlines() or [""])[0]
-            reason = f"{type(error).__name__}: {message}"
+            named = not isinstance(error, UsageError)  # which names the setting
+            reason = f"{type(error).__name__}: {message}" if named else message
             # tqdm.write, unlike print, does not disrupt a progress bar
             tqdm.write(
                 f"the tracker is lost, results are still written to files: {reason}",

@@ -265,8 +265,9 @@ def test_full_disk_between_trials_keeps_the_written_results(tmp_path, small_disk
     assert results(tmp_path)[0].trials
 
 
-def assert_nothing_is_lost(tmp_path: Path, *arguments: str, **environment: str) -> None:
-    """Run a sweep whose tracker is unreachable; assert that the results are kept for later."""
+def assert_nothing_is_lost(tmp_path: Path, *arguments: str, **environment: str) -> str:
+    """Run a sweep whose tracker is unreachable; assert that the results are kept for later. Returns
+    what the command printed about it."""
     process = run_fastloop("-m", "loader=raw,preload", *arguments, cwd=tmp_path, **environment)
     assert process.returncode == 0, process.stderr
     assert [result.status for result in results(tmp_path)] == ["FINISHED", "FINISHED"]
@@ -275,11 +276,15 @@ def assert_nothing_is_lost(tmp_path: Path, *arguments: str, **environment: str) 
     assert "preload" in process.stdout
     (folder,) = tmp_path.glob("outputs/20*/*")
     assert f"later:  fastloop log {folder}" in process.stdout
+    return process.stderr
 
 
 @pytest.mark.heavy
-def test_refusing_tracking_server_loses_nothing_and_is_logged_later(tmp_path, database):
-    assert_nothing_is_lost(tmp_path, *TRACKED, MLFLOW_TRACKING_URI="http://127.0.0.1:9")
+def test_refusing_tracking_server_loses_nothing_and_is_logged_later(
+    tmp_path, database, empty_database
+):
+    line = assert_nothing_is_lost(tmp_path, *TRACKED, MLFLOW_TRACKING_URI="http://127.0.0.1:9")
+    assert "still written to files: MLFLOW_TRACKING_URI=http://127.0.0.1:9: " in line
     (folder,) = tmp_path.glob("outputs/20*/*")
     for message in ("raw mydataset, 1 trials", "already in the tracker"):
         process = spawn_fastloop(str(folder), cwd=tmp_path, command="log")
@@ -287,6 +292,9 @@ def test_refusing_tracking_server_loses_nothing_and_is_logged_later(tmp_path, da
         assert message in process.stdout
     assert [run.info.status for run in runs(tmp_path)] == ["FINISHED", "FINISHED"]
     assert all(run.data.metrics["traversal/seconds_mean"] > 0 for run in runs(tmp_path))
+    shutil.copy(empty_database, database)  # the runs are lost
+    for message in ("raw mydataset, 1 trials", "already in the tracker"):
+        assert message in run_fastloop(str(folder), cwd=tmp_path, command="log").stdout
 
 
 @pytest.mark.heavy

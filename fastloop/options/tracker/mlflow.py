@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import psutil
 from mlflow.entities import Metric, Param, RunTag
@@ -29,18 +29,28 @@ from fastloop.core.files import flush_to_disk, hold_lock, outputs_folder, write_
 from fastloop.core.metrics import metrics
 from fastloop.core.result import RESULT_FILE, Result, load, measurements
 from fastloop.core.spans import wall_ms
-from fastloop.core.types import option
+from fastloop.core.types import UsageError, option
+from fastloop.options.tracker._location import (
+    check_database,
+    default_artifacts,
+    default_database,
+    tracker_place,
+    tracking_uri,
+)
 
 # Set before the client is used. Telemetry would run a thread during the measurements. By default
-# MLflow retries a refused connection for 247 s (4 s with two retries) and waits 3 x 120 s for a
-# server that does not answer.
+# MLflow retries a refused connection for 247 s and waits 8 x 120 s for a server that does not
+# answer; so it is given up after 14 s.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "7")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 
 # Logs the creation of tables, and errors with a traceback; fastloop reports errors itself.
 logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+DATABASE_ATTEMPTS = 5
+"""MLflow's 10 attempts to open a database take 102 s, these take 3."""
+RESOURCE_DOES_NOT_EXIST = "RESOURCE_DOES_NOT_EXIST"
 COMMAND_TAG = "fastloop.command"
 LOCAL_UI = "http://127.0.0.1:5000"
 NOTE = "Loaders compared. samples_per_s, limit_fraction: higher is better; seconds: lower."
@@ -58,20 +68,24 @@ class MlflowTracker:
         # A new client creates the database's tables. Two clients that do so at the same time, or
         # one that is killed meanwhile, leave a broken database.
         if not os.environ.get("MLFLOW_TRACKING_URI"):
-            with hold_lock(_database()):
-                if not _database().exists():
+            with hold_lock(default_database()):
+                if not default_database().exists():
                     _make_database()
-        return MlflowClient(tracking_uri=_uri())
+        check_database()
+        return _open_client()
 
     @cached_property
     def _experiment_id(self) -> str:
-        client = self._client
-        with hold_lock(_database()):  # only one of several first starts creates it
+        with _name_place():
+            return self._find_experiment(self._client)
+
+    def _find_experiment(self, client: MlflowClient) -> str:
+        with hold_lock(default_database()):  # only one of several first starts creates it
             experiment = client.get_experiment_by_name(self.experiment)
             if experiment is not None:
                 self._close_abandoned(experiment.experiment_id)
                 return experiment.experiment_id
-            location = None if os.environ.get("MLFLOW_TRACKING_URI") else _artifacts()
+            location = None if os.environ.get("MLFLOW_TRACKING_URI") else default_artifacts()
             return client.create_experiment(
                 self.experiment, artifact_location=location, tags={"mlflow.note.content": NOTE}
             )
@@ -82,6 +96,17 @@ class MlflowTracker:
             tags = run.data.tags
             if tags.get("host") == platform.node() and not _is_alive(tags.get(COMMAND_TAG, "")):
                 self._client.set_terminated(run.info.run_id, status="KILLED")
+
+    def holds(self, run_id: str) -> bool:
+        """True if the tracker has a run of that id; False after its database was deleted."""
+        with _name_place():
+            try:
+                self._client.get_run(run_id)
+            except MlflowException as error:
+                if error.error_code != RESOURCE_DOES_NOT_EXIST:
+                    raise
+                return False
+        return True
 
     def start(self, result: Result) -> str:
         """Create a run with the job's params and tags, deleting an earlier one; returns its id."""
@@ -115,11 +140,11 @@ class MlflowTracker:
 
     def where(self, sweep: str) -> str:
         """A link that opens the sweep's charts directly, and the command that serves it."""
-        remote = _uri().startswith("http")
+        remote = tracking_uri().startswith("http")
         search = quote(f"tags.sweep = '{sweep}'")
         query = f"searchFilter={search}&compareRunsMode=CHART&workflowType=machine_learning"
-        server = _uri().rstrip("/") if remote else LOCAL_UI
-        serve = "" if remote else f"ui:     mlflow ui --backend-store-uri {_uri()}\n"
+        server = tracking_uri().rstrip("/") if remote else LOCAL_UI
+        serve = "" if remote else f"ui:     mlflow ui --backend-store-uri {tracking_uri()}\n"
         return f"{serve}charts: {server}/#/experiments/{self._experiment_id}/runs?{query}"
 
 
@@ -127,7 +152,7 @@ def load_sweep_results(sweep: str) -> list[Result]:
     """The results of the sweep's runs in the order of their start; empty if there are none."""
     if not os.environ.get("MLFLOW_TRACKING_URI") and not (outputs_folder() / "mlflow.db").exists():
         return []  # a query would create the file
-    client = MlflowClient(tracking_uri=_uri())
+    client = _open_client()
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     quoted = sweep.replace("'", "")
     runs = client.search_runs(
@@ -160,16 +185,30 @@ def _is_alive(command: str) -> bool:
         return False
 
 
-def _uri() -> str:
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{_database()}"
+def _open_client() -> MlflowClient:
+    """A client for the database or the server."""
+    scheme = urlsplit(tracking_uri()).scheme
+    if scheme and not scheme.startswith("http"):
+        from mlflow.store.db import utils
+
+        utils.MAX_RETRY_COUNT = DATABASE_ATTEMPTS
+    return MlflowClient(tracking_uri=tracking_uri())
 
 
-def _database() -> Path:
-    return outputs_folder() / "mlflow.db"
+@contextlib.contextmanager
+def _name_place() -> Iterator[None]:
+    """Raise errors of the first contact as UsageError with the setting that names the place."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:  # a server may raise anything
+        reason = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
+        raise UsageError(f"{tracker_place()}: {reason}") from error
 
 
 def _make_database() -> None:
-    with write_beside(_database()) as path:
+    with write_beside(default_database()) as path:
         with _synchronous_off():
             MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
         flush_to_disk(path)
@@ -191,10 +230,6 @@ def _synchronous_off() -> Iterator[None]:
         yield
     finally:
         event.remove(Engine, "connect", relax)
-
-
-def _artifacts() -> str:
-    return (outputs_folder() / "mlartifacts").as_uri()
 
 
 def _trial_metrics(result: Result) -> list[Metric]:

@@ -1,0 +1,59 @@
+"""Where MLflow keeps its runs, and a check of an SQLite database before MLflow opens it: MLflow
+itself would try for two minutes."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import unquote
+
+from fastloop.core.files import outputs_folder
+from fastloop.core.types import UsageError
+
+LOCK_TIMEOUT_S = 10.0
+"""Time for another process to release its lock on the database."""
+DAMAGES = ("not a database", "malformed")
+REMEDY = "move it away, and `fastloop log <folder>` logs results to a new one"
+
+
+def tracking_uri() -> str:
+    """$MLFLOW_TRACKING_URI, or the database in the outputs folder."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{default_database()}"
+
+
+def default_database() -> Path:
+    """The database in the outputs folder."""
+    return outputs_folder() / "mlflow.db"
+
+
+def default_artifacts() -> str:
+    """URI of the files that belong to the default database."""
+    return (outputs_folder() / "mlartifacts").as_uri()
+
+
+def tracker_place() -> str:
+    """The setting that names the server, without a password, or the path of the default database,
+    for messages."""
+    if uri := os.environ.get("MLFLOW_TRACKING_URI"):
+        return "MLFLOW_TRACKING_URI=" + re.sub(r"//[^/@]*@", "//", uri)
+    return str(default_database())
+
+
+def check_database(timeout_s: float = LOCK_TIMEOUT_S) -> None:
+    """Raise UsageError where the tracker is an SQLite database that can't be written, or is damaged
+    or locked; return at once for any other tracker."""
+    scheme, _, name = tracking_uri().partition(":///")
+    if not scheme.startswith("sqlite") or not name:
+        return
+    path = Path(unquote(name.partition("?")[0]))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(path, timeout=timeout_s)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.rollback()
+    except (OSError, sqlite3.Error) as error:
+        remedy = f"; {REMEDY}" if any(damage in str(error) for damage in DAMAGES) else ""
+        raise UsageError(f"{tracker_place()}: {error}{remedy}") from error
