@@ -72,7 +72,8 @@ class MlflowTracker:
                 if not default_database().exists():
                     _make_database()
         check_database()
-        return _open_client()
+        with _name_place():
+            return _open_client()
 
     @cached_property
     def _experiment_id(self) -> str:
