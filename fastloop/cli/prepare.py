@@ -38,25 +38,30 @@ def main() -> None:
 def _prepare_all(requests: Sequence[JobRequest]) -> int:
     """Prepare each dataset and store of the requests once; return the exit status."""
     from fastloop.core.types import FailureKind, JobFailed
-    from fastloop.data.prepare import prepare
+    from fastloop.sweep.prepare_stage import prepare_job
 
     handle_signals(lambda: ": what is complete is kept")
     keys: set[str] = set()
+    failed: dict[tuple[str, str], list[str]] = {}
     status = 0
     for request in requests:
         remove_unused(request.sweep_folder)
-        arguments = request.job.prepare_arguments()
-        if (key := repr(arguments)) in keys:
+        job = request.job
+        if (key := repr(job.prepare_arguments())) in keys:
             continue
         keys.add(key)
         try:
-            print(_summary(request.launcher.call(prepare, *arguments, True)))
+            print(_summary(prepare_job(job, request.launcher, whole=True)))
         except JobFailed as error:
-            job = f"{request.choices['dataset']}, loader {request.choices['loader']}"
-            print(f"{job}: {error}", file=sys.stderr)
+            reason = str(error).removeprefix("BadData: ")
+            failed.setdefault((request.choices["dataset"], reason), []).append(
+                request.choices["loader"]
+            )
             # As in a sweep, a missing library is an error only for a single loader.
             if len(requests) == 1 or error.failure.kind != FailureKind.UNSUPPORTED:
                 status = 1
+    for (dataset, reason), loaders in failed.items():
+        print(f"{dataset}, loader {', '.join(loaders)}: {reason}", file=sys.stderr)
     return status
 
 

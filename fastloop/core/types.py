@@ -91,6 +91,10 @@ class SamplesDiffer(BadData):
     """Samples that can't be batched because their trees, dtypes or shapes differ."""
 
 
+class TimeLimit(Exception):  # noqa: N818 - a verdict, as Unsupported is
+    """Work that is stopped at its time limit; the message says where."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Failure:
     """The reason why work in another process has no result."""

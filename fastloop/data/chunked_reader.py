@@ -17,6 +17,7 @@ from tqdm import tqdm
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.protocols import Dataset, Samples
 from fastloop.core.spans import now_ns, seconds_between
+from fastloop.core.stalls import note_progress
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import BadData, Invalid, SamplesDiffer, Tree
 from fastloop.core.user_code import error_line
@@ -27,6 +28,8 @@ from fastloop.data.samples import fetch_samples, is_broken
 
 CHUNK_BYTES = 2 << 20
 PROBED_SAMPLES = 64
+SAMPLES_PER_NOTE = 16
+"""Progress is noted once for as many samples, and once a chunk."""
 SLOW_SAMPLE_S = 20e-6
 """Slower decoding is spread over several processes. Measured: 3 us per sample is slower with them,
 49 us faster."""
@@ -65,6 +68,7 @@ class ChunkedReader:
             disable=None,
         ) as bar:
             for chunk in self._chunks_of(size, processes):
+                note_progress()
                 yield chunk
                 bar.update(chunk.size)
 
@@ -128,6 +132,8 @@ class IndexedSamples:
         return len(self.samples)
 
     def __getitem__(self, index: int) -> tuple[int, Tree, str]:
+        if not index % SAMPLES_PER_NOTE:
+            note_progress()
         try:
             if self.as_fetched:
                 return index, fetch_samples(self.samples, [index]), ""

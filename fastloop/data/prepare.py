@@ -23,7 +23,8 @@ from fastloop.core.protocols import (
     StreamingDataset,
 )
 from fastloop.core.source_code import source_fingerprint
-from fastloop.core.types import BadData, SamplesDiffer, Unsupported, name_of
+from fastloop.core.stalls import Stalled, limit_stalls
+from fastloop.core.types import BadData, SamplesDiffer, TimeLimit, Unsupported, name_of
 from fastloop.data.chunked_reader import ChunkedReader
 from fastloop.data.decoder_agreement import TOLERANCE, decoder_equivalence_id
 from fastloop.data.digest import (
@@ -104,6 +105,16 @@ def prepare(
     return _prepare_store(prepared, store, root, whole)
 
 
+def prepare_within(limit_s: float, dataset: Dataset, *arguments: Any) -> PreparedData:
+    """Prepare a dataset as `prepare` does; raises TimeLimit where no sample is read or written
+    for that many seconds."""
+    try:
+        with limit_stalls(limit_s):
+            return prepare(dataset, *arguments)
+    except Stalled as error:
+        raise TimeLimit(f"preparing {dataset.label}: {error}") from error
+
+
 def _write_reference(folder: Path, source: ChunkedReader) -> Facts:
     """Write the reference, of seeded samples where they are random; the facts say which."""
     is_random = needs_seeds(source.dataset, source.samples)
@@ -120,6 +131,10 @@ def _reference_kind(tolerant: bool, collate: Collate | None) -> str:
 
 def _prepare_store(prepared: PreparedData, store: Store, root: Path, whole: bool) -> PreparedData:
     """Write the store below that path unless it exists, and add it to the prepared data."""
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadData(f"loader.store.root={store.root}: {error.strerror}") from error
     # Each setting has its own store: several may be measured in one sweep.
     settings = _settings(store)
     if settings:

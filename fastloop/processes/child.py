@@ -16,14 +16,18 @@ from multiprocessing.process import BaseProcess, _children  # pyright: ignore[re
 from typing import Any
 
 from fastloop.core.machine import oom_kills
-from fastloop.core.types import Failure, FailureKind, Invalid, Unsupported
+from fastloop.core.types import Failure, FailureKind, Invalid, TimeLimit, Unsupported
 from fastloop.processes.child_log import ChildLog, write_log
 from fastloop.processes.lifecycle import die_with_parent
 from fastloop.processes.orphans import adopt_orphans, child_pids, end_orphans
 from fastloop.processes.rank_group import RankSpec, join_group
 from fastloop.processes.start_method import Isolation, start_context, start_process
 
-VERDICTS = {Unsupported: FailureKind.UNSUPPORTED, Invalid: FailureKind.INVALID}
+KINDS = {
+    Unsupported: FailureKind.UNSUPPORTED,
+    Invalid: FailureKind.INVALID,
+    TimeLimit: FailureKind.TIMEOUT,
+}
 OUT_OF_MEMORY = re.compile(
     r"MemoryError|DefaultCPUAllocator|Cannot allocate memory|error: out of memory"
 )
@@ -189,7 +193,7 @@ def _main(sender: Connection, release: Connection, log: Connection, call: Call) 
 
 def _failure_of(error: Exception, details: str) -> Failure:
     lines = str(error).strip().splitlines() or [""]
-    for cls, kind in VERDICTS.items():
+    for cls, kind in KINDS.items():
         if isinstance(error, cls):
             return Failure(kind=kind, message=lines[0], details=details)
     message, source = f"{type(error).__name__}: {lines[0]}", ""

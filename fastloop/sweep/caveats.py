@@ -62,6 +62,8 @@ def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
     for name in result.trials[0].benchmarks:
         seconds = [measurement.seconds for measurement in measurements(result, name)]
         lines += [f"{name}: {line}" for line in trial_caveats(seconds=seconds)]
+        losses = [measurement.losses for measurement in measurements(result, name)]
+        lines += [f"{name}: {line}" for line in loss_caveats(losses)]
     workers = int(result.params.get("num_workers") or 0)
     for name, attribution in result.attribution.items():
         waits = wait_caveats(wait_s=_waits_of_first_rank(attribution), num_workers=workers)
@@ -82,6 +84,13 @@ def cache_caveats(result: Result) -> list[str]:
     if result.params.get("cache") != "cold" or not result.trials:
         return []
     return [line for line in (_not_cold(result), _rereads_memory(result)) if line]
+
+
+def loss_caveats(losses: Sequence[Sequence[float]]) -> list[str]:
+    """A caveat where a loss is no finite number; losses: by trial, the mean of each epoch."""
+    if all(math.isfinite(loss) for trial in losses for loss in trial):
+        return []
+    return ["loss is not finite: learning_rate is too high, or samples hold NaN or infinity"]
 
 
 def trial_caveats(*, seconds: Sequence[float]) -> list[str]:

@@ -16,7 +16,7 @@ from fastloop.core.result import Result
 from fastloop.core.source_code import source_fingerprint
 from fastloop.core.sweep_protocols import Launcher
 from fastloop.core.types import Failure, FailureKind, JobFailed, Unsupported
-from fastloop.data.prepare import prepare
+from fastloop.data.prepare import prepare, prepare_within
 from fastloop.sweep.job_state import JobState
 from fastloop.sweep.resume import continue_job, fail_job
 from fastloop.trial.job import Job
@@ -70,11 +70,21 @@ def _set_up_job(state: JobState, now: Result, prepared: PreparedData, retry_fail
     return message
 
 
+def prepare_job(job: Job, launcher: Launcher, whole: bool = False) -> PreparedData:
+    """The job's data, prepared in a process of its own. Raises JobFailed, also where no sample is
+    read or written for `trial_timeout_s`.
+
+    whole: read all of what exists, and write it again where it is damaged.
+    """
+    arguments = (*job.prepare_arguments(), whole)
+    if isinstance(job.dataset, StreamingDataset):  # which may be endless
+        return launcher.call(prepare, *arguments, timeout_s=job.trial_timeout_s)
+    return launcher.call(prepare_within, job.trial_timeout_s, *arguments)
+
+
 def _prepare_or_failure(job: Job, launcher: Launcher) -> PreparedData | Failure:
-    # a user's stream of samples may be endless
-    limit_s = job.trial_timeout_s if isinstance(job.dataset, StreamingDataset) else None
     try:
-        return launcher.call(prepare, *job.prepare_arguments(), timeout_s=limit_s)
+        return prepare_job(job, launcher)
     except JobFailed as error:
         return error.failure
 

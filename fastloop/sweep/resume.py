@@ -97,7 +97,9 @@ def continue_job(state: JobState, now: Result, retry_failed: bool) -> str:
     finished = earlier.status == "FINISHED" and has_all_trials
     if finished or (earlier.status == "FAILED" and not retry_failed):
         state.keep()
-        return ""
+        count, trials = len(earlier.trials), state.entry.job.trials
+        more = f"{now.name} keeps its {count} trials, more than trials={trials} asks for"
+        return more if finished and count > trials else ""
     kept_tags = {"concurrent": "true"} if "concurrent" in earlier.tags else {}
     kept = {name: getattr(earlier, name) for name in ("trials", "rounds", "attribution", "run_id")}
     state.continue_from(replace(now, tags=now.tags | kept_tags, **kept))

@@ -158,6 +158,18 @@ def test_unwritable_dataset_root_is_named(tmp_path):
     assert line.startswith("dataset.root=/proc/none: ")
 
 
+def test_unwritable_store_root_is_named(tmp_path):
+    arguments = ("loader=np_memmap", "loader.store.root=/proc/none", *QUICK)
+    line = error_line(run_fastloop(*arguments, cwd=tmp_path))
+    assert line == "loader.store.root=/proc/none: No such file or directory"
+
+
+def test_missing_folder_is_told_once_for_all_loaders(tmp_path):
+    arguments = ("-m", "loader=raw,np_memmap", "dataset=image_folder", "dataset.root=none")
+    line = error_line(run_fastloop(*arguments, cwd=tmp_path, command="prepare"))
+    assert line.startswith("image_folder, loader raw, np_memmap: none: no such folder; ")
+
+
 @pytest.mark.parametrize("download", ["false", "true"])
 def test_missing_fashion_mnist_names_its_files_and_folder(tmp_path, download):
     """The network is unreachable: nothing listens on the proxy's port."""

@@ -84,8 +84,11 @@ def test_resume_of_a_finished_sweep_only_reports(resumed_sweep):
     folder, _, _ = resumed_sweep
     before, ids = trial_starts(folder), {run.info.run_id for run in runs(folder)}
     (sweep,) = folder.glob("outputs/20*/*")
-    process = run_fastloop(*SWEEP, f"resume={sweep}", cwd=folder)
+    process = run_fastloop(*SWEEP, "trials=2", f"resume={sweep}", cwd=folder)
     assert process.returncode == 0, process.stderr
+    for name in ("raw", "np_memmap"):
+        kept = f"{name} mydataset keeps its {len(before[0])} trials, more than trials=2 asks for"
+        assert kept in process.stderr
     assert trial_starts(folder) == before
     assert {run.info.run_id for run in runs(folder)} == ids
     assert "np_memmap" in process.stdout

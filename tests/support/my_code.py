@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import random
+import threading
 import time
 from dataclasses import dataclass
 
@@ -101,6 +103,20 @@ class NegativeLabels(Squares):
 class FailingInWorkers(FailingSamples):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         return super().__getitem__(index if get_worker_info() else min(index, 16))
+
+
+class LeavingInWorkers(Squares):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if get_worker_info() and index == 17:
+            os._exit(3)
+        return super().__getitem__(index)
+
+
+class HangingSamples(Squares):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if index == 17:
+            threading.Event().wait()
+        return super().__getitem__(index)
 
 
 class UnpicklableSamples(Squares):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastloop.core import stats
-from fastloop.sweep.caveats import machine_caveats, trial_caveats, wait_caveats
+from fastloop.sweep.caveats import loss_caveats, machine_caveats, trial_caveats, wait_caveats
 
 CAMPAIGNS = 1_000
 KINDS = ("lognormal", "drift", "heavy")
@@ -245,6 +245,13 @@ def test_ratio_of_extreme_values_neither_warns_nor_fails():
 )
 def test_trial_caveats_name_instability_drift_and_outliers(seconds, messages):
     assert trial_caveats(seconds=seconds) == messages
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_losses_that_are_not_finite_are_a_caveat(loss):
+    assert loss_caveats([[2.3, 2.2], []]) == []
+    (line,) = loss_caveats([[2.3, 2.2], [2.3, loss]])
+    assert line.startswith("loss is not finite: learning_rate is too high")
 
 
 def test_trial_caveats_are_rare_for_quiet_jobs():

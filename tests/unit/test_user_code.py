@@ -21,9 +21,10 @@ from fastloop.core.epochs import epoch_indices
 from fastloop.core.machine import describe_machine
 from fastloop.core.result import Result
 from fastloop.core.spans import now_ns
-from fastloop.core.types import BadData, Invalid, JobFailed, Unsupported
+from fastloop.core.types import BadData, Invalid, JobFailed, TimeLimit, Unsupported
 from fastloop.core.user_code import LOADER_DATA
 from fastloop.data.digest import leaves_of
+from fastloop.data.prepare import prepare_within
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.reporting.summary import summarize
 from fastloop.reporting.tables import overview_tables
@@ -337,6 +338,18 @@ def test_worker_error_names_the_sample_and_its_message(outputs):
     job, prepared = prepare_user_job("dataset._target_=my_code.FailingInWorkers", "num_workers=2")
     with pytest.raises(BadData, match=r"^sample 17: ValueError: boom \(in a DataLoader worker\)$"):
         check_epochs(job, prepared)
+
+
+def test_end_of_a_worker_is_told_with_its_status(outputs):
+    job, prepared = prepare_user_job("dataset._target_=my_code.LeavingInWorkers", "num_workers=2")
+    with pytest.raises(ChildProcessError, match=r"^a DataLoader worker ended .*, exit status 3$"):
+        check_epochs(job, prepared)
+
+
+def test_dataset_that_hangs_while_it_is_prepared_is_stopped(outputs):
+    job = compose_job("dataset._target_=my_code.HangingSamples")
+    with pytest.raises(TimeLimit, match=r"^preparing .*: no progress within 0.2 s: .*/threading"):
+        prepare_within(0.2, job.dataset, None, False)
 
 
 def test_worker_error_of_a_user_loader_names_the_sample(outputs):
