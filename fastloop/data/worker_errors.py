@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import re
+import signal
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from fastloop.core.machine import oom_kills
 from fastloop.core.protocols import Samples
 from fastloop.core.types import BadData, Unsupported
 from fastloop.core.user_code import error_line
 from fastloop.processes.lifecycle import tie_worker_to_parent
 
+EXIT_TIMEOUT_S = 5
+"""Time for a worker to exit after the connection to it is lost."""
+END_OF_WORKER = re.compile(r"DataLoader worker \(pid.*(exited unexpectedly|killed by signal)")
 IN_A_WORKER = "in DataLoader worker process"
 """Part of torch's message for an exception raised in a worker."""
 
@@ -24,11 +33,15 @@ def name_failing_sample(loader: Any) -> Iterator[None]:
 
     The sample is found by reading all samples again; where none fails then, the error is unchanged.
     Unsupported is raised again as such. torch's message has no index, and a wrapper around the
-    dataset that recorded it would cost time for every sample of every epoch.
+    dataset that recorded it would cost time for every sample of every epoch. Where a worker has
+    ended, raises MemoryError if the kernel killed it, else ChildProcessError with its status.
     """
+    oom_kills_before = oom_kills()
     try:
         yield
     except Exception as error:
+        if _is_end_of_worker(error, loader):
+            raise _describe_end(_workers(error), oom_kills() > oom_kills_before) from error
         if isinstance(error, BadData) or IN_A_WORKER not in str(error):
             raise
         if isinstance(error, Unsupported):  # a verdict on the job, from whichever process
@@ -52,6 +65,33 @@ class FailureLocator:
             self.samples[index]
         except Exception as error:
             raise BadData(f"sample {index}: {error_line(error)}") from error
+
+
+def _is_end_of_worker(error: Exception, loader: Any) -> bool:
+    """True where a worker has ended: the error is torch's, or that of a lost connection to it."""
+    if not getattr(loader, "num_workers", 0) or IN_A_WORKER in str(error):
+        return False
+    return isinstance(error, ConnectionError | EOFError) or bool(END_OF_WORKER.search(str(error)))
+
+
+def _workers(error: Exception) -> list[BaseProcess]:
+    """The workers of the DataLoader's iterator that raised the error."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    lists = [getattr(frame.f_locals.get("self"), "_workers", []) for frame in frames]
+    return next((workers for workers in lists if workers), [])
+
+
+def _describe_end(workers: list[BaseProcess], out_of_memory: bool) -> Exception:
+    """An error that says how one of the workers has ended."""
+    wait([worker.sentinel for worker in workers], EXIT_TIMEOUT_S)  # its status follows its pipe
+    codes = [worker.exitcode for worker in workers if worker.exitcode]
+    if out_of_memory and (not codes or -signal.SIGKILL in codes):
+        return MemoryError("the kernel killed a DataLoader worker")
+    if not codes:
+        return ChildProcessError("a DataLoader worker ended before its batch")
+    code = codes[0]
+    cause = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+    return ChildProcessError(f"a DataLoader worker ended before its batch, {cause}")
 
 
 def _failing_sample(loader: Any) -> str:
