@@ -232,14 +232,38 @@ def test_failure_of_a_user_loader_is_reported_with_its_reason(tmp_path, database
         assert str(details) in process.stderr
 
 
+GREEDY_LOADER = FAILING_LOADERS.replace(
+    'raise ValueError("no such column: x")', "import torch; torch.ones(1 << 30)"
+)
+GREEDY_WORKERS = """
+import torch
+
+class Greedy:
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        if torch.utils.data.get_worker_info():
+            torch.ones(1 << 30)
+        return torch.zeros(2), 0
+"""
+LITTLE = ("epochs=1", "trials=1", "benchmark=traversal", "tracker=none", "report=false")
+
+
 @pytest.mark.heavy
-def test_trial_killed_by_the_kernel_is_reported_as_out_of_memory(tmp_path, memory_group):
-    (tmp_path / "mine.py").write_text(
-        FAILING_LOADERS.replace(
-            'raise ValueError("no such column: x")', "import torch; torch.ones(1 << 30)"
-        )
-    )
-    command = [sys.executable, "-m", "fastloop.run", "loader._target_=mine.Failing", *QUICK]
+@pytest.mark.parametrize(
+    ("code", "arguments"),
+    [
+        (GREEDY_LOADER, ("loader._target_=mine.Failing", *QUICK)),
+        (GREEDY_WORKERS, ("dataset._target_=mine.Greedy", "num_workers=1", *LITTLE)),
+    ],
+    ids=["trial", "worker"],
+)
+def test_process_killed_by_the_kernel_is_reported_as_out_of_memory(
+    tmp_path, memory_group, code, arguments
+):
+    (tmp_path / "mine.py").write_text(code)
+    command = [sys.executable, "-m", "fastloop.run", *arguments]
     procs = str(memory_group(1200) / "cgroup.procs")
     join = f"import os; open({procs!r}, 'w').write(str(os.getpid()))\n"
     join += f"os.execv({sys.executable!r}, {command!r})"
