@@ -1,4 +1,4 @@
-"""What an object lacks to be the option that its place asks for: a Dataset, a Tracker, ..."""
+"""Messages about what an object lacks to be a Dataset, a Tracker or another option."""
 
 from __future__ import annotations
 

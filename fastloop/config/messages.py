@@ -70,17 +70,17 @@ def validation_message(group: str, error: Any) -> str:
 
 
 def _detail_message(group: str, detail: Any) -> str:
-    """One of the errors of a ValidationError."""
+    """The message for an error of a ValidationError."""
     name = ".".join(str(part) for part in (group, *detail["loc"]) if str(part))
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "unexpected_keyword_argument":
         return f"{name}: there is no such setting"
     if detail["type"] == "is_instance_of":
         return kind_message(name, detail["input"], detail["ctx"]["class"])
-    return f"{name}={_shown_value(detail['input'])}: {message}" if detail["loc"] else message
+    return f"{name}={_format_value(detail['input'])}: {message}" if detail["loc"] else message
 
 
-def _shown_value(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """The value as on a command line: a string that looks like a number is quoted."""
     is_quoted = isinstance(value, str) and NUMBER_OR_BOOL.fullmatch(value)
     return f"'{value}'" if is_quoted else str(value)

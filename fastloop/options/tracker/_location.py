@@ -1,4 +1,4 @@
-"""Where MLflow keeps its runs, and a check of an SQLite database before MLflow opens it: MLflow
+"""The place of MLflow's runs, and a check of an SQLite database before MLflow opens it: MLflow
 itself would try for two minutes."""
 
 from __future__ import annotations
