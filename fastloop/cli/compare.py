@@ -6,7 +6,8 @@
 Jobs are paired by name. The exit status is
 
 - 1 if a job has become slower beyond noise (the whole 95 % interval of new / base
-  is above 1) and by more than fail_above percent, or no longer finishes;
+  is above 1, and a t test agrees at 5 %, corrected by Holm for the number of jobs and
+  benchmarks) and by more than fail_above percent, or no longer finishes;
 - 2 if the sets can't be compared: they share no job, or differ in machine, library
   versions, data or cache state, and allow= does not name that difference.
 """
@@ -49,6 +50,8 @@ def main() -> None:
     any_broken = any(no_longer_finishes(before, after) for before, after in pairs.values())
     changes = find_changes(pairs)
     print(format_changes(changes, fail_above))
+    if len(changes) > 1:
+        print(f"faster, slower: beyond noise, corrected for {len(changes)} comparisons (Holm)\n")
     for line in notes(pairs, base, new):
         print(fill(line, 79, subsequent_indent="  ", break_long_words=False))
     sys.exit(int(any_broken or any(change.is_regression(fail_above) for change in changes)))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from fastloop.core import stats
+from fastloop.core.pair_tests import holm, unpaired_p_value
 from fastloop.core.result import Measurement, Result, measurements
 from fastloop.core.types import UsageError
 
@@ -33,31 +36,52 @@ class Change:
     new_s: float
     ratio: stats.Ratio | None
     """new / base; None with too few trials to tell a change from noise."""
+    is_significant: bool = False
+    """Whether the difference is beyond noise, given how many changes were looked at."""
 
     def is_regression(self, fail_above: float) -> bool:
         """True if the job became slower beyond noise and by more than `fail_above` percent."""
-        if self.ratio is None:
-            return False
-        return self.ratio.low > 1 and self.ratio.estimate > 1 + fail_above / 100
+        return self.is_slower and self.base_s * (1 + fail_above / 100) < self.new_s
+
+    @property
+    def is_slower(self) -> bool:
+        """True if the job became slower beyond noise."""
+        return self.ratio is not None and self.is_significant and self.ratio.low > 1
+
+    @property
+    def is_faster(self) -> bool:
+        """True if the job became faster beyond noise."""
+        return self.ratio is not None and self.is_significant and self.ratio.high < 1
 
 
 def find_changes(pairs: Pairs) -> list[Change]:
-    """A change for every benchmark of every job that finished in both sets."""
-    return [
+    """A change for every benchmark of every job that finished in both sets.
+
+    Their tests are corrected for their number (Holm), so that two sets of equal jobs, however many,
+    have a significant change in at most 5 % of cases.
+    """
+    changes = [
         _change(name, benchmark, measurements(before, benchmark), measurements(after, benchmark))
         for name, (before, after) in pairs.items()
         if before.status == after.status == "FINISHED"
         for benchmark in dict.fromkeys(b for trial in before.trials for b in trial.benchmarks)
         if measurements(after, benchmark)
     ]
+    p_values = np.array([change.ratio.p_value if change.ratio else 1.0 for change in changes])
+    significant = holm(p_values, 0.05).tolist()
+    return [
+        replace(change, is_significant=is_significant)
+        for change, is_significant in zip(changes, significant, strict=True)
+    ]
 
 
 def ratio_of_medians(new: Sequence[float], base: Sequence[float]) -> stats.Ratio | None:
-    """Ratio of the medians of two separate runs, with its 95 % interval and a two-sided p-value.
+    """Ratio of the medians of two separate runs, with its 95 % interval and a two-sided p value of
+    the logarithms (Welch's t test).
 
     None below five trials, where the interval covers the true ratio too rarely.
     """
-    from scipy.stats import bootstrap, mannwhitneyu
+    from scipy.stats import bootstrap
 
     if min(len(new), len(base)) < 5:
         return None
@@ -67,7 +91,7 @@ def ratio_of_medians(new: Sequence[float], base: Sequence[float]) -> stats.Ratio
         estimate=float(_median_ratio(new, base)),
         low=low,
         high=high,
-        p_value=float(mannwhitneyu(new, base).pvalue),
+        p_value=unpaired_p_value(np.log(new), np.log(base)),
     )
 
 
@@ -82,8 +106,6 @@ def format_changes(changes: Sequence[Change], fail_above: float) -> str:
 
 
 def _median_ratio(new: Sequence[float], base: Sequence[float], axis: int = -1):
-    import numpy as np
-
     return np.median(new, axis=axis) / np.median(base, axis=axis)
 
 
@@ -113,9 +135,9 @@ def _line(change: Change, fail_above: float) -> str:
 def _direction(change: Change, fail_above: float) -> str:
     if change.is_regression(fail_above):
         return "SLOWER"
-    if change.ratio is not None and change.ratio.high < 1:
+    if change.is_faster:
         return "faster"
-    return "slower" if change.ratio is not None and change.ratio.low > 1 else ""
+    return "slower" if change.is_slower else ""
 
 
 def notes(pairs: Pairs, base: dict[str, Result], new: dict[str, Result]) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from fastloop.core import stats
 from fastloop.core.metrics import metrics
+from fastloop.core.ranking import rank_jobs
 from fastloop.core.result import Measurement, Result, world_size
 from fastloop.core.user_code import LOADER_DATA
 from fastloop.reporting.baseline import find_baseline, no_baseline
@@ -35,6 +36,8 @@ class Row:
     interval: tuple[float, float] | None
     """95 % interval of the median seconds."""
     rank: int | None
+    faster: frozenset[str]
+    """Labels of the jobs that are surely faster."""
     ratio: stats.Ratio | None
     """Seconds / the baseline's seconds, paired by round; None for the baseline itself."""
     limit_fraction: float | None
@@ -71,6 +74,8 @@ class Comparison:
     """Label of the row that ratios refer to; empty if this group has no such row."""
     undetermined: str
     """Reason why there are no ranks; empty if there are ranks."""
+    needed: str
+    """How many trials would tell the jobs that share rank 1 apart; empty if one leads."""
 
     def row(self, label: str) -> Row | None:
         """The row with that label; None if there is none."""
@@ -227,29 +232,32 @@ def _comparison(
         for result in results
     }
     trials = {name: by_round for name, by_round in trials.items() if by_round}
-    ranking = stats.ranking({name: _seconds(by_round) for name, by_round in trials.items()})
+    ranking = rank_jobs({name: _seconds(by_round) for name, by_round in trials.items()})
     for tag, reason in UNRANKED.items():
         if any(tag in result.tags for result in results):
-            ranking = replace(ranking, ranks={}, undetermined=reason)
+            ranking = replace(ranking, ranks={}, faster={}, undetermined=reason, needed="")
     members = {result.name: result for result in results}
     rows = tuple(
-        _row(members[name], labels[name], benchmark, trials, (ranking.ranks.get(name), base))
+        replace(
+            _row(members[name], labels[name], benchmark, trials, base),
+            rank=ranking.ranks.get(name),
+            faster=frozenset(labels[other] for other in ranking.faster.get(name, ())),
+        )
         for name in ranking.order
     )
-    baseline = labels[base] if base in trials else ""
     return Comparison(
-        benchmark=benchmark, rows=rows, baseline=baseline, undetermined=ranking.undetermined
+        benchmark=benchmark,
+        rows=rows,
+        baseline=labels[base] if base in trials else "",
+        undetermined=ranking.undetermined,
+        needed=ranking.needed,
     )
 
 
 def _row(
-    result: Result,
-    label: str,
-    benchmark: str,
-    trials: dict[str, dict[int, Measurement]],
-    rank_and_base: tuple[int | None, str],
+    result: Result, label: str, benchmark: str, trials: dict[str, dict[int, Measurement]], base: str
 ) -> Row:
-    rank, base = rank_and_base
+    """The figures that need no ranking."""
     by_round = trials[result.name]
     figures = metrics(result)
     attribution = result.attribution.get(benchmark)
@@ -259,8 +267,9 @@ def _row(
         result=result,
         by_round=by_round,
         interval=stats.interval(_seconds(by_round)),
-        rank=rank,
-        ratio=_ratio(by_round, trials[base]) if has_ratio else None,
+        rank=None,
+        faster=frozenset(),
+        ratio=ratio_by_round(by_round, trials[base]) if has_ratio else None,
         limit_fraction=figures.get(f"{benchmark}/limit_fraction"),
         samples_per_s=figures[f"{benchmark}/samples_per_s"],
         peak_mib=figures.get(f"{benchmark}/peak_pss_mib"),
@@ -268,12 +277,10 @@ def _row(
     )
 
 
-def _ratio(new: dict[int, Measurement], base: dict[int, Measurement]) -> stats.Ratio | None:
-    """The ratio over the rounds in which both jobs have a trial."""
+def ratio_by_round(new: dict[int, Measurement], base: dict[int, Measurement]) -> stats.Ratio | None:
+    """The ratio of seconds over the rounds that both jobs have; None if there are none."""
     rounds = sorted(new.keys() & base.keys())
-    if not rounds:
-        return None
-    return stats.ratio([new[k].seconds for k in rounds], [base[k].seconds for k in rounds])
+    return stats.observed_ratio([new[k].seconds for k in rounds], [base[k].seconds for k in rounds])
 
 
 def _seconds(by_round: dict[int, Measurement]) -> list[float]:

@@ -190,9 +190,7 @@ def _columns(comparison: Comparison, base: str) -> dict[str, Callable[[Row], str
         "mean (std), s": lambda row: mean_std(row.seconds, digits),
         "95 %, s": lambda row: _format_interval(row.interval, digits),
         f"time / {base}": lambda row: _format_ratio(row, comparison.baseline),
-        "ratio's 95 %": lambda row: (
-            _format_interval((row.ratio.low, row.ratio.high), 3) if row.ratio else NOTHING
-        ),
+        "ratio's 95 %": lambda row: _format_bounds(row.ratio),
         "limit, %": lambda row: (
             NOTHING if row.limit_fraction is None else f"{100 * row.limit_fraction:.{places}f}"
         ),
@@ -209,6 +207,14 @@ def _format_ratio(row: Row, baseline: str) -> str:
 
 def _format_interval(bounds: tuple[float, float] | None, digits: int) -> str:
     return f"{bounds[0]:.{digits}f}{DASH}{bounds[1]:.{digits}f}" if bounds else NOTHING
+
+
+def _format_bounds(ratio: stats.Ratio | None) -> str:
+    """The ratio's interval, or its range with that word."""
+    if ratio is None:
+        return NOTHING
+    bounds = _format_interval((ratio.low, ratio.high), 3)
+    return bounds if ratio.is_interval else f"range {bounds}"
 
 
 def _format_setting(value: object) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fastloop.core import stats
 from fastloop.core.number_text import significant
 from fastloop.core.stats import Ratio
-from fastloop.reporting.summary import Comparison, Row
+from fastloop.reporting.summary import Comparison, Row, ratio_by_round
 
 
 def verdict(comparison: Comparison) -> str:
@@ -17,24 +19,26 @@ def verdict(comparison: Comparison) -> str:
         order = ", ".join(f"{row.label} {format_duration(row.median)}" for row in rows)
         return (
             f"Undetermined: {comparison.undetermined.rstrip('.')}. The medians, which prove no "
-            f"order: {order}."
+            f"order: {order}.{_times_as_long(rows[-1], rows[0])}"
         )
     best = [row for row in rows if row.rank == rows[0].rank]
     return _winner(comparison) if len(best) == 1 else _tie(comparison, best)
 
 
-def describe_speed(ratio: Ratio) -> str:
-    """Describe a ratio of seconds as a speed-up or slow-down, with its interval."""
-    if ratio.low <= 1 <= ratio.high:
-        return (
-            "not significantly different in these trials "
-            f"({_times(ratio.estimate)} the time, 95 % interval {_range(ratio.low, ratio.high)})"
-        )
+def describe_speed(ratio: Ratio, is_sure: bool = False) -> str:
+    """Describe a ratio of seconds as a speed-up or slow-down, with its interval.
+
+    is_sure: whether the ranks tell the two jobs apart, which see the noise of all jobs; otherwise
+    the ratio's own interval decides.
+    """
+    if not is_sure and (not ratio.is_interval or ratio.low <= 1 <= ratio.high):
+        return f"not proven to differ ({_times(ratio.estimate)} the time, {_bounds(ratio)})"
     if ratio.estimate < 1:
-        low, high = 1 / ratio.high, 1 / ratio.low
-        return f"{_times(1 / ratio.estimate)} as fast (95 % interval {_range(low, high)})"
-    interval = _range(ratio.low, ratio.high)
-    return f"slower, with {_times(ratio.estimate)} the time (95 % interval {interval})"
+        inverse = replace(
+            ratio, estimate=1 / ratio.estimate, low=1 / ratio.high, high=1 / ratio.low
+        )
+        return f"{_times(inverse.estimate)} as fast ({_bounds(inverse)})"
+    return f"slower, with {_times(ratio.estimate)} the time ({_bounds(ratio)})"
 
 
 def format_duration(seconds: float) -> str:
@@ -57,12 +61,13 @@ def _winner(comparison: Comparison) -> str:
     best, second = comparison.rows[:2]
     winner = f"{best.label} is fastest, with {_time(best)}."
     if best.ratio:
-        speed = describe_speed(best.ratio)
+        base = comparison.row(comparison.baseline)
+        speed = describe_speed(best.ratio, is_sure=bool(base and best.label in base.faster))
         return f"{winner} Compared with the baseline {comparison.baseline}, it is {speed}."
     if best.label == comparison.baseline and second.ratio:
-        speed = describe_speed(second.ratio)
+        speed = describe_speed(second.ratio, is_sure=True)
         return f"{winner} It is the baseline; the next, {second.label}, is {speed}."
-    return winner
+    return f"{winner}{_times_as_long(second, best)}"
 
 
 def _tie(comparison: Comparison, best: list[Row]) -> str:
@@ -70,14 +75,43 @@ def _tie(comparison: Comparison, best: list[Row]) -> str:
     names = separator.join(row.label for row in best[:-1]) + f" and {best[-1].label}"
     tie = (
         f"No winner: these trials can't tell {names} apart. The lowest median is "
-        f"{best[0].label}'s, {_time(best[0])}."
+        f"{best[0].label}'s, {_time(best[0])}.{_times_as_long(best[-1], best[0])}"
     )
+    if comparison.needed:
+        tie = f"{tie.rstrip('.')}; {comparison.needed}."
+    if behind := comparison.rows[len(best) :]:
+        tie += _times_as_long(behind[0], best[0])
     if comparison.baseline in [row.label for row in best]:
         return f"{tie} The baseline {comparison.baseline} is among them."
-    speeds = [f"{row.label} is {describe_speed(row.ratio)}" for row in best if row.ratio]
+    base = comparison.row(comparison.baseline)
+    surely = base.faster if base else frozenset()
+    speeds = [
+        f"{row.label} is {describe_speed(row.ratio, is_sure=row.label in surely)}"
+        for row in best
+        if row.ratio
+    ]
     if not speeds:
         return tie
     return f"{tie} Compared with the baseline {comparison.baseline}, {'; '.join(speeds)}."
+
+
+def _times_as_long(slow: Row, fast: Row) -> str:
+    """A sentence on the ratio of two jobs, after a space; empty if they share no round."""
+    ratio = ratio_by_round(slow.by_round, fast.by_round)
+    if ratio is None:
+        return ""
+    unproven = "" if fast.label in slow.faster else ", not proven"
+    return (
+        f" {slow.label} takes {_times(ratio.estimate)} the time of {fast.label} ({_bounds(ratio)})"
+        f"{unproven}."
+    )
+
+
+def _bounds(ratio: Ratio) -> str:
+    if ratio.low == ratio.high:
+        return "in one round" if not ratio.is_interval else "in all rounds"
+    bounds = _range(ratio.low, ratio.high)
+    return f"95 % interval {bounds}" if ratio.is_interval else f"{bounds} in its rounds"
 
 
 def _times(factor: float) -> str:

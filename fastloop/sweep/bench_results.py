@@ -9,6 +9,7 @@ from functools import partial
 
 from fastloop.core import stats
 from fastloop.core.number_text import significant
+from fastloop.core.ranking import Ranking
 
 WIDTH = 80
 
@@ -40,7 +41,7 @@ class BenchResult:
 
     @property
     def samples_per_s_interval(self) -> tuple[float, float] | None:
-        """95 % interval of `samples_per_s`; None below five trials."""
+        """95 % interval of `samples_per_s`; None below three trials."""
         interval = stats.interval(self.seconds)
         delivered = self.epochs * self.samples
         return (delivered / interval[1], delivered / interval[0]) if interval else None
@@ -95,7 +96,7 @@ class Bench:
     """The order of the loaders in each round."""
     samples: int
     """Samples delivered in one epoch by each loader."""
-    ranking: stats.Ranking
+    ranking: Ranking
     ratios: dict[str, stats.Ratio | None]
     """Ratio of seconds to the first loader's, paired by round; none for the first loader itself."""
     flags: dict[str, list[str]]
@@ -113,14 +114,21 @@ def _line(bench: Bench, name: str) -> str:
     ratio = bench.ratios.get(name)
     if ratio is None:
         return line
-    return f"{line}  x {ratio.estimate:.3f}{_bounds((ratio.low, ratio.high), '{:.3f}'.format)}"
+    bounds = _bounds((ratio.low, ratio.high), "{:.3f}".format)
+    if not ratio.is_interval:
+        bounds = bounds.replace("[", "(").replace("]", ")")
+    return f"{line}  x {ratio.estimate:.3f}{bounds}"
 
 
 def _notes(bench: Bench) -> list[str]:
-    reason = bench.ranking.undetermined
+    ranking, ratios = bench.ranking, bench.ratios.values()
+    tie = f"sharing rank 1: {ranking.needed}" if ranking.needed else ""
+    reason = f"undetermined: {ranking.undetermined}" if ranking.undetermined else tie
+    is_range = any(ratio and not ratio.is_interval for ratio in ratios)
+    unproven = "; (lowest, highest), which prove nothing" if is_range else ""
     lines = [
-        *([f"undetermined: {reason}"] if reason else []),
-        "rank, median seconds of a trial [95 %], times the first loader's [95 %]",
+        *([reason] if reason else []),
+        f"rank, median seconds of a trial [95 %], times the first loader's [95 %]{unproven}",
         *(f"{name}: {flag}" for name, flags in bench.flags.items() for flag in flags),
     ]
     return ["", *_wrap(lines)]

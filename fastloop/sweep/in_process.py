@@ -10,6 +10,7 @@ import torch
 
 from fastloop.core import stats
 from fastloop.core.interleave import rounds
+from fastloop.core.ranking import rank_jobs
 from fastloop.core.spans import Spans, synchronize
 from fastloop.core.trees import map_tensors, read_bytes
 from fastloop.core.types import Epochs, Invalid, Tree
@@ -160,8 +161,8 @@ def _summarize(seconds: dict[str, list[float]], order: list[list[str]], samples:
         seconds=seconds,
         rounds=order,
         samples=samples,
-        ranking=stats.ranking(seconds),
-        ratios={name: stats.ratio(seconds[name], seconds[base]) for name in others},
+        ranking=rank_jobs(seconds),
+        ratios={name: stats.observed_ratio(seconds[name], seconds[base]) for name in others},
         flags={name: trial_caveats(seconds=trials) for name, trials in seconds.items()},
     )
 

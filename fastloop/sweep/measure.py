@@ -105,11 +105,14 @@ def failure_line(result: Result, details: str) -> str:
 
 
 def _run(jobs: Sequence[SweepJob], request: JobRequest) -> int:
+    from fastloop.core.ranking import explain_no_ranks
     from fastloop.sweep.progress import show_progress
     from fastloop.sweep.resume import describe_kept_trials
     from fastloop.sweep.rounds import num_progress_steps, run_sweep
     from fastloop.sweep.tracking import SweepTracker
 
+    if reason := explain_no_ranks([job.job.trials for job in jobs]):
+        print(reason, file=sys.stderr)
     tracking = SweepTracker(request.tracker, request.sweep_folder)
     handle_signals(lambda: describe_kept_trials(jobs, request.sweep_folder))
     with show_progress(num_progress_steps(jobs, request.sweep)) as progress:
