@@ -1,8 +1,9 @@
 """Confidence intervals and tests compared: which cover the truth, which keep equal jobs equal?
 
-Simulated campaigns with known answers; see `campaigns` for the noises.
+Simulated campaigns with known answers; see `campaigns` here and in ranks.py for the noises.
 
-    python -m experiments.intervals.run coverage|calibration|identical|power [campaigns]
+    python -m experiments.intervals.run coverage|calibration|few [campaigns]
+    python -m experiments.intervals.run identical|unequal|power|serial|compare [campaigns]
 """
 
 import sys
@@ -12,6 +13,7 @@ from functools import cache
 import numpy as np
 import scipy.stats
 
+from experiments.intervals import ranks
 from fastloop.core import stats
 
 RESAMPLES = 2_000
@@ -129,55 +131,31 @@ def calibration(count):
         print(f"| {stats.POSITION:.2f}, {stats.TAIL} | " + " | ".join(cells) + " |", flush=True)
 
 
-def leader_differs(logs, corrections):
-    """True if some job is significantly slower than the one with the lowest median, at 5 % divided
-    by `corrections`."""
-    leader = np.median(logs, axis=1).argmin()
-    others = np.delete(logs, leader, axis=0) - logs[leader]
-    return scipy.stats.ttest_1samp(others, 0, axis=1).pvalue.min() < 0.05 / corrections
-
-
-def identical(count):
-    """Print how often identical jobs are told apart."""
+def few(count):
+    """Print the coverage in % with three and four trials: of the ratio, and of the median."""
     print(
-        "\nIdentical jobs told apart, % of campaigns\n\n| noise | jobs | trials | uncorrected |",
-        end="",
+        "| noise | trials | ratio, smoothed | median, smoothed | ratio, Student |\n"
+        + "|---" * 5
+        + "|"
     )
-    print(" over jobs - 1 | all pairs, Holm: `ranking` |\n|---|---|---|---|---|---|")
-    for kind in KINDS[:3]:
-        for jobs in (2, 5, 10):
-            for trials in (3, 5, 20):
-                all_logs = campaigns(kind, count, jobs, trials)
-                cells = [
-                    np.mean([leader_differs(logs, over) for logs in all_logs])
-                    for over in (1, jobs - 1)
-                ]
-                all_ranks = [
-                    stats.ranking(dict(enumerate(np.exp(logs)))).ranks for logs in all_logs
-                ]
-                cells.append(np.mean([max(ranks.values()) > 1 for ranks in all_ranks]))
-                figures = " | ".join(f"{100 * cell:.1f}" for cell in cells)
-                print(f"| {kind} | {jobs} | {trials} | {figures} |", flush=True)
-
-
-def power(count):
-    """Print how often a pair that differs is told apart, at the first step of Holm's correction
-    over the pairs of 5 jobs."""
-    print("\nOne of 10 pairs told apart, % of campaigns\n\n| noise | difference | trials |", end="")
-    print(" Student | Wilcoxon | sign |\n|---|---|---|---|---|---|")
-    for kind, effect in (("lognormal", 10), ("heavy", 10), ("heavy", 30)):
-        for trials in (5, 10, 20):
+    for kind in KINDS:
+        population = campaigns(kind, 200_000, 2, 5, seed=1)
+        truths = np.median(population[:, 0] - population[:, 1]), np.median(population[:, 0])
+        for trials in (3, 4):
             logs = campaigns(kind, count, 2, trials)
-            rows = logs[:, 0] - logs[:, 1] + np.log1p(effect / 100)
-            above = (rows > 0).sum(axis=1)
-            most = np.maximum(above, trials - above)
-            p_values = (
-                scipy.stats.ttest_1samp(rows, 0, axis=1).pvalue,
-                scipy.stats.wilcoxon(rows, axis=1, method="exact").pvalue,
-                2 * scipy.stats.binom.sf(most - 1, trials, 0.5),
-            )
-            figures = " | ".join(f"{100 * np.mean(values < 0.005):.0f}" for values in p_values)
-            print(f"| {kind} | {effect} % | {trials} | {figures} |", flush=True)
+            ratios = logs[:, 0] - logs[:, 1]
+            if kind == "drift":  # over the rounds of this campaign
+                truths = truths[0], np.median(campaigns(kind, 50_000, 2, trials, seed=1)[:, 0])
+            cells = [
+                np.mean([low <= truth <= high for low, high in map(limits, rows)])
+                for limits, rows, truth in (
+                    (median_smoothed, ratios, truths[0]),
+                    (median_smoothed, logs[:, 0], truths[1]),
+                    (student, ratios, truths[0]),
+                )
+            ]
+            figures = " | ".join(f"{100 * cell:.1f}" for cell in cells)
+            print(f"| {kind} | {trials} | {figures} |", flush=True)
 
 
 if __name__ == "__main__":
@@ -185,7 +163,11 @@ if __name__ == "__main__":
     parts = {
         "coverage": coverage,
         "calibration": calibration,
-        "identical": identical,
-        "power": power,
+        "few": few,
+        "identical": ranks.identical,
+        "unequal": ranks.unequal,
+        "power": ranks.power,
+        "serial": ranks.serial,
+        "compare": ranks.compare,
     }
     parts[sys.argv[1]](int(sys.argv[2]) if len(sys.argv) > 2 else 2_000)

@@ -93,7 +93,7 @@ def trials_needed(logs: np.ndarray, effect: float) -> int:
     return int(trials[np.argmax(enough)]) if enough.any() else MOST_TRIALS
 
 
-def unpaired_p_value(new: np.ndarray, base: np.ndarray) -> float:
+def welch_p_value(new: np.ndarray, base: np.ndarray) -> float:
     """Two-sided p value of equal means of two separate sets of logarithms, two or more of each.
 
     Welch's t test, which expects no equal variances.

@@ -113,7 +113,7 @@ def _why_undetermined(lists: list[Sequence[float]]) -> str:
 
 
 def _describe_needed(lists: list[Sequence[float]]) -> str:
-    """How many trials of each would tell the first of these jobs from the last, fastest first."""
+    """Trials of each that would tell the first of these jobs, fastest first, from the last."""
     if not _usable(lists):
         return ""
     fewest, most = min(map(len, lists)), max(map(len, lists))

@@ -83,7 +83,7 @@ def ratio(new: Sequence[float], base: Sequence[float]) -> Ratio | None:
     return Ratio(estimate=estimate, low=low, high=high, p_value=p_value)
 
 
-def observed_ratio(new: Sequence[float], base: Sequence[float]) -> Ratio | None:
+def ratio_or_range(new: Sequence[float], base: Sequence[float]) -> Ratio | None:
     """Ratio of new to base with its interval or, below three rounds, with its range, which proves
     nothing; None where `ratio` has other reasons."""
     if known := ratio(new, base):

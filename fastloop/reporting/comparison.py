@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fastloop.core import stats
-from fastloop.core.pair_tests import holm, unpaired_p_value
+from fastloop.core.pair_tests import holm, welch_p_value
 from fastloop.core.result import Measurement, Result, measurements
 from fastloop.core.types import UsageError
 
@@ -91,7 +91,7 @@ def ratio_of_medians(new: Sequence[float], base: Sequence[float]) -> stats.Ratio
         estimate=float(_median_ratio(new, base)),
         low=low,
         high=high,
-        p_value=unpaired_p_value(np.log(new), np.log(base)),
+        p_value=welch_p_value(np.log(new), np.log(base)),
     )
 
 

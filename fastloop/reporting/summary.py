@@ -280,7 +280,7 @@ def _row(
 def ratio_by_round(new: dict[int, Measurement], base: dict[int, Measurement]) -> stats.Ratio | None:
     """The ratio of seconds over the rounds that both jobs have; None if there are none."""
     rounds = sorted(new.keys() & base.keys())
-    return stats.observed_ratio([new[k].seconds for k in rounds], [base[k].seconds for k in rounds])
+    return stats.ratio_or_range([new[k].seconds for k in rounds], [base[k].seconds for k in rounds])
 
 
 def _seconds(by_round: dict[int, Measurement]) -> list[float]:

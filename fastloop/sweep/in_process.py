@@ -162,7 +162,7 @@ def _summarize(seconds: dict[str, list[float]], order: list[list[str]], samples:
         rounds=order,
         samples=samples,
         ranking=rank_jobs(seconds),
-        ratios={name: stats.observed_ratio(seconds[name], seconds[base]) for name in others},
+        ratios={name: stats.ratio_or_range(seconds[name], seconds[base]) for name in others},
         flags={name: trial_caveats(seconds=trials) for name, trials in seconds.items()},
     )
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastloop.core.pair_tests import holm, pair_p_values, pairs, significant_pairs, trials_needed
-from fastloop.core.pair_tests import unpaired_p_value as welch
+from fastloop.core.pair_tests import welch_p_value as welch
 from fastloop.core.ranking import Ranking, explain_no_ranks, rank_jobs
 
 NOISES = ("lognormal", "drift", "heavy", "skewed", "modes", "rare mode", "noisy job")

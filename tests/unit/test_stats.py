@@ -104,15 +104,15 @@ def test_ratio_and_caveats_accept_any_values(new, base):
 
 
 def test_ratio_of_few_rounds_is_a_range_that_proves_nothing():
-    ratio = stats.observed_ratio([6.0, 6.6], [1.0, 1.0])
+    ratio = stats.ratio_or_range([6.0, 6.6], [1.0, 1.0])
     assert (ratio.low, ratio.high) == pytest.approx((6, 6.6))
     assert not ratio.is_interval
-    one = stats.observed_ratio([6.0], [1.0])
+    one = stats.ratio_or_range([6.0], [1.0])
     assert (one.low, one.estimate, one.high) == pytest.approx((6, 6, 6))
-    assert stats.observed_ratio([6.0, 6.1, 6.2], [1.0] * 3).is_interval
-    assert stats.observed_ratio([], []) is None
-    assert stats.observed_ratio([1.0], [1.0, 1.0]) is None
-    assert stats.observed_ratio([0.0], [1.0]) is None
+    assert stats.ratio_or_range([6.0, 6.1, 6.2], [1.0] * 3).is_interval
+    assert stats.ratio_or_range([], []) is None
+    assert stats.ratio_or_range([1.0], [1.0, 1.0]) is None
+    assert stats.ratio_or_range([0.0], [1.0]) is None
 
 
 def test_ratio_of_extreme_values_neither_warns_nor_fails():
