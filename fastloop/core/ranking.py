@@ -119,10 +119,11 @@ def _describe_needed(lists: list[Sequence[float]]) -> str:
     fewest, most = min(map(len, lists)), max(map(len, lists))
     if len(lists) < 2 or fewest < 2:
         return f"run the same number of each, {FEWEST_FOR_RANKING} or more"
-    seen = median(lists[-1]) / median(lists[0])
-    large = seen >= 1 + MINIMUM_EFFECT
-    difference = f"the difference seen ({seen:.3g} times)" if large else "a difference of 2 %"
     logs = np.log([values[:fewest] for values in lists])
-    trials = trials_needed(logs, math.log(seen) if large else math.log1p(MINIMUM_EFFECT))
+    seen = abs(float(np.median(logs[-1] - logs[0])))
+    large = seen >= math.log1p(MINIMUM_EFFECT)
+    times = f"the difference seen ({math.exp(min(seen, 700)):.3g} times)"
+    difference = times if large else "a difference of 2 %"
+    trials = trials_needed(logs, max(seen, math.log1p(MINIMUM_EFFECT)))
     equal = most if fewest < most else FEWEST_FOR_RANKING
     return f"about {max(trials, equal):,} of each would tell {difference} apart"

@@ -194,6 +194,7 @@ def test_sweep_over_datasets_prints_a_table_per_dataset(tmp_path):
         for dataset in ("digits", "mydataset")
     }
     assert process.stdout.count("samples, batch_size") == 2
+    assert process.stderr.startswith("trials=1: no ranks, and differences that are not proven")
 
 
 @pytest.mark.heavy

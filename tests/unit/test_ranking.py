@@ -156,7 +156,7 @@ def test_ranks_do_not_depend_on_what_rounds_share():
         ({"a": [1.0], "b": [2.0]}, "1 trial; run the same number of each, 3 or more"),
         (
             {"a": [1.0, 1.8], "b": [6.8, 7.0]},
-            "2 trials; about 3 of each would tell the difference seen (4.93 times) apart",
+            "2 trials; about 3 of each would tell the difference seen (5.14 times) apart",
         ),
         ({"a": [1.0, 1.1], "b": [1.1, 1.0]}, "2 trials; about 189 of each would tell a differen"),
         ({"a": [1.0, 1.0, 1.0], "b": [1.0]}, "1 to 3 trials per job; run the same number of each"),
