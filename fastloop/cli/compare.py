@@ -51,7 +51,7 @@ def main() -> None:
     changes = find_changes(pairs)
     print(format_changes(changes, fail_above))
     if len(changes) > 1:
-        print(f"faster, slower: beyond noise, corrected for {len(changes)} comparisons (Holm)\n")
+        print(f"marked: beyond noise, corrected for {len(changes)} comparisons (Holm)\n")
     for line in notes(pairs, base, new):
         print(fill(line, 79, subsequent_indent="  ", break_long_words=False))
     sys.exit(int(any_broken or any(change.is_regression(fail_above) for change in changes)))
