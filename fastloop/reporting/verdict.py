@@ -7,11 +7,16 @@ from dataclasses import replace
 from fastloop.core import stats
 from fastloop.core.number_text import significant
 from fastloop.core.stats import Ratio
+from fastloop.reporting.shuffling import shuffling_sentence
 from fastloop.reporting.summary import Comparison, Row, ratio_by_round
 
 
 def verdict(comparison: Comparison) -> str:
     """A paragraph naming the winner and its lead, or the tied jobs, or why no order is proven."""
+    return " ".join(filter(None, (_outcome(comparison), shuffling_sentence(comparison.rows))))
+
+
+def _outcome(comparison: Comparison) -> str:
     rows = comparison.rows
     if len(rows) == 1:
         return f"{rows[0].label} takes {_time(rows[0])}. There is no other job to compare it with."

@@ -14,10 +14,8 @@ from fastloop.core import stats
 from fastloop.core.metrics import metrics
 from fastloop.core.number_text import significant
 from fastloop.core.protocols import HasCaveat
-from fastloop.core.result import Attribution, Result, measurements, world_size
-from fastloop.data.decoder_agreement import COMPARED_SAMPLES
-from fastloop.reporting.summary import brings_data, delivers_same
-from fastloop.sweep.request import LOADER_BATCH_SIZE
+from fastloop.core.result import Attribution, Result, measurements
+from fastloop.sweep.data_caveats import data_caveats
 from fastloop.trial.job import Job
 from fastloop.trial.page_cache import COLD_FRACTION
 
@@ -37,22 +35,13 @@ def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
     """Caveats of the job's figures, given the results of all jobs of its sweep."""
     if not result.trials:
         return []
-    lines = [*_load_caveats(result, sweep), *cache_caveats(result)]
-    if result.skipped:
-        lines.append(f"skipped: {len(result.skipped)} samples, the first: {result.skipped[0]}")
+    lines = [*_load_caveats(result, sweep), *cache_caveats(result), *data_caveats(result, sweep)]
     if left := [command for trial in result.trials for command in trial.left_running]:
         count = "1 process" if len(left) == 1 else f"{len(left)} processes"
         first = "" if len(left) == 1 else ", the first"
         lines.append(f"left running: {count}, ended after the trial{first}: {left[0]}")
     if "concurrent" in result.tags:
         lines.append("concurrent: other work may have run at the same time (allow_concurrent=true)")
-    if result.random and "unverified" not in result.tags:
-        how = "compared with generators seeded by their index, outside of the timed epochs"
-        lines.append(f"random samples: {how}")
-    if "unverified" in result.tags:
-        lines.append("unverified: samples were counted but not compared (same_data=false)")
-    lines += [*_own_data_caveats(result, sweep), *_decoder_caveats(result, sweep)]
-    lines += [*_batch_size_caveats(result)]
     others = [other for other in sweep if other.trials and other is not result]
     if others and all(len(names) == 1 for names in result.rounds):
         lines.append("not interleaved: machine noise may have affected single jobs")
@@ -160,48 +149,6 @@ def _load_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
         torch_threads=result.trials[0].torch_threads,
         usable_cores=result.environment.get("cores_usable") or 1,
     )
-
-
-def _own_data_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
-    """The caveat of a loader that brings its own data, with the jobs it can't be ranked with."""
-    if not brings_data(result):
-        return []
-    others = [other for other in sweep if other.trials and other is not result]
-    reasons = {
-        "deliver other samples": [o for o in others if not delivers_same(result, o)],
-        "were compared with a dataset": [
-            o for o in others if delivers_same(result, o) and not brings_data(o)
-        ],
-    }
-    parts = [f"not ranked with {len(jobs)} that {why}" for why, jobs in reasons.items() if jobs]
-    return ["; ".join(["own data: compared only with its own first epoch", *parts])]
-
-
-def _decoder_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
-    """The caveat of jobs that are ranked together though their decoders' pixels differ a little."""
-    same_id = result.decoder_equivalence_id
-    others = [job for job in sweep if job.trials and same_id == job.decoder_equivalence_id != ""]
-    if all(other.content == result.content for other in others):
-        return []
-    compared = f"{COMPARED_SAMPLES} samples are within {result.pixels_off} of 255 of Pillow's"
-    return [f"equivalent decoders: pixels differ between decoders; {compared}"]
-
-
-def _batch_size_caveats(result: Result) -> list[str]:
-    """Caveats of a user's loader whose batches are not those that batch_size asks for."""
-    if str(result.params.get("loader._target_", "fastloop.")).startswith("fastloop."):
-        return []
-    size, ranks, lines = result.params["batch_size"], world_size(result), []
-    for name, attribution in result.attribution.items():
-        measurement = measurements(result, name)[0]
-        samples, batches = measurement.samples // measurement.epochs, len(attribution.wait_s)
-        counts = f"{name}: {batches:,} batches for {samples:,} samples"
-        if size == LOADER_BATCH_SIZE:
-            lines.append(f"{counts}, the loader's own batch size")
-        elif not samples // int(size) <= batches < -(-samples // int(size)) + ranks:
-            # the last batch of each rank may be short
-            lines.append(f"{counts}: the loader does not honour batch_size={size}")
-    return lines
 
 
 def _waits_of_first_rank(attribution: Attribution) -> list[float]:
