@@ -482,10 +482,3 @@ def test_worker_periodicity_is_checked_per_rank():
     assert caveat.startswith("training: worker-periodic: every 2nd batch waits 100 ms, ")
     single = waits_of(rising, slow, num_workers=2)
     assert caveats(single, [single]) == []
-
-
-@pytest.mark.parametrize(("batches", "expected"), [(15, []), (16, []), (8, [True])])
-def test_short_last_batch_of_each_rank_is_no_batch_size_caveat(batches, expected):
-    result = waits_of([0.1] * 15, [0.1] * batches, **{"loader._target_": "mine.Loader"})
-    messages = caveats(result, [result])
-    assert [message.endswith("does not honour batch_size=16") for message in messages] == expected
