@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from fastloop.core import stats
-from fastloop.core.result import Result, load_results, measurements
+from fastloop.core.result import Result, measurements
+from fastloop.core.result_file import load_results
 
 PARTS = ("traversal", "steps", "training", "training - steps")
 

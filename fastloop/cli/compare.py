@@ -19,7 +19,8 @@ from pathlib import Path
 from textwrap import fill
 
 from fastloop.cli.arguments import parse_settings
-from fastloop.core.result import Result, load_results
+from fastloop.core.result import Result
+from fastloop.core.result_file import load_results
 from fastloop.core.types import UsageError
 from fastloop.reporting.comparison import (
     CONDITIONS,

@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from fastloop.core.result import RESULT_FILE, load_result, save
+from fastloop.core.result_file import RESULT_FILE, load_result, save
 from fastloop.core.types import MachineBusy, UsageError
 from fastloop.sweep.machine_lock import lock_machine
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from fastloop.cli.arguments import parse_settings
 from fastloop.core.files import outputs_folder, sweep_folders
-from fastloop.core.result import load_results
+from fastloop.core.result_file import load_results
 from fastloop.core.types import UsageError
 from fastloop.reporting.write import parse_formats, write_report
 

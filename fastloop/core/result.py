@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import field, replace
-from pathlib import Path
+from dataclasses import field
 from typing import Annotated, Any, Literal
 
 import pydantic
 from pydantic.dataclasses import dataclass
 
-from fastloop.core.files import write_text
 from fastloop.core.spans import seconds_between
-from fastloop.core.types import FailureKind, UsageError
+from fastloop.core.types import FailureKind
 
 KEEPS_NAN = pydantic.ConfigDict(ser_json_inf_nan="constants")
 """The loss of a diverged model is a raw value too."""
-RESULT_FILE = "result.json"
 
 BenchmarkName = Annotated[str, pydantic.StringConstraints(pattern=r"^\w+$")]
 """A name of a file in the report too, so that it can't be a path."""
@@ -247,24 +243,6 @@ class Result:
     """True once the tracker holds the complete result."""
 
 
-_adapter = pydantic.TypeAdapter(Result)
-
-
-def save(result: Result, folder: Path) -> None:
-    """Write <folder>/result.json atomically."""
-    write_text(folder / RESULT_FILE, _adapter.dump_json(result, indent=1).decode())
-
-
-def load(folder: Path) -> Result:
-    """Read <folder>/result.json; raises pydantic's ValidationError for any other file."""
-    result = _adapter.validate_json((folder / RESULT_FILE).read_bytes())
-    if result.status in ("FAILED", "KILLED") and result.failure_kind is None:
-        # the file is older than failure_kind
-        kinds = (kind for kind in FailureKind if result.status_reason.startswith(f"{kind}: "))
-        result = replace(result, failure_kind=next(kinds, FailureKind.ERROR))
-    return result
-
-
 def measurements(result: Result, benchmark: str) -> list[Measurement]:
     """The measurements of a benchmark in all trials, in the order in which they ran."""
     return [trial.benchmarks[benchmark] for trial in result.trials if benchmark in trial.benchmarks]
@@ -273,33 +251,3 @@ def measurements(result: Result, benchmark: str) -> list[Measurement]:
 def world_size(result: Result) -> int:
     """Number of processes that ran the job together."""
     return int(result.params.get("world_size", 1))
-
-
-def load_results(folder: Path, setting: str) -> list[Result]:
-    """All results in the folder or below, in the order of the jobs; raises UsageError for none."""
-    if not folder.is_dir():
-        raise UsageError(f"{setting}={folder}: no such folder")
-    paths = sorted(folder.rglob(RESULT_FILE), key=_natural_order)
-    if not paths:
-        raise UsageError(f"{setting}={folder}: no {RESULT_FILE} in it or below")
-    results: dict[tuple, Result] = {}
-    for path in paths:
-        result = load_result(path, setting)
-        # MLflow's artifacts below the outputs folder hold copies, which are not further jobs
-        results.setdefault((result.tags.get("sweep"), result.name), result)
-    return list(results.values())
-
-
-def load_result(path: Path, setting: str) -> Result:
-    """Read a result; raises UsageError, naming the setting, for any other or damaged file."""
-    try:
-        return load(path.parent)
-    except (pydantic.ValidationError, OSError, UnicodeDecodeError) as error:
-        reason = "not one of fastloop's" if isinstance(error, ValueError) else str(error)
-        raise UsageError(f"{setting}={path}: can't be read: {reason}") from error
-
-
-def _natural_order(path: Path) -> tuple:
-    """Sort key by which job 10 comes after job 9."""
-    pieces = re.split(r"(\d+)", str(path))
-    return tuple(int(piece) if piece.isdigit() else piece for piece in pieces)

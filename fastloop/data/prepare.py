@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from fastloop.core.files import fingerprint, outputs_folder, remove_partial
 from fastloop.core.plan import PreparedData
@@ -18,7 +15,6 @@ from fastloop.core.protocols import (
     Collate,
     Dataset,
     HasFiles,
-    OverlappingDataset,
     Store,
     StreamingDataset,
 )
@@ -33,7 +29,7 @@ from fastloop.data.digest import (
     reference_digest,
     row_nbytes,
 )
-from fastloop.data.ragged import is_ragged
+from fastloop.data.prepare_store import check_storable, prepare_store
 from fastloop.data.reference import (
     HASHES,
     LENGTHS,
@@ -42,13 +38,8 @@ from fastloop.data.reference import (
     ObservingBatches,
     write_reference,
 )
-from fastloop.data.sealed_folder import Facts, break_seal_if_damaged, read_seal, write_once
+from fastloop.data.sealed_folder import Facts, break_seal_if_damaged, write_once
 from fastloop.data.seeded import SeededDataset, needs_seeds
-
-ANNOUNCED_MIB = 64
-"""Stores of this size are announced before they are written."""
-FIRST_FORMAT = 1
-"""Format version of stores whose seal has none."""
 
 
 def prepare(
@@ -102,7 +93,7 @@ def prepare(
         reason = f"a store holds intact samples only, and {prepared.broken[0][1]}"
         raise Unsupported(f"store={name_of(store)}: {reason}; loader=raw leaves it out")
     root = Path(store.root).absolute() / f"{name}.{name_of(store)}"
-    return _prepare_store(prepared, store, root, whole)
+    return prepare_store(prepared, store, root, whole)
 
 
 def prepare_within(limit_s: float, dataset: Dataset, *arguments: Any) -> PreparedData:
@@ -129,32 +120,6 @@ def _reference_kind(tolerant: bool, collate: Collate | None) -> str:
     return f"collate-{fingerprint(repr(collate), source_fingerprint(collate))[:16]}"
 
 
-def _prepare_store(prepared: PreparedData, store: Store, root: Path, whole: bool) -> PreparedData:
-    """Write the store below that path unless it exists, and add it to the prepared data."""
-    try:
-        root.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadData(f"loader.store.root={store.root}: {error.strerror}") from error
-    # Each setting has its own store: several may be measured in one sweep.
-    settings = _settings(store)
-    if settings:
-        root = root.with_name(f"{root.name}-{fingerprint(settings)[:8]}")
-    code = getattr(store, "format_version", None) or source_fingerprint(store)
-    earlier = _find_earlier_store(root, prepared.reference, code)
-    if earlier and not (whole and break_seal_if_damaged(earlier[0])):
-        root, facts = earlier
-    else:
-        # A new reader, so that the seconds of every store include opening the dataset.
-        source = ChunkedReader(prepared.dataset)
-        nbytes = prepared.num_samples * prepared.sample_nbytes
-        write = partial(_write_store, source=source, store=store, code=code, nbytes=nbytes)
-        expected = fingerprint(prepared.fingerprint, code, *settings)
-        facts = write_once(root, expected, write, whole)
-    return dataclasses.replace(
-        prepared, folder=root, files=(root,), seconds=facts["seconds"], disk_mib=facts["disk_mib"]
-    )
-
-
 def _decoder_facts(dataset: Dataset, facts: Facts) -> Facts:
     """Fields of PreparedData for a dataset whose pixels agree with Pillow's; else empty."""
     difference = facts["pixels_off"]
@@ -164,27 +129,6 @@ def _decoder_facts(dataset: Dataset, facts: Facts) -> Facts:
     identity = [facts["num_samples"], leaves, [index for index, _ in facts["broken"]]]
     equivalence_id = decoder_equivalence_id(dataset, *identity)
     return {"decoder_equivalence_id": equivalence_id, "pixels_off": difference}
-
-
-def _find_earlier_store(root: Path, reference: Path, code: int | str) -> tuple[Path, Facts] | None:
-    """Folder and facts of a store with the same format and samples but another fingerprint, written
-    before the dataset's code changed; None where there is none.
-
-    Samples are the same where the hashes of both references are.
-    """
-    if root.exists():
-        return None
-    name, data = reference.stem.rsplit("-", 1)
-    kind = root.name.removeprefix(reference.stem)
-    hashes = (reference / HASHES).read_bytes()
-    for folder in sorted(root.parent.glob(f"{name}-{'?' * len(data)}{kind}")):
-        earlier = reference.with_name(folder.name.removesuffix(kind) + reference.suffix)
-        facts, reference_facts = read_seal(folder), read_seal(earlier)
-        if not facts or not reference_facts or facts.get("code", FIRST_FORMAT) != code:
-            continue
-        if (earlier / HASHES).read_bytes() == hashes:
-            return folder, facts
-    return None
 
 
 def find_damage(prepared: PreparedData) -> str:
@@ -259,41 +203,3 @@ def add_remedy(message: str, dataset: Dataset) -> str:
     if getattr(dataset, "size", ...) is None:
         line += "; dataset.size=[height,width] brings images to one size"
     return line
-
-
-def _write_store(
-    folder: Path, source: ChunkedReader, store: Store, code: int | str, nbytes: int
-) -> Facts:
-    """Write the store, of samples of `nbytes` in all; a large one is announced on stderr."""
-    purpose = f"writing {name_of(store)}"
-    if nbytes >= ANNOUNCED_MIB << 20:
-        free = shutil.disk_usage(folder).free
-        size = f"about {nbytes >> 20:,} MiB for all {len(source.samples):,} samples"
-        warning = "" if nbytes < free else ": it may not fit"
-        text = f"{source.dataset.label}: {purpose} to {folder.parent}: {size}"
-        tqdm.write(f"{text}, {free >> 20:,} MiB are free{warning}", file=sys.stderr)
-    batches = (chunk.batch for chunk in source.chunks(purpose))
-    store.write(folder, batches, len(source.samples))
-    return {"code": code}
-
-
-def _settings(store: Any) -> list[tuple[str, Any]]:
-    """The store's settings except its root."""
-    fields = dataclasses.fields(store) if dataclasses.is_dataclass(store) else ()
-    return [(field.name, getattr(store, field.name)) for field in fields if field.name != "root"]
-
-
-def check_storable(dataset: Dataset, store: Store | None) -> None:
-    """Raise Unsupported where the store can't or should not hold the dataset.
-
-    Called before anything is fetched or written.
-    """
-    if store is None:
-        return
-    reason = ""
-    if is_ragged(dataset):
-        reason = f"rows are of one length, those of {dataset.label} are not"
-    elif isinstance(dataset, OverlappingDataset):
-        reason = dataset.overlap()
-    if reason:
-        raise Unsupported(f"store={name_of(store)}: {reason}; loader=raw reads it")

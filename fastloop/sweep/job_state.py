@@ -8,7 +8,8 @@ from pathlib import Path
 
 from fastloop.core.files import remove, write_text
 from fastloop.core.plan import PreparedData
-from fastloop.core.result import Result, Status, save
+from fastloop.core.result import Result, Status
+from fastloop.core.result_file import save
 from fastloop.core.sweep_protocols import Launcher
 from fastloop.core.types import Failure, FailureKind
 from fastloop.sweep.tracking import SweepTracker

@@ -11,7 +11,8 @@ from itertools import count
 from pathlib import Path
 
 from fastloop.core.files import outputs_folder, sweep_folders
-from fastloop.core.result import RESULT_FILE, Result, load, load_result
+from fastloop.core.result import Result
+from fastloop.core.result_file import RESULT_FILE, load, load_result
 from fastloop.core.types import Failure, UsageError
 from fastloop.sweep.job_state import JobState, SweepJob
 

@@ -26,7 +26,7 @@ from fastloop.core.traits import (
 )
 from fastloop.core.types import Unsupported, name_of
 from fastloop.data.image_files import check_uint8
-from fastloop.data.prepare import check_storable
+from fastloop.data.prepare_store import check_storable
 from fastloop.data.ragged import is_ragged
 from fastloop.processes.rank_group import resolve_device
 from fastloop.trial.job import Job

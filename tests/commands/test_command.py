@@ -14,7 +14,7 @@ from options import CONF, MYDATASET, options
 
 from fastloop.config import help as catalogue
 from fastloop.core.metrics import metrics
-from fastloop.core.result import load
+from fastloop.core.result_file import load
 
 pytestmark = pytest.mark.slow
 

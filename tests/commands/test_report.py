@@ -18,7 +18,7 @@ from options import skip_or_fail
 from sweep_results import LOADERS, set_seconds, sweep_folder
 
 from fastloop.core.metrics import metrics
-from fastloop.core.result import load
+from fastloop.core.result_file import load
 from fastloop.reporting.document import compose_document
 from fastloop.reporting.summary import summarize
 from fastloop.reporting.write import write_report

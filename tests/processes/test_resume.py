@@ -15,7 +15,7 @@ from commands import QUICK, results, run_fastloop, runs, start_fastloop
 from filelock import FileLock
 from options import MYDATASET
 
-from fastloop.core.result import load, save
+from fastloop.core.result_file import load, save
 
 pytestmark = pytest.mark.slow
 SWEEP = ("-m", "loader=raw,np_memmap", *QUICK, "tracker=mlflow", "trials=4")

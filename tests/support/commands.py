@@ -11,7 +11,8 @@ from pathlib import Path
 import fork_server
 from options import MYDATASET
 
-from fastloop.core.result import Result, load
+from fastloop.core.result import Result
+from fastloop.core.result_file import load
 
 SMALL = ("epochs=2", "trials=2", "report=false", *MYDATASET)
 QUICK = (

@@ -1,6 +1,7 @@
 """Results on disk: files that older versions wrote are still read."""
 
-from fastloop.core.result import RESULT_FILE, Attribution, Result, load, save
+from fastloop.core.result import Attribution, Result
+from fastloop.core.result_file import RESULT_FILE, load, save
 
 
 def test_result_is_read_under_former_field_names(tmp_path):

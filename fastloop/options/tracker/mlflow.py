@@ -27,7 +27,8 @@ from sqlalchemy.engine import Engine
 from fastloop.core import stats
 from fastloop.core.files import flush_to_disk, hold_lock, outputs_folder, write_beside
 from fastloop.core.metrics import metrics
-from fastloop.core.result import RESULT_FILE, Result, load, measurements
+from fastloop.core.result import Result, measurements
+from fastloop.core.result_file import RESULT_FILE, load
 from fastloop.core.spans import wall_ms
 from fastloop.core.types import UsageError, option
 from fastloop.options.tracker._location import (
