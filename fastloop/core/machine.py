@@ -77,20 +77,22 @@ def cpu_seconds() -> float:
     return total
 
 
-def file_mappings() -> list[tuple[int, int]] | None:
-    """Address ranges of this process that are mapped to files on a disk; None where unknown."""
+def memory_mappings() -> list[tuple[int, int, bool]] | None:
+    """Start and stop of all mapped addresses of this process, ascending, and whether they are
+    mapped to a file on a disk; None where unknown."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
         return None
     in_memory = ("/dev/shm/", "/dev/zero", "/memfd:", "/SYSV")
-    rows = [line.split(maxsplit=5) for line in lines]
-    ranges = [
-        row[0].split("-")
-        for row in rows
-        if len(row) == 6 and row[5].startswith("/") and not row[5].startswith(in_memory)
-    ]
-    return [(int(start, 16), int(stop, 16)) for start, stop in ranges]
+    mappings = []
+    for line in lines:
+        row = line.split(maxsplit=5)
+        start, stop = row[0].split("-")
+        path = row[5] if len(row) == 6 else ""
+        is_file = path.startswith("/") and not path.startswith(in_memory)
+        mappings.append((int(start, 16), int(stop, 16), is_file))
+    return mappings
 
 
 @cache

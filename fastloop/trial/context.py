@@ -26,7 +26,8 @@ from fastloop.trial.job import Job
 from fastloop.trial.model_inputs import find_pair
 from fastloop.trial.page_cache import ReopenableLoader, open_reopenable
 from fastloop.trial.support import check_support
-from fastloop.trial.window import Consumer, UnreadBatches, may_be_unread
+from fastloop.trial.unread import UnreadBatches, may_be_unread
+from fastloop.trial.window import Consumer
 
 TRIAL_SEED_STRIDE = 10_000
 """Distance between the seeds of two trials: an order's seed is the trial's seed + epoch."""

@@ -7,14 +7,13 @@ start of a worker. Percentiles and memory are measured in the instrumented epoch
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from tensordict import is_tensor_collection
 
-from fastloop.core.machine import file_mappings
 from fastloop.core.spans import Spans, now_ns, seconds_between, synchronize
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import Epochs, Tree
@@ -38,37 +37,6 @@ class Window:
     def seconds(self) -> float:
         """Length of the window."""
         return seconds_between(self.start_ns, self.stop_ns)
-
-
-def may_be_unread(batch: Tree) -> bool:
-    """True if a leaf is backed by a mapped file, so that its bytes may never have been fetched, or
-    is of a subclass of Tensor, which may fetch them only when it is used.
-
-    True for every batch on systems that do not list a process's mappings.
-    """
-    ranges, leaves = file_mappings(), tree_leaves(batch)
-    if ranges is None or any(type(leaf) is not torch.Tensor for leaf in leaves):
-        return True
-    addresses = [leaf.data_ptr() for leaf in leaves]
-    return any(start <= address < stop for address in addresses for start, stop in ranges)
-
-
-class UnreadBatches:
-    """Batches of an epoch, of which `found` tells whether bytes of some may be unread in a file.
-
-    All batches are looked at: the first may lie in memory and all others in a mapped file.
-    """
-
-    def __init__(self, batches: Iterable[Tree], device: torch.device) -> None:
-        self._batches = batches
-        self.found = False
-        self._looks = device.type == "cpu"
-        """A copy to an accelerator reads all bytes."""
-
-    def __iter__(self) -> Iterator[Tree]:
-        for batch in self._batches:
-            self.found = self.found or (self._looks and may_be_unread(batch))
-            yield batch
 
 
 def count_rows(batch: Tree) -> int:

@@ -17,7 +17,7 @@ from fastloop.core.types import Invalid, Unsupported
 from fastloop.data.batch_counts import check_counts
 from fastloop.data.sample_order import places_in_store, shuffling_of
 from fastloop.processes.child import Call, start_child
-from fastloop.trial import window
+from fastloop.trial import unread
 from fastloop.trial.run import run_trial
 from fastloop.trial.shadow import run_shadow
 
@@ -98,7 +98,7 @@ def test_unread_batches_are_found_wherever_they_are():
             ([(resident,), (mapped[:4],)], True),
             ([(resident,), (resident.as_subclass(LateTensor),)], True),
         ):
-            epoch = window.UnreadBatches(batches, cpu)
+            epoch = unread.UnreadBatches(batches, cpu)
             assert len(list(epoch)) == 2
             assert epoch.found is found
 

@@ -16,7 +16,7 @@ from fastloop.core import spans, stats
 from fastloop.core.metrics import metrics
 from fastloop.core.result import Attribution, measurements
 from fastloop.core.spans import Spans, StepMarks
-from fastloop.trial import window
+from fastloop.trial import unread, window
 from fastloop.trial.run import run_trial
 
 CPU = torch.device("cpu")
@@ -251,6 +251,6 @@ def test_only_a_batch_in_a_mapped_file_may_be_unread(tmp_path):
     path = tmp_path / "rows"
     path.write_bytes(bytes(1 << 16))
     mapped = torch.from_file(str(path), size=1 << 16, dtype=torch.uint8)
-    assert window.may_be_unread((mapped[:64], torch.zeros(3)))
-    assert not window.may_be_unread((mapped[:64].clone(), torch.zeros(3)))
-    assert not window.may_be_unread((torch.zeros(1 << 20).share_memory_(),))
+    assert unread.may_be_unread((mapped[:64], torch.zeros(3)))
+    assert not unread.may_be_unread((mapped[:64].clone(), torch.zeros(3)))
+    assert not unread.may_be_unread((torch.zeros(1 << 20).share_memory_(),))

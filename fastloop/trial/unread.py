@@ -1,0 +1,71 @@
+"""Batches whose bytes nothing has read yet: views of a mapped file, and lazy tensors."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from fastloop.core.machine import memory_mappings
+from fastloop.core.trees import tree_leaves
+from fastloop.core.types import Tree
+
+
+class UnreadBatches:
+    """Batches of an epoch, of which `found` tells whether bytes of some may be unread in a file.
+
+    All batches are looked at: the first may lie in memory and all others in a mapped file.
+    """
+
+    def __init__(self, batches: Iterable[Tree], device: torch.device) -> None:
+        self.found = False
+        self._batches = batches
+        self._looks = device.type == "cpu"
+        """A copy to an accelerator reads all bytes."""
+
+    def __iter__(self) -> Iterator[Tree]:
+        mappings = _Mappings()
+        for batch in self._batches:
+            self.found = self.found or (self._looks and _may_be_unread(batch, mappings))
+            yield batch
+
+
+def may_be_unread(batch: Tree) -> bool:
+    """True if a leaf is backed by a mapped file, so that its bytes may never have been fetched, or
+    is of a subclass of Tensor, which may fetch them only when it is used.
+
+    True for every batch on systems that do not list a process's mappings.
+    """
+    return _may_be_unread(batch, _Mappings())
+
+
+def _may_be_unread(batch: Tree, mappings: _Mappings) -> bool:
+    leaves = tree_leaves(batch)
+    if any(isinstance(leaf, torch.Tensor) and type(leaf) is not torch.Tensor for leaf in leaves):
+        return True
+    return any(mappings.is_of_file(leaf.data_ptr()) for leaf in leaves)
+
+
+class _Mappings:
+    """This process's mappings, read again for an address that is in none of those known: a list of
+    them takes milliseconds to read, and a batch less."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[int, int, bool]] | None = []
+
+    def is_of_file(self, address: int) -> bool:
+        """True if the address is mapped to a file, and where the system does not tell."""
+        is_of_file = self._find(address)
+        if is_of_file is None:
+            self._known = memory_mappings()
+            is_of_file = self._find(address)
+        return bool(is_of_file) if self._known is not None else True
+
+    def _find(self, address: int) -> bool | None:
+        """None: no known mapping has the address."""
+        known = self._known or []
+        place = bisect.bisect_right(known, address, key=lambda mapping: mapping[0]) - 1
+        if place < 0 or not known[place][0] <= address < known[place][1]:
+            return None
+        return known[place][2]
