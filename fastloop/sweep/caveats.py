@@ -25,6 +25,8 @@ FENCE = 3.0
 MIN_FENCE_FRACTION = 0.05
 """Least distance of a fence, as a share of the median: a very quiet job's would be too tight."""
 FOREIGN_CORES = 0.5
+ABOVE_LIMIT = 1.1
+"""Share of the limit from which noise does not explain it: nothing gathers random rows faster."""
 PERIODIC_FACTOR = 3.0
 """Waits of one worker this many times as long as those of the others are periodic."""
 MIN_TURNS = 5
@@ -53,6 +55,7 @@ def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
         lines += [f"{name}: {line}" for line in trial_caveats(seconds=seconds)]
         losses = [measurement.losses for measurement in measurements(result, name)]
         lines += [f"{name}: {line}" for line in loss_caveats(losses)]
+    lines += limit_caveats(result)
     workers = int(result.params.get("num_workers") or 0)
     for name, attribution in result.attribution.items():
         waits = wait_caveats(wait_s=_waits_of_first_rank(attribution), num_workers=workers)
@@ -73,6 +76,18 @@ def cache_caveats(result: Result) -> list[str]:
     if result.params.get("cache") != "cold" or not result.trials:
         return []
     return [line for line in (_not_cold(result), _rereads_memory(result)) if line]
+
+
+def limit_caveats(result: Result) -> list[str]:
+    """A caveat for each benchmark without a model that is faster than the gather limit."""
+    figures = metrics(result)
+    lines = []
+    for name, attribution in result.attribution.items():
+        fraction = figures.get(f"{name}/limit_fraction") or 0
+        if fraction > ABOVE_LIMIT and not attribution.runs_model:
+            cause = "its rows lie next to each other, or were gathered before"
+            lines.append(f"{name}: above the limit: {stats.percent(fraction)} %, as {cause}")
+    return lines
 
 
 def loss_caveats(losses: Sequence[Sequence[float]]) -> list[str]:

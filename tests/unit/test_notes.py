@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from known_results import result_of
 
+from fastloop.core.result import Attribution
 from fastloop.reporting.notes import group_caveats
 from fastloop.reporting.terminal import format_tables
 from fastloop.sweep.caveats import caveats
@@ -48,3 +49,16 @@ def test_processes_that_trials_left_running_are_counted_and_the_first_is_named()
     lines = caveats(replace(result, trials=trials), [])
     note = "left running: 2 processes, ended after the trial, the first: python burner.py (pid 7)"
     assert note in lines
+
+
+def test_traversal_that_is_faster_than_the_limit_has_a_caveat():
+    known = result_of([1.0, 1.1], 100, 50.0)  # about 95 samples a second, and a limit of 50
+    pass_ = Attribution(
+        seconds=1.0, first_batch_s=0.1, wait_s=[0.1], place_s=[0.0], cpu_s=1.0, runs_model=False
+    )
+    name = next(iter(known.trials[0].benchmarks))
+    result = replace(known, attribution={name: pass_})
+    cause = "its rows lie next to each other, or were gathered before"
+    assert f"{name}: above the limit: 191 %, as {cause}" in caveats(result, [])
+    trained = replace(known, attribution={name: replace(pass_, runs_model=True)})
+    assert not any("above the limit" in line for line in caveats(trained, []))
