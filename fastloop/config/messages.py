@@ -136,8 +136,18 @@ def _hydra_message(
 
 
 def _unknown_setting(name: str, known_names: Iterable[str]) -> str:
-    matches = difflib.get_close_matches(name, list(known_names), n=1)
+    matches = _similar(name, list(known_names))
     hint = f"; did you mean {matches[0]}?" if matches and name not in matches else ""
     if name.startswith(("dataset.", "loader.", "model.", "collate.", "transform.")):
         hint += f"; +{name}=… passes it to your own code"
     return f"{name}: there is no such setting{hint}"
+
+
+def _similar(name: str, known_names: list[str]) -> list[str]:
+    """At most one known name: of the same group where there is such a group."""
+    group, _, last = name.rpartition(".")
+    of_group = [known for known in known_names if known.rpartition(".")[0] == group]
+    if not of_group:
+        return difflib.get_close_matches(name, known_names, n=1)
+    by_last = {known.rpartition(".")[2]: known for known in of_group}
+    return [by_last[match] for match in difflib.get_close_matches(last, by_last, n=1)]

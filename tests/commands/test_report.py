@@ -291,7 +291,13 @@ def test_report_page_needs_no_network(report_page, measured_sweep):
     assert set(re.findall(r'(?:href="|url\()#([^")]+)', text)) <= set(ids)
     headings = [unescape(heading) for heading in re.findall(r"<h2>(.*?)</h2>", text)]
     assert headings[:2] == ["Training: ranking", "Traversal: ranking"]
-    assert headings[2:] == ["Notes", "Not ranked", "Machine", "Settings that all jobs share"]
+    assert headings[2:] == [
+        "Notes",
+        "Not ranked",
+        "Stores",
+        "Machine",
+        "Settings that all jobs share",
+    ]
 
 
 def chromium(*arguments: str, cwd: Path) -> str:
