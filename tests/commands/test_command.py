@@ -182,6 +182,7 @@ def test_sweep_over_datasets_prints_a_table_per_dataset(tmp_path):
         "dataset=digits,mydataset",
         "trials=1",
         "epochs=1",
+        "min_window_s=0",
         "benchmark=traversal",
         "tracker=none",
         "report=false",
