@@ -9,13 +9,13 @@ import psutil
 from fastloop.core.spans import now_ns, other_threads_cpu_ns, pause, seconds_between
 from fastloop.core.types import Epochs, Invalid
 
-SETTLE_S = 0.02
+SETTLE_S = 0.01
 """Time for workers and threads of the last epoch to end."""
-PAUSE_S = 0.1
+PAUSE_S = 0.05
 """Time in which nothing is asked of the loader."""
-MOST_IDLE_S = 0.02
-"""CPU time that idle threads and processes may take in a pause: the clocks of processes count
-hundredths of seconds."""
+MOST_IDLE_S, MOST_IDLE_CHILDREN_S = 0.015, 0.03
+"""CPU time that idle threads and child processes may take in a pause. The clocks of processes count
+hundredths of seconds, so that each may seem to have worked for one."""
 FASTER, LEAST_GAIN_S = 3.0, 0.005
 """An epoch that could be foreseen takes at least 1 / FASTER of the time of one that could not."""
 PAIRS = 3
@@ -24,11 +24,12 @@ PAIRS = 3
 def check_idle() -> None:
     """Raise Invalid if threads or processes of the loader work while nothing is asked of it."""
     pause(SETTLE_S)
-    before_s = _background_seconds()
+    threads_s, children_s = other_threads_cpu_ns() / 1e9, _children_seconds()
     pause(PAUSE_S)
-    used_s = _background_seconds() - before_s
-    if used_s > MOST_IDLE_S:
-        times = f"{used_s:.2f} s of CPU time in a pause of {PAUSE_S} s before it"
+    threads_s = other_threads_cpu_ns() / 1e9 - threads_s
+    children_s = _children_seconds() - children_s
+    if threads_s > MOST_IDLE_S or children_s > MOST_IDLE_CHILDREN_S:
+        times = f"{threads_s + children_s:.3f} s of CPU time in a pause of {PAUSE_S} s before it"
         raise Invalid(f"works outside the window: {times}")
 
 
@@ -55,9 +56,9 @@ def _seconds(epochs: Epochs, number: int) -> float:
     return seconds_between(start_ns, now_ns())
 
 
-def _background_seconds() -> float:
-    """CPU time so far of all threads but this one, and of all living descendants."""
-    total = other_threads_cpu_ns() / 1e9
+def _children_seconds() -> float:
+    """CPU time so far of all living descendants."""
+    total = 0.0
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it ended meanwhile
             times = process.cpu_times()
