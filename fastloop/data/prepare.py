@@ -61,16 +61,39 @@ def prepare(
     check_storable(dataset, store)
     remove_partial(outputs_folder() / "stores")
     data = fingerprint(dataset.fetch(), source_fingerprint(dataset))
-    name = f"{name_of(dataset)}-{data[:16]}"
+    prepared = _prepare_reference(dataset, data, tolerant, collate, whole)
+    if store is None:
+        files = dataset.files() if isinstance(dataset, HasFiles) else []
+        return dataclasses.replace(prepared, files=tuple(files))
+    if prepared.broken:
+        reason = f"a store holds intact samples only, and {prepared.broken[0][1]}"
+        raise Unsupported(f"store={name_of(store)}: {reason}; loader=raw leaves it out")
+    root = Path(store.root).absolute() / f"{_folder_name(dataset, data)}.{name_of(store)}"
+    return prepare_store(prepared, store, root, whole)
+
+
+def _folder_name(dataset: Dataset, data: str) -> str:
+    """Beginning of the names of the dataset's reference and stores."""
+    return f"{name_of(dataset)}-{data[:16]}"
+
+
+def _prepare_reference(
+    dataset: Dataset, data: str, tolerant: bool, collate: Collate | None, whole: bool
+) -> PreparedData:
+    """Write the reference unless it exists, and describe the dataset by it.
+
+    data: fingerprint of the dataset's source.
+    """
     source = ChunkedReader(dataset, tolerant, None if collate is None else collate.collate)
-    reference = outputs_folder() / "stores" / f"{name}.{_reference_kind(tolerant, collate)}"
+    name = f"{_folder_name(dataset, data)}.{_reference_kind(tolerant, collate)}"
+    reference = outputs_folder() / "stores" / name
     write = partial(_write_reference, source=source)
     try:
         facts = write_once(reference, fingerprint(data, REFERENCE), write, whole)
     except SamplesDiffer as error:
         raise BadData(add_remedy(str(error), dataset)) from error
     _check_classes(dataset, facts.get("num_classes"))
-    prepared = PreparedData(
+    return PreparedData(
         dataset=dataset,
         label=dataset.label,
         fingerprint=data,
@@ -86,14 +109,6 @@ def prepare(
         returns_batches=facts["returns_batches"],
         **_decoder_facts(dataset, facts),
     )
-    if store is None:
-        files = dataset.files() if isinstance(dataset, HasFiles) else []
-        return dataclasses.replace(prepared, files=tuple(files))
-    if prepared.broken:
-        reason = f"a store holds intact samples only, and {prepared.broken[0][1]}"
-        raise Unsupported(f"store={name_of(store)}: {reason}; loader=raw leaves it out")
-    root = Path(store.root).absolute() / f"{name}.{name_of(store)}"
-    return prepare_store(prepared, store, root, whole)
 
 
 def prepare_within(limit_s: float, dataset: Dataset, *arguments: Any) -> PreparedData:

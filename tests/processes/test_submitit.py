@@ -78,7 +78,8 @@ def test_submitit_jobs_form_one_sweep(folder, database):
     assert sorted(run.info.run_name for run in runs(folder)) == sorted(results_by_name)
     assert {run.info.status for run in runs(folder)} == {"FINISHED"}
     # both jobs need reference and store at the same time: the first one writes each, once
-    assert len((folder / "readers").read_text().split()) < 3 * 203
+    # apart from a few probed samples
+    assert len((folder / "readers").read_text().split()) < 4 * 203
     assert [path.name for path in sweep.glob("*/report.html")] == ["report.html"]
     assert f"hydra/launcher=submitit_local: jobs: 2; results go to {sweep}" in process.stderr
     for message in (

@@ -224,11 +224,11 @@ def test_every_way_to_start_ranks_prints_on_rank_0_only(folder, database, form):
         assert "opened by rank 0" in output
         assert "opened by rank 1" not in output
     opened = [line.split() for line in (folder / "opened").read_text().splitlines()]
-    for expected_rank in range(size):  # two trials and one instrumented pass of each of two jobs
+    for expected_rank in range(size):  # two trials, a shadow and an instrumented pass of two jobs
         pids = [
             pid for rank, count, pid in opened if (rank, count) == (str(expected_rank), str(size))
         ]
-        assert len(pids) == 2 * (2 + 1)
+        assert len(pids) == 2 * (2 + 1 + 1)
     assert len({pid for *_, pid in opened}) == len(opened)
 
 
@@ -413,7 +413,9 @@ def test_ended_command_ends_all_its_ranks(tmp_path, database, sign):
         return
     assert_no_files_are_left(leftovers)
     assert process.returncode == 128 + sign
-    assert process.stderr.count("\n") == 1
+    lines = process.stderr.splitlines()
+    assert all(line.startswith("round ") for line in lines[:-1])
+    assert "finished trials are kept in " in lines[-1]
     assert (result.status, result.status_reason) == ("KILLED", f"SystemExit: {128 + sign}")
     assert [run.info.status for run in runs(tmp_path)] == ["KILLED"]
 
