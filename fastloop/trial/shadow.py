@@ -69,7 +69,7 @@ def _check_windows(
     for windows in dict.fromkeys((1, repeats)):  # a short window precedes a repeated one
         set_cache_state(job.cache, context.prepared.files, loader)
         check_idle()
-        compared = _epochs_to_compare(job.epochs, windows)
+        compared = all_gather(_epochs_to_compare(job.epochs, windows))[0]  # equal on all ranks
         for epoch in range(job.epochs * windows):
             if epoch in compared:
                 observer.check(loader.epochs, epoch)
