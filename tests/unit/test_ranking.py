@@ -218,6 +218,7 @@ def test_holm_rejects_until_one_fails():
 
 def test_p_values_are_those_of_the_t_tests_of_two_jobs():
     from scipy import stats
+
     new, base = np.random.default_rng(0).standard_normal((2, 6))
     assert pair_p_values(np.stack([base, new])) == pytest.approx(stats.ttest_rel(new, base).pvalue)
     assert welch(new, base) == pytest.approx(stats.ttest_ind(new, base, equal_var=False).pvalue)
