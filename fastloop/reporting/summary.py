@@ -126,7 +126,7 @@ def _data_ids(result: Result) -> set[str]:
 def check_baseline(results: Sequence[Result], baseline: str) -> None:
     """Raise ValueError with the allowed names if no job or loader of that name finished."""
     finished = [result for result in results if result.status == "FINISHED"]
-    if baseline and not _named(finished, baseline):
+    if baseline and not _find_named(finished, baseline):
         names = {result.name: result.loader for result in finished}
         raise ValueError(no_baseline(names, baseline))
 
@@ -165,10 +165,10 @@ def _shorten_titles(groups: list[JobGroup]) -> list[JobGroup]:
 
 def _reference(finished: list[Result], baseline: str) -> Result | None:
     """The job that the baseline names, else the first job."""
-    return (_named(finished, baseline) or finished or [None])[0]
+    return (_find_named(finished, baseline) or finished or [None])[0]
 
 
-def _named(finished: list[Result], baseline: str) -> list[Result]:
+def _find_named(finished: list[Result], baseline: str) -> list[Result]:
     """The jobs that the baseline names, also by a name of the table."""
     names = find_baseline({result.name: result.loader for result in finished}, baseline)
     short = short_names(finished)

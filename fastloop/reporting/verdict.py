@@ -21,7 +21,9 @@ def _outcome(comparison: Comparison) -> str:
     if len(rows) == 1:
         return f"{rows[0].label} takes {_time(rows[0])}. There is no other job to compare it with."
     if comparison.undetermined:
-        order = ", ".join(f"{row.label} {format_duration(row.median)}" for row in rows)
+        has_commas = any("," in row.label for row in rows)
+        between, after = ("; ", ":") if has_commas else (", ", "")
+        order = between.join(f"{row.label}{after} {format_duration(row.median)}" for row in rows)
         return (
             f"Undetermined: {comparison.undetermined.rstrip('.')}. The medians, which prove no "
             f"order: {order}.{_times_as_long(rows[-1], rows[0])}"

@@ -41,14 +41,14 @@ def may_be_unread(batch: Tree) -> bool:
 
 
 def _may_be_unread(batch: Tree, mappings: _Mappings) -> bool:
-    leaves = tree_leaves(batch)
-    if any(isinstance(leaf, torch.Tensor) and type(leaf) is not torch.Tensor for leaf in leaves):
+    leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+    if any(type(leaf) is not torch.Tensor for leaf in leaves):
         return True
     return any(mappings.is_of_file(leaf.data_ptr()) for leaf in leaves)
 
 
 class _Mappings:
-    """This process's mappings, read again for an address that is in none of those known: a list of
+    """Mappings of the process, read again for an address that is in none of those known: a list of
     them takes milliseconds to read, and a batch less."""
 
     def __init__(self) -> None:

@@ -99,9 +99,8 @@ def test_long_name_stands_in_the_line_of_its_figures(width):
     results = [job(f"{LONG} batch_size={size}", [2.0] * 2, 0.5) for size in (8, 16)]
     results += [job("np_memmap x", [2.0] * 2, 0.5)]
     table = format_tables(results, width=width)
-    label = "raw decoder=torchvision num_workers=4 batch_size=16"
-    rows = rows_of(table, label)
-    assert len(rows) == (2 if width > 108 else 3)
+    rows = rows_of(table, "raw, torchvision, 4 workers, batch 16")
+    assert len(rows) == (2 if width > 94 else 3)
     assert all("2.000 (0.000)    ? 50.0 %" in row for row in rows)
     assert max(map(len, table.splitlines())) <= min(max(width, 80), 120)
 

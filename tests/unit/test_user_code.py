@@ -432,7 +432,7 @@ def test_unverified_results_are_not_ranked():
 def own_data_result(loader, content, **changes):
     known = replace(result_of([1.0, 2.0, 3.0], samples=10, limit=100.0), status="FINISHED")
     params = {"dataset._target_": LOADER_DATA}
-    data = {"dataset": "own data", "params": params, "content": content, "num_samples": 10}
+    data = {"dataset": "own data", "params": params, "content": content, "num_samples": 2}
     tags = {"device": "cpu"}
     name = f"{loader} own_data"
     return replace(known, **({"name": name, "loader": loader, "tags": tags} | data | changes))
@@ -456,7 +456,7 @@ def test_tables_of_own_data_name_the_loaders_and_why_they_are_not_ranked_togethe
     ]
     assert not [line for line in caveats(compared, sweep) if "own data" in line]
     table = " ".join(format_tables(sweep).split())
-    assert "own data of mine.b: 10 samples, " in table
+    assert "own data of mine.b: 2 samples, " in table
     assert table.count("device cpu, compared only with its own first epoch") == 3
 
 
