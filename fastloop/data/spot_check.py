@@ -28,6 +28,6 @@ def check_samples(dataset: Dataset, tolerant: bool = False) -> None:
         raise BadData(f"{dataset.label}: no readable sample")
     indices = sorted({*np.linspace(0, len(samples) - 1, CHECKED).round().astype(int).tolist()})
     try:
-        collate_chunk([samples[index] for index in indices], is_ragged(dataset))
+        collate_chunk([samples[index] for index in indices], is_ragged(dataset), tolerant)
     except SamplesDiffer as error:
         raise BadData(add_remedy(str(error), dataset)) from error

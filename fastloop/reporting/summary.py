@@ -127,7 +127,8 @@ def check_baseline(results: Sequence[Result], baseline: str) -> None:
     """Raise ValueError with the allowed names if no job or loader of that name finished."""
     finished = [result for result in results if result.status == "FINISHED"]
     if baseline and not _find_named(finished, baseline):
-        names = {result.name: result.loader for result in finished}
+        short, loaders = short_names(finished), {job.name: job.loader for job in finished}
+        names = {label: loaders[name] for name, label in short.items()} | loaders
         raise ValueError(no_baseline(names, baseline))
 
 

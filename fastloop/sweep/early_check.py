@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from fastloop.core.traits import CollateTraits, traits_of
 from fastloop.core.types import JobFailed, Unsupported, UsageError
 from fastloop.data.spot_check import check_samples
 from fastloop.sweep.request import JobRequest, job_names
@@ -37,6 +38,8 @@ def _reason(request: JobRequest, checked: dict[str, str]) -> str:
         launcher.check(check_support(job, launcher.world_size))
     except Unsupported as error:
         return f"unsupported: {error}"
+    if traits_of(CollateTraits, job.collate).defines_samples:  # they are known once collated
+        return ""
     key = repr((job.dataset, job.collate.tolerant))
     if key not in checked:
         try:
