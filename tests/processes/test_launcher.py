@@ -280,6 +280,7 @@ def test_killed_command_ends_all_its_processes(isolation, tmp_path):
     assert psutil.wait_procs(processes, timeout=30)[1] == []
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("launcher", LAUNCHERS[:2], ids=lambda launcher: launcher.isolation)
 def test_processes_that_have_left_the_group_are_named_and_ended(launcher):
     task = RankTask(function=leave_running, args=(["sleep", "600"], ["true"]))
