@@ -4,10 +4,13 @@ equally."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
+from fastloop.core.spans import now_ns, seconds_between
+
 Key = TypeVar("Key")
+Item = TypeVar("Item")
 
 
 def rounds(
@@ -27,3 +30,15 @@ def rounds(
         first = keys.pop(number % len(keys))
         random.Random(number).shuffle(keys)
         yield number, [first, *keys]
+
+
+def within(items: Iterable[Item], seconds: float | None) -> Iterator[Item]:
+    """Yield the items until `seconds` have passed since the first, which is always yielded.
+
+    seconds: None: all items. An item that has been yielded may take any time.
+    """
+    start_ns = now_ns()
+    for item in items:
+        yield item
+        if seconds is not None and seconds_between(start_ns, now_ns()) >= seconds:
+            return

@@ -173,8 +173,10 @@ class Transform(Protocol):
 class Order(Protocol):
     """The order of an epoch's samples."""
 
-    complete: bool
-    """True where each index in [0, num_samples) occurs exactly once in an epoch."""
+    @property
+    def complete(self) -> bool:
+        """True where each index in [0, num_samples) occurs exactly once in an epoch."""
+        ...
 
     def length(self, num_samples: int) -> int:
         """Number of indices in an epoch."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fastloop.core.epochs import epoch_indices, whole_order
+from fastloop.core.order_prefix import uncut_order
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import RandpermOrder
 from fastloop.core.result import Shuffling
@@ -38,7 +39,7 @@ def check_order(prepared: PreparedData, plan: Plan, places: Places) -> None:
 
     order=random is also satisfied by any other shuffle that is new in every epoch.
     """
-    order, expected = whole_order(plan), _PlannedPlaces(prepared, plan)
+    order, expected = uncut_order(whole_order(plan)), _PlannedPlaces(prepared, plan)
     wrong = [epoch for epoch in places if not expected.equals(places[epoch], epoch)]
     if not wrong:
         return

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from typing import Any
 
 from fastloop.core.sweep_protocols import RankTask
 from fastloop.core.types import JobFailed, SignalExit
-from fastloop.processes.child import Outcome
+from fastloop.processes.child import Child, Outcome
 from fastloop.processes.leader import ANSWERS, COMMANDS, join_message
 from fastloop.processes.monitor import Answer, EndOfMessages, Monitor
 from fastloop.processes.rank_children import (
+    RankWork,
     answer_to_json,
     locate_child,
     rank_calls,
@@ -58,6 +60,13 @@ def join_without_jobs(process: TorchrunProcess, error: str) -> None:
     answers.post(join_message(process.rank, {}, error))
 
 
+def _name_left_running(children: Sequence[Child]) -> None:
+    """Name on this node what its trials left running; rank 0 has had their answers by then."""
+    for child in children:
+        for command in child.left_running:
+            print(f"rank {child.call.rank} left running, ended: {command}", file=sys.stderr)
+
+
 def _execute(
     message: Mapping[str, Any],
     process: TorchrunProcess,
@@ -68,21 +77,32 @@ def _execute(
     """Make the call of a command; return the first message that is about another call."""
     number, task = message["call"], make_task(message["command"])
     work = work_from_json(message, task)
+    children: list[Child] = []
+    following = None
     try:
         with start_children(rank_calls(process, work, number), work) as children:
-            monitor, failed = Monitor(children, observed=work.observed), False
-            while monitor.pending or failed:  # the exit of a failed rank would make others fail
-                event = monitor.next([inbox])
-                if isinstance(event, Answer):
-                    failed = failed or bool(event.outcome.failure)
-                    answers.post(answer_to_json(event, task.answer_type))
-                elif event == {"locate": number}:
-                    for child in monitor.pending:
-                        answers.post({"call": number, **asdict(locate_child(child))})
-                else:
-                    return inbox.recv() if event == {"end": number} else event
+            following = _post_answers(children, work, number, answers, inbox)
     except JobFailed as error:  # this node starts no further process
         outcome = Outcome(failure=error.failure)
         answer = Answer(number=number, rank=process.rank, outcome=outcome)
         answers.post(answer_to_json(answer, task.answer_type))
-    return inbox.recv()
+    _name_left_running(children)
+    return following or inbox.recv()
+
+
+def _post_answers(
+    children: list[Child], work: RankWork, number: int, answers: Mailbox, inbox: Connection
+) -> Any:
+    """Post the children's answers; returns a message about another call that came meanwhile."""
+    monitor, failed = Monitor(children, observed=work.observed), False
+    while monitor.pending or failed:  # the exit of a failed rank would make others fail
+        event = monitor.next([inbox])
+        if isinstance(event, Answer):
+            failed = failed or bool(event.outcome.failure)
+            answers.post(answer_to_json(event, work.task.answer_type))
+        elif event == {"locate": number}:
+            for child in monitor.pending:
+                answers.post({"call": number, **asdict(locate_child(child))})
+        else:
+            return inbox.recv() if event == {"end": number} else event
+    return None

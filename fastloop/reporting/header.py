@@ -20,6 +20,7 @@ def describe_setup(results: Sequence[Result]) -> str:
         "order": _describe_order,
         "batch size": lambda result: result.params.get("batch_size"),
         "epochs per trial": lambda result: result.params.get("epochs"),
+        "batches of an epoch": lambda result: result.params.get("batches"),
         "trials": lambda result: result.params.get("trials"),
         "device": lambda result: result.tags.get("device"),
         "sweep": lambda result: result.tags.get("sweep"),

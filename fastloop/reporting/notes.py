@@ -12,7 +12,7 @@ from fastloop.reporting.short_names import short_names
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """A kind of caveat, such as `traversal: unstable`, and each job's details of it."""
+    """A kind of caveat, such as `unstable`, and each job's details of it."""
 
     kind: str
     details: dict[str, str]
@@ -28,20 +28,29 @@ class Note:
 
 
 def group_caveats(results: Sequence[Result]) -> list[Note]:
-    """The caveats of these results, grouped by kind, in the order of their first jobs."""
-    grouped: dict[str, dict[str, str]] = defaultdict(dict)
+    """The caveats of these results, grouped by kind, in the order of their first jobs.
+
+    Details name their benchmark where there are several.
+    """
+    grouped: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     names = short_names(results)
+    benchmarks = {
+        name for result in results for trial in result.trials for name in trial.benchmarks
+    }
     for result in results:
-        benchmarks = {name for trial in result.trials for name in trial.benchmarks}
         for caveat in result.flags:
-            kind, detail = _split(caveat, benchmarks)
-            grouped[kind][names[result.name]] = detail
-    return [Note(kind=kind, details=details) for kind, details in grouped.items()]
+            benchmark, kind, detail = _split(caveat, benchmarks)
+            parts = (benchmark if len(benchmarks) > 1 else "", detail)
+            grouped[kind][names[result.name]].append(": ".join(filter(None, parts)))
+    return [
+        Note(kind=kind, details={name: "; ".join(each) for name, each in details.items()})
+        for kind, details in grouped.items()
+    ]
 
 
-def _split(caveat: str, benchmarks: Iterable[str]) -> tuple[str, str]:
-    """Kind and details of a caveat of the form `[benchmark: ]kind[: details]`."""
+def _split(caveat: str, benchmarks: Iterable[str]) -> tuple[str, str, str]:
+    """Benchmark, kind and details of a caveat of the form `[benchmark: ]kind[: details]`."""
     benchmark = next((name for name in benchmarks if caveat.startswith(f"{name}: ")), "")
     prefix = f"{benchmark}: " if benchmark else ""
     kind, _, detail = caveat.removeprefix(prefix).partition(": ")
-    return prefix + kind, detail
+    return benchmark, kind, detail

@@ -112,7 +112,9 @@ def delivers_same(result: Result, other: Result) -> bool:
 
 
 def _work(result: Result) -> tuple:
-    values = [result.params.get(name) for name in ("epochs", "drop_last", "cache")]
+    values = [result.params.get(name) for name in ("epochs", "batches", "drop_last", "cache")]
+    # the first ten batches of 64 samples are other work than the first ten of 32
+    values += [result.params.get("batch_size") if result.params.get("batches") else None]
     # every rank drops its last batch, so more ranks deliver fewer samples
     values += [world_size(result) if result.params.get("drop_last") else 1]
     values += [result.tags.get(tag) for tag in UNRANKED]

@@ -100,8 +100,8 @@ def _title(group: JobGroup) -> str:
     parts = [f"{samples} samples"] if (samples := describe_samples(first)) else []
     loaders = {result.loader for result in group.results}
     parts += [f"loader {loaders.pop()}"] if len(group.results) > 1 == len(loaders) else []
-    for name in ("batch_size", "epochs", "trials"):
-        values = {result.params.get(name) for result in group.results}
+    for name in ("batch_size", "epochs", "batches", "trials"):
+        values = {result.params.get(name) for result in group.results} - {None}
         parts += [f"{name} {values.pop()}"] if len(values) == 1 else []
     sizes = {world_size(result) for result in group.results}
     parts += [f"{sizes.pop()} processes"] if len(sizes) == 1 and sizes != {1} else []

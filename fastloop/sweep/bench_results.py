@@ -22,6 +22,8 @@ class BenchResult:
     """Seconds of every trial."""
     epochs: int
     """Epochs in one trial."""
+    repeats: int
+    """Times that a trial's window repeated these epochs; `seconds` are of one of them."""
     samples: int
     """Samples delivered in one epoch."""
     device: str

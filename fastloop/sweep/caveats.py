@@ -22,6 +22,8 @@ from fastloop.trial.page_cache import COLD_FRACTION
 UNSTABLE_FRACTION = 0.10
 FENCE = 3.0
 """Tukey's outer fence. The inner one (1.5) flags a third of all quiet jobs with five trials."""
+DRIFT_P = 0.01
+"""A sweep tests each job and benchmark: at 0.05 one of six quickstarts had a drift by chance."""
 MIN_FENCE_FRACTION = 0.05
 """Least distance of a fence, as a share of the median: a very quiet job's would be too tight."""
 FOREIGN_CORES = 0.5
@@ -44,6 +46,8 @@ def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
         lines.append(f"left running: {count}, ended after the trial{first}: {left[0]}")
     if "concurrent" in result.tags:
         lines.append("concurrent: other work may have run at the same time (allow_concurrent=true)")
+    if (count := len(result.trials)) < (asked := int(result.params.get("trials") or 0)):
+        lines.append(f"stopped early: {count} of {asked} trials (seconds=)")
     others = [other for other in sweep if other.trials and other is not result]
     if others and all(len(names) == 1 for names in result.rounds):
         lines.append("not interleaved: machine noise may have affected single jobs")
@@ -101,7 +105,7 @@ def trial_caveats(*, seconds: Sequence[float]) -> list[str]:
     """Caveats of one job's trials, in the order of the rounds: unstable, drift, outliers."""
     if len(seconds) < 2 or not all(0 < value < math.inf for value in seconds):
         return []
-    return [*_unstable(seconds), *_drift(seconds), *_outliers(seconds)]
+    return [*_unstable_or_outliers(seconds), *_drift(seconds)]
 
 
 def machine_caveats(
@@ -195,9 +199,14 @@ def _rereads_memory(result: Result) -> str:
     return f"{sizes}: at most the first epoch of each window reads the disk"
 
 
-def _unstable(seconds: Sequence[float]) -> list[str]:
+def _unstable_or_outliers(seconds: Sequence[float]) -> list[str]:
+    """One caveat for both: outliers alone can make a job unstable."""
     share = (stats.std(seconds) or 0.0) / stats.mean(seconds)
-    return [f"unstable: std {100 * share:.0f} % of mean"] if share >= UNSTABLE_FRACTION else []
+    outliers = _count_outliers(seconds)
+    if share < UNSTABLE_FRACTION:
+        return [f"outliers: {outliers}"] if outliers else []
+    cause = f", {outliers} outlier{'s' if outliers > 1 else ''}" if outliers else ""
+    return [f"unstable: std {100 * share:.0f} %{cause}"]
 
 
 def _drift(seconds: Sequence[float]) -> list[str]:
@@ -209,16 +218,15 @@ def _drift(seconds: Sequence[float]) -> list[str]:
     rounds = np.arange(len(seconds))
     p_value = np.asarray(kendalltau(rounds, seconds))[1]
     change = theilslopes(seconds, rounds)[0] * rounds[-1] / stats.median(seconds)
-    if p_value >= 0.05 or abs(change) < stats.MINIMUM_EFFECT:
+    if p_value >= DRIFT_P or abs(change) < stats.MINIMUM_EFFECT:
         return []
     return [f"drift: {100 * change:+.0f} % over rounds"]
 
 
-def _outliers(seconds: Sequence[float]) -> list[str]:
+def _count_outliers(seconds: Sequence[float]) -> int:
     low, median, high = np.percentile(seconds, [25, 50, 75])
     reach = max(FENCE * (high - low), MIN_FENCE_FRACTION * median)
-    count = sum(value < low - reach or value > high + reach for value in seconds)
-    return [f"{count} outlier{'s' if count > 1 else ''}"] if count else []
+    return sum(value < low - reach or value > high + reach for value in seconds)
 
 
 def _foreign_load(loads: list[float], own_load: float) -> list[str]:

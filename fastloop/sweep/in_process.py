@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from fastloop.core import stats
-from fastloop.core.interleave import rounds
+from fastloop.core.interleave import rounds, within
 from fastloop.core.ranking import rank_jobs
-from fastloop.core.spans import Spans, synchronize
+from fastloop.core.spans import Spans
 from fastloop.core.trees import map_tensors, read_bytes
 from fastloop.core.types import Epochs, Invalid, Tree
 from fastloop.data.digest import (
@@ -25,9 +26,10 @@ from fastloop.options.loader.user import iterable_epochs
 from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.bench_results import Bench, BenchResult
 from fastloop.sweep.caveats import trial_caveats
+from fastloop.sweep.loader_timer import first_batches, warm_timer
 from fastloop.sweep.progress import round_reports
 from fastloop.trial.limits import limit_rows_per_s
-from fastloop.trial.window import count_rows, row_counter, time_epochs, time_instrumented_epoch
+from fastloop.trial.window import MIN_WINDOW_S, time_instrumented_epoch
 
 LoaderLike = Iterable[Tree] | Callable[[int], Iterable[Tree]]
 """An iterable, or a function from an epoch's number to an iterable of its batches.
@@ -36,14 +38,22 @@ An iterable is iterated over once per epoch, after a call of `set_epoch` on it, 
 its dataset, where there is one."""
 
 
-def bench(
+def bench(  # noqa: PLR0913 - the settings of a run, by their names
     loader: LoaderLike,
     step: Callable[[Tree], Any] | None = None,
     epochs: int = 1,
     trials: int = 20,
     device: str = "auto",
+    *,
+    batches: int | None = None,
+    seconds: float | None = None,
+    min_window_s: float = MIN_WINDOW_S,
 ) -> BenchResult:
     """Time `epochs` epochs of a loader, `trials` times, and measure its waits in one more epoch.
+
+    batches: of each epoch only so many, the first ones; None: all. seconds: no trial begins after
+    the trials have taken this long; None: all of them. min_window_s: a window repeats its epochs
+    until it takes this long; seconds are told for `epochs`.
 
     `step` is called with every batch as the loader yields it; without a step, a batch is moved to
     the device or, on the CPU, read. Two epochs precede the trials: the first counts the samples,
@@ -52,19 +62,19 @@ def bench(
     stderr.
 
     Raises Invalid for batches that are not trees of tensors of equal length, for an epoch without
-    batches and for an endless one; ValueError for fewer than one trial or epoch, and for an
+    batches and for an endless one; ValueError for a number below its least value, and for an
     iterator, which has only one epoch.
     """
-    if min(trials, epochs) < 1:
-        raise ValueError(f"trials={trials}, epochs={epochs}: at least one of each")
+    _check_numbers(trials=trials, epochs=epochs, batches=batches)
+    _check_seconds(seconds=seconds, min_window_s=min_window_s)
     target = resolve_device(device)
-    consume, epoch_of = step or _default_step(target), _epochs(loader)
+    consume, epoch_of = step or _default_step(target), first_batches(_epochs(loader), batches)
     hashes, leaves = epoch_hashes(epoch_of(0), None)
-    time_window = _warm_timer(epoch_of, consume, epochs, target, len(hashes))
-    seconds: list[float] = []
+    timer = warm_timer(epoch_of, consume, epochs, target, len(hashes), min_window_s)
+    trial_s: list[float] = []
     with round_reports(trials, "bench") as end_round:
-        for _ in range(trials):
-            seconds.append(time_window())
+        for _ in within(range(trials), seconds):
+            trial_s.append(timer.time_window())
             end_round()
     spans = Spans()
     epoch_s = time_instrumented_epoch(epoch_of, consume, spans, target).seconds
@@ -73,29 +83,39 @@ def bench(
         size = -(-len(hashes) // len(spans.seconds("wait")))
         reads = target.type == "cpu"
         limit = limit_rows_per_s(
-            len(hashes), row_nbytes(leaves), size, target, reads, stats.median(seconds)
+            len(hashes), row_nbytes(leaves), size, target, reads, stats.median(trial_s)
         )
     return BenchResult(
-        seconds=seconds,
+        seconds=trial_s,
         epochs=epochs,
+        repeats=timer.repeats,
         samples=len(hashes),
         device=str(target),
         wait_s=spans.seconds("wait"),
         epoch_s=epoch_s,
         limit_samples_per_s=limit,
-        flags=trial_caveats(seconds=seconds),
+        flags=trial_caveats(seconds=trial_s),
     )
 
 
-def bench_all(
+def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     loaders: Mapping[str, LoaderLike],
     step: Callable[[Tree], Any] | None = None,
     trials: int = 20,
     epochs: int = 1,
     device: str = "auto",
     same_data: bool = True,
+    *,
+    batches: int | None = None,
+    seconds: float | None = None,
+    min_window_s: float = MIN_WINDOW_S,
 ) -> Bench:
     """Time `epochs` epochs of each loader, `trials` times in interleaved rounds, and rank them.
+
+    batches: of each epoch only so many, the first ones; None: all. Loaders that shuffle differently
+    then deliver different samples, which same_data=False allows. seconds: no round begins after the
+    rounds have taken this long; None: all of them. min_window_s: a window repeats its epochs until
+    it takes this long; seconds are told for `epochs`.
 
     `step` is called with every batch as the loader yields it; without a step, a batch is moved to
     the device or, on the CPU, read. Two epochs of each loader precede the trials: the first checks
@@ -103,56 +123,44 @@ def bench_all(
     each trial in a fresh process. What takes longer than a moment reports its rounds to stderr.
 
     Raises Invalid if the loaders do not deliver the same samples, or with same_data=False (for
-    random transforms) not the same number; ValueError for fewer than one loader, trial or epoch,
-    and for an iterator, which has only one epoch.
+    random transforms) not the same number; ValueError for a number below its least value, and for
+    an iterator, which has only one epoch.
     """
-    if min(len(loaders), trials, epochs) < 1:
-        counts = f"{len(loaders)} loaders, trials={trials}, epochs={epochs}"
-        raise ValueError(f"{counts}: at least one of each")
+    _check_numbers(loaders=len(loaders), trials=trials, epochs=epochs, batches=batches)
+    _check_seconds(seconds=seconds, min_window_s=min_window_s)
     target = resolve_device(device)
     consume = step or _default_step(target)
-    epochs_by_name = {name: _epochs(loader) for name, loader in loaders.items()}
+    epochs_by_name = {
+        name: first_batches(_epochs(loader), batches) for name, loader in loaders.items()
+    }
     samples = _check_samples(epochs_by_name, same_data)
     timers = {
-        name: _warm_timer(epoch_of, consume, epochs, target, samples)
+        name: warm_timer(epoch_of, consume, epochs, target, samples, min_window_s)
         for name, epoch_of in epochs_by_name.items()
     }
-    order = [names for _, names in rounds(dict.fromkeys(epochs_by_name, trials))]
-    seconds: dict[str, list[float]] = {name: [] for name in epochs_by_name}
+    order: list[list[str]] = []
+    trial_s: dict[str, list[float]] = {name: [] for name in epochs_by_name}
     with round_reports(trials, "bench_all") as end_round:
-        for names in order:
+        for _, names in within(rounds(dict.fromkeys(epochs_by_name, trials)), seconds):
             for name in names:
-                seconds[name].append(timers[name]())
+                trial_s[name].append(timers[name].time_window())
+            order.append(names)
             end_round()
-    return _summarize(seconds, order, samples)
+    return _summarize(trial_s, order, samples)
 
 
-def _warm_timer(
-    epochs: Epochs,
-    consume: Callable[[Tree], Any],
-    num_epochs: int,
-    device: torch.device,
-    samples: int,
-) -> Callable[[], float]:
-    """A function that returns the seconds of a window of a loader that is warm.
+def _check_numbers(**numbers: int | None) -> None:
+    """Raise ValueError for a number below 1; None is not set."""
+    for name, number in numbers.items():
+        if number is not None and number < 1:
+            raise ValueError(f"{name}={number}: allowed is 1 or more")
 
-    It raises Invalid for an epoch that has not the expected number of samples.
-    """
-    count = count_rows
-    for batch in epochs(0):
-        count = row_counter(batch)
-        consume(batch)
-    synchronize(device)
 
-    def time_window() -> float:
-        window = time_epochs(epochs, consume, num_epochs, device, count)
-        for epoch, sizes in enumerate(window.sizes):
-            if sum(sizes) != samples:
-                counts = f"{sum(sizes):,} samples in epoch {epoch} of a window"
-                raise Invalid(f"{counts}, {samples:,} in the first epoch of all")
-        return window.seconds
-
-    return time_window
+def _check_seconds(seconds: float | None, min_window_s: float) -> None:
+    if seconds is not None and not seconds > 0:
+        raise ValueError(f"seconds={seconds}: allowed is more than 0")
+    if not 0 <= min_window_s < math.inf:
+        raise ValueError(f"min_window_s={min_window_s}: allowed is 0 or more")
 
 
 def _summarize(seconds: dict[str, list[float]], order: list[list[str]], samples: int) -> Bench:

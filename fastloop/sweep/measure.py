@@ -234,6 +234,9 @@ def _rejection(requests: Sequence[JobRequest]) -> str:
     names = dict(zip(job_names(requests), loaders, strict=True))
     if (baseline := first.sweep.baseline) and not find_baseline(names, baseline):
         return no_baseline(names, baseline)
+    if first.sweep.seconds and not first.sweep.interleave:
+        setting = f"seconds={first.sweep.seconds:g} with interleave=false"
+        return f"{setting}: the trials of the first job may leave no time for the others"
     try:
         if len(requests) == 1:
             first.launcher.check(check_support(first.job, first.launcher.world_size))

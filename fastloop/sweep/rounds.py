@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from tqdm import tqdm
 
-from fastloop.core.interleave import rounds
+from fastloop.core.interleave import rounds, within
 from fastloop.core.result import Result, Trial
 from fastloop.core.spans import now_ns, wall_ms
 from fastloop.core.types import Failure, FailureKind, JobFailed
@@ -90,7 +90,8 @@ def _run_rounds(
 ) -> None:
     start_ns, num_done = now_ns(), 0
     num_trials = {state: state.entry.job.trials for state in states if state.is_running}
-    for number, taking_part in rounds(num_trials, interleave=settings.interleave):
+    all_rounds = rounds(num_trials, interleave=settings.interleave)
+    for number, taking_part in within(all_rounds, settings.seconds):
         names = _run_round(taking_part, number, session_ms, progress.begin_step)
         if not names:
             continue

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Annotated
+
+from pydantic import Field
 
 from fastloop.core.types import option
 
@@ -19,6 +22,7 @@ class SweepSettings:
     wait: bool
     allow_concurrent: bool
     profile: bool
+    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
 
 
 SWEEP_SETTINGS = tuple(field.name for field in fields(SweepSettings))  # pyright: ignore[reportArgumentType]

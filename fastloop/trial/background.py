@@ -16,21 +16,32 @@ PAUSE_S = 0.05
 MOST_IDLE_S, MOST_IDLE_CHILDREN_S = 0.015, 0.03
 """CPU time that idle threads and child processes may take in a pause. The clocks of processes count
 hundredths of seconds, so that each may seem to have worked for one."""
+MOST_IDLE_BYTES = 256 << 10
+"""Read in a pause by counting CPU times and bytes, for some hundreds of processes."""
 FASTER, LEAST_GAIN_S = 3.0, 0.005
 """An epoch that could be foreseen takes at least 1 / FASTER of the time of one that could not."""
-PAIRS = 3
+PAIRS = 10
+"""Most pairs of such epochs that are compared; one pair without a gain is enough to pass. Among
+three, all were late by chance on a busy machine."""
 
 
-def check_idle() -> None:
-    """Raise Invalid if threads or processes of the loader work while nothing is asked of it."""
+def check_idle(batch_nbytes: int) -> None:
+    """Raise Invalid if threads or processes of the loader work, or read more than a batch, while
+    nothing is asked of it."""
     pause(SETTLE_S)
     threads_s, children_s = other_threads_cpu_ns() / 1e9, _children_seconds()
+    nbytes = _bytes_read()
     pause(PAUSE_S)
     threads_s = other_threads_cpu_ns() / 1e9 - threads_s
     children_s = _children_seconds() - children_s
+    nbytes = _bytes_read() - nbytes
+    work = ""
     if threads_s > MOST_IDLE_S or children_s > MOST_IDLE_CHILDREN_S:
-        times = f"{threads_s + children_s:.3f} s of CPU time in a pause of {PAUSE_S} s before it"
-        raise Invalid(f"works outside the window: {times}")
+        work = f"{threads_s + children_s:.3f} s of CPU time"
+    elif nbytes > max(batch_nbytes, MOST_IDLE_BYTES):
+        work = f"{nbytes:,} bytes read"
+    if work:
+        raise Invalid(f"works outside the window: {work} in a pause of {PAUSE_S} s before it")
 
 
 def check_unforeseen_epoch(epochs: Epochs, number: int) -> None:
@@ -54,6 +65,16 @@ def _seconds(epochs: Epochs, number: int) -> float:
     for _ in epochs(number):
         pass
     return seconds_between(start_ns, now_ns())
+
+
+def _bytes_read() -> int:
+    """Bytes that this process and its living descendants have read so far by system calls, from
+    files or the page cache; 0 where the system does not count them."""
+    process, total = psutil.Process(), 0
+    for each in (process, *process.children(recursive=True)):
+        with contextlib.suppress(psutil.Error, AttributeError):  # it ended; macOS
+            total += each.io_counters().read_chars  # pyright: ignore[reportAttributeAccessIssue]
+    return total
 
 
 def _children_seconds() -> float:

@@ -12,6 +12,7 @@ from functools import partial
 
 import torch
 
+from fastloop.core.order_prefix import OrderPrefix, uncut_order
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import LengthAwareOrder
 from fastloop.core.traits import CollateTraits, TransformTraits, traits_of
@@ -73,6 +74,10 @@ def step_delivery(job: Job, prepared: PreparedData, device: torch.device) -> Con
 
 def with_sample_lengths(plan: Plan, prepared: PreparedData) -> Plan:
     """The plan, with the sample lengths passed to an order that groups samples by length."""
-    if not isinstance(plan.order, LengthAwareOrder):
+    uncut = uncut_order(plan.order)
+    if not isinstance(uncut, LengthAwareOrder):
         return plan
-    return replace(plan, order=plan.order.with_lengths(sample_lengths(prepared)))
+    order = uncut.with_lengths(sample_lengths(prepared))
+    if isinstance(plan.order, OrderPrefix):
+        order = replace(plan.order, order=order)
+    return replace(plan, order=order)

@@ -9,7 +9,15 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt
 
-from fastloop.core.bounds import Depth, LearningRate, PositiveDepth, PositiveThreads, Seed
+from fastloop.core.bounds import (
+    Depth,
+    LearningRate,
+    PositiveDepth,
+    PositiveThreads,
+    SampleCount,
+    Seed,
+)
+from fastloop.core.order_prefix import OrderPrefix
 from fastloop.core.plan import Benchmark, Loader, LoadingSettings, Plan
 from fastloop.core.protocols import (
     Collate,
@@ -26,6 +34,7 @@ from fastloop.core.traits import CollateTraits, traits_of
 from fastloop.core.types import option
 from fastloop.processes.rank_group import resolve_device
 from fastloop.trial.page_cache import CacheState
+from fastloop.trial.window import MIN_WINDOW_S
 
 
 def _check_device(name: str) -> str:
@@ -54,8 +63,9 @@ class Job:
     precision: Literal["float32", "bf16", "fp16"]
     loading: LoadingSettings
     epochs: PositiveInt
+    batches: SampleCount | None = None
     trials: PositiveInt
-    min_window_s: Annotated[float, Field(ge=0, le=3600)] = 0.3
+    min_window_s: Annotated[float, Field(ge=0, le=3600)] = MIN_WINDOW_S
     seed: Seed
     device: Annotated[str, AfterValidator(_check_device)]
     torch_threads: PositiveThreads | None
@@ -76,8 +86,11 @@ class Job:
     def plan(self, seed: int) -> Plan:
         """The plan by which the loader delivers a trial's epochs."""
         context = self.start_method() if self.loading.num_workers else None
+        order = self.order
+        if self.batches:
+            order = OrderPrefix(order=order, count=self.batches * self.loading.batch_size)
         return Plan(
-            order=self.order,
+            order=order,
             seed=seed,
             loading=replace(self.loading, multiprocessing_context=context),
             collate=None if traits_of(CollateTraits, self.collate).is_default else self.collate,

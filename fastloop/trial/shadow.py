@@ -68,7 +68,7 @@ def _check_windows(
     count = 0
     for windows in dict.fromkeys((1, repeats)):  # a short window precedes a repeated one
         set_cache_state(job.cache, context.prepared.files, loader)
-        check_idle()
+        check_idle(context.prepared.sample_nbytes * job.loading.batch_size)
         compared = all_gather(_epochs_to_compare(job.epochs, windows))[0]  # equal on all ranks
         for epoch in range(job.epochs * windows):
             if epoch in compared:

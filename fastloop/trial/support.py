@@ -15,6 +15,7 @@ from fastloop.core.protocols import (
     HasFiles,
     LengthAwareOrder,
     Order,
+    StreamingDataset,
 )
 from fastloop.core.traits import (
     BenchmarkTraits,
@@ -45,6 +46,7 @@ def check_support(job: Job, world_size: int = 1) -> torch.device:
     _check_forks(job)
     _check_cache(job)
     _check_samples(job)
+    _check_batches(job)
     check_storable(job.dataset, job.loader.store)
     check_lengths(job.dataset, job.collate, job.order, job.benchmark)
     _check_plan(job)
@@ -152,6 +154,12 @@ def _check_samples(job: Job) -> None:
         reason = "samples are uint8 until they are on the device, see transform.where=device"
         name = name_of(job.collate)
         raise Unsupported(f"collate={name} with transform.where=worker: {reason}")
+
+
+def _check_batches(job: Job) -> None:
+    if job.batches and isinstance(job.dataset, StreamingDataset):
+        reason = f"dataset {job.dataset.label} is read to its end"
+        raise Unsupported(f"batches={job.batches}: {reason}; fastloop.bench takes batches= for it")
 
 
 def _check_plan(job: Job) -> None:

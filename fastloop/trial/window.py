@@ -19,6 +19,8 @@ from fastloop.core.trees import tree_leaves
 from fastloop.core.types import Epochs, Tree
 from fastloop.processes.rank_group import barrier
 
+MIN_WINDOW_S = 0.3
+"""Least length of a window: a hundred times what the start of a thread or a late wake-up takes."""
 WINDOW_MARGIN = 1.1
 """The first, short window may be slower than the repeated one."""
 Consumer = Callable[[Tree], Any]

@@ -518,3 +518,21 @@ def test_diverging_loss_is_recorded(tmp_path):
     assert process.returncode == 0, process.stderr
     (result,) = results(tmp_path)
     assert not result.trials[0].benchmarks["training"].losses[-1] < 1e9
+
+
+def test_seconds_and_batches_bound_a_measurement(tmp_path):
+    bounds = ("trials=20", "seconds=0.001", "batches=2", "epochs=1")
+    process = run_fastloop(
+        *["-m", "loader=raw,np_memmap", "benchmark=traversal", "tracker=none", "report=false"],
+        *[*MYDATASET, *bounds],
+        cwd=tmp_path,
+    )
+    assert process.returncode == 0, process.stderr
+    assert [len(result.trials) for result in results(tmp_path)] == [1, 1]
+    assert "stopped early" in process.stdout
+    assert "1 of 20 trials" in process.stdout
+    assert "128 of 203 samples" in process.stdout
+    refused = run_fastloop("-m", "loader=raw", *bounds, "interleave=false", cwd=tmp_path)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("seconds=0.001 with interleave=false: ")
+    assert refused.stderr.count("\n") == 1

@@ -231,3 +231,25 @@ def test_end_of_one_agent_ends_the_job_and_keeps_finished_trials(loopback, tmp_p
     (result,) = results(tmp_path)
     assert result.trials
     assert result.status in ("KILLED", "FAILED")
+
+
+LEAVING_LOADER = """
+import subprocess
+from torch.utils.data import DataLoader
+
+def make_loader(dataset, sampler, batch_size):
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+    return DataLoader(dataset, batch_size, sampler=sampler)
+"""
+
+
+@pytest.mark.heavy
+def test_each_node_names_what_its_trials_left_running(loopback, tmp_path):
+    (tmp_path / "leaving.py").write_text(LEAVING_LOADER)
+    arguments = (*QUICK, "loader._target_=leaving.make_loader", "trial_timeout_s=100")
+    first, second = wait_for_agents(
+        start_agents(loopback, master_address_flags(loopback), *arguments, cwd=tmp_path)
+    )
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert "left running" in first.stdout  # rank 0's is a note of the result
+    assert re.search(r"rank 1 left running, ended: sleep 600 \(pid \d+\)", second.stderr)

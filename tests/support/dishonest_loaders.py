@@ -125,3 +125,39 @@ def works_between_windows(dataset, sampler, batch_size) -> Callable[[int], Any]:
 
     threading.Thread(target=work, daemon=True).start()
     return honest(dataset, sampler, batch_size)
+
+
+def whole_epochs(dataset, sampler, batch_size) -> Callable[[int], Any]:
+    """All samples, whatever part of the order is asked for."""
+
+    def epochs(epoch):
+        for indices in split(range(len(dataset)), batch_size):
+            yield make_batch(dataset, indices)
+
+    return epochs
+
+
+def own_order(dataset, batch_size, shuffle) -> Callable[[int], Any]:
+    """An honest loader that shuffles by itself."""
+
+    def epochs(epoch):
+        indices = torch.randperm(len(dataset)) if shuffle else torch.arange(len(dataset))
+        for part in split(indices.tolist(), batch_size):
+            yield make_batch(dataset, part)
+
+    return epochs
+
+
+def reads_between_windows(dataset, sampler, batch_size) -> Callable[[int], Any]:
+    """Half a MiB is read every few milliseconds, which takes hardly any CPU time."""
+
+    def read() -> None:
+        with open(__file__, "rb", buffering=0) as file:
+            while True:
+                for _ in range(512):
+                    file.seek(0)
+                    file.read(1 << 10)
+                time.sleep(0.01)
+
+    threading.Thread(target=read, daemon=True).start()
+    return honest(dataset, sampler, batch_size)

@@ -7,10 +7,10 @@ import random
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import fastloop
-from fastloop.core import spans
+from fastloop.core import interleave, spans
 from fastloop.core.types import Invalid
 from fastloop.trial import window
 
@@ -65,7 +65,11 @@ def test_bench_all_passes_every_batch_to_the_step():
     sizes = []
     loader = DataLoader(DATA, batch_size=7)
     fastloop.bench_all(
-        {"a": loader}, step=lambda batch: sizes.append(len(batch[1])), trials=3, epochs=2
+        {"a": loader},
+        step=lambda batch: sizes.append(len(batch[1])),
+        trials=3,
+        epochs=2,
+        min_window_s=0,
     )
     assert sum(sizes) == 30 * (1 + 3 * 2)
 
@@ -78,7 +82,7 @@ def test_bench_all_calls_set_epoch_of_the_sampler():
             self.epochs.append(epoch)
 
     loader = DataLoader(DATA, batch_size=10, sampler=Sampler(DATA))
-    fastloop.bench_all({"a": loader}, trials=1, epochs=2)
+    fastloop.bench_all({"a": loader}, trials=1, epochs=2, min_window_s=0)
     assert Sampler.epochs == [0, 0, 0, 1]  # digested, warmed up, timed
 
 
@@ -100,7 +104,9 @@ def test_bench_rejects_an_iterator():
         fastloop.bench(iter(DataLoader(DATA)), trials=1)
 
 
-@pytest.mark.parametrize("arguments", [{"trials": 0}, {"epochs": 0}])
+@pytest.mark.parametrize(
+    "arguments", [{"trials": 0}, {"epochs": 0}, {"batches": 0}, {"seconds": 0}]
+)
 def test_bench_names_an_invalid_number(arguments):
     with pytest.raises(ValueError, match="=0"):
         fastloop.bench_all({"a": DataLoader(DATA)}, **arguments)
@@ -126,6 +132,32 @@ def test_bench_reports_seconds_waits_and_limit(clock, monkeypatch):
     assert len(lines) <= 6
 
 
+def test_bench_repeats_short_epochs_and_tells_the_seconds_of_those_asked_for(clock):
+    report = fastloop.bench(clock.loader(2_000_000), trials=3, epochs=2, min_window_s=0.1)
+    assert report.repeats in (9, 10)  # 12 ms repeated for 1.1 * 0.1 s
+    assert report.seconds == pytest.approx([0.012] * 3, rel=0.02)
+    assert fastloop.bench(clock.loader(2_000_000), trials=1, min_window_s=0).repeats == 1
+
+
+def test_bench_ends_after_so_many_batches_and_seconds(clock, monkeypatch):
+    monkeypatch.setattr(interleave, "now_ns", lambda: clock.ns)
+    loader = clock.loader(1_000_000_000)
+    report = fastloop.bench(loader, trials=20, batches=2, seconds=5, min_window_s=0)
+    assert (report.samples, len(report.wait_s)) == (20, 2)
+    assert report.seconds == pytest.approx([2.0] * 3, rel=0.02)  # the third ends after 6 s
+    loaders = {"a": loader, "b": loader}
+    bench = fastloop.bench_all(loaders, trials=20, batches=1, seconds=3, min_window_s=0)
+    assert [len(trials) for trials in bench.seconds.values()] == [2, 2]
+    assert len(bench.rounds) == 2
+
+
+def test_bench_all_compares_the_samples_of_the_first_batches():
+    loaders = {"a": DataLoader(DATA, 10), "b": DataLoader(Subset(DATA, range(29, -1, -1)), 10)}
+    assert fastloop.bench_all(loaders, trials=1).samples == 30
+    with pytest.raises(Invalid, match="same_data=False allows it"):
+        fastloop.bench_all(loaders, trials=1, batches=1)
+
+
 def test_bench_with_a_user_step_reports_no_limit():
     sizes = []
     report = fastloop.bench(
@@ -133,6 +165,7 @@ def test_bench_with_a_user_step_reports_no_limit():
         lambda batch: sizes.append(len(batch[1])),
         trials=2,
         epochs=3,
+        min_window_s=0,
     )
     assert sum(sizes) == 30 * (1 + 2 * 3 + 1)
     assert report.limit_fraction is None

@@ -19,17 +19,27 @@ def results_with(**flags: list[str]):
 
 def test_caveats_of_a_kind_share_a_line_with_the_details_of_each_job():
     results = results_with(
-        raw=["foreign load: load average 2.6", "traversal: unstable: std 11 % of mean"],
-        preload=["traversal: unstable: std 30 % of mean", "traversal: 1 outlier"],
-        fast=["traversal: 1 outlier", "skipped: 2 samples, the first: /a: b"],
+        raw=["foreign load: load average 2.6", "traversal: unstable: std 11 %"],
+        preload=["traversal: unstable: std 30 %, 1 outlier"],
+        fast=["traversal: outliers: 1", "skipped: 2 samples, the first: /a: b"],
         quiet=[],
     )
     assert [(note.kind, note.text) for note in group_caveats(results)] == [
         ("foreign load", "raw (load average 2.6)"),
-        ("traversal: unstable", "raw (std 11 % of mean), preload (std 30 % of mean)"),
-        ("traversal: 1 outlier", "preload, fast"),
+        ("unstable", "raw (std 11 %), preload (std 30 %, 1 outlier)"),
+        ("outliers", "fast (1)"),
         ("skipped", "fast (2 samples, the first: /a: b)"),
     ]
+
+
+def test_details_of_several_benchmarks_share_a_line():
+    flags = ["traversal: unstable: std 11 %", "training: unstable: std 12 %"]
+    (result,) = results_with(raw=flags)
+    measured = next(iter(result.trials[0].benchmarks.values()))
+    both = dict.fromkeys(("traversal", "training"), measured)
+    result = replace(result, trials=[replace(trial, benchmarks=both) for trial in result.trials])
+    (note,) = group_caveats([result])
+    assert (note.kind, note.text) == ("unstable", "raw (traversal: std 11 %; training: std 12 %)")
 
 
 def test_details_that_all_jobs_share_are_printed_once():

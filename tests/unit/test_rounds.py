@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fastloop.core.interleave import rounds
+from fastloop.core import interleave
+from fastloop.core.interleave import rounds, within
 
 
 def test_rounds_hold_every_key_once_and_first_equally_often():
@@ -28,3 +29,11 @@ def test_rounds_omit_a_key_that_has_no_trials_left():
 def test_rounds_without_interleaving_run_key_after_key():
     turns = list(rounds({"a": 2, "b": 1}, interleave=False))
     assert turns == [(0, ["a"]), (1, ["a"]), (0, ["b"])]
+
+
+def test_rounds_end_after_so_many_seconds_but_not_before_the_first(monkeypatch):
+    clock = iter(range(0, 10**12, 10**9))  # a second passes between two looks
+    monkeypatch.setattr(interleave, "now_ns", lambda: next(clock))
+    assert list(within("abcd", 3)) == ["a", "b", "c"]
+    assert list(within("abcd", 0.1)) == ["a"]
+    assert list(within("abcd", None)) == list("abcd")

@@ -35,6 +35,7 @@ COMPARED = {
     "same_order": "order=random: epochs 3 and 0 are in the same order",
     "filled_late": "a batch changes after it was delivered: it is filled late",
     "made_when_opened": "works outside the window: epoch 0 takes",
+    "reads_between_windows": "bytes read in a pause of",
     "works_between_windows": "works outside the window: 0",
 }
 """Part of the reason by dishonest loader; those compared are honest where they are only counted."""

@@ -82,7 +82,7 @@ def test_report_of_one_loader_names_it_once():
 
 
 def test_notes_name_jobs_as_the_table_does():
-    results = [replace(job, flags=["1 outlier"]) for job in jobs("raw a x=1", "raw a x=2")]
+    results = [replace(job, flags=["concurrent"]) for job in jobs("raw a x=1", "raw a x=2")]
     assert [note.text for note in group_caveats(results)] == ["x 1, x 2"]
 
 

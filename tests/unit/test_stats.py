@@ -130,11 +130,12 @@ def test_ratio_of_extreme_values_neither_warns_nor_fails():
         ([1.0], []),
         ([0.0] * 5, []),
         ([1.0, 1.01, 0.99, 1.0, 1.01], []),
-        ([1.0, 1.4, 0.7, 1.3, 0.8], ["unstable: std 29 % of mean"]),
-        ([1.0, 1.02, 1.04, 1.06, 1.08], ["drift: +8 % over rounds"]),
-        ([1.0, 0.98, 0.96, 0.94, 0.92], ["drift: -8 % over rounds"]),
-        ([1.0, 1.01, 1.2, 1.0, 1.01, 1.0, 1.01, 1.0], ["1 outlier"]),
-        ([1.0, 1.01, 1.2, 1.0, 1.01, 0.8, 1.01, 1.0], ["unstable: std 11 % of mean", "2 outliers"]),
+        ([1.0, 1.4, 0.7, 1.3, 0.8], ["unstable: std 29 %"]),
+        ([1.0, 1.02, 1.04, 1.06, 1.08], []),  # one of 60 campaigns rises or falls by chance
+        ([1.0, 1.02, 1.04, 1.06, 1.08, 1.1], ["drift: +10 % over rounds"]),
+        ([1.0, 0.98, 0.96, 0.94, 0.92, 0.9], ["drift: -11 % over rounds"]),
+        ([1.0, 1.01, 1.2, 1.0, 1.01, 1.0, 1.01, 1.0], ["outliers: 1"]),
+        ([1.0, 1.01, 1.2, 1.0, 1.01, 0.8, 1.01, 1.0], ["unstable: std 11 %, 2 outliers"]),
     ],
 )
 def test_trial_caveats_name_instability_drift_and_outliers(seconds, messages):

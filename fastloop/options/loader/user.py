@@ -15,6 +15,7 @@ import torch
 from pydantic import AfterValidator, model_validator
 
 from fastloop.core.epochs import CANONICAL_COLLATE, honours_only, whole_order
+from fastloop.core.order_prefix import OrderPrefix, uncut_order
 from fastloop.core.plan import LOADING, LoadingSettings, Plan, PreparedData
 from fastloop.core.protocols import Dataset, Samples
 from fastloop.core.types import BadData, Epochs, Tree, Unsupported, name_of, option
@@ -125,6 +126,9 @@ class UserLoader:
             raise Unsupported(
                 f"drop_last=true: it is not known which samples loader={target} drops"
             )
+        if isinstance(whole_order(plan), OrderPrefix) and not follows_order:
+            reason = f"loader={target} sets its own order; fastloop.bench takes batches= for it"
+            raise Unsupported(f"batches: {reason}")
         # an order of its own is judged by the samples that it delivers, see data/sample_order.py
         is_judged = "shuffle" in takes or not self.brings_data
         known = ("random", "sequential") if is_judged else ("random",)
@@ -193,7 +197,7 @@ def _arguments(plan: Plan, takes: frozenset[str], samples: Samples | None) -> di
 
 
 def _order_name(plan: Plan) -> str:
-    return name_of(whole_order(plan))
+    return name_of(uncut_order(whole_order(plan)))
 
 
 @contextmanager
