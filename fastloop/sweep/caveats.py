@@ -200,7 +200,7 @@ def _rereads_memory(result: Result) -> str:
 
 
 def _unstable_or_outliers(seconds: Sequence[float]) -> list[str]:
-    """One caveat for both: outliers alone can make a job unstable."""
+    """A single caveat for both: outliers alone can make a job unstable."""
     share = (stats.std(seconds) or 0.0) / stats.mean(seconds)
     outliers = _count_outliers(seconds)
     if share < UNSTABLE_FRACTION:

@@ -22,7 +22,7 @@ class SweepSettings:
     wait: bool
     allow_concurrent: bool
     profile: bool
-    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
+    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
 SWEEP_SETTINGS = tuple(field.name for field in fields(SweepSettings))  # pyright: ignore[reportArgumentType]
