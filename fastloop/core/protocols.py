@@ -134,6 +134,25 @@ class Uint8Images(Protocol):
 
 
 @runtime_checkable
+class EncodedSamples(Protocol):
+    """Samples of one image file each, whose decoding can be timed by itself, in several threads.
+
+    Where they are a dataclass with a `decoder`, other decoders are tried in its place.
+    """
+
+    def __len__(self) -> int: ...
+
+    def read_file(self, index: int) -> bytes:
+        """The file of that sample."""
+        ...
+
+    def decode_file(self, data: bytes) -> np.ndarray:
+        """Pixels of a file, (height, width, 3) uint8, resized as those of the samples; raises
+        BadData."""
+        ...
+
+
+@runtime_checkable
 class Collate(Protocol):
     """Turns a list of samples into a batch."""
 

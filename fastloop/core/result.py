@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic.dataclasses import dataclass
 
+from fastloop.core.limit import LimitOrigin
 from fastloop.core.spans import seconds_between
 from fastloop.core.types import FailureKind
 
@@ -52,6 +53,8 @@ class Measurement:
     """Distinct samples that all ranks deliver in these epochs."""
     limit_samples_per_s: float | None
     """None where no limit of this kind of work is measured."""
+    limit_origin: LimitOrigin | None = None
+    """Kind of work, engine and cores of the limit; None without a limit and in older files."""
     losses: list[float] = field(default_factory=list)
     """Mean loss of each epoch; empty without a model."""
     cached_before: float | None = None

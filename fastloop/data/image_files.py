@@ -51,6 +51,14 @@ class LabelledImages:
         pixels = read_pixels(self.root / name, self.decoder, self.size)
         return (pixels if self.as_uint8 else to_floats(pixels)), label
 
+    def read_file(self, index: int) -> bytes:
+        """The file of that sample."""
+        return (self.root / self.files[index][0]).read_bytes()
+
+    def decode_file(self, data: bytes) -> np.ndarray:
+        """Pixels of a file, (height, width, 3) uint8, resized; raises BadData."""
+        return decode_pixels(data, self.decoder, self.size)
+
     @property
     def labels(self) -> torch.Tensor:
         """Labels of all samples, int64."""
@@ -104,11 +112,16 @@ def check_uint8(dataset: Dataset, collate: Collate) -> Uint8Images:
 def read_pixels(path: Path, decoder: Decoder, size: Size) -> np.ndarray:
     """Pixels of an image file, (height, width, 3) uint8; raises BadData that names the file."""
     try:
-        pixels = decoder.decode(path.read_bytes())
+        return decode_pixels(path.read_bytes(), decoder, size)
     except BadData as error:
         raise BadData(f"{path}: {error}") from error
     except OSError as error:
         raise BadData(f"{path}: {error.strerror or error}") from error
+
+
+def decode_pixels(data: bytes, decoder: Decoder, size: Size) -> np.ndarray:
+    """Pixels of the bytes of an image file, (height, width, 3) uint8; raises BadData."""
+    pixels = decoder.decode(data)
     return resize_to_cover(pixels, size) if size else pixels
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fastloop.core import stats
+from fastloop.core.limit import LimitOrigin, typical_origin
 from fastloop.core.metrics import metrics
 from fastloop.core.ranking import rank_jobs
 from fastloop.core.result import Measurement, Result, world_size
@@ -51,6 +52,11 @@ class Row:
         """The job's colour in all charts, #rrggbb."""
         colour = self.result.tags.get("mlflow.runColor", "")
         return colour if re.fullmatch("#[0-9a-f]{6}", colour) else DEFAULT_COLOUR
+
+    @property
+    def limit_origin(self) -> LimitOrigin | None:
+        """Kind and engine of the limit in most trials; None without a limit and in older files."""
+        return typical_origin([trial.limit_origin for trial in self.by_round.values()])
 
     @property
     def seconds(self) -> list[float]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fastloop.core import stats
 from fastloop.core.result import Result
+from fastloop.reporting.limit_text import describe_origin, limit_legend
 from fastloop.reporting.notes import group_caveats
 from fastloop.reporting.summary import Comparison, JobGroup, Row
 
@@ -65,8 +66,8 @@ def ranking_table(comparison: Comparison) -> Table:
         ),
         note=(
             "Equal ranks: no significant difference. 95 %: confidence interval of the median; "
-            "ratios are paired by round, below 1 is faster. limit: share of what the machine can "
-            "do. memory: peak PSS of the process and its workers."
+            "ratios are paired by round, below 1 is faster. "
+            f"{limit_legend([comparison])}. memory: peak PSS of the process and its workers."
             + (f" baseline: {baseline}." if baseline and base != baseline else "")
         ),
     )
@@ -194,6 +195,7 @@ def _columns(comparison: Comparison, base: str) -> dict[str, Callable[[Row], str
         "limit, %": lambda row: (
             NOTHING if row.limit_fraction is None else f"{100 * row.limit_fraction:.{places}f}"
         ),
+        "limit of": lambda row: describe_origin(row.limit_origin) if row.limit_origin else NOTHING,
         "samples/s": lambda row: f"{row.samples_per_s:,.0f}",
         "memory, MiB": lambda row: f"{row.peak_mib:,.0f}" if row.peak_mib else NOTHING,
     }

@@ -9,6 +9,7 @@ from fastloop.core import stats
 from fastloop.core.printable import printable
 from fastloop.core.result import Result, world_size
 from fastloop.reporting.header import describe_samples
+from fastloop.reporting.limit_text import limit_legend
 from fastloop.reporting.notes import group_caveats
 from fastloop.reporting.ranks import rank_lines
 from fastloop.reporting.summary import Comparison, JobGroup, Row, brings_data, summarize
@@ -18,10 +19,7 @@ from fastloop.reporting.verdict import verdict
 WIDTH, MAX_WIDTH = 80, 120
 NAME_WIDTH = 23
 CELL_WIDTH = 28
-LEGEND = (
-    "mean (std) of the trials; equal ranks: no significant difference; "
-    "limit: share of what the machine can do"
-)
+LEGEND = "mean (std) of the trials; equal ranks: no significant difference; "
 
 
 def format_tables(results: Sequence[Result], baseline: str = "", width: int = WIDTH) -> str:
@@ -50,7 +48,7 @@ def _format_table(group: JobGroup, width: int) -> str:
     lines = textwrap.wrap(_title(group), width)
     for comparisons in _columns_of(group, width):
         lines += ["", *_table_lines(comparisons, width)]
-    lines += ["", *textwrap.wrap(LEGEND, width)]
+    lines += ["", *textwrap.wrap(LEGEND + limit_legend(group.comparisons), width)]
     for comparison in group.comparisons:
         text = f"{comparison.benchmark}: {verdict(comparison)}"
         lines += ["", *textwrap.wrap(text, width)]

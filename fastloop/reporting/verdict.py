@@ -7,6 +7,7 @@ from dataclasses import replace
 from fastloop.core import stats
 from fastloop.core.number_text import significant
 from fastloop.core.stats import Ratio
+from fastloop.reporting.limit_text import describe_work
 from fastloop.reporting.shuffling import shuffling_sentence
 from fastloop.reporting.summary import Comparison, Row, ratio_by_round
 
@@ -61,7 +62,7 @@ def _time(row: Row) -> str:
     time = f"{format_duration(row.median)} a trial{interval}"
     if row.limit_fraction is None:
         return time
-    return f"{time}, {stats.percent(row.limit_fraction)} % of what the machine can do"
+    return f"{time}, {stats.percent(row.limit_fraction)} % of {describe_work(row.limit_origin)}"
 
 
 def _winner(comparison: Comparison) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FORMATS = ("md", "html", "png", "csv")
 COLUMNS = (
     "job", "loader", "dataset", "benchmark", "round", "seconds", "samples_per_s", "limit_fraction",
-    "sweep",
+    "limit_kind", "sweep",
 )  # fmt: skip
 
 
@@ -67,7 +67,8 @@ def trials_csv(results: Sequence[Result]) -> str:
             for benchmark, window in trial.benchmarks.items():
                 job = (result.name, result.loader, result.dataset)
                 figures = (trial.number + 1, window.seconds, window.samples_per_s)
-                figures = (*figures, window.limit_fraction)  # an empty cell for None
+                kind = window.limit_origin.kind if window.limit_origin else None
+                figures = (*figures, window.limit_fraction, kind)  # empty cells for None
                 writer.writerow([*job, benchmark, *figures, result.tags.get("sweep", "")])
     return out.getvalue()
 

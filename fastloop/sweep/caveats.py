@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fastloop.core import stats
+from fastloop.core.limit import typical_origin
 from fastloop.core.metrics import metrics
 from fastloop.core.number_text import significant
 from fastloop.core.protocols import HasCaveat
@@ -28,7 +29,14 @@ MIN_FENCE_FRACTION = 0.05
 """Least distance of a fence, as a share of the median: a very quiet job's would be too tight."""
 FOREIGN_CORES = 0.5
 ABOVE_LIMIT = 1.1
-"""Share of the limit from which noise does not explain it: nothing gathers random rows faster."""
+"""Share of the limit from which noise does not explain it: nothing does that work faster."""
+CAUSES = {
+    "rows": "its rows lie next to each other, or were gathered before",
+    "converted rows": "its rows lie next to each other, or were converted before",
+    "decoded images": "its images were decoded before, or by a decoder that was not measured",
+    "copies": "its batches were copied before",
+}
+"""By kind of limit, why a loader can be above it."""
 PERIODIC_FACTOR = 3.0
 """Waits of one worker this many times as long as those of the others are periodic."""
 MIN_TURNS = 5
@@ -83,13 +91,15 @@ def cache_caveats(result: Result) -> list[str]:
 
 
 def limit_caveats(result: Result) -> list[str]:
-    """A caveat for each benchmark without a model that is faster than the gather limit."""
+    """A caveat for each benchmark without a model that is faster than the limit of loading."""
     figures = metrics(result)
     lines = []
     for name, attribution in result.attribution.items():
         fraction = figures.get(f"{name}/limit_fraction") or 0
         if fraction > ABOVE_LIMIT and not attribution.runs_model:
-            cause = "its rows lie next to each other, or were gathered before"
+            origins = [measured.limit_origin for measured in measurements(result, name)]
+            origin = typical_origin(origins)
+            cause = CAUSES[origin.kind if origin else "rows"]
             lines.append(f"{name}: above the limit: {stats.percent(fraction)} %, as {cause}")
     return lines
 

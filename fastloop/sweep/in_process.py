@@ -28,7 +28,7 @@ from fastloop.sweep.bench_results import Bench, BenchResult
 from fastloop.sweep.caveats import trial_caveats
 from fastloop.sweep.loader_timer import first_batches, warm_timer
 from fastloop.sweep.progress import round_reports
-from fastloop.trial.limits import limit_rows_per_s
+from fastloop.trial.limits import row_limit
 from fastloop.trial.window import MIN_WINDOW_S, time_instrumented_epoch
 
 LoaderLike = Iterable[Tree] | Callable[[int], Iterable[Tree]]
@@ -82,9 +82,9 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
     if step is None:
         size = -(-len(hashes) // len(spans.seconds("wait")))
         reads = target.type == "cpu"
-        limit = limit_rows_per_s(
+        limit = row_limit(
             len(hashes), row_nbytes(leaves), size, target, reads, stats.median(trial_s)
-        )
+        ).samples_per_s
     return BenchResult(
         seconds=trial_s,
         epochs=epochs,

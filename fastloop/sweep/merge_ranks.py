@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fastloop.core import stats
+from fastloop.core.limit import merge_origins
 from fastloop.core.result import Attribution, Measurement, RankPass, Resources, Shadow, Trial
 from fastloop.core.sweep_protocols import RankAnswer
 
@@ -76,6 +77,7 @@ def _merge_measurements(ranks: Sequence[Measurement]) -> Measurement:
         cached_before=_largest([measured.cached_before for measured in ranks]),
         cached_fraction=_largest([measured.cached_fraction for measured in ranks]),
         limit_samples_per_s=sum(known_limits) if known_limits else None,
+        limit_origin=merge_origins([measured.limit_origin for measured in ranks]),
         losses=[stats.mean(list(epoch)) for epoch in zip(*losses, strict=True)],
         rank_seconds=[measured.seconds for measured in ranks],
     )

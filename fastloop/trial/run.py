@@ -12,20 +12,14 @@ from fastloop.core.machine import cpu_seconds, load_average
 from fastloop.core.plan import Benchmark, PreparedData, Session, Setup
 from fastloop.core.result import Attribution, Measurement, Trial
 from fastloop.core.spans import Spans, StepMarks, now_ns, seconds_between, synchronize, wall_ms
-from fastloop.core.traits import DatasetTraits, LoaderTraits, traits_of
+from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import Epochs, Tree
 from fastloop.data.batch_counts import check_counts
 from fastloop.data.same_data import num_delivered
 from fastloop.processes.rank_group import all_gather, rank, world_size
 from fastloop.trial.context import JobContext, start_job
 from fastloop.trial.job import Job
-from fastloop.trial.limits import (
-    limit_rows_per_s,
-    num_replay_steps,
-    replay_batches,
-    replay_limit,
-    step_seconds,
-)
+from fastloop.trial.limits import loading_limit
 from fastloop.trial.page_cache import (
     ReopenableLoader,
     evict_on_all_ranks,
@@ -33,6 +27,12 @@ from fastloop.trial.page_cache import (
     total_mib,
 )
 from fastloop.trial.profiling import annotate, profile_steps, write_profile
+from fastloop.trial.replay import (
+    num_replay_steps,
+    replay_batches,
+    replay_limit,
+    step_seconds,
+)
 from fastloop.trial.window import (
     Consumer,
     Window,
@@ -96,7 +96,7 @@ def _measure(
     seconds = max(all_gather(window.seconds)) / repeats
     samples = num_delivered(prepared, context.plan, job.epochs)
     if benchmark.limit == "gather":
-        limit = _gather_limit(context, setup.unread, seconds * repeats)
+        limit = loading_limit(context, setup.unread, seconds * repeats)
     else:
         step_s = seconds * job.loading.batch_size * world_size() / samples
         batches = replay_batches(loader.epochs(job.epochs), deliver, num_replay_steps(step_s))
@@ -107,7 +107,8 @@ def _measure(
         epochs=job.epochs,
         repeats=repeats,
         samples=samples,
-        limit_samples_per_s=limit,
+        limit_samples_per_s=limit.samples_per_s if limit else None,
+        limit_origin=limit.origin if limit else None,
         losses=_epoch_means(timed.losses, job.epochs * repeats)[: job.epochs],
         cached_before=timed.cached[0],
         cached_fraction=timed.cached[1],
@@ -142,15 +143,6 @@ def _time_window(
     if repeats == 1 and needed > 1:
         return _time_window(context, session, deliver, loader, count_rows, needed)
     return _TimedWindow(window=window, repeats=repeats, losses=losses, cached=cached)
-
-
-def _gather_limit(context: JobContext, reads: bool, window_s: float) -> float | None:
-    """Rows per second that this machine can gather; None where the loader decodes files."""
-    job, prepared = context.job, context.prepared
-    if job.loader.store is None and traits_of(DatasetTraits, job.dataset).decodes:
-        return None
-    size = (prepared.num_samples, prepared.sample_nbytes, job.loading.batch_size)
-    return limit_rows_per_s(*size, context.device, reads, window_s)
 
 
 def _warm_up(context: JobContext, session: Session, deliver: Consumer, epochs: Epochs) -> None:

@@ -25,8 +25,8 @@ from fastloop.processes.rank_group import all_gather, world_size
 from fastloop.trial.background import check_idle, check_unforeseen_epoch
 from fastloop.trial.context import JobContext, start_job
 from fastloop.trial.job import Job
-from fastloop.trial.limits import replay_batches
 from fastloop.trial.page_cache import ReopenableLoader, set_cache_state
+from fastloop.trial.replay import replay_batches
 from fastloop.trial.window import drain
 
 MANY, UNFORESEEN = 100_000, 1_000_000

@@ -21,7 +21,7 @@ from fastloop.data.ragged import remove_padding
 from fastloop.data.same_data import check_data
 from fastloop.processes.rank_group import RankSpec, barrier, join_group, rank, world_size
 from fastloop.processes.rendezvous import LOOPBACK, host_store
-from fastloop.trial import limits
+from fastloop.trial import replay
 from fastloop.trial.delivery import with_sample_lengths
 from fastloop.trial.page_cache import open_reopenable, set_cache_state
 from fastloop.trial.run import run_instrumentation, run_profiling, run_trial
@@ -160,7 +160,7 @@ def run_every_pass(job, prepared, folder) -> tuple[Trial, Attribution]:
 
 def run_trials(jobs, prepared) -> list[Trial]:
     """Run one trial of each job on this rank, with few replayed steps for the limit."""
-    limits.MAX_REPLAY_STEPS = 10
+    replay.MAX_REPLAY_STEPS = 10
     assert os.environ["OMP_NUM_THREADS"] == "1"  # as torchrun sets it
     return [run_trial(job, prepared, 0, now_ns()) for job in jobs]
 

@@ -1,41 +1,270 @@
-"""Gather limit: it counts the rows that it gathers, within bounded memory."""
+"""Limits of loading: they count what they do, within bounded memory, and are of the job's work."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
+import cv2
 import numpy as np
 import pytest
 import torch
+from image_samples import crop, jpeg, png, write_class_folders, write_faces, write_files
 
+from fastloop.core.cgroup import usable_cores
+from fastloop.core.limit import LimitOrigin, merge_origins, typical_origin
+from fastloop.core.spans import now_ns
 from fastloop.core.trees import read_bytes
-from fastloop.trial import limits
+from fastloop.data.image_files import LabelledImages
+from fastloop.data.images import pixels_of
+from fastloop.fastloader.columns import decoders
+from fastloop.options.decoder.pil import PilDecoder
+from fastloop.trial import all_cores, decoding, gather, limits
+from fastloop.trial.run import run_trial
 
 CPU = torch.device("cpu")
+SHORT = ("epochs=1", "batch_size=4", "min_window_s=0")
+SIZE = "dataset.size=[32,32]"
 
 
-@pytest.mark.parametrize("make", [limits._index_select, limits._np_take])
-def test_gatherer_counts_its_rows_and_fetches_the_right_ones(make, monkeypatch):
+def images_in(root, count=6, **settings) -> LabelledImages:
+    write_class_folders(root, count)
+    files = [(str(path.relative_to(root)), 0) for path in sorted(root.rglob("*.*"))]
+    settings = {"decoder": PilDecoder(), "size": None} | settings
+    return LabelledImages(root, files, **settings)
+
+
+def decode_limit(samples, broken=()):
+    return decoding.decode_limit(samples, set(broken), seed=0, window_s=0.0)
+
+
+def test_rate_is_the_sum_of_what_each_thread_does_in_its_own_time(monkeypatch):
+    ticks = iter([0, 2 * 10**9])  # one thread, which ends a second late
+    monkeypatch.setattr(all_cores, "now_ns", lambda: next(ticks))
+    stops = []
+    rate = all_cores.rate_on_cores(lambda _, stop_ns: stops.append(stop_ns) or 100, 1, 10**9)
+    assert (rate, stops) == (50, [10**9])
+
+
+def test_every_core_works_on_one_thread_of_torch():
+    threads = []
+    all_cores.rate_on_cores(
+        lambda thread, _: threads.append((thread, torch.get_num_threads())) or 1, 3, 0
+    )
+    assert sorted(threads) == [(0, 1), (1, 1), (2, 1)]
+
+
+@pytest.mark.parametrize("name", gather.GATHERS)
+def test_gatherer_counts_its_rows_and_fetches_the_right_ones(name, monkeypatch):
     source = np.random.default_rng(0).integers(256, size=(100, 24), dtype=np.uint8)
-    gatherer = make(source, 7, seed=1)
-    assert len(gatherer.index_batches) == 100 // 7
+    gatherer = gather.GATHERS[name](source, 7, 1)
+    assert len(gatherer.batches) == 100 // 7
     ticks = iter([0, 0, 0, 10])
-    monkeypatch.setattr(limits, "now_ns", lambda: next(ticks))
+    monkeypatch.setattr(gather, "now_ns", lambda: next(ticks))
     assert gatherer.run(stop_ns=10, reads=True) == 4 * 7
-    assert np.array_equal(gatherer.out, source[np.asarray(gatherer.index_batches[3])])
+    assert np.array_equal(gatherer.out, source[np.asarray(gatherer.batches[3])])
 
 
-def test_limit_restores_the_torch_thread_count():
+def test_memcpy_copies_all_rows_in_order_and_every_thread_begins_elsewhere(monkeypatch):
+    monkeypatch.setattr(gather, "cores_of_rank", lambda: 2)
+    source = np.random.default_rng(0).integers(256, size=(80, 24), dtype=np.uint8)
+    copied = []
+    for thread in range(2):
+        copier = gather._copy_in_order(source, 10, thread)
+        copies = [(copier.gather(start), copier.out.copy())[1] for start in copier.batches]
+        copied.append(np.concatenate(copies))
+    assert np.array_equal(copied[0], source)
+    assert np.array_equal(copied[1], np.roll(source, -40, axis=0))
+
+
+def test_limit_of_rows_is_that_of_the_fastest_gather_and_tells_its_share_of_memcpy(monkeypatch):
+    rates = {gather._index_select: 30.0, gather._np_take: 60.0, gather._copy_in_order: 80.0}
+    monkeypatch.setattr(gather, "_gather_rate", lambda make, *_: rates[make.func])
+    limit = limits.row_limit(1000, 64, 10, CPU, reads=False)
+    assert limit.samples_per_s == 60
+    assert limit.origin == LimitOrigin(
+        kind="rows", engine="np.take", cores=usable_cores(), memcpy_fraction=0.75
+    )
+
+
+def test_limit_of_rows_restores_the_torch_thread_count():
     before = torch.get_num_threads()
-    assert limits.limit_rows_per_s(1000, 64, 10, CPU, reads=False) > 0
+    limit = limits.row_limit(1000, 64, 10, CPU, reads=False)
+    assert limit.samples_per_s > 0
+    assert limit.origin.engine in gather.GATHERS
+    assert limit.origin.memcpy_fraction > 0
     assert torch.get_num_threads() == before
 
 
 def test_limit_source_stays_within_256_mib(monkeypatch):
     sources = []
     monkeypatch.setattr(
-        limits, "_gather_rate", lambda make, budget_ns, reads: sources.append(make.args[0]) or 1.0
+        gather, "_gather_rate", lambda make, *_: sources.append(make.args[0]) or 1.0
     )
-    limits.limit_rows_per_s(10**9, 1 << 20, 64, CPU, reads=False)
+    limits.row_limit(10**9, 1 << 20, 64, CPU, reads=False)
     assert {source.nbytes for source in sources} == {256 << 20}
+
+
+@dataclass(frozen=True)
+class SlowDecoder:
+    """Decodes each file as often as given, so that it is that many times slower than Pillow."""
+
+    times: int
+
+    def library(self) -> str:
+        return "slow"
+
+    def decode(self, data: bytes) -> np.ndarray:
+        return [pixels_of(data, decoders.decode_by_pillow) for _ in range(self.times)][-1]
+
+
+def test_decoder_that_takes_eight_times_as_long_reaches_an_eighth_of_the_limit(
+    tmp_path, monkeypatch
+):
+    slow = images_in(tmp_path, decoder=SlowDecoder(8))
+    pillow = {"pil": decoding.LIBRARIES["pil"]}
+    monkeypatch.setattr(decoding, "LIBRARIES", pillow)
+    shares = []
+    for _ in range(5):
+        limit = decode_limit(slow)
+        assert limit.origin.engine == "pil"
+        monkeypatch.setattr(decoding, "LIBRARIES", {})
+        shares.append(decode_limit(slow).samples_per_s / limit.samples_per_s)
+        monkeypatch.setattr(decoding, "LIBRARIES", pillow)
+    assert 1 / 16 < np.median(shares) < 1 / 4
+
+
+def test_limit_is_of_the_fastest_decoder_that_is_installed(tmp_path, monkeypatch):
+    samples = images_in(tmp_path, decoder=SlowDecoder(20))
+    assert decode_limit(samples).origin.engine in decoding.LIBRARIES
+    monkeypatch.setattr(decoding, "LIBRARIES", {"absent": ("no_such_module_is_here", None)})
+    assert decode_limit(samples).origin.engine == "test_limits"
+
+
+def decode_to_black(data, encoding):
+    return np.zeros((48, 64, 3), np.uint8)
+
+
+def test_decoder_with_other_pixels_is_no_limit(tmp_path, monkeypatch):
+    black = {"black": ("numpy", decode_to_black)}
+    monkeypatch.setattr(decoding, "LIBRARIES", black)
+    assert decode_limit(images_in(tmp_path)).origin.engine == "pil"
+    write_files(tmp_path / "dark", {"0.png": png(crop().point(lambda _: 0))})
+    dark = LabelledImages(tmp_path / "dark", [("0.png", 0)], PilDecoder(), None)
+    assert decode_limit(dark).origin.engine == "black"  # and it is where they are equal
+
+
+def test_decoder_that_cannot_read_a_file_is_no_limit(tmp_path, monkeypatch):
+    jpeg_only = {"turbojpeg": decoding.LIBRARIES["turbojpeg"]}
+    monkeypatch.setattr(decoding, "LIBRARIES", jpeg_only)
+    samples = images_in(tmp_path, decoder=SlowDecoder(20))
+    assert decode_limit(samples).origin.engine == "turbojpeg"
+    write_files(tmp_path, {"dog/7.png": png(crop())})
+    mixed = replace(samples, files=[*samples.files, ("dog/7.png", 0)])
+    assert decode_limit(mixed).origin.engine == "test_limits"
+
+
+def test_samples_that_cannot_be_decoded_are_left_out(tmp_path):
+    samples = images_in(tmp_path)
+    write_files(tmp_path, {samples.files[2][0]: jpeg(crop())[:200]})
+    assert decode_limit(samples, broken=[2]).samples_per_s > 0
+
+
+@dataclass(frozen=True)
+class LargeFiles:
+    """Samples whose files are of 10 MiB each, and hold nothing."""
+
+    num_read: list
+
+    def __len__(self) -> int:
+        return 1000
+
+    def read_file(self, index: int) -> bytes:
+        self.num_read.append(index)
+        return bytes(10 << 20)
+
+    def decode_file(self, data: bytes) -> np.ndarray:
+        return np.zeros((1, 1, 3), np.uint8)
+
+
+@pytest.mark.parametrize(("cores", "most"), [(2, 13), (20, 20)])
+def test_files_stay_within_128_mib_but_one_for_each_thread(cores, most):
+    samples = LargeFiles([])
+    files = decoding._read_files(samples, set(), seed=0, least=cores)
+    assert min(cores, 13) <= len(files) <= most
+    assert len(set(samples.num_read)) == len(files)
+
+
+@pytest.mark.parametrize("is_set_by_the_job", [False, True])
+def test_number_of_opencvs_threads_is_the_jobs(tmp_path, is_set_by_the_job):
+    before = cv2.getNumThreads()
+    decoders.load_opencv.cache_clear()
+    try:
+        cv2.setNumThreads(3)
+        if is_set_by_the_job:
+            decoders.load_opencv()
+        expected = cv2.getNumThreads()
+        decode_limit(images_in(tmp_path))
+        assert cv2.getNumThreads() == expected
+        decoders.load_opencv()
+        assert cv2.getNumThreads() == 1
+    finally:
+        cv2.setNumThreads(before)
+        decoders.load_opencv.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("loader", "kind"),
+    [
+        (["loader=raw"], "decoded images"),
+        (["loader=raw", "decoder=turbojpeg", "collate=fast"], "decoded images"),
+        (["loader=fastloop", "loader.store=null"], "decoded images"),
+        (["loader=np_memmap"], "rows"),
+        (["loader=fastloop"], "rows"),
+    ],
+)
+def test_limit_of_an_image_job_is_of_the_work_that_its_loader_does(
+    prepared_job, tmp_path, loader, kind
+):
+    write_class_folders(tmp_path / "images", 40)
+    dataset = ("dataset=image_folder", f"dataset.root={tmp_path / 'images'}", SIZE)
+    job, prepared = prepared_job(*SHORT, "benchmark=all", *dataset, *loader)
+    trial = run_trial(job, prepared, 0, now_ns())
+    measured = trial.benchmarks["traversal"]
+    assert measured.limit_origin.kind == kind
+    assert measured.limit_origin.cores == usable_cores()
+    engines = decoding.LIBRARIES if kind == "decoded images" else gather.GATHERS
+    assert measured.limit_origin.engine in engines
+    assert (measured.limit_origin.memcpy_fraction is None) == (kind == "decoded images")
+    if kind == "decoded images":  # 40 files of 48 x 64 pixels
+        assert 0.01 < measured.limit_fraction < 1.1
+    assert trial.benchmarks["training"].limit_origin == LimitOrigin(kind="steps")
+
+
+def test_limit_of_images_with_landmarks_is_of_decoding(prepared_job, tmp_path):
+    dataset = ("dataset=csv_images", f"dataset.csv_file={write_faces(tmp_path)}", SIZE)
+    job, prepared = prepared_job(*SHORT, "benchmark=traversal", *dataset, "loader=raw")
+    measured = run_trial(job, prepared, 0, now_ns()).benchmarks["traversal"]
+    assert measured.limit_origin.kind == "decoded images"
+
+
+def test_origin_of_ranks_has_all_of_their_cores():
+    ranks = [
+        LimitOrigin(kind="rows", engine=engine, cores=2, memcpy_fraction=share)
+        for engine, share in (("np.take", 0.5), ("index_select", 0.7))
+    ]
+    merged = merge_origins(ranks)
+    assert merged.memcpy_fraction == pytest.approx(0.6)
+    assert (merged.kind, merged.engine, merged.cores) == ("rows", "index_select, np.take", 4)
+    assert merge_origins([None, None]) is None
+
+
+def test_typical_origin_is_that_of_most_trials():
+    fast = [LimitOrigin(kind="rows", engine="a", cores=2, memcpy_fraction=s) for s in (0.2, 0.4)]
+    slow = LimitOrigin(kind="rows", engine="b", cores=2, memcpy_fraction=0.9)
+    typical = typical_origin([fast[0], slow, None, fast[1]])
+    assert typical.memcpy_fraction == pytest.approx(0.3)
+    assert (typical.kind, typical.engine, typical.cores) == ("rows", "a", 2)
+    assert typical_origin([None]) is None
 
 
 @pytest.mark.parametrize(
@@ -56,5 +285,5 @@ def test_read_bytes_accepts_any_tensor(tensor):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
 def test_limit_on_cuda_is_below_a_terabyte_per_second():
-    on_gpu = limits.limit_rows_per_s(10_000, 3136, 256, torch.device("cuda"), reads=False)
-    assert 0 < on_gpu * 3136 < 1e12
+    on_gpu = limits.row_limit(10_000, 3136, 256, torch.device("cuda"), reads=False)
+    assert 0 < on_gpu.samples_per_s * 3136 < 1e12

@@ -1,9 +1,9 @@
-"""Jobs without a limit: where files are decoded, gathering rows is no limit of the work."""
+"""Jobs without a limit: where files are decoded, of which nothing is known, no limit is shown."""
 
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from image_samples import write_class_folders
@@ -15,6 +15,11 @@ from fastloop.core.result import Result
 from fastloop.core.result_file import load, save
 from fastloop.core.spans import now_ns
 from fastloop.core.traits import DatasetTraits, traits_of
+from fastloop.core.types import option
+from fastloop.data.image_files import LabelledImages
+from fastloop.data.prepare import prepare
+from fastloop.options.dataset.image_folder import ImageFolder
+from fastloop.options.decoder.pil import PilDecoder
 from fastloop.reporting.charts.picture import pictures
 from fastloop.reporting.summary import summarize
 from fastloop.reporting.tables import ranking_table
@@ -37,18 +42,40 @@ def without_limit() -> Result:
     return replace(result, trials=trials)
 
 
-@pytest.mark.parametrize(("loader", "has_limit"), [("raw", False), ("np_memmap", True)])
-def test_only_a_loader_that_decodes_files_has_no_gather_limit(
-    prepared_job, tmp_path, loader, has_limit
+@dataclass(frozen=True)
+class OpaqueSamples:
+    """Samples that don't tell their files."""
+
+    samples: LabelledImages
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int):
+        return self.samples[index]
+
+
+@option
+class OpaqueFolder(ImageFolder):
+    """A dataset that decodes files, of which the limit does not know how."""
+
+    def open(self) -> OpaqueSamples:
+        return OpaqueSamples(super().open())
+
+
+@pytest.mark.parametrize(("cls", "has_limit"), [(OpaqueFolder, False), (ImageFolder, True)])
+def test_only_a_dataset_that_does_not_show_its_files_has_no_limit(
+    outputs, tmp_path, cls, has_limit
 ):
     write_class_folders(tmp_path / "images")
-    root = f"dataset.root={tmp_path / 'images'}"
-    size = "dataset.size=[16,16]"
-    job, prepared = prepared_job(*SHORT, "dataset=image_folder", root, size, f"loader={loader}")
-    trial = run_trial(job, prepared, 0, now_ns())
-    assert (trial.benchmarks["traversal"].limit_samples_per_s is not None) == has_limit
-    merged = merge_trials([trial, trial])
-    assert (merged.benchmarks["traversal"].limit_samples_per_s is not None) == has_limit
+    dataset = cls(root=str(tmp_path / "images"), size=(16, 16), decoder=PilDecoder())
+    job = replace(compose_job(*SHORT, "loader=raw", "min_window_s=0"), dataset=dataset)
+    trial = run_trial(job, prepare(dataset, None, False), 0, now_ns())
+    for tried in (trial, merge_trials([trial, trial])):
+        measured = tried.benchmarks["traversal"]
+        assert (measured.limit_samples_per_s is not None) == has_limit
+        assert (measured.limit_origin is not None) == has_limit
+        assert (measured.limit_fraction is not None) == has_limit
 
 
 def test_no_share_of_a_limit_is_shown_without_a_limit(tmp_path):

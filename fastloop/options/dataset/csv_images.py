@@ -14,7 +14,7 @@ import torch
 from fastloop.core.files import file_fingerprint
 from fastloop.core.protocols import Decoder
 from fastloop.core.types import BadData, option
-from fastloop.data.image_files import Size, images_fingerprint, read_pixels
+from fastloop.data.image_files import Size, decode_pixels, images_fingerprint, read_pixels
 from fastloop.data.images import center_crop_offset, covering_size, resize_to_cover, to_floats
 
 COLUMNS = "image_name, part_0_x, part_0_y, part_1_x and so on"
@@ -41,6 +41,14 @@ class LandmarkSamples:
             points = _resize_landmarks(points, pixels.shape[0], pixels.shape[1], self.size)
             pixels = resize_to_cover(pixels, self.size)
         return {"image": to_floats(pixels), "landmarks": torch.tensor(points)}
+
+    def read_file(self, index: int) -> bytes:
+        """The image file of that sample."""
+        return (self.root / self.names[index]).read_bytes()
+
+    def decode_file(self, data: bytes) -> np.ndarray:
+        """Pixels of a file, (height, width, 3) uint8, resized; raises BadData."""
+        return decode_pixels(data, self.decoder, self.size)
 
 
 @option

@@ -1,0 +1,68 @@
+"""The limit of a benchmark: a rate, the kind of work that it is of, and how it was measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import pydantic
+from pydantic.dataclasses import dataclass
+
+from fastloop.core import stats
+
+LimitKind = Literal["rows", "converted rows", "decoded images", "copies", "steps"]
+"""rows: gathered in memory; converted rows: gathered, and their bytes made floats; decoded images:
+also resized where the dataset does; copies: from pinned memory to the device; steps: the job's own,
+on batches that are on the device already."""
+
+
+@dataclass(frozen=True, kw_only=True, config=pydantic.ConfigDict(ser_json_inf_nan="constants"))
+class LimitOrigin:
+    """Kind and measurement of the limit of one trial."""
+
+    kind: LimitKind
+    engine: str = ""
+    """The fastest of those that were tried: a gather, such as `np.take`, or a decoder, such as
+    `turbojpeg`; several, if ranks differ. Empty for copies and steps."""
+    cores: int | None = None
+    """Number of cores that worked, of all ranks; None for copies and steps."""
+    memcpy_fraction: float | None = None
+    """For rows: rate of the limit / rate of copying the same bytes one after the other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """Samples per second that the machine can do, and of what."""
+
+    samples_per_s: float
+    origin: LimitOrigin
+
+
+def typical_origin(origins: Sequence[LimitOrigin | None]) -> LimitOrigin | None:
+    """The kind and engine that most trials of a job have, with their median share of memcpy; None
+    where no trial has any."""
+    known = [origin for origin in origins if origin is not None]
+    if not known:
+        return None
+    alike = [replace(origin, memcpy_fraction=None) for origin in known]
+    typical, _ = Counter(alike).most_common(1)[0]
+    same = [origin for origin, like in zip(known, alike, strict=True) if like == typical]
+    shares = [origin.memcpy_fraction for origin in same if origin.memcpy_fraction is not None]
+    return replace(typical, memcpy_fraction=stats.median(shares) if shares else None)
+
+
+def merge_origins(ranks: Sequence[LimitOrigin | None]) -> LimitOrigin | None:
+    """The origin of a sum of the limits that the ranks of a trial measured at the same time."""
+    known = [origin for origin in ranks if origin is not None]
+    if not known:
+        return None
+    shares = [origin.memcpy_fraction for origin in known if origin.memcpy_fraction is not None]
+    cores = [origin.cores for origin in known if origin.cores is not None]
+    return replace(
+        known[0],
+        engine=", ".join(sorted({origin.engine for origin in known})),
+        cores=sum(cores) if cores else None,
+        memcpy_fraction=stats.mean(shares) if shares else None,
+    )

@@ -1,0 +1,60 @@
+"""Words for the limits that shares in tables, verdicts and notes refer to."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from fastloop.core import stats
+from fastloop.core.limit import LimitOrigin
+from fastloop.reporting.summary import Comparison
+
+MACHINE = "what the machine can do"
+ABILITIES = {
+    "rows": "gather in memory",
+    "converted rows": "gather and convert in memory",
+    "decoded images": "decode",
+}
+"""By kind of limit, what cores can do."""
+OTHER_WORK = {
+    "copies": "what can be copied to the device",
+    "steps": "what the steps alone can do",
+}
+
+
+def describe_work(origin: LimitOrigin | None) -> str:
+    """The work of a limit, as in `61 % of what 2 cores can decode`; for results of versions that
+    did not record it, `what the machine can do`."""
+    if origin is None:
+        return MACHINE
+    if origin.kind in OTHER_WORK:
+        return OTHER_WORK[origin.kind]
+    cores = "1 core" if origin.cores == 1 else f"{origin.cores} cores"
+    return f"what {cores} can {ABILITIES[origin.kind]}"
+
+
+def describe_origin(origin: LimitOrigin) -> str:
+    """Kind and engine of a limit, and its share of a sequential copy, in a few words."""
+    engine = f" by {origin.engine}" if origin.engine else ""
+    share = origin.memcpy_fraction
+    memcpy = "" if share is None else f", {stats.percent(share)} % of memcpy"
+    return f"{origin.kind}{engine}{memcpy}"
+
+
+def limit_legend(comparisons: Sequence[Comparison]) -> str:
+    """Explanation of the column `limit`: shares of which work, and in which rows if it differs."""
+    jobs: dict[str, list[str]] = defaultdict(list)
+    for comparison in comparisons:
+        labels: dict[str, list[str]] = defaultdict(list)
+        for row in comparison.rows:
+            if row.limit_fraction is not None:
+                labels[describe_work(row.limit_origin)].append(row.label)
+        for work, names in labels.items():
+            is_all = len(labels) == 1
+            several = "; " if any("," in name for name in names) else ", "
+            jobs[work].append(comparison.benchmark if is_all else several.join(names))
+    if len(jobs) < 2:
+        return f"limit: share of {next(iter(jobs), MACHINE)}"
+    return "limit: share of " + ", of ".join(
+        f"{work} ({'; '.join(names)})" for work, names in jobs.items()
+    )

@@ -1,0 +1,125 @@
+"""The limit of rows: how fast this machine gathers random rows of the given size right now.
+
+Every gather is run into a buffer of one batch and into one that stays in cache, with one thread per
+usable core, and the fastest counts. On one machine they range from 77 to 182 thousand rows of
+150 KB per second, so that a single one would not be a limit. A sequential copy of the same rows by
+the same threads tells how much of the memory's speed random access leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastloop.core.limit import Limit, LimitOrigin
+from fastloop.core.spans import now_ns
+from fastloop.core.torch_threads import one_torch_thread
+from fastloop.trial.all_cores import budget_ns, cores_of_rank, rate_on_cores
+
+MAX_SOURCE_BYTES = 256 << 20
+CACHED_BUFFER_BYTES = 512 << 10
+
+
+@dataclass(frozen=True)
+class Gatherer:
+    """Gather function of one thread, its output buffer, and the batches of rows to gather."""
+
+    gather: Callable[[Any], Any]
+    batches: Sequence[Any]
+    """Arguments of `gather`, made in advance; each fills the buffer."""
+    out: np.ndarray
+
+    def run(self, stop_ns: int, reads: bool) -> int:
+        """Gather until `stop_ns`, and return the number of rows; `reads` reads each byte again."""
+        words = self.out.reshape(-1)[: self.out.size // 8 * 8].view(np.int64)
+        num_rows = 0
+        while True:
+            for batch in self.batches:
+                self.gather(batch)
+                if reads:
+                    words.sum()
+                num_rows += len(self.out)
+                if now_ns() >= stop_ns:
+                    return num_rows
+
+
+MakeGatherer = Callable[[np.ndarray, int, int], Gatherer]
+"""(rows as a matrix of bytes, rows in the output buffer, number of the thread) -> Gatherer."""
+
+
+def gather_limit(
+    num_rows: int, row_nbytes: int, batch_size: int, reads: bool, window_s: float
+) -> Limit:
+    """Rows per second that this machine can gather.
+
+    reads: read every gathered byte once more, as the step does for batches whose bytes may be
+    unread. Measuring takes about window_s, but 0.2 to 1 s, and at most 256 MiB of memory.
+    """
+    num_rows = max(1, min(num_rows, MAX_SOURCE_BYTES // row_nbytes))
+    source = np.ones((num_rows, row_nbytes), np.uint8)
+    cached_rows = max(1, CACHED_BUFFER_BYTES // row_nbytes)
+    sizes = sorted({min(rows, num_rows) for rows in (batch_size, cached_rows)})
+    ways = {**GATHERS, "memcpy": _copy_in_order}
+    slice_ns = budget_ns(window_s) // (len(ways) * len(sizes))
+
+    def best_rate(make: MakeGatherer) -> float:
+        return max(_gather_rate(partial(make, source, rows), slice_ns, reads) for rows in sizes)
+
+    with one_torch_thread():
+        rates = {name: best_rate(make) for name, make in ways.items()}
+    memcpy_rate = rates.pop("memcpy")
+    engine, best = max(rates.items(), key=lambda item: item[1])
+    origin = LimitOrigin(
+        kind="rows", engine=engine, cores=cores_of_rank(), memcpy_fraction=best / memcpy_rate
+    )
+    return Limit(samples_per_s=best, origin=origin)
+
+
+def _gather_rate(make: Callable[[int], Gatherer], slice_ns: int, reads: bool) -> float:
+    """Rows per second of one gatherer per usable core."""
+    gatherers = [make(thread) for thread in range(cores_of_rank())]
+
+    def run(thread: int, stop_ns: int) -> int:
+        return gatherers[thread].run(stop_ns, reads)
+
+    return rate_on_cores(run, len(gatherers), slice_ns)
+
+
+def _random_indices(source: np.ndarray, buffer_rows: int, thread: int) -> np.ndarray:
+    num_batches = max(1, min(len(source), 1 << 16) // buffer_rows)
+    return np.random.default_rng(thread).integers(len(source), size=(num_batches, buffer_rows))
+
+
+def _index_select(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
+    rows = torch.from_numpy(source)
+    out = torch.zeros((buffer_rows, source.shape[1]), dtype=torch.uint8)
+    batches = list(torch.from_numpy(_random_indices(source, buffer_rows, thread)))
+    return Gatherer(lambda index: torch.index_select(rows, 0, index, out=out), batches, out.numpy())
+
+
+def _np_take(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
+    out = np.zeros((buffer_rows, source.shape[1]), np.uint8)
+    batches = list(_random_indices(source, buffer_rows, thread))
+    # mode="clip": the default mode checks every index by way of a temporary copy of the result
+    return Gatherer(
+        lambda index: np.take(source, index, axis=0, out=out, mode="clip"), batches, out
+    )
+
+
+def _copy_in_order(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
+    """Copies of neighbouring rows; each thread begins elsewhere, as one would find in the shared
+    cache what another has just read."""
+    out = np.zeros((buffer_rows, source.shape[1]), np.uint8)
+    starts = np.arange(0, len(source) - buffer_rows + 1, buffer_rows)
+    starts = np.roll(starts, -thread * len(starts) // cores_of_rank()).tolist()
+    return Gatherer(lambda start: np.copyto(out, source[start : start + buffer_rows]), starts, out)
+
+
+GATHERS: dict[str, MakeGatherer] = {"index_select": _index_select, "np.take": _np_take}
+"""Every way to gather rows, by the name that results record as the limit's engine. A gather in
+compiled code takes part once it is named here."""

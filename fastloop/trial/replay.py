@@ -1,0 +1,64 @@
+"""The limit of a benchmark with a model: the same steps on batches that are on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from fastloop.core import stats
+from fastloop.core.limit import Limit, LimitOrigin
+from fastloop.core.plan import Session
+from fastloop.core.trees import tree_leaves
+from fastloop.core.types import Tree
+from fastloop.processes.rank_group import all_gather
+from fastloop.trial.window import Consumer, time_replay
+
+MAX_REPLAY_STEPS, MAX_REPLAY_S, MIN_REPLAY_STEPS = 300, 2.0, 3
+"""A replay takes 300 steps, or fewer where these would take longer than 2 s."""
+MAX_REPLAY_BATCHES = 32
+STEP_ROUNDS = 5
+
+
+def num_replay_steps(step_s: float) -> int:
+    """Number of steps to replay, given the seconds that one takes."""
+    return max(MIN_REPLAY_STEPS, min(MAX_REPLAY_STEPS, int(MAX_REPLAY_S / step_s)))
+
+
+def replay_batches(
+    batches: Iterable[Tree], place: Consumer, steps: int = MAX_REPLAY_BATCHES
+) -> list[Tree]:
+    """Batches of full size on the device for that many steps; equally many on each rank."""
+    placed = [place(batch) for batch in islice(batches, min(MAX_REPLAY_BATCHES, steps))]
+    placed = [batch for batch in placed if _batch_size(batch) == _batch_size(placed[0])]
+    return placed[: min(all_gather(len(placed)))]
+
+
+def replay_limit(session: Session, batches: list[Tree], device: torch.device) -> Limit:
+    """Samples per second of the same steps on batches that are on the device already."""
+    consume, _ = session.start(lambda batch: batch)
+    warm = time_replay(batches, consume, len(batches), device)
+    steps = num_replay_steps(max(all_gather(warm.seconds)) / len(batches))
+    seconds = time_replay(batches, consume, steps, device).seconds
+    rate = _batch_size(batches[0]) * steps / seconds
+    return Limit(samples_per_s=rate, origin=LimitOrigin(kind="steps"))
+
+
+def step_seconds(
+    session: Session, ddp: DistributedDataParallel, batches: list[Tree], device: torch.device
+) -> tuple[float, float]:
+    """Median seconds of a step that averages gradients over ranks, and of one that does not."""
+    consume, _ = session.start(lambda batch: batch)
+    averaged, local = [], []
+    count = len(batches)
+    for _ in range(STEP_ROUNDS):  # interleaved, so that machine noise affects both equally
+        averaged.append(time_replay(batches, consume, count, device).seconds / count)
+        with ddp.no_sync():
+            local.append(time_replay(batches, consume, count, device).seconds / count)
+    return stats.median(averaged), stats.median(local)
+
+
+def _batch_size(batch: Tree) -> int:
+    return len(tree_leaves(batch)[0])
