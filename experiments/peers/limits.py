@@ -1,5 +1,6 @@
 """The part that the loaders which measure the machine's limit share: `loader=peers/gather` and
-`loader=peers/decode`.
+`loader=peers/decode`. In the table they are rows of their own, beside the limit that fastloop
+measures next to each trial.
 
 All work of an epoch is done when its first batch is requested, and nothing else is. Then the
 buffers in which it was done are handed over again and again as batches: their number, dtypes and

@@ -65,6 +65,9 @@ class TransformTraits:
 
     is_identity: bool = False
     """True where samples stay as they are, so that the transform is not called."""
+    converts_bytes: bool = False
+    """True where it makes scaled floats of uint8 leaves and does nothing else, which can be done
+    while rows are gathered."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""The limit of rows: how fast this machine gathers random rows of the given size right now.
+"""The limit of rows: how fast this machine gathers random rows of the given size right now, or
+gathers rows of bytes and makes them scaled floats.
 
 Every gather is run into a buffer of one batch and into one that stays in cache, with one thread per
 usable core, and the fastest counts. On one machine they range from 77 to 182 thousand rows of
@@ -8,7 +9,7 @@ the same threads tells how much of the memory's speed random access leaves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,6 +24,10 @@ from fastloop.trial.all_cores import budget_ns, cores_of_rank, rate_on_cores
 
 MAX_SOURCE_BYTES = 256 << 20
 CACHED_BUFFER_BYTES = 512 << 10
+FLOAT_NBYTES = 4
+MEMCPY = "memcpy"
+FACTOR, OFFSET = 0.0139, -0.81
+"""Any scale but 1 and any offset but 0 cost the same."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Gatherer:
 
     def run(self, stop_ns: int, reads: bool) -> int:
         """Gather until `stop_ns`, and return the number of rows; `reads` reads each byte again."""
-        words = self.out.reshape(-1)[: self.out.size // 8 * 8].view(np.int64)
+        words = self.out.reshape(-1).view(np.uint8)[: self.out.nbytes // 8 * 8].view(np.int64)
         num_rows = 0
         while True:
             for batch in self.batches:
@@ -60,24 +65,51 @@ def gather_limit(
     reads: read every gathered byte once more, as the step does for batches whose bytes may be
     unread. Measuring takes about window_s, but 0.2 to 1 s, and at most 256 MiB of memory.
     """
-    num_rows = max(1, min(num_rows, MAX_SOURCE_BYTES // row_nbytes))
-    source = np.ones((num_rows, row_nbytes), np.uint8)
-    cached_rows = max(1, CACHED_BUFFER_BYTES // row_nbytes)
-    sizes = sorted({min(rows, num_rows) for rows in (batch_size, cached_rows)})
-    ways = {**GATHERS, "memcpy": _copy_in_order}
-    slice_ns = budget_ns(window_s) // (len(ways) * len(sizes))
-
-    def best_rate(make: MakeGatherer) -> float:
-        return max(_gather_rate(partial(make, source, rows), slice_ns, reads) for rows in sizes)
-
-    with one_torch_thread():
-        rates = {name: best_rate(make) for name, make in ways.items()}
-    memcpy_rate = rates.pop("memcpy")
+    source = _source(num_rows, row_nbytes)
+    sizes = {batch_size, CACHED_BUFFER_BYTES // row_nbytes}
+    rates = _best_rates({**GATHERS, MEMCPY: _copy_in_order}, source, sizes, reads, window_s)
+    memcpy_rate = rates.pop(MEMCPY)
     engine, best = max(rates.items(), key=lambda item: item[1])
     origin = LimitOrigin(
         kind="rows", engine=engine, cores=cores_of_rank(), memcpy_fraction=best / memcpy_rate
     )
     return Limit(samples_per_s=best, origin=origin)
+
+
+def conversion_limit(
+    num_rows: int, row_nbytes: int, batch_size: int, reads: bool, window_s: float
+) -> Limit:
+    """Rows of bytes per second that this machine can gather and make scaled floats; the arguments
+    are those of gather_limit."""
+    source = _source(num_rows, row_nbytes)
+    sizes = {batch_size, CACHED_BUFFER_BYTES // ((1 + FLOAT_NBYTES) * row_nbytes)}
+    rates = _best_rates(CONVERSIONS, source, sizes, reads, window_s)
+    engine, best = max(rates.items(), key=lambda item: item[1])
+    origin = LimitOrigin(kind="converted rows", engine=engine, cores=cores_of_rank())
+    return Limit(samples_per_s=best, origin=origin)
+
+
+def _source(num_rows: int, row_nbytes: int) -> np.ndarray:
+    return np.ones((max(1, min(num_rows, MAX_SOURCE_BYTES // row_nbytes)), row_nbytes), np.uint8)
+
+
+def _best_rates(
+    ways: Mapping[str, MakeGatherer],
+    source: np.ndarray,
+    sizes: Collection[int],
+    reads: bool,
+    window_s: float,
+) -> dict[str, float]:
+    """Rows per second of each way into the best of buffers of these numbers of rows."""
+    buffers = sorted({max(1, min(rows, len(source))) for rows in sizes})
+    slice_ns = budget_ns(window_s) // (len(ways) * len(buffers))
+    with one_torch_thread():
+        return {
+            name: max(
+                _gather_rate(partial(make, source, rows), slice_ns, reads) for rows in buffers
+            )
+            for name, make in ways.items()
+        }
 
 
 def _gather_rate(make: Callable[[int], Gatherer], slice_ns: int, reads: bool) -> float:
@@ -120,6 +152,35 @@ def _copy_in_order(source: np.ndarray, buffer_rows: int, thread: int) -> Gathere
     return Gatherer(lambda start: np.copyto(out, source[start : start + buffer_rows]), starts, out)
 
 
+def _index_select_and_scale(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
+    gatherer = _index_select(source, buffer_rows, thread)
+    gathered, floats = torch.from_numpy(gatherer.out), torch.zeros(buffer_rows, source.shape[1])
+
+    def convert(index: torch.Tensor) -> None:
+        gatherer.gather(index)
+        floats.copy_(gathered).mul_(FACTOR).add_(OFFSET)
+
+    return Gatherer(convert, gatherer.batches, floats.numpy())
+
+
+def _np_take_and_scale(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
+    gatherer = _np_take(source, buffer_rows, thread)
+    floats = np.zeros((buffer_rows, source.shape[1]), np.float32)
+
+    def convert(index: np.ndarray) -> None:
+        gatherer.gather(index)
+        np.multiply(gatherer.out, np.float32(FACTOR), out=floats)
+        np.add(floats, np.float32(OFFSET), out=floats)
+
+    return Gatherer(convert, gatherer.batches, floats)
+
+
 GATHERS: dict[str, MakeGatherer] = {"index_select": _index_select, "np.take": _np_take}
 """Every way to gather rows, by the name that results record as the limit's engine. A gather in
 compiled code takes part once it is named here."""
+CONVERSIONS: dict[str, MakeGatherer] = {
+    "index_select, copy_": _index_select_and_scale,
+    "np.take, np.multiply": _np_take_and_scale,
+}
+"""Every way to gather rows of bytes as scaled floats; one that does both in one pass belongs here
+too."""

@@ -3,15 +3,17 @@ job's loader does, or none."""
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 
 from fastloop.core.limit import Limit, LimitOrigin
 from fastloop.core.spans import bandwidth
-from fastloop.core.traits import DatasetTraits, traits_of
+from fastloop.core.traits import DatasetTraits, TransformTraits, traits_of
 from fastloop.trial.all_cores import MAX_BUDGET_S
 from fastloop.trial.context import JobContext
 from fastloop.trial.decoding import decode_limit
-from fastloop.trial.gather import gather_limit
+from fastloop.trial.gather import FLOAT_NBYTES, conversion_limit, gather_limit
 
 PINNED_COPY_NS = 250_000_000
 
@@ -27,8 +29,20 @@ def loading_limit(context: JobContext, reads: bool, window_s: float) -> Limit | 
         broken = {index for index, _ in prepared.broken}
         limit = decode_limit(job.dataset.open(), broken, context.plan.seed, window_s)
         return limit and _cap(limit, prepared.sample_nbytes, batch_size, context.device)
+    if num_bytes := _converted_bytes(context):
+        limit = conversion_limit(prepared.num_samples, num_bytes, batch_size, reads, window_s)
+        return _cap(limit, FLOAT_NBYTES * num_bytes, batch_size, context.device)
     size = prepared.num_samples, prepared.sample_nbytes, batch_size
     return row_limit(*size, context.device, reads, window_s)
+
+
+def _converted_bytes(context: JobContext) -> int:
+    """Number of bytes of a sample that the job's transform makes floats on the CPU; 0 if none."""
+    transform = context.job.transform
+    on_cpu = transform.where == "worker" or context.device.type == "cpu"
+    if not (on_cpu and traits_of(TransformTraits, transform).converts_bytes):
+        return 0
+    return sum(prod(shape) for dtype, shape in context.prepared.sample if "uint8" in dtype)
 
 
 def row_limit(

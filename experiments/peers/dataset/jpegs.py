@@ -42,8 +42,21 @@ class JpegSamples:
 
     def into(self, index: int, pixels: np.ndarray) -> None:
         """Write the sample's pixels there."""
+        self._decode_into(self.read_file(index), pixels)
+
+    def read_file(self, index: int) -> bytes:
+        """The file of that sample."""
+        return (self.folder / self.files[index][0]).read_bytes()
+
+    def decode_file(self, data: bytes) -> np.ndarray:
+        """Pixels of a file."""
+        pixels = np.empty(self.shape, np.uint8)
+        self._decode_into(data, pixels)
+        return pixels
+
+    def _decode_into(self, data: bytes, pixels: np.ndarray) -> None:
         simplejpeg, cv2 = libraries()
-        image = simplejpeg.decode_jpeg((self.folder / self.files[index][0]).read_bytes())
+        image = simplejpeg.decode_jpeg(data)
         cv2.resize(image, self.size[::-1], dst=pixels, interpolation=cv2.INTER_LINEAR)
 
 
@@ -54,6 +67,7 @@ class Jpegs:
     label: ClassVar[str] = "jpegs"
     num_classes: ClassVar[int] = 2
     uint8_scale: ClassVar[None] = None
+    decodes: ClassVar[bool] = True
     root: str
     count: PositiveInt
     crop: Side

@@ -1,6 +1,6 @@
 """The transform of the workload normalized."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import PositiveFloat
@@ -12,6 +12,7 @@ from fastloop.core.types import Tree, option
 class ToFloats:
     """(uint8 / 255 - mean) / std as float32, by the three fastest operations."""
 
+    converts_bytes: ClassVar[bool] = True
     where: Literal["worker", "device"] = "device"
     mean: PositiveFloat
     std: PositiveFloat
