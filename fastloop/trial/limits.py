@@ -29,14 +29,14 @@ def loading_limit(context: JobContext, reads: bool, window_s: float) -> Limit | 
         broken = {index for index, _ in prepared.broken}
         limit = decode_limit(job.dataset.open(), broken, context.plan.seed, window_s)
         return limit and _cap(limit, prepared.sample_nbytes, batch_size, context.device)
-    if num_bytes := _converted_bytes(context):
+    if num_bytes := _bytes_to_convert(context):
         limit = conversion_limit(prepared.num_samples, num_bytes, batch_size, reads, window_s)
         return _cap(limit, FLOAT_NBYTES * num_bytes, batch_size, context.device)
     size = prepared.num_samples, prepared.sample_nbytes, batch_size
     return row_limit(*size, context.device, reads, window_s)
 
 
-def _converted_bytes(context: JobContext) -> int:
+def _bytes_to_convert(context: JobContext) -> int:
     """Number of bytes of a sample that the job's transform makes floats on the CPU; 0 if none."""
     transform = context.job.transform
     on_cpu = transform.where == "worker" or context.device.type == "cpu"
