@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import cv2
 import numpy as np
 import pytest
 import torch
 from image_samples import crop, jpeg, png, write_class_folders, write_faces, write_files
+from options import require_library
 
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.limit import LimitOrigin, merge_origins, typical_origin
@@ -188,6 +188,7 @@ def test_decoder_with_other_pixels_is_no_limit(tmp_path, monkeypatch):
 
 
 def test_decoder_that_cannot_read_a_file_is_no_limit(tmp_path, monkeypatch):
+    require_library("simplejpeg")
     jpeg_only = {"turbojpeg": decoding.LIBRARIES["turbojpeg"]}
     monkeypatch.setattr(decoding, "LIBRARIES", jpeg_only)
     samples = images_in(tmp_path, decoder=SlowDecoder(20))
@@ -230,6 +231,7 @@ def test_files_stay_within_128_mib_but_one_for_each_thread(cores, most):
 
 @pytest.mark.parametrize("is_set_by_the_job", [False, True])
 def test_number_of_opencvs_threads_is_the_jobs(tmp_path, is_set_by_the_job):
+    cv2 = require_library("cv2")
     before = cv2.getNumThreads()
     decoders.load_opencv.cache_clear()
     try:
