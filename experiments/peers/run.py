@@ -2,10 +2,10 @@
 
     python -m experiments.peers.run <part> [rounds]
 
-The parts are waits, memory, start, neighbour, first, growth, integers and larger_than_memory; their
-bars are those of README.md. Every
-loader has a process of its own, which lives through all rounds and is called in turn; figures are
-medians over rounds with their 95 % intervals. Nothing else should run on the machine.
+The parts are waits, memory, start, neighbour, first, growth, integers, factors and
+larger_than_memory; their bars are those of README.md. Every loader has a process of its own, which
+lives through all rounds and is called in turn; figures are medians over rounds with their 95 %
+intervals. Nothing else should run on the machine.
 """
 
 import sys
@@ -16,6 +16,7 @@ from typing import Any
 
 from experiments.peers import traversals
 from experiments.peers.bare_integers import integers
+from experiments.peers.factors import factors
 from experiments.peers.growth import growth
 from experiments.peers.larger_than_memory import larger_than_memory
 from experiments.peers.lines import Line, figure, percent_more, ratio_by_round, table, times
@@ -207,6 +208,7 @@ PARTS: dict[str, Callable[[int], list[Line]]] = {
     "first": first,
     "growth": growth,
     "integers": integers,
+    "factors": factors,
     "larger_than_memory": larger_than_memory,
 }
 

@@ -15,7 +15,7 @@ import torch
 from batches import child_processes, collate_all, rows, sizes
 from options import compose_job, require_library, skip_or_fail
 
-from experiments.peers import bare_integers, growth, larger_than_memory, run, workloads
+from experiments.peers import bare_integers, factors, growth, larger_than_memory, run, workloads
 from experiments.peers.lines import table
 from experiments.peers.loader.gather import gather_library
 from fastloop.core.epochs import epoch_indices
@@ -166,6 +166,22 @@ def test_every_part_of_the_script_measures_its_figures(outputs, monkeypatch, par
 def test_integer_loops_are_compared():
     lines = bare_integers.integers(1, 900)
     assert [line.met is None for line in lines] == [True] * 3 + [False] * 2
+
+
+@pytest.mark.heavy
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["B: uint8 to normalized float32", "tokens: windows of 1,024"])
+def test_factors_compare_loops_that_deliver_the_same(name):
+    case = factors.CASES[name]
+    few = replace(case, count=3 * case.batch_size, tokens=5000 if case.tokens else 0)
+    lines = factors.factors_of(name, few, 1)
+    assert sum(line.met is not None for line in lines) == 1
+    assert {factors.LIMIT in line.label for line in lines} == (
+        {False} if few.tokens else {True, False}
+    )
+    batches = [next(iter(factors.LOOPS[loop](few))) for loop in ("FastLoader", *case.rivals[:1])]
+    leaves = [batch if isinstance(batch, torch.Tensor) else batch[0] for batch in batches]
+    assert {(leaf.dtype, leaf.shape) for leaf in leaves} == {(leaves[0].dtype, leaves[0].shape)}
 
 
 @pytest.mark.heavy
