@@ -8,13 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastloop.data.user_store import open_store, write_store
-    from fastloop.fastloader import Blocks, FastLoader, Images, Windows, converted
+    from fastloop.fastloader import (
+        Blocks,
+        FastLoader,
+        Images,
+        Windows,
+        converted,
+        sample_seed,
+    )
     from fastloop.sweep.bench_results import Bench, BenchResult
     from fastloop.sweep.in_process import bench, bench_all
 
 MODULES = {
     "data.user_store": ("open_store", "write_store"),
-    "fastloader": ("Blocks", "FastLoader", "Images", "Windows", "converted"),
+    "fastloader": ("Blocks", "FastLoader", "Images", "Windows", "converted", "sample_seed"),
     "sweep.bench_results": ("Bench", "BenchResult"),
     "sweep.in_process": ("bench", "bench_all"),
 }
@@ -29,6 +36,7 @@ __all__ = [
     "bench_all",
     "converted",
     "open_store",
+    "sample_seed",
     "write_store",
 ]
 

@@ -226,8 +226,8 @@ class WorldSizeAwareOrder(Protocol):
 
 @runtime_checkable
 class RandpermOrder(Protocol):
-    """An order equal to torch.randperm with a generator seeded by seed + epoch. A loader that draws
-    the same order itself needs no sampler."""
+    """An order equal to torch.randperm with a generator seeded by core/seeds.py's
+    epoch_seed(seed, epoch). A loader that draws the same order itself needs no sampler."""
 
     is_randperm: ClassVar[Literal[True]]
 

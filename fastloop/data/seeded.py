@@ -36,7 +36,8 @@ class SeededSamples:
         return len(self.samples)
 
     def __getitem__(self, index: int) -> Tree:
-        with _READING, _seed_generators(index):
+        # FastLoader's threads redirect torch's functions, which here are seeded by the index alone
+        with _READING, torch._C.DisableTorchFunction(), _seed_generators(index):
             return self.samples[index]
 
 

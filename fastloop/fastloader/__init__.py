@@ -5,5 +5,6 @@ from fastloop.fastloader.columns.convert import converted
 from fastloop.fastloader.columns.images import Images
 from fastloop.fastloader.columns.windows import Windows
 from fastloop.fastloader.loader import FastLoader
+from fastloop.fastloader.sample_draws import sample_seed
 
-__all__ = ["Blocks", "FastLoader", "Images", "Windows", "converted"]
+__all__ = ["Blocks", "FastLoader", "Images", "Windows", "converted", "sample_seed"]

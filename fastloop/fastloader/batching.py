@@ -87,27 +87,9 @@ def _merge_short_pieces(pieces: Iterable[np.ndarray], batch_size: int) -> Iterat
         yield np.concatenate(pending)
 
 
-def group_sampler_batches(
-    batches: Iterable[Sequence[int]], num_samples: int, max_rows: int
-) -> list[BatchGroup]:
-    """Groups of a batch sampler's batches, of at most max_rows rows unless one batch has more."""
-    groups: list[BatchGroup] = []
-    pending: list[np.ndarray] = []
-    count, max_batches = 0, 1
-    for indices in batches:
-        batch = _integer_array(indices).astype(np.int64, copy=False)
-        if pending and (count + len(batch) > max_rows or len(pending) == max_batches):
-            groups.append(_concatenate(pending, num_samples))
-            # small groups first, so that the epoch's first batch is ready soon
-            pending, count, max_batches = [], 0, min(2 * max_batches, MAX_BATCHES)
-        pending.append(batch)
-        count += len(batch)
-    return [*groups, _concatenate(pending, num_samples)] if pending else groups
-
-
-def _concatenate(batches: list[np.ndarray], num_samples: int) -> BatchGroup:
-    indices = check_indices(np.concatenate(batches), num_samples)
-    return BatchGroup(indices, [len(batch) for batch in batches])
+def concatenate_batches(batches: Sequence[np.ndarray]) -> BatchGroup:
+    """The group of these batches' indices."""
+    return BatchGroup(np.concatenate(batches), [len(batch) for batch in batches])
 
 
 def skip_batches(groups: Iterable[BatchGroup], count: int) -> Iterator[BatchGroup]:

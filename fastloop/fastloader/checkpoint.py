@@ -37,15 +37,15 @@ def random_states(generator: torch.Generator | None, sampler: Any) -> States:
     return states
 
 
-def loader_settings(loader: Any) -> States:
-    """The loader's SETTINGS, as built-in types that any checkpoint format can hold."""
-    settings = {name: getattr(loader, name) for name in SETTINGS}
+def order_settings(order: Any) -> States:
+    """A LoaderOrder's SETTINGS, as built-in types that any checkpoint format can hold."""
+    settings = {name: getattr(order, name) for name in SETTINGS}
     return settings | {"shuffle": str(settings["shuffle"])}  # Blocks is not a built-in type
 
 
-def check_settings(state: States, loader: Any) -> None:
-    """Raise ValueError for a state that was saved by a loader with other settings."""
-    saved, settings = state.get("settings", {}), loader_settings(loader)
+def check_settings(state: States, order: Any) -> None:
+    """Raise ValueError for a state that was saved by a loader with another order's settings."""
+    saved, settings = state.get("settings", {}), order_settings(order)
     for name, value in settings.items():
         if name not in saved:
             raise ValueError(f"{name}={value}: this state does not contain {name}")

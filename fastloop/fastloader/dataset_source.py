@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from torch.utils import _pytree as pytree
-from torch.utils.data import (
-    Dataset,
-    IterableDataset,
-    TensorDataset,
-    default_collate,
-    default_convert,
-)
+from torch.utils.data import Dataset, TensorDataset, default_collate, default_convert
 
 from fastloop.fastloader.batching import BatchGroup
 from fastloop.fastloader.buffers import BufferPool
-from fastloop.fastloader.columns.column import Column, Tree
+from fastloop.fastloader.columns.column import Tree
+from fastloop.fastloader.dataset_readers import Open, copy_for_threads, share, take_turns
+from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin
 from fastloop.fastloader.source import ColumnSource, column_source
+from fastloop.fastloader.source_kinds import ListedSamples, is_dataset, read_source
 
 CollateFn = Callable[[Any], Tree]
 
@@ -57,6 +53,12 @@ class DatasetSource:
     collate_fn: CollateFn
     is_unbatched: bool
     """True: each sample by itself instead of batches."""
+    open: Open
+    """The dataset and collate_fn, for the thread that makes a batch."""
+    is_thread_safe: bool = False
+    """True where threads may read the dataset at the same time."""
+    begin: Begin | None = None
+    """Called with what is about to draw random numbers; None: they are not seeded."""
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -74,15 +76,29 @@ class DatasetSource:
     def batches(self, group: BatchGroup, pool: BufferPool) -> Sequence[Tree]:  # noqa: ARG002
         """The results of collate_fn, which are not in the pool's memory."""
         stops = np.cumsum(group.batch_sizes())[:-1]
-        return [self._batch(indices.tolist()) for indices in np.split(group.indices, stops)]
+        with self.open() as (dataset, collate_fn):
+            return [
+                self._batch(dataset, collate_fn, indices.tolist())
+                for indices in np.split(group.indices, stops)
+            ]
 
-    def _batch(self, indices: list[int]) -> Tree:
-        if self.is_unbatched:
-            return self.collate_fn(self.dataset[indices[0]])
-        getitems = getattr(self.dataset, "__getitems__", None)
-        return self.collate_fn(
-            getitems(indices) if getitems else [self.dataset[index] for index in indices]
-        )
+    def _batch(self, dataset: Any, collate_fn: CollateFn, indices: list[int]) -> Tree:
+        getitems = None if self.is_unbatched else getattr(dataset, "__getitems__", None)
+        if getitems:
+            self._begin(SAMPLE, indices)
+            samples = getitems(indices)
+        else:
+            samples = [self._sample(dataset, index) for index in indices]
+        self._begin(COLLATE, indices)
+        return collate_fn(samples[0] if self.is_unbatched else samples)
+
+    def _sample(self, dataset: Any, index: int) -> Any:
+        self._begin(SAMPLE, (index,))
+        return dataset[index]
+
+    def _begin(self, kind: int, indices: Sequence[int]) -> None:
+        if self.begin is not None:
+            self.begin(kind, indices)
 
 
 @dataclass(frozen=True)
@@ -128,11 +144,15 @@ class ColumnDataset(Dataset):
 
 def as_dataset(source: Any) -> Dataset:
     """The source itself where it is a map-style dataset, else a dataset of the tree's samples."""
-    is_dataset = isinstance(source, TensorDataset) or _is_dataset(source)
-    return source if is_dataset else ColumnDataset(column_source(source))
+    if isinstance(source, TensorDataset):
+        return source
+    source = read_source(source)
+    return source if is_dataset(source) else ColumnDataset(column_source(source))
 
 
-def open_source(source: Any, collate_fn: CollateFn | None, is_unbatched: bool) -> BatchSource:
+def open_source(
+    source: Any, collate_fn: CollateFn | None, is_unbatched: bool, thread_safe: bool = False
+) -> BatchSource:
     """A source of batches, or of single samples, of a tree of columns or a map-style dataset.
 
     A TensorDataset is treated as its tensors, in batches that are lists, as default_collate makes
@@ -140,20 +160,27 @@ def open_source(source: Any, collate_fn: CollateFn | None, is_unbatched: bool) -
     """
     if type(source) is TensorDataset and collate_fn is None:
         source = list(source.tensors)
-    if _is_dataset(source):
+    else:
+        source = read_source(source)
+    if is_dataset(source):
         default = default_convert if is_unbatched else default_collate
-        return DatasetSource(source, collate_fn or default, is_unbatched)
+        parts = source, collate_fn or default
+        is_shared = thread_safe or isinstance(source, ListedSamples)
+        opened = share(parts) if is_shared else take_turns(parts)
+        return DatasetSource(*parts, is_unbatched, opened, is_shared)
     if collate_fn is not None:
         raise ValueError("collate_fn is for a Dataset's samples; transform= takes a tree's batches")
     columns = column_source(source)
     return UnbatchedSource(columns) if is_unbatched else columns
 
 
-def _is_dataset(source: Any) -> bool:
-    if isinstance(source, IterableDataset):
-        reason = "it has no indices; fastloop.write_store makes a store of it"
-        raise ValueError(f"a source has samples by index, got {type(source).__name__}: {reason}")
-    if isinstance(source, torch.Tensor | np.ndarray | Column | str | bytes):
-        return False
-    is_leaf = pytree.tree_structure(source).is_leaf()
-    return is_leaf and hasattr(source, "__getitem__") and hasattr(source, "__len__")
+def prepare_dataset(source: BatchSource, num_threads: int, begin: Begin) -> BatchSource:
+    """The source for an epoch: a Dataset with seeds, copied for threads where it is not shared.
+
+    Other sources are returned as they are. Raises ValueError for a Dataset that can't be copied.
+    """
+    if not isinstance(source, DatasetSource):
+        return source
+    is_copied = num_threads > 1 and not source.is_thread_safe
+    parts = source.dataset, source.collate_fn
+    return replace(source, begin=begin, open=copy_for_threads(parts) if is_copied else source.open)

@@ -3,81 +3,89 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import fields
-from functools import lru_cache
-from itertools import chain, islice, repeat
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 
 from fastloop.fastloader.batching import BatchGroup, skip_batches
 from fastloop.fastloader.block_shuffle import Blocks
-from fastloop.fastloader.buffers import BufferPool
 from fastloop.fastloader.checkpoint import (
     check_settings,
-    loader_settings,
+    order_settings,
     random_states,
     restore_states,
     set_epoch,
 )
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
-from fastloop.fastloader.dataset_source import BatchSource, CollateFn, as_dataset, open_source
+from fastloop.fastloader.dataloader_settings import pins_memory, warn_of_settings
+from fastloop.fastloader.dataset_source import (
+    BatchSource,
+    CollateFn,
+    DatasetSource,
+    as_dataset,
+    open_source,
+    prepare_dataset,
+)
 from fastloop.fastloader.device_copy import resolve_target
-from fastloop.fastloader.large_files import use_direct_reads
+from fastloop.fastloader.epoch_batches import EpochBatches, collation
+from fastloop.fastloader.epoch_plan import draw_next_order, plan_epoch
+from fastloop.fastloader.epoch_streams import EpochStreams, deliver_batches, tune
 from fastloop.fastloader.order import LoaderOrder, PiecewiseSampler, randperm_of_seed
-from fastloop.fastloader.pipeline import GroupStream, Pipeline
-from fastloop.fastloader.source import ColumnSource, SequentialSource, sequential_source
-from fastloop.fastloader.tuning import CONSUMER_GROUPS, GROUP_BYTES, Tuning, choose_tuning
-
-FIRST_GROUPS = 8
-"""After this many groups of an epoch there is time to compute the next epoch's order."""
+from fastloop.fastloader.order_ahead import OrderAhead
+from fastloop.fastloader.position import Position
+from fastloop.fastloader.process_group import resolve_rank
+from fastloop.fastloader.random_transforms import seed_transform
+from fastloop.fastloader.sample_draws import SampleDraws
 
 
 class FastLoader:
     """Batches of a tree of tensors and arrays, or of a map-style Dataset, prepared by threads.
 
-    Parameters that DataLoader has too mean the same here. The rows of a tree are gathered into
-    memory that is reused once no tensor refers to it; a Dataset's samples are read and collated in
-    the threads. Each iteration is one epoch.
+    Parameters that DataLoader has too are in its order, and mean the same. Each iteration is one
+    epoch. A batch may be kept and written to; a small one keeps the memory of its whole group, up to
+    4 MiB, which torch.save would write: save a clone(). An error, of a sample for example, ends the
+    epoch; an index out of bounds is an IndexError there. Settings are checked at once (ValueError).
 
     Args:
-        source: a tree (tuple, list, dict, ...) of tensors, arrays, memory maps and columns
-            (`Images`, `Windows`, `converted`), all with num_samples in their first dimension and on
-            the CPU; or a map-style Dataset. A batch is a tree of the same structure whose leaves
-            have shape (batch_size, ...).
+        source: a tree (tuple, dict, list of tensors, DataFrame, ...) of tensors, arrays, memory
+            maps and columns (`Images`, `Windows`, `converted`), all with num_samples in their first
+            dimension and on the CPU; or a map-style Dataset, or a list of tuples or dicts. A batch
+            of a tree has the same structure, with leaves of shape (batch_size, ...).
         batch_size: None delivers single samples without a batch dimension.
         shuffle: True is torch.randperm's order; with more than 2^20 samples, a random permutation
             whose indices are computed as the epoch proceeds. `Blocks(...)` shuffles blocks of
             neighbouring rows, so that a mapped file larger than memory can be read fast.
-        sampler: indices, read as the epoch begins; excludes shuffle.
+        sampler: indices; excludes shuffle. Read as the epoch proceeds, in the loop's thread.
         batch_sampler: lists of indices; excludes batch_size, shuffle, sampler and drop_last.
-        drop_last: drop an incomplete last batch.
-        generator: for shuffle; None: epoch k is shuffled with the seed `seed + k`.
+        num_workers: as num_threads, where that is not given.
         collate_fn: for a Dataset's samples, by default torch's default_collate.
-        transform: applied to each batch, in the threads.
-        seed: of epoch 0.
-        rank, world_size: deliver this rank's share, as torch's DistributedSampler does. All ranks
-            need the same seed, and generators in the same state if any.
-        num_threads: None chooses by the size of the samples and the cores available, see tuning.py;
-            0 prepares batches when they are requested. A Dataset is read by several threads at
-            once, a batch each; 1 reads its batches one after the other.
+        pin_memory: deliver batches in pinned memory, where there is a CUDA device.
+        drop_last: drop an incomplete last batch.
+        generator: for shuffle; None: epoch k is shuffled with the seed `epoch_seed(seed, k)`.
         prefetch_factor: groups of batches to prepare ahead for each thread; None chooses.
-        copy: by default an epoch in sequential order (no shuffle, sampler, ranks or device) does
-            not copy tensors and writable arrays: its batches are views, and writing to them writes
-            to the source. True copies there too.
+        transform: applied to each batch, in the threads; random transforms of torchvision are
+            applied to each sample, see random_transforms.py.
+        seed: of epoch 0's order, and of all that samples and transforms draw (`sample_seed`).
+        rank, world_size: deliver this rank's share, as torch's DistributedSampler does; None: of
+            torch.distributed's process group, if there is one when an epoch begins. All ranks need
+            the same seed, and generators in the same state if any.
+        num_threads: None chooses by the size of the samples and the cores available, see tuning.py,
+            and 1 for a Dataset; 0 prepares batches when they are requested.
+        thread_safe: True lets all threads read the one Dataset at the same time; otherwise each of
+            several threads has a pickled copy of it.
+        copy: False delivers views of tensors and writable arrays where the order is the source's
+            own (no shuffle, sampler, ranks or device): writing to one writes to the source.
         device: where batches are delivered, such as "cuda". The threads copy from pinned buffers,
             concurrently with the device's other work; no synchronization is needed. None: the CPU.
 
-    Batches may be kept and written to. A small batch keeps the memory of its whole group, up to
-    4 MiB, which torch.save would write: save a clone(). state_dict() and load_state_dict() resume
-    an epoch in its middle.
-
-    Raises ValueError for an invalid source or setting; while iterating, IndexError for an index
-    that is out of bounds. An error, of a sample for example, ends the epoch.
+    timeout, worker_init_fn, multiprocessing_context, persistent_workers, pin_memory_device and
+    in_order=False have no effect, and a warning says what stands in their place.
 
     >>> loader = FastLoader((images, labels), batch_size=256, shuffle=True, device="cuda")
     >>> for images, labels in loader:
@@ -88,55 +96,65 @@ class FastLoader:
         self,
         source: Tree,
         batch_size: int | None = 1,
-        shuffle: bool | Blocks = False,
+        shuffle: bool | Blocks | None = False,
         sampler: Iterable[int] | torch.Tensor | PiecewiseSampler | None = None,
         batch_sampler: Iterable[Sequence[int]] | None = None,
-        *,
-        drop_last: bool = False,
-        generator: torch.Generator | None = None,
+        num_workers: int | None = None,
         collate_fn: CollateFn | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
         transform: Callable[[Tree], Tree] | None = None,
         seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
+        rank: int | None = None,
+        world_size: int | None = None,
         num_threads: int | None = None,
-        prefetch_factor: int | None = None,
-        copy: bool = False,
+        thread_safe: bool = False,
+        copy: bool = True,
         device: str | torch.device | None = None,
     ) -> None:
         self.source, self.batch_size, self.drop_last = source, batch_size, drop_last
-        self.collate_fn = collate_fn
-        self.shuffle, self.sampler, self.batch_sampler = shuffle, sampler, batch_sampler
+        self.shuffle, self.sampler = shuffle or False, sampler
+        self._batch_sampler, self._collate_fn = batch_sampler, collate_fn
         self.generator, self.transform, self.seed = generator, transform, seed
-        self.rank, self.world_size = rank, world_size
-        self._source = open_source(source, collate_fn, batch_size is None)
-        self.num_samples = len(self._source)
+        self.rank, self.world_size, self.thread_safe = rank, world_size, thread_safe
         self.copy, self.device = copy, device
-        self._target = resolve_target(device)
+        self._num_workers, pins = num_workers or 0, pins_memory(pin_memory)
+        warn_of_settings(
+            timeout=timeout,
+            worker_init_fn=worker_init_fn,
+            multiprocessing_context=multiprocessing_context,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+        self._open()
+        self.num_samples = len(self._source)
         _ = self._order  # raises ValueError for invalid settings
-        self._tuning = self._choose_tuning(num_threads, prefetch_factor)
-        self.num_threads = self._tuning.num_threads
-        self.prefetch_factor = self._tuning.prefetch_factor
-        self.epoch = 0
-        self._progress: dict[str, Any] | None = None
-        self._is_loaded = False
-        self._pool: BufferPool | None = None
-        self._permute = lru_cache(1)(randperm_of_seed)
+        requested = num_workers if num_threads is None else num_threads, prefetch_factor
+        target = resolve_target(device)
+        is_divisible = target is None and batch_sampler is None
+        tuning = tune(self._source, batch_size or 1, requested, bool(transform), is_divisible)
+        self._streams = EpochStreams(tuning, target, pins)
+        self.num_threads, self.prefetch_factor = tuning.num_threads, prefetch_factor
+        self._position = Position()
 
-    def _choose_tuning(self, num_threads: int | None, prefetch_factor: int | None) -> Tuning:
-        requested = num_threads, prefetch_factor
-        names = "num_threads", "prefetch_factor"
-        for name, value, least in zip(names, requested, (0, 1), strict=True):
-            if value is not None and (not isinstance(value, int) or value < least):
-                raise ValueError(f"{name}={value!r}: allowed is {least} or more")
-        cheap = self._source.is_groupable and not self.transform
-        is_plain = self.transform is None and self._target is None and self.batch_sampler is None
-        divisible = is_plain and isinstance(self._source, ColumnSource)
-        sizes = sum(self._source.row_nbytes), self.batch_size or 1, self.num_samples
-        return choose_tuning(*sizes, cheap, requested, divisible)
+    def _open(self) -> None:
+        """Open the source, and begin to know orders, in this process."""
+        unbatched, orders = self.batch_size is None, OrderAhead(randperm_of_seed)
+        self._source = open_source(self.source, self._collate_fn, unbatched, self.thread_safe)
+        self._orders = orders
 
     def __len__(self) -> int:
-        """Return the number of batches of an epoch."""
+        """Return the number of batches of an epoch; TypeError where a sampler has no length."""
         return len(self._order)
 
     @property
@@ -145,31 +163,58 @@ class FastLoader:
         return as_dataset(self.source)
 
     @property
+    def batch_sampler(self) -> Any:
+        """The given one, or the batches of indices of the next epoch."""
+        return EpochBatches(self) if self._batch_sampler is None else self._batch_sampler
+
+    @property
+    def collate_fn(self) -> CollateFn:
+        """A function from samples of `dataset` to a batch."""
+        is_tree = not isinstance(self._source, DatasetSource | TensorDataset)
+        return collation(self._collate_fn, self.transform, is_tree)
+
+    @property
+    def num_workers(self) -> int:
+        """For code that makes a DataLoader of this loader: with a prefetch_factor it has workers."""
+        return self._num_workers or (self.num_threads if self.prefetch_factor else 0)
+
+    @property
+    def epoch(self) -> int:
+        """The number of the next iteration's epoch."""
+        return self._position.epoch
+
+    @property
     def _order(self) -> LoaderOrder:
         """Of the current settings, which may be assigned to between epochs."""
-        return LoaderOrder(
-            **{setting.name: getattr(self, setting.name) for setting in fields(LoaderOrder)}
+        names = [field.name for field in fields(LoaderOrder)]
+        settings = {name: getattr(self, name) for name in names if name != "batch_sampler"}
+        settings["rank"], settings["world_size"] = resolve_rank(
+            self.rank, self.world_size, self._given_sampler
         )
+        return LoaderOrder(**settings, batch_sampler=self._batch_sampler)
+
+    @property
+    def _given_sampler(self) -> Any:
+        return self.sampler if self._batch_sampler is None else self._batch_sampler
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle what another process needs; it has its own threads and buffers."""
-        state = {"_source": None, "_pool": None, "_permute": None, "source": pack_maps(self.source)}
-        return self.__dict__ | state | {"_progress": self._progress and dict(self._progress)}
+        copies = {"_streams": self._streams.without_buffers(), "_position": self._position.copy()}
+        state = {"_source": None, "_orders": None, "source": pack_maps(self.source)}
+        return self.__dict__ | state | copies
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.source, self._permute = unpack_maps(self.source), lru_cache(1)(randperm_of_seed)
-        self._source = open_source(self.source, self.collate_fn, self.batch_size is None)
+        self.source = unpack_maps(self.source)
+        self._open()
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next iteration's epoch, for the sampler too.
 
         Each iteration advances it by one. A state that was loaded within this epoch is kept.
         """
-        progress = self._progress
-        if not (progress and self._is_loaded and progress["epoch"] == epoch):
-            self.epoch, self._progress, self._is_loaded = epoch, None, False
-        set_epoch(self._effective_sampler, epoch)
+        self._position.set_epoch(epoch)
+        set_epoch(self._given_sampler, epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the loader's position, for `load_state_dict`.
@@ -178,7 +223,7 @@ class FastLoader:
         begin, and the settings that determine the order. All ranks may load one rank's state. For
         an epoch that was left early it is where that one stopped.
         """
-        return dict(self._progress) if self._progress else self._initial_progress()
+        return dict(self._position.state or self._initial_state())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume: the next iteration delivers the rest of the epoch that the state is from.
@@ -186,102 +231,42 @@ class FastLoader:
         Raises ValueError for the state of a loader with another batch_size, drop_last, num_samples,
         seed, shuffle or world_size.
         """
-        check_settings(state, self)
-        self._progress, self._is_loaded, self.epoch = dict(state), True, state["epoch"]
+        check_settings(state, self._order)
+        self._position.load(state)
 
     def __iter__(self) -> Iterator[Tree]:
         """Start an epoch; its threads end with it, also where it is left early or fails."""
-        if self._progress is None or not self._is_loaded:
-            self._progress = self._initial_progress()
-        progress = self._progress
-        states = progress["drawn_from"] if self._is_loaded else None
-        with restore_states(states, self.generator, self._effective_sampler):
-            source, groups = self._plan_epoch(progress["epoch"])
-        self._is_loaded, self.epoch = False, progress["epoch"] + 1
-        groups = skip_batches(groups, progress["delivered"])
-        for first in islice(groups, 1):
-            early, precompute = islice(groups, FIRST_GROUPS), self._precompute(self.epoch)
-            stream = self._start(source, chain([first], early, precompute, groups))
-            return self._deliver(stream, progress)
-        self._progress = None
-        return iter(())
-
-    def _precompute(self, epoch: int) -> Iterator[BatchGroup]:
-        """No groups, but the thread that asks for one computes the order of the next epoch, for
-        which that epoch's first batch would otherwise wait."""
+        state, drawn_from = self._position.begin(self._initial_state)
+        with restore_states(drawn_from, self.generator, self._given_sampler):
+            source, groups = self._plan_epoch(state["epoch"])
+            groups = skip_batches(groups, state["delivered"])
+            first = next(groups, None)
+        begin = SampleDraws(self.seed, state["epoch"]).begin
+        source = prepare_dataset(source, self.num_threads, begin)
+        transform = seed_transform(self.transform, begin, self.batch_size is not None)
+        self._position.advance(state)
+        if first is None:
+            self._position.finish(state)
+            return iter(())
+        groups = chain([first], groups)
         if self.num_threads:
-            with suppress(Exception):  # raised again in that epoch
-                self._order.precompute(epoch, self._permute)
-        yield from ()
+            groups = draw_next_order(groups, self._order, self.epoch, self._orders)
+        if source is self._source and not self.copy:
+            source = self._streams.view(source, self._order)
+        stream = self._streams.start(source, groups, self._order, transform)
+        return deliver_batches(stream, state, partial(self._position.finish, state))
+
+    def index_batches(self) -> Iterator[list[int]]:
+        """The indices of each batch of the next epoch."""
+        for group in self._plan_epoch(self.epoch)[1]:
+            stops = np.cumsum(group.batch_sizes())[:-1]
+            yield from (indices.tolist() for indices in np.split(group.indices, stops))
 
     def _plan_epoch(self, epoch: int) -> tuple[BatchSource, Iterable[BatchGroup]]:
-        """The source of this rank's batches, and their groups."""
-        order, source = self._order, self._source
-        row_nbytes, is_groupable = sum(source.row_nbytes), source.is_groupable
-        if self.batch_sampler is not None:
-            max_rows = max(1, GROUP_BYTES // max(1, row_nbytes)) if is_groupable else 1
-            return source, order.sampler_groups(max_rows)
-        pieces = order.pieces(epoch, self._permute)
-        early = list(islice(pieces, 2))  # the first may be the source's last, short block
-        first = max(early, key=len, default=np.empty(0, np.int64))
-        pieces = chain(early, pieces)
-        is_sampled = self.sampler is not None and not isinstance(self.sampler, PiecewiseSampler)
-        count = len(first) if is_sampled else order.rank_share(self.num_samples)
-        counts = self._tuning.batch_counts(row_nbytes, self.batch_size or 1, count)
-        batch_counts = counts if is_groupable else repeat(1)
-        direct_source = None
-        if isinstance(source, ColumnSource) and self.shuffle is not True:  # it has no stretches
-            num_pieces = max(1, self.num_threads) * (self.prefetch_factor + 2) + 2
-            direct_source = use_direct_reads(source, first, num_pieces)
-        if direct_source is not None:
-            # a part of a shuffled piece has rows of all its stretches: read the piece as a whole
-            is_rising = bool((np.diff(first) > 0).all())
-            return direct_source, order.groups(pieces, batch_counts if is_rising else None)
-        if order.is_sequential and not self.copy and not self._target:
-            source = (isinstance(source, ColumnSource) and sequential_source(source)) or source
-        return source, order.groups(pieces, batch_counts)
+        tuning = self._streams.tuning
+        return plan_epoch(self._source, self._order, epoch, tuning, self._orders)
 
-    def _start(self, source: BatchSource, groups: Iterable[BatchGroup]) -> GroupStream:
-        """Start the threads that prepare the groups' batches, where any are needed."""
-        is_plain = self.transform is None
-        if is_plain and isinstance(source, SequentialSource) and not source.gathered.columns:
-            return (source.batches(group, None) for group in groups)
-        pool = self._prepare_pool(source.row_nbytes)
-        pipeline = Pipeline(self._tuning, self.batch_size or 1, self.transform, self._target)
-        is_divisible = is_plain and source is self._source
-        if self._tuning.part_rows and is_divisible and isinstance(source, ColumnSource):
-            return pipeline.start_in_parts(source, pool, groups)
-        return pipeline.start(source, pool, groups)
-
-    def _initial_progress(self) -> dict[str, Any]:
-        states = random_states(self.generator, self._effective_sampler)
-        progress = {"epoch": self.epoch, "delivered": 0, "drawn_from": states}
-        return progress | {"settings": loader_settings(self)}
-
-    @property
-    def _effective_sampler(self) -> Any:
-        return self.sampler if self.batch_sampler is None else self.batch_sampler
-
-    def _deliver(self, stream: GroupStream, progress: dict[str, Any]) -> Iterator[Tree]:
-        try:
-            for batches in stream:
-                batch = None
-                for batch in batches:
-                    progress["delivered"] += 1
-                    yield batch
-                del batches, batch  # or their buffer would not be free before the next is made
-            if self._progress is progress:
-                self._progress = None
-        finally:
-            stream.close()
-
-    def _prepare_pool(self, row_nbytes: Sequence[int]) -> BufferPool:
-        """The buffers of earlier epochs, or new ones."""
-        pool, pinned = self._pool, self._target is not None and self._target.type == "cuda"
-        if pool is None or not pool.is_usable(row_nbytes):
-            pool = BufferPool(row_nbytes, pinned)
-        num_copying = self.num_threads if pinned else 0
-        ahead = self.num_threads * self.prefetch_factor
-        pool.set_capacity(ahead + 3 + CONSUMER_GROUPS + num_copying)
-        self._pool = pool
-        return pool
+    def _initial_state(self) -> dict[str, Any]:
+        states = random_states(self.generator, self._given_sampler)
+        state = {"epoch": self.epoch, "delivered": 0, "drawn_from": states}
+        return state | {"settings": order_settings(self._order)}

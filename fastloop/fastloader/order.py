@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import index
-from typing import Any, Protocol, runtime_checkable
+from operator import length_hint
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch.utils.data import DistributedSampler
 
+from fastloop.core.seeds import epoch_seed
 from fastloop.core.sharding import shard
 from fastloop.core.torch_threads import iterate_single_threaded, one_torch_thread
-from fastloop.fastloader.batching import (
-    BatchGroup,
-    check_indices,
-    group_batches,
-    group_sampler_batches,
-)
+from fastloop.fastloader.batching import BatchGroup, check_indices, group_batches
 from fastloop.fastloader.block_shuffle import Blocks
+from fastloop.fastloader.order_ahead import OrderAhead, Permute
 from fastloop.fastloader.permutation import random_permutation
+from fastloop.fastloader.sampler_indices import batch_sampler_groups, sampler_pieces
 
 SEQUENTIAL_PIECE = 1 << 20
 """Indices of a piece in sequential order."""
 MAX_RANDPERM = 1 << 20
 """Of more samples torch.randperm is not stored: indices are computed on demand, permutation.py."""
-
-Permute = Callable[[int, int], np.ndarray]
-"""From (num_samples, seed) to int32 indices."""
 
 
 def randperm_of_seed(num_samples: int, seed: int) -> np.ndarray:
@@ -107,17 +102,32 @@ class LoaderOrder:
         """Of this many samples, the number that each rank delivers."""
         return -(-num_samples // self.world_size)
 
-    def precompute(self, epoch: int, permute: Permute) -> None:
-        """Call `permute`, which caches its last result, as `pieces` will for that epoch."""
+    @property
+    def is_fed(self) -> bool:
+        """True where a sampler of the user is read as the epoch goes on, by the loop's thread."""
+        return self.batch_sampler is not None or (
+            self.sampler is not None
+            and not isinstance(self.sampler, PiecewiseSampler | torch.Tensor | np.ndarray | list)
+        )
+
+    @property
+    def expected_count(self) -> int:
+        """About how many samples this rank delivers; exact except for samplers without length."""
+        count = self.num_samples
+        if self.sampler is not None:
+            count = length_hint(self.sampler, count)
+        return self.rank_share(count)
+
+    def draw_ahead(self, epoch: int, orders: OrderAhead) -> None:
+        """Let the permutation that `pieces` will need for that epoch be drawn."""
         if self.shuffle is True and self.generator is None and self.num_samples <= MAX_RANDPERM:
-            with one_torch_thread():
-                permute(self.num_samples, self.seed + epoch)
+            orders.start(self.num_samples, epoch_seed(self.seed, epoch))
 
     def pieces(self, epoch: int, permute: Permute = randperm_of_seed) -> Iterator[np.ndarray]:
         """Iterate over pieces of this rank's indices, which are every world_size-th.
 
-        With shuffle=Blocks a rank has whole blocks instead. Generators and samplers have been read
-        when this returns. Iteration raises IndexError for an index out of bounds.
+        With shuffle=Blocks a rank has whole blocks instead. Generators have been read when this
+        returns; samplers are as the pieces are asked for. Iteration raises IndexError for an index out of bounds.
         """
         with one_torch_thread():
             if isinstance(self.shuffle, Blocks):
@@ -138,26 +148,27 @@ class LoaderOrder:
         """Groups of `batch_counts` batches each; None: of the batches that a piece holds."""
         return group_batches(pieces, self.batch_size or 1, self.drop_last, batch_counts)
 
-    def sampler_groups(self, max_rows: int) -> list[BatchGroup]:
+    def sampler_groups(self, max_rows: int) -> Iterator[BatchGroup]:
         """Groups of batch_sampler's batches, of at most max_rows rows unless one batch has more."""
         assert self.batch_sampler is not None
-        with one_torch_thread():
-            return group_sampler_batches(self.batch_sampler, self.num_samples, max_rows)
+        groups = batch_sampler_groups(self.batch_sampler, self.num_samples, max_rows)
+        return iterate_single_threaded(groups)
 
     def _global_pieces(self, epoch: int, permute: Permute) -> Iterable[np.ndarray]:
         if self.sampler is not None:
             if isinstance(self.sampler, PiecewiseSampler):
                 return (check_indices(piece, self.num_samples) for piece in self.sampler.pieces())
-            return [check_indices(_index_array(self.sampler), self.num_samples)]
+            size = (self.batch_size or 1) * self.world_size
+            return sampler_pieces(self.sampler, self.num_samples, size)
         if not self.shuffle:
             return self._sequential_pieces()
         if self.generator is None:
-            return [permute(self.num_samples, self.seed + epoch)]
+            return [permute(self.num_samples, epoch_seed(self.seed, epoch))]
         return [_randperm(self.num_samples, self.generator)]
 
     def _epoch_generator(self, epoch: int) -> torch.Generator:
         """A private generator, from which an order can be drawn as the epoch proceeds."""
-        seed = self.seed + epoch
+        seed = epoch_seed(self.seed, epoch)
         if self.generator is not None:  # one number: the caller may use the generator meanwhile
             number = torch.empty((), dtype=torch.int64, device="cpu")
             seed = int(number.random_(generator=self.generator))
@@ -173,12 +184,3 @@ class LoaderOrder:
 def _randperm(num_samples: int, generator: torch.Generator) -> np.ndarray:
     # int32 is drawn faster than int64
     return torch.randperm(num_samples, generator=generator, dtype=torch.int32, device="cpu").numpy()
-
-
-def _index_array(indices: Any) -> np.ndarray:
-    if isinstance(indices, torch.Tensor | np.ndarray | list):
-        return np.asarray(indices)
-    try:
-        return np.fromiter(map(index, indices), np.int64)
-    except TypeError as error:
-        raise ValueError(f"a sampler gives integers: {error}") from None

@@ -10,20 +10,25 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
 from fastloop.core.torch_threads import keep_to_one_torch_thread, one_torch_thread
 from fastloop.fastloader.batching import BatchGroup
 from fastloop.fastloader.buffers import BufferPool
 from fastloop.fastloader.columns.array import ArrayColumn
 from fastloop.fastloader.columns.column import Tree
-from fastloop.fastloader.dataset_source import BatchSource
+from fastloop.fastloader.dataset_source import BatchSource, DatasetSource
 from fastloop.fastloader.device_copy import DeviceCopies
 from fastloop.fastloader.prefetch import ConsumerShare, map_in_threads
+from fastloop.fastloader.seeded_map import GlobalDraws, map_seeded
 from fastloop.fastloader.source import ColumnSource
+from fastloop.fastloader.thread_map import map_ahead
 from fastloop.fastloader.tuning import GROUP_BYTES, Tuning, max_consumer_groups
 
 GroupStream = Generator[Sequence[Tree], None, None]
 """The batches of one group after the other."""
+Transform = Callable[[Tree, np.ndarray], Tree]
+"""From a batch and the indices of its samples to what is delivered."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +37,13 @@ class Pipeline:
 
     tuning: Tuning
     batch_size: int
-    transform: Callable[[Tree], Tree] | None
+    transform: Transform | None
     target: torch.device | None
+    is_fed: bool
+    """True where only the loop's thread may ask for the groups."""
+    pins: bool
+    """True where tensors that transforms and Datasets make are copied to pinned memory."""
+    draws: GlobalDraws
 
     def start(
         self, source: BatchSource, pool: BufferPool, groups: Iterable[BatchGroup]
@@ -42,7 +52,8 @@ class Pipeline:
         nbytes = max(GROUP_BYTES, sum(source.row_nbytes) * self.batch_size)
         run = partial(self._map, source, nbytes, self.tuning.prefetch_factor)
         if self.target is None:
-            return run(partial(_make_batches, source, pool, self.transform), groups)
+            make = partial(_make_batches, source, pool, self.transform)
+            return run(partial(_pin, make) if self.pins else make, groups)
         copies = DeviceCopies(self.target)
         if self.transform is None and isinstance(source, ColumnSource):
             source = replace(source, place=copies.place)
@@ -70,15 +81,19 @@ class Pipeline:
         items: Iterable[Any],
         first: int = 0,
     ) -> Generator[Any, None, None]:
-        # samples that cost more than their copy keep every core busy with the threads alone
-        cheap = source.is_groupable and self.transform is None and self.target is None
-        share = ConsumerShare(max_consumer_groups(nbytes), first) if cheap else ConsumerShare()
-        initialize = None
-        if self.tuning.num_threads and not _only_copies(source):
+        initialize, num_threads = None, self.tuning.num_threads
+        if num_threads and not _only_copies(source):
             # OpenMP's threads wait for each other, and one busy core holds up all of them
             initialize = keep_to_one_torch_thread
             make = partial(_make_single_threaded, make)
-        return map_in_threads(make, items, self.tuning.num_threads, ahead, share, initialize)
+        if self.transform is not None or isinstance(source, DatasetSource):
+            return map_seeded(make, items, num_threads, ahead, self.draws)
+        if self.is_fed:
+            return map_ahead(make, items, num_threads, ahead)
+        # samples that cost more than their copy keep every core busy with the threads alone
+        cheap = source.is_groupable and self.target is None
+        share = ConsumerShare(max_consumer_groups(nbytes), first) if cheap else ConsumerShare()
+        return map_in_threads(make, items, num_threads, ahead, share, initialize)
 
 
 def _only_copies(source: BatchSource) -> bool:
@@ -95,13 +110,20 @@ def _make_single_threaded(make: Callable[[Any], Any], item: Any) -> Any:
 
 
 def _make_batches(
-    source: BatchSource,
-    pool: BufferPool,
-    transform: Callable[[Tree], Tree] | None,
-    group: BatchGroup,
+    source: BatchSource, pool: BufferPool, transform: Transform | None, group: BatchGroup
 ) -> Sequence[Tree]:
     batches = source.batches(group, pool)
-    return batches if transform is None else [transform(batch) for batch in batches]
+    if transform is None:
+        return batches
+    indices = np.split(group.indices, np.cumsum(group.batch_sizes())[:-1])
+    return [transform(batch, its) for batch, its in zip(batches, indices, strict=True)]
+
+
+def _pin(make: Callable[[Any], Sequence[Tree]], item: Any) -> Sequence[Tree]:
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if tensor.is_pinned() else tensor.pin_memory()
+
+    return [pytree.tree_map_only(torch.Tensor, pin, batch) for batch in make(item)]
 
 
 @dataclass(frozen=True)

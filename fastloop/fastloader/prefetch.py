@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import atexit
 import os
-from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from queue import SimpleQueue
-from threading import Lock, get_ident
+from threading import Lock
 from typing import Any, TypeVar
 from weakref import WeakSet
+
+from fastloop.fastloader.worker_thread import WorkerThread
 
 W = TypeVar("W")
 R = TypeVar("R")
@@ -156,35 +157,6 @@ def _receive(
             if not any(thread.is_current for thread in threads):
                 for thread in threads:
                     thread.join()
-
-
-class WorkerThread:
-    """A daemon thread, started without waiting until it runs.
-
-    threading.Thread.start() waits for that, and then for the GIL, which the new thread releases
-    only for moments while it gathers: 2.4 ms of an epoch of 24.
-    """
-
-    def __init__(self, run: Callable[[], None]) -> None:
-        self._running = allocate_lock()
-        self._running.acquire()
-        self._ident = start_new_thread(self._run, (run,))
-
-    def _run(self, run: Callable[[], None]) -> None:
-        try:
-            run()
-        finally:
-            self._running.release()
-
-    @property
-    def is_current(self) -> bool:
-        """True where the caller is this thread."""
-        return get_ident() == self._ident
-
-    def join(self) -> None:
-        """Wait until the thread has ended; deadlocks in the thread itself."""
-        with self._running:
-            pass
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from fastloop.trial.unread import UnreadBatches, may_be_unread
 from fastloop.trial.window import Consumer
 
 TRIAL_SEED_STRIDE = 10_000
-"""Distance between the seeds of two trials: an order's seed is the trial's seed + epoch."""
+"""Distance between the seeds of two trials: an order is drawn with epoch_seed(seed, epoch)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from fastloop.config.messages import ConfigError
 from fastloop.core.epochs import epoch_indices
 from fastloop.core.plan import LoadingSettings, Plan
 from fastloop.core.protocols import RandpermOrder
+from fastloop.core.seeds import epoch_seed
 from fastloop.core.sharding import shard
 from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData, Invalid
@@ -83,7 +84,8 @@ RANDPERM_ORDERS = [
 @pytest.mark.parametrize("order", RANDPERM_ORDERS)
 def test_randperm_order_equals_torchs_permutation_of_seed_and_epoch(order):
     indices = epoch_indices(order_of(f"order={order}"), 3000, 3, 5)
-    assert torch.equal(indices, torch.randperm(3000, generator=torch.Generator().manual_seed(8)))
+    generator = torch.Generator().manual_seed(epoch_seed(3, 5))
+    assert torch.equal(indices, torch.randperm(3000, generator=generator))
 
 
 def test_fastloader_shuffles_itself_only_for_torchs_permutation():

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastloop.core.seeds import epoch_seed
 from fastloop.fastloader import FastLoader, tuning
 from fastloop.fastloader.buffers import _LEASES
 from fastloop.fastloader.columns.column import SampleSpec
@@ -60,7 +61,8 @@ def test_batches_made_in_parts_equal_whole_ones(
         settings = {"drop_last": drop_last, "num_threads": num_threads}
         loader = FastLoader(source, batch_size, shuffle=True, **settings)
         for epoch in range(2):
-            order = torch.randperm(count, generator=torch.Generator().manual_seed(epoch))
+            seed = epoch_seed(0, epoch)
+            order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
             expected = list(order.split(batch_size))
             if drop_last and len(expected[-1]) < batch_size:
                 expected.pop()
@@ -115,8 +117,8 @@ def test_buffers_of_unfinished_batches_are_reused(monkeypatch):
         for _ in range(3):
             next(batches)
         del batches
-        assert loader._pool is not None
-        (buffers,) = loader._pool.columns
+        assert loader._streams.pool is not None
+        (buffers,) = loader._streams.pool.columns
         # buffers that threads were filling are returned as well, once these threads have ended
         assert os_threads.falls_to(0, partial(count_leases, buffers))
         assert 1 <= len(buffers) <= buffers.capacity
@@ -125,8 +127,8 @@ def test_buffers_of_unfinished_batches_are_reused(monkeypatch):
 def test_free_buffers_beyond_the_capacity_are_released():
     loader = FastLoader(torch.arange(64_000).view(6400, 10), 64, shuffle=True, num_threads=1)
     batches = list(loader)
-    assert loader._pool is not None
-    (buffers,) = loader._pool.columns
+    assert loader._streams.pool is not None
+    (buffers,) = loader._streams.pool.columns
     buffers.capacity = 1
     del batches
     gc.collect()

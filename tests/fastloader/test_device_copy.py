@@ -39,7 +39,7 @@ def test_batch_on_a_device_keeps_its_tree_structure(settings, transform):
 
 def test_device_cpu_copies_nothing():
     source = torch.arange(10)
-    for batch in FastLoader(source, 4, device="cpu"):
+    for batch in FastLoader(source, 4, device="cpu", copy=False):
         batch.fill_(-1)
     assert (source == -1).all()
 
@@ -94,8 +94,8 @@ def test_buffer_is_not_overwritten_while_being_copied():
     loader = FastLoader(source, 100, num_threads=2, prefetch_factor=1, device="cuda")
     sums = [(batch == batch[:, :1]).all() for batch in loader]  # this loop waits for nothing
     assert torch.stack(sums).all()
-    assert loader._pool is not None
-    arrays = [buffers.take(1) for buffers in loader._pool.columns]
+    assert loader._streams.pool is not None
+    arrays = [buffers.take(1) for buffers in loader._streams.pool.columns]
     assert all(torch.from_numpy(array).is_pinned() for array in arrays)
 
 

@@ -28,6 +28,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
+from fastloop.core.seeds import epoch_seed
 from fastloop.fastloader import FastLoader
 
 Pair = namedtuple("Pair", "x y")
@@ -87,12 +88,12 @@ def test_epoch_equals_that_of_torch_dataloader(
 )
 def test_ranks_share_an_epoch_like_distributed_sampler(count, batch_size, world_size, epoch):
     source = numbered_rows(count)
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(epoch))
+    seed = epoch_seed(0, epoch)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     for rank in range(world_size):
         mine = FastLoader(source, batch_size, shuffle=True, rank=rank, world_size=world_size)
         mine.set_epoch(epoch)
-        sampler = DistributedSampler(range(count), world_size, rank, shuffle=True, seed=0)
-        sampler.set_epoch(epoch)
+        sampler = DistributedSampler(range(count), world_size, rank, shuffle=True, seed=seed)
         seen = check_rows(mine)
         assert seen == list(sampler)
         assert len(mine) == -(-len(seen) // batch_size)
@@ -172,7 +173,7 @@ def test_loader_keeps_batches_that_autograd_saved():
 def test_writing_to_a_batch_leaves_autograds_saved_batch_valid(width, settings):
     weight = torch.ones(width, requires_grad=True)
     saved: list[torch.Tensor] = []
-    batches = iter(FastLoader(torch.ones(1024, width), **settings, copy=True, num_threads=1))
+    batches = iter(FastLoader(torch.ones(1024, width), **settings, num_threads=1))
     for batch in batches:
         for loss in saved:  # of the previous batch: neither write may count as a write to that one
             batch.mul_(2)
@@ -188,7 +189,10 @@ def test_buffers_are_reused_and_surplus_ones_are_freed():
     for _ in range(3):
         for _batch in loader:
             pass
-    assert max(map(len, loader._pool.columns)) <= 2 * (loader.prefetch_factor + 1) + 3
+    assert (
+        max(map(len, loader._streams.pool.columns))
+        <= 2 * (loader._streams.tuning.prefetch_factor + 1) + 3
+    )
 
 
 def test_loader_accepts_samplers_and_batch_samplers_of_torch():
@@ -272,7 +276,7 @@ def test_thousands_of_small_epochs_leak_nothing():
         assert sorted(check_rows(kept[-stop:] if stop else [])) is not None
     assert os_threads.falls_to(threads)
     assert process.num_fds() < files + 10  # threads of other tests may hold a few
-    assert max(map(len, loader._pool.columns)) < 40
+    assert max(map(len, loader._streams.pool.columns)) < 40
 
 
 @pytest.fixture
@@ -340,7 +344,10 @@ def test_fastloader_imports_only_torch_and_numpy():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     package_modules = {name for name in process.stdout.split() if name.startswith("fastloop.")}
-    core = {f"fastloop.core{module}" for module in ("", ".cgroup", ".sharding", ".torch_threads")}
+    core = {
+        f"fastloop.core{module}"
+        for module in ("", ".cgroup", ".seeds", ".sharding", ".torch_threads")
+    }
     assert all(name in core or name.startswith("fastloop.fastloader") for name in package_modules)
     assert not {"pydantic", "optree", "tensordict", "hydra", "mlflow"} & {*process.stdout.split()}
 

@@ -64,23 +64,24 @@ def test_sequential_batches_are_slices_of_the_source(
 def test_sequential_epoch_in_memory_starts_no_thread(shape, monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("a thread was started"))
     source = {"x": torch.rand(50, *shape), "y": np.arange(50)}
-    batches = list(FastLoader(source, 8))
+    batches = list(FastLoader(source, 8, copy=False))
     assert torch.equal(torch.cat([batch["x"] for batch in batches]), source["x"])
 
 
-def test_sequential_batch_is_a_view_unless_copy_is_set():
+@pytest.mark.parametrize("transform", [None, lambda batch: batch.add_(1)])
+def test_batches_are_copies_unless_views_are_asked_for(transform):
     source = torch.zeros(10, 2)
-    for batch in FastLoader(source, 4, copy=True):
+    for batch in FastLoader(source, 4, transform=transform):
         batch.fill_(1)
     assert not source.any()
-    for batch in FastLoader(source, 4):
+    for batch in FastLoader(source, 4, transform=transform, copy=False):
         batch.fill_(1)
     assert source.all()
 
 
 def test_batch_of_a_noncontiguous_source_is_a_view():
     source = torch.arange(40).view(4, 10).t()
-    for batch in FastLoader(source, 3):
+    for batch in FastLoader(source, 3, copy=False):
         batch.add_(1)
     assert torch.equal(source, torch.arange(1, 41).view(4, 10).t())
 
@@ -101,18 +102,23 @@ def sources(tmp_path):
 def test_read_only_mapped_and_converted_sources_are_copied(tmp_path):
     for name, source in sources(tmp_path).items():
         first = torch.cat(list(FastLoader(source, 7)))
-        for batch in FastLoader(source, 7):
+        for batch in FastLoader(source, 7, copy=False):
             batch.fill_(-1)
         assert torch.equal(torch.cat(list(FastLoader(source, 7))), first), name
 
 
 @pytest.mark.parametrize(
     "settings",
-    [{"shuffle": True}, {"sampler": range(30)}, {"batch_sampler": [[0, 1]]}, {"world_size": 2}],
+    [
+        {"shuffle": True},
+        {"sampler": range(30)},
+        {"batch_sampler": [[0, 1]]},
+        {"rank": 0, "world_size": 2},
+    ],
 )
 def test_every_order_but_the_sequential_one_copies(settings):
     source = torch.arange(30)
-    for batch in FastLoader(source, **settings):
+    for batch in FastLoader(source, **settings, copy=False):
         batch.fill_(-1)
     assert torch.equal(source, torch.arange(30))
 
@@ -120,8 +126,8 @@ def test_every_order_but_the_sequential_one_copies(settings):
 def test_transform_of_sequential_batches_runs_in_threads():
     main = threading.get_ident()
     loader = FastLoader(torch.arange(30), 4, transform=lambda batch: (batch, threading.get_ident()))
-    assert all(thread != main for _, thread in loader)
     assert torch.equal(torch.cat([batch for batch, _ in loader]), torch.arange(30))
+    assert all(thread != main for _, thread in loader)  # the loop's makes the loader's first batch
 
 
 @given(

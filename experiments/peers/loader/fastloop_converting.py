@@ -30,5 +30,7 @@ class ConvertingLoader:
         if transform is not None:
             pixels = converted(pixels, mean=transform.mean, std=transform.std)
         size, drop_last = plan.loading.batch_size, plan.loading.drop_last
-        loader = FastLoader((pixels, labels), size, drop_last=drop_last, seed=plan.seed)
+        loader = FastLoader(
+            (pixels, labels), size, drop_last=drop_last, seed=plan.seed, rank=0, world_size=1
+        )
         yield fastloader_epochs(loader, plan)

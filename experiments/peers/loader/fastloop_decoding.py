@@ -30,5 +30,7 @@ class DecodingLoader:
         labels = torch.tensor([label for _, label in samples.files])
         size, drop_last = plan.loading.batch_size, plan.loading.drop_last
         images = Images(paths, size=samples.size)
-        loader = FastLoader((images, labels), size, drop_last=drop_last, seed=plan.seed)
+        loader = FastLoader(
+            (images, labels), size, drop_last=drop_last, seed=plan.seed, rank=0, world_size=1
+        )
         yield fastloader_epochs(loader, plan)

@@ -60,7 +60,10 @@ class FastloopLoader:
             plan.loading.batch_size,
             drop_last=plan.loading.drop_last,
             seed=plan.seed,
+            rank=0,  # the plan's order is this rank's share
+            world_size=1,
             collate_fn=collate_fn,
+            thread_safe=self.store is not None or not _has_user_code(prepared, plan),
             num_threads=self.num_threads,
             prefetch_factor=self.ahead,
         )
@@ -76,6 +79,13 @@ class FastloopLoader:
         if self.in_memory:
             raise Unsupported("in_memory=true: without a store there are no rows to read into it")
         return _samples(prepared, plan)
+
+
+def _has_user_code(prepared: PreparedData, plan: Plan) -> bool:
+    """True where a sample is made by code of the user, which may not be thread-safe."""
+    dataset = getattr(prepared.dataset, "dataset", prepared.dataset)  # inside of a SeededDataset
+    parts = dataset, plan.collate, plan.transform
+    return any(getattr(part, "target", None) is not None for part in parts)
 
 
 def _mark_read_only(array: np.memmap) -> np.memmap:

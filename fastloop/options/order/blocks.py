@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 
 from fastloop.core.bounds import SampleCount
+from fastloop.core.seeds import epoch_seed
 from fastloop.core.types import option
 from fastloop.fastloader import Blocks
 
@@ -30,6 +31,6 @@ class BlockOrder:
 
     def pieces(self, num_samples: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:
         """Yield int64 indices, one piece per group of blocks that are shuffled together."""
-        generator = torch.Generator().manual_seed(seed + epoch)
+        generator = torch.Generator().manual_seed(epoch_seed(seed, epoch))
         blocks = Blocks(self.block_size, self.groups_together)
         return map(torch.from_numpy, blocks.pieces(num_samples, generator))

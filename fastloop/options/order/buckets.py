@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from fastloop.core.bounds import SampleCount
+from fastloop.core.seeds import epoch_seed
 from fastloop.core.types import option
 
 
@@ -38,7 +39,7 @@ class LengthBucketOrder:
         """
         size = self.buckets.batch_size * self.world_size
         bucket_size = max(1, self.buckets.bucket_size // size) * size
-        generator = torch.Generator().manual_seed(seed + epoch)
+        generator = torch.Generator().manual_seed(epoch_seed(seed, epoch))
         shuffled = torch.randperm(num_samples, generator=generator)
         whole = num_samples - num_samples % size
         for start in range(0, whole, bucket_size):

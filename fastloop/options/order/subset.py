@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar
 import torch
 from pydantic import Field, FilePath, Strict, model_validator
 
+from fastloop.core.seeds import epoch_seed
 from fastloop.core.types import BadData, option
 from fastloop.options.order._npy import load_vector
 
@@ -44,7 +45,7 @@ class SubsetOrder:
 
     def pieces(self, num_samples: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:
         """Yield one piece, the int64 indices of the subset in a new order."""
-        generator = torch.Generator().manual_seed(seed + epoch)
+        generator = torch.Generator().manual_seed(epoch_seed(seed, epoch))
         subset = (
             _read(self.indices, num_samples)
             if self.indices

@@ -12,6 +12,7 @@ import torch
 from pydantic import FilePath, Strict
 
 from fastloop.core.bounds import SampleCount
+from fastloop.core.seeds import epoch_seed
 from fastloop.core.types import BadData, option
 from fastloop.options.order._npy import load_vector
 
@@ -40,7 +41,7 @@ class WeightedOrder:
 
     def pieces(self, num_samples: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:
         """Yield int64 draws, about a million per piece; raises BadData for unusable weights."""
-        generator = torch.Generator().manual_seed(seed + epoch)
+        generator = torch.Generator().manual_seed(epoch_seed(seed, epoch))
         remaining = self.length(num_samples)
         while remaining > 0:
             size = (min(remaining, PIECE),)

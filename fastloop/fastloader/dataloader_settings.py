@@ -1,0 +1,39 @@
+"""DataLoader's parameters for worker processes, and what stands in their place."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+IN_PLACE = {
+    "timeout": (0, "batches are waited for without limit, and Ctrl-C ends an epoch"),
+    "worker_init_fn": (
+        None,
+        "it is not called: each thread has a copy of the Dataset, and (seed, epoch, index) seeds"
+        " each sample, see fastloop.sample_seed",
+    ),
+    "multiprocessing_context": (None, "there are threads, and no processes"),
+    "persistent_workers": (False, "threads start in microseconds with each epoch"),
+    "pin_memory_device": ("", "device= delivers batches there, from pinned memory"),
+    "in_order": (True, "batches always come in order"),
+}
+"""Defaults, and what FastLoader does instead."""
+
+
+def warn_of_settings(**settings: Any) -> None:
+    """Warn about those of IN_PLACE that differ from their defaults."""
+    for name, value in settings.items():
+        default, instead = IN_PLACE[name]
+        if value != default and value is not None:
+            text = f"{name}={value!r} has no effect in FastLoader: {instead}"
+            warnings.warn(text, UserWarning, stacklevel=3)
+
+
+def pins_memory(pin_memory: bool) -> bool:
+    """True where batches are to be delivered in pinned memory; warns as DataLoader without CUDA."""
+    if pin_memory and not torch.cuda.is_available():
+        text = "pin_memory=True has no effect: there is no CUDA device"
+        warnings.warn(text, UserWarning, stacklevel=3)
+    return pin_memory and torch.cuda.is_available()

@@ -1,0 +1,117 @@
+"""Access to a Dataset from several threads, of which no two ever use the same one by default."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from io import BytesIO
+from types import FunctionType
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+Parts = tuple[Any, Any]
+"""A Dataset and its collate_fn."""
+Open = Callable[[], AbstractContextManager[Parts]]
+"""Opens them for the calling thread, for as long as it makes one batch."""
+
+
+class _Lock:
+    """A lock that can be held weakly."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+
+_LOCKS: WeakValueDictionary[int, _Lock] = WeakValueDictionary()
+"""id of the innermost Dataset -> its lock, which readers hold for as long as they hold the Dataset."""
+
+
+def _renew_locks() -> None:
+    """New locks for a fork, in which the threads that hold these will never release them."""
+    for holder in list(_LOCKS.values()):
+        holder.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
+
+
+def share(parts: Parts) -> Open:
+    """The same Dataset for all threads at once: it is thread-safe."""
+    return lambda: nullcontext(parts)
+
+
+def take_turns(parts: Parts) -> Open:
+    """The same Dataset, for one batch at a time.
+
+    Also for other loaders whose Datasets wrap this one, as two Subsets do, and for a thread of an
+    earlier epoch that has not ended.
+    """
+    innermost = parts[0]
+    while (wrapped := getattr(innermost, "dataset", None)) is not None:
+        innermost = wrapped
+    holder = _LOCKS.setdefault(id(innermost), _Lock())
+
+    @contextmanager
+    def open_parts() -> Iterator[Parts]:
+        with holder.lock:
+            yield parts
+
+    return open_parts
+
+
+def copy_for_threads(parts: Parts) -> Open:
+    """A copy of the Dataset for each thread but the calling one, which gets the Dataset itself.
+
+    Pickled here, once, and unpickled by each thread. Read-only memory maps are shared, and so are
+    functions that hold nothing. Raises ValueError for a Dataset that can't be pickled.
+    """
+    data, shared = _pickle(parts)
+    originals, owner, local = take_turns(parts), threading.get_ident(), threading.local()
+
+    def open_parts() -> AbstractContextManager[Parts]:
+        if threading.get_ident() == owner:
+            return originals()
+        if not hasattr(local, "parts"):
+            local.parts = _unpickle(data, shared)
+        return nullcontext(local.parts)
+
+    return open_parts
+
+
+def _pickle(parts: Parts) -> tuple[bytes, list[Any]]:
+    """The pickled parts, and the objects that their copies share."""
+    file, shared = BytesIO(), []
+    pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
+    pickler.persistent_id = lambda leaf: _share_leaf(leaf, shared)
+    try:
+        pickler.dump(parts)
+    except Exception as error:
+        raise ValueError(_describe(parts, error)) from error
+    return file.getvalue(), shared
+
+
+def _share_leaf(leaf: Any, shared: list[Any]) -> int | None:
+    is_frozen = isinstance(leaf, np.memmap) and not leaf.flags.writeable
+    if not is_frozen and not (isinstance(leaf, FunctionType) and leaf.__closure__ is None):
+        return None
+    shared.append(leaf)
+    return len(shared) - 1
+
+
+def _unpickle(data: bytes, shared: list[Any]) -> Parts:
+    unpickler = pickle.Unpickler(BytesIO(data))
+    unpickler.persistent_load = shared.__getitem__
+    return unpickler.load()
+
+
+def _describe(parts: Parts, error: Exception) -> str:
+    name, reason = type(parts[0]).__name__, f"{type(error).__name__}: {error}"
+    allowed = "num_threads=1 reads the Dataset itself, and so do all threads with thread_safe=True"
+    problem = f"thread_safe=False gives each thread a copy, and {name} can't be pickled ({reason})"
+    return f"{problem}; {allowed}"

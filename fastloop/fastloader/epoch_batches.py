@@ -1,0 +1,66 @@
+"""What DataLoader's attributes give to code that builds another loader from one of them, as
+accelerate's skip_first_batches does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils.data import default_collate
+
+from fastloop.fastloader.columns.column import Tree
+from fastloop.fastloader.random_transforms import draws_once
+
+
+class IndexedLoader(Protocol):
+    """A loader that knows the indices of its next epoch."""
+
+    def __len__(self) -> int: ...
+
+    def index_batches(self) -> Iterator[list[int]]:
+        """The indices of each batch of the next epoch."""
+        ...
+
+
+@dataclass(frozen=True)
+class EpochBatches:
+    """The batch sampler of a loader that was given none: the batches of its next epoch."""
+
+    loader: IndexedLoader
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self.loader.index_batches()
+
+
+@dataclass(frozen=True)
+class Collation:
+    """A collate_fn that makes a loader's batches of the samples of its `dataset`."""
+
+    collate: Callable[[Any], Tree]
+    transform: Callable[[Tree], Tree] | None
+
+    def __call__(self, samples: Sequence[Tree]) -> Tree:
+        if self.transform is None:
+            return self.collate(samples)
+        if draws_once(self.transform):
+            return self.collate([self.transform(sample) for sample in samples])
+        return self.transform(self.collate(samples))
+
+
+def stack_samples(samples: Sequence[Tree]) -> Tree:
+    """A batch of the same structure as its samples, whose leaves are tensors."""
+    return pytree.tree_map(lambda *leaves: torch.stack(leaves), *samples)
+
+
+def collation(
+    collate_fn: Callable | None, transform: Callable | None, is_tree: bool
+) -> Callable[[Any], Tree]:
+    """The collate_fn of a loader; is_tree: its source is a tree of columns."""
+    collate = collate_fn or (stack_samples if is_tree else default_collate)
+    return collate if transform is None else Collation(collate, transform)

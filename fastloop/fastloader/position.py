@@ -1,0 +1,48 @@
+"""A loader's position: the epoch, and how much of it has been delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+State = dict[str, Any]
+"""`epoch`, `delivered` (batches), `drawn_from` (random states at its begin), `settings`."""
+
+
+@dataclass
+class Position:
+    """The epoch of the next iteration, and the state of the one that runs or was left early."""
+
+    epoch: int = 0
+    state: State | None = None
+    is_loaded: bool = False
+    """True where the next iteration continues the state."""
+
+    def copy(self) -> Position:
+        """A position of its own, for another loader."""
+        return replace(self, state=self.state and dict(self.state))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration be this epoch; a state loaded within this epoch is kept."""
+        if not (self.state and self.is_loaded and self.state["epoch"] == epoch):
+            self.epoch, self.state, self.is_loaded = epoch, None, False
+
+    def load(self, state: State) -> None:
+        """Let the next iteration continue this state."""
+        self.state, self.is_loaded, self.epoch = dict(state), True, state["epoch"]
+
+    def begin(self, make_state: Callable[[], State]) -> tuple[State, State | None]:
+        """The state of the iteration that begins, and the random states to restore before it."""
+        if self.state is None or not self.is_loaded:
+            self.state = make_state()
+        return self.state, self.state["drawn_from"] if self.is_loaded else None
+
+    def advance(self, state: State) -> None:
+        """Let the next iteration be the epoch after this state's."""
+        self.is_loaded, self.epoch = False, state["epoch"] + 1
+
+    def finish(self, state: State) -> None:
+        """Forget this state, whose epoch has been delivered, unless another one has begun."""
+        if self.state is state:
+            self.state = None

@@ -1,0 +1,40 @@
+"""A loader's rank among the processes of torch.distributed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.utils.data import DistributedSampler
+
+
+def resolve_rank(rank: int | None, world_size: int | None, sampler: Any) -> tuple[int, int]:
+    """(rank, world_size): as given, else those of the process group, else (0, 1).
+
+    sampler: of indices or batches; a DistributedSampler, also inside of another sampler, shards
+    already. Raises ValueError where only one of both is given, and for other samplers in a group,
+    which may or may not be the same in all processes.
+    """
+    if (rank is None) != (world_size is None):
+        raise ValueError(f"rank={rank} with world_size={world_size}: give both, or neither")
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return 0, 1
+    if _is_sharded(sampler):
+        return 0, 1
+    if sampler is None or isinstance(sampler, torch.Tensor | np.ndarray | list | tuple | range):
+        return dist.get_rank(), dist.get_world_size()
+    allowed = "a DistributedSampler, or rank and world_size: 0 and 1 if it shards by itself"
+    problem = f"{type(sampler).__name__} in a group of {dist.get_world_size()} processes"
+    raise ValueError(f"sampler={problem}: allowed are {allowed}")
+
+
+def _is_sharded(sampler: Any) -> bool:
+    while sampler is not None:
+        if isinstance(sampler, DistributedSampler):
+            return True
+        sampler = getattr(sampler, "sampler", None)
+    return False

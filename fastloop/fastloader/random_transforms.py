@@ -1,0 +1,112 @@
+"""Transforms of torchvision that draw, applied to each sample of a batch by itself.
+
+torchvision draws once for each call: a RandomHorizontalFlip of a batch flips all of its images, or
+none. Other callables get the batch: what they draw, they can draw for each of its samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from fastloop.fastloader.columns.column import Tree
+from fastloop.fastloader.sample_draws import TRANSFORM, Begin
+
+DRAWING = frozenset(
+    [
+        "AugMix",
+        "AutoAugment",
+        "ColorJitter",
+        "ElasticTransform",
+        "GaussianBlur",
+        "GaussianNoise",
+        "JPEG",
+        "RandAugment",
+        "ScaleJitter",
+        "TrivialAugmentWide",
+    ]
+)
+"""Transforms of torchvision that draw, besides those whose names begin with Random."""
+
+
+@dataclass(frozen=True)
+class BatchTransform:
+    """A transform of batches, called with the indices of a batch's samples."""
+
+    transform: Callable[[Tree], Tree]
+    begin: Begin
+
+    def __call__(self, batch: Tree, indices: np.ndarray) -> Tree:
+        """The transformed batch."""
+        self.begin(TRANSFORM, indices.tolist())
+        return self.transform(batch)
+
+
+@dataclass(frozen=True)
+class SampleTransform:
+    """A transform of single samples, called with a batch of them and their indices."""
+
+    transform: Callable[[Tree], Tree]
+    begin: Begin
+
+    def __call__(self, batch: Tree, indices: np.ndarray) -> Tree:
+        """The batch of the transformed samples. Raises ValueError for samples of several shapes."""
+        leaves, structure = pytree.tree_flatten(batch)
+        if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+            reason = (
+                "applied to each sample, it needs batches of tensors; or apply it in the Dataset"
+            )
+            raise ValueError(f"transform={type(self.transform).__name__}: {reason}")
+        samples = [
+            self._transform(structure.unflatten([leaf[place] for leaf in leaves]), index)
+            for place, index in enumerate(indices.tolist())
+        ]
+        if not samples:
+            return batch
+        return pytree.tree_map(lambda *leaves: _stack(leaves), *samples)
+
+    def _transform(self, sample: Tree, index: int) -> Tree:
+        self.begin(TRANSFORM, (index,))
+        return self.transform(sample)
+
+
+def seed_transform(
+    transform: Callable[[Tree], Tree] | None, begin: Begin, is_batched: bool
+) -> BatchTransform | SampleTransform | None:
+    """The transform, if any, by batch or by sample; is_batched: False for single samples."""
+    if transform is None:
+        return None
+    kind = SampleTransform if is_batched and draws_once(transform) else BatchTransform
+    return kind(transform, begin)
+
+
+def draws_once(transform: Any) -> bool:
+    """True for a transform of torchvision that draws, and for a composition with such a one."""
+    name = type(transform).__name__
+    if type(transform).__module__.startswith("torchvision.transforms"):
+        if name.startswith("Random") or name in DRAWING:
+            return True
+    elif not isinstance(transform, torch.nn.Sequential | torch.nn.ModuleList):
+        return False
+    return any(map(draws_once, _parts(transform)))
+
+
+def _parts(transform: Any) -> Iterable[Any]:
+    if isinstance(transform, torch.nn.Module):
+        yield from transform.children()
+    parts = getattr(transform, "transforms", ())
+    yield from parts if isinstance(parts, Sequence) else ()
+
+
+def _stack(leaves: Sequence[Any]) -> Any:
+    if not isinstance(leaves[0], torch.Tensor):
+        return list(leaves)
+    shapes = {tuple(leaf.shape) for leaf in leaves}
+    if len(shapes) > 1:
+        raise ValueError(f"transform made samples of shapes {sorted(shapes)}: a batch has one")
+    return torch.stack(list(leaves))

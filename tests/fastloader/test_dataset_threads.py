@@ -1,0 +1,204 @@
+"""Datasets that are not thread-safe are read right; forks and interrupts end an epoch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import os_threads
+import pytest
+from torch.utils.data import Dataset, Subset
+
+from fastloop import FastLoader
+
+
+class FileSamples(Dataset):
+    """Numbers of a file that is read through one open handle: seek, then read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.count = path, path.stat().st_size // 8
+        self.file = path.open("rb")
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> int:
+        self.file.seek(8 * index)
+        return int.from_bytes(self.file.read(8), sys.byteorder)
+
+    def __del__(self) -> None:
+        self.file.close()
+
+    def __getstate__(self) -> dict:
+        return {"path": self.path, "count": self.count}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self.file = self.path.open("rb")
+
+
+class Unpicklable(FileSamples):
+    def __getstate__(self) -> dict:
+        return dict(self.__dict__)
+
+
+class Overlaps(Dataset):
+    """Samples that notice when two threads read them at once."""
+
+    def __init__(self) -> None:
+        self.is_read, self.overlaps, self.threads = False, 0, set()
+
+    def __len__(self) -> int:
+        return 200
+
+    def __getitem__(self, index: int) -> int:
+        self.overlaps += self.is_read
+        self.is_read = True
+        self.threads.add(threading.get_ident())
+        threading.Event().wait(1e-4)  # lets another thread run
+        self.is_read = False
+        return index
+
+
+@pytest.fixture
+def numbers(tmp_path) -> Path:
+    np.arange(5000).tofile(tmp_path / "numbers")
+    return tmp_path / "numbers"
+
+
+@pytest.mark.parametrize("num_threads", [None, 0, 1, 2, 4])
+def test_dataset_with_an_open_file_gives_the_right_samples(numbers, num_threads):
+    loader = FastLoader(FileSamples(numbers), 50, shuffle=True, num_threads=num_threads)
+    assert loader.num_threads == (1 if num_threads is None else num_threads)
+    for _ in range(2):
+        assert sorted(sample for batch in loader for sample in batch.tolist()) == [*range(5000)]
+
+
+def test_dataset_is_read_by_one_thread_unless_it_is_thread_safe():
+    dataset = Overlaps()
+    first, second = (FastLoader(Subset(dataset, range(200)), 4) for _ in range(2))
+    for batch, other in zip(first, second, strict=True):
+        assert batch.tolist() == other.tolist()
+    assert dataset.overlaps == 0
+    assert len(dataset.threads) >= 2  # the loop's, for each first batch, and the loader's
+    shared = FastLoader(dataset, 4, num_threads=3, thread_safe=True)
+    assert len(list(shared)) == 50
+    assert dataset.overlaps > 0
+
+
+def test_each_of_several_threads_has_a_copy_of_the_dataset():
+    dataset = Overlaps()
+    loader = FastLoader(dataset, 4, num_threads=3)
+    list(loader)
+    assert dataset.threads == {threading.get_ident()}  # the first batch
+    assert dataset.overlaps == 0
+
+
+def test_copies_share_read_only_maps_and_plain_functions(numbers):
+    mapped = np.memmap(numbers, np.int64, "r")
+    loader = FastLoader(MappedSamples(mapped, lambda row: int(row) + 0), 50, num_threads=2)
+    assert sum(int(batch.sum()) for batch in loader) == sum(range(5000))
+
+
+class MappedSamples(Dataset):
+    def __init__(self, mapped: np.memmap, convert) -> None:
+        self.mapped, self.convert = mapped, convert
+
+    def __len__(self) -> int:
+        return len(self.mapped)
+
+    def __getitem__(self, index: int) -> int:
+        assert isinstance(
+            self.mapped, np.memmap
+        )  # numpy pickles a map as an array of all its bytes
+        return self.convert(self.mapped[index])
+
+
+def test_dataset_that_cannot_be_copied_is_refused(numbers):
+    loader = FastLoader(Unpicklable(numbers), 50, num_threads=2)
+    with pytest.raises(
+        ValueError, match="thread_safe=False gives each thread a copy, and Unpicklable"
+    ):
+        iter(loader)
+    assert len(list(FastLoader(Unpicklable(numbers), 50, num_threads=1))) == 100
+
+
+BLOCKED = """
+import sys, threading
+from torch.utils.data import Dataset
+from fastloop import FastLoader
+
+class Blocked(Dataset):
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        if index == 12:
+            print("blocked", flush=True)
+            threading.Event().wait()
+        return index
+
+for batch in FastLoader(Blocked(), 4, num_threads=int(sys.argv[1]), thread_safe=True):
+    pass
+"""
+
+
+@pytest.mark.parametrize("num_threads", ["0", "1", "2"])
+def test_interrupt_ends_an_epoch_whose_dataset_blocks_for_ever(num_threads):
+    process = subprocess.Popen(
+        [sys.executable, "-c", BLOCKED, num_threads], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"blocked\n"
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(1)  # until the loop waits as well
+    process.send_signal(signal.SIGINT)
+    try:
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert b"KeyboardInterrupt" in errors
+    assert process.returncode == -signal.SIGINT
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("taken", [0, 2])
+@pytest.mark.parametrize("source", ["torch.arange(5000)", "Numbers()", "torch.arange(9)"])
+def test_fork_that_goes_on_iterating_gets_an_error(tmp_path, source, taken):
+    program = tmp_path / "forks.py"
+    program.write_text(
+        "import os, torch\n"
+        "from fastloop import FastLoader\n"
+        "class Numbers(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 5000\n"
+        "    def __getitem__(self, index): return index\n"
+        f"loader = FastLoader({source}, 3, shuffle=True, num_threads=2, thread_safe=True)\n"
+        f"running = iter(loader); [next(running) for _ in range({taken})]\n"
+        "if os.fork() == 0:\n"
+        "    try:\n"
+        "        list(running)\n"
+        "    except RuntimeError as error:\n"
+        "        assert 'is its fork: iterate over the loader anew' in str(error)\n"
+        "        assert len(list(loader)) == len(loader)\n"
+        "        os._exit(7)\n"
+        "    os._exit(1)\n"
+        "assert os.waitstatus_to_exitcode(os.wait()[1]) == 7\n"
+        f"assert len(list(running)) == len(loader) - {taken}\n"
+    )
+    command = [sys.executable, "-W", "ignore", str(program)]
+    assert subprocess.run(command, check=False, timeout=120).returncode == 0
+
+
+def test_abandoned_epoch_of_a_dataset_ends_its_threads(numbers):
+    before = os_threads.count_threads()
+    for _ in range(3):
+        for taken, _ in enumerate(FastLoader(FileSamples(numbers), 5, num_threads=2)):
+            if taken == 4:
+                break
+    assert os_threads.falls_to(before)

@@ -1,0 +1,108 @@
+"""Samplers are read as an epoch goes on; the next epoch's order holds up none."""
+
+from __future__ import annotations
+
+import threading
+from itertools import count, islice
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from fastloop import FastLoader
+
+
+class Numbers(Dataset):
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Endless:
+    """An endless sampler of indices, or of batches of two, which counts what is read from it."""
+
+    def __init__(self, is_batched: bool) -> None:
+        self.is_batched, self.taken, self.threads = is_batched, 0, set()
+
+    def __iter__(self):
+        for number in count():
+            self.taken += 1
+            self.threads.add(threading.get_ident())
+            index = number % 1000
+            yield [index, index] if self.is_batched else index
+
+
+@pytest.mark.parametrize("source", [Numbers(), torch.arange(1000)], ids=["dataset", "rows"])
+@pytest.mark.parametrize("num_threads", [0, 1, 2])
+@pytest.mark.parametrize("is_batched", [False, True])
+def test_endless_samplers_are_read_as_the_epoch_goes_on(source, num_threads, is_batched):
+    sampler = Endless(is_batched)
+    settings = {"batch_sampler": sampler} if is_batched else {"sampler": sampler, "batch_size": 2}
+    loader = FastLoader(source, num_threads=num_threads, **settings)
+    delivered = [number for batch in islice(loader, 600) for number in batch.tolist()]
+    expected = np.arange(600).repeat(2) if is_batched else np.arange(1200) % 1000
+    assert delivered == expected.tolist()
+    assert sampler.taken < 30_000  # 600 batches, and a bounded number ahead
+    assert sampler.threads == {threading.get_ident()}
+    with pytest.raises(TypeError, match="has no len"):
+        len(loader)
+
+
+def test_state_of_an_endless_epoch_resumes_it():
+    loader = FastLoader(torch.arange(1000), 3, sampler=Endless(False))
+    running = iter(loader)
+    taken = [next(running).tolist() for _ in range(5)]
+    assert taken[-1] == [12, 13, 14]
+    resumed = FastLoader(torch.arange(1000), 3, sampler=Endless(False))
+    resumed.load_state_dict(loader.state_dict())
+    assert next(iter(resumed)).tolist() == [15, 16, 17]
+
+
+def test_error_of_a_sampler_is_raised_at_its_batch():
+    def indices():
+        yield from range(7)
+        raise ZeroDivisionError("sampler")
+
+    seen = []
+    with pytest.raises(ZeroDivisionError, match="sampler"):
+        seen.extend(batch.tolist() for batch in FastLoader(Numbers(), 2, sampler=indices()))
+    assert seen[0] == [0, 1]
+
+
+def test_epoch_ends_while_the_next_order_is_still_being_drawn(monkeypatch):
+    randperm, ended, is_second = torch.randperm, threading.Event(), count()
+
+    def draw_slowly(*arguments, **settings):
+        if next(is_second):
+            assert ended.wait(60)
+        return randperm(*arguments, **settings)
+
+    monkeypatch.setattr(torch, "randperm", draw_slowly)
+    loader = FastLoader(torch.arange(6000), 3, shuffle=True, num_threads=1)
+    first = torch.cat(list(loader))
+    ended.set()
+    second = torch.cat(list(loader))
+    assert sorted(first.tolist()) == sorted(second.tolist()) == [*range(6000)]
+    assert not torch.equal(first, second)
+
+
+def test_next_order_is_drawn_while_an_epoch_runs(monkeypatch):
+    randperm, threads = torch.randperm, []
+
+    def record(*arguments, **settings):
+        threads.append(threading.get_ident())
+        return randperm(*arguments, **settings)
+
+    monkeypatch.setattr(torch, "randperm", record)
+    for num_threads, drawn in ((1, 4), (0, 3)):
+        threads.clear()
+        loader = FastLoader(torch.arange(6000), 3, shuffle=True, num_threads=num_threads)
+        for _ in range(3):
+            list(loader)
+        loader._orders.wait()
+        assert len(threads) == drawn
+        # the first order by the loop, all others by threads
+        assert [thread == threads[0] for thread in threads].count(True) == drawn - 3 * num_threads
