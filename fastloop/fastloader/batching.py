@@ -28,6 +28,11 @@ class BatchGroup:
         whole, short = divmod(len(self.indices), self.sizes)
         return [self.sizes] * whole + [short] * bool(short)
 
+    def split(self) -> list[list[int]]:
+        """The indices of every batch."""
+        stops = np.cumsum(self.batch_sizes())[:-1]
+        return [indices.tolist() for indices in np.split(self.indices, stops)]
+
 
 def check_indices(indices: np.ndarray, num_samples: int) -> np.ndarray:
     """Convert to int64; raises IndexError for an index outside of [0, num_samples).

@@ -28,7 +28,7 @@ class _Lock:
 
 
 _LOCKS: WeakValueDictionary[int, _Lock] = WeakValueDictionary()
-"""id of the innermost Dataset -> its lock, which readers hold for as long as they hold the Dataset."""
+"""id of the innermost Dataset -> its lock, which lives as long as the Dataset's readers."""
 
 
 def _renew_locks() -> None:

@@ -75,12 +75,8 @@ class DatasetSource:
 
     def batches(self, group: BatchGroup, pool: BufferPool) -> Sequence[Tree]:  # noqa: ARG002
         """The results of collate_fn, which are not in the pool's memory."""
-        stops = np.cumsum(group.batch_sizes())[:-1]
-        with self.open() as (dataset, collate_fn):
-            return [
-                self._batch(dataset, collate_fn, indices.tolist())
-                for indices in np.split(group.indices, stops)
-            ]
+        with self.open() as parts:
+            return [self._batch(*parts, indices) for indices in group.split()]
 
     def _batch(self, dataset: Any, collate_fn: CollateFn, indices: list[int]) -> Tree:
         getitems = None if self.is_unbatched else getattr(dataset, "__getitems__", None)

@@ -46,6 +46,7 @@ class Collation:
     transform: Callable[[Tree], Tree] | None
 
     def __call__(self, samples: Sequence[Tree]) -> Tree:
+        """The transformed batch."""
         if self.transform is None:
             return self.collate(samples)
         if draws_once(self.transform):

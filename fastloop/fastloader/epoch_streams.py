@@ -77,8 +77,8 @@ def deliver_batches(
 ) -> Iterator[Tree]:
     """The batches of a stream, each counted in the state; closing it closes the stream.
 
-    finish: called after the last one. A fork of this process gets a RuntimeError: it has none of the
-    threads, and a lock of theirs may have been held when it was made.
+    finish: called after the last one. A fork of this process gets a RuntimeError: it has none of
+    the threads, and a lock of theirs may have been held when it was made.
     """
     return _deliver(stream, state, finish, os.getpid())
 

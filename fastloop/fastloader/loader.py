@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields
 from functools import partial
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
@@ -36,10 +34,9 @@ from fastloop.fastloader.device_copy import resolve_target
 from fastloop.fastloader.epoch_batches import EpochBatches, collation
 from fastloop.fastloader.epoch_plan import draw_next_order, plan_epoch
 from fastloop.fastloader.epoch_streams import EpochStreams, deliver_batches, tune
-from fastloop.fastloader.order import LoaderOrder, PiecewiseSampler, randperm_of_seed
+from fastloop.fastloader.order import LoaderOrder, PiecewiseSampler, randperm_of_seed, resolve_order
 from fastloop.fastloader.order_ahead import OrderAhead
 from fastloop.fastloader.position import Position
-from fastloop.fastloader.process_group import resolve_rank
 from fastloop.fastloader.random_transforms import seed_transform
 from fastloop.fastloader.sample_draws import SampleDraws
 
@@ -47,10 +44,9 @@ from fastloop.fastloader.sample_draws import SampleDraws
 class FastLoader:
     """Batches of a tree of tensors and arrays, or of a map-style Dataset, prepared by threads.
 
-    Parameters that DataLoader has too are in its order, and mean the same. Each iteration is one
-    epoch. A batch may be kept and written to; a small one keeps the memory of its whole group, up to
-    4 MiB, which torch.save would write: save a clone(). An error, of a sample for example, ends the
-    epoch; an index out of bounds is an IndexError there. Settings are checked at once (ValueError).
+    Parameters that DataLoader has too mean the same, in the same order. Each iteration is an epoch;
+    an error of a sample or of an index (IndexError) ends it. Batches may be kept and written to: a
+    small one keeps its whole group, up to 4 MiB, which torch.save would write; save a clone().
 
     Args:
         source: a tree (tuple, dict, list of tensors, DataFrame, ...) of tensors, arrays, memory
@@ -69,8 +65,7 @@ class FastLoader:
         drop_last: drop an incomplete last batch.
         generator: for shuffle; None: epoch k is shuffled with the seed `epoch_seed(seed, k)`.
         prefetch_factor: groups of batches to prepare ahead for each thread; None chooses.
-        transform: applied to each batch, in the threads; random transforms of torchvision are
-            applied to each sample, see random_transforms.py.
+        transform: of each batch, in the threads; random ones of torchvision, of each sample.
         seed: of epoch 0's order, and of all that samples and transforms draw (`sample_seed`).
         rank, world_size: deliver this rank's share, as torch's DistributedSampler does; None: of
             torch.distributed's process group, if there is one when an epoch begins. All ranks need
@@ -81,8 +76,8 @@ class FastLoader:
             several threads has a pickled copy of it.
         copy: False delivers views of tensors and writable arrays where the order is the source's
             own (no shuffle, sampler, ranks or device): writing to one writes to the source.
-        device: where batches are delivered, such as "cuda". The threads copy from pinned buffers,
-            concurrently with the device's other work; no synchronization is needed. None: the CPU.
+        device: where batches are delivered, such as "cuda", by the threads, from pinned buffers;
+            no synchronization is needed. None: the CPU.
 
     timeout, worker_init_fn, multiprocessing_context, persistent_workers, pin_memory_device and
     in_order=False have no effect, and a warning says what stands in their place.
@@ -92,7 +87,7 @@ class FastLoader:
     ...     loss = criterion(model(images), labels)
     """
 
-    def __init__(  # noqa: PLR0913 - DataLoader's parameters, and those of its threads
+    def __init__(  # noqa: PLR0913, PLR0917 - DataLoader's parameters, and those of its threads
         self,
         source: Tree,
         batch_size: int | None = 1,
@@ -170,12 +165,13 @@ class FastLoader:
     @property
     def collate_fn(self) -> CollateFn:
         """A function from samples of `dataset` to a batch."""
-        is_tree = not isinstance(self._source, DatasetSource | TensorDataset)
-        return collation(self._collate_fn, self.transform, is_tree)
+        is_tree = not isinstance(self._source, DatasetSource)
+        is_list = isinstance(self.source, TensorDataset)  # of tensors in each batch
+        return collation(self._collate_fn, self.transform, is_tree and not is_list)
 
     @property
     def num_workers(self) -> int:
-        """For code that makes a DataLoader of this loader: with a prefetch_factor it has workers."""
+        """As given; where a DataLoader is made of this loader, a prefetch_factor needs workers."""
         return self._num_workers or (self.num_threads if self.prefetch_factor else 0)
 
     @property
@@ -186,12 +182,7 @@ class FastLoader:
     @property
     def _order(self) -> LoaderOrder:
         """Of the current settings, which may be assigned to between epochs."""
-        names = [field.name for field in fields(LoaderOrder)]
-        settings = {name: getattr(self, name) for name in names if name != "batch_sampler"}
-        settings["rank"], settings["world_size"] = resolve_rank(
-            self.rank, self.world_size, self._given_sampler
-        )
-        return LoaderOrder(**settings, batch_sampler=self._batch_sampler)
+        return resolve_order(self, self._batch_sampler)
 
     @property
     def _given_sampler(self) -> Any:
@@ -220,8 +211,8 @@ class FastLoader:
         """Return the loader's position, for `load_state_dict`.
 
         It holds the epoch, how many of its batches have been delivered, the random states at its
-        begin, and the settings that determine the order. All ranks may load one rank's state. For
-        an epoch that was left early it is where that one stopped.
+        begin, and the order's settings. All ranks may load one rank's. Of an epoch that was left
+        early it is where that one stopped.
         """
         return dict(self._position.state or self._initial_state())
 
@@ -258,9 +249,7 @@ class FastLoader:
 
     def index_batches(self) -> Iterator[list[int]]:
         """The indices of each batch of the next epoch."""
-        for group in self._plan_epoch(self.epoch)[1]:
-            stops = np.cumsum(group.batch_sizes())[:-1]
-            yield from (indices.tolist() for indices in np.split(group.indices, stops))
+        return chain.from_iterable(map(BatchGroup.split, self._plan_epoch(self.epoch)[1]))
 
     def _plan_epoch(self, epoch: int) -> tuple[BatchSource, Iterable[BatchGroup]]:
         tuning = self._streams.tuning

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from operator import length_hint
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from fastloop.fastloader.batching import BatchGroup, check_indices, group_batche
 from fastloop.fastloader.block_shuffle import Blocks
 from fastloop.fastloader.order_ahead import OrderAhead, Permute
 from fastloop.fastloader.permutation import random_permutation
+from fastloop.fastloader.process_group import resolve_rank
 from fastloop.fastloader.sampler_indices import batch_sampler_groups, sampler_pieces
 
 SEQUENTIAL_PIECE = 1 << 20
@@ -127,7 +128,8 @@ class LoaderOrder:
         """Iterate over pieces of this rank's indices, which are every world_size-th.
 
         With shuffle=Blocks a rank has whole blocks instead. Generators have been read when this
-        returns; samplers are as the pieces are asked for. Iteration raises IndexError for an index out of bounds.
+        returns, samplers are read as pieces are asked for. Iteration raises IndexError for an index
+        out of bounds.
         """
         with one_torch_thread():
             if isinstance(self.shuffle, Blocks):
@@ -179,6 +181,16 @@ class LoaderOrder:
         step = size * max(1, SEQUENTIAL_PIECE // size)  # whole batches: no remainders to copy
         for start in range(0, self.num_samples, step):
             yield np.arange(start, min(start + step, self.num_samples))
+
+
+def resolve_order(loader: Any, batch_sampler: Iterable[Sequence[int]] | None) -> LoaderOrder:
+    """The order of a loader with this batch sampler; its rank may be the process group's."""
+    names = {field.name for field in fields(LoaderOrder)} - {"batch_sampler"}
+    settings = {name: getattr(loader, name) for name in names}
+    sampler = loader.sampler if batch_sampler is None else batch_sampler
+    ranks = resolve_rank(loader.rank, loader.world_size, sampler)
+    settings |= zip(("rank", "world_size"), ranks, strict=True)
+    return LoaderOrder(**settings, batch_sampler=batch_sampler)
 
 
 def _randperm(num_samples: int, generator: torch.Generator) -> np.ndarray:

@@ -27,7 +27,7 @@ from fastloop.fastloader.tuning import GROUP_BYTES, Tuning, max_consumer_groups
 
 GroupStream = Generator[Sequence[Tree], None, None]
 """The batches of one group after the other."""
-Transform = Callable[[Tree, np.ndarray], Tree]
+Transform = Callable[[Tree, list[int]], Tree]
 """From a batch and the indices of its samples to what is delivered."""
 
 
@@ -115,8 +115,7 @@ def _make_batches(
     batches = source.batches(group, pool)
     if transform is None:
         return batches
-    indices = np.split(group.indices, np.cumsum(group.batch_sizes())[:-1])
-    return [transform(batch, its) for batch, its in zip(batches, indices, strict=True)]
+    return [transform(batch, its) for batch, its in zip(batches, group.split(), strict=True)]
 
 
 def _pin(make: Callable[[Any], Sequence[Tree]], item: Any) -> Sequence[Tree]:

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 TAKES_GENERATOR = frozenset(
-    [
+    (
         "bernoulli",
         "bernoulli_",
         "binomial",
@@ -32,13 +32,13 @@ TAKES_GENERATOR = frozenset(
         "uniform_",
         "_sample_dirichlet",
         "_standard_gamma",
-    ]
+    )
 )
 """Functions and methods of torch that draw, and accept a generator."""
 FILLS_LIKE = {"rand_like": torch.Tensor.uniform_, "randn_like": torch.Tensor.normal_}
 """Functions that accept one in recent versions only, and how each fills its result."""
 HIDES_DRAWS = frozenset(
-    [
+    (
         "alpha_dropout",
         "alpha_dropout_",
         "dropout",
@@ -51,7 +51,7 @@ HIDES_DRAWS = frozenset(
         "rrelu",
         "rrelu_",
         "scaled_dot_product_attention",
-    ]
+    )
 )
 """Functions in C that draw inside, where no generator can be passed to them. Those in Python, such
 as torch.nn.init's, are all treated as if they did."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
@@ -18,7 +17,7 @@ from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.sample_draws import TRANSFORM, Begin
 
 DRAWING = frozenset(
-    [
+    (
         "AugMix",
         "AutoAugment",
         "ColorJitter",
@@ -29,7 +28,7 @@ DRAWING = frozenset(
         "RandAugment",
         "ScaleJitter",
         "TrivialAugmentWide",
-    ]
+    )
 )
 """Transforms of torchvision that draw, besides those whose names begin with Random."""
 
@@ -41,9 +40,9 @@ class BatchTransform:
     transform: Callable[[Tree], Tree]
     begin: Begin
 
-    def __call__(self, batch: Tree, indices: np.ndarray) -> Tree:
+    def __call__(self, batch: Tree, indices: list[int]) -> Tree:
         """The transformed batch."""
-        self.begin(TRANSFORM, indices.tolist())
+        self.begin(TRANSFORM, indices)
         return self.transform(batch)
 
 
@@ -54,7 +53,7 @@ class SampleTransform:
     transform: Callable[[Tree], Tree]
     begin: Begin
 
-    def __call__(self, batch: Tree, indices: np.ndarray) -> Tree:
+    def __call__(self, batch: Tree, indices: list[int]) -> Tree:
         """The batch of the transformed samples. Raises ValueError for samples of several shapes."""
         leaves, structure = pytree.tree_flatten(batch)
         if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
@@ -64,7 +63,7 @@ class SampleTransform:
             raise ValueError(f"transform={type(self.transform).__name__}: {reason}")
         samples = [
             self._transform(structure.unflatten([leaf[place] for leaf in leaves]), index)
-            for place, index in enumerate(indices.tolist())
+            for place, index in enumerate(indices)
         ]
         if not samples:
             return batch

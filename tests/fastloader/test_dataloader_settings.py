@@ -1,0 +1,142 @@
+"""DataLoader's parameters and attributes, as code that was written for it uses them."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from fastloop import FastLoader, converted
+
+
+class Numbers(Dataset):
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int):
+        return torch.full((3,), float(index)), index
+
+
+def test_parameters_come_in_dataloaders_order():
+    ours, theirs = (
+        list(inspect.signature(kind).parameters.values()) for kind in (FastLoader, DataLoader)
+    )
+    count = sum(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in theirs)
+    names = [parameter.name for parameter in theirs]
+    assert [parameter.name for parameter in ours[1:count]] == names[1:count]
+    assert set(names[1:]) <= {parameter.name for parameter in ours}
+    batches = list(FastLoader(Numbers(), 4, True, None, None, 0, list, False, True))
+    assert sorted(index for batch in batches for _, index in batch) == [*range(20)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"persistent_workers": True},
+            "persistent_workers=True has no effect in FastLoader: threads",
+        ),
+        ({"worker_init_fn": print}, "worker_init_fn=.* has no effect.*fastloop.sample_seed"),
+        ({"timeout": 30}, "timeout=30 has no effect"),
+        ({"multiprocessing_context": "spawn"}, "multiprocessing_context='spawn' has no effect"),
+        ({"pin_memory_device": "cuda"}, "pin_memory_device='cuda' has no effect.*device="),
+        ({"in_order": False}, "in_order=False has no effect.*in order"),
+    ],
+)
+def test_parameters_without_a_meaning_warn_once(settings, message):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loader = FastLoader(Numbers(), 4, **settings)
+        assert len(list(loader)) == 5
+    assert len(caught) == 1
+    with pytest.raises(UserWarning, match=message):
+        raise caught[0].message
+    assert caught[0].filename == __file__
+
+
+def test_defaults_of_dataloaders_parameters_warn_of_nothing():
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(DataLoader).parameters.items()
+        if name != "dataset"
+    }
+    assert len(list(FastLoader(Numbers(), **defaults))) == 20
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_pinning_without_a_cuda_device_warns():
+    with pytest.warns(UserWarning, match="pin_memory=True has no effect: there is no CUDA device"):
+        loader = FastLoader(torch.arange(9), 4, pin_memory=True)
+    assert torch.equal(torch.cat(list(loader)), torch.arange(9))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_pinned_batches():
+    for source, transform in [
+        (torch.arange(99), None),
+        (Numbers(), None),
+        (torch.arange(99), torch.neg),
+    ]:
+        loader = FastLoader(source, 4, pin_memory=True, transform=transform, copy=False)
+        for batch in loader:
+            assert all(leaf.is_pinned() for leaf in (batch if isinstance(batch, list) else [batch]))
+
+
+def test_num_workers_is_the_number_of_threads_unless_that_is_given():
+    for settings, expected in [
+        ({"num_workers": 3}, 3),
+        ({"num_workers": 0}, 0),
+        ({"num_workers": 3, "num_threads": 2}, 2),
+        ({}, 1),
+    ]:
+        loader = FastLoader(Numbers(), 4, **settings)
+        assert loader.num_threads == expected
+        assert len(list(loader)) == 5
+
+
+SOURCES = {
+    "dataset": Numbers(),
+    "tuple": (torch.arange(20.0), np.arange(20)),
+    "dict": {
+        "x": converted(torch.arange(40, dtype=torch.uint8).view(20, 2)),
+        "y": torch.arange(20),
+    },
+    "tensor": torch.arange(20),
+    "tensors": TensorDataset(torch.arange(20), torch.arange(20)),
+}
+
+
+@pytest.mark.parametrize(
+    "transform", [None, lambda batch: [batch, 1]], ids=["plain", "transformed"]
+)
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_dataloader_made_of_the_attributes_delivers_the_same_epoch(source, transform):
+    """As accelerate's skip_first_batches makes one."""
+    loader = FastLoader(source, 3, shuffle=True, transform=transform)
+    loader.set_epoch(2)
+    names = "collate_fn", "num_workers", "prefetch_factor"
+    settings = {name: getattr(loader, name) for name in names}
+    other = DataLoader(loader.dataset, batch_sampler=loader.batch_sampler, **settings)
+    assert len(other) == len(loader)
+    assert repr(list(other)) == repr(list(loader))
+
+
+@pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate is not installed")
+@pytest.mark.parametrize("settings", [{}, {"prefetch_factor": 2}, {"sampler": range(19, -1, -1)}])
+def test_accelerate_skips_the_first_batches(settings):
+    from accelerate import skip_first_batches
+
+    loader = FastLoader(
+        SOURCES["tuple"],
+        3,
+        **({"shuffle": True} | settings if "sampler" not in settings else settings),
+    )
+    loader.set_epoch(1)
+    rest = [repr(batch) for batch in skip_first_batches(loader, 2)]
+    assert rest == [repr(batch) for batch in loader][2:]
