@@ -43,6 +43,12 @@ def order_settings(order: Any) -> States:
     return settings | {"shuffle": str(settings["shuffle"])}  # Blocks is not a built-in type
 
 
+def initial_state(epoch: int, states: States, order: Any) -> States:
+    """A loader's state at the begin of an epoch, with these random states."""
+    settings = order_settings(order)
+    return {"epoch": epoch, "delivered": 0, "drawn_from": states, "settings": settings}
+
+
 def check_settings(state: States, order: Any) -> None:
     """Raise ValueError for a state that was saved by a loader with another order's settings."""
     saved, settings = state.get("settings", {}), order_settings(order)

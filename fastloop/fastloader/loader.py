@@ -14,7 +14,7 @@ from fastloop.fastloader.batching import BatchGroup, skip_batches
 from fastloop.fastloader.block_shuffle import Blocks
 from fastloop.fastloader.checkpoint import (
     check_settings,
-    order_settings,
+    initial_state,
     random_states,
     restore_states,
     set_epoch,
@@ -59,10 +59,9 @@ class FastLoader:
             neighbouring rows, so that a mapped file larger than memory can be read fast.
         sampler: indices; excludes shuffle. Read as the epoch proceeds, in the loop's thread.
         batch_sampler: lists of indices; excludes batch_size, shuffle, sampler and drop_last.
-        num_workers: as num_threads, where that is not given.
+        num_workers: of threads, where num_threads is not given.
         collate_fn: for a Dataset's samples, by default torch's default_collate.
         pin_memory: deliver batches in pinned memory, where there is a CUDA device.
-        drop_last: drop an incomplete last batch.
         generator: for shuffle; None: epoch k is shuffled with the seed `epoch_seed(seed, k)`.
         prefetch_factor: groups of batches to prepare ahead for each thread; None chooses.
         transform: of each batch, in the threads; random ones of torchvision, of each sample.
@@ -79,8 +78,7 @@ class FastLoader:
         device: where batches are delivered, such as "cuda", by the threads, from pinned buffers;
             no synchronization is needed. None: the CPU.
 
-    timeout, worker_init_fn, multiprocessing_context, persistent_workers, pin_memory_device and
-    in_order=False have no effect, and a warning says what stands in their place.
+    A warning says what stands in the place of DataLoader's other parameters.
 
     >>> loader = FastLoader((images, labels), batch_size=256, shuffle=True, device="cuda")
     >>> for images, labels in loader:
@@ -172,7 +170,7 @@ class FastLoader:
     @property
     def num_workers(self) -> int:
         """As given; where a DataLoader is made of this loader, a prefetch_factor needs workers."""
-        return self._num_workers or (self.num_threads if self.prefetch_factor else 0)
+        return self._num_workers or (max(1, self.num_threads) if self.prefetch_factor else 0)
 
     @property
     def epoch(self) -> int:
@@ -236,10 +234,7 @@ class FastLoader:
         source = prepare_dataset(source, self.num_threads, begin)
         transform = seed_transform(self.transform, begin, self.batch_size is not None)
         self._position.advance(state)
-        if first is None:
-            self._position.finish(state)
-            return iter(())
-        groups = chain([first], groups)
+        groups = chain([] if first is None else [first], groups)
         if self.num_threads:
             groups = draw_next_order(groups, self._order, self.epoch, self._orders)
         if source is self._source and not self.copy:
@@ -257,5 +252,4 @@ class FastLoader:
 
     def _initial_state(self) -> dict[str, Any]:
         states = random_states(self.generator, self._given_sampler)
-        state = {"epoch": self.epoch, "delivered": 0, "drawn_from": states}
-        return state | {"settings": order_settings(self._order)}
+        return initial_state(self.epoch, states, self._order)
