@@ -53,7 +53,7 @@ class FastLoader:
             maps and columns (`Images`, `Windows`, `converted`), all with num_samples in their first
             dimension and on the CPU; or a map-style Dataset, or a list of tuples or dicts. A batch
             of a tree has the same structure, with leaves of shape (batch_size, ...).
-        batch_size: None delivers single samples without a batch dimension.
+        batch_size: None delivers single samples.
         shuffle: True is torch.randperm's order; with more than 2^20 samples, a random permutation
             whose indices are computed as the epoch proceeds. `Blocks(...)` shuffles blocks of
             neighbouring rows, so that a mapped file larger than memory can be read fast.
@@ -65,12 +65,10 @@ class FastLoader:
         generator: for shuffle; None: epoch k is shuffled with the seed `epoch_seed(seed, k)`.
         prefetch_factor: groups of batches to prepare ahead for each thread; None chooses.
         transform: of each batch, in the threads; random ones of torchvision, of each sample.
-        seed: of epoch 0's order, and of all that samples and transforms draw (`sample_seed`).
+        seed: of the order, and of what samples and transforms draw (`sample_seed`).
         rank, world_size: deliver this rank's share, as torch's DistributedSampler does; None: of
-            torch.distributed's process group, if there is one when an epoch begins. All ranks need
-            the same seed, and generators in the same state if any.
-        num_threads: None chooses by the size of the samples and the cores available, see tuning.py,
-            and 1 for a Dataset; 0 prepares batches when they are requested.
+            torch.distributed's group, if any. All ranks need the same seed and generator state.
+        num_threads: 0 prepares batches when they are requested; None chooses, 1 for a Dataset.
         thread_safe: True lets all threads read the one Dataset at the same time; otherwise each of
             several threads has a pickled copy of it.
         copy: False delivers views of tensors and writable arrays where the order is the source's
@@ -189,8 +187,8 @@ class FastLoader:
     def __getstate__(self) -> dict[str, Any]:
         """Pickle what another process needs; it has its own threads and buffers."""
         copies = {"_streams": self._streams.without_buffers(), "_position": self._position.copy()}
-        state = {"_source": None, "_orders": None, "source": pack_maps(self.source)}
-        return self.__dict__ | state | copies
+        here = {"_source": None, "_orders": None, "source": pack_maps(self.source)}
+        return self.__dict__ | here | copies
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -198,10 +196,7 @@ class FastLoader:
         self._open()
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the next iteration's epoch, for the sampler too.
-
-        Each iteration advances it by one. A state that was loaded within this epoch is kept.
-        """
+        """Set the next iteration's epoch, also of the sampler; keeps a state loaded within it."""
         self._position.set_epoch(epoch)
         set_epoch(self._given_sampler, epoch)
 
@@ -247,8 +242,7 @@ class FastLoader:
         return chain.from_iterable(map(BatchGroup.split, self._plan_epoch(self.epoch)[1]))
 
     def _plan_epoch(self, epoch: int) -> tuple[BatchSource, Iterable[BatchGroup]]:
-        tuning = self._streams.tuning
-        return plan_epoch(self._source, self._order, epoch, tuning, self._orders)
+        return plan_epoch(self._source, self._order, epoch, self._streams.tuning, self._orders)
 
     def _initial_state(self) -> dict[str, Any]:
         states = random_states(self.generator, self._given_sampler)
