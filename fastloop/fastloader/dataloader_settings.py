@@ -22,10 +22,9 @@ IN_PLACE = {
 """Defaults, and what FastLoader does instead."""
 
 
-def warn_of_settings(**settings: Any) -> None:
-    """Warn about those of IN_PLACE that differ from their defaults."""
-    for name, value in settings.items():
-        default, instead = IN_PLACE[name]
+def warn_of_settings(*values: Any) -> None:
+    """Warn about those of IN_PLACE that differ from their defaults; values: in that sequence."""
+    for (name, (default, instead)), value in zip(IN_PLACE.items(), values, strict=True):
         if value != default and value is not None:
             text = f"{name}={value!r} has no effect in FastLoader: {instead}"
             warnings.warn(text, UserWarning, stacklevel=3)

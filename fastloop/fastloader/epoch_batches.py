@@ -1,5 +1,5 @@
-"""What DataLoader's attributes give to code that builds another loader from one of them, as
-accelerate's skip_first_batches does."""
+"""DataLoader's attributes, for code that builds another loader of them, as accelerate's
+skip_first_batches does."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def plan_epoch(
     early = list(islice(pieces, 2))  # the first may be the source's last, short block
     first = max(early, key=len, default=np.empty(0, np.int64))
     pieces = chain(early, pieces)
-    counts = tuning.batch_counts(row_nbytes, order.batch_size or 1, order.expected_count)
+    counts = tuning.batch_counts(row_nbytes, order.batch_size or 1, order.count_estimate)
     batch_counts = counts if is_groupable else repeat(1)
     direct_source = None
     if isinstance(source, ColumnSource) and order.shuffle is not True:  # it has no stretches

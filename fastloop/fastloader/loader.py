@@ -119,24 +119,21 @@ class FastLoader:
         self.rank, self.world_size, self.thread_safe = rank, world_size, thread_safe
         self.copy, self.device = copy, device
         self._num_workers, pins = num_workers or 0, pins_memory(pin_memory)
-        warn_of_settings(
-            timeout=timeout,
-            worker_init_fn=worker_init_fn,
-            multiprocessing_context=multiprocessing_context,
-            persistent_workers=persistent_workers,
-            pin_memory_device=pin_memory_device,
-            in_order=in_order,
-        )
+        unused = timeout, worker_init_fn, multiprocessing_context, persistent_workers
+        warn_of_settings(*unused, pin_memory_device, in_order)
         self._open()
         self.num_samples = len(self._source)
         _ = self._order  # raises ValueError for invalid settings
-        requested = num_workers if num_threads is None else num_threads, prefetch_factor
-        target = resolve_target(device)
-        is_divisible = target is None and batch_sampler is None
-        tuning = tune(self._source, batch_size or 1, requested, bool(transform), is_divisible)
-        self._streams = EpochStreams(tuning, target, pins)
-        self.num_threads, self.prefetch_factor = tuning.num_threads, prefetch_factor
+        threads = num_workers if num_threads is None else num_threads
+        self._streams = self._make_streams((threads, prefetch_factor), pins)
+        self.num_threads, self.prefetch_factor = self._streams.tuning.num_threads, prefetch_factor
         self._position = Position()
+
+    def _make_streams(self, requested: tuple[int | None, int | None], pins: bool) -> EpochStreams:
+        target, size = resolve_target(self.device), self.batch_size or 1
+        is_divisible = target is None and self._batch_sampler is None
+        tuning = tune(self._source, size, requested, self.transform is not None, is_divisible)
+        return EpochStreams(tuning, target, pins)
 
     def _open(self) -> None:
         """Open the source, and begin to know orders, in this process."""
@@ -181,7 +178,7 @@ class FastLoader:
         return resolve_order(self, self._batch_sampler)
 
     @property
-    def _given_sampler(self) -> Any:
+    def _user_sampler(self) -> Any:
         return self.sampler if self._batch_sampler is None else self._batch_sampler
 
     def __getstate__(self) -> dict[str, Any]:
@@ -198,7 +195,7 @@ class FastLoader:
     def set_epoch(self, epoch: int) -> None:
         """Set the next iteration's epoch, also of the sampler; keeps a state loaded within it."""
         self._position.set_epoch(epoch)
-        set_epoch(self._given_sampler, epoch)
+        set_epoch(self._user_sampler, epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the loader's position, for `load_state_dict`.
@@ -221,7 +218,7 @@ class FastLoader:
     def __iter__(self) -> Iterator[Tree]:
         """Start an epoch; its threads end with it, also where it is left early or fails."""
         state, drawn_from = self._position.begin(self._initial_state)
-        with restore_states(drawn_from, self.generator, self._given_sampler):
+        with restore_states(drawn_from, self.generator, self._user_sampler):
             source, groups = self._plan_epoch(state["epoch"])
             groups = skip_batches(groups, state["delivered"])
             first = next(groups, None)
@@ -245,5 +242,5 @@ class FastLoader:
         return plan_epoch(self._source, self._order, epoch, self._streams.tuning, self._orders)
 
     def _initial_state(self) -> dict[str, Any]:
-        states = random_states(self.generator, self._given_sampler)
+        states = random_states(self.generator, self._user_sampler)
         return initial_state(self.epoch, states, self._order)

@@ -112,7 +112,7 @@ class LoaderOrder:
         )
 
     @property
-    def expected_count(self) -> int:
+    def count_estimate(self) -> int:
         """About how many samples this rank delivers; exact except for samplers without length."""
         count = self.num_samples
         if self.sampler is not None:

@@ -82,7 +82,7 @@ class Pipeline:
         first: int = 0,
     ) -> Generator[Any, None, None]:
         initialize, num_threads = None, self.tuning.num_threads
-        if num_threads and not _only_copies(source):
+        if num_threads and (self.transform is not None or not _only_copies(source)):
             # OpenMP's threads wait for each other, and one busy core holds up all of them
             initialize = keep_to_one_torch_thread
             make = partial(_make_single_threaded, make)

@@ -24,13 +24,13 @@ from fastloop.core.seeds import mix_seed
 from fastloop.fastloader.private_draws import PrivateDraws
 
 SAMPLE, COLLATE, TRANSFORM = range(3)
-"""What draws: a Dataset's sample, the collate_fn of a batch, the transform of either."""
+"""Kinds of draws: of a Dataset's sample, the collate_fn of a batch, the transform of either."""
 Begin = Callable[[int, Sequence[int]], None]
 """To be called with one of these, and the indices of the samples, before anything is drawn."""
 
 
 class _Current(threading.local):
-    """What this thread is making, from `begin` on."""
+    """The samples or the batch that this thread is making, from `begin` on."""
 
     key: tuple[int, int, Sequence[int]] | None = None
     seed: int | None = None

@@ -15,7 +15,7 @@ Make = Callable[[Any], Any]
 
 @dataclass
 class GlobalDraws:
-    """What is known about a loader's samples and transforms."""
+    """Knowledge about a loader's samples and transforms."""
 
     names: set[str] | None = None
     """Whose generators they draw from that threads would have to share; None: not known yet."""

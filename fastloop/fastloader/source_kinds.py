@@ -1,4 +1,4 @@
-"""What a source is: a tree of columns, a map-style Dataset, a list of samples, or a table."""
+"""Kinds of sources: a tree of columns, a map-style Dataset, a list of samples, or a table."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ OPEN_MAPS: WeakSet[Generator[Any, None, None]] = WeakSet()
 
 
 @dataclass(frozen=True)
-class Failure:
+class TaskFailure:
     """An error in the place of an item or a result."""
 
     error: BaseException
@@ -60,7 +60,7 @@ class Feed:
                 self.is_exhausted = True
                 return
             except Exception as error:
-                self.is_exhausted, item = True, Failure(error)
+                self.is_exhausted, item = True, TaskFailure(error)
             self.tasks.put((self.count, item))
             self.count += 1
 
@@ -126,7 +126,7 @@ def _in_order(feed: Feed) -> Iterator[Any]:
             ready[number] = result
         result = ready.pop(feed.received)
         feed.received += 1
-        if isinstance(result, Failure):
+        if isinstance(result, TaskFailure):
             raise result.error
         feed.draw()
         yield result
@@ -146,8 +146,8 @@ def _run(work: Callable[[Any], Any], tasks: SimpleQueue, results: SimpleQueue) -
     while (task := tasks.get()) is not None:
         number, item = task
         try:
-            result = item if isinstance(item, Failure) else work(item)
+            result = item if isinstance(item, TaskFailure) else work(item)
         except BaseException as error:
-            result = Failure(error)
+            result = TaskFailure(error)
         results.put((number, result))
         del task, item, result  # or they would be held until the next task

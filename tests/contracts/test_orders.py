@@ -250,9 +250,8 @@ def test_shard_equals_torchs_distributed_sampler(num_samples, world_size, shuffl
             num_replicas=world_size,
             rank=rank,
             shuffle=shuffle,
-            seed=5,
+            seed=epoch_seed(5, epoch),
         )
-        sampler.set_epoch(epoch)
         order = RandomOrder() if shuffle else SequentialOrder()
         pieces = order.pieces(num_samples, 5, epoch)
         parts = shard(pieces, rank, world_size)
