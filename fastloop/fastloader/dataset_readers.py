@@ -42,12 +42,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def share(parts: Parts) -> Open:
-    """The same Dataset for all threads at once: it is thread-safe."""
+    """One Dataset for all threads at once: it is thread-safe."""
     return lambda: nullcontext(parts)
 
 
 def take_turns(parts: Parts) -> Open:
-    """The same Dataset, for one batch at a time.
+    """One Dataset for all threads, which read it one batch at a time.
 
     Also for other loaders whose Datasets wrap this one, as two Subsets do, and for a thread of an
     earlier epoch that has not ended.
