@@ -42,12 +42,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def share(parts: Parts) -> Open:
-    """One Dataset for all threads at once: it is thread-safe."""
+    """Access to a Dataset by all threads at once: it is thread-safe."""
     return lambda: nullcontext(parts)
 
 
 def take_turns(parts: Parts) -> Open:
-    """One Dataset for all threads, which read it one batch at a time.
+    """Access to a Dataset by all threads, which read it one batch at a time.
 
     Also for other loaders whose Datasets wrap this one, as two Subsets do, and for a thread of an
     earlier epoch that has not ended.

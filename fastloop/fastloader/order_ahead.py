@@ -32,7 +32,8 @@ class OrderAhead:
         self._permute = permute
         self._key: Key | None = None
         self._order: np.ndarray | None = None
-        self._thread: WorkerThread | None = None
+        self._drawing: tuple[int, WorkerThread] | None = None
+        """The process and its thread that draws."""
 
     def start(self, num_samples: int, seed: int) -> None:
         """Begin to draw a permutation, unless it is there already."""
@@ -41,7 +42,7 @@ class OrderAhead:
             return
         self.wait()
         self._key, self._order = key, None
-        self._thread = WorkerThread(partial(self._draw, key))
+        self._drawing = os.getpid(), WorkerThread(partial(self._draw, key))
         DRAWING.add(self)
 
     def get(self, num_samples: int, seed: int) -> np.ndarray:
@@ -57,9 +58,9 @@ class OrderAhead:
 
     def wait(self) -> None:
         """Wait until nothing is being drawn in this process."""
-        if self._thread is not None and self._key and self._key[-1] == os.getpid():
-            self._thread.join()
-        self._thread = None
+        if self._drawing is not None and self._drawing[0] == os.getpid():
+            self._drawing[1].join()
+        self._drawing = None
 
     def _draw(self, key: Key) -> None:
         keep_to_one_torch_thread()
