@@ -48,8 +48,7 @@ class OrderAhead:
     def get(self, num_samples: int, seed: int) -> np.ndarray:
         """The permutation, as `permute` returns it; its errors are raised here."""
         key = num_samples, seed, os.getpid()
-        if key == self._key:
-            self.wait()
+        self.wait()  # also for another key, whose permutation would take this one's place
         if key != self._key or self._order is None:
             with one_torch_thread():
                 self._order = self._permute(num_samples, seed)
