@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         Images,
         Windows,
         converted,
+        has_core,
         sample_seed,
     )
     from fastloop.sweep.bench_results import Bench, BenchResult
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
 MODULES = {
     "data.user_store": ("open_store", "write_store"),
-    "fastloader": ("Blocks", "FastLoader", "Images", "Windows", "converted", "sample_seed"),
+    "fastloader": (
+        *("Blocks", "FastLoader", "Images", "Windows"),
+        *("converted", "has_core", "sample_seed"),
+    ),
     "sweep.bench_results": ("Bench", "BenchResult"),
     "sweep.in_process": ("bench", "bench_all"),
 }
@@ -35,6 +39,7 @@ __all__ = [
     "bench",
     "bench_all",
     "converted",
+    "has_core",
     "open_store",
     "sample_seed",
     "write_store",

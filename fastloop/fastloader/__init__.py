@@ -2,9 +2,18 @@
 
 from fastloop.fastloader.block_shuffle import Blocks
 from fastloop.fastloader.columns.convert import converted
+from fastloop.fastloader.columns.engine import has_core
 from fastloop.fastloader.columns.images import Images
 from fastloop.fastloader.columns.windows import Windows
 from fastloop.fastloader.loader import FastLoader
 from fastloop.fastloader.sample_draws import sample_seed
 
-__all__ = ["Blocks", "FastLoader", "Images", "Windows", "converted", "sample_seed"]
+__all__ = [
+    "Blocks",
+    "FastLoader",
+    "Images",
+    "Windows",
+    "converted",
+    "has_core",
+    "sample_seed",
+]

@@ -7,20 +7,24 @@ read once, as uint8, and written once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from fastloop.fastloader.columns.array import ArrayColumn, array_column
 from fastloop.fastloader.columns.column import SampleSpec
+from fastloop.fastloader.columns.engine import SOURCE_TYPES, describe_rows, fill_rows
 
 PIECE_BYTES = 4 << 20
 """Bytes of gathered rows plus their floats: the share of the third-level cache that each thread
 has. Pieces for the second-level cache (512 KiB) are half as fast with two threads, whose many short
 calls contend for the interpreter's lock: experiments/fastloader."""
+
+NATIVE_TARGETS = torch.float32, torch.bfloat16, torch.float16
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,11 +45,37 @@ class ConvertedColumn:
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Write the converted rows at `indices` to `out`, piece by piece."""
-        if not self.spec.nbytes:
+        if not self.spec.nbytes or fill_rows(self, indices, out):
             return
         count = max(1, PIECE_BYTES // (self.rows.spec.nbytes + self.spec.nbytes))
         for start in range(0, len(indices), count):
             self._fill_piece(indices[start : start + count], out[start : start + count])
+
+    def native_rows(self) -> dict[str, Any] | None:
+        """The arguments of the native core's column; None for types that it does not convert."""
+        rows, spec = self.rows, self.spec
+        if spec.dtype not in NATIVE_TARGETS or rows.spec.dtype not in SOURCE_TYPES:
+            return None
+        arguments = describe_rows(rows.flat, len(rows), spec, rows.spec.nbytes)
+        if arguments is None:
+            return None
+        channels, pixels = math.prod(spec.shape[:1]), math.prod(spec.shape[1:])
+        factors, offsets = self._channel_numbers(channels)
+        # one item a channel: both layouts are the same, and this one is faster
+        is_vector = pixels == 1
+        layout = self.source_layout == "HWC" or is_vector, spec.channels_last or is_vector
+        return arguments | {
+            "types": (SOURCE_TYPES[rows.spec.dtype], SOURCE_TYPES[spec.dtype]),
+            "layout": (channels, pixels, *map(int, layout), len(factors)),
+            "factor": factors,
+            "offset": offsets,
+        }
+
+    def _channel_numbers(self, channels: int) -> tuple[np.ndarray, np.ndarray]:
+        """float32 factors and offsets: one, or one per channel."""
+        if not isinstance(self.factor, torch.Tensor):
+            return np.array([self.factor], np.float32), self.offset.reshape(1).numpy()
+        return self.factor.flatten()[:channels].numpy(), self.offset.flatten()[:channels].numpy()
 
     def _fill_piece(self, indices: np.ndarray, out: np.ndarray) -> None:
         # allocated in each call: threads share no memory, and malloc returns the same block again
@@ -57,7 +87,7 @@ class ConvertedColumn:
         floats.copy_(self._as_delivered(self.rows.spec.view_tensor(gathered)))
         if not isinstance(self.factor, torch.Tensor):
             if self.factor != 1 or self.offset != 0:
-                torch.add(self.offset, floats, alpha=self.factor, out=floats)
+                floats.mul_(self.factor).add_(self.offset)  # not fused: as the native core rounds
         else:
             _flatten_layout(floats, self.spec.channels_last).mul_(self.factor).add_(self.offset)
         if floats is not result:

@@ -11,8 +11,11 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from fastloop.fastloader.columns.array import array_column
 from fastloop.fastloader.columns.column import SampleSpec
+from fastloop.fastloader.columns.engine import SOURCE_TYPES, describe_rows, fill_rows
 from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
 
+INTEGERS = set(SOURCE_TYPES) - {torch.bool, torch.float16, torch.bfloat16}
+INTEGERS -= {torch.float32, torch.float64}
 GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 """Increment of splitmix64: the odd integer nearest to 2^64 / golden ratio."""
 
@@ -82,10 +85,33 @@ class Windows:
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Copy the windows at `indices` to `out`, converted to the dtype."""
-        tokens = self.tokens
-        array = tokens.numpy() if isinstance(tokens, torch.Tensor) else tokens
-        windows = sliding_window_view(array, self.length)[self.starts(indices) + self.first]
+        if fill_rows(self, indices, out):
+            return
+        windows = sliding_window_view(self._array(), self.length)[self.starts(indices) + self.first]
         self.spec.view_tensor(out).copy_(torch.from_numpy(windows))
+
+    def native_rows(self) -> dict[str, Any] | None:
+        """The arguments of the native core's column; None for types that it does not convert."""
+        array, spec = self._array(), self.spec
+        stored, itemsize = array_column(self.tokens[:1]).spec.dtype, array.itemsize
+        arguments = describe_rows(array, len(self), spec, self.length * itemsize)
+        is_converted = spec.dtype != stored
+        is_widened = stored in INTEGERS and spec.dtype in (torch.int32, torch.int64)
+        if arguments is None or (is_converted and not is_widened):
+            return None
+        if is_converted:
+            arguments["types"] = SOURCE_TYPES[stored], SOURCE_TYPES[spec.dtype]
+            arguments["layout"] = 1, self.length, 0, 0, 0
+        stride = 1 if self.count else self.stride or self.length
+        return arguments | {
+            "begin": self.first * itemsize,
+            "stride": stride * itemsize,
+            "positions": self._num_positions if self.count else 0,
+            "seed": self.seed % 2**64,
+        }
+
+    def _array(self) -> np.ndarray:
+        return self.tokens.numpy() if isinstance(self.tokens, torch.Tensor) else self.tokens
 
     def __getstate__(self) -> dict[str, Any]:
         return pack_maps(self.__dict__)

@@ -1,0 +1,147 @@
+"""The choice between the native core and Python, and rows gathered by the native core."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+
+from fastloop.fastloader.columns.column import SampleSpec
+
+SOURCE_TYPES = {
+    torch.bool: 1,
+    torch.uint8: 1,
+    torch.int8: 2,
+    torch.uint16: 3,
+    torch.int16: 4,
+    torch.uint32: 5,
+    torch.int32: 6,
+    torch.int64: 7,
+    torch.float16: 8,
+    torch.bfloat16: 9,
+    torch.float32: 10,
+    torch.float64: 11,
+}
+"""The core's numbers of the types that it converts; 0 stands for bytes that it copies."""
+SIGNED, UNSIGNED, FLOAT, BFLOAT, COMPLEX, BOOL = 0, 1, 2, 4, 5, 6
+DLPACK_CODES = {
+    torch.bool: BOOL,
+    torch.bfloat16: BFLOAT,
+    **dict.fromkeys([torch.int8, torch.int16, torch.int32, torch.int64], SIGNED),
+    **dict.fromkeys([torch.uint8, torch.uint16, torch.uint32, torch.uint64], UNSIGNED),
+    **dict.fromkeys([torch.float16, torch.float32, torch.float64], FLOAT),
+    **dict.fromkeys([torch.complex64, torch.complex128], COMPLEX),
+}
+"""The types of the tensors that the core delivers, as DLPack numbers them."""
+
+
+@runtime_checkable
+class NativeColumn(Protocol):
+    """A column whose rows the native core can make."""
+
+    def native_rows(self) -> dict[str, Any] | None:
+        """The arguments of the core's `Column`; None where only Python can make these rows."""
+        ...
+
+
+@cache
+def load_core() -> Any | None:
+    """The native core's module; None where it is absent or FASTLOOP_PURE=1.
+
+    Raises ImportError where FASTLOOP_NATIVE=1 and it is absent.
+    """
+    if os.environ.get("FASTLOOP_PURE") == "1":
+        return None
+    try:
+        return import_module("fastloop.fastloader._core")
+    except ImportError as error:
+        if os.environ.get("FASTLOOP_NATIVE") == "1":
+            raise ImportError(
+                f"FASTLOOP_NATIVE=1, but the native core is absent: {error}"
+            ) from error
+        return None
+
+
+def has_core() -> bool:
+    """True where FastLoader runs on the native core."""
+    return load_core() is not None
+
+
+def open_column(column: Any) -> Any | None:
+    """The core's object for a column; None without the core, and where it can't make the rows."""
+    core = load_core()
+    if core is None or not isinstance(column, NativeColumn):
+        return None
+    arguments = column.native_rows()
+    return None if arguments is None else core.Column(**arguments)
+
+
+def fill_rows(column: Any, indices: np.ndarray, out: np.ndarray) -> bool:
+    """Write the column's rows at int64 or int32 `indices` to `out`; False where the core can't.
+
+    The calling thread does it, without the interpreter's lock. Raises IndexError for an index that
+    is out of bounds, before any row is read.
+    """
+    native = open_column(column)
+    if native is None or not out.flags.c_contiguous:
+        return False
+    gather_into([native], indices, [out])
+    return True
+
+
+def gather_into(
+    columns: Sequence[Any], indices: np.ndarray, outs: Sequence[np.ndarray], num_threads: int = 1
+) -> None:
+    """Write rows of columns, which `open_column` has opened, to contiguous arrays of their bytes.
+
+    `num_threads` threads, one of which is the caller, share the work, without the interpreter's
+    lock. Raises IndexError for an index that is out of bounds, before any row is read.
+    """
+    core = load_core()
+    assert core is not None
+    core.gather_into(tuple(columns), np.ascontiguousarray(indices), tuple(outs), num_threads)
+
+
+def describe_rows(
+    memory: np.ndarray, num_rows: int, spec: SampleSpec, source_nbytes: int | None = None
+) -> dict[str, Any] | None:
+    """The arguments of a core's `Column` that copies rows of contiguous memory.
+
+    None for types that DLPack lacks, and for memory that is not contiguous.
+    """
+    if spec.dtype not in DLPACK_CODES or not memory.flags.c_contiguous or len(spec.shape) > 15:
+        return None
+    source_nbytes = spec.nbytes if source_nbytes is None else source_nbytes
+    return {
+        "rows": memory,
+        "num_rows": num_rows,
+        "stride": source_nbytes,
+        "nbytes": (source_nbytes, spec.nbytes),
+        "begin": 0,
+        "positions": 0,
+        "seed": 0,
+        "types": (0, 0),
+        "layout": (0, 0, 0, 0, 0),
+        "factor": b"",
+        "offset": b"",
+        "dtype": (DLPACK_CODES[spec.dtype], 8 * spec.dtype.itemsize),
+        "shape": tuple(spec.shape),
+        "strides": _strides(spec),
+    }
+
+
+def _strides(spec: SampleSpec) -> tuple[int, ...]:
+    """Of a sample, in items."""
+    if spec.channels_last:
+        channels, _, width = spec.shape
+        return 1, width * channels, channels
+    strides, step = [], 1
+    for size in reversed(spec.shape):
+        strides.append(step)
+        step *= max(1, size)
+    return tuple(reversed(strides))

@@ -1,0 +1,232 @@
+"""The native engine: an epoch's batches, made by threads that never run Python."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+import torch
+from torch._C import _from_dlpack  # pyright: ignore[reportAttributeAccessIssue]
+
+from fastloop.fastloader.columns.column import Column
+from fastloop.fastloader.columns.engine import load_core, open_column
+from fastloop.fastloader.permutation import FeistelPermutation
+
+ARRAY, SEQUENTIAL, RANDPERM, FEISTEL, FED = range(5)
+"""The core's kinds of orders."""
+BLOCK_BYTES = 1 << 20
+"""Batches are made in blocks of about this size: it fits a core's own cache, and the hand-over of
+one costs less than a hundredth of making it."""
+AHEAD_BYTES = 8 << 20
+"""Blocks made ahead of their use, so that they are still in the shared cache then."""
+MIN_BLOCKS = 2
+FREE_BYTES = 128 << 20
+"""Memory that is kept for later batches."""
+
+Piece = tuple[np.ndarray, np.ndarray | None]
+"""Indices, and the int64 sizes of their batches where the batch size is not fixed."""
+
+
+@dataclass(frozen=True)
+class SequentialOrder:
+    """The samples in their own order; with several ranks every world_size-th from `rank` on."""
+
+    num_samples: int
+    rank: int = 0
+    world_size: int = 1
+
+
+@dataclass(frozen=True)
+class SeededOrder:
+    """The order of torch.randperm for this seed, of fewer than 2^32 / 20 samples."""
+
+    num_samples: int
+    seed: int
+    rank: int = 0
+    world_size: int = 1
+
+
+@dataclass(frozen=True)
+class FeistelOrder:
+    """The order of a FeistelPermutation."""
+
+    permutation: FeistelPermutation
+    rank: int = 0
+    world_size: int = 1
+
+
+NativeOrder = np.ndarray | SequentialOrder | SeededOrder | FeistelOrder | Iterator[Piece]
+"""An array of int32 or int64 indices, an order that the core computes, or pieces that are read as
+the epoch proceeds."""
+
+
+@dataclass(frozen=True)
+class NativeColumns:
+    """Columns of one length, as the core reads them."""
+
+    opened: tuple[Any, ...]
+    num_samples: int
+    row_nbytes: int
+    """Bytes of a delivered sample, of all columns."""
+
+
+def open_columns(columns: Sequence[Column]) -> NativeColumns | None:
+    """The core's columns; None without the core, and where it can't make one of them."""
+    opened = tuple(open_column(column) for column in columns)
+    if None in opened:
+        return None
+    return NativeColumns(opened, len(columns[0]), sum(column.spec.nbytes for column in columns))
+
+
+def open_pool() -> Any:
+    """Memory for batches, which the streams of several epochs may share."""
+    core = load_core()
+    assert core is not None
+    return core.Pool(FREE_BYTES)
+
+
+def open_order(order: NativeOrder, num_samples: int) -> Any:
+    """The core's order.
+
+    Raises ValueError for 2^32 / 20 samples or more of a SeededOrder.
+    """
+    core = load_core()
+    assert core is not None
+    match order:
+        case np.ndarray():
+            return core.Order(ARRAY, num_samples, array=np.ascontiguousarray(order))
+        case SequentialOrder():
+            return core.Order(SEQUENTIAL, order.num_samples, order.rank, order.world_size)
+        case SeededOrder():
+            seed = order.seed % 2**64
+            return core.Order(RANDPERM, order.num_samples, order.rank, order.world_size, seed)
+        case FeistelOrder():
+            tables = tuple(map(np.ascontiguousarray, order.permutation.functions))
+            ranks = order.rank, order.world_size
+            return core.Order(FEISTEL, order.permutation.num_samples, *ranks, tables=tables)
+    return core.Order(FED, num_samples)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamPlan:
+    """What a stream delivers, and by how many threads besides the consumer's."""
+
+    columns: NativeColumns
+    order: NativeOrder
+    batch_size: int
+    """0: the sizes of the batches come with the pieces of the order."""
+    drop_last: bool = False
+    start: int = 0
+    """The first index that is delivered."""
+    num_threads: int = 1
+
+    @property
+    def max_blocks(self) -> int:
+        """The number of blocks made ahead."""
+        return max(MIN_BLOCKS, AHEAD_BYTES // max(BLOCK_BYTES, self.batch_nbytes))
+
+    @property
+    def batch_nbytes(self) -> int:
+        """Bytes of a batch."""
+        return self.columns.row_nbytes * self.batch_size
+
+
+class PieceFeeder:
+    """The pieces of an order, which the core asks for when it has less than a block of indices."""
+
+    def __init__(self, pieces: Iterator[Piece]) -> None:
+        self._pieces = pieces
+        self.error: BaseException | None = None
+        """Raised by the pieces, after which none follow."""
+
+    def __call__(self, stream: Any) -> None:
+        """Feed the core's stream with the next piece."""
+        try:
+            piece = next(self._pieces, None)
+        except BaseException as error:
+            piece, self.error = None, error
+        if piece is None:
+            stream.finish()
+        else:
+            stream.feed(*piece)
+
+
+class NativeStream:
+    """The batches of an epoch, each a tuple of one tensor per column, in order.
+
+    Its threads start at once. A batch owns its memory, which is used again once its last tensor is
+    gone; it may be kept and written to. Closing ends the threads, also where the epoch is left
+    early. In a fork of the process, which has none of the threads, RuntimeError is raised.
+
+    Iteration raises IndexError at the batch that has an index out of bounds, without reading that
+    row, and what reading the pieces has raised, after the batches before.
+    """
+
+    def __init__(self, plan: StreamPlan, pool: Any) -> None:
+        core = load_core()
+        assert core is not None
+        pieces = plan.order if isinstance(plan.order, Iterator) else iter(())
+        self._feeder = PieceFeeder(pieces)
+        self._stream = core.Stream(
+            plan.columns.opened,
+            open_order(plan.order, plan.columns.num_samples),
+            pool,
+            _from_dlpack,
+            self._feeder,  # knows no stream: a stream that nobody refers to ends at once
+            plan.start,
+            plan.batch_size,
+            plan.drop_last,
+            plan.num_threads,
+            BLOCK_BYTES,
+            plan.max_blocks,
+        )
+        OPEN_STREAMS.add(self)
+
+    def __iter__(self) -> NativeStream:
+        return self
+
+    def __next__(self) -> tuple[torch.Tensor, ...]:
+        """Return the next batch; the caller's thread makes batches, too, before it waits."""
+        if torch.is_inference_mode_enabled():  # batches don't depend on the caller's mode
+            with torch.inference_mode(False):
+                return self._next()
+        return self._next()
+
+    def close(self) -> None:
+        """End the threads; nothing follows then."""
+        self._stream.close()
+
+    def _next(self) -> tuple[torch.Tensor, ...]:
+        try:
+            return next(self._stream)
+        except StopIteration:
+            error, self._feeder.error = self._feeder.error, None
+            if error is None:
+                raise
+            raise error from None
+
+
+OPEN_STREAMS: WeakSet[NativeStream] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """End all threads before the interpreter frees what they read."""
+    for stream in list(OPEN_STREAMS):
+        stream.close()
+
+
+def read_order(order: Any, start: int, count: int) -> np.ndarray:
+    """int64 indices of an order of the core, of which no stream reads."""
+    out = np.empty(count, np.int64)
+    order.read(start, out)
+    return out
+
+
+def fed_pieces(pieces: Iterable[np.ndarray]) -> Iterator[Piece]:
+    """Pieces whose batches have one size."""
+    return ((piece, None) for piece in pieces)

@@ -1,0 +1,154 @@
+/* Rows as floats: scaled, shifted, and in another order of channels, in one pass. */
+#include "core.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CYCLE = 192, TILE = 1024 };
+
+typedef struct {
+    void (*run[FL_NUM_TYPES])(const void *, int64_t, int64_t, float, float, float *, int64_t);
+    void (*cycle[FL_NUM_TYPES])(const void *, int64_t, const float *, const float *, float *);
+    void (*split[FL_NUM_TYPES])(const void *, int64_t, const float *, const float *, float *);
+    void (*widen[FL_NUM_TYPES])(const void *, int64_t, int, void *);
+    void (*narrow)(const float *, int64_t, fl_type, uint16_t *, int64_t);
+} kernels;
+
+FL_ALWAYS_INLINE float float_of(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+FL_ALWAYS_INLINE uint32_t bits_of(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    return bits;
+}
+
+FL_ALWAYS_INLINE float bfloat_to_float(uint16_t value) { return float_of((uint32_t)value << 16); }
+
+FL_ALWAYS_INLINE uint16_t float_to_bfloat(float value) {
+    uint32_t bits = bits_of(value);
+    uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
+}
+
+#define TARGET
+#define NAME(name) name##_any
+#include "kernels.h"
+#undef TARGET
+#undef NAME
+
+#if defined(__x86_64__)
+#define TARGET __attribute__((target("avx2")))
+#define NAME(name) name##_avx2
+#include "kernels.h"
+#undef TARGET
+#undef NAME
+#endif
+
+static const kernels *chosen = &kernels_any;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void choose_kernels(void) {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2"))
+        chosen = &kernels_avx2;
+#endif
+}
+
+/* Channels that are the fastest dimension, also of what is delivered, are scaled by numbers repeated
+ * to some length: a loop over three channels would be too short. */
+static int prepare_cycle(fl_column *column) {
+    int64_t channels = column->channels;
+    int64_t length = channels * (CYCLE / channels > 1 ? CYCLE / channels : 1);
+    float *cycle = malloc((size_t)(2 * length) * sizeof *cycle);
+    if (!cycle)
+        return 0;
+    for (int64_t k = 0; k < length; k++) {
+        cycle[k] = column->factor[k % channels];
+        cycle[length + k] = column->offset[k % channels];
+    }
+    column->cycle = cycle;
+    column->cycle_length = length;
+    return 1;
+}
+
+int fl_prepare_conversion(fl_column *column) {
+    pthread_once(&once, choose_kernels);
+    int keeps_layout = column->source_hwc && column->target_hwc;
+    return !(keeps_layout && column->num_factors > 1) || prepare_cycle(column);
+}
+
+void fl_release_conversion(fl_column *column) { free(column->cycle); }
+
+static int64_t size_of(fl_type type) {
+    static const int64_t sizes[FL_NUM_TYPES] = {1, 1, 1, 2, 2, 4, 4, 8, 2, 2, 4, 8};
+    return sizes[type];
+}
+
+/* Items of one channel, or of all where they share their factor. */
+static void convert_run(const fl_column *column, const char *in, int64_t in_step, int64_t count,
+                        int64_t channel, char *out, int64_t out_step) {
+    int64_t which = column->num_factors > 1 ? channel : 0;
+    float factor = column->factor[which], offset = column->offset[which], tile[TILE];
+    if (column->target == FL_F32) {
+        chosen->run[column->source](in, in_step, count, factor, offset, (float *)out, out_step);
+        return;
+    }
+    for (int64_t start = 0; start < count; start += TILE) {
+        int64_t part = count - start < TILE ? count - start : TILE;
+        const char *from = in + start * in_step * size_of(column->source);
+        chosen->run[column->source](from, in_step, part, factor, offset, tile, 1);
+        chosen->narrow(tile, part, column->target, (uint16_t *)out + start * out_step, out_step);
+    }
+}
+
+static void convert_cycles(const fl_column *column, const char *in, char *out) {
+    int64_t count = column->channels * column->pixels, length = column->cycle_length;
+    const float *factor = column->cycle, *offset = factor + length;
+    for (int64_t start = 0; start < count; start += length) {
+        int64_t rest = count - start < length ? count - start : length;
+        for (int64_t begin = 0; begin < rest; begin += TILE) { /* of more than TILE channels */
+            int64_t part = rest - begin < TILE ? rest - begin : TILE;
+            const char *from = in + (start + begin) * size_of(column->source);
+            char *to = out + (start + begin) * size_of(column->target);
+            float tile[TILE], *floats = column->target == FL_F32 ? (float *)to : tile;
+            chosen->cycle[column->source](from, part, factor + begin, offset + begin, floats);
+            if (floats == tile)
+                chosen->narrow(tile, part, column->target, (uint16_t *)to, 1);
+        }
+    }
+}
+
+static void convert_channels(const fl_column *column, const char *in, char *out) {
+    int64_t channels = column->channels, pixels = column->pixels;
+    int64_t in_step = column->source_hwc ? channels : 1;
+    int64_t out_step = column->target_hwc ? channels : 1;
+    for (int64_t channel = 0; channel < channels; channel++) {
+        int64_t from = channel * (column->source_hwc ? 1 : pixels) * size_of(column->source);
+        int64_t to = channel * (column->target_hwc ? 1 : pixels) * size_of(column->target);
+        convert_run(column, in + from, in_step, pixels, channel, out + to, out_step);
+    }
+}
+
+void fl_convert_row(const fl_column *column, const char *row, char *out) {
+    int64_t count = column->channels * column->pixels;
+    if (!column->num_factors) {
+        chosen->widen[column->source](row, count, (int)size_of(column->target), out);
+    } else if (column->source_hwc == column->target_hwc && column->num_factors == 1) {
+        convert_run(column, row, 1, count, 0, out, 1);
+    } else if (column->cycle) {
+        convert_cycles(column, row, out);
+    } else if (column->source_hwc && column->channels == 3 && column->target == FL_F32) {
+        int is_shared = column->num_factors == 1;
+        const float *f = column->factor, *o = column->offset;
+        const float factor[] = {f[0], f[is_shared ? 0 : 1], f[is_shared ? 0 : 2]};
+        const float offset[] = {o[0], o[is_shared ? 0 : 1], o[is_shared ? 0 : 2]};
+        chosen->split[column->source](row, column->pixels, factor, offset, (float *)out);
+    } else {
+        convert_channels(column, row, out);
+    }
+}

@@ -1,0 +1,187 @@
+/* The native core of FastLoader: rows by index, conversion, orders, and the stream of an epoch.
+ *
+ * Nothing here knows of Python. Threads of a stream never wait for an interpreter, and a batch is
+ * given back by a plain C function that any thread may call. module.c is the door to Python.
+ */
+#ifndef FASTLOOP_CORE_H
+#define FASTLOOP_CORE_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define FL_ALIGNMENT 64 /* of each batch's rows in memory: a cache line */
+#define FL_ALWAYS_INLINE static inline __attribute__((always_inline))
+
+/* ---- columns: gather.c and convert.c ---- */
+
+typedef enum {
+    FL_BYTES, /* of any type, copied as they are */
+    FL_U8, FL_I8, FL_U16, FL_I16, FL_U32, FL_I32, FL_I64, FL_F16, FL_BF16, FL_F32, FL_F64,
+    FL_NUM_TYPES
+} fl_type;
+
+typedef struct {
+    const char *base;       /* of row 0; of item 0 where positions > 0 */
+    int64_t num_rows;
+    int64_t stride;         /* bytes from row to row; from item to item where positions > 0 */
+    uint64_t positions;     /* > 0: row i begins at item splitmix64(i, seed) % positions */
+    uint64_t seed;
+    int64_t source_nbytes;  /* of a stored row */
+    int64_t nbytes;         /* of a delivered row */
+    fl_type source, target; /* FL_BYTES both where rows are copied */
+    int64_t channels, pixels;      /* of a converted row, whose items are channels * pixels */
+    int source_hwc, target_hwc;    /* 1: the channel is the fastest dimension, stored or delivered */
+    int64_t num_factors;           /* 0: integers that keep their values; 1; or `channels` */
+    const float *factor, *offset;  /* num_factors each */
+    float *cycle;                  /* factors and offsets repeated, see convert.c; owned */
+    int64_t cycle_length;
+} fl_column;
+
+/* Some indices of an order: `width` is 4 or 8 bytes. */
+typedef struct {
+    const void *data;
+    int width;
+} fl_indices;
+
+FL_ALWAYS_INLINE int64_t fl_index(fl_indices indices, int64_t k) {
+    return indices.width == 4 ? ((const int32_t *)indices.data)[k]
+                              : ((const int64_t *)indices.data)[k];
+}
+
+FL_ALWAYS_INLINE fl_indices fl_skip(fl_indices indices, int64_t count) {
+    return (fl_indices){(const char *)indices.data + count * indices.width, indices.width};
+}
+
+/* The position of the first index outside of [0, num_rows), or -1. Rows are made only of indices
+ * that have passed this. */
+int64_t fl_find_invalid(fl_indices indices, int64_t count, int64_t num_rows);
+
+/* How rows are made: `ahead` checked indices follow, whose rows may be asked for in advance. */
+typedef struct {
+    int64_t count, ahead;
+    int begins;    /* 1: no row of these has been asked for yet */
+    int bypasses;  /* 1: stores bypass the cache; fl_finish_stores() afterwards */
+} fl_span;
+
+void fl_make_rows(const fl_column *column, fl_indices indices, fl_span span, char *out);
+void fl_finish_stores(void);
+
+/* 0 where memory is short. */
+int fl_prepare_conversion(fl_column *column);
+void fl_release_conversion(fl_column *column);
+void fl_convert_row(const fl_column *column, const char *row, char *out);
+
+/* ---- orders: order.c ---- */
+
+typedef enum { FL_ARRAY, FL_SEQUENTIAL, FL_RANDPERM, FL_FEISTEL, FL_FED } fl_order_kind;
+
+typedef struct {
+    uint32_t state[624];
+    int used;
+} fl_twister;
+
+typedef struct {
+    fl_order_kind kind;
+    int64_t num_samples;
+    int64_t length;             /* indices of this rank; of FL_FED: fed so far */
+    int64_t rank, world_size;   /* this rank has every world_size-th, wrapping at the end */
+    fl_indices array;           /* FL_ARRAY */
+    int32_t *permutation;       /* FL_RANDPERM: final up to `drawn` */
+    int64_t drawn;
+    fl_twister twister;
+    const uint32_t *tables[4];  /* FL_FEISTEL: alternately num_columns and num_rows numbers */
+    uint32_t num_rows, num_columns;
+    int64_t *fed;               /* FL_FED: indices that have not been read, from fed_begin on */
+    int64_t fed_begin, fed_room;
+    int is_finished;            /* FL_FED: no more will follow */
+} fl_order;
+
+/* 0 where memory is short. */
+int fl_open_order(fl_order *order, uint32_t seed);
+void fl_close_order(fl_order *order);
+/* Indices start to start + count - 1; `room` has space for them. One thread at a time, and of
+ * FL_FED each index only once. */
+fl_indices fl_read_order(fl_order *order, int64_t start, int64_t count, int64_t *room);
+int fl_feed_order(fl_order *order, fl_indices indices, int64_t count);
+
+/* ---- memory: memory.c ---- */
+
+typedef struct fl_pool fl_pool;
+
+/* Memory of some batches. It returns to its pool once the last reference is gone. */
+typedef struct fl_block {
+    struct fl_block *next;
+    fl_pool *pool;
+    atomic_int references;
+    char *memory;
+    size_t nbytes;
+} fl_block;
+
+fl_pool *fl_open_pool(size_t max_free_nbytes);
+void fl_release_pool(fl_pool *pool);
+/* A block of nbytes or more with one reference, or NULL where memory is short. */
+fl_block *fl_take_block(fl_pool *pool, size_t nbytes);
+void fl_hold_block(fl_block *block);
+void fl_release_block(fl_block *block);
+size_t fl_free_nbytes(fl_pool *pool);
+
+/* ---- epochs: stream.c ---- */
+
+typedef struct {
+    const fl_column *columns;  /* of one length */
+    int num_columns;
+    fl_order *order;
+    int64_t start;             /* the first index to deliver */
+    int64_t batch_size;        /* 0: sizes are fed with the indices */
+    int drop_last;
+    int num_threads;
+    size_t block_nbytes;       /* batches are made and handed over in blocks of about this size */
+    int max_blocks;            /* made ahead of the consumer */
+    fl_pool *pool;
+} fl_plan;
+
+typedef struct fl_stream fl_stream;
+
+typedef enum {
+    FL_END, FL_READY, FL_WAITING, FL_STARVED, FL_INVALID_INDEX, FL_NO_MEMORY
+} fl_status;
+
+typedef struct {
+    fl_block *block;  /* has to be held for as long as the rows are used */
+    char *memory;     /* of the first column's rows; the next column's follow, aligned */
+    int64_t num_rows;
+    int64_t invalid_index;  /* of FL_INVALID_INDEX */
+} fl_batch;
+
+/* NULL where memory or threads are short. */
+fl_stream *fl_open_stream(const fl_plan *plan);
+/* The next batch where no work or waiting is needed for it, else FL_WAITING. */
+fl_status fl_try_next(fl_stream *stream, fl_batch *batch);
+/* The next batch. The caller works, too, and waits for at most wait_ms; FL_WAITING and FL_STARVED
+ * (indices have to be fed first) mean: call again. */
+fl_status fl_next(fl_stream *stream, int wait_ms, fl_batch *batch);
+int fl_feed(fl_stream *stream, fl_indices indices, int64_t count, const int64_t *sizes,
+            int64_t num_sizes);
+void fl_finish_feed(fl_stream *stream);
+void fl_stop_stream(fl_stream *stream);
+/* Joins the threads. */
+void fl_close_stream(fl_stream *stream);
+
+/* ---- rows into given memory, by several threads: gather.c ---- */
+
+typedef struct {
+    const fl_column *columns;
+    char *const *outs;
+    int num_columns;
+    fl_indices indices;
+    int64_t count;
+} fl_gather;
+
+void fl_gather_rows(const fl_gather *gather, int num_threads);
+
+FL_ALWAYS_INLINE size_t fl_align(size_t nbytes) {
+    return (nbytes + FL_ALIGNMENT - 1) / FL_ALIGNMENT * FL_ALIGNMENT;
+}
+
+#endif

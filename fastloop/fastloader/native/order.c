@@ -1,0 +1,165 @@
+/* Orders of samples, computed as they are read: an epoch begins before its order is complete.
+ *
+ * FL_RANDPERM is torch.randperm's order for a generator with this seed: a Mersenne Twister
+ * (Matsumoto and Nishimura, 1998) and a Fisher-Yates shuffle from the front, so that the first
+ * indices are final first. FL_FEISTEL is permutation.py's network over tables that torch has drawn.
+ */
+#include "core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { WORDS = 624, MIDDLE = 397, DRAWN_AT_ONCE = 64 };
+
+static void seed_twister(fl_twister *twister, uint32_t seed) {
+    uint32_t *state = twister->state;
+    state[0] = seed;
+    for (uint32_t k = 1; k < WORDS; k++)
+        state[k] = 1812433253u * (state[k - 1] ^ (state[k - 1] >> 30)) + k;
+    twister->used = WORDS;
+}
+
+static uint32_t twist(uint32_t upper, uint32_t lower, uint32_t other) {
+    uint32_t mixed = (upper & 0x80000000u) | (lower & 0x7fffffffu);
+    return other ^ (mixed >> 1) ^ (mixed & 1 ? 0x9908b0dfu : 0);
+}
+
+static void renew(fl_twister *twister) {
+    uint32_t *state = twister->state;
+    int k = 0;
+    for (; k < WORDS - MIDDLE; k++)
+        state[k] = twist(state[k], state[k + 1], state[k + MIDDLE]);
+    for (; k < WORDS - 1; k++)
+        state[k] = twist(state[k], state[k + 1], state[k + MIDDLE - WORDS]);
+    state[k] = twist(state[k], state[0], state[k + MIDDLE - WORDS]);
+    twister->used = 0;
+}
+
+static uint32_t draw(fl_twister *twister) {
+    if (twister->used == WORDS)
+        renew(twister);
+    uint32_t bits = twister->state[twister->used++];
+    bits ^= bits >> 11;
+    bits ^= bits << 7 & 0x9d2c5680u;
+    bits ^= bits << 15 & 0xefc60000u;
+    return bits ^ bits >> 18;
+}
+
+/* Make the first `stop` indices of the permutation final. */
+static void draw_permutation(fl_order *order, int64_t stop) {
+    int32_t *permutation = order->permutation;
+    int64_t count = order->num_samples, partners[DRAWN_AT_ONCE];
+    while (order->drawn < stop) {
+        int64_t start = order->drawn;
+        int64_t last = stop - start < DRAWN_AT_ONCE ? stop : start + DRAWN_AT_ONCE;
+        int64_t swapped = last < count - 1 ? last : count - 1; /* the last one draws no number */
+        for (int64_t k = start; k < swapped; k++) { /* ahead of use, which the cache may miss */
+            partners[k - start] = k + draw(&order->twister) % (uint32_t)(count - k);
+            __builtin_prefetch(permutation + partners[k - start], 1, 3);
+        }
+        for (int64_t k = start; k < swapped; k++) {
+            int32_t index = permutation[k];
+            permutation[k] = permutation[partners[k - start]];
+            permutation[partners[k - start]] = index;
+        }
+        order->drawn = last;
+    }
+}
+
+static int64_t encrypt(const fl_order *order, uint64_t position) {
+    uint32_t rows = order->num_rows, columns = order->num_columns;
+    uint32_t left = (uint32_t)(position / columns), right = (uint32_t)(position % columns);
+    for (int round = 0; round < 4; round++) {
+        uint32_t width = round % 2 ? columns : rows;
+        uint32_t sum = order->tables[round][right] + left, reduced = sum - width;
+        left = right;
+        right = reduced < sum ? reduced : sum; /* sum % width: a negative number is huge */
+    }
+    return (int64_t)((uint64_t)left * columns + right);
+}
+
+static void read_feistel(const fl_order *order, int64_t start, int64_t count, int64_t *room) {
+    for (int64_t k = 0; k < count; k++) {
+        int64_t position = (start + k) * order->world_size + order->rank;
+        if (position >= order->num_samples)
+            position %= order->num_samples;
+        int64_t index = encrypt(order, (uint64_t)position);
+        while (index >= order->num_samples)
+            index = encrypt(order, (uint64_t)index);
+        room[k] = index;
+    }
+}
+
+static void read_share(const fl_order *order, int64_t start, int64_t count, int64_t *room) {
+    for (int64_t k = 0; k < count; k++) {
+        int64_t position = (start + k) * order->world_size + order->rank;
+        if (position >= order->num_samples)
+            position %= order->num_samples;
+        room[k] = order->kind == FL_RANDPERM ? order->permutation[position] : position;
+    }
+}
+
+int fl_open_order(fl_order *order, uint32_t seed) {
+    if (order->kind != FL_RANDPERM)
+        return 1;
+    order->permutation = malloc((size_t)(order->num_samples + 1) * sizeof *order->permutation);
+    if (!order->permutation)
+        return 0;
+    for (int64_t k = 0; k < order->num_samples; k++)
+        order->permutation[k] = (int32_t)k;
+    seed_twister(&order->twister, seed);
+    return 1;
+}
+
+void fl_close_order(fl_order *order) {
+    free(order->permutation);
+    free(order->fed);
+}
+
+fl_indices fl_read_order(fl_order *order, int64_t start, int64_t count, int64_t *room) {
+    fl_indices drawn = {room, 8};
+    switch (order->kind) {
+        case FL_ARRAY:
+            return fl_skip(order->array, start);
+        case FL_RANDPERM: {
+            int64_t stop = (start + count - 1) * order->world_size + order->rank + 1;
+            draw_permutation(order, stop < order->num_samples ? stop : order->num_samples);
+            if (order->world_size == 1)
+                return (fl_indices){order->permutation + start, 4};
+            read_share(order, start, count, room);
+            return drawn;
+        }
+        case FL_SEQUENTIAL:
+            read_share(order, start, count, room);
+            return drawn;
+        case FL_FEISTEL:
+            read_feistel(order, start, count, room);
+            return drawn;
+        case FL_FED:
+            memcpy(room, order->fed + order->fed_begin, (size_t)count * sizeof *room);
+            order->fed_begin += count;
+            return drawn;
+    }
+    return drawn;
+}
+
+int fl_feed_order(fl_order *order, fl_indices indices, int64_t count) {
+    int64_t unread = order->length - order->fed_begin;
+    if (order->length + count > order->fed_room) { /* also makes room for what has been read */
+        int64_t room = 2 * (unread + count);
+        int64_t *fed = malloc((size_t)room * sizeof *fed);
+        if (!fed)
+            return 0;
+        if (unread)
+            memcpy(fed, order->fed + order->fed_begin, (size_t)unread * sizeof *fed);
+        free(order->fed);
+        order->fed = fed;
+        order->fed_room = room;
+        order->fed_begin = 0;
+        order->length = unread;
+    }
+    for (int64_t k = 0; k < count; k++)
+        order->fed[order->length + k] = fl_index(indices, k);
+    order->length += count;
+    return 1;
+}
