@@ -7,6 +7,9 @@ OUTPUTS := $(or $(FASTLOOP_OUTPUTS),$(CURDIR)/outputs)
 
 OUT ?= outputs/gpu
 
+# What an editable install compiles, or reads once.
+BUILT_OF := pyproject.toml hatch_build.py $(wildcard fastloop/fastloader/native/*)
+
 .PHONY: run test gpu ui docs check lint soak format clean
 
 run: $(VENV)/.installed                 ## the five loaders of seed 000 on real digits, about two minutes
@@ -49,12 +52,12 @@ format: $(VENV)/.installed-dev
 clean:
 	rm -rf $(VENV) build dist docs/_build .pytest_cache .ruff_cache .import_linter_cache
 
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.installed: $(BUILT_OF)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable .
 	touch $@
 
-$(VENV)/.installed-dev: pyproject.toml
+$(VENV)/.installed-dev: $(BUILT_OF)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	touch $@ $(VENV)/.installed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from options import CONF, REPOSITORY
+from wheels import build_wheel
 
 import fastloop
 
@@ -112,22 +112,6 @@ def check_resources(wheel: Path) -> None:
     assert f"{resources}/experiments/peers/loader/gather.c" in names
     assert f"{resources}/experiments/seed_training/run.py" not in names
     assert [name for name in names if name.endswith((".html", ".csv", ".md"))] == []
-
-
-def build_wheel(folder: Path) -> Path:
-    """Build the wheel from a copy of all files that git does not ignore."""
-    source = folder / "source"
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    listing = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    for name in listing.stdout.splitlines():
-        if (REPOSITORY / name).is_file():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(REPOSITORY / name, source / name)
-    command = [sys.executable, "-m", "build", "--outdir", str(folder / "dist"), str(source)]
-    subprocess.run(command, check=True, capture_output=True)
-    assert list((folder / "dist").glob("*.tar.gz"))
-    (wheel,) = (folder / "dist").glob("*.whl")
-    return wheel
 
 
 def fresh_environment(folder: Path) -> tuple[Path, Path]:

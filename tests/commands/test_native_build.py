@@ -1,0 +1,84 @@
+"""The native core is built with the package where there is a compiler, and chosen by variables."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from wheels import build, build_wheel, copy_sources
+
+pytestmark = pytest.mark.heavy
+COMPILER = shlex.split(os.environ.get("CC") or "cc")[0]
+GATHER = """
+import array, importlib.util, sys
+spec = importlib.util.spec_from_file_location("_core", sys.argv[1])
+core = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(core)
+rows = array.array("q", range(100))
+bytes_alone = (0, 0), (0, 0, 0, 0, 0), b"", b""
+column = core.Column(rows, 100, 8, (8, 8), 0, 0, 0, *bytes_alone, (0, 64), (), ())
+out = array.array("q", [0] * 3)
+core.gather_into((column,), array.array("q", [5, 99, 0]), (out,), 2)
+stream = core.Stream((column,), core.Order(1, 100), core.Pool(9), id, None, 0, 7, False, 2, 99, 3)
+print(sys.version_info[:2], out.tolist(), len(list(stream)))
+"""
+
+
+@pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C compiler")
+def test_one_wheel_has_a_core_for_every_python(tmp_path):
+    wheel = build_wheel(tmp_path)
+    assert "-cp311-abi3-" in wheel.name
+    names = zipfile.ZipFile(wheel).namelist()
+    binaries = [name for name in names if name.startswith("fastloop/fastloader/_core")]
+    assert binaries == ["fastloop/fastloader/_core.abi3.so"]
+    assert [name for name in names if name.startswith("fastloop/fastloader/native/")] == []
+    core = zipfile.ZipFile(wheel).extract("fastloop/fastloader/_core.abi3.so", tmp_path)
+    ran = []
+    for version in ("3.11", "3.12", "3.13"):
+        python = shutil.which(f"python{version}") or ""
+        command = [python, "-c", GATHER, core]
+        if (
+            not python
+            or subprocess.run([python, "-V"], capture_output=True, check=False).returncode
+        ):
+            continue
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert process.stdout == f"(3, {version[2:]}) [5, 99, 0] 15\n", process.stderr
+        ran.append(version)
+    assert f"{sys.version_info.major}.{sys.version_info.minor}" in ran
+
+
+def test_without_a_compiler_the_wheel_is_pure_and_says_so(tmp_path):
+    source = copy_sources(tmp_path)
+    process = build(source, tmp_path, "--wheel", CC="no-such-compiler")
+    assert process.returncode == 0, process.stderr
+    assert [path.name for path in tmp_path.glob("*-py3-none-any.whl")]
+    assert "FastLoader's native core is left out" in process.stdout + process.stderr
+    process = build(source, tmp_path, "--wheel", CC="no-such-compiler", FASTLOOP_NATIVE="1")
+    assert process.returncode != 0
+    assert "FASTLOOP_NATIVE=1, but the core did not build" in process.stdout + process.stderr
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-c", code]
+    variables = os.environ | environment
+    return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+
+
+def test_variables_choose_the_engine():
+    process = run_python("import fastloop; print(fastloop.has_core())", FASTLOOP_PURE="1")
+    assert process.stdout == "False\n", process.stderr
+    absent = "import sys; sys.modules['fastloop.fastloader._core'] = None; import fastloop;"
+    process = run_python(
+        f"{absent} print(fastloop.has_core())", FASTLOOP_PURE="", FASTLOOP_NATIVE=""
+    )
+    assert process.stdout == "False\n", process.stderr
+    process = run_python(f"{absent} fastloop.has_core()", FASTLOOP_PURE="", FASTLOOP_NATIVE="1")
+    assert process.stderr.splitlines()[-1].startswith(
+        "ImportError: FASTLOOP_NATIVE=1, but the native core is absent"
+    )
