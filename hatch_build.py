@@ -12,7 +12,8 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-pthread"]
+FLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-trapping-math", "-fPIC", "-pthread"]
+FLAGS += ["-fvisibility=hidden"]
 LINK = ["-shared", *(["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else [])]
 IS_FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))  # has no limited API
 

@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CYCLE = 192, TILE = 1024 };
+enum { CYCLE = 768, TILE = 1024 };
 
 typedef struct {
     void (*run[FL_NUM_TYPES])(const void *, int64_t, int64_t, float, float, float *, int64_t);
     void (*cycle[FL_NUM_TYPES])(const void *, int64_t, const float *, const float *, float *);
-    void (*split[FL_NUM_TYPES])(const void *, int64_t, const float *, const float *, float *);
+    void (*split[FL_NUM_TYPES])(const void *, int64_t, const float *, const float *, float *, int64_t);
     void (*widen[FL_NUM_TYPES])(const void *, int64_t, int, void *);
     void (*narrow)(const float *, int64_t, fl_type, uint16_t *, int64_t);
 } kernels;
@@ -89,66 +89,93 @@ static int64_t size_of(fl_type type) {
     return sizes[type];
 }
 
+/* Floats of a tile, as they are delivered. */
+static void put_tile(const float *tile, int64_t count, fl_type target, char *out, int64_t out_step) {
+    if (target == FL_F32)
+        fl_copy_bypassing(out, (const char *)tile, (size_t)count * sizeof *tile);
+    else
+        chosen->narrow(tile, count, target, (uint16_t *)out, out_step);
+}
+
 /* Items of one channel, or of all where they share their factor. */
 static void convert_run(const fl_column *column, const char *in, int64_t in_step, int64_t count,
-                        int64_t channel, char *out, int64_t out_step) {
+                        int64_t channel, char *out, int64_t out_step, int bypasses) {
     int64_t which = column->num_factors > 1 ? channel : 0;
     float factor = column->factor[which], offset = column->offset[which], tile[TILE];
-    if (column->target == FL_F32) {
+    if (column->target == FL_F32 && !(bypasses && out_step == 1)) {
         chosen->run[column->source](in, in_step, count, factor, offset, (float *)out, out_step);
         return;
     }
+    int64_t in_size = in_step * size_of(column->source);
+    int64_t out_size = out_step * size_of(column->target);
     for (int64_t start = 0; start < count; start += TILE) {
         int64_t part = count - start < TILE ? count - start : TILE;
-        const char *from = in + start * in_step * size_of(column->source);
+        const char *from = in + start * in_size;
         chosen->run[column->source](from, in_step, part, factor, offset, tile, 1);
-        chosen->narrow(tile, part, column->target, (uint16_t *)out + start * out_step, out_step);
+        put_tile(tile, part, column->target, out + start * out_size, out_step);
     }
 }
 
-static void convert_cycles(const fl_column *column, const char *in, char *out) {
+static void convert_cycles(const fl_column *column, const char *in, char *out, int bypasses) {
     int64_t count = column->channels * column->pixels, length = column->cycle_length;
     const float *factor = column->cycle, *offset = factor + length;
+    int is_direct = column->target == FL_F32 && !bypasses;
     for (int64_t start = 0; start < count; start += length) {
         int64_t rest = count - start < length ? count - start : length;
         for (int64_t begin = 0; begin < rest; begin += TILE) { /* of more than TILE channels */
             int64_t part = rest - begin < TILE ? rest - begin : TILE;
             const char *from = in + (start + begin) * size_of(column->source);
             char *to = out + (start + begin) * size_of(column->target);
-            float tile[TILE], *floats = column->target == FL_F32 ? (float *)to : tile;
+            float tile[TILE], *floats = is_direct ? (float *)to : tile;
             chosen->cycle[column->source](from, part, factor + begin, offset + begin, floats);
-            if (floats == tile)
-                chosen->narrow(tile, part, column->target, (uint16_t *)to, 1);
+            if (!is_direct)
+                put_tile(tile, part, column->target, to, 1);
         }
     }
 }
 
-static void convert_channels(const fl_column *column, const char *in, char *out) {
+/* Three channels that are stored side by side, into planes of floats. */
+static void convert_planes(const fl_column *column, const char *in, float *out, int bypasses) {
+    int is_shared = column->num_factors == 1;
+    const float *f = column->factor, *o = column->offset;
+    const float factor[] = {f[0], f[is_shared ? 0 : 1], f[is_shared ? 0 : 2]};
+    const float offset[] = {o[0], o[is_shared ? 0 : 1], o[is_shared ? 0 : 2]};
+    int64_t pixels = column->pixels;
+    if (!bypasses) {
+        chosen->split[column->source](in, pixels, factor, offset, out, pixels);
+        return;
+    }
+    float tiles[3 * TILE];
+    for (int64_t start = 0; start < pixels; start += TILE) {
+        int64_t part = pixels - start < TILE ? pixels - start : TILE;
+        const char *from = in + 3 * start * size_of(column->source);
+        chosen->split[column->source](from, part, factor, offset, tiles, TILE);
+        for (int plane = 0; plane < 3; plane++)
+            put_tile(tiles + plane * TILE, part, FL_F32, (char *)(out + plane * pixels + start), 1);
+    }
+}
+
+static void convert_channels(const fl_column *column, const char *in, char *out, int bypasses) {
     int64_t channels = column->channels, pixels = column->pixels;
     int64_t in_step = column->source_hwc ? channels : 1;
     int64_t out_step = column->target_hwc ? channels : 1;
     for (int64_t channel = 0; channel < channels; channel++) {
         int64_t from = channel * (column->source_hwc ? 1 : pixels) * size_of(column->source);
         int64_t to = channel * (column->target_hwc ? 1 : pixels) * size_of(column->target);
-        convert_run(column, in + from, in_step, pixels, channel, out + to, out_step);
+        convert_run(column, in + from, in_step, pixels, channel, out + to, out_step, bypasses);
     }
 }
 
-void fl_convert_row(const fl_column *column, const char *row, char *out) {
+void fl_convert_row(const fl_column *column, const char *row, char *out, int bypasses) {
     int64_t count = column->channels * column->pixels;
-    if (!column->num_factors) {
+    if (!column->num_factors)
         chosen->widen[column->source](row, count, (int)size_of(column->target), out);
-    } else if (column->source_hwc == column->target_hwc && column->num_factors == 1) {
-        convert_run(column, row, 1, count, 0, out, 1);
-    } else if (column->cycle) {
-        convert_cycles(column, row, out);
-    } else if (column->source_hwc && column->channels == 3 && column->target == FL_F32) {
-        int is_shared = column->num_factors == 1;
-        const float *f = column->factor, *o = column->offset;
-        const float factor[] = {f[0], f[is_shared ? 0 : 1], f[is_shared ? 0 : 2]};
-        const float offset[] = {o[0], o[is_shared ? 0 : 1], o[is_shared ? 0 : 2]};
-        chosen->split[column->source](row, column->pixels, factor, offset, (float *)out);
-    } else {
-        convert_channels(column, row, out);
-    }
+    else if (column->source_hwc == column->target_hwc && column->num_factors == 1)
+        convert_run(column, row, 1, count, 0, out, 1, bypasses);
+    else if (column->cycle)
+        convert_cycles(column, row, out, bypasses);
+    else if (column->source_hwc && column->channels == 3 && column->target == FL_F32)
+        convert_planes(column, row, (float *)out, bypasses);
+    else
+        convert_channels(column, row, out, bypasses);
 }

@@ -65,12 +65,13 @@ typedef struct {
 } fl_span;
 
 void fl_make_rows(const fl_column *column, fl_indices indices, fl_span span, char *out);
+void fl_copy_bypassing(char *out, const char *row, size_t nbytes);
 void fl_finish_stores(void);
 
 /* 0 where memory is short. */
 int fl_prepare_conversion(fl_column *column);
 void fl_release_conversion(fl_column *column);
-void fl_convert_row(const fl_column *column, const char *row, char *out);
+void fl_convert_row(const fl_column *column, const char *row, char *out, int bypasses);
 
 /* ---- orders: order.c ---- */
 

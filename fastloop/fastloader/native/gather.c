@@ -45,7 +45,7 @@ FL_ALWAYS_INLINE void copy_small(char *out, const char *row, size_t nbytes) {
 }
 
 /* Stores that bypass the cache: the line is not read from memory before it is overwritten. */
-static void copy_bypassing(char *out, const char *row, size_t nbytes) {
+void fl_copy_bypassing(char *out, const char *row, size_t nbytes) {
 #if defined(__SSE2__)
     size_t head = (size_t)(-(intptr_t)out & 15);
     if (head < nbytes) {
@@ -73,7 +73,8 @@ void fl_finish_stores(void) {
 #endif
 }
 
-typedef enum { COPY_2, COPY_4, COPY_8, COPY_16, COPY_SMALL, COPY, COPY_BYPASSING, CONVERT } method;
+typedef enum { COPY_2, COPY_4, COPY_8, COPY_16, COPY_SMALL, COPY, COPY_BYPASSING, CONVERT,
+               CONVERT_BYPASSING } method;
 
 FL_ALWAYS_INLINE void make_row(const fl_column *column, const method how, const char *row,
                                char *out) {
@@ -84,8 +85,9 @@ FL_ALWAYS_INLINE void make_row(const fl_column *column, const method how, const 
         case COPY_16: memcpy(out, row, 16); break;
         case COPY_SMALL: copy_small(out, row, (size_t)column->nbytes); break;
         case COPY: memcpy(out, row, (size_t)column->nbytes); break;
-        case COPY_BYPASSING: copy_bypassing(out, row, (size_t)column->nbytes); break;
-        case CONVERT: fl_convert_row(column, row, out); break;
+        case COPY_BYPASSING: fl_copy_bypassing(out, row, (size_t)column->nbytes); break;
+        case CONVERT: fl_convert_row(column, row, out, 0); break;
+        case CONVERT_BYPASSING: fl_convert_row(column, row, out, 1); break;
     }
 }
 
@@ -107,7 +109,7 @@ FL_ALWAYS_INLINE void make_rows(const fl_column *column, const method how, fl_in
 
 FL_ALWAYS_INLINE method choose_method(const fl_column *column, int bypasses) {
     if (column->source != FL_BYTES)
-        return CONVERT;
+        return bypasses ? CONVERT_BYPASSING : CONVERT;
     switch (column->nbytes) {
         case 2: return COPY_2;
         case 4: return COPY_4;
@@ -139,6 +141,7 @@ void fl_make_rows(const fl_column *column, fl_indices indices, fl_span span, cha
         CASE(COPY)
         CASE(COPY_BYPASSING)
         CASE(CONVERT)
+        CASE(CONVERT_BYPASSING)
     }
 }
 

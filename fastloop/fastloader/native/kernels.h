@@ -32,9 +32,9 @@
 /* Three channels of neighbouring items into three planes. */
 #define DEFINE_SPLIT(type, T, LOAD)                                                             \
     TARGET static void NAME(split_##type)(const void *source, int64_t pixels, const float *factor, \
-                                          const float *offset, float *out) {                    \
+                                          const float *offset, float *out, int64_t plane) {     \
         const T *restrict in = source;                                                          \
-        float *restrict a = out, *restrict b = out + pixels, *restrict c = out + 2 * pixels;    \
+        float *restrict a = out, *restrict b = out + plane, *restrict c = out + 2 * plane;      \
         const float f0 = factor[0], f1 = factor[1], f2 = factor[2];                             \
         const float o0 = offset[0], o1 = offset[1], o2 = offset[2];                             \
         for (int64_t k = 0; k < pixels; k++) {                                                  \
