@@ -108,3 +108,12 @@ def skip_batches(groups: Iterable[BatchGroup], count: int) -> Iterator[BatchGrou
             count = 0
         else:
             yield group
+
+
+def skip_indices(pieces: Iterable[np.ndarray], count: int) -> Iterator[np.ndarray]:
+    """The pieces without the first `count` indices."""
+    for piece in pieces:
+        skipped = min(count, len(piece))
+        count -= skipped
+        if not count:
+            yield piece[skipped:]

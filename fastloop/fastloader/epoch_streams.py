@@ -17,8 +17,8 @@ from fastloop.fastloader.epoch_plan import view_source
 from fastloop.fastloader.order import LoaderOrder
 from fastloop.fastloader.pipeline import GroupStream, Pipeline, Transform
 from fastloop.fastloader.seeded_map import GlobalDraws
-from fastloop.fastloader.source import ColumnSource, SequentialSource
-from fastloop.fastloader.tuning import CONSUMER_GROUPS, Tuning, choose_tuning
+from fastloop.fastloader.source import SequentialSource
+from fastloop.fastloader.tuning import Tuning, Workload, choose_tuning
 
 
 @dataclass
@@ -37,20 +37,20 @@ class EpochStreams:
         self,
         source: BatchSource,
         groups: Iterator[BatchGroup],
-        order: LoaderOrder,
         transform: Transform | None,
     ) -> GroupStream:
         """Start the threads that prepare the groups' batches, where any are needed."""
         is_plain = transform is None
         if is_plain and isinstance(source, SequentialSource) and not source.gathered.columns:
             return (source.batches(group, None) for group in groups)
-        pool, size = self._prepare_pool(source.row_nbytes), order.batch_size or 1
-        settings = order.is_fed, self.pins, self.draws
-        pipeline = Pipeline(self.tuning, size, transform, self.target, *settings)
-        is_whole = not is_plain or order.batch_sampler is not None or self.target is not None
-        if isinstance(source, ColumnSource) and self.tuning.part_rows and not is_whole:
-            return pipeline.start_in_parts(source, pool, groups)
+        pool = self._prepare_pool(source.row_nbytes)
+        pipeline = Pipeline(self.tuning, transform, self.target, self.pins, self.draws)
         return pipeline.start(source, pool, groups)
+
+    @property
+    def is_plain(self) -> bool:
+        """True where batches are delivered in the CPU's own memory, as it is."""
+        return self.target is None and not self.pins
 
     def view(self, source: BatchSource, order: LoaderOrder) -> BatchSource:
         """The source with views of its memory in place of copies, where that is possible."""
@@ -67,7 +67,7 @@ class EpochStreams:
             pool = BufferPool(row_nbytes, is_copied or self.pins)
         num_copying = self.tuning.num_threads if is_copied else 0
         ahead = self.tuning.num_threads * self.tuning.prefetch_factor
-        pool.set_capacity(ahead + 3 + CONSUMER_GROUPS + num_copying)
+        pool.set_capacity(ahead + 3 + num_copying)
         self.pool = pool
         return pool
 
@@ -110,12 +110,14 @@ def tune(
     source: BatchSource,
     batch_size: int,
     requested: tuple[int | None, int | None],
-    is_transformed: bool,
-    is_divisible: bool,
+    is_copied: bool,
+    target: torch.device | None,
+    is_native: bool,
 ) -> Tuning:
     """The tuning for the requested num_threads and prefetch_factor, None where either is chosen.
 
-    is_divisible: batches may be made in parts. Raises ValueError for numbers that are too small.
+    is_copied: no transform is applied. is_native: the native core can make the batches.
+    Raises ValueError for numbers that are too small.
     """
     names = "num_threads", "prefetch_factor"
     for name, value, least in zip(names, requested, (0, 1), strict=True):
@@ -124,7 +126,13 @@ def tune(
     num_threads, prefetch_factor = requested
     if isinstance(source, DatasetSource) and not source.is_thread_safe and num_threads is None:
         num_threads = 1
-    cheap = source.is_groupable and not is_transformed
-    divisible = is_divisible and not is_transformed and isinstance(source, ColumnSource)
-    sizes = sum(source.row_nbytes), batch_size, len(source)
-    return choose_tuning(*sizes, cheap, (num_threads, prefetch_factor), divisible)
+    is_cheap = source.is_groupable and is_copied
+    workload = Workload(
+        row_nbytes=sum(source.row_nbytes),
+        batch_size=batch_size,
+        num_samples=len(source),
+        is_cheap=is_cheap,
+        is_native=is_cheap and is_native and target is None,
+        is_grouped=is_cheap and target is not None,
+    )
+    return choose_tuning(workload, (num_threads, prefetch_factor))

@@ -19,6 +19,14 @@ STRETCH_BYTES = 256 << 10
 """Shorter stretches are read no faster than by the kernel's page faults."""
 
 
+def may_read_directly(source: object, shuffle: object) -> bool:
+    """True for mapped files that exceed MEMORY_SHARE of memory, in an order that has stretches."""
+    if shuffle is True or not isinstance(source, ColumnSource) or not CAN_ADVISE:
+        return False
+    mapped = _mapped_rows(source)
+    return bool(mapped) and _nbytes(mapped) > MEMORY_SHARE * usable_memory_bytes()
+
+
 def use_direct_reads(
     source: ColumnSource, indices: np.ndarray, num_pieces: int
 ) -> ColumnSource | None:
@@ -30,13 +38,11 @@ def use_direct_reads(
     indices: of the epoch's first piece, which are requested at once.
     num_pieces: how many such pieces are in memory at a time, where they are shuffled.
     """
-    columns = source.columns
-    stored = [column for column in columns if isinstance(column, ArrayColumn | ConvertedColumn)]
-    mapped = [rows for rows in map(underlying_rows, stored) if rows.region]
+    columns, mapped = source.columns, _mapped_rows(source)
     if not CAN_ADVISE or not len(indices) or not mapped:
         return None
     max_nbytes = MEMORY_SHARE * usable_memory_bytes()
-    if sum(rows.spec.nbytes * len(rows) for rows in mapped) <= max_nbytes:
+    if _nbytes(mapped) <= max_nbytes:
         return None
     piece_nbytes = len(indices) * sum(source.row_nbytes)
     if piece_nbytes * num_pieces > max_nbytes and (np.diff(indices) <= 0).any():
@@ -44,6 +50,15 @@ def use_direct_reads(
     stretches = 1 + int((np.diff(np.sort(indices)) != 1).sum())
     mean_rows = len(indices) / stretches
     return replace(source, columns=[_direct_column(column, mean_rows) for column in columns])
+
+
+def _mapped_rows(source: ColumnSource) -> list[ArrayColumn]:
+    columns = [c for c in source.columns if isinstance(c, ArrayColumn | ConvertedColumn)]
+    return [rows for rows in map(underlying_rows, columns) if rows.region]
+
+
+def _nbytes(columns: list[ArrayColumn]) -> int:
+    return sum(rows.spec.nbytes * len(rows) for rows in columns)
 
 
 def _direct_column(column: Column, stretch_rows: float) -> Column:

@@ -32,10 +32,11 @@ from fastloop.fastloader.dataset_source import (
 )
 from fastloop.fastloader.device_copy import resolve_target
 from fastloop.fastloader.epoch_batches import EpochBatches, collation
-from fastloop.fastloader.epoch_plan import draw_next_order, plan_epoch
+from fastloop.fastloader.epoch_plan import plan_epoch
 from fastloop.fastloader.epoch_streams import EpochStreams, deliver_batches, tune
-from fastloop.fastloader.order import LoaderOrder, PiecewiseSampler, randperm_of_seed, resolve_order
-from fastloop.fastloader.order_ahead import OrderAhead
+from fastloop.fastloader.large_files import may_read_directly
+from fastloop.fastloader.native_epochs import NativeEpochs, deliver_natively, open_natively
+from fastloop.fastloader.order import LoaderOrder, PiecewiseSampler, resolve_order
 from fastloop.fastloader.position import Position
 from fastloop.fastloader.random_transforms import seed_transform
 from fastloop.fastloader.sample_draws import SampleDraws
@@ -130,16 +131,16 @@ class FastLoader:
         self._position = Position()
 
     def _make_streams(self, requested: tuple[int | None, int | None], pins: bool) -> EpochStreams:
-        target, size = resolve_target(self.device), self.batch_size or 1
-        is_divisible = target is None and self._batch_sampler is None
-        tuning = tune(self._source, size, requested, self.transform is not None, is_divisible)
+        target, is_native = resolve_target(self.device), self._native is not None
+        size, is_copied = self.batch_size or 1, self.transform is None
+        tuning = tune(self._source, size, requested, is_copied, target, is_native)
         return EpochStreams(tuning, target, pins)
 
     def _open(self) -> None:
-        """Open the source, and begin to know orders, in this process."""
-        unbatched, orders = self.batch_size is None, OrderAhead(randperm_of_seed)
+        """Open the source in this process."""
+        unbatched = self.batch_size is None
         self._source = open_source(self.source, self._collate_fn, unbatched, self.thread_safe)
-        self._orders = orders
+        self._native = open_natively(self._source)
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch; TypeError where a sampler has no length."""
@@ -173,6 +174,20 @@ class FastLoader:
         return self._position.epoch
 
     @property
+    def engine(self) -> str:
+        """ "native" where the native core makes the batches by itself; else "python", whose threads
+        also apply transforms, read Datasets and copy to devices."""
+        return "python" if self._native_epochs(self._order) is None else "native"
+
+    def _native_epochs(self, order: LoaderOrder) -> NativeEpochs | None:
+        """The native core's epochs, where nothing else has to be done with the batches."""
+        is_plain = self.transform is None and self._streams.is_plain
+        is_view = not self.copy and order.is_sequential
+        if not is_plain or is_view or may_read_directly(self._source, order.shuffle):
+            return None
+        return self._native
+
+    @property
     def _order(self) -> LoaderOrder:
         """Of the current settings, which may be assigned to between epochs."""
         return resolve_order(self, self._batch_sampler)
@@ -184,7 +199,7 @@ class FastLoader:
     def __getstate__(self) -> dict[str, Any]:
         """Pickle what another process needs; it has its own threads and buffers."""
         copies = {"_streams": self._streams.without_buffers(), "_position": self._position.copy()}
-        here = {"_source": None, "_orders": None, "source": pack_maps(self.source)}
+        here = {"_source": None, "_native": None, "source": pack_maps(self.source)}
         return self.__dict__ | here | copies
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -218,7 +233,14 @@ class FastLoader:
     def __iter__(self) -> Iterator[Tree]:
         """Start an epoch; its threads end with it, also where it is left early or fails."""
         state, drawn_from = self._position.begin(self._initial_state)
+        native, order = self._native_epochs(self._order), self._order
+        finish = partial(self._position.finish, state)
         with restore_states(drawn_from, self.generator, self._user_sampler):
+            if native is not None:
+                position = state["epoch"], state["delivered"]
+                stream = native.start(order, *position, self.num_threads)
+                self._position.advance(state)
+                return deliver_natively(stream, native.assemble, state, finish)
             source, groups = self._plan_epoch(state["epoch"])
             groups = skip_batches(groups, state["delivered"])
             first = next(groups, None)
@@ -227,19 +249,17 @@ class FastLoader:
         transform = seed_transform(self.transform, begin, self.batch_size is not None)
         self._position.advance(state)
         groups = chain([] if first is None else [first], groups)
-        if self.num_threads:
-            groups = draw_next_order(groups, self._order, self.epoch, self._orders)
         if source is self._source and not self.copy:
-            source = self._streams.view(source, self._order)
-        stream = self._streams.start(source, groups, self._order, transform)
-        return deliver_batches(stream, state, partial(self._position.finish, state))
+            source = self._streams.view(source, order)
+        stream = self._streams.start(source, groups, transform)
+        return deliver_batches(stream, state, finish)
 
     def index_batches(self) -> Iterator[list[int]]:
         """The indices of each batch of the next epoch."""
         return chain.from_iterable(map(BatchGroup.split, self._plan_epoch(self.epoch)[1]))
 
     def _plan_epoch(self, epoch: int) -> tuple[BatchSource, Iterable[BatchGroup]]:
-        return plan_epoch(self._source, self._order, epoch, self._streams.tuning, self._orders)
+        return plan_epoch(self._source, self._order, epoch, self._streams.tuning)
 
     def _initial_state(self) -> dict[str, Any]:
         states = random_states(self.generator, self._user_sampler)

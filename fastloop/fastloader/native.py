@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
@@ -24,6 +24,8 @@ one costs less than a hundredth of making it."""
 AHEAD_BYTES = 8 << 20
 """Blocks made ahead of their use, so that they are still in the shared cache then."""
 MIN_BLOCKS = 2
+PIECE = 1 << 16
+"""Indices drawn at once where Python makes the batches."""
 FREE_BYTES = 128 << 20
 """Memory that is kept for later batches."""
 
@@ -227,6 +229,8 @@ def read_order(order: Any, start: int, count: int) -> np.ndarray:
     return out
 
 
-def fed_pieces(pieces: Iterable[np.ndarray]) -> Iterator[Piece]:
-    """Pieces whose batches have one size."""
-    return ((piece, None) for piece in pieces)
+def read_pieces(order: SeededOrder) -> Iterator[np.ndarray]:
+    """int64 indices of the order of one process, drawn piece by piece."""
+    opened, count = open_order(order, order.num_samples), order.num_samples
+    for start in range(0, count, PIECE):
+        yield read_order(opened, start, min(PIECE, count - start))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from operator import length_hint
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -14,9 +13,22 @@ from torch.utils.data import DistributedSampler
 from fastloop.core.seeds import epoch_seed
 from fastloop.core.sharding import shard
 from fastloop.core.torch_threads import iterate_single_threaded, one_torch_thread
-from fastloop.fastloader.batching import BatchGroup, check_indices, group_batches
+from fastloop.fastloader.batching import (
+    BatchGroup,
+    check_indices,
+    group_batches,
+    skip_batches,
+    skip_indices,
+)
 from fastloop.fastloader.block_shuffle import Blocks
-from fastloop.fastloader.order_ahead import OrderAhead, Permute
+from fastloop.fastloader.columns.engine import has_core
+from fastloop.fastloader.native import (
+    FeistelOrder,
+    NativeOrder,
+    SeededOrder,
+    SequentialOrder,
+    read_pieces,
+)
 from fastloop.fastloader.permutation import random_permutation
 from fastloop.fastloader.process_group import resolve_rank
 from fastloop.fastloader.sampler_indices import batch_sampler_groups, sampler_pieces
@@ -25,11 +37,15 @@ SEQUENTIAL_PIECE = 1 << 20
 """Indices of a piece in sequential order."""
 MAX_RANDPERM = 1 << 20
 """Of more samples torch.randperm is not stored: indices are computed on demand, permutation.py."""
+FED_ROWS = 4096
+"""Rows of the batches of a batch sampler that are handed to the native core at once."""
 
 
-def randperm_of_seed(num_samples: int, seed: int) -> np.ndarray:
-    """int32 indices: torch.randperm's order for this seed."""
-    return _randperm(num_samples, torch.Generator("cpu").manual_seed(seed))
+def seeded_pieces(num_samples: int, seed: int) -> Iterable[np.ndarray]:
+    """Pieces of torch.randperm's order for this seed."""
+    if has_core():
+        return read_pieces(SeededOrder(num_samples, seed))
+    return [_randperm(num_samples, torch.Generator("cpu").manual_seed(seed))]
 
 
 @runtime_checkable
@@ -103,28 +119,29 @@ class LoaderOrder:
         """Of this many samples, the number that each rank delivers."""
         return -(-num_samples // self.world_size)
 
-    @property
-    def is_fed(self) -> bool:
-        """True where a sampler of the user is read as the epoch goes on, by the loop's thread."""
-        return self.batch_sampler is not None or (
-            self.sampler is not None
-            and not isinstance(self.sampler, PiecewiseSampler | torch.Tensor | np.ndarray | list)
-        )
+    def native(self, epoch: int, delivered: int) -> tuple[NativeOrder, int]:
+        """The order as the native core takes it, and the first index that is to be delivered.
 
-    @property
-    def count_estimate(self) -> int:
-        """About how many samples this rank delivers; exact except for samplers without length."""
-        count = self.num_samples
-        if self.sampler is not None:
-            count = length_hint(self.sampler, count)
-        return self.rank_share(count)
+        delivered: batches of the epoch that have been delivered. Generators have been read when
+        this returns; samplers are as the pieces are asked for.
+        """
+        if self.batch_sampler is not None:
+            groups = skip_batches(self.sampler_groups(FED_ROWS), delivered)
+            return ((group.indices, np.array(group.batch_sizes())) for group in groups), 0
+        # after a short last batch it is behind the end
+        start = min(delivered * (self.batch_size or 1), self.rank_share(self.num_samples))
+        ranks = self.rank, self.world_size
+        if self.shuffle is True and self.num_samples > MAX_RANDPERM:
+            permutation = random_permutation(self.num_samples, self._epoch_generator(epoch))
+            return FeistelOrder(permutation, *ranks), start
+        if self.shuffle is True and self.generator is None:
+            return SeededOrder(self.num_samples, epoch_seed(self.seed, epoch), *ranks), start
+        if not self.shuffle and self.sampler is None:
+            return SequentialOrder(self.num_samples, *ranks), start
+        skipped = delivered * (self.batch_size or 1)
+        return ((piece, None) for piece in skip_indices(self.pieces(epoch), skipped)), 0
 
-    def draw_ahead(self, epoch: int, orders: OrderAhead) -> None:
-        """Let the permutation that `pieces` will need for that epoch be drawn."""
-        if self.shuffle is True and self.generator is None and self.num_samples <= MAX_RANDPERM:
-            orders.start(self.num_samples, epoch_seed(self.seed, epoch))
-
-    def pieces(self, epoch: int, permute: Permute = randperm_of_seed) -> Iterator[np.ndarray]:
+    def pieces(self, epoch: int) -> Iterator[np.ndarray]:
         """Iterate over pieces of this rank's indices, which are every world_size-th.
 
         With shuffle=Blocks a rank has whole blocks instead. Generators have been read when this
@@ -141,7 +158,7 @@ class LoaderOrder:
                 generator = self._epoch_generator(epoch)
                 permutation = random_permutation(self.num_samples, generator)
                 return permutation.pieces(self.rank, self.world_size)
-            pieces = self._global_pieces(epoch, permute)
+            pieces = self._global_pieces(epoch)
         return shard(iterate_single_threaded(pieces), self.rank, self.world_size)
 
     def groups(
@@ -156,7 +173,7 @@ class LoaderOrder:
         groups = batch_sampler_groups(self.batch_sampler, self.num_samples, max_rows)
         return iterate_single_threaded(groups)
 
-    def _global_pieces(self, epoch: int, permute: Permute) -> Iterable[np.ndarray]:
+    def _global_pieces(self, epoch: int) -> Iterable[np.ndarray]:
         if self.sampler is not None:
             if isinstance(self.sampler, PiecewiseSampler):
                 return (check_indices(piece, self.num_samples) for piece in self.sampler.pieces())
@@ -165,7 +182,7 @@ class LoaderOrder:
         if not self.shuffle:
             return self._sequential_pieces()
         if self.generator is None:
-            return [permute(self.num_samples, epoch_seed(self.seed, epoch))]
+            return seeded_pieces(self.num_samples, epoch_seed(self.seed, epoch))
         return [_randperm(self.num_samples, self.generator)]
 
     def _epoch_generator(self, epoch: int) -> torch.Generator:

@@ -323,3 +323,15 @@ def test_columns_that_the_core_cannot_make_are_left_to_python():
     assert open_column(converted(torch.rand(4, 3), torch.float64)) is None
     assert open_column(Windows(np.arange(99)[::2], 4)) is None
     assert open_columns([array_column(torch.zeros(4).to(torch.float8_e4m3fn))]) is None
+
+
+def test_settings_that_the_core_cannot_follow_are_refused():
+    rows = torch.arange(10)
+    with pytest.raises(ValueError, match="start=11: outside of the order"):
+        stream_of((rows,), SeededOrder(10, 0), 3, start=11)
+    with pytest.raises(ValueError, match="batch_size=0: allowed is 1 or more"):
+        stream_of((rows,), SeededOrder(10, 0), 0)
+    with pytest.raises(ValueError, match="num_samples=214748364: allowed are fewer"):
+        open_order(SeededOrder(214748364, 0), 10)
+    with pytest.raises(ValueError, match="rank=3: allowed are 0 to world_size - 1"):
+        open_order(SequentialOrder(10, 3, 3), 10)

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core.h"
 #include "dlpack.h"
@@ -425,7 +426,7 @@ typedef struct {
     fl_stream *stream;       /* NULL: closed */
     fl_column *columns;
     PyObject *column_tuple, *order, *pool, *wrap, *pull;
-    int num_forks;           /* of the process, when the stream was opened */
+    int pid, num_forks;      /* of the process, when the stream was opened */
     int is_busy, is_closing; /* in next(), which may have released the interpreter's lock */
 } stream_object;
 
@@ -468,6 +469,11 @@ static void stream_free(PyObject *object) {
     free_object(object);
 }
 
+static int refuse_plan(const char *format, long long value) {
+    refuse(format, value);
+    return 0;
+}
+
 static int read_plan(stream_object *self, PyObject *args, PyObject *kwargs, module_state *state,
                      fl_plan *plan) {
     static char *names[] = {"columns", "order", "pool", "wrap", "pull", "start", "batch_size",
@@ -490,11 +496,11 @@ static int read_plan(stream_object *self, PyObject *args, PyObject *kwargs, modu
     plan->pool = ((pool_object *)self->pool)->pool;
     plan->start = start, plan->batch_size = batch_size, plan->block_nbytes = (size_t)block_nbytes;
     if (order->is_used || start < 0 || (order->order.kind != FL_FED && start > order->order.length))
-        return !refuse("start=%lld: outside of the order, or it is read by a stream", start);
+        return refuse_plan("start=%lld: outside of the order, or it is read by a stream", start);
     if (batch_size < 0 || (!batch_size && order->order.kind != FL_FED) || block_nbytes < 0)
-        return !refuse("batch_size=%lld: allowed is 1 or more, and 0 where sizes are fed", batch_size);
+        return refuse_plan("batch_size=%lld: allowed is 1 or more, and 0 where sizes are fed", batch_size);
     if (plan->num_threads < 0 || plan->max_blocks < 1)
-        return !refuse("max_blocks=%lld: allowed is 1 or more", plan->max_blocks);
+        return refuse_plan("max_blocks=%lld: allowed is 1 or more", plan->max_blocks);
     self->columns = read_columns(self->column_tuple, state->column);
     plan->columns = self->columns;
     plan->num_columns = (int)PyTuple_Size(self->column_tuple);
@@ -506,6 +512,7 @@ static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     if (!self)
         return NULL;
     self->num_forks = num_forks;
+    self->pid = (int)getpid();
     fl_plan plan = {0};
     module_state *state = PyType_GetModuleState(type);
     if (!state || !read_plan(self, args, kwargs, state, &plan)) {
@@ -528,9 +535,10 @@ static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 static int is_forked(const stream_object *self) {
     if (self->num_forks == num_forks)
         return 0;
-    PyErr_SetString(PyExc_RuntimeError,
-                    "this epoch was begun before a fork of the process, which has none of its "
-                    "threads: begin an epoch in the fork");
+    PyErr_Format(PyExc_RuntimeError,
+                 "process %d has begun this epoch of FastLoader, and %d is its fork: iterate over "
+                 "the loader anew in the fork",
+                 self->pid, (int)getpid());
     return 1;
 }
 

@@ -17,6 +17,7 @@
 #include <time.h>
 
 enum { PIECE_BYTES = 192 << 10, MAX_BATCHES = 4096, BLOCK_GROWTH = 4, MAX_FED_SIZES = 64 };
+enum { MAX_FED_AHEAD = 4096 }; /* a sampler's indices are not read further ahead than needed */
 /* Where three batches do not fit this, none is in the cache when it is used. */
 enum { CACHED_BYTES = 24 << 20 };
 
@@ -289,13 +290,17 @@ static fl_status deliver(fl_stream *stream, fl_batch *batch) {
     return FL_READY;
 }
 
-/* True where what has been fed is less than a block. */
+/* True where little is left of what has been fed: less than a block, and than MAX_FED_AHEAD. */
 static int is_starved(const fl_stream *stream) {
-    int64_t unread = num_unread(stream), block = stream->block_batches * stream->plan.batch_size;
-    if (!is_fed_on(stream) || stream->plan.batch_size)
-        return is_fed_on(stream) && unread < block;
+    int64_t unread = num_unread(stream), size = stream->plan.batch_size;
+    int64_t block = stream->block_batches * size;
+    if (!is_fed_on(stream))
+        return 0;
+    if (size)
+        return unread < size || (unread < block && unread < MAX_FED_AHEAD);
     int is_short = unread * stream->row_nbytes < (int64_t)stream->plan.block_nbytes;
-    return !stream->num_sizes || (is_short && stream->num_sizes < MAX_FED_SIZES);
+    return !stream->num_sizes || (is_short && unread < MAX_FED_AHEAD &&
+                                  stream->num_sizes < MAX_FED_SIZES);
 }
 
 /* The state with the mutex held; FL_READY: block `head` is complete. */
