@@ -154,7 +154,8 @@ class PieceFeeder:
         if piece is None:
             stream.finish()
         else:
-            stream.feed(*piece)
+            indices, sizes = piece
+            stream.feed(np.ascontiguousarray(indices), sizes)
 
 
 class NativeStream:

@@ -95,6 +95,11 @@ class LoaderOrder:
         if self.batch_sampler is not None and self.world_size != 1:
             setting = f"world_size={self.world_size} with batch_sampler"
             raise ValueError(f"{setting}: the batch_sampler itself has to shard the batches")
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        if not -(2**63) <= self.seed < 2**64:  # torch's own limits
+            raise ValueError(f"seed={self.seed}: allowed are -2^63 to 2^64 - 1")
         if not 0 <= self.rank < self.world_size:
             allowed = f"allowed are 0 to world_size - 1, and world_size={self.world_size}"
             raise ValueError(f"rank={self.rank}: {allowed}")

@@ -8,6 +8,7 @@ from itertools import count, islice
 import numpy as np
 import pytest
 import torch
+from native_core import needs_core
 from torch.utils.data import Dataset
 
 from fastloop import FastLoader
@@ -72,37 +73,10 @@ def test_error_of_a_sampler_is_raised_at_its_batch():
     assert seen[0] == [0, 1]
 
 
-def test_epoch_ends_while_the_next_order_is_still_being_drawn(monkeypatch):
-    randperm, ended, is_second = torch.randperm, threading.Event(), count()
-
-    def draw_slowly(*arguments, **settings):
-        if next(is_second):
-            assert ended.wait(60)
-        return randperm(*arguments, **settings)
-
-    monkeypatch.setattr(torch, "randperm", draw_slowly)
-    loader = FastLoader(torch.arange(6000), 3, shuffle=True, num_threads=1)
-    first = torch.cat(list(loader))
-    ended.set()
-    second = torch.cat(list(loader))
-    assert sorted(first.tolist()) == sorted(second.tolist()) == [*range(6000)]
-    assert not torch.equal(first, second)
-
-
-def test_next_order_is_drawn_while_an_epoch_runs(monkeypatch):
-    randperm, threads = torch.randperm, []
-
-    def record(*arguments, **settings):
-        threads.append(threading.get_ident())
-        return randperm(*arguments, **settings)
-
-    monkeypatch.setattr(torch, "randperm", record)
-    for num_threads, drawn in ((1, 4), (0, 3)):
-        threads.clear()
-        loader = FastLoader(torch.arange(6000), 3, shuffle=True, num_threads=num_threads)
-        for _ in range(3):
-            list(loader)
-        loader._orders.wait()
-        assert len(threads) == drawn
-        # the first order by the loop, all others by threads
-        assert [thread == threads[0] for thread in threads].count(True) == drawn - 3 * num_threads
+@needs_core
+def test_order_is_drawn_by_the_core_as_the_epoch_goes_on(monkeypatch):
+    expected = torch.randperm(6000, generator=torch.Generator().manual_seed(5))
+    monkeypatch.setattr(torch, "randperm", lambda *_, **__: pytest.fail("drawn as a whole"))
+    for settings in ({}, {"transform": lambda batch: batch}, {"num_threads": 0}):
+        loader = FastLoader(torch.arange(6000), 300, shuffle=True, seed=5, **settings)
+        assert torch.equal(torch.cat(list(loader)), expected)

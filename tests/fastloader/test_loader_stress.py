@@ -47,21 +47,17 @@ def sources() -> dict:
     }
 
 
-class CallbackSampler:
-    """A sampler that calls `callback` once, in a thread of the loader during an epoch."""
+class CallbackTransform:
+    """A transform that calls `callback` once, in a thread of the loader during an epoch."""
 
     def __init__(self, callback) -> None:
         self.callback, self.main_thread = callback, threading.get_ident()
 
-    def __len__(self) -> int:
-        return 10_000
-
-    def pieces(self):
-        for number in range(self.__len__() // 64):
-            if threading.get_ident() != self.main_thread and (callback := self.callback):
-                self.callback = None
-                callback()
-            yield np.arange(64) + number
+    def __call__(self, batch):
+        if threading.get_ident() != self.main_thread and (callback := self.callback):
+            self.callback = None
+            callback()
+        return batch
 
 
 def test_garbage_collection_closes_an_epoch_in_its_own_thread():
@@ -77,7 +73,7 @@ def test_garbage_collection_closes_an_epoch_in_its_own_thread():
 
     rows = torch.zeros(10_000, 8)  # created first: torch may start OpenMP threads to fill it
     threads = os_threads.count_threads()
-    loader = FastLoader(rows, 64, sampler=CallbackSampler(collect), num_threads=2)
+    loader = FastLoader(rows, 64, transform=CallbackTransform(collect), num_threads=2)
     holder = Holder()
     holder.cycle, holder.epoch = holder, iter(loader)
     next(holder.epoch)

@@ -95,9 +95,11 @@ def orders(draw, count: int):
     dtype = draw(st.sampled_from([np.int32, np.int64]))
     length = draw(st.integers(0, 3 * count))
     indices = np.random.default_rng(seed).integers(count, size=length).astype(dtype)
+    if draw(st.booleans()):
+        indices = indices[::2]  # as a rank's share
     if kind == "array":
         return indices, indices
-    cuts = sorted(draw(st.lists(st.integers(0, length), max_size=5)))
+    cuts = sorted(draw(st.lists(st.integers(0, len(indices)), max_size=5)))
     return ((piece, None) for piece in np.split(indices, cuts)), indices
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from io import BytesIO
-from itertools import islice
 
 import numpy as np
 import pytest
@@ -18,12 +17,18 @@ from fastloop.fastloader import tuning
 from fastloop.fastloader.tuning import (
     AHEAD_BYTES,
     GROUP_BYTES,
-    GROUPS_PER_THREAD,
     UNTHREADED_BYTES,
+    Workload,
     choose_tuning,
 )
 
 MIB = 1 << 20
+KINDS = {
+    "native": {"is_cheap": True, "is_native": True},
+    "copied by Python": {"is_cheap": True},
+    "device": {"is_cheap": True, "is_grouped": True},
+    "decoded": {"is_cheap": False},
+}
 
 
 def shares_memory(batch: torch.Tensor, source: torch.Tensor) -> bool:
@@ -134,65 +139,35 @@ def test_transform_of_sequential_batches_runs_in_threads():
     row_nbytes=st.integers(0, 200 * MIB),
     batch_size=st.integers(1, 5000),
     num_samples=st.integers(0, 10**9),
-    together=st.booleans(),
+    kind=st.sampled_from([*KINDS]),
     cores=st.integers(1, 200),
 )
-def test_tuning_bounds_memory(row_nbytes, batch_size, num_samples, together, cores):
+def test_tuning_bounds_memory_and_threads(row_nbytes, batch_size, num_samples, kind, cores):
+    workload = Workload(row_nbytes, batch_size, num_samples, **KINDS[kind])
     before, tuning.usable_cores = tuning.usable_cores, lambda: cores
     try:
-        tuned = choose_tuning(row_nbytes, batch_size, num_samples, together, (None, None))
+        tuned = choose_tuning(workload, (None, None))
     finally:
         tuning.usable_cores = before
-    counts = list(islice(tuned.batch_counts(row_nbytes, batch_size, num_samples), 40 * cores))
-    assert counts == sorted(counts)
-    assert counts[0] == 1
-    batches = counts[-1] if together else 1
-    unthreaded = together and row_nbytes * num_samples <= UNTHREADED_BYTES
-    assert int(not unthreaded) <= tuned.num_threads <= cores
-    assert batches == 1 or batches * batch_size * row_nbytes <= GROUP_BYTES
-    block_nbytes = batches * batch_size * row_nbytes
-    prefetched = tuned.num_threads * tuned.prefetch_factor * block_nbytes
-    assert prefetched <= AHEAD_BYTES or (tuned.prefetch_factor == 1 and tuned.num_threads == 1)
-    blocks = GROUPS_PER_THREAD * max(1, tuned.num_threads)
-    assert batches == 1 or (batches - 1) * blocks < -(-num_samples // batch_size)
+    nbytes = tuned.group_batches * batch_size * row_nbytes
+    assert tuned.group_batches == 1 or (kind == "device" and nbytes <= GROUP_BYTES)
+    is_small = workload.is_cheap and row_nbytes * num_samples <= UNTHREADED_BYTES
+    assert (tuned.num_threads == 0) is (is_small or kind == "copied by Python")
+    assert tuned.num_threads <= cores
+    ahead = tuned.num_threads * tuned.prefetch_factor * nbytes
+    is_least = (tuned.prefetch_factor, tuned.num_threads) == (1, 1)
+    assert ahead <= AHEAD_BYTES or is_least or kind == "native"
 
 
 @pytest.mark.parametrize(
     ("epoch", "expected"),
-    [
-        ((3144, 256, 60_000), (1, 2, 5)),
-        ((150_528, 256, 10_240), (1, 1, 1)),
-        ((8, 300, 300_000), (0, 2, 250)),
-        ((784, 256, 10_000), (1, 2, 10)),
-    ],
-    ids=["rows", "mapped", "integers", "a tenth of normalized"],
+    [((3144, 256, 60_000), 1), ((150_528, 256, 10_240), 1), ((8, 300, 300_000), 0)],
+    ids=["rows", "mapped", "integers"],
 )
-def test_tuning_on_two_cores(monkeypatch, epoch, expected):
+def test_native_core_has_a_thread_beside_the_loop_on_two_cores(monkeypatch, epoch, expected):
     monkeypatch.setattr(tuning, "usable_cores", lambda: 2)
-    row_nbytes, batch_size, num_samples = epoch
-    tuned = choose_tuning(row_nbytes, batch_size, num_samples, True, (None, None))
-    counts = list(islice(tuned.batch_counts(row_nbytes, batch_size, num_samples), 40))
-    assert (tuned.num_threads, tuned.prefetch_factor, counts[-1]) == expected
-
-
-@pytest.mark.parametrize(
-    ("cores", "cheap", "row_nbytes", "batch_size", "expected"),
-    [
-        (2, True, 150_528, 256, (1, 43, 6)),
-        (8, True, 150_528, 256, (4, 52, 2)),
-        (2, False, 150_528, 64, (2, 16, 8)),
-        (2, True, 3144, 256, (1, 0, 0)),
-    ],
-    ids=["mapped", "mapped on 8 cores", "jpeg", "rows"],
-)
-def test_tuning_divides_large_and_slow_batches_into_parts(
-    monkeypatch, cores, cheap, row_nbytes, batch_size, expected
-):
-    monkeypatch.setattr(tuning, "usable_cores", lambda: cores)
-    tuned = choose_tuning(row_nbytes, batch_size, 10_240, cheap, (None, None), divisible=True)
-    assert (tuned.num_threads, tuned.part_rows, tuned.parts_ahead) == expected
-    block_nbytes = tuned.part_rows * row_nbytes
-    assert tuned.num_threads * tuned.parts_ahead * block_nbytes <= AHEAD_BYTES
+    tuned = choose_tuning(Workload(*epoch, is_cheap=True, is_native=True), (None, None))
+    assert tuned.num_threads == expected
 
 
 def test_given_num_threads_and_prefetch_factor_are_kept():
