@@ -46,8 +46,8 @@ class FastLoader:
     """Batches of a tree of tensors and arrays, or of a map-style Dataset, prepared by threads.
 
     Parameters that DataLoader has too mean the same, in the same order. Each iteration is an epoch;
-    an error of a sample or of an index (IndexError) ends it. Batches may be kept and written to: a
-    small one keeps its whole group, up to 4 MiB, which torch.save would write; save a clone().
+    an error of a sample or of an index (IndexError) ends it. Batches may be kept and written to;
+    a small one keeps the memory of its neighbours, about 1 MiB.
 
     Args:
         source: a tree (tuple, dict, list of tensors, DataFrame, ...) of tensors, arrays, memory
@@ -64,12 +64,12 @@ class FastLoader:
         collate_fn: for a Dataset's samples, by default torch's default_collate.
         pin_memory: deliver batches in pinned memory, where there is a CUDA device.
         generator: for shuffle; None: epoch k is shuffled with the seed `epoch_seed(seed, k)`.
-        prefetch_factor: groups of batches to prepare ahead for each thread; None chooses.
+        prefetch_factor: batches to prepare ahead for each thread of Python; None chooses.
         transform: of each batch, in the threads; random ones of torchvision, of each sample.
         seed: of the order, and of what samples and transforms draw (`sample_seed`).
         rank, world_size: deliver this rank's share, as torch's DistributedSampler does; None: of
             torch.distributed's group, if any. All ranks need the same seed and generator state.
-        num_threads: 0 prepares batches when they are requested; None chooses, 1 for a Dataset.
+        num_threads: besides the loop's; 0 prepares batches when they are requested; None chooses.
         thread_safe: True lets all threads read the one Dataset at the same time; otherwise each of
             several threads has a pickled copy of it.
         copy: False delivers views of tensors and writable arrays where the order is the source's
@@ -175,8 +175,8 @@ class FastLoader:
 
     @property
     def engine(self) -> str:
-        """ "native" where the native core makes the batches by itself; else "python", whose threads
-        also apply transforms, read Datasets and copy to devices."""
+        """The string "native" where the native core makes the batches, "python" where threads of
+        Python do, which also apply transforms, read Datasets and copy to devices."""
         return "python" if self._native_epochs(self._order) is None else "native"
 
     def _native_epochs(self, order: LoaderOrder) -> NativeEpochs | None:

@@ -92,7 +92,8 @@ def map_ahead(
 
 @atexit.register
 def _close_all() -> None:
-    """End all threads while they still can, see prefetch.py."""
+    """End all threads while they still can: a join later in the interpreter's shutdown may never
+    return (https://github.com/python/cpython/issues/123940)."""
     for results in list(OPEN_MAPS):
         with suppress(ValueError):  # it is running in another thread
             results.close()
