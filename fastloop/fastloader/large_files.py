@@ -23,7 +23,7 @@ def may_read_directly(source: object, shuffle: object) -> bool:
     """True for mapped files that exceed MEMORY_SHARE of memory, in an order that has stretches."""
     if shuffle is True or not isinstance(source, ColumnSource) or not CAN_ADVISE:
         return False
-    mapped = _mapped_rows(source)
+    mapped = _file_rows(source)
     return bool(mapped) and _nbytes(mapped) > MEMORY_SHARE * usable_memory_bytes()
 
 
@@ -38,7 +38,7 @@ def use_direct_reads(
     indices: of the epoch's first piece, which are requested at once.
     num_pieces: how many such pieces are in memory at a time, where they are shuffled.
     """
-    columns, mapped = source.columns, _mapped_rows(source)
+    columns, mapped = source.columns, _file_rows(source)
     if not CAN_ADVISE or not len(indices) or not mapped:
         return None
     max_nbytes = MEMORY_SHARE * usable_memory_bytes()
@@ -52,7 +52,7 @@ def use_direct_reads(
     return replace(source, columns=[_direct_column(column, mean_rows) for column in columns])
 
 
-def _mapped_rows(source: ColumnSource) -> list[ArrayColumn]:
+def _file_rows(source: ColumnSource) -> list[ArrayColumn]:
     columns = [c for c in source.columns if isinstance(c, ArrayColumn | ConvertedColumn)]
     return [rows for rows in map(underlying_rows, columns) if rows.region]
 

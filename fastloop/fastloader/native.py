@@ -34,7 +34,7 @@ Piece = tuple[np.ndarray, np.ndarray | None]
 
 
 @dataclass(frozen=True)
-class SequentialOrder:
+class SourceOrder:
     """The samples in their own order; with several ranks every world_size-th from `rank` on."""
 
     num_samples: int
@@ -61,7 +61,7 @@ class FeistelOrder:
     world_size: int = 1
 
 
-NativeOrder = np.ndarray | SequentialOrder | SeededOrder | FeistelOrder | Iterator[Piece]
+NativeOrder = np.ndarray | SourceOrder | SeededOrder | FeistelOrder | Iterator[Piece]
 """An array of int32 or int64 indices, an order that the core computes, or pieces that are read as
 the epoch proceeds."""
 
@@ -101,7 +101,7 @@ def open_order(order: NativeOrder, num_samples: int) -> Any:
     match order:
         case np.ndarray():
             return core.Order(ARRAY, num_samples, array=np.ascontiguousarray(order))
-        case SequentialOrder():
+        case SourceOrder():
             return core.Order(SEQUENTIAL, order.num_samples, order.rank, order.world_size)
         case SeededOrder():
             seed = order.seed % 2**64
@@ -115,7 +115,7 @@ def open_order(order: NativeOrder, num_samples: int) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamPlan:
-    """What a stream delivers, and by how many threads besides the consumer's."""
+    """The columns, order and batches of a stream, and the number of threads besides the loop's."""
 
     columns: NativeColumns
     order: NativeOrder

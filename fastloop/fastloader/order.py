@@ -26,7 +26,7 @@ from fastloop.fastloader.native import (
     FeistelOrder,
     NativeOrder,
     SeededOrder,
-    SequentialOrder,
+    SourceOrder,
     read_pieces,
 )
 from fastloop.fastloader.permutation import random_permutation
@@ -41,7 +41,7 @@ FED_ROWS = 4096
 """Rows of the batches of a batch sampler that are handed to the native core at once."""
 
 
-def seeded_pieces(num_samples: int, seed: int) -> Iterable[np.ndarray]:
+def randperm_pieces(num_samples: int, seed: int) -> Iterable[np.ndarray]:
     """Pieces of torch.randperm's order for this seed."""
     if has_core():
         return read_pieces(SeededOrder(num_samples, seed))
@@ -142,7 +142,7 @@ class LoaderOrder:
         if self.shuffle is True and self.generator is None:
             return SeededOrder(self.num_samples, epoch_seed(self.seed, epoch), *ranks), start
         if not self.shuffle and self.sampler is None:
-            return SequentialOrder(self.num_samples, *ranks), start
+            return SourceOrder(self.num_samples, *ranks), start
         skipped = delivered * (self.batch_size or 1)
         return ((piece, None) for piece in skip_indices(self.pieces(epoch), skipped)), 0
 
@@ -187,7 +187,7 @@ class LoaderOrder:
         if not self.shuffle:
             return self._sequential_pieces()
         if self.generator is None:
-            return seeded_pieces(self.num_samples, epoch_seed(self.seed, epoch))
+            return randperm_pieces(self.num_samples, epoch_seed(self.seed, epoch))
         return [_randperm(self.num_samples, self.generator)]
 
     def _epoch_generator(self, epoch: int) -> torch.Generator:

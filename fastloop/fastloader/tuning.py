@@ -35,7 +35,7 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Workload:
-    """What is known about an epoch before it begins."""
+    """The amount and the kind of an epoch's work."""
 
     row_nbytes: int
     batch_size: int

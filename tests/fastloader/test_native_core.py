@@ -19,7 +19,7 @@ from fastloop.fastloader.native import (
     FeistelOrder,
     NativeStream,
     SeededOrder,
-    SequentialOrder,
+    SourceOrder,
     StreamPlan,
     open_columns,
     open_order,
@@ -85,7 +85,7 @@ def orders(draw, count: int):
     generator = torch.Generator().manual_seed(seed % 2**63)
     kind = draw(st.sampled_from(["array", "fed", "sequential", "seeded", "feistel"]))
     if kind == "sequential":
-        return SequentialOrder(count, rank, world_size), positions
+        return SourceOrder(count, rank, world_size), positions
     if kind == "seeded":
         permutation = torch.randperm(count, generator=generator).numpy()
         return SeededOrder(count, seed % 2**63, rank, world_size), permutation[positions]
@@ -336,4 +336,4 @@ def test_settings_that_the_core_cannot_follow_are_refused():
     with pytest.raises(ValueError, match="num_samples=214748364: allowed are fewer"):
         open_order(SeededOrder(214748364, 0), 10)
     with pytest.raises(ValueError, match="rank=3: allowed are 0 to world_size - 1"):
-        open_order(SequentialOrder(10, 3, 3), 10)
+        open_order(SourceOrder(10, 3, 3), 10)
