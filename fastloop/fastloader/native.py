@@ -24,6 +24,8 @@ one costs less than a hundredth of making it."""
 AHEAD_BYTES = 8 << 20
 """Blocks made ahead of their use, so that they are still in the shared cache then."""
 MIN_BLOCKS = 2
+MAX_BATCH_SIZE = 1 << 40
+"""No epoch has as many samples; products with it fit 64 bits."""
 PIECE = 1 << 16
 """Indices drawn at once where Python makes the batches."""
 FREE_BYTES = 128 << 20
@@ -181,7 +183,7 @@ class NativeStream:
             _from_dlpack,
             self._feeder,  # knows no stream: a stream that nobody refers to ends at once
             plan.start,
-            plan.batch_size,
+            min(plan.batch_size, MAX_BATCH_SIZE),
             plan.drop_last,
             plan.num_threads,
             BLOCK_BYTES,

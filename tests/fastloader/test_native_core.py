@@ -152,6 +152,15 @@ def test_rows_of_every_size_are_copied(row_nbytes, num_threads):
     assert torch.equal(got[0], rows[1:][torch.from_numpy(order % 299)])
 
 
+@pytest.mark.parametrize("batch_size", [101, 10**9, 2**62, 2**70])
+def test_batch_size_may_exceed_the_number_of_samples(batch_size):
+    rows, indices = torch.rand(100, 5), np.arange(99, -1, -1)
+    for order in (indices, iter([(indices, None)])):
+        (got,) = stream_of((rows,), order, batch_size)
+        assert torch.equal(got[0], rows.flip(0))
+    assert list(stream_of((rows,), indices, batch_size, drop_last=True)) == []
+
+
 @pytest.mark.parametrize("start", [0, 1, 64, 99, 100])
 def test_an_order_is_continued_in_its_middle(start):
     rows = torch.arange(100)

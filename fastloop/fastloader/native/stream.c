@@ -153,8 +153,9 @@ static int take_memory(const fl_stream *stream, slot *slot) {
                                         stream->plan.columns[c].nbytes));
     }
     /* blocks of one size can be taken again for any other */
-    int64_t whole = stream->block_batches * stream->batch_nbytes;
-    slot->block = fl_take_block(stream->plan.pool, nbytes > (size_t)whole ? nbytes : (size_t)whole);
+    size_t whole = (size_t)(stream->block_batches * stream->batch_nbytes);
+    int is_near = nbytes < whole && whole <= stream->plan.block_nbytes;
+    slot->block = fl_take_block(stream->plan.pool, is_near ? whole : nbytes);
     return slot->block != NULL;
 }
 
@@ -389,6 +390,8 @@ static void choose_sizes(fl_stream *stream) {
     const fl_plan *plan = &stream->plan;
     int64_t size = plan->batch_size ? plan->batch_size : 1, work_nbytes = 1;
     stream->num_rows = plan->columns[0].num_rows;
+    if (size > stream->num_rows) /* for these estimates: no batch of an epoch has more */
+        size = stream->num_rows ? stream->num_rows : 1;
     for (int c = 0; c < plan->num_columns; c++) {
         const fl_column *column = &plan->columns[c];
         int64_t more = column->source_nbytes > column->nbytes ? column->source_nbytes : column->nbytes;
