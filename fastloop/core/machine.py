@@ -97,8 +97,8 @@ def memory_mappings() -> list[tuple[int, int, bool]] | None:
 
 @cache
 def code_version() -> str:
-    """Fingerprint of the source of all of fastloop's modules."""
-    sources = sorted(PACKAGE.rglob("*.py"))
+    """Fingerprint of the source of all of fastloop's modules and of its native core."""
+    sources = sorted(path for suffix in ("py", "c", "h") for path in PACKAGE.rglob(f"*.{suffix}"))
     return fingerprint(*[(path.name, path.read_text()) for path in sources])
 
 

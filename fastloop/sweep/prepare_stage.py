@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tqdm import tqdm
 
@@ -17,6 +18,7 @@ from fastloop.core.source_code import source_fingerprint
 from fastloop.core.sweep_protocols import Launcher
 from fastloop.core.types import Failure, FailureKind, JobFailed, Unsupported
 from fastloop.data.prepare import prepare, prepare_within
+from fastloop.fastloader import has_core
 from fastloop.sweep.job_state import JobState
 from fastloop.sweep.resume import continue_job, fail_job
 from fastloop.trial.job import Job
@@ -37,7 +39,7 @@ def prepare_all(
     for state in states:
         job, launcher = state.entry.job, state.entry.launcher
         advance(f"preparing {state.result.name}")
-        now = replace(state.entry.result, environment=describe_machine())
+        now = replace(state.entry.result, environment=_describe_environment())
         if state.is_continued:
             state.result = now
             state.begin()
@@ -55,6 +57,13 @@ def prepare_all(
             message = _set_up_job(state, now, outcome, retry_failed)
         if message:
             tqdm.write(message, file=sys.stderr)
+
+
+def _describe_environment() -> dict[str, Any]:
+    """The machine, and which engine FastLoader runs on here."""
+    machine = describe_machine()
+    engine = "native" if has_core() else "python"
+    return machine | {"versions": machine["versions"] | {"FastLoader's engine": engine}}
 
 
 def _set_up_job(state: JobState, now: Result, prepared: PreparedData, retry_failed: bool) -> str:

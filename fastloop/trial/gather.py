@@ -20,6 +20,9 @@ import torch
 from fastloop.core.limit import Limit, LimitOrigin
 from fastloop.core.spans import now_ns
 from fastloop.core.torch_threads import one_torch_thread
+from fastloop.fastloader.columns.array import array_column
+from fastloop.fastloader.columns.convert import converted
+from fastloop.fastloader.columns.engine import gather_into, has_core, open_column
 from fastloop.trial.all_cores import budget_ns, cores_of_rank, rate_on_cores
 
 MAX_SOURCE_BYTES = 256 << 20
@@ -67,7 +70,7 @@ def gather_limit(
     """
     source = _source(num_rows, row_nbytes)
     sizes = {batch_size, CACHED_BUFFER_BYTES // row_nbytes}
-    rates = _best_rates({**GATHERS, MEMCPY: _copy_in_order}, source, sizes, reads, window_s)
+    rates = _best_rates({**gathers(), MEMCPY: _copy_in_order}, source, sizes, reads, window_s)
     memcpy_rate = rates.pop(MEMCPY)
     engine, best = max(rates.items(), key=lambda item: item[1])
     origin = LimitOrigin(
@@ -83,7 +86,7 @@ def conversion_limit(
     are those of gather_limit."""
     source = _source(num_rows, row_nbytes)
     sizes = {batch_size, CACHED_BUFFER_BYTES // ((1 + FLOAT_NBYTES) * row_nbytes)}
-    rates = _best_rates(CONVERSIONS, source, sizes, reads, window_s)
+    rates = _best_rates(conversions(), source, sizes, reads, window_s)
     engine, best = max(rates.items(), key=lambda item: item[1])
     origin = LimitOrigin(kind="converted rows", engine=engine, cores=cores_of_rank())
     return Limit(samples_per_s=best, origin=origin)
@@ -175,12 +178,32 @@ def _np_take_and_scale(source: np.ndarray, buffer_rows: int, thread: int) -> Gat
     return Gatherer(convert, gatherer.batches, floats)
 
 
-GATHERS: dict[str, MakeGatherer] = {"index_select": _index_select, "np.take": _np_take}
-"""Every way to gather rows, by the name that results record as the limit's engine. A gather in
-compiled code takes part once it is named here."""
-CONVERSIONS: dict[str, MakeGatherer] = {
-    "index_select, copy_": _index_select_and_scale,
-    "np.take, np.multiply": _np_take_and_scale,
-}
-"""Every way to gather rows of bytes as scaled floats; one that does both in one pass belongs here
-too."""
+def _native(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
+    """By FastLoader's core, which asks for rows before their turn."""
+    column = open_column(array_column(source))
+    out = np.zeros((buffer_rows, source.shape[1]), np.uint8)
+    batches = list(_random_indices(source, buffer_rows, thread))
+    return Gatherer(lambda index: gather_into([column], index, [out]), batches, out)
+
+
+def _native_conversion(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
+    """By FastLoader's core: each row is converted as it is gathered."""
+    column = open_column(converted(source, scale=FACTOR, mean=-OFFSET))
+    floats = np.zeros((buffer_rows, source.shape[1]), np.float32)
+    out, batches = floats.view(np.uint8), list(_random_indices(source, buffer_rows, thread))
+    return Gatherer(lambda index: gather_into([column], index, [out]), batches, floats)
+
+
+def gathers() -> dict[str, MakeGatherer]:
+    """Every way to gather rows, by the name that results record as the limit's engine."""
+    ways = {"index_select": _index_select, "np.take": _np_take}
+    return ways | ({"native core": _native} if has_core() else {})
+
+
+def conversions() -> dict[str, MakeGatherer]:
+    """Every way to gather rows of bytes as scaled floats, by the name of the limit's engine."""
+    ways = {
+        "index_select, copy_": _index_select_and_scale,
+        "np.take, np.multiply": _np_take_and_scale,
+    }
+    return ways | ({"native core": _native_conversion} if has_core() else {})

@@ -53,10 +53,10 @@ def test_every_core_works_on_one_thread_of_torch():
     assert sorted(threads) == [(0, 1), (1, 1), (2, 1)]
 
 
-@pytest.mark.parametrize("name", gather.GATHERS)
+@pytest.mark.parametrize("name", gather.gathers())
 def test_gatherer_counts_its_rows_and_fetches_the_right_ones(name, monkeypatch):
     source = np.random.default_rng(0).integers(256, size=(100, 24), dtype=np.uint8)
-    gatherer = gather.GATHERS[name](source, 7, 1)
+    gatherer = gather.gathers()[name](source, 7, 1)
     assert len(gatherer.batches) == 100 // 7
     ticks = iter([0, 0, 0, 10])
     monkeypatch.setattr(gather, "now_ns", lambda: next(ticks))
@@ -78,7 +78,7 @@ def test_memcpy_copies_all_rows_in_order_and_every_thread_begins_elsewhere(monke
 
 def test_limit_of_rows_is_that_of_the_fastest_gather_and_tells_its_share_of_memcpy(monkeypatch):
     rates = {gather._index_select: 30.0, gather._np_take: 60.0, gather._copy_in_order: 80.0}
-    monkeypatch.setattr(gather, "_gather_rate", lambda make, *_: rates[make.func])
+    monkeypatch.setattr(gather, "_gather_rate", lambda make, *_: rates.get(make.func, 1))
     limit = limits.row_limit(1000, 64, 10, CPU, reads=False)
     assert limit.samples_per_s == 60
     assert limit.origin == LimitOrigin(
@@ -86,10 +86,10 @@ def test_limit_of_rows_is_that_of_the_fastest_gather_and_tells_its_share_of_memc
     )
 
 
-@pytest.mark.parametrize("name", gather.CONVERSIONS)
+@pytest.mark.parametrize("name", gather.conversions())
 def test_converting_gatherer_makes_scaled_floats_of_the_right_rows(name):
     source = np.random.default_rng(0).integers(256, size=(100, 24), dtype=np.uint8)
-    gatherer = gather.CONVERSIONS[name](source, 7, 1)
+    gatherer = gather.conversions()[name](source, 7, 1)
     gatherer.gather(gatherer.batches[3])
     rows = source[np.asarray(gatherer.batches[3])].astype(np.float32)
     assert gatherer.out.dtype == np.float32
@@ -116,7 +116,7 @@ def test_limit_of_rows_that_become_floats_is_of_gathering_and_converting(
     job, prepared = prepared_job(*SHORT, "benchmark=traversal", *dataset, shape, *settings)
     measured = run_trial(job, prepared, 0, now_ns()).benchmarks["traversal"]
     assert measured.limit_origin.kind == kind
-    engines = gather.CONVERSIONS if kind == "converted rows" else gather.GATHERS
+    engines = gather.conversions() if kind == "converted rows" else gather.gathers()
     assert measured.limit_origin.engine in engines
 
 
@@ -124,7 +124,7 @@ def test_limit_of_rows_restores_the_torch_thread_count():
     before = torch.get_num_threads()
     limit = limits.row_limit(1000, 64, 10, CPU, reads=False)
     assert limit.samples_per_s > 0
-    assert limit.origin.engine in gather.GATHERS
+    assert limit.origin.engine in gather.gathers()
     assert limit.origin.memcpy_fraction > 0
     assert torch.get_num_threads() == before
 
@@ -268,7 +268,7 @@ def test_limit_of_an_image_job_is_of_the_work_that_its_loader_does(
     measured = trial.benchmarks["traversal"]
     assert measured.limit_origin.kind == kind
     assert measured.limit_origin.cores == usable_cores()
-    engines = decoding.LIBRARIES if kind == "decoded images" else gather.GATHERS
+    engines = decoding.LIBRARIES if kind == "decoded images" else gather.gathers()
     assert measured.limit_origin.engine in engines
     assert (measured.limit_origin.memcpy_fraction is None) == (kind == "decoded images")
     if kind == "decoded images":
