@@ -19,6 +19,8 @@ R = TypeVar("R")
 now_ns = time.perf_counter_ns
 cpu_ns = time.thread_time_ns
 """User and system time of the calling thread."""
+process_cpu_ns = time.process_time_ns
+"""User and system time of all threads of this process."""
 
 
 def other_threads_cpu_ns() -> int:

@@ -46,6 +46,26 @@ class Ratio:
     """False below three rounds: low and high are the lowest and the highest paired ratio."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A median with its uncertainty; unlike those of a Ratio the values may be negative."""
+
+    value: float
+    low: float
+    high: float
+    """95 % interval of the median; below three values the lowest and the highest of them."""
+    is_interval: bool
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Median of one or more values with its interval, or below three with their range."""
+    array = np.asarray(values, float)
+    is_interval = len(array) >= FEWEST_FOR_INTERVAL
+    bounds = log_interval(array) if is_interval else (array.min(), array.max())
+    low, high = map(float, bounds)
+    return Estimate(value=float(np.median(array)), low=low, high=high, is_interval=is_interval)
+
+
 def std(values: Sequence[float]) -> float | None:
     """Standard deviation with ddof 1 (ddof 0 understates by 2.6 % at n=20); None below two
     values."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
+from fastloop.core.epochs import DATALOADER
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.types import Epochs, option
 from fastloop.data.dataloader import identity_collate, torch_epochs
@@ -19,6 +20,7 @@ class RawLoader:
     `__getitem__`, or a batch by the dataset's own `__getitems__`."""
 
     store: ClassVar[None] = None
+    honours: ClassVar[tuple[str, ...]] = (*DATALOADER, "collate", "transform")
     even_shares: ClassVar[bool] = True
 
     @contextmanager
