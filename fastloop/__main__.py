@@ -14,6 +14,7 @@ COMMANDS = {
     "report": "fastloop.cli.report",
     "compare": "fastloop.cli.compare",
     "log": "fastloop.cli.log",
+    "explain": "fastloop.cli.explain",
 }
 """Module of each command. Its main() reads sys.argv."""
 HELP = """\
@@ -27,6 +28,7 @@ commands:
   report   write a report on a sweep: HTML page, Markdown, pictures, CSV
   compare  compare two sets of results; fails if a job has become slower
   log      log results to MLflow that its server did not receive
+  explain  say why a job takes as long as it does, and what would change that
 
 fastloop <command> --help describes a command; fastloop run --help lists all
 options and settings. The command run may be left out:

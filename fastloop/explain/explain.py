@@ -1,0 +1,176 @@
+"""The explanation of one job: ladder, verdict, and what-ifs predicted and tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from fastloop.core.plan import PreparedData
+from fastloop.core.protocols import StreamingDataset
+from fastloop.core.result import Measurement
+from fastloop.core.spans import now_ns
+from fastloop.core.types import Unsupported, UsageError
+from fastloop.explain.explained_job import ExplainedJob, count_batches
+from fastloop.explain.explanation import Explanation
+from fastloop.explain.ladder import Ladder, Round, build_ladder, work_of
+from fastloop.explain.passes import BatchTimes, benchmark_of
+from fastloop.explain.predict import predict_seconds
+from fastloop.explain.rungs import benchmark_name, overlaps, uses_dataloader
+from fastloop.explain.variations import Variation
+from fastloop.explain.verdict import judge
+from fastloop.explain.what_ifs import (
+    Candidate,
+    choose,
+    find_best,
+    find_candidates,
+    list_what_ifs,
+    measure_for_model,
+    predict_gain,
+    try_candidates,
+)
+from fastloop.processes.rank_group import resolve_device
+from fastloop.sweep.prepare_stage import prepare_job
+from fastloop.sweep.request import JobRequest
+from fastloop.trial.job import Job
+from fastloop.trial.run import run_trial
+from fastloop.trial.support import check_support
+
+TRAVERSAL = Variation(overrides=("benchmark=traversal", "execution=eager", "precision=float32"))
+"""The loader without steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Findings:
+    """Measurements of the passes of a job."""
+
+    first_batch_s: float
+    times: tuple[BatchTimes, BatchTimes]
+    """Without workers: with the job's threads, and with one."""
+    serial: Round
+    """A round in which nothing overlaps, where the loader can do without."""
+    ladder: Ladder
+    num_rounds: int
+
+
+def check_request(requests: Sequence[JobRequest]) -> JobRequest:
+    """The only request; raises UsageError where it can't be explained."""
+    request = requests[0]
+    if len(requests) > 1:
+        raise UsageError(f"explain takes one job; these overrides make {len(requests)}")
+    if request.launcher.world_size > 1:
+        size = request.launcher.world_size
+        raise UsageError(f"explain with {size} processes: allowed: launcher=single")
+    if isinstance(request.job.dataset, StreamingDataset):
+        loader = request.choices["loader"]
+        raise UsageError(f"explain: loader={loader} brings its own data; name one with dataset=")
+    try:
+        check_support(request.job)
+    except Unsupported as error:
+        raise UsageError(f"unsupported: {error}") from error
+    return request
+
+
+def explain(
+    request: JobRequest,
+    compose: Callable[[Sequence[str]], Job],
+    tries: int,
+    begin_step: Callable[[str], None],
+) -> Explanation:
+    """The explanation of the request's job. Raises JobFailed where a pass fails.
+
+    compose: the job of a list of overrides. tries: most changes to try.
+    """
+    begin_step("preparing the data")
+    whole = _prepare(request, begin_step)
+    findings, explained = _measure(whole, request)
+    alone = _time_alone(explained, compose(TRAVERSAL.apply(request.overrides)))
+    name = benchmark_name(request.job)
+    verdict = judge(findings.ladder, name, findings.first_batch_s)
+    candidates, model_ratio = _predict(explained, findings, request, compose)
+    chosen = choose(candidates, tries)
+    gains = try_candidates(explained, chosen, request.job.trials, request.sweep.seconds)
+    what_ifs = list_what_ifs(candidates, gains, request.overrides)
+    return Explanation(
+        name=f"{request.choices['loader']} {whole.prepared.label}",
+        benchmark=name,
+        device=str(resolve_device(request.job.device)),
+        rounds=findings.num_rounds,
+        window_batches=count_batches(explained.job, explained.prepared),
+        model_ratio=model_ratio,
+        loader_samples_per_s=alone.samples_per_s,
+        limit_samples_per_s=alone.limit_samples_per_s,
+        verdict=verdict,
+        ladder=findings.ladder,
+        what_ifs=what_ifs,
+        best=find_best(what_ifs),
+    )
+
+
+def _prepare(request: JobRequest, begin_step: Callable[[str], None]) -> ExplainedJob:
+    """The request's job with its data prepared."""
+    job = request.job
+    job = replace(job, benchmark={benchmark_name(job): benchmark_of(job)})
+    prepared: PreparedData = prepare_job(job, request.launcher)
+    return ExplainedJob(
+        job=job,
+        prepared=prepared,
+        launcher=request.launcher,
+        begin_step=begin_step,
+        whole_batches=count_batches(job, prepared),
+    )
+
+
+def _measure(whole: ExplainedJob, request: JobRequest) -> tuple[_Findings, ExplainedJob]:
+    """The findings of all passes, and the job with epochs cut to the length that they ran."""
+    present = whole.time_batches()
+    as_is = whole.without_workers(whole.job.torch_threads).time_batches()
+    single = as_is if as_is.torch_threads == 1 else whole.without_workers(1).time_batches()
+    explained = whole.cut(present)
+    rounds = explained.time_ladder(request.job.trials, request.sweep.seconds)
+    serial, work_s = None, None
+    if not uses_dataloader(whole.job):
+        work_s = {}
+    elif overlaps(whole.job):
+        serial = explained.without_workers(1).time_ladder(1, None)[0]
+        work_s = work_of(serial, whole.whole_batches)
+    ladder = build_ladder(rounds, whole.whole_batches, work_s)
+    findings = _Findings(
+        first_batch_s=present.first_batch_s,
+        times=(as_is, single),
+        serial=serial or rounds[-1],
+        ladder=ladder,
+        num_rounds=len(rounds),
+    )
+    return findings, explained
+
+
+def _time_alone(explained: ExplainedJob, traversal: Job) -> Measurement:
+    """A trial of the loader without steps, which also compares its data with the dataset's."""
+    explained.begin_step("comparing the data, and the loader alone")
+    job = replace(traversal, batches=explained.job.batches, epochs=1)
+    arguments = (run_trial, job, explained.prepared, 0, now_ns())
+    trial = explained.launcher.call(*arguments, timeout_s=job.trial_timeout_s)
+    (measurement,) = trial.benchmarks.values()
+    return measurement
+
+
+def _predict(
+    explained: ExplainedJob,
+    findings: _Findings,
+    request: JobRequest,
+    compose: Callable[[Sequence[str]], Job],
+) -> tuple[list[Candidate], float]:
+    """The changes with their predicted gains, and how far the model misses the job as it is."""
+    found = find_candidates(explained, request.overrides, compose)
+    workers = {job.loading.num_workers for _, job in found if uses_dataloader(job)}
+    workers.add(explained.job.loading.num_workers)  # the model has to give the job as it is, too
+    measured = measure_for_model(explained, findings.times, findings.serial, sorted(workers))
+    candidates = [
+        Candidate(
+            change=change,
+            explained=replace(explained, job=job),
+            predicted_gain=predict_gain(job, explained.job, measured),
+        )
+        for change, job in found
+    ]
+    return candidates, predict_seconds(explained.job, measured) / findings.ladder.epoch_s.value

@@ -1,0 +1,115 @@
+"""The passes of one job that is explained, each in a process of its own, in interleaved rounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from fastloop.core import stats
+from fastloop.core.epochs import num_batches
+from fastloop.core.interleave import rounds
+from fastloop.core.plan import PreparedData
+from fastloop.core.spans import now_ns, seconds_between
+from fastloop.core.sweep_protocols import Launcher
+from fastloop.explain.ladder import Round
+from fastloop.explain.passes import BatchTimes, EpochTimes, time_batches, time_rung
+from fastloop.explain.rungs import Rung, rungs_of, uses_dataloader
+from fastloop.trial.job import Job
+
+Key = TypeVar("Key")
+
+WINDOW_S = 0.5
+"""About the length of an epoch that is run; longer ones are cut."""
+FEWEST_BATCHES = 4
+FEWEST_ROUNDS = 3
+MOST_SECONDS = 60.0
+"""No further round begins after this time, unless `seconds` says another."""
+
+
+def count_batches(job: Job, prepared: PreparedData) -> int:
+    """Number of batches in an epoch of the job."""
+    return num_batches(job.plan(job.seed), prepared.num_samples)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainedJob:
+    """A job with its data, and how its passes are started."""
+
+    job: Job
+    prepared: PreparedData
+    launcher: Launcher
+    begin_step: Callable[[str], None]
+    whole_batches: int
+    """In an epoch of the job, of which passes may run the beginning only."""
+
+    @property
+    def rungs(self) -> tuple[Rung, ...]:
+        """The rungs that are run, lowest first."""
+        return rungs_of(self.job, self.prepared)
+
+    def without_workers(self, torch_threads: int | None) -> ExplainedJob:
+        """The job with nothing that runs beside its loop, where its loader can do without."""
+        loading = self.job.loading
+        if uses_dataloader(self.job):
+            loading = replace(
+                loading, num_workers=0, prefetch_factor=None, persistent_workers=False
+            )
+        settings = {"device_prefetch": 0, "device_prefetch_by": None, "loading": loading}
+        return replace(self, job=replace(self.job, **settings, torch_threads=torch_threads))
+
+    def with_workers(self, workers: int) -> ExplainedJob:
+        """The job with that number of workers, at least one."""
+        loading = replace(self.job.loading, num_workers=workers)
+        return replace(self, job=replace(self.job, loading=loading))
+
+    def cut(self, times: BatchTimes) -> ExplainedJob:
+        """The job with epochs of about WINDOW_S, for batches that take these times."""
+        batch_s = stats.mean(times.load_s) + stats.mean(times.step_s)
+        batches = max(FEWEST_BATCHES, math.ceil(WINDOW_S / batch_s))
+        if batches >= self.whole_batches:
+            return self
+        return replace(self, job=replace(self.job, batches=batches))
+
+    def time_batches(self) -> BatchTimes:
+        """Times of single batches."""
+        self.begin_step("timing single batches")
+        return self.launcher.call(
+            time_batches, self.job, self.prepared, timeout_s=self.job.trial_timeout_s
+        )
+
+    def time_rung(self, rung: Rung, number: int) -> EpochTimes:
+        """Times of epochs of one rung."""
+        self.begin_step(f"{rung}, round {number + 1}")
+        arguments = (time_rung, self.job, self.prepared, rung, number)
+        return self.launcher.call(*arguments, timeout_s=self.job.trial_timeout_s)
+
+    def time_ladder(self, num_rounds: int, seconds: float | None) -> list[Round]:
+        """Times of all rungs, round by round."""
+        timed = []
+        for number, rungs in _rounds_within(dict.fromkeys(self.rungs, num_rounds), seconds):
+            times = {rung: self.time_rung(rung, number) for rung in rungs}
+            timed.append({rung: times[rung] for rung in self.rungs})
+        return timed
+
+
+def time_side_by_side(
+    jobs: dict[str, ExplainedJob], num_rounds: int, seconds: float | None
+) -> list[dict[str, EpochTimes]]:
+    """Times of these jobs as they are, by name, round by round."""
+    return [
+        {name: jobs[name].time_rung(jobs[name].rungs[-1], number) for name in names}
+        for number, names in _rounds_within(dict.fromkeys(jobs, num_rounds), seconds)
+    ]
+
+
+def _rounds_within(
+    counts: dict[Key, int], seconds: float | None
+) -> Iterator[tuple[int, list[Key]]]:
+    """Interleaved rounds; after `seconds` only as many as an interval needs."""
+    start_ns, limit_s = now_ns(), seconds or MOST_SECONDS
+    for number, keys in rounds(counts):
+        if number >= FEWEST_ROUNDS and seconds_between(start_ns, now_ns()) > limit_s:
+            return
+        yield number, keys

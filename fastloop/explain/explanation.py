@@ -1,0 +1,123 @@
+"""The findings of `fastloop explain` about a job: explain.json, and the text that is printed."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from fastloop.core.number_text import significant
+from fastloop.core.stats import Estimate
+from fastloop.explain.ladder import Ladder, LadderRow
+from fastloop.explain.verdict import Verdict, show_estimate, show_percent
+
+SCHEMA = 1
+WIDTH = 96
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatIf:
+    """A change, the predicted gain and, where it was tried, the realised one."""
+
+    change: str
+    command: str
+    """The command line that measures the changed job."""
+    predicted_gain: float
+    """Share of an epoch that the change saves; negative where it costs time."""
+    realised_gain: Estimate | None
+    """None: it was not tried."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """The answer for one job."""
+
+    name: str
+    benchmark: str
+    device: str
+    rounds: int
+    window_batches: int
+    """Batches of an epoch that each pass ran; fewer than the whole epoch where that is long."""
+    model_ratio: float
+    """The model's time of the job as it is, divided by the measured one."""
+    loader_samples_per_s: float
+    """Of the loader alone, without steps."""
+    limit_samples_per_s: float | None
+    """What this machine can do of that kind of work; None where no such limit is measured."""
+    verdict: Verdict
+    ladder: Ladder
+    what_ifs: tuple[WhatIf, ...]
+    """Tried ones first, then by the predicted gain."""
+    best: WhatIf | None
+    """The change with the greatest realised gain that is beyond noise."""
+
+
+def to_json(explanation: Explanation) -> str:
+    """The text of explain.json."""
+    return json.dumps({"schema": SCHEMA, **asdict(explanation)}, indent=1) + "\n"
+
+
+def format_explanation(explanation: Explanation) -> str:
+    """The verdict, the ladder, the what-ifs and the last line, as text."""
+    ladder = explanation.ladder
+    head = f"{explanation.name}, {explanation.benchmark}, device {explanation.device}: "
+    head += f"{ladder.batches:,} batches an epoch, {explanation.rounds} rounds"
+    sentences = ". ".join(explanation.verdict.sentences) + "."
+    lines = [head, "", f"verdict: {explanation.verdict.word}", *_wrap([sentences])]
+    lines += [*_wrap([_limit_text(explanation)]), ""]
+    lines += _ladder_lines(ladder)
+    if explanation.what_ifs:
+        lines += ["", *_what_if_lines(explanation.what_ifs)]
+        ratio = significant(explanation.model_ratio)
+        lines.append(f"the model gives {ratio} times the measured epoch of the job as it is")
+    return "\n".join([*lines, "", _last_line(explanation)])
+
+
+def _limit_text(explanation: Explanation) -> str:
+    rate, limit = explanation.loader_samples_per_s, explanation.limit_samples_per_s
+    text = f"Without steps the loader delivers {rate:,.0f} samples/s"
+    if limit is None:
+        return f"{text}; this machine's limit for such work is not known."
+    return f"{text}, {show_percent(rate / limit)} of this machine's limit of {limit:,.0f}."
+
+
+def _ladder_lines(ladder: Ladder) -> list[str]:
+    rows = [("part", "hidden ms", "exposed ms a batch", "share of the epoch")]
+    rows += [_ladder_row(row) for row in ladder.rows]
+    if ladder.residue:
+        rows.append(("sum", "", "", show_percent(ladder.explained)))
+    return _align(rows)
+
+
+def _ladder_row(row: LadderRow) -> tuple[str, ...]:
+    hidden = "?" if row.hidden_ms is None else significant(row.hidden_ms)
+    exposed = show_estimate(row.exposed_ms, significant)
+    return str(row.rung), hidden, exposed, show_estimate(row.share, show_percent)
+
+
+def _what_if_lines(what_ifs: Sequence[WhatIf]) -> list[str]:
+    rows = [("what if", "predicted gain", "realised gain")]
+    for each in what_ifs:
+        realised = each.realised_gain
+        text = show_estimate(realised, show_percent) if realised else "not tried"
+        rows.append((each.change, show_percent(each.predicted_gain), text))
+    return _align(rows)
+
+
+def _last_line(explanation: Explanation) -> str:
+    if explanation.best:
+        return f"best: {explanation.best.command}"  # not wrapped, to be copied
+    if any(each.realised_gain for each in explanation.what_ifs):
+        return "yours is as good as any that was tried"
+    return "nothing was tried, see try="
+
+
+def _align(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    aligned = (zip(row, widths, strict=True) for row in rows)
+    return ["  ".join(cell.ljust(width) for cell, width in row).rstrip() for row in aligned]
+
+
+def _wrap(lines: Sequence[str]) -> list[str]:
+    return [piece for line in lines for piece in textwrap.wrap(line, WIDTH, break_on_hyphens=False)]

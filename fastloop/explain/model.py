@@ -1,0 +1,151 @@
+"""A discrete-event model of a loader and its loop: pure, and equal for equal arguments.
+
+Batches are dealt out to workers in turn, each worker holds at most `prefetch` of them, and the loop
+takes them in order. Cores, and the interpreter's lock among threads, are shared: phases that want
+more than there is run slower, all by the same factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+LOCK_CAPACITY = 1.0
+DONE_S = 1e-12
+"""Rest of a phase that counts as none, as sums of floats don't reach zero."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A piece of work, and what it occupies while it runs at full speed."""
+
+    seconds: float
+    """Duration where nothing else wants the same resources."""
+    cores: float = 1.0
+    """Cores that it keeps busy; 0 for a wait, more than 1 for work in several threads."""
+    lock: float = 0.0
+    """Share of the time in which it needs the interpreter's lock that it shares with others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machinery:
+    """The settings of a loader, and what it runs on."""
+
+    workers: int
+    """0: the loop loads its batches itself."""
+    prefetch: int = 2
+    """Batches that each worker may be ahead of the loop."""
+    cores: float = float("inf")
+    start_s: float = 0.0
+    """Time from the epoch's begin until a worker begins its first batch."""
+
+
+@dataclass
+class _Actor:
+    """The loop or a worker: its present batch, and the phases left of it."""
+
+    batch: int = -1
+    left: list[Phase] = field(default_factory=list)
+    rest_s: float = 0.0
+
+    def begin(self, batch: int, phases: Sequence[Phase]) -> None:
+        self.batch, self.left = batch, [phase for phase in phases if phase.seconds > DONE_S]
+        self.rest_s = self.left[0].seconds if self.left else 0.0
+
+    def advance(self, seconds: float) -> None:
+        """Work for that many seconds at full speed."""
+        self.rest_s -= seconds
+        if self.left and self.rest_s <= DONE_S:
+            self.left.pop(0)
+            self.rest_s = self.left[0].seconds if self.left else 0.0
+
+
+def epoch_seconds(
+    loads: Sequence[Sequence[Phase]], steps: Sequence[Sequence[Phase]], machinery: Machinery
+) -> float:
+    """Seconds of an epoch whose k-th batch takes the phases loads[k], then steps[k] in the loop."""
+    if not machinery.workers:
+        alone = Machinery(workers=0, cores=machinery.cores)
+        phases = [[*load, *step] for load, step in zip(loads, steps, strict=True)]
+        return machinery.start_s + sum(
+            phase.seconds * _slow_down([phase], alone) for batch in phases for phase in batch
+        )
+    return _Simulation(loads, steps, machinery).run()
+
+
+def _slow_down(phases: Sequence[Phase], machinery: Machinery) -> float:
+    """The factor by which phases that run at the same time are slower than at full speed."""
+    cores = sum(phase.cores for phase in phases)
+    return max(1.0, cores / machinery.cores)
+
+
+class _Simulation:
+    """The state of an epoch with workers."""
+
+    def __init__(
+        self,
+        loads: Sequence[Sequence[Phase]],
+        steps: Sequence[Sequence[Phase]],
+        machinery: Machinery,
+    ) -> None:
+        self.loads, self.steps, self.machinery = loads, steps, machinery
+        self.loop = _Actor()
+        self.workers = [_Actor() for _ in range(machinery.workers)]
+        self.next_of = list(range(machinery.workers))
+        self.done: set[int] = set()
+        self.received = 0
+
+    def run(self) -> float:
+        """Seconds until the loop has stepped on the last batch."""
+        now_s = self.machinery.start_s
+        while True:
+            self._hand_out()
+            busy = [actor for actor in (self.loop, *self.workers) if actor.left]
+            if not busy:
+                return now_s
+            speeds = [1 / slow for slow in self._slow_downs([actor.left[0] for actor in busy])]
+            pause_s = min(actor.rest_s / speed for actor, speed in zip(busy, speeds, strict=True))
+            now_s += pause_s
+            for actor, speed in zip(busy, speeds, strict=True):
+                actor.advance(pause_s * speed)
+
+    def _hand_out(self) -> None:
+        """Finish batches without work left, and begin all that can begin, until nothing changes."""
+        changed = True
+        while changed:
+            changed = False
+            for number, worker in enumerate(self.workers):
+                changed = self._advance_worker(number, worker) or changed
+            changed = self._advance_loop() or changed
+
+    def _advance_worker(self, number: int, worker: _Actor) -> bool:
+        if worker.left:
+            return False
+        if worker.batch >= 0:
+            self.done.add(worker.batch)
+            worker.batch = -1
+            return True
+        batch = self.next_of[number]
+        ahead = self.machinery.workers * self.machinery.prefetch
+        if batch >= len(self.loads) or batch >= self.received + ahead:
+            return False
+        self.next_of[number] = batch + self.machinery.workers
+        worker.begin(batch, self.loads[batch])
+        return True
+
+    def _advance_loop(self) -> bool:
+        if self.loop.left or self.received not in self.done:
+            return False
+        self.done.remove(self.received)
+        self.loop.begin(self.received, self.steps[self.received])
+        self.received += 1
+        return True
+
+    def _slow_downs(self, phases: Sequence[Phase]) -> list[float]:
+        """The factor for each of the phases that run now."""
+        by_cores = _slow_down(phases, self.machinery)
+        by_lock = max(1.0, sum(phase.lock for phase in phases) / LOCK_CAPACITY)
+        return [
+            max(by_cores if phase.cores else 1.0, by_lock if phase.lock else 1.0)
+            for phase in phases
+        ]

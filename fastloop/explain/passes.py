@@ -1,0 +1,188 @@
+"""The work of one process: epochs of one rung, with the waits in them; or single batches, timed."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from fastloop.core import stats
+from fastloop.core.plan import Benchmark, PreparedData, Session
+from fastloop.core.spans import now_ns, process_cpu_ns, seconds_between, synchronize
+from fastloop.core.trees import map_tensors
+from fastloop.core.types import Epochs, Tree
+from fastloop.explain.rung_loaders import open_rung, take_batches
+from fastloop.explain.rungs import Rung, benchmark_name, rungs_of
+from fastloop.trial.context import JobContext, start_job
+from fastloop.trial.job import Job
+from fastloop.trial.page_cache import ReopenableLoader, set_cache_state
+from fastloop.trial.window import Consumer, drain, num_repeats
+
+MOST_TIMED = 200
+TIMED_S = 2.0
+FEWEST_TIMED = 3
+"""Bounds of the batches that are timed one by one."""
+CLONES = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochTimes:
+    """Epochs of one rung in one process; an epoch may be the beginning of the job's."""
+
+    seconds: float
+    """Mean of an epoch."""
+    batches: int
+    """In each of these epochs."""
+    first_wait_s: float
+    """Median wait for the first batch of an epoch."""
+    later_wait_s: float
+    """Mean wait for another batch."""
+    end_s: float
+    """Median time from the last step of an epoch until the loop ends, as when workers end."""
+
+    @property
+    def start_up_s(self) -> float:
+        """Time that an epoch takes for its first batch, beyond that for another one, and to end."""
+        return max(0.0, self.first_wait_s - self.later_wait_s) + self.end_s
+
+    def whole_epoch_s(self, batches: int) -> float:
+        """Seconds of an epoch of that many batches, which starts up once."""
+        pace_s = (self.seconds - self.start_up_s) / self.batches
+        return self.seconds + (batches - self.batches) * pace_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchTimes:
+    """Seconds, and the CPU time of this process, that each batch took to load, and then to step."""
+
+    load_s: list[float] = field(default_factory=list)
+    load_cpu_s: list[float] = field(default_factory=list)
+    step_s: list[float] = field(default_factory=list)
+    step_cpu_s: list[float] = field(default_factory=list)
+    first_batch_s: float = 0.0
+    """From opening the loader to its first batch on the device."""
+    clone_s: float = 0.0
+    """Time to copy a batch in memory."""
+    torch_threads: int = 1
+
+
+def time_rung(job: Job, prepared: PreparedData, rung: Rung, number: int) -> EpochTimes:
+    """Times of epochs that do what the rung and all below it do, after a warm-up epoch."""
+    # more workers than cores are among what is tried, and torch would say so in every epoch
+    warnings.filterwarnings("ignore", "This DataLoader will create")
+    context = start_job(job, prepared, number)
+    host = take_batches(context)
+    setup = context.build_setup(host[0])
+    session = benchmark_of(job).session(setup)
+    with open_rung(context, rung, host) as (loader, deliver):
+        consume, _ = session.start(deliver)
+        drain(loader.epochs, consume, job.epochs, context.device)
+        if rung is rungs_of(job, prepared)[-1]:
+            set_cache_state(job.cache, prepared.files, loader)
+        return _time_window(context, session, loader, deliver)
+
+
+def time_batches(job: Job, prepared: PreparedData) -> BatchTimes:
+    """Times of loading and stepping, one batch at a time, of the job's loader as it is."""
+    context = start_job(job, prepared, 0)
+    opened_ns = now_ns()
+    with context.open_loader() as loader:
+        batches = iter(loader.epochs(job.epochs))
+        first, deliver = next(batches), context.step_delivery()
+        deliver(first)
+        synchronize(context.device)
+        times = BatchTimes(
+            first_batch_s=seconds_between(opened_ns, now_ns()),
+            clone_s=_clone_seconds(first),
+            torch_threads=torch.get_num_threads(),
+        )
+        session = benchmark_of(job).session(context.build_setup(first))
+        consume, _ = session.start(deliver)
+        consume(first)  # the first step is slower: it allocates, or compiles
+        _record(times, batches, consume, context)
+        if not times.load_s:  # an epoch of a single batch
+            _record(times, iter(loader.epochs(0)), consume, context)
+    return times
+
+
+def benchmark_of(job: Job) -> Benchmark:
+    """The benchmark that is explained."""
+    return job.benchmark[benchmark_name(job)]
+
+
+def _clone_seconds(batch: Tree) -> float:
+    """The least of a few measured times to copy the batch; the first also maps new memory."""
+    seconds = []
+    for _ in range(CLONES):
+        start_ns = now_ns()
+        map_tensors(torch.clone, batch)
+        seconds.append(seconds_between(start_ns, now_ns()))
+    return min(seconds)
+
+
+def _record(
+    times: BatchTimes, batches: Iterator[Tree], consume: Consumer, context: JobContext
+) -> None:
+    begun_ns = now_ns()
+    while len(times.load_s) < MOST_TIMED:
+        start_ns, start_cpu_ns = now_ns(), process_cpu_ns()
+        batch = next(batches, None)
+        if batch is None:
+            return
+        ready_ns, ready_cpu_ns = now_ns(), process_cpu_ns()
+        consume(batch)
+        synchronize(context.device)
+        stop_ns, stop_cpu_ns = now_ns(), process_cpu_ns()
+        times.load_s.append(seconds_between(start_ns, ready_ns))
+        times.load_cpu_s.append(seconds_between(start_cpu_ns, ready_cpu_ns))
+        times.step_s.append(seconds_between(ready_ns, stop_ns))
+        times.step_cpu_s.append(seconds_between(ready_cpu_ns, stop_cpu_ns))
+        if seconds_between(begun_ns, stop_ns) > TIMED_S and len(times.load_s) >= FEWEST_TIMED:
+            return
+
+
+def _time_window(
+    context: JobContext, session: Session, loader: ReopenableLoader, deliver: Consumer
+) -> EpochTimes:
+    """Time whole epochs, so many that they take min_window_s; once where the cache is cold."""
+    shortest_s = context.job.shortest_window_s
+    times = _time_epochs(context, session, loader.epochs, deliver, 1)
+    needed = num_repeats(times.seconds, shortest_s) if shortest_s else 1
+    return _time_epochs(context, session, loader.epochs, deliver, needed) if needed > 1 else times
+
+
+def _time_epochs(
+    context: JobContext, session: Session, epochs: Epochs, deliver: Consumer, count: int
+) -> EpochTimes:
+    consume, _ = session.start(deliver)
+    waits: list[list[int]] = []
+    synchronize(context.device)
+    start_ns = now_ns()
+    for number in range(count):
+        waits.append(_consume_epoch(epochs(number), consume))
+    synchronize(context.device)
+    seconds = seconds_between(start_ns, now_ns()) / count
+    later = [wait_ns for epoch in waits for wait_ns in epoch[1:-1]]
+    return EpochTimes(
+        seconds=seconds,
+        batches=math.ceil(sum(len(epoch) - 1 for epoch in waits) / count),
+        first_wait_s=stats.median([epoch[0] for epoch in waits]) / 1e9,
+        later_wait_s=stats.mean(later) / 1e9 if later else 0.0,
+        end_s=stats.median([epoch[-1] for epoch in waits]) / 1e9,
+    )
+
+
+def _consume_epoch(batches: Iterable[Tree], consume: Consumer) -> list[int]:
+    """Nanoseconds of the wait for each batch, the first with iter(), and for the end."""
+    waits, asked_ns = [], now_ns()
+    iterator = iter(batches)
+    while True:
+        batch = next(iterator, None)
+        waits.append(now_ns() - asked_ns)
+        if batch is None:
+            return waits
+        consume(batch)
+        asked_ns = now_ns()

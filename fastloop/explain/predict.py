@@ -1,0 +1,88 @@
+"""The time of an epoch after a change, as the model of a loader gives it from measured batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fastloop.core.cgroup import usable_cores
+from fastloop.explain.model import Machinery, Phase, epoch_seconds
+from fastloop.explain.passes import BatchTimes, EpochTimes
+from fastloop.trial.job import Job
+
+PREFETCH = 2
+"""torch's default, and FastLoader's order of magnitude."""
+MOST_SIMULATED = 400
+"""Batches of a simulated epoch; those of longer ones follow at the same pace."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Measurements from which predictions are made."""
+
+    batches: int
+    """In a whole epoch."""
+    as_is: BatchTimes
+    """With the job's threads, and without workers where the loader can do without."""
+    single: BatchTimes
+    """The same with torch_threads=1, as in a worker."""
+    hand_off: Mapping[int, tuple[EpochTimes, EpochTimes]]
+    """By number of workers: times with ready batches from them, and with ready batches alone."""
+    kept: float
+    """Share of the work of loading that is left if samples come from a store."""
+
+
+def predict_seconds(job: Job, measured: Measured, loads_rows: bool = False) -> float:
+    """Seconds of a whole epoch of the job by the model alone.
+
+    loads_rows: samples come from a store where `measured` is of a dataset's.
+    """
+    threads = measured.single if job.torch_threads == 1 else measured.as_is
+    workers = job.loading.num_workers
+    times = measured.single if workers else threads
+    kept = measured.kept if loads_rows else 1.0
+    loads = _phases(times.load_s, times.load_cpu_s, kept)
+    steps = _phases(threads.step_s, threads.step_cpu_s)
+    start_s = 0.0
+    if workers:
+        hand_off_s, start_s = _hand_off(measured, workers)
+        steps = [[Phase(seconds=hand_off_s), *step] for step in steps]
+    prefetch = job.loading.prefetch_factor or PREFETCH
+    machinery = Machinery(workers=workers, prefetch=prefetch, cores=usable_cores(), start_s=start_s)
+    return _epoch(loads, steps, machinery, measured.batches)
+
+
+def predict_gathered_seconds(job: Job, measured: Measured) -> float:
+    """Seconds of a whole epoch with a loader whose thread gathers rows ahead, at memory's speed."""
+    threads = measured.single if job.torch_threads == 1 else measured.as_is
+    loads = [[Phase(seconds=measured.single.clone_s)] for _ in threads.step_s]
+    steps = _phases(threads.step_s, threads.step_cpu_s)
+    machinery = Machinery(workers=1, prefetch=PREFETCH, cores=usable_cores())
+    return _epoch(loads, steps, machinery, measured.batches)
+
+
+def _hand_off(measured: Measured, workers: int) -> tuple[float, float]:
+    """Seconds a batch that the loop takes to receive it, and those until workers have started."""
+    through, ready = measured.hand_off[workers]
+    start_s = through.start_up_s
+    extra_s = through.seconds - start_s - ready.seconds
+    return max(0.0, extra_s / through.batches), start_s
+
+
+def _phases(seconds: list[float], cpu_s: list[float], kept: float = 1.0) -> list[list[Phase]]:
+    return [
+        [Phase(seconds=kept * each, cores=min(cpu / each, usable_cores()) if each else 1.0)]
+        for each, cpu in zip(seconds, cpu_s, strict=True)
+    ]
+
+
+def _epoch(
+    loads: list[list[Phase]], steps: list[list[Phase]], machinery: Machinery, batches: int
+) -> float:
+    """Seconds of an epoch in which the measured batches are repeated."""
+    count = min(batches, MOST_SIMULATED)
+    places = [place % len(loads) for place in range(count)]
+    steps = [steps[place % len(steps)] for place in range(count)]
+    seconds = epoch_seconds([loads[place] for place in places], steps, machinery)
+    start_s = machinery.start_s
+    return start_s + (seconds - start_s) * batches / count

@@ -1,0 +1,129 @@
+"""The loader of a rung: the job's own, with substitutes for all that is above the rung."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from fastloop.core.epochs import epoch_indices, num_batches
+from fastloop.core.spans import now_ns, seconds_between
+from fastloop.core.types import Epochs, Tree
+from fastloop.data.dataloader import identity_collate, torch_epochs
+from fastloop.data.image_files import LabelledImages, uint8_samples
+from fastloop.data.rows import Rows
+from fastloop.data.samples import fetch_samples
+from fastloop.explain.rungs import Rung, reads_images, rungs_of
+from fastloop.explain.substitutes import ReadyBatches, ReadyFiles, ReadySamples, SubstituteLoader
+from fastloop.trial.context import JobContext
+from fastloop.trial.delivery import loop_delivery
+from fastloop.trial.page_cache import ReopenableLoader, open_reopenable
+from fastloop.trial.window import Consumer
+
+MOST_READY = 8
+"""Batches that stand in for all others; an epoch repeats them."""
+READY_S = 1.0
+"""Time after which no further batch is made to stand in for others."""
+
+
+def take_batches(context: JobContext) -> list[Tree]:
+    """Host batches of full size, as the loader delivers them, to be repeated."""
+    with context.open_loader() as loader:
+        start_ns, batches = now_ns(), []
+        for batch in islice(loader.epochs(context.job.epochs), MOST_READY):
+            batches.append(batch)
+            if seconds_between(start_ns, now_ns()) > READY_S:
+                break
+        return batches[: max(1, len(batches) - 1)]  # the last one of an epoch may be short
+
+
+@contextmanager
+def open_rung(
+    context: JobContext, rung: Rung, host: list[Tree]
+) -> Iterator[tuple[ReopenableLoader, Consumer]]:
+    """The loader of a rung, and what delivers its batches to the step."""
+    job, deliver = context.job, context.step_delivery()
+    if rung is Rung.STEP:
+        resident = [deliver(batch) for batch in host]
+        open_ = partial(_open_repeated, resident, context)
+        with open_reopenable(open_) as loader:
+            yield loader, lambda batch: batch
+        return
+    if rung is Rung.COPY and job.transform.where == "device":
+        place, ready = loop_delivery(job, context.prepared, context.device), deliver(host[0])
+        deliver = lambda batch: (place(batch), ready)[1]  # noqa: E731
+    if open_epochs := _substitute(context, rung, host):
+        loader = SubstituteLoader(open_epochs=open_epochs)
+        context = replace(context, job=replace(job, loader=loader))
+    with context.open_loader() as loader:
+        yield loader, deliver
+
+
+def _substitute(
+    context: JobContext, rung: Rung, host: list[Tree]
+) -> Callable[[], AbstractContextManager[Epochs]] | None:
+    """A function that opens the loader of the rung; None: the job's own, as it is."""
+    job, plan, prepared = context.job, context.plan, context.prepared
+    rungs = rungs_of(job, prepared)
+    if rung is rungs[-1]:
+        return None
+    if rung is Rung.COPY or (rung is Rung.TRANSFORM and job.transform.where == "device"):
+        return partial(_open_repeated, host, context)
+    bare = replace(plan, transform=None)
+    if rung is Rung.HAND_OFF:
+        ready = ReadyBatches(host, prepared.num_samples)
+        return partial(torch_epochs, ready, replace(bare, collate=None), identity_collate)
+    samples = _samples(context)
+    if rung is Rung.DECODE:
+        return partial(torch_epochs, _files_in_memory(context, samples), plan)
+    indices = _some_indices(context)
+    made = _make_samples(samples, indices)
+    if rung is Rung.COLLATE and plan.transform is not None:
+        made = [plan.transform.transform_sample(sample) for sample in made]
+    ready = ReadySamples(made, prepared.num_samples)
+    return partial(torch_epochs, ready, bare if rung is Rung.COLLATE else plan)
+
+
+def _samples(context: JobContext) -> Any:
+    """Samples as the job's loader reads them."""
+    job, prepared = context.job, context.prepared
+    if job.loader.store is not None:
+        return Rows(partial(job.loader.store.open, prepared.folder))
+    if context.plan.collate is not None and context.plan.collate.takes == "uint8":
+        return uint8_samples(prepared.dataset, context.plan.collate)
+    return prepared.dataset.open()
+
+
+def _some_indices(context: JobContext) -> list[int]:
+    """The indices of the first batches of an epoch."""
+    plan, count = context.plan, MOST_READY * context.plan.loading.batch_size
+    indices = epoch_indices(plan.order, context.prepared.num_samples, plan.seed, 0)
+    return indices[:count].tolist()
+
+
+def _make_samples(samples: Any, indices: list[int]) -> list[Tree]:
+    start_ns, made = now_ns(), []
+    for index in indices:
+        made += fetch_samples(samples, [index])
+        if seconds_between(start_ns, now_ns()) > READY_S:
+            break
+    return made
+
+
+def _files_in_memory(context: JobContext, samples: Any) -> Any:
+    """The samples, decoded from memory where they are images; otherwise read as they are."""
+    if not (reads_images(context.job) and isinstance(samples, LabelledImages)):
+        return samples
+    indices = _some_indices(context)
+    data = [(samples.root / samples.files[index][0]).read_bytes() for index in indices]
+    return ReadyFiles(samples, indices, data)
+
+
+@contextmanager
+def _open_repeated(batches: list[Tree], context: JobContext) -> Iterator[Epochs]:
+    """Epochs of the job's length that repeat these batches."""
+    count = num_batches(context.plan, context.prepared.num_samples)
+    yield lambda _: (batches[place % len(batches)] for place in range(count))

@@ -1,0 +1,85 @@
+"""The rungs of a ladder: for each, the job with everything above it left out."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from fastloop.core.epochs import CANONICAL_COLLATE
+from fastloop.core.plan import PreparedData
+from fastloop.core.traits import DatasetTraits, LoaderTraits, TransformTraits, traits_of
+from fastloop.trial.job import Job
+
+
+class Rung(StrEnum):
+    """A part of an epoch, by the word that a verdict uses for it."""
+
+    STEP = "step"
+    """Steps on batches that are on the device already."""
+    COPY = "copy"
+    """Placement of batches on the device."""
+    START_UP = "start-up"
+    """Wait for the first batch of an epoch, beyond that for a later one; not run by itself."""
+    HAND_OFF = "hand-off"
+    """The loader's own work around batches that are ready: its sampler, processes and queues."""
+    COLLATE = "collate"
+    TRANSFORM = "transform"
+    DECODE = "decode"
+    """Making samples; with files read from the page cache, where reading is no rung of its own."""
+    READ = "read"
+    """Reading files, or the rows of a store."""
+    UNATTRIBUTED = "unattributed"
+    """The rest of a loader that can't be taken apart."""
+
+
+def rungs_of(job: Job, prepared: PreparedData) -> tuple[Rung, ...]:
+    """The rungs that are run for the job, lowest first; the last one is the job as it is."""
+    transforms = not traits_of(TransformTraits, job.transform).is_identity
+    rungs = [Rung.STEP, Rung.COPY]
+    if transforms and job.transform.where == "device":
+        rungs.append(Rung.TRANSFORM)
+    if not uses_dataloader(job):
+        return (*rungs, _last_rung(job))
+    rungs.append(Rung.HAND_OFF)
+    if _collates(job) and not prepared.returns_batches:
+        rungs.append(Rung.COLLATE)
+    if transforms and job.transform.where == "worker":
+        rungs.append(Rung.TRANSFORM)
+    if job.loader.store is not None:
+        return (*rungs, Rung.READ)
+    rungs.append(Rung.DECODE)
+    return (*rungs, Rung.READ) if job.cache == "cold" or reads_images(job) else tuple(rungs)
+
+
+def uses_dataloader(job: Job) -> bool:
+    """True for a loader that is built on torch's DataLoader, whose parts can be left out."""
+    return "num_workers" in getattr(job.loader, "honours", ())
+
+
+def overlaps(job: Job) -> bool:
+    """True where processes or threads that the job's settings name work beside the loop."""
+    return bool(job.loading.num_workers or job.device_prefetch)
+
+
+def benchmark_name(job: Job) -> str:
+    """The benchmark that is explained: the one whose steps run a model, else the last one."""
+    with_model = [name for name, each in job.benchmark.items() if each.limit == "replay"]
+    return (with_model or list(job.benchmark))[-1]
+
+
+def reads_images(job: Job) -> bool:
+    """True where samples are image files, so that reading and decoding can be told apart."""
+    return (
+        traits_of(DatasetTraits, job.dataset).decodes
+        and job.loader.store is None
+        and hasattr(job.dataset, "open_uint8")
+    )
+
+
+def _collates(job: Job) -> bool:
+    return bool({"collate", CANONICAL_COLLATE} & {*getattr(job.loader, "honours", ())})
+
+
+def _last_rung(job: Job) -> Rung:
+    if traits_of(LoaderTraits, job.loader).unknown_files:
+        return Rung.UNATTRIBUTED
+    return Rung.READ if job.loader.store is not None else Rung.DECODE

@@ -1,0 +1,88 @@
+"""Loaders and samples that stand in for parts of a job: what is above a rung costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, ClassVar
+
+import torch
+from torch.utils.data import default_collate, get_worker_info
+
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.trees import map_tensors
+from fastloop.core.types import Epochs, Tree
+from fastloop.data.image_files import LabelledImages
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubstituteLoader:
+    """A loader in the place of a job's own, opened by a function."""
+
+    open_epochs: Callable[[], AbstractContextManager[Epochs]]
+    store: ClassVar[None] = None
+
+    def open(self, prepared: PreparedData, plan: Plan) -> AbstractContextManager[Epochs]:  # noqa: ARG002
+        """The epochs of the function."""
+        return self.open_epochs()
+
+
+@dataclass(frozen=True)
+class ReadySamples:
+    """Samples that are in memory, repeated up to the length of the dataset."""
+
+    samples: Sequence[Tree]
+    num_samples: int
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __getitem__(self, index: int) -> Tree:
+        return self.samples[index % len(self.samples)]
+
+
+@dataclass
+class ReadyBatches:
+    """Batches that are in memory, in turn, in the place of those that a collate makes."""
+
+    batches: Sequence[Tree]
+    num_samples: int
+    turn: count = field(default_factory=count)
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __getitem__(self, index: int) -> Tree:
+        raise TypeError(f"{index}: batches are read whole, by __getitems__")
+
+    def __getitems__(self, indices: list[int]) -> Tree:
+        batch = self.batches[next(self.turn) % len(self.batches)]
+        return map_tensors(lambda leaf: _hand_over(leaf, len(indices)), batch)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a count can't be pickled for ever
+        return ReadyBatches, (self.batches, self.num_samples)
+
+
+@dataclass(frozen=True)
+class ReadyFiles:
+    """Images whose files' bytes are in memory, repeated up to the length of the dataset."""
+
+    images: LabelledImages
+    indices: Sequence[int]
+    data: Sequence[bytes]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Tree:
+        place = index % len(self.indices)
+        return self.images.sample(self.data[place], self.indices[place])
+
+
+def _hand_over(leaf: torch.Tensor, rows: int) -> torch.Tensor:
+    """The leaf's first rows; from a worker in new shared memory, into which a collate would have
+    written them."""
+    leaf = leaf[:rows] if leaf.ndim else leaf
+    return leaf if get_worker_info() is None else default_collate([leaf])[0]

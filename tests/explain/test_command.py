@@ -1,0 +1,111 @@
+"""`fastloop explain` on real jobs one of whose stages is slow, and on healthy ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from commands import run_fastloop
+from options import SUPPORT
+
+pytestmark = pytest.mark.slow
+
+LONG_STEP = ("model._target_=slow_stages.SlowNet", "+model.sleep_s=0.06")
+QUICK_STEP = ("model._target_=slow_stages.SlowNet", "+model.sleep_s=0.004")
+DATA = ("dataset._target_=slow_stages.Samples", "batch_size=16")
+SETTINGS = (
+    *("benchmark=training", "torch_threads=1", "trials=3", "tracker=none", "min_window_s=0"),
+)
+SLOW_DECODE = (*QUICK_STEP, "+dataset.sleep_s=0.004")
+TRANSFORM = "slow_stages.SlowTransform"
+SLOW_TRANSFORM = (*QUICK_STEP, f"transform._target_={TRANSFORM}", "+transform.sleep_s=0.004")
+SLOW_COLLATE = (*QUICK_STEP, "collate._target_=slow_stages.slow_collate", "+collate.sleep_s=0.03")
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A working folder with the modules of a user."""
+    for name in ("slow_stages.py", "my_code.py"):
+        shutil.copy(SUPPORT / name, tmp_path)
+    return tmp_path
+
+
+def explain(cwd: Path, *overrides: str):
+    process = run_fastloop(*DATA, *SETTINGS, *overrides, cwd=cwd, command="explain")
+    assert process.returncode == 0, process.stderr
+    (path,) = cwd.glob("outputs/20*/*/explain.json")
+    return process.stdout, json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "word"),
+    [
+        pytest.param((*LONG_STEP, "trials=5"), "step", id="healthy"),
+        pytest.param(SLOW_DECODE, "decode", id="decode"),
+        pytest.param(SLOW_TRANSFORM, "transform", id="transform", marks=pytest.mark.heavy),
+        pytest.param(SLOW_COLLATE, "collate", id="collate", marks=pytest.mark.heavy),
+        pytest.param(
+            (*SLOW_DECODE, "num_workers=1"), "decode", id="worker", marks=pytest.mark.heavy
+        ),
+        pytest.param(
+            (*LONG_STEP, "+dataset.sleep_s=0.001", "num_workers=1", "persistent_workers=true"),
+            "step",
+            id="hidden",
+            marks=pytest.mark.heavy,
+        ),
+        pytest.param(
+            (*QUICK_STEP, "+dataset.sleep_s=0.03", "+dataset.every=8"),
+            "decode",
+            id="every 8th sample",
+            marks=pytest.mark.heavy,
+        ),
+    ],
+)
+def test_the_slow_stage_is_named(overrides, word, folder):
+    text, values = explain(folder, *overrides, "try=0")
+    assert f"verdict: {word}" in text
+    assert values["verdict"]["word"] == word
+    assert values["ladder"]["batches"] == 4
+
+
+@pytest.mark.heavy
+def test_what_is_predicted_is_tried_and_the_best_one_printed(folder):
+    text, values = explain(folder, *SLOW_DECODE, "try=2")
+    tried = [each for each in values["what_ifs"] if each["realised_gain"]]
+    assert len(tried) == 2
+    for each in tried:  # sleeping is removed by both loaders that read a store
+        assert each["predicted_gain"] == pytest.approx(each["realised_gain"]["value"], abs=0.1)
+    assert text.splitlines()[-3].startswith("best: python -m fastloop.run dataset._target_=slow")
+    assert values["best"]["change"] in ("loader=np_memmap", "loader=fastloop")
+
+
+@pytest.mark.heavy
+def test_a_loader_of_other_data_is_not_explained(folder):
+    wrong = (*DATA[:1], "loader._target_=my_code.without_last", "batch_size=16")
+    process = run_fastloop(*wrong, *SETTINGS, *QUICK_STEP, cwd=folder, command="explain")
+    assert process.returncode == 1
+    assert process.stderr.startswith("invalid: ")
+    assert process.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("try=11",), "try=11: allowed: 0 to 10"),
+        (("try=-1",), "try=-1: allowed: 0 to 10"),
+        (("trials=0",), "trials=0: Input should be greater than 0"),
+        (("-m", "num_workers=0,1"), "explain takes one job; these overrides make 2"),
+        (("prefetch_factor=2",), "unsupported: prefetch_factor=2 needs workers: num_workers is 0"),
+        (("launcher=torchrun", "launcher.nproc_per_node=2"), "explain with 2 processes: allowed"),
+        (("loader._target_=my_code.plain",), "my_code.plain brings its own data"),
+    ],
+)
+def test_what_cannot_be_explained_is_one_line(overrides, message, folder):
+    process = run_fastloop(*overrides, cwd=folder, command="explain")
+    assert process.returncode == 1
+    assert process.stdout == ""
+    assert message in process.stderr
+    assert process.stderr.count("\n") == 1
+    assert not list(folder.glob("outputs/20*"))

@@ -1,0 +1,187 @@
+"""Ladder and verdict of known times, and the changes of command lines."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from options import compose_job
+
+from fastloop.explain.explanation import Explanation, WhatIf, format_explanation, to_json
+from fastloop.explain.ladder import build_ladder, work_of
+from fastloop.explain.passes import EpochTimes
+from fastloop.explain.rungs import Rung
+from fastloop.explain.variations import Variation, variations_of
+from fastloop.explain.verdict import judge
+from fastloop.explain.what_ifs import find_best
+
+BATCHES = 100
+NOISE = (0.0, 0.001, -0.001, 0.002, -0.002)
+"""Seconds by which an epoch is longer, in five rounds."""
+
+
+def times(seconds: float, start_up_s: float = 0.0, batches: int = BATCHES) -> EpochTimes:
+    return EpochTimes(
+        seconds=seconds,
+        batches=batches,
+        first_wait_s=start_up_s + 0.001,
+        later_wait_s=0.001,
+        end_s=0.0,
+    )
+
+
+def rounds(start_up_s: float = 0.0, **seconds: float) -> list[dict[Rung, EpochTimes]]:
+    """Five rounds of these rungs, lowest first; what is started with ready batches stays."""
+    rungs = [Rung[name.upper()] for name in seconds]
+    starts = rungs.index(Rung.HAND_OFF) if Rung.HAND_OFF in rungs else len(rungs) - 1
+    return [
+        {
+            rung: times(value + noise, start_up_s if place >= starts else 0.0)
+            for place, (rung, value) in enumerate(zip(rungs, seconds.values(), strict=True))
+        }
+        for noise in NOISE
+    ]
+
+
+def word(ladder) -> Rung:
+    return judge(ladder, "training", 0.1).word
+
+
+def test_parts_are_differences_and_add_up_to_the_epoch():
+    ladder = build_ladder(rounds(0.2, step=1, copy=1.1, hand_off=1.5, decode=3), BATCHES, None)
+    exposed = {row.rung: row.exposed_ms.value for row in ladder.rows}
+    assert list(exposed) == ["step", "copy", "start-up", "hand-off", "decode"]
+    assert exposed == pytest.approx(dict(zip(exposed, [10, 1, 2, 2, 15], strict=True)))
+    assert ladder.explained == pytest.approx(1)
+    assert ladder.wait_share.value == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        ({"step": 1, "copy": 1, "hand_off": 1.01, "collate": 1.02, "decode": 1.05}, "step"),
+        ({"step": 1, "copy": 1, "hand_off": 1.01, "collate": 1.02, "decode": 1.6}, "decode"),
+        ({"step": 1, "copy": 1, "hand_off": 1.01, "collate": 1.6, "decode": 1.7}, "collate"),
+        ({"step": 1, "copy": 1.5, "read": 1.6}, "copy"),
+        ({"step": 1, "copy": 1, "unattributed": 2}, "unattributed"),
+    ],
+)
+def test_the_greatest_part_of_the_wait_is_the_word(seconds, expected):
+    assert word(build_ladder(rounds(**seconds), BATCHES, None)) == expected
+
+
+def test_a_slow_start_is_start_up():
+    seconds = {"step": 1, "copy": 1, "hand_off": 1.8, "decode": 1.9}
+    assert word(build_ladder(rounds(0.7, **seconds), BATCHES, None)) == "start-up"
+
+
+def test_a_start_counts_once_in_an_epoch_that_was_cut():
+    cut = [
+        {
+            Rung.STEP: times(0.1, batches=10),
+            Rung.COPY: times(0.1, batches=10),
+            Rung.READ: times(0.7, 0.5, batches=10),
+        }
+    ] * 3
+    ladder = build_ladder(cut, BATCHES, None)
+    assert ladder.epoch_s.value == pytest.approx(0.5 + 2.0)
+    exposed = {row.rung: row.exposed_ms.value for row in ladder.rows}
+    assert exposed[Rung.START_UP] == pytest.approx(5)
+    assert exposed[Rung.READ] == pytest.approx(10)
+
+
+def test_parts_that_miss_the_whole_name_no_cause():
+    """With its collate left out the job is slower than with it: one of the two is not what it is
+    taken for."""
+    seconds = {"step": 1, "copy": 1, "hand_off": 1.5, "collate": 1.2, "decode": 2}
+    verdict = judge(build_ladder(rounds(**seconds), BATCHES, None), "training", 0.1)
+    assert verdict.word == "unattributed"
+    assert "miss the whole by 15 %" in verdict.sentences[1]
+
+
+def test_rounds_that_differ_too_much_tell_nothing():
+    noisy = [
+        {Rung.STEP: times(step), Rung.COPY: times(step), Rung.READ: times(1.0)}
+        for step in (0.2, 1.4, 0.9)
+    ]
+    verdict = judge(build_ladder(noisy, BATCHES, None), "training", 0.1)
+    assert verdict.word == "unattributed"
+    assert "can't tell" in verdict.sentences[0]
+
+
+def test_work_beyond_what_is_exposed_is_hidden():
+    seconds = {"step": 1, "copy": 1, "hand_off": 1.1, "decode": 1.4}
+    serial = dict.fromkeys([Rung.STEP, Rung.COPY], times(1))
+    serial |= {Rung.HAND_OFF: times(1), Rung.DECODE: times(3)}
+    ladder = build_ladder(rounds(**seconds), BATCHES, work_of(serial, BATCHES))
+    hidden = {row.rung: row.hidden_ms for row in ladder.rows}
+    assert hidden[Rung.DECODE] == pytest.approx(20 - 3)
+    assert hidden[Rung.HAND_OFF] == 0
+
+
+def test_a_change_replaces_overrides_of_its_names():
+    overrides = ("loader=raw", "+loader.a=1", "store@loader.store=npy", "num_workers=2", "epochs=1")
+    change = Variation(overrides=("loader=np_memmap", "num_workers=0"))
+    assert change.apply(overrides) == ("epochs=1", "loader=np_memmap", "num_workers=0")
+
+
+def test_changes_are_other_than_the_job_is():
+    names = {each.name for each in variations_of(compose_job("num_workers=1", "torch_threads=1"))}
+    assert {"num_workers=0", "num_workers=2", "prefetch_factor=8", "loader=np_memmap"} <= names
+    assert not {"num_workers=1", "torch_threads=1"} & names
+
+
+def test_threads_are_a_change_of_loaders_that_take_no_workers(monkeypatch):
+    monkeypatch.setattr("fastloop.explain.variations.usable_cores", lambda: 4)
+    assert [each.name for each in variations_of(compose_job("loader=fastloop"))] == [
+        "torch_threads=1"
+    ]
+
+
+def what_if(change: str, realised: tuple[float, float, float] | None, is_interval: bool = True):
+    from fastloop.core.stats import Estimate
+
+    gain = None
+    if realised:
+        value, low, high = realised
+        gain = Estimate(value=value, low=low, high=high, is_interval=is_interval)
+    return WhatIf(change=change, command=f"run {change}", predicted_gain=0.5, realised_gain=gain)
+
+
+def test_best_is_what_was_tried_and_is_beyond_noise():
+    noise, small = what_if("noise", (0.6, -0.1, 0.9)), what_if("small", (0.01, 0.005, 0.02))
+    untried, sure = what_if("untried", None), what_if("sure", (0.3, 0.2, 0.4))
+    pair = what_if("two rounds", (0.7, 0.6, 0.8), is_interval=False)
+    assert find_best([noise, small, untried, sure, pair]) is sure
+    assert find_best([noise, small, untried, pair]) is None
+
+
+@pytest.mark.parametrize(
+    ("gain", "last"),
+    [((0.3, 0.2, 0.4), "best: run x"), ((0.0, -0.1, 0.1), "yours is as good"), (None, "nothing")],
+)
+def test_text_and_json_agree(gain, last):
+    ladder = build_ladder(rounds(step=1, copy=1, read=3), BATCHES, {})
+    what_ifs = (what_if("x", gain),)
+    explanation = Explanation(
+        name="np_memmap digits",
+        benchmark="training",
+        device="cpu",
+        rounds=5,
+        window_batches=BATCHES,
+        model_ratio=0.98,
+        loader_samples_per_s=1234.5,
+        limit_samples_per_s=12345.0,
+        verdict=judge(ladder, "training", 0.1),
+        ladder=ladder,
+        what_ifs=what_ifs,
+        best=find_best(what_ifs),
+    )
+    text, values = format_explanation(explanation), json.loads(to_json(explanation))
+    assert text.splitlines()[-1].startswith(last)
+    assert "verdict: read" in text
+    assert "delivers 1,234 samples/s, 10 % of this machine's limit of 12,345" in text
+    assert "waits for data 67 %" in text
+    assert values["verdict"]["word"] == "read"
+    assert values["ladder"]["rows"][-1]["rung"] == "read"
+    assert values["ladder"]["rows"][-1]["hidden_ms"] is None

@@ -1,0 +1,75 @@
+"""The model of a loader against answers that are known in closed form."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastloop.explain.model import Machinery, Phase, epoch_seconds
+
+COUNT = 200
+
+
+def batches(seconds: float, **resources: float) -> list[list[Phase]]:
+    return [[Phase(seconds=seconds, **resources)] for _ in range(COUNT)]
+
+
+def test_without_workers_an_epoch_is_the_sum():
+    loads, steps = batches(0.003), batches(0.002)
+    assert epoch_seconds(loads, steps, Machinery(workers=0, cores=2)) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("load_s", "step_s", "workers"), [(0.006, 0.002, 2), (0.003, 0.002, 4)])
+def test_with_plenty_of_cores_the_slower_side_sets_the_pace(load_s, step_s, workers):
+    seconds = epoch_seconds(batches(load_s), batches(step_s), Machinery(workers=workers))
+    pace_s = max(step_s, load_s / workers)
+    assert seconds == pytest.approx(COUNT * pace_s, abs=2 * workers * load_s)
+    assert seconds >= COUNT * pace_s
+
+
+def test_on_one_core_workers_gain_nothing():
+    machinery = Machinery(workers=4, cores=1)
+    seconds = epoch_seconds(batches(0.003), batches(0.002), machinery)
+    assert seconds == pytest.approx(COUNT * 0.005)
+
+
+def test_waits_overlap_on_one_core():
+    machinery = Machinery(workers=2, cores=1)
+    seconds = epoch_seconds(batches(0.006, cores=0), batches(0.002), machinery)
+    assert seconds == pytest.approx(COUNT * 0.003, rel=0.03)
+
+
+def test_threads_that_need_the_lock_take_turns():
+    machinery = Machinery(workers=2, cores=8)
+    locked = epoch_seconds(batches(0.003, lock=1), batches(0.001, lock=1), machinery)
+    assert locked == pytest.approx(COUNT * 0.004)
+
+
+def test_a_step_in_two_threads_leaves_no_core_to_a_worker():
+    machinery = Machinery(workers=1, cores=2)
+    seconds = epoch_seconds(batches(0.004), batches(0.004, cores=2), machinery)
+    # 3 cores' worth of work for 2 cores: both run at 2/3, or the step alone at its own speed
+    assert seconds == pytest.approx(COUNT * 0.006, rel=0.03)
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 8])
+def test_a_slow_batch_is_hidden_only_as_far_as_others_are_ahead(prefetch):
+    slow_s, step_s, every = 0.020, 0.002, 20
+    loads = [
+        [Phase(seconds=slow_s if k % every == every - 1 else 0.0, cores=0)] for k in range(COUNT)
+    ]
+    seconds = epoch_seconds(loads, batches(step_s), Machinery(workers=1, prefetch=prefetch))
+    stall_s = max(0.0, slow_s - prefetch * step_s)
+    assert seconds == pytest.approx(COUNT * step_s + COUNT / every * stall_s, rel=0.02)
+
+
+def test_the_start_of_workers_is_added_once():
+    machinery = Machinery(workers=2, start_s=0.05)
+    slow = epoch_seconds(batches(0.0), batches(0.002), machinery)
+    assert slow == pytest.approx(0.05 + COUNT * 0.002)
+
+
+def test_batches_of_one_worker_stay_in_order():
+    """Every second batch is slow: with two workers one of them has all the work."""
+    loads = [[Phase(seconds=0.008 if k % 2 else 0.0, cores=0)] for k in range(COUNT)]
+    seconds = epoch_seconds(loads, batches(0.0), Machinery(workers=2))
+    assert seconds == pytest.approx(COUNT / 2 * 0.008, rel=0.02)

@@ -1,0 +1,80 @@
+"""The rungs of jobs, and what stands in for the parts that they leave out."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+from options import MYDATASET, compose_job
+
+from fastloop.explain.passes import time_batches, time_rung
+from fastloop.explain.rungs import rungs_of
+from fastloop.explain.substitutes import ReadyBatches, ReadyFiles, ReadySamples
+
+TRAINING = ("benchmark=training", "torch_threads=1", "min_window_s=0", "batch_size=8")
+PHOTOS = ("dataset=photos", "dataset.count=24", "dataset.crop=[20,24]")
+TRANSFORM = "transform=normalize"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "rungs"),
+    [
+        (("loader=raw", *MYDATASET), "step copy hand-off collate decode"),
+        (("loader=np_memmap", *MYDATASET), "step copy hand-off collate read"),
+        (("loader=getitems", *MYDATASET), "step copy hand-off read"),
+        (("loader=fastloop", *MYDATASET), "step copy read"),
+        (("loader=fastloop", "loader/store=null", *PHOTOS), "step copy decode"),
+        (("loader=raw", *PHOTOS), "step copy hand-off collate decode read"),
+        (
+            ("loader=raw", TRANSFORM, "transform.where=worker", *PHOTOS),
+            "step copy hand-off collate transform decode read",
+        ),
+        (
+            ("loader=raw", TRANSFORM, "transform.where=device", *PHOTOS),
+            "step copy transform hand-off collate decode read",
+        ),
+        (("loader=raw", "collate=fast", *PHOTOS), "step copy hand-off collate decode read"),
+        (("loader=raw", "cache=cold", *PHOTOS), "step copy hand-off collate decode read"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value[:2]),
+)
+def test_every_rung_runs_a_whole_epoch(overrides, rungs, prepared_job):
+    job, prepared = prepared_job(*TRAINING, "epochs=1", *overrides)
+    assert " ".join(rungs_of(job, prepared)) == rungs
+    batches = -(-prepared.num_samples // 8)
+    for rung in rungs_of(job, prepared):
+        times = time_rung(job, prepared, rung, 0)
+        assert times.batches == batches
+        assert times.seconds > times.later_wait_s * (batches - 1)
+    assert 0 < len(time_batches(job, prepared).load_s) <= batches - 1
+
+
+def test_files_in_memory_are_the_datasets_samples(prepared_job):
+    _, prepared = prepared_job(*PHOTOS)
+    images = prepared.dataset.open()
+    indices = [5, 3]
+    data = [(images.root / images.files[index][0]).read_bytes() for index in indices]
+    ready = ReadyFiles(images, indices, data)
+    assert len(ready) == len(images) == 24
+    for index in range(4):
+        image, label = images[indices[index % 2]]
+        assert torch.equal(ready[index][0], image)
+        assert ready[index][1] == label
+
+
+def test_ready_samples_and_batches_are_repeated():
+    assert [ReadySamples("ab", 5)[index] for index in range(5)] == [*"ababa"]
+    batches = [(torch.full((4, 2), float(k)), [torch.arange(4)]) for k in range(2)]
+    ready = pickle.loads(pickle.dumps(ReadyBatches(batches, 11)))
+    assert len(ready) == 11
+    for turn, rows in enumerate((4, 4, 3)):
+        first, (second,) = ready.__getitems__([*range(rows)])
+        assert torch.equal(first, torch.full((rows, 2), float(turn % 2)))
+        assert torch.equal(second, torch.arange(rows))
+
+
+def test_epochs_may_be_cut(prepared_job):
+    job, prepared = prepared_job(*TRAINING, "batches=3", *MYDATASET, "num_workers=1")
+    for rung in rungs_of(job, prepared):
+        assert time_rung(job, prepared, rung, 0).batches == 3

@@ -1,0 +1,51 @@
+"""Stages of a user that take a known time, in a module of its own with few imports."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch.utils.data import Dataset, default_collate
+
+COUNT = 64
+
+
+class Samples(Dataset):
+    """Samples that take `sleep_s`; every `every`-th one of them, and the others no time."""
+
+    def __init__(self, sleep_s: float = 0.0, every: int = 1) -> None:
+        self.sleep_s, self.every = sleep_s, every
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if self.sleep_s and index % self.every == 0:
+            time.sleep(self.sleep_s)
+        return torch.full((4, 4), float(index)), index % 4
+
+
+class SlowTransform:
+    def __init__(self, sleep_s: float) -> None:
+        self.sleep_s = sleep_s
+
+    def __call__(self, sample):
+        time.sleep(self.sleep_s)
+        return sample
+
+
+def slow_collate(samples, sleep_s):
+    time.sleep(sleep_s)
+    return default_collate(samples)
+
+
+class SlowNet(torch.nn.Module):
+    """A network whose forward pass takes `sleep_s`."""
+
+    def __init__(self, input_shape, num_classes, sleep_s: float) -> None:
+        super().__init__()
+        self.sleep_s, self.layer = sleep_s, torch.nn.Linear(16, num_classes)
+
+    def forward(self, batch):
+        time.sleep(self.sleep_s)
+        return self.layer(batch.flatten(1))
