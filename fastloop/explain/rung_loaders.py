@@ -118,7 +118,7 @@ def _files_in_memory(context: JobContext, samples: Any) -> Any:
     if not (reads_images(context.job) and isinstance(samples, LabelledImages)):
         return samples
     indices = _some_indices(context)
-    data = [(samples.root / samples.files[index][0]).read_bytes() for index in indices]
+    data = [samples.read_file(index) for index in indices]
     return ReadyFiles(samples, indices, data)
 
 

@@ -15,6 +15,7 @@ from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.trees import map_tensors
 from fastloop.core.types import Epochs, Tree
 from fastloop.data.image_files import LabelledImages
+from fastloop.data.images import to_floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,9 @@ class ReadyFiles:
 
     def __getitem__(self, index: int) -> Tree:
         place = index % len(self.indices)
-        return self.images.sample(self.data[place], self.indices[place])
+        pixels = self.images.decode_file(self.data[place])
+        _, label = self.images.files[self.indices[place]]
+        return (pixels if self.images.as_uint8 else to_floats(pixels)), label
 
 
 def _hand_over(leaf: torch.Tensor, rows: int) -> torch.Tensor:

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from options import MYDATASET, compose_job
+from options import MYDATASET
 
 from fastloop.explain.passes import time_batches, time_rung
 from fastloop.explain.rungs import rungs_of
@@ -24,7 +24,7 @@ TRANSFORM = "transform=normalize"
         (("loader=np_memmap", *MYDATASET), "step copy hand-off collate read"),
         (("loader=getitems", *MYDATASET), "step copy hand-off read"),
         (("loader=fastloop", *MYDATASET), "step copy read"),
-        (("loader=fastloop", "loader/store=null", *PHOTOS), "step copy decode"),
+        (("loader=fastloop", "loader.store=null", *PHOTOS), "step copy decode"),
         (("loader=raw", *PHOTOS), "step copy hand-off collate decode read"),
         (
             ("loader=raw", TRANSFORM, "transform.where=worker", *PHOTOS),
@@ -54,7 +54,7 @@ def test_files_in_memory_are_the_datasets_samples(prepared_job):
     _, prepared = prepared_job(*PHOTOS)
     images = prepared.dataset.open()
     indices = [5, 3]
-    data = [(images.root / images.files[index][0]).read_bytes() for index in indices]
+    data = [images.read_file(index) for index in indices]
     ready = ReadyFiles(images, indices, data)
     assert len(ready) == len(images) == 24
     for index in range(4):
