@@ -99,6 +99,7 @@ def explain(
         model_ratio=model_ratio,
         loader_samples_per_s=alone.samples_per_s,
         limit_samples_per_s=alone.limit_samples_per_s,
+        limit_origin=alone.limit_origin,
         verdict=verdict,
         ladder=findings.ladder,
         what_ifs=what_ifs,

@@ -7,10 +7,12 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from fastloop.core.limit import LimitOrigin
 from fastloop.core.number_text import significant
 from fastloop.core.stats import Estimate
 from fastloop.explain.ladder import Ladder, LadderRow
 from fastloop.explain.verdict import Verdict, show_estimate, show_percent
+from fastloop.reporting.limit_text import describe_work
 
 SCHEMA = 1
 WIDTH = 96
@@ -45,6 +47,7 @@ class Explanation:
     """Of the loader alone, without steps."""
     limit_samples_per_s: float | None
     """What this machine can do of that kind of work; None where no such limit is measured."""
+    limit_origin: LimitOrigin | None
     verdict: Verdict
     ladder: Ladder
     what_ifs: tuple[WhatIf, ...]
@@ -78,8 +81,9 @@ def _limit_text(explanation: Explanation) -> str:
     rate, limit = explanation.loader_samples_per_s, explanation.limit_samples_per_s
     text = f"Without steps the loader delivers {rate:,.0f} samples/s"
     if limit is None:
-        return f"{text}; this machine's limit for such work is not known."
-    return f"{text}, {show_percent(rate / limit)} of this machine's limit of {limit:,.0f}."
+        return f"{text}; no limit is known for such work."
+    work = describe_work(explanation.limit_origin)
+    return f"{text}, {show_percent(rate / limit)} of {work} ({limit:,.0f})."
 
 
 def _ladder_lines(ladder: Ladder) -> list[str]:

@@ -7,6 +7,7 @@ import json
 import pytest
 from options import compose_job
 
+from fastloop.core.limit import LimitOrigin
 from fastloop.explain.explanation import Explanation, WhatIf, format_explanation, to_json
 from fastloop.explain.ladder import build_ladder, work_of
 from fastloop.explain.passes import EpochTimes
@@ -172,6 +173,7 @@ def test_text_and_json_agree(gain, last):
         model_ratio=0.98,
         loader_samples_per_s=1234.5,
         limit_samples_per_s=12345.0,
+        limit_origin=LimitOrigin(kind="rows", engine="np.take", cores=2),
         verdict=judge(ladder, "training", 0.1),
         ladder=ladder,
         what_ifs=what_ifs,
@@ -180,7 +182,8 @@ def test_text_and_json_agree(gain, last):
     text, values = format_explanation(explanation), json.loads(to_json(explanation))
     assert text.splitlines()[-1].startswith(last)
     assert "verdict: read" in text
-    assert "delivers 1,234 samples/s, 10 % of this machine's limit of 12,345" in text
+    limit = "delivers 1,234 samples/s, 10 % of what 2 cores can gather in memory (12,345)"
+    assert limit in text.replace("\n", " ")
     assert "waits for data 67 %" in text
     assert values["verdict"]["word"] == "read"
     assert values["ladder"]["rows"][-1]["rung"] == "read"
