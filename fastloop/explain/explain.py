@@ -166,12 +166,13 @@ def _predict(
     workers = {job.loading.num_workers for _, job in found if uses_dataloader(job)}
     workers.add(explained.job.loading.num_workers)  # the model has to give the job as it is, too
     measured = measure_for_model(explained, findings.times, findings.serial, sorted(workers))
+    epoch_s = findings.ladder.epoch_s.value
     candidates = [
         Candidate(
             change=change,
             explained=replace(explained, job=job),
-            predicted_gain=predict_gain(job, explained.job, measured),
+            predicted_gain=predict_gain(job, explained.job, measured, epoch_s),
         )
         for change, job in found
     ]
-    return candidates, predict_seconds(explained.job, measured) / findings.ladder.epoch_s.value
+    return candidates, predict_seconds(explained.job, measured) / epoch_s

@@ -55,7 +55,7 @@ def _word(ladder: Ladder) -> Rung:
     if ladder.wait_share.value < WORTH:
         return Rung.STEP
     leading = _leading(ladder)
-    if ladder.residue > MOST_UNATTRIBUTED or leading.share.low <= 0:
+    if ladder.residue > MOST_UNATTRIBUTED or leading.share.low <= 0 or _rivals(ladder):
         return Rung.UNATTRIBUTED
     return leading.rung
 
@@ -70,6 +70,13 @@ def _leading(ladder: Ladder) -> LadderRow:
     """The greatest part of an epoch that a perfect loader would not have."""
     rows = [row for row in ladder.rows if row.rung is not Rung.STEP]
     return max(rows, key=lambda row: row.share.value)
+
+
+def _rivals(ladder: Ladder) -> list[LadderRow]:
+    """Other parts of which these rounds don't say that they are smaller than the greatest."""
+    leading = _leading(ladder)
+    others = [row for row in ladder.rows if row.rung not in (Rung.STEP, leading.rung)]
+    return [row for row in others if row.share.value > leading.share.low]
 
 
 def _first_sentence(ladder: Ladder, name: str, word: Rung) -> str:
@@ -96,13 +103,16 @@ def _reason(ladder: Ladder, word: Rung) -> str:
     if ladder.residue > MOST_UNATTRIBUTED:
         missing = show_percent(ladder.residue)
         return f"The parts miss the whole by {missing} of an epoch, so none is named as the cause"
+    if rivals := _rivals(ladder):
+        names = ", ".join(str(row.rung) for row in (leading, *rivals))
+        return f"The rounds don't tell which of these parts is the greatest: {names}"
     if word is Rung.UNATTRIBUTED:
         return f"The greatest part is {text}, which is not beyond noise or can't be taken apart"
     return f"{part} of the wait is {text}"
 
 
 def _start_up(ladder: Ladder, first_batch_s: float) -> str:
-    gap = show_estimate(ladder.start_up_s, _seconds)
+    gap = show_estimate(_no_less_than_zero(ladder.start_up_s), _seconds)
     share = show_percent(ladder.start_up_s.value / ladder.epoch_s.value)
     first = f"Start-up: the first batch comes {_seconds(first_batch_s)} after opening the loader"
     return f"{first}; starting and ending an epoch takes {gap}, {share} of it"

@@ -78,14 +78,21 @@ def measure_for_model(
     )
 
 
-def predict_gain(candidate: Job, present: Job, measured: Measured) -> float:
-    """Share of an epoch that the candidate saves, both by the model."""
+def predict_gain(candidate: Job, present: Job, measured: Measured, epoch_s: float) -> float:
+    """Share of an epoch of `epoch_s` that the candidate saves.
+
+    Where loader, workers and threads stay, what the model misses stays too: there the two are
+    compared by the model.
+    """
     is_new_store = present.loader.store is None and candidate.loader.store is not None
     if candidate.loader == present.loader or uses_dataloader(candidate):
         seconds = predict_seconds(candidate, measured, is_new_store)
     else:
         seconds = predict_gathered_seconds(candidate, measured)
-    return 1 - seconds / predict_seconds(present, measured)
+    before, after = (
+        (job.loader, job.loading.num_workers, job.torch_threads) for job in (present, candidate)
+    )
+    return 1 - seconds / (predict_seconds(present, measured) if before == after else epoch_s)
 
 
 def choose(candidates: Sequence[Candidate], tries: int) -> list[Candidate]:

@@ -100,6 +100,16 @@ def test_parts_that_miss_the_whole_name_no_cause():
     assert "miss the whole by 15 %" in verdict.sentences[1]
 
 
+def test_two_parts_of_one_size_are_not_told_apart():
+    seconds = {"step": 1, "copy": 1, "hand_off": 1.0, "collate": 1.5, "decode": 2}
+    by_round = rounds(**seconds)
+    for number, times_of in enumerate(by_round):  # the collate takes more in some, less in others
+        times_of[Rung.COLLATE] = times(1.5 + 0.02 * (number - 2))
+    verdict = judge(build_ladder(by_round, BATCHES, None), "training", 0.1)
+    assert verdict.word == "unattributed"
+    assert verdict.sentences[1].endswith("is the greatest: collate, decode")
+
+
 def test_rounds_that_differ_too_much_tell_nothing():
     noisy = [
         {Rung.STEP: times(step), Rung.COPY: times(step), Rung.READ: times(1.0)}
