@@ -37,6 +37,8 @@ from fastloop.trial.support import check_support
 
 TRAVERSAL = Variation(overrides=("benchmark=traversal", "execution=eager", "precision=float32"))
 """The loader without steps."""
+MOST_MISSED = 1.25
+"""Factor by which the model may miss the job as it is; beyond that it predicts nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,12 +169,16 @@ def _predict(
     workers.add(explained.job.loading.num_workers)  # the model has to give the job as it is, too
     measured = measure_for_model(explained, findings.times, findings.serial, sorted(workers))
     epoch_s = findings.ladder.epoch_s.value
+    ratio = predict_seconds(explained.job, measured) / epoch_s
+    is_close = 1 / MOST_MISSED <= ratio <= MOST_MISSED
     candidates = [
         Candidate(
             change=change,
             explained=replace(explained, job=job),
-            predicted_gain=predict_gain(job, explained.job, measured, epoch_s),
+            predicted_gain=predict_gain(job, explained.job, measured, epoch_s)
+            if is_close
+            else None,
         )
         for change, job in found
     ]
-    return candidates, predict_seconds(explained.job, measured) / epoch_s
+    return candidates, ratio

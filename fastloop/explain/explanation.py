@@ -25,8 +25,9 @@ class WhatIf:
     change: str
     command: str
     """The command line that measures the changed job."""
-    predicted_gain: float
-    """Share of an epoch that the change saves; negative where it costs time."""
+    predicted_gain: float | None
+    """Share of an epoch that the change saves, negative where it costs time; None where the model
+    misses the job as it is."""
     realised_gain: Estimate | None
     """None: it was not tried."""
 
@@ -105,7 +106,8 @@ def _what_if_lines(what_ifs: Sequence[WhatIf]) -> list[str]:
     for each in what_ifs:
         realised = each.realised_gain
         text = show_estimate(realised, show_percent) if realised else "not tried"
-        rows.append((each.change, show_percent(each.predicted_gain), text))
+        gain = each.predicted_gain
+        rows.append((each.change, "-" if gain is None else show_percent(gain), text))
     return _align(rows)
 
 

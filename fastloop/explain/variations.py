@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from fastloop.core.cgroup import usable_cores
+from fastloop.core.plan import LoadingSettings
 from fastloop.explain.rungs import uses_dataloader
 from fastloop.trial.job import Job
 
 WORKERS = (0, 1, 2, 4)
 PREFETCH = 8
-NO_WORKERS = ("num_workers=0", "prefetch_factor=null", "persistent_workers=false")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ def variations_of(job: Job) -> list[Variation]:
         variations.append(("torch_threads=1",))
     if uses_dataloader(job):
         variations += [
-            NO_WORKERS if not workers else (f"num_workers={workers}",)
+            _without_workers(loading) if not workers else (f"num_workers={workers}",)
             for workers in WORKERS
             if workers != loading.num_workers and workers <= 2 * usable_cores()
         ]
@@ -57,5 +57,18 @@ def variations_of(job: Job) -> list[Variation]:
             variations.append(("pin_memory=true",))
         if job.loader.store is None:
             variations.append(("loader=np_memmap",))
-        variations.append(("loader=fastloop", *NO_WORKERS, "pin_memory=false"))
+        variations.append(_fastloop(loading))
     return [Variation(overrides=overrides) for overrides in variations]
+
+
+def _without_workers(loading: LoadingSettings) -> tuple[str, ...]:
+    """Overrides for no workers, and for no setting that needs some."""
+    others = {"prefetch_factor=null": loading.prefetch_factor}
+    others |= {"persistent_workers=false": loading.persistent_workers}
+    return ("num_workers=0", *(override for override, is_set in others.items() if is_set))
+
+
+def _fastloop(loading: LoadingSettings) -> tuple[str, ...]:
+    """Overrides for FastLoader, which has threads and none of DataLoader's settings."""
+    workers = _without_workers(loading) if loading.num_workers else ()
+    return ("loader=fastloop", *workers, *(("pin_memory=false",) if loading.pin_memory else ()))

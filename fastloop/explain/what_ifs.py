@@ -32,7 +32,8 @@ class Candidate:
 
     change: Variation
     explained: ExplainedJob
-    predicted_gain: float
+    predicted_gain: float | None
+    """None where the model misses the job as it is."""
 
 
 def find_candidates(
@@ -97,10 +98,14 @@ def predict_gain(candidate: Job, present: Job, measured: Measured, epoch_s: floa
 
 def choose(candidates: Sequence[Candidate], tries: int) -> list[Candidate]:
     """The candidates to try: the best by prediction, and always torch_threads=1."""
-    ranked = sorted(candidates, key=lambda each: -each.predicted_gain)
-    promising = [each for each in ranked if each.predicted_gain >= LEAST_GAIN][:tries]
+    ranked = sorted(candidates, key=lambda each: -(each.predicted_gain or 0.0))
+    promising = [each for each in ranked if _may_gain(each)][:tries]
     always = [each for each in ranked if each.change.name == ALWAYS_TRIED]
     return promising + [each for each in always if tries and each not in promising]
+
+
+def _may_gain(candidate: Candidate) -> bool:
+    return candidate.predicted_gain is None or candidate.predicted_gain >= LEAST_GAIN
 
 
 def try_candidates(
@@ -160,4 +165,4 @@ def _gain(what_if: WhatIf) -> float:
 
 def _place(what_if: WhatIf) -> tuple[bool, float]:
     gain = what_if.realised_gain
-    return gain is None, -(gain.value if gain else what_if.predicted_gain)
+    return gain is None, -(gain.value if gain else what_if.predicted_gain or 0.0)

@@ -14,7 +14,7 @@ from fastloop.explain.passes import EpochTimes
 from fastloop.explain.rungs import Rung
 from fastloop.explain.variations import Variation, variations_of
 from fastloop.explain.verdict import judge
-from fastloop.explain.what_ifs import find_best
+from fastloop.explain.what_ifs import Candidate, choose, find_best
 
 BATCHES = 100
 NOISE = (0.0, 0.001, -0.001, 0.002, -0.002)
@@ -140,6 +140,36 @@ def test_changes_are_other_than_the_job_is():
     names = {each.name for each in variations_of(compose_job("num_workers=1", "torch_threads=1"))}
     assert {"num_workers=0", "num_workers=2", "prefetch_factor=8", "loader=np_memmap"} <= names
     assert not {"num_workers=1", "torch_threads=1"} & names
+
+
+def test_a_change_to_no_workers_resets_what_needs_them():
+    job = compose_job("num_workers=2", "prefetch_factor=4", "persistent_workers=true")
+    overrides = {each.name: each.overrides for each in variations_of(job)}
+    resets = ("num_workers=0", "prefetch_factor=null", "persistent_workers=false")
+    assert overrides["num_workers=0"] == resets
+    assert overrides["loader=fastloop"] == ("loader=fastloop", *resets)
+    single = {each.name: each.overrides for each in variations_of(compose_job())}
+    assert single["loader=fastloop"] == ("loader=fastloop",)
+
+
+def candidate(name: str, gain: float | None) -> Candidate:
+    change = Variation(overrides=(name,))
+    return Candidate(change=change, explained=None, predicted_gain=gain)
+
+
+@pytest.mark.parametrize(
+    ("gains", "tries", "chosen"),
+    [
+        ((0.1, 0.3, -0.2), 1, ["b", "torch_threads=1"]),
+        ((0.1, 0.3, 0.4), 1, ["torch_threads=1"]),
+        ((0.01, 0.3, -0.2), 3, ["b", "torch_threads=1"]),
+        ((None, None, None), 2, ["a", "b", "torch_threads=1"]),
+        ((0.1, 0.3, 0.4), 0, []),
+    ],
+)
+def test_the_best_by_prediction_and_one_thread_are_tried(gains, tries, chosen):
+    candidates = list(map(candidate, ("a", "b", "torch_threads=1"), gains))
+    assert [each.change.name for each in choose(candidates, tries)] == chosen
 
 
 def test_threads_are_a_change_of_loaders_that_take_no_workers(monkeypatch):
