@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fastloop.core.cgroup import usable_cores
 from fastloop.explain.model import Machinery, Phase, epoch_seconds
@@ -48,6 +48,9 @@ def predict_seconds(job: Job, measured: Measured, loads_rows: bool = False) -> f
         hand_off_s, start_s = _hand_off(measured, workers)
         steps = [[Phase(seconds=hand_off_s), *step] for step in steps]
     prefetch = job.loading.prefetch_factor or PREFETCH
+    if job.device_prefetch and not workers:  # a thread loads ahead of the loop
+        workers, prefetch = 1, job.device_prefetch
+        loads, steps = _with_lock(loads), _with_lock(steps)
     machinery = Machinery(workers=workers, prefetch=prefetch, cores=usable_cores(), start_s=start_s)
     return _epoch(loads, steps, machinery, measured.batches)
 
@@ -74,6 +77,11 @@ def _phases(seconds: list[float], cpu_s: list[float], kept: float = 1.0) -> list
         [Phase(seconds=kept * each, cores=min(cpu / each, usable_cores()) if each else 1.0)]
         for each, cpu in zip(seconds, cpu_s, strict=True)
     ]
+
+
+def _with_lock(batches: list[list[Phase]]) -> list[list[Phase]]:
+    """The phases as those of threads of one interpreter, all of whose CPU time needs its lock."""
+    return [[replace(phase, lock=min(1.0, phase.cores)) for phase in each] for each in batches]
 
 
 def _epoch(

@@ -14,6 +14,7 @@ from fastloop.trial.job import Job
 
 WORKERS = (0, 1, 2, 4)
 PREFETCH = 8
+AHEAD = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,8 @@ def variations_of(job: Job) -> list[Variation]:
             variations.append((f"prefetch_factor={PREFETCH}",))
         if torch.accelerator.is_available() and not loading.pin_memory:
             variations.append(("pin_memory=true",))
+        if not loading.num_workers and not job.device_prefetch:
+            variations.append((f"device_prefetch={AHEAD}",))
         if job.loader.store is None:
             variations.append(("loader=np_memmap",))
         variations.append(_fastloop(loading))

@@ -22,6 +22,7 @@ TRANSFORM = "transform=normalize"
     [
         (("loader=raw", *MYDATASET), "step copy hand-off collate decode"),
         (("loader=np_memmap", *MYDATASET), "step copy hand-off collate read"),
+        (("loader=raw", "device_prefetch=1", *MYDATASET), "step copy hand-off collate decode"),
         (("loader=getitems", *MYDATASET), "step copy hand-off read"),
         (("loader=fastloop", *MYDATASET), "step copy read"),
         (("loader=fastloop", "loader.store=null", *PHOTOS), "step copy decode"),

@@ -1,0 +1,82 @@
+"""Predicted epochs of jobs whose batches take known times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from options import compose_job
+
+from fastloop.explain import predict
+from fastloop.explain.passes import BatchTimes, EpochTimes
+from fastloop.explain.predict import Measured, predict_gathered_seconds, predict_seconds
+
+COUNT = 100
+
+
+@pytest.fixture(autouse=True)
+def cores(monkeypatch):
+    monkeypatch.setattr(predict, "usable_cores", lambda: 4)
+
+
+def batch_times(load_s: float, load_cpu_s: float, step_s: float, threads: int) -> BatchTimes:
+    return BatchTimes(
+        load_s=[load_s] * 10,
+        load_cpu_s=[load_cpu_s] * 10,
+        step_s=[step_s] * 10,
+        step_cpu_s=[step_s] * 10,
+        clone_s=0.001,
+        torch_threads=threads,
+    )
+
+
+def measured(load_s: float = 0.006, load_cpu_s: float = 0.006) -> Measured:
+    ready = EpochTimes(seconds=0.05, batches=10, first_wait_s=0.0, later_wait_s=0.0, end_s=0.0)
+    through = replace(ready, seconds=0.05 + 0.02 + 10 * 0.0005, first_wait_s=0.02)
+    return Measured(
+        batches=COUNT,
+        as_is=batch_times(load_s, load_cpu_s, 0.004, 4),
+        single=batch_times(load_s, load_cpu_s, 0.005, 1),
+        hand_off={1: (through, ready), 2: (through, ready)},
+        kept=0.25,
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "seconds"),
+    [
+        ((), COUNT * 0.010),
+        (("torch_threads=1",), COUNT * 0.011),
+        (("num_workers=1",), 0.02 + COUNT * 0.006),
+        (("num_workers=2",), 0.02 + COUNT * 0.0045),
+        (("num_workers=2", "torch_threads=1"), 0.02 + COUNT * 0.0055),
+    ],
+)
+def test_settings_change_what_limits_the_epoch(overrides, seconds):
+    predicted = predict_seconds(compose_job(*overrides), measured())
+    assert predicted == pytest.approx(seconds, abs=0.015)
+
+
+def test_rows_of_a_store_are_loaded_in_the_share_of_time_that_is_kept():
+    predicted = predict_seconds(compose_job("loader=np_memmap"), measured(), loads_rows=True)
+    assert predicted == pytest.approx(COUNT * (0.0015 + 0.004))
+
+
+def test_rows_that_are_gathered_ahead_are_hidden_behind_the_step():
+    predicted = predict_gathered_seconds(compose_job("loader=fastloop"), measured())
+    assert predicted == pytest.approx(COUNT * 0.004, rel=0.02)
+
+
+@pytest.mark.parametrize(("cpu_s", "batch_s"), [(0.006, 0.010), (0.0, 0.006)])
+def test_a_thread_hides_waits_but_no_work_that_needs_the_lock(cpu_s, batch_s):
+    job = compose_job("device_prefetch=2")
+    predicted = predict_seconds(job, measured(load_cpu_s=cpu_s))
+    assert predicted == pytest.approx(COUNT * batch_s, rel=0.02)
+
+
+def test_a_long_epoch_goes_on_at_the_pace_of_its_beginning():
+    once, long = measured(), replace(measured(), batches=100 * COUNT)
+    job = compose_job("num_workers=2")
+    start_s = 0.02
+    ratio = (predict_seconds(job, long) - start_s) / (predict_seconds(job, once) - start_s)
+    assert ratio == pytest.approx(100, rel=0.02)
