@@ -58,7 +58,16 @@ def read_into_memory(rows: Tree) -> Tree:
 
     Raises Unsupported for leaves that are neither arrays nor tensors.
     """
-    return optree.tree_map(torch.clone, tensors_of(rows))
+    return optree.tree_map(_copy_to_large_pages, tensors_of(rows))
+
+
+def _copy_to_large_pages(leaf: torch.Tensor) -> torch.Tensor:
+    """A copy in memory of numpy's, which asks Linux for pages of 2 MiB where torch gets 4 KiB:
+    gathering rows of 3 KB, a third of the time is the lookup of pages."""
+    if not leaf.nbytes:
+        return leaf.clone()
+    memory = torch.from_numpy(np.empty(leaf.nbytes, np.uint8))
+    return memory.view(leaf.dtype).view(leaf.shape).copy_(leaf)
 
 
 def bytes_of(leaf: torch.Tensor) -> memoryview:
