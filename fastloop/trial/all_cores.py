@@ -10,7 +10,7 @@ from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.torch_threads import keep_to_one_torch_thread
 from fastloop.processes.rank_group import local_world_size
 
-MIN_BUDGET_S, MAX_BUDGET_S = 0.2, 1.0
+MIN_BUDGET_S, MAX_BUDGET_S = 0.05, 1.0
 """Measuring a limit takes as long as the timed window, within these bounds."""
 
 

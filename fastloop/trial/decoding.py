@@ -85,9 +85,9 @@ def decode_limit(samples: Any, broken: Collection[int], seed: int, window_s: flo
     """Images per second that this machine can decode; None for samples of which the files are not
     known.
 
-    broken: indices of samples that can't be decoded. Measuring takes about window_s, but 0.2 to 1 s
-    and one file for each thread and library, and 128 MiB of files besides the pixels of one file
-    for each.
+    broken: indices of samples that can't be decoded. Measuring takes about window_s, but 0.05 to
+    1 s and one file for each thread and library, and 128 MiB of files besides the pixels of one
+    file for each.
     """
     if not isinstance(samples, EncodedSamples):
         return None

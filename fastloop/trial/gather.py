@@ -66,7 +66,7 @@ def gather_limit(
     """Rows per second that this machine can gather.
 
     reads: read every gathered byte once more, as the step does for batches whose bytes may be
-    unread. Measuring takes about window_s, but 0.2 to 1 s, and at most 256 MiB of memory.
+    unread. Measuring takes about window_s, but 0.05 to 1 s, and at most 256 MiB of memory.
     """
     source = _source(num_rows, row_nbytes)
     sizes = {batch_size, CACHED_BUFFER_BYTES // row_nbytes}

@@ -17,14 +17,16 @@ from fastloop.processes.rank_group import all_gather
 from fastloop.trial.window import Consumer, time_replay
 
 MAX_REPLAY_STEPS, MAX_REPLAY_S, MIN_REPLAY_STEPS = 300, 2.0, 3
-"""A replay takes 300 steps, or fewer where these would take longer than 2 s."""
+"""A replay takes as long as the window, but no more than 300 steps and 2 s."""
 MAX_REPLAY_BATCHES = 32
 STEP_ROUNDS = 5
 
 
-def num_replay_steps(step_s: float) -> int:
-    """Number of steps to replay, given the seconds that one takes."""
-    return max(MIN_REPLAY_STEPS, min(MAX_REPLAY_STEPS, int(MAX_REPLAY_S / step_s)))
+def num_replay_steps(step_s: float, window_s: float) -> int:
+    """Number of steps to replay next to a window of that length, given the seconds that one
+    takes."""
+    most_s = min(MAX_REPLAY_S, window_s)
+    return max(MIN_REPLAY_STEPS, min(MAX_REPLAY_STEPS, int(most_s / step_s)))
 
 
 def replay_batches(
@@ -36,11 +38,13 @@ def replay_batches(
     return placed[: min(all_gather(len(placed)))]
 
 
-def replay_limit(session: Session, batches: list[Tree], device: torch.device) -> Limit:
+def replay_limit(
+    session: Session, batches: list[Tree], device: torch.device, window_s: float
+) -> Limit:
     """Samples per second of the same steps on batches that are on the device already."""
     consume, _ = session.start(lambda batch: batch)
     warm = time_replay(batches, consume, len(batches), device)
-    steps = num_replay_steps(max(all_gather(warm.seconds)) / len(batches))
+    steps = num_replay_steps(max(all_gather(warm.seconds)) / len(batches), window_s)
     seconds = time_replay(batches, consume, steps, device).seconds
     rate = _batch_size(batches[0]) * steps / seconds
     return Limit(samples_per_s=rate, origin=LimitOrigin(kind="steps"))

@@ -99,8 +99,10 @@ def _measure(
         limit = loading_limit(context, setup.unread, seconds * repeats)
     else:
         step_s = seconds * job.loading.batch_size * world_size() / samples
-        batches = replay_batches(loader.epochs(job.epochs), deliver, num_replay_steps(step_s))
-        limit = replay_limit(session, batches, device)
+        window_s = seconds * repeats
+        steps = num_replay_steps(step_s, window_s)
+        batches = replay_batches(loader.epochs(job.epochs), deliver, steps)
+        limit = replay_limit(session, batches, device, window_s)
     return Measurement(
         start_ns=window.start_ns,
         stop_ns=window.stop_ns,

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from fastloop.core.seeds import epoch_seed
 from fastloop.core.spans import now_ns
 from fastloop.trial.run import run_trial
 
@@ -24,10 +25,8 @@ def plain_losses(data: torch.Tensor, labels: torch.Tensor, lr: float, epochs: in
     )
     optimizer, means = torch.optim.SGD(model.parameters(), lr=lr), []
     for epoch in range(epochs):
-        order, losses = (
-            torch.randperm(len(data), generator=torch.Generator().manual_seed(epoch)),
-            [],
-        )
+        generator, losses = torch.Generator().manual_seed(epoch_seed(0, epoch)), []
+        order = torch.randperm(len(data), generator=generator)
         for index in order.split(64):
             loss = nn.functional.cross_entropy(model(data[index]), labels[index])
             optimizer.zero_grad(), loss.backward(), optimizer.step()
