@@ -130,7 +130,8 @@ def test_dataset_that_cannot_be_copied_is_refused(numbers):
 
 
 BLOCKED = """
-import sys, threading
+import signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a job in the background
 from torch.utils.data import Dataset
 from fastloop import FastLoader
 

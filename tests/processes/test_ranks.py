@@ -20,6 +20,7 @@ from fastloop.core.metrics import metrics
 from fastloop.core.optional import check_libraries
 from fastloop.core.plan import PreparedData
 from fastloop.core.result import Attribution, Measurement, RankPass, Resources, Result, Trial
+from fastloop.core.seeds import epoch_seed
 from fastloop.core.spans import now_ns
 from fastloop.core.sweep_protocols import RankAnswer, RankTask
 from fastloop.core.types import JobFailed, Unsupported
@@ -133,9 +134,7 @@ def torch_share(order, whole: torch.Tensor, ranks: int, rank: int, epoch: int) -
     """Indices of an epoch that torch's DistributedSampler gives to the rank."""
     data: Any = whole.tolist()
     if isinstance(order, RandomOrder):
-        sampler = DistributedSampler(data, ranks, rank, seed=SEED)
-        sampler.set_epoch(epoch)
-        return list(sampler)
+        return list(DistributedSampler(data, ranks, rank, seed=epoch_seed(SEED, epoch)))
     return [data[position] for position in DistributedSampler(data, ranks, rank, shuffle=False)]
 
 

@@ -26,6 +26,7 @@ from fastloop.data.samples import (
     check_batches,
     is_not_empty,
 )
+from fastloop.data.seeded import SeededDataset
 from fastloop.fastloader import FastLoader
 from fastloop.fastloader.order import MAX_RANDPERM
 
@@ -64,7 +65,7 @@ class FastloopLoader:
             world_size=1,
             collate_fn=collate_fn,
             thread_safe=self.store is not None or not _has_user_code(prepared, plan),
-            num_threads=self.num_threads,
+            num_threads=0 if _seeds_globally(prepared) else self.num_threads,
             prefetch_factor=self.ahead,
         )
         yield fastloader_epochs(loader, plan)
@@ -79,6 +80,12 @@ class FastloopLoader:
         if self.in_memory:
             raise Unsupported("in_memory=true: without a store there are no rows to read into it")
         return _samples(prepared, plan)
+
+
+def _seeds_globally(prepared: PreparedData) -> bool:
+    """True for random samples that are compared: each is read with the generators that all threads
+    share seeded by its index."""
+    return isinstance(prepared.dataset, SeededDataset)
 
 
 def _has_user_code(prepared: PreparedData, plan: Plan) -> bool:
