@@ -24,7 +24,14 @@ os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 # Commands write to the folder they are called in, whatever the shell's environment.
 os.environ.pop("FASTLOOP_OUTPUTS", None)
 # Tests run concurrently: each worker gets its own folder of temporary files, and lock of measuring.
-os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="fastloop-test-")
+PREFIX = "fastloop-test-"
+# Not inside of that of a test that runs pytest: addresses of sockets have at most 107 characters.
+outermost = next(
+    folder
+    for folder in (Path(tempfile.gettempdir(), "x").parents)
+    if not folder.name.startswith(PREFIX)
+)
+os.environ["TMPDIR"] = tempfile.mkdtemp(prefix=PREFIX, dir=outermost)
 os.environ["FASTLOOP_LOCK"] = str(Path(os.environ["TMPDIR"]) / "fastloop-measures.lock")
 # Speed does not matter here, and OpenMP threads that spin on busy cores take minutes.
 os.environ["OMP_NUM_THREADS"] = "1"
