@@ -127,29 +127,20 @@ def dataloader(case: Case) -> Batches:
     return InPlace(batches, case.hwc) if case.converts else batches
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class IndexBatches:
-    """A source of whole batches for grain: an item is a batch's indices."""
+    """A source of whole batches for grain: an item is a batch, by its indices."""
 
     case: Case
-    seed: int
+    order: np.ndarray
 
     def __len__(self) -> int:
         return self.case.batches
-
-    @property
-    def order(self) -> np.ndarray:
-        return _permutation(self.case.count, self.seed)
 
     def __getitem__(self, number: int) -> Any:
         size = self.case.batch_size
         indices = self.order[number * size : (number + 1) * size]
         return tuple(leaf.numpy().take(indices, axis=0) for leaf in source(self.case))
-
-
-@cache
-def _permutation(count: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).permutation(count)
 
 
 @dataclass(frozen=True)
@@ -161,7 +152,8 @@ class GrainEpochs:
     def __iter__(self) -> Iterator[Any]:
         import grain
 
-        dataset = grain.MapDataset.source(IndexBatches(self.case, 0))
+        batches = IndexBatches(self.case, torch.randperm(self.case.count).numpy())
+        dataset = grain.MapDataset.source(batches)
         options = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
         return iter(dataset.to_iter_dataset(options))
 
