@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import subprocess
 import tempfile
 
 import dishonest_loaders
@@ -18,6 +19,7 @@ from fastloop.data.batch_counts import check_counts
 from fastloop.data.sample_order import places_in_store, shuffling_of
 from fastloop.processes.child import Call, start_child
 from fastloop.trial import unread
+from fastloop.trial.background import check_idle
 from fastloop.trial.run import run_trial
 from fastloop.trial.shadow import run_shadow
 
@@ -56,6 +58,17 @@ def test_window_with_other_batches_than_asked_is_invalid(dishonest_job, name, re
     job, prepared = dishonest_job(name, "benchmark=all")  # which asks for each epoch twice
     with pytest.raises(Invalid, match=reason):
         run_trial(job, prepared, 0, now_ns())
+
+
+def test_idle_processes_are_no_work_outside_of_the_window():
+    """Counting the bytes that 100 processes have read reads 400 KB itself."""
+    children = [subprocess.Popen(["sleep", "60"]) for _ in range(100)]
+    try:
+        check_idle(batch_nbytes=1)
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
 
 
 @pytest.mark.parametrize(("name", "reason"), COMPARED.items())
