@@ -28,6 +28,9 @@ MAX_BATCH_SIZE = 1 << 40
 """No epoch has as many samples; products with it fit 64 bits."""
 PIECE = 1 << 16
 """Indices drawn at once where Python makes the batches."""
+MOST_LAZY_ROWS = 4096
+"""Rows made ahead where a user's sampler is read as the epoch goes on: it may be slow, or endless
+and of single rows."""
 FREE_BYTES = 128 << 20
 """Memory that is kept for later batches."""
 
@@ -127,10 +130,21 @@ class StreamPlan:
     start: int = 0
     """The first index that is delivered."""
     num_threads: int = 1
+    is_lazy: bool = False
+    """True where a user's sampler gives the order, of which no more is read ahead than needed."""
+
+    @property
+    def block_nbytes(self) -> int:
+        """Bytes of a block, about."""
+        if not self.is_lazy:
+            return BLOCK_BYTES
+        return min(BLOCK_BYTES, max(1, self.columns.row_nbytes) * MOST_LAZY_ROWS // MIN_BLOCKS)
 
     @property
     def max_blocks(self) -> int:
         """The number of blocks made ahead."""
+        if self.is_lazy:
+            return MIN_BLOCKS
         return max(MIN_BLOCKS, AHEAD_BYTES // max(BLOCK_BYTES, self.batch_nbytes))
 
     @property
@@ -186,7 +200,7 @@ class NativeStream:
             min(plan.batch_size, MAX_BATCH_SIZE),
             plan.drop_last,
             plan.num_threads,
-            BLOCK_BYTES,
+            plan.block_nbytes,
             plan.max_blocks,
         )
         OPEN_STREAMS.add(self)

@@ -45,6 +45,7 @@ class NativeEpochs:
             drop_last=order.drop_last,
             start=start,
             num_threads=num_threads,
+            is_lazy=order.is_lazy,
         )
         return NativeStream(plan, self.pool)
 

@@ -31,7 +31,7 @@ from fastloop.fastloader.native import (
 )
 from fastloop.fastloader.permutation import random_permutation
 from fastloop.fastloader.process_group import resolve_rank
-from fastloop.fastloader.sampler_indices import batch_sampler_groups, sampler_pieces
+from fastloop.fastloader.sampler_indices import ARRAYS, batch_sampler_groups, sampler_pieces
 
 SEQUENTIAL_PIECE = 1 << 20
 """Indices of a piece in sequential order."""
@@ -119,6 +119,12 @@ class LoaderOrder:
         """True where this process delivers all samples in the source's order."""
         is_reordered = self.shuffle or self.sampler is not None or self.batch_sampler is not None
         return not is_reordered and self.world_size == 1
+
+    @property
+    def is_lazy(self) -> bool:
+        """True where a user's sampler is read as the epoch proceeds."""
+        is_known = self.sampler is None or isinstance(self.sampler, (*ARRAYS, PiecewiseSampler))
+        return self.batch_sampler is not None or not is_known
 
     def rank_share(self, num_samples: int) -> int:
         """Of this many samples, the number that each rank delivers."""

@@ -12,6 +12,8 @@ import torch
 
 from fastloop.fastloader.batching import BatchGroup, check_indices, concatenate_batches
 
+ARRAYS = (torch.Tensor, np.ndarray, list)
+"""Samplers that are read at once."""
 MOST_INDICES = 4096
 """A piece of a sampler has no more indices, unless one batch has: endless and lazy samplers are
 read this far ahead, and no further."""
@@ -24,7 +26,7 @@ def sampler_pieces(sampler: Iterable[Any], num_samples: int, batch_size: int) ->
 
     Iteration raises IndexError for an index out of bounds, and ValueError for no integer.
     """
-    if isinstance(sampler, torch.Tensor | np.ndarray | list):
+    if isinstance(sampler, ARRAYS):
         yield check_indices(np.asarray(sampler), num_samples)
         return
     indices, size = iter(sampler), batch_size
