@@ -24,7 +24,8 @@ UNSTABLE_FRACTION = 0.10
 FENCE = 3.0
 """Tukey's outer fence. The inner one (1.5) flags a third of all quiet jobs with five trials."""
 DRIFT_P = 0.01
-"""A sweep tests each job and benchmark: at 0.05 one of six quickstarts had a drift by chance."""
+"""A sweep tests each job and benchmark: five trials rise or fall steadily by chance in 2 of 120
+cases, so that at 0.05 one of six quickstarts, with ten such tests, would have a drift."""
 MIN_FENCE_FRACTION = 0.05
 """Least distance of a fence, as a share of the median: a very quiet job's would be too tight."""
 FOREIGN_CORES = 0.5

@@ -20,7 +20,7 @@ from fastloop.core.types import Epochs, Tree
 from fastloop.processes.rank_group import barrier
 
 MIN_WINDOW_S = 0.3
-"""Least length of a window: a hundred times what the start of a thread or a late wake-up takes."""
+"""Least length of a window, so that the start of a thread or a late wake-up weighs little in it."""
 WINDOW_MARGIN = 1.1
 """The first, short window may be slower than the repeated one."""
 Consumer = Callable[[Tree], Any]
