@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from fastloop.core.explanation import Explanation, Ladder
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import StreamingDataset
 from fastloop.core.result import Measurement
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Unsupported, UsageError
 from fastloop.explain.explained_job import ExplainedJob, count_batches
-from fastloop.explain.explanation import Explanation
-from fastloop.explain.ladder import Ladder, Round, build_ladder, work_of
+from fastloop.explain.ladder import Round, build_ladder, work_of
 from fastloop.explain.passes import BatchTimes, benchmark_of
 from fastloop.explain.predict import predict_seconds
 from fastloop.explain.rungs import benchmark_name, overlaps, uses_dataloader

@@ -9,13 +9,14 @@ from typing import TypeVar
 
 from fastloop.core import stats
 from fastloop.core.epochs import num_batches
+from fastloop.core.explanation import Rung
 from fastloop.core.interleave import rounds
 from fastloop.core.plan import PreparedData
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.sweep_protocols import Launcher
 from fastloop.explain.ladder import Round
 from fastloop.explain.passes import BatchTimes, EpochTimes, time_batches, time_rung
-from fastloop.explain.rungs import Rung, rungs_of, uses_dataloader
+from fastloop.explain.rungs import rungs_of, uses_dataloader
 from fastloop.trial.job import Job
 
 Key = TypeVar("Key")

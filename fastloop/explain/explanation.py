@@ -5,56 +5,14 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
-from fastloop.core.limit import LimitOrigin
-from fastloop.core.number_text import significant
-from fastloop.core.stats import Estimate
-from fastloop.explain.ladder import Ladder, LadderRow
-from fastloop.explain.verdict import Verdict, show_estimate, show_percent
+from fastloop.core.explanation import Explanation, Ladder, LadderRow, WhatIf
+from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.reporting.limit_text import describe_work
 
 SCHEMA = 1
 WIDTH = 96
-
-
-@dataclass(frozen=True, kw_only=True)
-class WhatIf:
-    """A change, the predicted gain and, where it was tried, the realised one."""
-
-    change: str
-    command: str
-    """The command line that measures the changed job."""
-    predicted_gain: float | None
-    """Share of an epoch that the change saves, negative where it costs time; None where the model
-    misses the job as it is."""
-    realised_gain: Estimate | None
-    """None: it was not tried."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Explanation:
-    """The answer for one job."""
-
-    name: str
-    benchmark: str
-    device: str
-    rounds: int
-    window_batches: int
-    """Batches of an epoch that each pass ran; fewer than the whole epoch where that is long."""
-    model_ratio: float
-    """The model's time of the job as it is, divided by the measured one."""
-    loader_samples_per_s: float
-    """Of the loader alone, without steps."""
-    limit_samples_per_s: float | None
-    """What this machine can do of that kind of work; None where no such limit is measured."""
-    limit_origin: LimitOrigin | None
-    verdict: Verdict
-    ladder: Ladder
-    what_ifs: tuple[WhatIf, ...]
-    """Tried ones first, then by the predicted gain."""
-    best: WhatIf | None
-    """The change with the greatest realised gain that is beyond noise."""
 
 
 def to_json(explanation: Explanation) -> str:

@@ -3,52 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from fastloop.core import stats
+from fastloop.core.explanation import Ladder, LadderRow, Rung
 from fastloop.core.stats import Estimate
 from fastloop.explain.passes import EpochTimes
-from fastloop.explain.rungs import Rung
 
 Round = Mapping[Rung, EpochTimes]
 """Times of every rung that is run, lowest first."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LadderRow:
-    """A part of an epoch."""
-
-    rung: Rung
-    exposed_ms: Estimate
-    """By how much the epoch is longer for it, per batch."""
-    share: Estimate
-    """The same as a share of the epoch."""
-    hidden_ms: float | None
-    """The rest of its work, done while the loop stepped or another worker worked; None: unknown."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ladder:
-    """An epoch as the sum of its parts, and what a perfect loader would make of it."""
-
-    rows: tuple[LadderRow, ...]
-    batches: int
-    """In a whole epoch."""
-    epoch_s: Estimate
-    """The job as it is."""
-    perfect_s: Estimate
-    """The steps on batches that are on the device already: a perfect loader."""
-    wait_share: Estimate
-    """The share of the epoch that a perfect loader would save."""
-    explained: float
-    """Sum of the parts' medians, as a share of the epoch; parts below zero count as none."""
-    start_up_s: Estimate
-    """What the job's epochs take for their first batch, beyond that for another, and to end."""
-
-    @property
-    def residue(self) -> float:
-        """Share of the epoch by which the parts miss the whole."""
-        return abs(1 - self.explained)
 
 
 def build_ladder(

@@ -10,13 +10,14 @@ from itertools import islice
 from typing import Any
 
 from fastloop.core.epochs import epoch_indices, num_batches
+from fastloop.core.explanation import Rung
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import Epochs, Tree
 from fastloop.data.dataloader import identity_collate, torch_epochs
 from fastloop.data.image_files import LabelledImages, uint8_samples
 from fastloop.data.rows import Rows
 from fastloop.data.samples import fetch_samples
-from fastloop.explain.rungs import Rung, reads_images, rungs_of
+from fastloop.explain.rungs import reads_images, rungs_of
 from fastloop.explain.substitutes import ReadyBatches, ReadyFiles, ReadySamples, SubstituteLoader
 from fastloop.trial.context import JobContext
 from fastloop.trial.delivery import loop_delivery

@@ -2,33 +2,11 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from fastloop.core.epochs import CANONICAL_COLLATE
+from fastloop.core.explanation import Rung
 from fastloop.core.plan import PreparedData
 from fastloop.core.traits import DatasetTraits, LoaderTraits, TransformTraits, traits_of
 from fastloop.trial.job import Job
-
-
-class Rung(StrEnum):
-    """A part of an epoch, by the word that a verdict uses for it."""
-
-    STEP = "step"
-    """Steps on batches that are on the device already."""
-    COPY = "copy"
-    """Placement of batches on the device."""
-    START_UP = "start-up"
-    """Wait for the first batch of an epoch, beyond that for a later one; not run by itself."""
-    HAND_OFF = "hand-off"
-    """The loader's own work around batches that are ready: its sampler, processes and queues."""
-    COLLATE = "collate"
-    TRANSFORM = "transform"
-    DECODE = "decode"
-    """Making samples; with files read from the page cache, where reading is no rung of its own."""
-    READ = "read"
-    """Reading files, or the rows of a store."""
-    UNATTRIBUTED = "unattributed"
-    """The rest of a loader that can't be taken apart."""
 
 
 def rungs_of(job: Job, prepared: PreparedData) -> tuple[Rung, ...]:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-from fastloop.core.number_text import significant
+from fastloop.core.explanation import Ladder, LadderRow, Rung, Verdict
+from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.stats import Estimate
-from fastloop.explain.ladder import Ladder, LadderRow
-from fastloop.explain.rungs import Rung
 
 WORTH = 0.10
 """Share of an epoch from which a loader is worth touching."""
@@ -27,15 +23,6 @@ PHRASES = {
     Rung.READ: "reading",
     Rung.UNATTRIBUTED: "a loader that can't be taken apart",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """The limiting part of a job, and how sure that is."""
-
-    word: Rung
-    sentences: tuple[str, ...]
-    """The first one says whether the loader is worth touching."""
 
 
 def judge(ladder: Ladder, name: str, first_batch_s: float) -> Verdict:
@@ -116,17 +103,6 @@ def _start_up(ladder: Ladder, first_batch_s: float) -> str:
     share = show_percent(ladder.start_up_s.value / ladder.epoch_s.value)
     first = f"Start-up: the first batch comes {_seconds(first_batch_s)} after opening the loader"
     return f"{first}; starting and ending an epoch takes {gap}, {share} of it"
-
-
-def show_estimate(estimate: Estimate, show: Callable[[float], str]) -> str:
-    """The value with its 95 % interval in brackets, or its range in parentheses."""
-    bounds = f"{show(estimate.low)}, {show(estimate.high)}"
-    return f"{show(estimate.value)} " + (f"[{bounds}]" if estimate.is_interval else f"({bounds})")
-
-
-def show_percent(share: float) -> str:
-    """A share in whole percent, with one decimal below ten."""
-    return f"{100 * share:.0f} %" if abs(share) >= 0.0995 else f"{100 * share:.1f} %"
 
 
 def _seconds(seconds: float) -> str:

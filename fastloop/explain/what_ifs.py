@@ -6,14 +6,14 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from fastloop.core.explanation import Rung, WhatIf
 from fastloop.core.stats import Estimate
 from fastloop.core.types import JobFailed, Unsupported
 from fastloop.explain.explained_job import ExplainedJob, time_side_by_side
-from fastloop.explain.explanation import WhatIf
 from fastloop.explain.ladder import Round, saving
 from fastloop.explain.passes import BatchTimes
 from fastloop.explain.predict import Measured, predict_gathered_seconds, predict_seconds
-from fastloop.explain.rungs import Rung, uses_dataloader
+from fastloop.explain.rungs import uses_dataloader
 from fastloop.explain.variations import Variation, variations_of
 from fastloop.sweep.prepare_stage import prepare_job
 from fastloop.trial.job import Job

@@ -7,11 +7,11 @@ import json
 import pytest
 from options import compose_job
 
+from fastloop.core.explanation import Explanation, Rung, WhatIf
 from fastloop.core.limit import LimitOrigin
-from fastloop.explain.explanation import Explanation, WhatIf, format_explanation, to_json
+from fastloop.explain.explanation import format_explanation, to_json
 from fastloop.explain.ladder import build_ladder, work_of
 from fastloop.explain.passes import EpochTimes
-from fastloop.explain.rungs import Rung
 from fastloop.explain.variations import Variation, variations_of
 from fastloop.explain.verdict import judge
 from fastloop.explain.what_ifs import Candidate, choose, find_best

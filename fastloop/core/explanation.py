@@ -1,0 +1,116 @@
+"""The explanation of a job as values: verdict, ladder and what-ifs, as in explain.json."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic.dataclasses import dataclass
+
+from fastloop.core.limit import LimitOrigin
+from fastloop.core.stats import Estimate
+
+
+class Rung(StrEnum):
+    """A part of an epoch, by the word that a verdict uses for it."""
+
+    STEP = "step"
+    """Steps on batches that are on the device already."""
+    COPY = "copy"
+    """Placement of batches on the device."""
+    START_UP = "start-up"
+    """Wait for the first batch of an epoch, beyond that for a later one; not run by itself."""
+    HAND_OFF = "hand-off"
+    """The loader's own work around batches that are ready: its sampler, processes and queues."""
+    COLLATE = "collate"
+    TRANSFORM = "transform"
+    DECODE = "decode"
+    """Making samples; with files read from the page cache, where reading is no rung of its own."""
+    READ = "read"
+    """Reading files, or the rows of a store."""
+    UNATTRIBUTED = "unattributed"
+    """The rest of a loader that can't be taken apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderRow:
+    """A part of an epoch."""
+
+    rung: Rung
+    exposed_ms: Estimate
+    """By how much the epoch is longer for it, per batch."""
+    share: Estimate
+    """The same as a share of the epoch."""
+    hidden_ms: float | None
+    """The rest of its work, done while the loop stepped or another worker worked; None: unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ladder:
+    """An epoch as the sum of its parts, and what a perfect loader would make of it."""
+
+    rows: tuple[LadderRow, ...]
+    batches: int
+    """In a whole epoch."""
+    epoch_s: Estimate
+    """The job as it is."""
+    perfect_s: Estimate
+    """The steps on batches that are on the device already: a perfect loader."""
+    wait_share: Estimate
+    """The share of the epoch that a perfect loader would save."""
+    explained: float
+    """Sum of the parts' medians, as a share of the epoch; parts below zero count as none."""
+    start_up_s: Estimate
+    """What the job's epochs take for their first batch, beyond that for another, and to end."""
+
+    @property
+    def residue(self) -> float:
+        """Share of the epoch by which the parts miss the whole."""
+        return abs(1 - self.explained)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The limiting part of a job, and how sure that is."""
+
+    word: Rung
+    sentences: tuple[str, ...]
+    """The first one says whether the loader is worth touching."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatIf:
+    """A change, the predicted gain and, where it was tried, the realised one."""
+
+    change: str
+    command: str
+    """The command line that measures the changed job."""
+    predicted_gain: float | None
+    """Share of an epoch that the change saves, negative where it costs time; None where the model
+    misses the job as it is."""
+    realised_gain: Estimate | None
+    """None: it was not tried."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """The answer for one job."""
+
+    name: str
+    benchmark: str
+    device: str
+    rounds: int
+    window_batches: int
+    """Batches of an epoch that each pass ran; fewer than the whole epoch where that is long."""
+    model_ratio: float
+    """The model's time of the job as it is, divided by the measured one."""
+    loader_samples_per_s: float
+    """Of the loader alone, without steps."""
+    limit_samples_per_s: float | None
+    """What this machine can do of that kind of work; None where no such limit is measured."""
+    limit_origin: LimitOrigin | None
+    verdict: Verdict
+    ladder: Ladder
+    what_ifs: tuple[WhatIf, ...]
+    """Tried ones first, then by the predicted gain."""
+    best: WhatIf | None
+    """The change with the greatest realised gain that is beyond noise."""
