@@ -1,0 +1,99 @@
+"""A log of events that any number of processes write, each to a file of its own."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+from torch.utils.data import get_worker_info
+
+from fastloop.timeline.events import STAGES, Event, Stage
+
+MOST_EVENTS = 100_000
+"""Events of a process, at 32 bytes; later ones are not recorded."""
+MAIN = "main"
+SUFFIX = ".events"
+FIELDS = 4
+"""Stage, start, stop and batch of an event, each an int64."""
+_NUMBERS = {stage: number for number, stage in enumerate(STAGES)}
+
+
+@dataclass
+class ProcessLog:
+    """The events of this process."""
+
+    path: Path
+    most_events: int
+    batch: int = 0
+    """Number of the batch that is being made here, counted by this process."""
+    arrived: int = 0
+    """Number of the batch that the loop has, or waits for."""
+    count: int = 0
+    pending: list[tuple[int, int, int, int]] = field(default_factory=list)
+
+    @property
+    def is_detailed(self) -> bool:
+        """True while there is room for an event for each sample, not only for each batch."""
+        return self.count < self.most_events // 2
+
+    def add(self, stage: Stage, start_ns: int, stop_ns: int, batch: int | None = None) -> None:
+        """Record an event; of the batch that is being made here unless another one is named."""
+        if self.count < self.most_events:
+            self.count += 1
+            number = self.batch if batch is None else batch
+            self.pending.append((_NUMBERS[stage], start_ns, stop_ns, number))
+
+    def end_batch(self) -> None:
+        """Write the events of a batch, as a worker may end at any time."""
+        self.batch += 1
+        self.write()
+
+    def write(self) -> None:
+        """Append what is not in the file yet."""
+        if self.pending:
+            pending, self.pending = self.pending, []
+            with self.path.open("ab", buffering=0) as file:
+                file.write(array("q", chain.from_iterable(pending)).tobytes())
+
+
+_logs: dict[tuple[Path, int], ProcessLog] = {}
+"""The logs of this process, and those that it has inherited by fork, which it does not use."""
+
+
+@dataclass(frozen=True)
+class EventLog:
+    """Plain data that can be pickled: the folder of the log's files, which must exist."""
+
+    folder: Path
+    most_events: int = MOST_EVENTS
+
+    def here(self) -> ProcessLog:
+        """The log of this process."""
+        process_id = os.getpid()
+        log = _logs.get((self.folder, process_id))
+        if log is None:
+            info = get_worker_info()
+            lane = MAIN if info is None else f"worker {info.id}"
+            path = self.folder / f"{process_id} {lane}{SUFFIX}"
+            log = _logs[self.folder, process_id] = ProcessLog(path, self.most_events)
+        return log
+
+    def read(self) -> list[Event]:
+        """The events of all processes; of those that still run, what they have written."""
+        self.here().write()
+        return [event for path in sorted(self.folder.glob(f"*{SUFFIX}")) for event in _read(path)]
+
+
+def _read(path: Path) -> Iterator[Event]:
+    process_id, _, lane = path.name.removesuffix(SUFFIX).partition(" ")
+    data = array("q")
+    content = path.read_bytes()
+    size = FIELDS * data.itemsize
+    data.frombytes(content[: len(content) // size * size])  # without the rest of a killed write
+    for place in range(0, len(data), FIELDS):
+        stage, start_ns, stop_ns, batch = data[place : place + FIELDS]
+        yield Event(int(process_id), lane, STAGES[stage], start_ns, stop_ns, batch)

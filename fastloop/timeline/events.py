@@ -1,0 +1,51 @@
+"""The events of a timeline: who did what, for which batch, from when to when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Stage(StrEnum):
+    """Work, or waiting, of a loop or of a worker."""
+
+    START = "start"
+    """iter(): the start of an epoch, with the start of its workers; in a worker, its own start."""
+    WAIT = "wait"
+    """The loop waits for a batch."""
+    END = "end"
+    """The loop finds no further batch: the end of an epoch, with the end of its workers."""
+    COPY = "copy"
+    """Placement of a batch on the device."""
+    STEP = "step"
+    GAP = "gap"
+    """Whatever the loop does between a step and the wait for the next batch."""
+    READ = "read"
+    """Reading a file or rows of a store."""
+    DECODE = "decode"
+    """Making a sample; with its reading, where that can't be told apart."""
+    TRANSFORM = "transform"
+    COLLATE = "collate"
+    QUEUE = "queue"
+    """From the end of collate in a worker until the loop has the batch: pickling, queues, pinning,
+    and waiting for its turn."""
+    PIN = "pin"
+    """Copying a batch to pinned memory, by the DataLoader's thread."""
+
+
+STAGES = tuple(Stage)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A stage of a batch, in one lane of one process."""
+
+    process_id: int
+    lane: str
+    """What does it: "main", "worker 0", or "queue 0" for batches of that worker."""
+    name: Stage
+    start_ns: int
+    """On the clock of core/spans.py, which all processes of a machine share."""
+    stop_ns: int
+    batch: int
+    """Number of the batch since the first event; -1: unknown, or of no batch."""

@@ -1,0 +1,136 @@
+"""The probe of real DataLoaders, and the lanes of what it records."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from functools import partial
+
+import pytest
+import torch
+from slow_stages import COUNT, Samples, slow_collate
+from timeline_stages import Split, Stream, collect_epoch
+from torch.utils.data import DataLoader, IterableDataset
+
+from fastloop.timeline.event_log import EventLog
+from fastloop.timeline.events import Stage
+from fastloop.timeline.lanes import coverage, build_lanes
+from fastloop.timeline.probe import Probe, ProbedDataset
+
+BATCH = 8
+BATCHES = COUNT // BATCH
+
+
+def record(folder, loader, epochs=1):
+    """Lanes of epochs of the loader, and the batches."""
+    log = EventLog(folder)
+    batches = [batch for _ in range(epochs) for batch in collect_epoch(loader, Probe(log))]
+    return build_lanes(log.read()), batches
+
+
+def named(lanes, stage, lane=""):
+    return [e for row in lanes if row.name.startswith(lane) for e in row.events if e.name is stage]
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "context"), [(0, None), (2, "fork"), (1, "spawn"), (1, "forkserver")]
+)
+def test_every_batch_is_decoded_collated_and_delivered(tmp_path, num_workers, context):
+    loader = DataLoader(
+        Samples(),
+        BATCH,
+        num_workers=num_workers,
+        multiprocessing_context=context,
+        collate_fn=partial(slow_collate, sleep_s=0.001),
+    )
+    lanes, batches = record(tmp_path, loader)
+    plain = DataLoader(Samples(), BATCH)
+    for batch, expected in zip(batches, plain, strict=True):
+        torch.testing.assert_close(batch, expected)
+    numbers = list(range(BATCHES))
+    makers = "worker" if num_workers else "main"
+    assert sorted(e.batch for e in named(lanes, Stage.COLLATE, makers)) == numbers
+    assert [e.batch for e in named(lanes, Stage.WAIT)] == numbers
+    assert Counter(e.batch for e in named(lanes, Stage.DECODE, makers)) == dict.fromkeys(
+        numbers, BATCH
+    )
+    queued = named(lanes, Stage.QUEUE)
+    assert sorted(e.batch for e in queued) == (numbers if num_workers else [])
+    assert all(e.stop_ns >= e.start_ns for e in queued)
+    assert len({row.process_id for row in lanes}) == 1 + num_workers
+    assert {row.name for row in lanes if row.name.startswith("worker")} == {
+        f"worker {number}" for number in range(num_workers)
+    }
+    assert type(loader.dataset) is Samples, "the loader has its own dataset again"
+
+
+def test_batches_of_two_workers_alternate(tmp_path):
+    lanes, _ = record(tmp_path, DataLoader(Samples(), BATCH, num_workers=2), epochs=2)
+    for number in range(2):
+        batches = sorted(e.batch for e in named(lanes, Stage.COLLATE, f"worker {number}"))
+        assert batches == list(range(number, 2 * BATCHES, 2))
+
+
+def test_persistent_workers_keep_their_lane_over_epochs(tmp_path):
+    loader = DataLoader(Samples(), BATCH, num_workers=1, persistent_workers=True)
+    lanes, _ = record(tmp_path, loader, epochs=2)
+    loader._iterator._shutdown_workers()
+    (worker,) = (row for row in lanes if row.name == "worker 0")
+    collated = [e.batch for e in worker.events if e.name is Stage.COLLATE]
+    assert collated == list(range(2 * BATCHES))
+
+
+def test_batches_of_workers_that_end_at_different_times(tmp_path):
+    stream = Stream([3, 20])
+    lanes, batches = record(tmp_path, DataLoader(stream, BATCH // 2, num_workers=2))
+    made = {}
+    for number in range(2):
+        for event in named(lanes, Stage.COLLATE, f"worker {number}"):
+            made[event.batch] = number
+    assert len(batches) == 1 + 5
+    assert made == {number: int(batch[0]) for number, batch in enumerate(batches)}
+
+
+def test_stage_inside_of_a_fetch(tmp_path):
+    probe = Probe(EventLog(tmp_path), fetch=Stage.READ)
+    loader = DataLoader(Split(probe), None)
+    for _ in collect_epoch(loader, probe):
+        pass
+    events = probe.log.read()
+    reads = [e for e in events if e.name is Stage.READ]
+    transforms = [e for e in events if e.name is Stage.TRANSFORM]
+    assert len(reads) == len(transforms) == len(Split(probe))
+    for read, transform in zip(reads, transforms, strict=True):
+        assert read.start_ns <= transform.start_ns <= transform.stop_ns <= read.stop_ns
+        assert read.batch == transform.batch
+
+
+def test_probed_dataset_is_the_dataset_for_all_else(tmp_path):
+    stream = Stream([1])
+    probed = ProbedDataset(stream, Probe(EventLog(tmp_path)))
+    assert isinstance(probed, Stream)
+    assert isinstance(probed, IterableDataset)
+    probed.lengths = [2]
+    assert stream.lengths == [2]
+    assert len(list(pickle.loads(pickle.dumps(probed)))) == 2
+    with pytest.raises(AttributeError):
+        probed.colour  # noqa: B018
+    with pytest.raises(TypeError, match="has no len"):
+        len(probed)
+
+
+def test_full_log_records_no_further_event(tmp_path):
+    log = EventLog(tmp_path, most_events=20)
+    loader = DataLoader(Samples(), BATCH)
+    batches = list(collect_epoch(loader, Probe(log)))
+    assert len(batches) == BATCHES
+    events = log.read()
+    assert len(events) == 20
+    assert [e.name for e in events].count(Stage.DECODE) < 20, "a batch at a time once half is full"
+
+
+def test_main_lane_accounts_for_the_epoch(tmp_path):
+    lanes, _ = record(tmp_path, DataLoader(Samples(0.001), BATCH))
+    (main,) = lanes
+    start_ns, stop_ns = main.events[0].start_ns, max(e.stop_ns for e in main.events)
+    assert coverage(main.events, start_ns, stop_ns) == 1

@@ -1,0 +1,42 @@
+"""Datasets and a loop to record timelines of, in a module with few imports."""
+
+from __future__ import annotations
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from fastloop.timeline.events import Stage
+
+
+class Stream(IterableDataset):
+    """As many samples from each worker as its length says, each the worker's number."""
+
+    def __init__(self, lengths):
+        self.lengths = lengths
+
+    def __iter__(self):
+        info = get_worker_info()
+        number = info.id if info else 0
+        return (torch.tensor(number) for _ in range(self.lengths[number]))
+
+
+class Split:
+    """Samples with a transform that the probe tells apart from reading."""
+
+    def __init__(self, probe):
+        self.transform = probe.wrap_call(Stage.TRANSFORM, torch.neg)
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        return self.transform(torch.tensor(index))
+
+
+def collect_epoch(loader, probe):
+    """Yield the batches of an epoch of the loader, with the events of the probe and of the loop."""
+    from fastloop.timeline.loop import watch_epoch
+    from fastloop.timeline.probe import insert_probe
+
+    with insert_probe(loader, probe):
+        yield from watch_epoch(loader, probe.log)
