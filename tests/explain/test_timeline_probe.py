@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from fastloop.timeline.event_log import EventLog
 from fastloop.timeline.events import Stage
-from fastloop.timeline.lanes import coverage, build_lanes
+from fastloop.timeline.lanes import build_lanes, coverage
 from fastloop.timeline.probe import Probe, ProbedDataset
 
 BATCH = 8
