@@ -12,16 +12,19 @@ from options import SUPPORT
 
 pytestmark = pytest.mark.slow
 
-LONG_STEP = ("model._target_=slow_stages.SlowNet", "+model.sleep_s=0.06")
+LONG_STEP = ("model._target_=slow_stages.SlowNet", "+model.sleep_s=0.1")
 QUICK_STEP = ("model._target_=slow_stages.SlowNet", "+model.sleep_s=0.004")
 DATA = ("dataset._target_=slow_stages.Samples", "batch_size=16")
 SETTINGS = (
     *("benchmark=training", "torch_threads=1", "trials=3", "tracker=none", "min_window_s=0"),
 )
-SLOW_DECODE = (*QUICK_STEP, "+dataset.sleep_s=0.004")
+SLOW_DECODE = (*QUICK_STEP, "+dataset.sleep_s=0.006")
 TRANSFORM = "slow_stages.SlowTransform"
 SLOW_TRANSFORM = (*QUICK_STEP, f"transform._target_={TRANSFORM}", "+transform.sleep_s=0.004")
-SLOW_COLLATE = (*QUICK_STEP, "collate._target_=slow_stages.slow_collate", "+collate.sleep_s=0.03")
+SLOW_COLLATE = (*QUICK_STEP, "collate._target_=slow_stages.slow_collate", "+collate.sleep_s=0.06")
+WORKER = ("num_workers=1", "persistent_workers=true")
+HIDDEN_DECODE = (*LONG_STEP, "+dataset.sleep_s=0.0002", *WORKER)
+RARE_DECODE = (*QUICK_STEP, "+dataset.sleep_s=0.03", "+dataset.every=8")
 
 
 @pytest.fixture
@@ -39,50 +42,44 @@ def explain(cwd: Path, *overrides: str):
     return process.stdout, json.loads(newest.read_text())
 
 
-@pytest.mark.parametrize(
-    ("overrides", "word"),
-    [
-        pytest.param((*LONG_STEP, "trials=5"), "step", id="healthy"),
-        pytest.param(SLOW_DECODE, "decode", id="decode"),
-        pytest.param(SLOW_TRANSFORM, "transform", id="transform", marks=pytest.mark.heavy),
-        pytest.param(SLOW_COLLATE, "collate", id="collate", marks=pytest.mark.heavy),
-        pytest.param(
-            (*SLOW_DECODE, "num_workers=1"), "decode", id="worker", marks=pytest.mark.heavy
-        ),
-        pytest.param(
-            (*LONG_STEP, "+dataset.sleep_s=0.001", "num_workers=1", "persistent_workers=true"),
-            "step",
-            id="hidden",
-            marks=pytest.mark.heavy,
-        ),
-        pytest.param(
-            (*QUICK_STEP, "+dataset.sleep_s=0.03", "+dataset.every=8"),
-            "decode",
-            id="every 8th sample",
-            marks=pytest.mark.heavy,
-        ),
-    ],
-)
-def test_the_slow_stage_is_named(overrides, word, folder):
-    """Another stage is never named; on a busy machine the rounds may at first not be sure."""
-    for _ in range(4):
-        text, values = explain(folder, *overrides, "try=0")
-        if values["verdict"]["word"] != "unattributed":
-            break
-    assert f"verdict: {word}" in text
-    assert values["verdict"]["word"] == word
+def check_explained(text: str, values: dict, stage: str) -> None:
+    """The stage is the greatest part and no other one is named; on a busy machine the rounds may
+    differ so much that none is. test_ladder.py has the word of known rounds."""
+    shares = {row["rung"]: row["share"]["value"] for row in values["ladder"]["rows"]}
+    assert max(shares, key=shares.__getitem__) == stage
+    assert values["verdict"]["word"] in (stage, "unattributed")
+    assert f"verdict: {values['verdict']['word']}" in text
     assert values["ladder"]["batches"] == 4
 
 
 @pytest.mark.heavy
-def test_what_is_predicted_is_tried_and_the_best_one_printed(folder):
-    text, values = explain(folder, *SLOW_DECODE, "try=2")
-    tried = [each for each in values["what_ifs"] if each["realised_gain"]]
-    assert len(tried) == 2
-    for each in tried:  # sleeping is removed by both loaders that read a store
-        assert each["predicted_gain"] == pytest.approx(each["realised_gain"]["value"], abs=0.25)
-    assert text.splitlines()[-3].startswith("best: python -m fastloop.run dataset._target_=slow")
-    assert values["best"]["change"] in ("loader=np_memmap", "loader=fastloop")
+@pytest.mark.parametrize(
+    ("overrides", "stage"),
+    [
+        pytest.param(HIDDEN_DECODE, "step", id="hidden"),
+        pytest.param(SLOW_TRANSFORM, "transform", id="transform"),
+        pytest.param(SLOW_COLLATE, "collate", id="collate"),
+        pytest.param((*SLOW_DECODE, *WORKER), "decode", id="worker"),
+        pytest.param(RARE_DECODE, "decode", id="every 8th sample"),
+    ],
+)
+def test_the_slow_stage_is_the_greatest_part(overrides, stage, folder):
+    check_explained(*explain(folder, *overrides, "try=0"), stage)
+
+
+def test_what_is_predicted_is_tried(folder):
+    """Sleeping is removed by both loaders that read a store. On a busy machine the model may miss
+    the job, and gains may not be beyond noise; test_ladder.py has what is printed then."""
+    text, values = explain(folder, *SLOW_DECODE, "try=1")
+    check_explained(text, values, "decode")
+    (tried,) = [each for each in values["what_ifs"] if each["realised_gain"]]
+    if tried["predicted_gain"] is not None:
+        assert tried["change"] in ("loader=np_memmap", "loader=fastloop")
+        assert tried["predicted_gain"] > 0.3
+        assert tried["realised_gain"]["value"] > 0.3
+    proven = tried["realised_gain"]["low"] > 0
+    best = f"best: {tried['command']}" if proven else "yours is as good as any that was tried"
+    assert best in text.splitlines()
 
 
 @pytest.mark.heavy
