@@ -35,7 +35,7 @@ from fastloop.fastloader.epoch_batches import EpochBatches, collation
 from fastloop.fastloader.epoch_plan import plan_epoch
 from fastloop.fastloader.epoch_streams import EpochStreams, deliver_batches, tune
 from fastloop.fastloader.large_files import may_read_directly
-from fastloop.fastloader.native_epochs import NativeEpochs, deliver_natively, open_natively
+from fastloop.fastloader.native_epochs import NativeEpochs, open_natively
 from fastloop.fastloader.order import LoaderOrder, PiecewiseSampler, resolve_order
 from fastloop.fastloader.position import Position
 from fastloop.fastloader.random_transforms import seed_transform
@@ -219,7 +219,7 @@ class FastLoader:
         begin, and the order's settings. All ranks may load one rank's. Of an epoch that was left
         early it is where that one stopped.
         """
-        return dict(self._position.state or self._initial_state())
+        return self._position.current() or self._initial_state(self._order)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume: the next iteration delivers the rest of the epoch that the state is from.
@@ -232,15 +232,15 @@ class FastLoader:
 
     def __iter__(self) -> Iterator[Tree]:
         """Start an epoch; its threads end with it, also where it is left early or fails."""
-        state, drawn_from = self._position.begin(self._initial_state)
-        native, order = self._native_epochs(self._order), self._order
+        order = self._order
+        state, drawn_from = self._position.begin(partial(self._initial_state, order))
+        native = self._native_epochs(order)
         finish = partial(self._position.finish, state)
         with restore_states(drawn_from, self.generator, self._user_sampler):
             if native is not None:
-                position = state["epoch"], state["delivered"]
-                stream = native.start(order, *position, self.num_threads)
+                batches = native.start(order, state, finish, self.num_threads)
                 self._position.advance(state)
-                return deliver_natively(stream, native.assemble, state, finish)
+                return batches
             source, groups = self._plan_epoch(state["epoch"])
             groups = skip_batches(groups, state["delivered"])
             first = next(groups, None)
@@ -261,6 +261,6 @@ class FastLoader:
     def _plan_epoch(self, epoch: int) -> tuple[BatchSource, Iterable[BatchGroup]]:
         return plan_epoch(self._source, self._order, epoch, self._streams.tuning)
 
-    def _initial_state(self) -> dict[str, Any]:
+    def _initial_state(self, order: LoaderOrder) -> dict[str, Any]:
         states = random_states(self.generator, self._user_sampler)
-        return initial_state(self.epoch, states, self._order)
+        return initial_state(self.epoch, states, order)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakSet
 
@@ -96,8 +96,8 @@ def open_pool() -> Any:
     return core.Pool(FREE_BYTES)
 
 
-def open_order(order: NativeOrder, num_samples: int) -> Any:
-    """The core's order.
+def open_order(order: NativeOrder, num_samples: int, pool: Any = None) -> Any:
+    """The core's order, whose memory is taken from the pool where there is one.
 
     Raises ValueError for 2^32 / 20 samples or more of a SeededOrder.
     """
@@ -109,8 +109,9 @@ def open_order(order: NativeOrder, num_samples: int) -> Any:
         case SourceOrder():
             return core.Order(SEQUENTIAL, order.num_samples, order.rank, order.world_size)
         case SeededOrder():
-            seed = order.seed % 2**64
-            return core.Order(RANDPERM, order.num_samples, order.rank, order.world_size, seed)
+            settings = {} if pool is None else {"pool": pool}
+            shuffled = order.num_samples, order.rank, order.world_size, order.seed % 2**64
+            return core.Order(RANDPERM, *shuffled, **settings)
         case FeistelOrder():
             tables = tuple(map(np.ascontiguousarray, order.permutation.functions))
             ranks = order.rank, order.world_size
@@ -158,78 +159,90 @@ class PieceFeeder:
 
     def __init__(self, pieces: Iterator[Piece]) -> None:
         self._pieces = pieces
-        self.error: BaseException | None = None
-        """Raised by the pieces, after which none follow."""
+        self._error: BaseException | None = None
 
     def __call__(self, stream: Any) -> None:
         """Feed the core's stream with the next piece."""
         try:
             piece = next(self._pieces, None)
         except BaseException as error:
-            piece, self.error = None, error
+            piece, self._error = None, error
         if piece is None:
             stream.finish()
         else:
             indices, sizes = piece
             stream.feed(np.ascontiguousarray(indices), sizes)
 
+    def raise_error(self) -> None:
+        """Raise what the pieces have raised, after which none follow."""
+        if self._error is not None:
+            raise self._error from None
 
-class NativeStream:
-    """The batches of an epoch, each a tuple of one tensor per column, in order.
 
-    Its threads start at once. A batch owns its memory, which is used again once its last tensor is
-    gone; it may be kept and written to. Closing ends the threads, also where the epoch is left
-    early. In a fork of the process, which has none of the threads, RuntimeError is raised.
+@dataclass(frozen=True)
+class Delivery:
+    """The use of a stream's batches, as tensors of their columns."""
+
+    assemble: Callable[[tuple[torch.Tensor, ...]], Any] | None = tuple
+    """From a tensor of each column to a batch; None: the tensor of the only column is one."""
+    delivered: np.ndarray = field(default_factory=lambda: np.zeros((), np.int64))
+    """An int64, by one greater with each batch."""
+    finish: Callable[[], None] = lambda: None
+    """Called after the last one."""
+
+
+@dataclass(frozen=True)
+class MemoryPools:
+    """Memory of batches and of orders, which the streams of several epochs may share."""
+
+    batches: Any = field(default_factory=open_pool)
+    orders: Any = field(default_factory=open_pool)
+
+
+def open_stream(plan: StreamPlan, pools: MemoryPools, delivery: Delivery = Delivery()) -> Any:
+    """An iterator over the batches of an epoch, in order.
+
+    Its threads start at once, and end with it or with its close(), also where the epoch is left
+    early. A batch owns its memory, which is used again once its last tensor is gone; it may be kept
+    and written to. Each next() makes batches, too, before it waits. In a fork of the process, which
+    has none of the threads, RuntimeError is raised.
 
     Iteration raises IndexError at the batch that has an index out of bounds, without reading that
     row, and what reading the pieces has raised, after the batches before.
     """
+    core = load_core()
+    assert core is not None
+    feeder = PieceFeeder(plan.order if isinstance(plan.order, Iterator) else iter(()))
 
-    def __init__(self, plan: StreamPlan, pool: Any) -> None:
-        core = load_core()
-        assert core is not None
-        pieces = plan.order if isinstance(plan.order, Iterator) else iter(())
-        self._feeder = PieceFeeder(pieces)
-        self._stream = core.Stream(
-            plan.columns.opened,
-            open_order(plan.order, plan.columns.num_samples),
-            pool,
-            _from_dlpack,
-            self._feeder,  # knows no stream: a stream that nobody refers to ends at once
-            plan.start,
-            min(plan.batch_size, MAX_BATCH_SIZE),
-            plan.drop_last,
-            plan.num_threads,
-            plan.block_nbytes,
-            plan.max_blocks,
-        )
-        OPEN_STREAMS.add(self)
+    def end() -> None:
+        feeder.raise_error()
+        delivery.finish()
 
-    def __iter__(self) -> NativeStream:
-        return self
-
-    def __next__(self) -> tuple[torch.Tensor, ...]:
-        """Return the next batch; the caller's thread makes batches, too, before it waits."""
-        if torch.is_inference_mode_enabled():  # batches don't depend on the caller's mode
-            with torch.inference_mode(False):
-                return self._next()
-        return self._next()
-
-    def close(self) -> None:
-        """End the threads; nothing follows then."""
-        self._stream.close()
-
-    def _next(self) -> tuple[torch.Tensor, ...]:
-        try:
-            return next(self._stream)
-        except StopIteration:
-            error, self._feeder.error = self._feeder.error, None
-            if error is None:
-                raise
-            raise error from None
+    wraps = _from_dlpack, _wrap_normally, torch.is_inference_mode_enabled
+    stream = core.Stream(
+        plan.columns.opened,
+        open_order(plan.order, plan.columns.num_samples, pools.orders),
+        pools.batches,
+        (*wraps, delivery.assemble, feeder, end),  # none knows the stream: unused, it ends at once
+        delivery.delivered,
+        plan.start,
+        min(plan.batch_size, MAX_BATCH_SIZE),
+        plan.drop_last,
+        plan.num_threads,
+        plan.block_nbytes,
+        plan.max_blocks,
+    )
+    OPEN_STREAMS.add(stream)
+    return stream
 
 
-OPEN_STREAMS: WeakSet[NativeStream] = WeakSet()
+def _wrap_normally(capsule: Any) -> torch.Tensor:
+    """A tensor that is no inference tensor: batches don't depend on the caller's mode."""
+    with torch.inference_mode(False):
+        return _from_dlpack(capsule)
+
+
+OPEN_STREAMS: WeakSet[Any] = WeakSet()
 
 
 @atexit.register

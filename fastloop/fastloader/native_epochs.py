@@ -3,39 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
+import numpy as np
 import torch
 
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_source import BatchSource, UnbatchedSource
 from fastloop.fastloader.native import (
+    Delivery,
+    MemoryPools,
     NativeColumns,
-    NativeStream,
     StreamPlan,
     open_columns,
-    open_pool,
+    open_stream,
 )
 from fastloop.fastloader.order import LoaderOrder
+from fastloop.fastloader.position import State
 from fastloop.fastloader.source import ColumnSource
 
 
 @dataclass
 class NativeEpochs:
-    """The columns of a tree, as the core reads them, and the memory of earlier epochs' batches."""
+    """The columns of a tree, as the core reads them, and memory that epochs leave to later ones."""
 
     columns: NativeColumns
-    assemble: Callable[[tuple[torch.Tensor, ...]], Tree]
-    """From a tensor of each column to a batch."""
-    pool: Any
+    assemble: Callable[[tuple[torch.Tensor, ...]], Tree] | None
+    """From a tensor of each column to a batch; None: the tensor of the only column is one."""
+    pools: MemoryPools = field(default_factory=MemoryPools)
 
     def start(
-        self, order: LoaderOrder, epoch: int, delivered: int, num_threads: int
-    ) -> NativeStream:
-        """Start the rest of an epoch, of which that many batches have been delivered."""
-        native_order, start = order.native(epoch, delivered)
+        self, order: LoaderOrder, state: State, finish: Callable[[], None], num_threads: int
+    ) -> Iterator[Tree]:
+        """Iterate over the rest of an epoch, and count its batches in the state.
+
+        finish: called after the last one.
+        """
+        native_order, start = order.native(state["epoch"], int(state["delivered"]))
+        state["delivered"] = np.array(state["delivered"], np.int64)  # to which the core adds
+        delivery = Delivery(self.assemble, state["delivered"], finish)
         if isinstance(native_order, Iterator):  # what a sampler draws at its begin is drawn here
             native_order = chain(list(islice(native_order, 1)), native_order)
         plan = StreamPlan(
@@ -47,7 +55,7 @@ class NativeEpochs:
             num_threads=num_threads,
             is_lazy=order.is_lazy,
         )
-        return NativeStream(plan, self.pool)
+        return open_stream(plan, self.pools, delivery)
 
 
 def open_natively(source: BatchSource) -> NativeEpochs | None:
@@ -55,41 +63,16 @@ def open_natively(source: BatchSource) -> NativeEpochs | None:
     is_unbatched = isinstance(source, UnbatchedSource)
     tree = source.source if is_unbatched else source
     columns = open_columns(tree.columns) if isinstance(tree, ColumnSource) else None
-    if columns is None:
+    if columns is None or not isinstance(tree, ColumnSource):
         return None
-    unflatten = getattr(tree, "unflatten", None) or _first
     return NativeEpochs(
-        columns, _without_batches(unflatten) if is_unbatched else unflatten, open_pool()
+        columns, _without_batches(tree.unflatten) if is_unbatched else tree.unflatten
     )
 
 
-def deliver_natively(
-    stream: NativeStream,
-    assemble: Callable[[tuple[torch.Tensor, ...]], Tree],
-    state: dict[str, Any],
-    finish: Callable[[], None],
-) -> Iterator[Tree]:
-    """The stream's batches, each counted in the state; closing it ends the stream's threads.
-
-    finish: called after the last one.
-    """
-    try:
-        for leaves in stream:
-            state["delivered"] += 1
-            batch = assemble(leaves)
-            del leaves
-            yield batch
-            del batch  # or its memory would not be free while the next is made
-        finish()
-    finally:
-        stream.close()
-
-
-def _first(leaves: tuple[torch.Tensor, ...]) -> Tree:
-    return leaves[0]
-
-
 def _without_batches(
-    unflatten: Callable[[Any], Tree],
+    unflatten: Callable[[Any], Tree] | None,
 ) -> Callable[[tuple[torch.Tensor, ...]], Tree]:
+    if unflatten is None:
+        return lambda leaves: leaves[0][0]
     return lambda leaves: unflatten(tuple(leaf[0] for leaf in leaves))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -213,12 +213,20 @@ class LoaderOrder:
 
 def resolve_order(loader: Any, batch_sampler: Iterable[Sequence[int]] | None) -> LoaderOrder:
     """The order of a loader with this batch sampler; its rank may be the process group's."""
-    names = {field.name for field in fields(LoaderOrder)} - {"batch_sampler"}
-    settings = {name: getattr(loader, name) for name in names}
     sampler = loader.sampler if batch_sampler is None else batch_sampler
-    ranks = resolve_rank(loader.rank, loader.world_size, sampler)
-    settings |= zip(("rank", "world_size"), ranks, strict=True)
-    return LoaderOrder(**settings, batch_sampler=batch_sampler)
+    rank, world_size = resolve_rank(loader.rank, loader.world_size, sampler)
+    return LoaderOrder(
+        num_samples=loader.num_samples,
+        batch_size=loader.batch_size,
+        shuffle=loader.shuffle,
+        sampler=loader.sampler,
+        batch_sampler=batch_sampler,
+        drop_last=loader.drop_last,
+        generator=loader.generator,
+        seed=loader.seed,
+        rank=rank,
+        world_size=world_size,
+    )
 
 
 def _randperm(num_samples: int, generator: torch.Generator) -> np.ndarray:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 State = dict[str, Any]
-"""`epoch`, `delivered` (batches), `drawn_from` (random states at its begin), `settings`."""
+"""`epoch`, `delivered` (batches; an int64 array without dimensions while the native core counts),
+`drawn_from` (random states at its begin), `settings`."""
 
 
 @dataclass
@@ -21,7 +22,11 @@ class Position:
 
     def copy(self) -> Position:
         """A position of its own, for another loader."""
-        return replace(self, state=self.state and dict(self.state))
+        return replace(self, state=self.current())
+
+    def current(self) -> State | None:
+        """The state as it is now, of built-in types."""
+        return self.state and self.state | {"delivered": int(self.state["delivered"])}
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be this epoch; a state loaded within this epoch is kept."""

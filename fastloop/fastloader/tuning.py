@@ -8,7 +8,7 @@ from fastloop.core.cgroup import usable_cores
 
 GROUP_BYTES = 4 << 20
 AHEAD_BYTES = 64 << 20
-UNTHREADED_BYTES = 4 << 20
+UNTHREADED_BYTES = 1 << 19
 MAX_THREADS = 4
 
 
@@ -20,8 +20,8 @@ class Tuning:
     saturate the memory's bandwidth, and at most as many as have a batch each within AHEAD_BYTES.
     Where rows are only copied or converted, one core is left to the consumer, which makes batches
     too when none is ready. 0 where the whole epoch is no larger than UNTHREADED_BYTES: making it
-    takes less than a millisecond (300,000 integers), as long as starting a thread and waiting for
-    it. 0 also where Python copies rows, without the native core.
+    takes a tenth of a millisecond, as long as starting a thread and waiting for it. 0 also where
+    Python copies rows, without the native core.
 
     prefetch_factor: two batches ahead for each thread, or one where two would exceed AHEAD_BYTES in
     all. The native core's look-ahead is in bytes, see native.py.

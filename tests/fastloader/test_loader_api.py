@@ -278,7 +278,8 @@ def test_thousands_of_small_epochs_leak_nothing():
     assert os_threads.falls_to(threads)
     assert process.num_fds() < files + 10  # threads of other tests may hold a few
     if loader._native is not None:
-        assert loader._native.pool.free_nbytes() < 1 << 20
+        pools = loader._native.pools
+        assert pools.batches.free_nbytes() + pools.orders.free_nbytes() < 1 << 20
 
 
 @pytest.fixture

@@ -17,13 +17,14 @@ from fastloop.fastloader.columns.array import array_column
 from fastloop.fastloader.columns.engine import gather_into, open_column
 from fastloop.fastloader.native import (
     FeistelOrder,
-    NativeStream,
+    MemoryPools,
     SeededOrder,
     SourceOrder,
     StreamPlan,
     open_columns,
     open_order,
     open_pool,
+    open_stream,
     read_order,
 )
 from fastloop.fastloader.permutation import random_permutation
@@ -57,7 +58,7 @@ def as_bits(rows: torch.Tensor) -> np.ndarray:
     return rows.contiguous().flatten().view(torch.uint8).numpy()
 
 
-def stream_of(leaves, order, batch_size: int, pool=None, **settings) -> NativeStream:
+def stream_of(leaves, order, batch_size: int, pool=None, **settings):
     columns = open_columns(
         [
             array_column(leaf) if isinstance(leaf, torch.Tensor | np.ndarray) else leaf
@@ -66,7 +67,7 @@ def stream_of(leaves, order, batch_size: int, pool=None, **settings) -> NativeSt
     )
     assert columns is not None
     plan = StreamPlan(columns=columns, order=order, batch_size=batch_size, **settings)
-    return NativeStream(plan, pool or open_pool())
+    return open_stream(plan, MemoryPools(pool or open_pool()))
 
 
 def reference_batches(indices: np.ndarray, batch_size: int, drop_last: bool) -> list[np.ndarray]:

@@ -20,12 +20,13 @@ from native_core import needs_core
 
 from fastloop.fastloader.columns.array import array_column
 from fastloop.fastloader.native import (
-    NativeStream,
+    MemoryPools,
     SeededOrder,
     StreamPlan,
     open_columns,
     open_pool,
 )
+from fastloop.fastloader.native import open_stream as open_native
 
 pytestmark = needs_core
 COUNT = 20_000
@@ -33,12 +34,12 @@ ROWS = torch.arange(COUNT * 10).reshape(COUNT, 10)
 PIECE = np.arange(1000)
 
 
-def open_stream(order=None, pool=None, batch_size: int = 64, **settings) -> NativeStream:
+def open_stream(order=None, pool=None, batch_size: int = 64, **settings):
     columns = open_columns([array_column(ROWS), array_column(ROWS[:, 0])])
     assert columns is not None
     order = SeededOrder(COUNT, 0) if order is None else order
     plan = StreamPlan(columns=columns, order=order, batch_size=batch_size, **settings)
-    return NativeStream(plan, pool or open_pool())
+    return open_native(plan, MemoryPools(pool or open_pool()))
 
 
 def is_intact(batch) -> bool:
@@ -246,7 +247,7 @@ from fastloop.fastloader.native import *
 rows = torch.rand(200_000, 100)
 columns, order = open_columns([array_column(rows)]), SeededOrder(200_000, 0)
 plan = StreamPlan(columns=columns, order=order, batch_size=8, num_threads=3)
-stream = NativeStream(plan, open_pool())
+stream = open_stream(plan, MemoryPools())
 batch = next(stream)
 sys.held = stream, batch, iter([stream])  # outlives the modules
 print(len(batch[0]))
@@ -262,14 +263,14 @@ def test_interpreter_exits_with_an_open_stream():
 
 @pytest.mark.soak
 def test_thousands_of_tiny_epochs_take_no_more_memory():
-    process, pool, first = psutil.Process(), open_pool(), 0
+    process, pools, first = psutil.Process(), MemoryPools(), 0
     columns = open_columns([array_column(ROWS[:50])])
     for epoch in range(100_000):
         threads = 1 if epoch % 100 == 0 else 0
         plan = StreamPlan(
             columns=columns, order=SeededOrder(50, epoch), batch_size=8, num_threads=threads
         )
-        stream = NativeStream(plan, pool)
+        stream = open_native(plan, pools)
         for _ in islice(stream, epoch % 9):
             pass
         if epoch == 5000:

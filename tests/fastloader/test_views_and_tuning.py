@@ -161,8 +161,13 @@ def test_tuning_bounds_memory_and_threads(row_nbytes, batch_size, num_samples, k
 
 @pytest.mark.parametrize(
     ("epoch", "expected"),
-    [((3144, 256, 60_000), 1), ((150_528, 256, 10_240), 1), ((8, 300, 300_000), 0)],
-    ids=["rows", "mapped", "integers"],
+    [
+        ((3144, 256, 60_000), 1),
+        ((150_528, 256, 10_240), 1),
+        ((8, 300, 300_000), 1),
+        ((8, 300, 60_000), 0),
+    ],
+    ids=["rows", "mapped", "integers", "few integers"],
 )
 def test_native_core_has_a_thread_beside_the_loop_on_two_cores(monkeypatch, epoch, expected):
     monkeypatch.setattr(tuning, "usable_cores", lambda: 2)

@@ -73,39 +73,6 @@ int fl_prepare_conversion(fl_column *column);
 void fl_release_conversion(fl_column *column);
 void fl_convert_row(const fl_column *column, const char *row, char *out, int bypasses);
 
-/* ---- orders: order.c ---- */
-
-typedef enum { FL_ARRAY, FL_SEQUENTIAL, FL_RANDPERM, FL_FEISTEL, FL_FED } fl_order_kind;
-
-typedef struct {
-    uint32_t state[624];
-    int used;
-} fl_twister;
-
-typedef struct {
-    fl_order_kind kind;
-    int64_t num_samples;
-    int64_t length;             /* indices of this rank; of FL_FED: fed so far */
-    int64_t rank, world_size;   /* this rank has every world_size-th, wrapping at the end */
-    fl_indices array;           /* FL_ARRAY */
-    int32_t *permutation;       /* FL_RANDPERM: final up to `drawn` */
-    int64_t drawn;
-    fl_twister twister;
-    const uint32_t *tables[4];  /* FL_FEISTEL: alternately num_columns and num_rows numbers */
-    uint32_t num_rows, num_columns;
-    int64_t *fed;               /* FL_FED: indices that have not been read, from fed_begin on */
-    int64_t fed_begin, fed_room;
-    int is_finished;            /* FL_FED: no more will follow */
-} fl_order;
-
-/* 0 where memory is short. */
-int fl_open_order(fl_order *order, uint32_t seed);
-void fl_close_order(fl_order *order);
-/* Indices start to start + count - 1; `room` has space for them. One thread at a time, and of
- * FL_FED each index only once. */
-fl_indices fl_read_order(fl_order *order, int64_t start, int64_t count, int64_t *room);
-int fl_feed_order(fl_order *order, fl_indices indices, int64_t count);
-
 /* ---- memory: memory.c ---- */
 
 typedef struct fl_pool fl_pool;
@@ -126,6 +93,41 @@ fl_block *fl_take_block(fl_pool *pool, size_t nbytes);
 void fl_hold_block(fl_block *block);
 void fl_release_block(fl_block *block);
 size_t fl_free_nbytes(fl_pool *pool);
+
+/* ---- orders: order.c ---- */
+
+typedef enum { FL_ARRAY, FL_SEQUENTIAL, FL_RANDPERM, FL_FEISTEL, FL_FED } fl_order_kind;
+
+typedef struct {
+    uint32_t state[624];
+    int used;
+} fl_twister;
+
+typedef struct {
+    fl_order_kind kind;
+    int64_t num_samples;
+    int64_t length;             /* indices of this rank; of FL_FED: fed so far */
+    int64_t rank, world_size;   /* this rank has every world_size-th, wrapping at the end */
+    fl_indices array;           /* FL_ARRAY */
+    int32_t *permutation;       /* FL_RANDPERM: final up to `drawn` */
+    fl_block *block;            /* with the permutation; NULL: it is allocated by itself */
+    int64_t drawn;
+    fl_twister twister;
+    const uint32_t *tables[4];  /* FL_FEISTEL: alternately num_columns and num_rows numbers */
+    uint32_t num_rows, num_columns;
+    int64_t *fed;               /* FL_FED: indices that have not been read, from fed_begin on */
+    int64_t fed_begin, fed_room;
+    int is_finished;            /* FL_FED: no more will follow */
+} fl_order;
+
+/* 0 where memory is short. It is taken from the pool where there is one: the pages of new memory
+ * cost more than the drawing of its first indices. */
+int fl_open_order(fl_order *order, uint32_t seed, fl_pool *pool);
+void fl_close_order(fl_order *order);
+/* Indices start to start + count - 1; `room` has space for them. One thread at a time, and of
+ * FL_FED each index only once. */
+fl_indices fl_read_order(fl_order *order, int64_t start, int64_t count, int64_t *room);
+int fl_feed_order(fl_order *order, fl_indices indices, int64_t count);
 
 /* ---- epochs: stream.c ---- */
 

@@ -8,8 +8,10 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <structmember.h>
 #include <unistd.h>
 
 #include "core.h"
@@ -182,13 +184,59 @@ static fl_column *read_columns(PyObject *tuple, PyTypeObject *type) {
     return columns;
 }
 
+/* ---- Pool ---- */
+
+typedef struct {
+    PyObject_HEAD
+    fl_pool *pool;
+} pool_object;
+
+static void pool_free(PyObject *object) {
+    if (((pool_object *)object)->pool)
+        fl_release_pool(((pool_object *)object)->pool);
+    free_object(object);
+}
+
+static PyObject *pool_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"max_free_nbytes", NULL};
+    long long nbytes;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "L", names, &nbytes))
+        return NULL;
+    pool_object *self = new_object(type);
+    if (self && !(self->pool = fl_open_pool((size_t)nbytes))) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *pool_free_nbytes(PyObject *object, PyObject *ignored) {
+    (void)ignored;
+    return PyLong_FromSize_t(fl_free_nbytes(((pool_object *)object)->pool));
+}
+
+static PyMethodDef pool_methods[] = {
+    {"free_nbytes", pool_free_nbytes, METH_NOARGS, "Bytes that nobody holds."},
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot pool_slots[] = {
+    {Py_tp_doc, "Memory of batches, taken again once nobody holds it."},
+    {Py_tp_new, pool_new},
+    {Py_tp_dealloc, pool_free},
+    {Py_tp_methods, pool_methods},
+    {0, NULL},
+};
+static PyType_Spec pool_spec = {"fastloop.fastloader._core.Pool", sizeof(pool_object), 0,
+                                Py_TPFLAGS_DEFAULT, pool_slots};
+
 /* ---- Order ---- */
 
 typedef struct {
     PyObject_HEAD
     fl_order order;
     Py_buffer array, tables[MAX_TABLES];
-    int is_used; /* by a stream */
+    PyObject *pool; /* of the order's memory, or NULL */
+    int is_used;    /* by a stream */
 } order_object;
 
 static void order_free(PyObject *object) {
@@ -197,6 +245,7 @@ static void order_free(PyObject *object) {
     PyBuffer_Release(&self->array);
     for (int k = 0; k < MAX_TABLES; k++)
         PyBuffer_Release(&self->tables[k]);
+    Py_XDECREF(self->pool);
     free_object(object);
 }
 
@@ -242,17 +291,19 @@ static int read_order(order_object *self, PyObject *array, PyObject *tables) {
 
 static PyObject *order_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"kind", "num_samples", "rank", "world_size", "seed", "array", "tables",
-                            NULL};
+                            "pool", NULL};
     order_object *self = new_object(type);
     if (!self)
         return NULL;
     int kind;
     long long num_samples, rank = 0, world_size = 1;
     unsigned long long seed = 0;
+    module_state *state = PyType_GetModuleState(type);
     PyObject *array = Py_None, *tables = NULL;
-    int is_read = PyArg_ParseTupleAndKeywords(args, kwargs, "iL|LLKOO!", names, &kind, &num_samples,
-                                              &rank, &world_size, &seed, &array, &PyTuple_Type,
-                                              &tables);
+    int is_read = state && PyArg_ParseTupleAndKeywords(
+        args, kwargs, "iL|LLKOO!O!", names, &kind, &num_samples, &rank, &world_size, &seed, &array,
+        &PyTuple_Type, &tables, state->pool, &self->pool);
+    Py_XINCREF(self->pool);
     fl_order *order = &self->order;
     if (is_read) {
         order->kind = (fl_order_kind)kind;
@@ -265,7 +316,8 @@ static PyObject *order_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     is_read = is_read && (order->kind != FL_FEISTEL || tables) && read_order(self, array, tables);
     if (is_read && order->kind != FL_ARRAY && order->kind != FL_FED)
         order->length = (num_samples + world_size - 1) / world_size;
-    if (is_read && !fl_open_order(order, (uint32_t)seed)) {
+    fl_pool *pool = is_read && self->pool ? ((pool_object *)self->pool)->pool : NULL;
+    if (is_read && !fl_open_order(order, (uint32_t)seed, pool)) {
         PyErr_NoMemory();
         is_read = 0;
     }
@@ -309,51 +361,6 @@ static PyType_Slot order_slots[] = {
 };
 static PyType_Spec order_spec = {"fastloop.fastloader._core.Order", sizeof(order_object), 0,
                                  Py_TPFLAGS_DEFAULT, order_slots};
-
-/* ---- Pool ---- */
-
-typedef struct {
-    PyObject_HEAD
-    fl_pool *pool;
-} pool_object;
-
-static void pool_free(PyObject *object) {
-    if (((pool_object *)object)->pool)
-        fl_release_pool(((pool_object *)object)->pool);
-    free_object(object);
-}
-
-static PyObject *pool_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"max_free_nbytes", NULL};
-    long long nbytes;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "L", names, &nbytes))
-        return NULL;
-    pool_object *self = new_object(type);
-    if (self && !(self->pool = fl_open_pool((size_t)nbytes))) {
-        Py_DECREF(self);
-        return PyErr_NoMemory();
-    }
-    return (PyObject *)self;
-}
-
-static PyObject *pool_free_nbytes(PyObject *object, PyObject *ignored) {
-    (void)ignored;
-    return PyLong_FromSize_t(fl_free_nbytes(((pool_object *)object)->pool));
-}
-
-static PyMethodDef pool_methods[] = {
-    {"free_nbytes", pool_free_nbytes, METH_NOARGS, "Bytes that nobody holds."},
-    {NULL, NULL, 0, NULL},
-};
-static PyType_Slot pool_slots[] = {
-    {Py_tp_doc, "Memory of batches, taken again once nobody holds it."},
-    {Py_tp_new, pool_new},
-    {Py_tp_dealloc, pool_free},
-    {Py_tp_methods, pool_methods},
-    {0, NULL},
-};
-static PyType_Spec pool_spec = {"fastloop.fastloader._core.Pool", sizeof(pool_object), 0,
-                                Py_TPFLAGS_DEFAULT, pool_slots};
 
 /* ---- tensors ---- */
 
@@ -401,7 +408,7 @@ static PyObject *lend_rows(const column_object *column, const fl_batch *batch, c
 }
 
 /* A tuple of wrap(capsule) of each column. */
-static PyObject *lend_batch(PyObject *columns, PyObject *wrap, const fl_batch *batch) {
+static PyObject *lend_columns(PyObject *columns, PyObject *wrap, const fl_batch *batch) {
     Py_ssize_t count = PyTuple_Size(columns);
     PyObject *tensors = PyTuple_New(count);
     char *memory = batch->memory;
@@ -425,7 +432,14 @@ typedef struct {
     PyObject_HEAD
     fl_stream *stream;       /* NULL: closed */
     fl_column *columns;
-    PyObject *column_tuple, *order, *pool, *wrap, *pull;
+    PyObject *column_tuple, *order, *pool;
+    PyObject *wrap;          /* from a capsule to a tensor */
+    PyObject *wrap_normally; /* likewise in inference mode, of which batches don't depend */
+    PyObject *is_inference;  /* True in inference mode */
+    PyObject *assemble;      /* from a tuple of tensors to a batch; None: the only tensor is one */
+    PyObject *pull, *end;    /* called for indices, and after the last batch */
+    PyObject *weak_references;
+    Py_buffer delivered;     /* an int64, the number of batches */
     int pid, num_forks;      /* of the process, when the stream was opened */
     int is_busy, is_closing; /* in next(), which may have released the interpreter's lock */
 } stream_object;
@@ -447,8 +461,9 @@ static void close_stream(stream_object *self) {
 static int stream_traverse(PyObject *object, visitproc visit, void *arg) {
     stream_object *self = (stream_object *)object;
     Py_VISIT(Py_TYPE(object));
-    Py_VISIT(self->wrap);
+    Py_VISIT(self->assemble);
     Py_VISIT(self->pull);
+    Py_VISIT(self->end);
     return 0;
 }
 
@@ -459,12 +474,19 @@ static int stream_clear(PyObject *object) {
     Py_CLEAR(self->order);
     Py_CLEAR(self->pool);
     Py_CLEAR(self->wrap);
+    Py_CLEAR(self->wrap_normally);
+    Py_CLEAR(self->is_inference);
+    Py_CLEAR(self->assemble);
     Py_CLEAR(self->pull);
+    Py_CLEAR(self->end);
+    PyBuffer_Release(&self->delivered);
     return 0;
 }
 
 static void stream_free(PyObject *object) {
     PyObject_GC_UnTrack(object);
+    if (((stream_object *)object)->weak_references)
+        PyObject_ClearWeakRefs(object);
     stream_clear(object);
     free_object(object);
 }
@@ -476,21 +498,26 @@ static int refuse_plan(const char *format, long long value) {
 
 static int read_plan(stream_object *self, PyObject *args, PyObject *kwargs, module_state *state,
                      fl_plan *plan) {
-    static char *names[] = {"columns", "order", "pool", "wrap", "pull", "start", "batch_size",
+    static char *names[] = {"columns", "order", "pool", "calls", "delivered", "start", "batch_size",
                             "drop_last", "num_threads", "block_nbytes", "max_blocks", NULL};
     long long start, batch_size, block_nbytes;
-    if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "O!O!O!OOLLpiLi", names, &PyTuple_Type, &self->column_tuple, state->order,
-            &self->order, state->pool, &self->pool, &self->wrap, &self->pull, &start, &batch_size,
-            &plan->drop_last, &plan->num_threads, &block_nbytes, &plan->max_blocks)) {
-        self->column_tuple = self->order = self->pool = self->wrap = self->pull = NULL;
+    PyObject **owned[] = {&self->column_tuple, &self->order, &self->pool, &self->wrap,
+                          &self->wrap_normally, &self->is_inference, &self->assemble, &self->pull,
+                          &self->end};
+    int is_read = PyArg_ParseTupleAndKeywords(
+        args, kwargs, "O!O!O!(OOOOOO)w*LLpiLi", names, &PyTuple_Type, &self->column_tuple,
+        state->order, &self->order, state->pool, &self->pool, &self->wrap, &self->wrap_normally,
+        &self->is_inference, &self->assemble, &self->pull, &self->end, &self->delivered, &start,
+        &batch_size, &plan->drop_last, &plan->num_threads, &block_nbytes, &plan->max_blocks);
+    for (size_t k = 0; k < sizeof owned / sizeof *owned; k++)
+        if (is_read)
+            Py_INCREF(*owned[k]);
+        else
+            *owned[k] = NULL; /* not owned */
+    if (!is_read)
         return 0;
-    }
-    Py_INCREF(self->column_tuple);
-    Py_INCREF(self->order);
-    Py_INCREF(self->pool);
-    Py_INCREF(self->wrap);
-    Py_INCREF(self->pull);
+    if (self->delivered.len != sizeof(int64_t))
+        return refuse_plan("delivered: %lld bytes, allowed is an int64", self->delivered.len);
     order_object *order = (order_object *)self->order;
     plan->order = &order->order;
     plan->pool = ((pool_object *)self->pool)->pool;
@@ -562,6 +589,37 @@ static int go_on(stream_object *self, int status, fl_batch *batch) {
     return self->is_closing ? FL_END : status;
 }
 
+/* Close the stream and call `end`, which may raise: NULL, with or without an error. */
+static PyObject *end_stream(stream_object *self) {
+    PyObject *end = self->end;
+    Py_INCREF(end);
+    close_stream(self);
+    PyObject *result = PyObject_CallNoArgs(end);
+    Py_XDECREF(result);
+    Py_DECREF(end);
+    return NULL;
+}
+
+static PyObject *lend_batch(stream_object *self, const fl_batch *batch) {
+    PyObject *is_inference = PyObject_CallNoArgs(self->is_inference);
+    if (!is_inference)
+        return NULL;
+    PyObject *wrap = is_inference == Py_True ? self->wrap_normally : self->wrap;
+    Py_DECREF(is_inference);
+    PyObject *tensors = lend_columns(self->column_tuple, wrap, batch), *result = NULL;
+    if (!tensors)
+        return NULL;
+    ++*(int64_t *)self->delivered.buf;
+    if (self->assemble != Py_None) {
+        result = PyObject_CallFunctionObjArgs(self->assemble, tensors, NULL);
+    } else {
+        result = PyTuple_GetItem(tensors, 0);
+        Py_INCREF(result);
+    }
+    Py_DECREF(tensors);
+    return result;
+}
+
 static PyObject *stream_next(PyObject *object) {
     stream_object *self = (stream_object *)object;
     fl_batch batch;
@@ -575,7 +633,9 @@ static PyObject *stream_next(PyObject *object) {
     while (status == FL_WAITING || status == FL_STARVED)
         status = go_on(self, status, &batch);
     if (status == FL_READY)
-        return lend_batch(self->column_tuple, self->wrap, &batch);
+        return lend_batch(self, &batch);
+    if (status == FL_END && !self->is_closing)
+        return end_stream(self);
     if (status == FL_INVALID_INDEX)
         refuse_index(batch.invalid_index, self->columns[0].num_rows);
     if (status == FL_NO_MEMORY)
@@ -649,8 +709,13 @@ static PyMethodDef stream_methods[] = {
     {"close", stream_close, METH_NOARGS, "End the threads."},
     {NULL, NULL, 0, NULL},
 };
+static PyMemberDef stream_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(stream_object, weak_references), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
 static PyType_Slot stream_slots[] = {
-    {Py_tp_doc, "The batches of an epoch, each a tuple of tensors."},
+    {Py_tp_doc, "The batches of an epoch."},
+    {Py_tp_members, stream_members},
     {Py_tp_new, stream_new},
     {Py_tp_dealloc, stream_free},
     {Py_tp_traverse, stream_traverse},

@@ -99,10 +99,13 @@ static void read_share(const fl_order *order, int64_t start, int64_t count, int6
     }
 }
 
-int fl_open_order(fl_order *order, uint32_t seed) {
+int fl_open_order(fl_order *order, uint32_t seed, fl_pool *pool) {
     if (order->kind != FL_RANDPERM)
         return 1;
-    order->permutation = malloc((size_t)(order->num_samples + 1) * sizeof *order->permutation);
+    size_t nbytes = (size_t)(order->num_samples + 1) * sizeof *order->permutation;
+    if (pool)
+        order->block = fl_take_block(pool, nbytes);
+    order->permutation = order->block ? (int32_t *)order->block->memory : malloc(nbytes);
     if (!order->permutation)
         return 0;
     for (int64_t k = 0; k < order->num_samples; k++)
@@ -112,7 +115,10 @@ int fl_open_order(fl_order *order, uint32_t seed) {
 }
 
 void fl_close_order(fl_order *order) {
-    free(order->permutation);
+    if (order->block)
+        fl_release_block(order->block);
+    else
+        free(order->permutation);
     free(order->fed);
 }
 
