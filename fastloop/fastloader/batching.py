@@ -1,37 +1,14 @@
-"""An epoch's indices, checked and cut into groups of whole batches."""
+"""An epoch's indices, checked and cut into batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-MAX_BATCHES = 4096
-"""Most batches of a group."""
-
-
-@dataclass(frozen=True)
-class BatchGroup:
-    """Whole batches whose rows are gathered at once."""
-
-    indices: np.ndarray
-    """int64, of all batches."""
-    sizes: int | list[int]
-    """Rows of each batch, where the last may have fewer; or a list with the rows of every one."""
-
-    def batch_sizes(self) -> list[int]:
-        """Rows of every batch."""
-        if isinstance(self.sizes, list):
-            return self.sizes
-        whole, short = divmod(len(self.indices), self.sizes)
-        return [self.sizes] * whole + [short] * bool(short)
-
-    def split(self) -> list[list[int]]:
-        """The indices of every batch."""
-        stops = np.cumsum(self.batch_sizes())[:-1]
-        return [indices.tolist() for indices in np.split(self.indices, stops)]
+MOST_BATCHES = 64
+"""A group has no more batches."""
 
 
 def check_indices(indices: np.ndarray, num_samples: int) -> np.ndarray:
@@ -56,58 +33,46 @@ def _integer_array(indices: Any) -> np.ndarray:
     return array
 
 
-def group_batches(
-    pieces: Iterable[np.ndarray], batch_size: int, drop_last: bool, counts: Iterable[int] | None
-) -> Iterator[BatchGroup]:
-    """Cut an epoch's indices into groups.
-
-    counts: the number of batches of each group; None: as many as a piece holds together with the
-    remainder of the piece before.
-    """
-    rest, remaining_counts = np.empty(0, np.int64), iter(counts or ())
-    for piece in _merge_short_pieces(pieces, batch_size):
-        rest = np.concatenate([rest, piece]) if len(rest) else piece
-        whole, start = len(rest) - len(rest) % batch_size, 0
-        while start < whole:
-            stop = min(whole, start + batch_size * next(remaining_counts, whole))
-            yield BatchGroup(rest[start:stop].astype(np.int64, copy=False), batch_size)
-            start = stop
-        rest = rest[whole:]
-    if len(rest) and not drop_last:
-        yield BatchGroup(rest.astype(np.int64, copy=False), batch_size)
-
-
-def _merge_short_pieces(pieces: Iterable[np.ndarray], batch_size: int) -> Iterator[np.ndarray]:
-    """Concatenate pieces until they fill a batch; appending them to the rest one by one would copy
-    the whole rest for each."""
+def cut_batches(
+    pieces: Iterable[np.ndarray], batch_size: int, drop_last: bool
+) -> Iterator[Iterator[np.ndarray]]:
+    """The int64 batches that end in each piece, which are to be read before the next piece's."""
     pending: list[np.ndarray] = []
     count = 0
     for piece in pieces:
         pending.append(piece)
         count += len(piece)
         if count >= batch_size:
-            yield np.concatenate(pending) if len(pending) > 1 else piece
-            pending, count = [], 0
-    if pending:
-        yield np.concatenate(pending)
+            indices = np.concatenate(pending).astype(np.int64, copy=False)
+            whole = count - count % batch_size
+            yield _slices(indices[:whole], batch_size)
+            pending, count = [indices[whole:]], count - whole
+    if count and not drop_last:
+        yield iter([np.concatenate(pending).astype(np.int64, copy=False)])
 
 
-def concatenate_batches(batches: Sequence[np.ndarray]) -> BatchGroup:
-    """The group of these batches' indices."""
-    return BatchGroup(np.concatenate(batches), [len(batch) for batch in batches])
+def _slices(indices: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    return (indices[start : start + size] for start in range(0, len(indices), size))
 
 
-def skip_batches(groups: Iterable[BatchGroup], count: int) -> Iterator[BatchGroup]:
-    """The groups without the first `count` batches."""
-    for group in groups:
-        sizes = group.batch_sizes() if count else []
-        if count and len(sizes) <= count:
-            count -= len(sizes)
-        elif count:
-            yield BatchGroup(group.indices[sum(sizes[:count]) :], sizes[count:])
-            count = 0
-        else:
+def group_batches(batches: Iterable[np.ndarray], max_rows: int) -> Iterator[list[np.ndarray]]:
+    """Groups of at most max_rows rows, unless one batch has more.
+
+    The first ones have few batches, so that the epoch's first batch is ready soon.
+    """
+    group: list[np.ndarray] = []
+    count, most = 0, 1
+    for batch in batches:
+        if group and count + len(batch) > max_rows:
             yield group
+            group, count = [], 0
+        group.append(batch)
+        count += len(batch)
+        if len(group) >= most or count >= max_rows:
+            yield group
+            group, count, most = [], 0, min(2 * most, MOST_BATCHES)
+    if group:
+        yield group
 
 
 def skip_indices(pieces: Iterable[np.ndarray], count: int) -> Iterator[np.ndarray]:

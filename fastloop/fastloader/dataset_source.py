@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from torch.utils import _pytree as pytree
+import torch
 from torch.utils.data import Dataset, TensorDataset, default_collate, default_convert
 
-from fastloop.fastloader.batching import BatchGroup
-from fastloop.fastloader.buffers import BufferPool
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_readers import Open, copy_for_threads, share, take_turns
 from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin
@@ -19,26 +17,6 @@ from fastloop.fastloader.source import ColumnSource, column_source
 from fastloop.fastloader.source_kinds import ListedSamples, is_dataset, read_source
 
 CollateFn = Callable[[Any], Tree]
-
-
-class BatchSource(Protocol):
-    """A source of batches by index."""
-
-    @property
-    def is_groupable(self) -> bool:
-        """True where making several batches at once is cheaper."""
-        ...
-
-    @property
-    def row_nbytes(self) -> Sequence[int]:
-        """Bytes of a sample in each of the buffers that a group takes."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def batches(self, group: BatchGroup, pool: BufferPool) -> Sequence[Tree]:
-        """The group's batches. Several threads call this concurrently."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -63,20 +41,10 @@ class DatasetSource:
     def __len__(self) -> int:
         return len(self.dataset)
 
-    @property
-    def is_groupable(self) -> bool:
-        """Always False: a group would save nothing, and delay its first batch."""
-        return False
-
-    @property
-    def row_nbytes(self) -> Sequence[int]:
-        """Empty: no buffer is taken."""
-        return ()
-
-    def batches(self, group: BatchGroup, pool: BufferPool) -> Sequence[Tree]:  # noqa: ARG002
-        """The results of collate_fn, which are not in the pool's memory."""
+    def batches(self, group: Sequence[np.ndarray]) -> list[Tree]:
+        """The results of collate_fn. Several threads call this concurrently."""
         with self.open() as parts:
-            return [self._batch(*parts, indices) for indices in group.split()]
+            return [self._batch(*parts, indices.tolist()) for indices in group]
 
     def _batch(self, dataset: Any, collate_fn: CollateFn, indices: list[int]) -> Tree:
         getitems = None if self.is_unbatched else getattr(dataset, "__getitems__", None)
@@ -97,29 +65,7 @@ class DatasetSource:
             self.begin(kind, indices)
 
 
-@dataclass(frozen=True)
-class UnbatchedSource:
-    """The samples of a source, one by one, without a batch dimension."""
-
-    source: BatchSource
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    @property
-    def is_groupable(self) -> bool:
-        """As the source."""
-        return self.source.is_groupable
-
-    @property
-    def row_nbytes(self) -> Sequence[int]:
-        """As the source's."""
-        return self.source.row_nbytes
-
-    def batches(self, group: BatchGroup, pool: BufferPool) -> Sequence[Tree]:
-        """The group's samples; its batches are of size 1."""
-        batches = self.source.batches(group, pool)
-        return [pytree.tree_map(lambda leaf: leaf[0], batch) for batch in batches]
+BatchSource = ColumnSource | DatasetSource
 
 
 @dataclass(frozen=True)
@@ -127,15 +73,15 @@ class ColumnDataset(Dataset):
     """The samples of columns by index, as DataLoader's attribute `dataset` gives them."""
 
     source: ColumnSource
+    """Of single samples."""
 
     def __len__(self) -> int:
         return len(self.source)
 
     def __getitem__(self, index: int) -> Tree:
         """Return a sample; raises IndexError for an index out of bounds."""
-        group = BatchGroup(np.array([range(len(self))[index]]), 1)
-        pool = BufferPool(self.source.row_nbytes)
-        return UnbatchedSource(self.source).batches(group, pool)[0]
+        (sample,) = self.source.batches([np.array([range(len(self))[index]])])
+        return sample
 
 
 def as_dataset(source: Any) -> Dataset:
@@ -143,7 +89,7 @@ def as_dataset(source: Any) -> Dataset:
     if isinstance(source, TensorDataset):
         return source
     source = read_source(source)
-    return source if is_dataset(source) else ColumnDataset(column_source(source))
+    return source if is_dataset(source) else ColumnDataset(_without_batches(column_source(source)))
 
 
 def open_source(
@@ -167,7 +113,17 @@ def open_source(
     if collate_fn is not None:
         raise ValueError("collate_fn is for a Dataset's samples; transform= takes a tree's batches")
     columns = column_source(source)
-    return UnbatchedSource(columns) if is_unbatched else columns
+    return _without_batches(columns) if is_unbatched else columns
+
+
+def _without_batches(source: ColumnSource) -> ColumnSource:
+    """The source with its samples one by one, without a batch dimension; batches are of size 1."""
+    unflatten = source.unflatten or _first
+    return replace(source, unflatten=lambda leaves: unflatten([leaf[0] for leaf in leaves]))
+
+
+def _first(leaves: Sequence[torch.Tensor]) -> Tree:
+    return leaves[0]
 
 
 def prepare_dataset(source: BatchSource, num_threads: int, begin: Begin) -> BatchSource:

@@ -2,45 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import chain, islice, repeat
+from collections.abc import Iterator
+from itertools import chain, islice
 
 import numpy as np
 
-from fastloop.fastloader.batching import BatchGroup
+from fastloop.fastloader.batching import group_batches
 from fastloop.fastloader.dataset_source import BatchSource
-from fastloop.fastloader.large_files import use_direct_reads
+from fastloop.fastloader.large_files import may_read_directly, use_direct_reads
 from fastloop.fastloader.order import LoaderOrder
-from fastloop.fastloader.source import ColumnSource, sequential_source
-from fastloop.fastloader.tuning import GROUP_BYTES, Tuning
+from fastloop.fastloader.source import ColumnSource
+from fastloop.fastloader.tuning import Tuning
+
+Groups = Iterator[list[np.ndarray]]
+"""The indices of batches that are made together."""
 
 
 def plan_epoch(
-    source: BatchSource, order: LoaderOrder, epoch: int, tuning: Tuning
-) -> tuple[BatchSource, Iterable[BatchGroup]]:
-    """The source of this rank's batches, and their groups."""
-    if order.batch_sampler is not None:
-        is_grouped = tuning.group_batches > 1
-        max_rows = max(1, GROUP_BYTES // max(1, sum(source.row_nbytes))) if is_grouped else 1
-        return source, order.sampler_groups(max_rows)
-    pieces = order.pieces(epoch)
+    source: BatchSource, order: LoaderOrder, position: tuple[int, int], tuning: Tuning
+) -> tuple[BatchSource, Groups]:
+    """The source of this rank's batches, and their groups.
+
+    position: the epoch, and how many of its batches have been delivered.
+    """
+    has_pieces = order.batch_sampler is None
+    if isinstance(source, ColumnSource) and has_pieces and may_read_directly(source, order.shuffle):
+        return _plan_direct_reads(source, order, position, tuning)
+    return source, group_batches(order.batches(*position), tuning.group_rows)
+
+
+def _plan_direct_reads(
+    source: ColumnSource, order: LoaderOrder, position: tuple[int, int], tuning: Tuning
+) -> tuple[BatchSource, Groups]:
+    pieces = map(list, order.batches_by_piece(*position))
     early = list(islice(pieces, 2))  # the first may be the source's last, short block
-    first = max(early, key=len, default=np.empty(0, np.int64))
+    first = np.concatenate(max(early, key=len, default=[np.empty(0, np.int64)]))
     pieces = chain(early, pieces)
-    batch_counts = repeat(tuning.group_batches)
-    direct_source = None
-    if isinstance(source, ColumnSource) and order.shuffle is not True:  # it has no stretches
-        num_pieces = max(1, tuning.num_threads) * (tuning.prefetch_factor + 2) + 2
-        direct_source = use_direct_reads(source, first, num_pieces)
-    if direct_source is not None:
+    num_pieces = max(1, tuning.num_threads) * (tuning.prefetch_factor + 2) + 2
+    direct_source = use_direct_reads(source, first, num_pieces)
+    if direct_source is not None and (np.diff(first) <= 0).any():
         # a part of a shuffled piece has rows of all its stretches: read the piece as a whole
-        is_rising = bool((np.diff(first) > 0).all())
-        return direct_source, order.groups(pieces, batch_counts if is_rising else None)
-    return source, order.groups(pieces, batch_counts)
-
-
-def view_source(source: BatchSource, order: LoaderOrder) -> BatchSource:
-    """A source whose batches are views of the memory where the order allows that."""
-    if not order.is_sequential or not isinstance(source, ColumnSource):
-        return source
-    return sequential_source(source) or source
+        return direct_source, pieces
+    batches = chain.from_iterable(pieces)
+    return direct_source or source, group_batches(batches, tuning.group_rows)

@@ -44,7 +44,7 @@ def use_direct_reads(
     max_nbytes = MEMORY_SHARE * usable_memory_bytes()
     if _nbytes(mapped) <= max_nbytes:
         return None
-    piece_nbytes = len(indices) * sum(source.row_nbytes)
+    piece_nbytes = len(indices) * source.row_nbytes
     if piece_nbytes * num_pieces > max_nbytes and (np.diff(indices) <= 0).any():
         return None
     stretches = 1 + int((np.diff(np.sort(indices)) != 1).sum())

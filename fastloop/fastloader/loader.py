@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from fastloop.fastloader.batching import BatchGroup, skip_batches
 from fastloop.fastloader.block_shuffle import Blocks
 from fastloop.fastloader.checkpoint import (
     check_settings,
@@ -32,14 +32,16 @@ from fastloop.fastloader.dataset_source import (
 )
 from fastloop.fastloader.device_copy import resolve_target
 from fastloop.fastloader.epoch_batches import EpochBatches, collation
-from fastloop.fastloader.epoch_plan import plan_epoch
-from fastloop.fastloader.epoch_streams import EpochStreams, deliver_batches, tune
+from fastloop.fastloader.epoch_plan import Groups, plan_epoch
 from fastloop.fastloader.large_files import may_read_directly
 from fastloop.fastloader.native_epochs import NativeEpochs, open_natively
 from fastloop.fastloader.order import LoaderOrder, PiecewiseSampler, resolve_order
+from fastloop.fastloader.pipeline import Pipeline
 from fastloop.fastloader.position import Position
 from fastloop.fastloader.random_transforms import seed_transform
 from fastloop.fastloader.sample_draws import SampleDraws
+from fastloop.fastloader.source import ColumnSource
+from fastloop.fastloader.tuning import tune
 
 
 class FastLoader:
@@ -126,15 +128,15 @@ class FastLoader:
         self.num_samples = len(self._source)
         _ = self._order  # raises ValueError for invalid settings
         threads = num_workers if num_threads is None else num_threads
-        self._streams = self._make_streams((threads, prefetch_factor), pins)
-        self.num_threads, self.prefetch_factor = self._streams.tuning.num_threads, prefetch_factor
+        self._pipeline = self._make_pipeline((threads, prefetch_factor), pins)
+        self.num_threads, self.prefetch_factor = self._pipeline.tuning.num_threads, prefetch_factor
         self._position = Position()
 
-    def _make_streams(self, requested: tuple[int | None, int | None], pins: bool) -> EpochStreams:
+    def _make_pipeline(self, requested: tuple[int | None, int | None], pins: bool) -> Pipeline:
         target, is_native = resolve_target(self.device), self._native is not None
         size, is_copied = self.batch_size or 1, self.transform is None
         tuning = tune(self._source, size, requested, is_copied, target, is_native)
-        return EpochStreams(tuning, target, pins)
+        return Pipeline(tuning, target, pins)
 
     def _open(self) -> None:
         """Open the source in this process."""
@@ -181,7 +183,7 @@ class FastLoader:
 
     def _native_epochs(self, order: LoaderOrder) -> NativeEpochs | None:
         """The native core's epochs, where nothing else has to be done with the batches."""
-        is_plain = self.transform is None and self._streams.is_plain
+        is_plain = self.transform is None and self._pipeline.is_plain
         is_view = not self.copy and order.is_sequential
         if not is_plain or is_view or may_read_directly(self._source, order.shuffle):
             return None
@@ -198,7 +200,7 @@ class FastLoader:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle what another process needs; it has its own threads and buffers."""
-        copies = {"_streams": self._streams.without_buffers(), "_position": self._position.copy()}
+        copies = {"_pipeline": self._pipeline.copy(), "_position": self._position.copy()}
         here = {"_source": None, "_native": None, "source": pack_maps(self.source)}
         return self.__dict__ | here | copies
 
@@ -241,25 +243,26 @@ class FastLoader:
                 batches = native.start(order, state, finish, self.num_threads)
                 self._position.advance(state)
                 return batches
-            source, groups = self._plan_epoch(state["epoch"])
-            groups = skip_batches(groups, state["delivered"])
-            first = next(groups, None)
+            source, groups = self._plan_epoch(state["epoch"], int(state["delivered"]))
+            first = list(islice(groups, 1))
         begin = SampleDraws(self.seed, state["epoch"]).begin
         source = prepare_dataset(source, self.num_threads, begin)
         transform = seed_transform(self.transform, begin, self.batch_size is not None)
         self._position.advance(state)
-        groups = chain([] if first is None else [first], groups)
-        if source is self._source and not self.copy:
-            source = self._streams.view(source, order)
-        stream = self._streams.start(source, groups, transform)
-        return deliver_batches(stream, state, finish)
+        running = self._pipeline.start(source, chain(first, groups), transform)
+        return running.deliver(state, finish)
 
     def index_batches(self) -> Iterator[list[int]]:
         """The indices of each batch of the next epoch."""
-        return chain.from_iterable(map(BatchGroup.split, self._plan_epoch(self.epoch)[1]))
+        return (batch.tolist() for batch in self._order.batches(self.epoch))
 
-    def _plan_epoch(self, epoch: int) -> tuple[BatchSource, Iterable[BatchGroup]]:
-        return plan_epoch(self._source, self._order, epoch, self._streams.tuning)
+    def _plan_epoch(self, epoch: int, delivered: int = 0) -> tuple[BatchSource, Groups]:
+        order = self._order
+        source, groups = plan_epoch(self._source, order, (epoch, delivered), self._pipeline.tuning)
+        is_view = not self.copy and order.is_sequential and self._pipeline.is_plain
+        if is_view and source is self._source and isinstance(source, ColumnSource):
+            source = replace(source, shows_views=True)
+        return source, groups
 
     def _initial_state(self, order: LoaderOrder) -> dict[str, Any]:
         states = random_states(self.generator, self._user_sampler)

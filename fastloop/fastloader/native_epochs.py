@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Any
 
 import numpy as np
 import torch
 
 from fastloop.fastloader.columns.column import Tree
-from fastloop.fastloader.dataset_source import BatchSource, UnbatchedSource
+from fastloop.fastloader.dataset_source import BatchSource
 from fastloop.fastloader.native import (
     Delivery,
     MemoryPools,
@@ -60,19 +59,7 @@ class NativeEpochs:
 
 def open_natively(source: BatchSource) -> NativeEpochs | None:
     """The source as the core makes its batches; None where only Python can."""
-    is_unbatched = isinstance(source, UnbatchedSource)
-    tree = source.source if is_unbatched else source
-    columns = open_columns(tree.columns) if isinstance(tree, ColumnSource) else None
-    if columns is None or not isinstance(tree, ColumnSource):
+    columns = open_columns(source.columns) if isinstance(source, ColumnSource) else None
+    if columns is None or not isinstance(source, ColumnSource):
         return None
-    return NativeEpochs(
-        columns, _without_batches(tree.unflatten) if is_unbatched else tree.unflatten
-    )
-
-
-def _without_batches(
-    unflatten: Callable[[Any], Tree] | None,
-) -> Callable[[tuple[torch.Tensor, ...]], Tree]:
-    if unflatten is None:
-        return lambda leaves: leaves[0][0]
-    return lambda leaves: unflatten(tuple(leaf[0] for leaf in leaves))
+    return NativeEpochs(columns, source.unflatten)

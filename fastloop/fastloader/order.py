@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -14,10 +15,9 @@ from fastloop.core.seeds import epoch_seed
 from fastloop.core.sharding import shard
 from fastloop.core.torch_threads import iterate_single_threaded, one_torch_thread
 from fastloop.fastloader.batching import (
-    BatchGroup,
     check_indices,
+    cut_batches,
     group_batches,
-    skip_batches,
     skip_indices,
 )
 from fastloop.fastloader.block_shuffle import Blocks
@@ -31,7 +31,7 @@ from fastloop.fastloader.native import (
 )
 from fastloop.fastloader.permutation import random_permutation
 from fastloop.fastloader.process_group import resolve_rank
-from fastloop.fastloader.sampler_indices import ARRAYS, batch_sampler_groups, sampler_pieces
+from fastloop.fastloader.sampler_indices import ARRAYS, sampler_pieces
 
 SEQUENTIAL_PIECE = 1 << 20
 """Indices of a piece in sequential order."""
@@ -137,8 +137,8 @@ class LoaderOrder:
         this returns; samplers are as the pieces are asked for.
         """
         if self.batch_sampler is not None:
-            groups = skip_batches(self.sampler_groups(FED_ROWS), delivered)
-            return ((group.indices, np.array(group.batch_sizes())) for group in groups), 0
+            groups = group_batches(self.batches(epoch, delivered), FED_ROWS)
+            return ((np.concatenate(g), np.array([*map(len, g)])) for g in groups), 0
         # after a short last batch it is behind the end
         start = min(delivered * (self.batch_size or 1), self.rank_share(self.num_samples))
         ranks = self.rank, self.world_size
@@ -149,8 +149,7 @@ class LoaderOrder:
             return SeededOrder(self.num_samples, epoch_seed(self.seed, epoch), *ranks), start
         if not self.shuffle and self.sampler is None:
             return SourceOrder(self.num_samples, *ranks), start
-        skipped = delivered * (self.batch_size or 1)
-        return ((piece, None) for piece in skip_indices(self.pieces(epoch), skipped)), 0
+        return ((piece, None) for piece in self._remaining_pieces(epoch, delivered)), 0
 
     def pieces(self, epoch: int) -> Iterator[np.ndarray]:
         """Iterate over pieces of this rank's indices, which are every world_size-th.
@@ -172,17 +171,20 @@ class LoaderOrder:
             pieces = self._global_pieces(epoch)
         return shard(iterate_single_threaded(pieces), self.rank, self.world_size)
 
-    def groups(
-        self, pieces: Iterable[np.ndarray], batch_counts: Iterable[int] | None
-    ) -> Iterator[BatchGroup]:
-        """Groups of `batch_counts` batches each; None: of the batches that a piece holds."""
-        return group_batches(pieces, self.batch_size or 1, self.drop_last, batch_counts)
+    def batches(self, epoch: int, delivered: int = 0) -> Iterator[np.ndarray]:
+        """Iterate over the int64 indices of this rank's batches, without the first `delivered`."""
+        if self.batch_sampler is None:
+            return chain.from_iterable(self.batches_by_piece(epoch, delivered))
+        batches = (check_indices(np.asarray(b), self.num_samples) for b in self.batch_sampler)
+        return islice(iterate_single_threaded(batches), delivered, None)
 
-    def sampler_groups(self, max_rows: int) -> Iterator[BatchGroup]:
-        """Groups of batch_sampler's batches, of at most max_rows rows unless one batch has more."""
-        assert self.batch_sampler is not None
-        groups = batch_sampler_groups(self.batch_sampler, self.num_samples, max_rows)
-        return iterate_single_threaded(groups)
+    def batches_by_piece(self, epoch: int, delivered: int) -> Iterator[Iterator[np.ndarray]]:
+        """The batches that end in each piece of the order; without a batch sampler."""
+        pieces = self._remaining_pieces(epoch, delivered)
+        return cut_batches(pieces, self.batch_size or 1, self.drop_last)
+
+    def _remaining_pieces(self, epoch: int, delivered: int) -> Iterator[np.ndarray]:
+        return skip_indices(self.pieces(epoch), delivered * (self.batch_size or 1))
 
     def _global_pieces(self, epoch: int) -> Iterable[np.ndarray]:
         if self.sampler is not None:

@@ -3,86 +3,176 @@ device."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
 from fastloop.core.torch_threads import one_torch_thread
-from fastloop.fastloader.batching import BatchGroup
-from fastloop.fastloader.buffers import BufferPool
-from fastloop.fastloader.columns.column import Tree
+from fastloop.fastloader.columns.column import Column, Tree
 from fastloop.fastloader.dataset_source import BatchSource, DatasetSource
-from fastloop.fastloader.device_copy import DeviceCopies
+from fastloop.fastloader.device_copy import Copied, DeviceCopies
+from fastloop.fastloader.epoch_plan import Groups
 from fastloop.fastloader.seeded_map import GlobalDraws, map_seeded
-from fastloop.fastloader.source import ColumnSource
+from fastloop.fastloader.source import ColumnSource, is_slow
 from fastloop.fastloader.thread_map import map_ahead
 from fastloop.fastloader.tuning import Tuning
 
-GroupStream = Generator[Sequence[Tree], None, None]
-"""The batches of one group after the other."""
+Group = Sequence[np.ndarray]
+Make = Callable[[Group], Any]
 Transform = Callable[[Tree, list[int]], Tree]
 """From a batch and the indices of its samples to what is delivered."""
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The steps from groups of indices to batches."""
+    """The steps from groups of indices to batches, of all epochs of a loader."""
 
     tuning: Tuning
-    transform: Transform | None
     target: torch.device | None
+    """Where batches are delivered; None: the CPU."""
     pins: bool
-    """True where tensors that transforms and Datasets make are copied to pinned memory."""
-    draws: GlobalDraws
+    """True where they are delivered in pinned memory of the CPU."""
+    draws: GlobalDraws = field(default_factory=GlobalDraws)
 
-    def start(
-        self, source: BatchSource, pool: BufferPool, groups: Iterable[BatchGroup]
-    ) -> GroupStream:
-        """Start the threads, and return the batches of each group."""
-        if self.target is None:
-            make = partial(_make_batches, source, pool, self.transform)
-            return self._map(source, partial(_pin, make) if self.pins else make, groups)
-        copies = DeviceCopies(self.target)
-        if self.transform is None and isinstance(source, ColumnSource):
-            source = replace(source, place=copies.place)
-            make = partial(copies.make, partial(_make_batches, source, pool, None))
-        else:
-            make = partial(_make_batches, source, pool, self.transform)
-            make = partial(copies.make_and_place, make)
-        return copies.receive(self._map(source, make, groups))
+    @property
+    def is_plain(self) -> bool:
+        """True where batches are delivered in the CPU's own memory, as it is."""
+        return self.target is None and not self.pins
+
+    def copy(self) -> Pipeline:
+        """A pipeline for another process, or for another loader."""
+        return replace(self, draws=replace(self.draws))
+
+    def start(self, source: BatchSource, groups: Groups, transform: Transform | None) -> Running:
+        """Start the threads, if any, that make the batches of each group."""
+        num_threads, receive = self.tuning.num_threads, _as_it_is
+        is_seeded = transform is not None or isinstance(source, DatasetSource)
+        if isinstance(source, ColumnSource):
+            is_on_cuda = self.target is not None and self.target.type == "cuda"
+            source = _divide(replace(source, is_pinned=self.pins or is_on_cuda), num_threads)
+            if source.shows_views and not is_seeded:
+                num_threads = 0  # there is nothing to make ahead
+        make = partial(_make_batches, source, transform)
+        if self.pins:
+            make = partial(_pin, make)
+        if self.target is not None:
+            copies = DeviceCopies(self.target)
+            receive = copies.receive
+            if not is_seeded and isinstance(source, ColumnSource):  # many small batches at once
+                make, receive = source.gather, partial(_split_copied, source, copies)
+            make = partial(copies.make, make)
+        return Running(self._map(make, groups, num_threads, is_seeded), receive)
 
     def _map(
-        self, source: BatchSource, make: Callable[[Any], Any], groups: Iterable[BatchGroup]
+        self, make: Make, groups: Groups, num_threads: int, is_seeded: bool
     ) -> Generator[Any, None, None]:
-        num_threads, ahead = self.tuning.num_threads, self.tuning.prefetch_factor
         if num_threads:
             # OpenMP's threads wait for each other, and one busy core holds up all of them
-            make = partial(_make_single_threaded, make)
-        if self.transform is not None or isinstance(source, DatasetSource):
+            make = partial(_in_one_torch_thread, make)
+        ahead = self.tuning.prefetch_factor
+        if is_seeded:
             return map_seeded(make, groups, num_threads, ahead, self.draws)
         return map_ahead(make, groups, num_threads, ahead)
 
 
-def _make_single_threaded(make: Callable[[Any], Any], item: Any) -> Any:
+@dataclass(frozen=True)
+class Running:
+    """An epoch whose threads have started."""
+
+    results: Generator[Any, None, None]
+    receive: Callable[[Any], Sequence[Tree]]
+    """From a result to a group's batches, in the loop's thread."""
+
+    def deliver(self, state: dict[str, Any], finish: Callable[[], None]) -> Iterator[Tree]:
+        """The batches, each counted in the state; closing this ends the threads.
+
+        finish: called after the last one. A fork of this process gets a RuntimeError: it has none
+        of the threads, and a lock of theirs may have been held when it was made.
+        """
+        return self._deliver(state, finish, os.getpid())
+
+    def _deliver(
+        self, state: dict[str, Any], finish: Callable[[], None], pid: int
+    ) -> Iterator[Tree]:
+        try:
+            _refuse_fork(pid)
+            for result in self.results:
+                batch, batches = None, self.receive(result)
+                del result
+                for batch in batches:
+                    state["delivered"] += 1
+                    yield batch
+                    _refuse_fork(pid)
+                del batches, batch  # or they would be held while the next are made
+            finish()
+        finally:
+            self.results.close()
+
+
+def _refuse_fork(pid: int) -> None:
+    if os.getpid() != pid:
+        problem = f"process {pid} has begun this epoch of FastLoader, and {os.getpid()} is its fork"
+        raise RuntimeError(f"{problem}: iterate over the loader anew in the fork")
+
+
+def _as_it_is(batches: Sequence[Tree]) -> Sequence[Tree]:
+    return batches
+
+
+def _split_copied(source: ColumnSource, copies: DeviceCopies, copied: Copied) -> Sequence[Tree]:
+    return source.split(copies.receive(copied), copied[0])
+
+
+def _in_one_torch_thread(make: Callable[..., Any], *arguments: Any) -> Any:
     with one_torch_thread():
-        return make(item)
+        return make(*arguments)
 
 
-def _make_batches(
-    source: BatchSource, pool: BufferPool, transform: Transform | None, group: BatchGroup
-) -> Sequence[Tree]:
-    batches = source.batches(group, pool)
+def _make_batches(source: BatchSource, transform: Transform | None, group: Group) -> Sequence[Tree]:
+    batches = source.batches(group)
     if transform is None:
         return batches
-    return [transform(batch, its) for batch, its in zip(batches, group.split(), strict=True)]
+    return [transform(batch, its.tolist()) for batch, its in zip(batches, group, strict=True)]
 
 
-def _pin(make: Callable[[Any], Sequence[Tree]], item: Any) -> Sequence[Tree]:
+def _pin(make: Make, group: Group) -> Sequence[Tree]:
     def pin(tensor: torch.Tensor) -> torch.Tensor:
         return tensor if tensor.is_pinned() else tensor.pin_memory()
 
-    return [pytree.tree_map_only(torch.Tensor, pin, batch) for batch in make(item)]
+    return [pytree.tree_map_only(torch.Tensor, pin, batch) for batch in make(group)]
+
+
+def _divide(source: ColumnSource, num_threads: int) -> ColumnSource:
+    """The source with each batch of its slow columns divided among threads.
+
+    So the first batch takes no longer than its share of all cores' work, and each batch is made
+    before later ones.
+    """
+    if num_threads < 2 or not source.is_slow:
+        return source
+    executor = ThreadPoolExecutor(num_threads)  # its threads end when nobody refers to it
+    return replace(source, fill=partial(_fill_together, executor, num_threads))
+
+
+def _fill_together(
+    executor: ThreadPoolExecutor,
+    num_parts: int,
+    column: Column,
+    indices: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    if not is_slow(column):
+        column.fill(indices, out)
+        return
+    step = max(1, -(-len(indices) // num_parts))
+    parts = [slice(start, start + step) for start in range(0, len(indices), step)]
+    fill = partial(_in_one_torch_thread, column.fill)
+    for future in [executor.submit(fill, indices[part], out[part]) for part in parts]:
+        future.result()

@@ -1,8 +1,8 @@
-"""The indices of a user's sampler or batch sampler, read piece by piece as an epoch goes on."""
+"""The indices of a user's sampler, read piece by piece as an epoch goes on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from operator import index
 from typing import Any
@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastloop.fastloader.batching import BatchGroup, check_indices, concatenate_batches
+from fastloop.fastloader.batching import check_indices
 
 ARRAYS = (torch.Tensor, np.ndarray, list)
 """Samplers that are read at once."""
 MOST_INDICES = 4096
 """A piece of a sampler has no more indices, unless one batch has: endless and lazy samplers are
 read this far ahead, and no further."""
-MOST_BATCHES = 64
-"""A group of a batch sampler has no more batches."""
 
 
 def sampler_pieces(sampler: Iterable[Any], num_samples: int, batch_size: int) -> Iterator[Any]:
@@ -33,27 +31,6 @@ def sampler_pieces(sampler: Iterable[Any], num_samples: int, batch_size: int) ->
     while len(piece := _next_indices(indices, size)):
         yield check_indices(piece, num_samples)
         size = max(batch_size, min(2 * size, MOST_INDICES - MOST_INDICES % batch_size))
-
-
-def batch_sampler_groups(
-    batches: Iterable[Sequence[int]], num_samples: int, max_rows: int
-) -> Iterator[BatchGroup]:
-    """Groups of a batch sampler's batches, of at most max_rows rows unless one batch has more."""
-    pending: list[np.ndarray] = []
-    count, max_batches = 0, 1
-    for indices in batches:
-        batch = check_indices(np.asarray(indices), num_samples)
-        if pending and count + len(batch) > max_rows:
-            yield concatenate_batches(pending)
-            pending, count = [], 0
-        pending.append(batch)
-        count += len(batch)
-        if len(pending) >= max_batches or count >= max_rows:
-            yield concatenate_batches(pending)
-            # small groups first, so that the epoch's first batch is ready soon
-            pending, count, max_batches = [], 0, min(2 * max_batches, MOST_BATCHES)
-    if pending:
-        yield concatenate_batches(pending)
 
 
 def _next_indices(indices: Iterator[Any], count: int) -> np.ndarray:

@@ -11,13 +11,12 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from itertools import islice
 from queue import Empty, SimpleQueue
+from threading import Thread, current_thread
 from typing import Any, TypeVar
 from weakref import WeakSet
-
-from fastloop.fastloader.worker_thread import WorkerThread
 
 W = TypeVar("W")
 R = TypeVar("R")
@@ -36,43 +35,6 @@ class TaskFailure:
     error: BaseException
 
 
-@dataclass
-class Feed:
-    """The items, numbered as they are drawn, and the queues between the loop and its threads."""
-
-    items: Iterator[Any]
-    limit: int
-    """Items that may be with the threads, undone or done."""
-    tasks: SimpleQueue[tuple[int, Any] | None] = field(default_factory=SimpleQueue)
-    """(number, item); None: end."""
-    results: SimpleQueue[tuple[int, Any]] = field(default_factory=SimpleQueue)
-    count: int = 0
-    """Items that have been drawn."""
-    received: int = 0
-    is_exhausted: bool = False
-
-    def draw(self) -> None:
-        """Draw items for the threads up to the limit."""
-        while not self.is_exhausted and self.count - self.received < self.limit:
-            try:
-                item = next(self.items)
-            except StopIteration:
-                self.is_exhausted = True
-                return
-            except Exception as error:
-                self.is_exhausted, item = True, TaskFailure(error)
-            self.tasks.put((self.count, item))
-            self.count += 1
-
-    def end(self, num_threads: int) -> None:
-        """Take the tasks back that no thread has taken, and let the threads end."""
-        with suppress(Empty):
-            while True:
-                self.tasks.get_nowait()
-        for _ in range(num_threads):
-            self.tasks.put(None)
-
-
 def map_ahead(
     work: Callable[[W], R], items: Iterable[W], num_threads: int, ahead: int
 ) -> Generator[R, None, None]:
@@ -82,9 +44,8 @@ def map_ahead(
     at most num_threads * ahead items; without threads everything is done when it is asked for.
     """
     if not num_threads:
-        return _map_here(work, items)
-    feed = Feed(iter(items), num_threads * ahead)
-    results = _receive(feed, num_threads, partial(_run, work, feed.tasks, feed.results))
+        return (work(item) for item in items)
+    results = _map_by_threads(work, items, num_threads, num_threads * ahead)
     OPEN_MAPS.add(results)
     next(results)
     return results
@@ -99,47 +60,68 @@ def _close_all() -> None:
             results.close()
 
 
-def _map_here(work: Callable[[W], R], items: Iterable[W]) -> Generator[R, None, None]:
-    for item in items:
-        yield work(item)
-
-
-def _receive(feed: Feed, num_threads: int, run: Callable[[], None]) -> Generator[Any, None, None]:
-    threads: list[WorkerThread] = []
+def _map_by_threads(
+    work: Callable[[Any], Any], items: Iterable[Any], num_threads: int, limit: int
+) -> Generator[Any, None, None]:
+    tasks: SimpleQueue[tuple[int, Any] | None] = SimpleQueue()
+    results: SimpleQueue[tuple[int, Any]] = SimpleQueue()
+    arguments = work, tasks, results
+    threads = [Thread(target=_run, args=arguments, daemon=True) for _ in range(num_threads)]
     pid = os.getpid()
     try:
-        for _ in range(num_threads):
-            threads.append(WorkerThread(run))
-        feed.draw()
+        for thread in threads:
+            thread.start()
+        drawn, ready = enumerate(_catch(items)), {}
+        count, received = _put(tasks, islice(drawn, limit)), 0
         yield None  # started, so that close() ends the threads from now on
-        yield from _in_order(feed)
+        while received < count:
+            while received not in ready:
+                number, result = results.get()
+                ready[number] = result
+            result = ready.pop(received)
+            received += 1
+            if isinstance(result, TaskFailure):
+                raise result.error
+            count += _put(tasks, islice(drawn, 1))
+            yield result
+            del result  # or it would be held while waiting for the next
     finally:
         if os.getpid() == pid:  # a fork has none of these threads
-            feed.end(num_threads)
-            _join(threads)
+            _end(threads, tasks)
 
 
-def _in_order(feed: Feed) -> Iterator[Any]:
-    ready: dict[int, Any] = {}
-    while feed.received < feed.count:
-        while feed.received not in ready:
-            number, result = feed.results.get()
-            ready[number] = result
-        result = ready.pop(feed.received)
-        feed.received += 1
-        if isinstance(result, TaskFailure):
-            raise result.error
-        feed.draw()
-        yield result
-        del result  # or it would be held while waiting for the next
+def _catch(items: Iterable[Any]) -> Iterator[Any]:
+    """The items, and an error in the place of those that it keeps from being drawn."""
+    try:
+        yield from items
+    except Exception as error:
+        yield TaskFailure(error)
 
 
-def _join(threads: list[WorkerThread]) -> None:
-    if any(thread.is_current for thread in threads):
+def _put(tasks: SimpleQueue, drawn: Iterator[tuple[int, Any]]) -> int:
+    """Hand these items over to the threads, and return their number."""
+    count = 0
+    for task in drawn:
+        tasks.put(task)
+        count += 1
+    return count
+
+
+def _end(threads: list[Thread], tasks: SimpleQueue) -> None:
+    """Take the tasks back that no thread has taken, and let the threads end."""
+    with suppress(Empty):
+        while True:
+            tasks.get_nowait()
+    for _ in threads:
+        tasks.put(None)
+    if current_thread() in threads:
         return  # the collector closes the epoch in one of them
     patience = INTERRUPTED_S if isinstance(sys.exception(), KeyboardInterrupt) else LEAVE_S
     for thread in threads:
-        if not thread.join(patience):
+        if thread.ident is None:
+            continue  # it could not be started
+        thread.join(patience)
+        if thread.is_alive():
             patience = 0  # together they are waited for no longer than one
 
 

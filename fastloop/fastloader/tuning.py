@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from fastloop.core.cgroup import usable_cores
+from fastloop.fastloader.dataset_source import BatchSource
+from fastloop.fastloader.source import ColumnSource
 
 GROUP_BYTES = 4 << 20
 AHEAD_BYTES = 64 << 20
@@ -29,8 +33,8 @@ class Tuning:
 
     num_threads: int
     prefetch_factor: int
-    group_batches: int = 1
-    """Batches that are copied to a device together: as many as GROUP_BYTES hold."""
+    group_rows: int = 1
+    """Rows of batches that are copied to a device together: as many as GROUP_BYTES hold."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +52,51 @@ class Workload:
     """True where several small batches are copied to a device at once."""
 
 
+def tune(
+    source: BatchSource,
+    batch_size: int,
+    requested: tuple[int | None, int | None],
+    is_copied: bool,
+    target: torch.device | None,
+    is_native: bool,
+) -> Tuning:
+    """The tuning for the requested num_threads and prefetch_factor, None where either is chosen.
+
+    is_copied: no transform is applied. is_native: the native core can make the batches.
+    Raises ValueError for numbers that are too small.
+    """
+    names = "num_threads", "prefetch_factor"
+    for name, value, least in zip(names, requested, (0, 1), strict=True):
+        if value is not None and (not isinstance(value, int) or value < least):
+            raise ValueError(f"{name}={value!r}: allowed is {least} or more")
+    num_threads, prefetch_factor = requested
+    is_rows = isinstance(source, ColumnSource)
+    if not is_rows and not source.is_thread_safe and num_threads is None:
+        num_threads = 1
+    is_cheap = is_rows and not source.is_slow and is_copied
+    workload = Workload(
+        row_nbytes=source.row_nbytes if is_rows else 0,
+        batch_size=batch_size,
+        num_samples=len(source),
+        is_cheap=is_cheap,
+        is_native=is_cheap and is_native and target is None,
+        is_grouped=is_cheap and target is not None,
+    )
+    return choose_tuning(workload, (num_threads, prefetch_factor))
+
+
 def choose_tuning(workload: Workload, requested: tuple[int | None, int | None]) -> Tuning:
     """Choose the tuning, see Tuning.
 
     requested: num_threads and prefetch_factor; None where they are to be chosen.
     """
     num_threads, prefetch_factor = requested
-    batch_nbytes = max(1, workload.row_nbytes * workload.batch_size)
-    count = max(1, GROUP_BYTES // batch_nbytes) if workload.is_grouped else 1
+    group_rows = GROUP_BYTES // max(1, workload.row_nbytes) if workload.is_grouped else 1
+    nbytes = max(1, workload.row_nbytes) * max(workload.batch_size, group_rows)
     if num_threads is None:
-        num_threads = _choose_threads(workload, batch_nbytes * count)
-    is_large = 2 * num_threads * batch_nbytes * count > AHEAD_BYTES
-    return Tuning(num_threads, prefetch_factor or (1 if is_large else 2), count)
+        num_threads = _choose_threads(workload, nbytes)
+    is_large = 2 * num_threads * nbytes > AHEAD_BYTES
+    return Tuning(num_threads, prefetch_factor or (1 if is_large else 2), max(1, group_rows))
 
 
 def _choose_threads(workload: Workload, nbytes: int) -> int:

@@ -183,19 +183,6 @@ def test_writing_to_a_batch_leaves_autograds_saved_batch_valid(width, settings):
     assert weight.grad.min() > 0
 
 
-def test_buffers_are_reused_and_surplus_ones_are_freed():
-    settings = {"shuffle": True, "num_threads": 2, "transform": lambda batch: batch}
-    loader = FastLoader(numbered_rows(20_000, (64,)), 50, **settings)
-    list(loader)
-    for _ in range(3):
-        for _batch in loader:
-            pass
-    assert (
-        max(map(len, loader._streams.pool.columns))
-        <= 2 * (loader._streams.tuning.prefetch_factor + 1) + 3
-    )
-
-
 def test_loader_accepts_samplers_and_batch_samplers_of_torch():
     source = numbered_rows(30)
     batches = [*BatchSampler(range(29, -1, -1), 4, drop_last=False), [3], [5, 5, 5]]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 
 Tree = Any
-WORDS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
 @dataclass(frozen=True)
@@ -28,40 +26,27 @@ class SampleSpec:
         """Bytes of one sample."""
         return self.dtype.itemsize * math.prod(self.shape)
 
-    @cached_property
-    def numpy_dtype(self) -> np.dtype:
-        """numpy's dtype of this name; an integer of equal size where it has none (bfloat16)."""
-        try:
-            return torch.empty(0, dtype=self.dtype, device="cpu").numpy().dtype
-        except TypeError:  # numpy's own list of names changes when ml_dtypes is imported
-            return np.dtype(WORDS[self.dtype.itemsize])
-
-    def view_array(self, rows: np.ndarray) -> np.ndarray:
-        """View (n, nbytes) uint8 rows as an array of shape (n, *shape) and dtype `numpy_dtype`."""
-        if not rows.shape[1]:
-            return np.empty((len(rows), *self.shape), self.numpy_dtype)
-        if self.channels_last:
-            channels, height, width = self.shape
-            shape = len(rows), height, width, channels
-            return rows.view(self.numpy_dtype).reshape(shape).transpose(0, 3, 1, 2)
-        return rows.view(self.numpy_dtype).reshape(len(rows), *self.shape)
-
-    def wrap_array(self, array: np.ndarray) -> torch.Tensor:
-        """Wrap the result of `view_array` as a tensor whose storage holds that very array."""
-        tensor = torch.from_numpy(array)
-        return tensor if tensor.dtype == self.dtype else tensor.view(self.dtype)
+    def view(self, rows: torch.Tensor) -> torch.Tensor:
+        """View (n, nbytes) uint8 rows as a tensor of shape (n, *shape) and dtype `dtype`."""
+        if not self.nbytes:
+            return torch.empty((len(rows), *self.shape), dtype=self.dtype, device="cpu")
+        items = rows.view(self.dtype)
+        if not self.channels_last:
+            return items.view(len(rows), *self.shape)
+        channels, height, width = self.shape
+        return items.view(len(rows), height, width, channels).permute(0, 3, 1, 2)
 
     def view_tensor(self, rows: np.ndarray) -> torch.Tensor:
-        """View (n, nbytes) uint8 rows as a tensor of shape (n, *shape) and dtype `dtype`."""
-        return self.wrap_array(self.view_array(rows))
+        """View the memory of a uint8 array of rows in the same way."""
+        return self.view(torch.from_numpy(rows))
 
 
 @runtime_checkable
 class Column(Protocol):
     """A leaf of a source that computes its samples on demand, unlike a tensor or an array.
 
-    A column with `slow = True` takes longer to make a sample than to copy one: its batches are made
-    one at a time, and even small batches are divided among all threads.
+    A column with `slow = True` takes longer to make a sample than to copy one: each of its batches
+    is divided among all threads.
     """
 
     @property
