@@ -53,7 +53,7 @@ def _run_rank() -> None:
 
 
 def _measure_command() -> None:
-    from fastloop.config.compose import compose_all
+    from fastloop.config.compose import compose_all, compose_changed
     from fastloop.core.files import remove_unused
     from fastloop.processes.lifecycle import exit_if_signalled
     from fastloop.sweep.measure import measure, measure_one_job
@@ -62,7 +62,12 @@ def _measure_command() -> None:
     if not requests:
         return
     try:
-        status = measure(requests)
+        if requests[0].sweep.explain:
+            from fastloop.explain.in_sweep import job_explainer
+
+            status = measure(requests, job_explainer(requests, compose_changed))
+        else:
+            status = measure(requests)
         exit_if_signalled()
         sys.exit(status)
     except OSError as error:  # a full or lost disk

@@ -18,24 +18,16 @@ explain.json, in the folder of the command, has all of this.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
-from fastloop.config.compose import compose_all, compose_job
-from fastloop.config.flags import read_command_line
+from fastloop.config.compose import compose_all, compose_changed
+from fastloop.core.explanation import EXPLANATION_FILE
 from fastloop.core.files import remove_unused, write_text
 from fastloop.core.types import JobFailed, MachineBusy, UsageError
 from fastloop.processes.lifecycle import handle_signals, restore_default_signals
 from fastloop.sweep.request import JobRequest
-
-if TYPE_CHECKING:
-    from fastloop.trial.job import Job
-
-FILE = "explain.json"
-TRIES, MOST_TRIES = 3, 10
 
 
 def main() -> None:
@@ -45,10 +37,9 @@ def main() -> None:
         return
     requests: list[JobRequest] = []
     try:
-        tries, sys.argv[1:] = _take_tries(sys.argv[1:])
         requests = compose_all(_refuse_launcher)
         if requests:
-            _explain(requests, tries)
+            _explain(requests)
     except (UsageError, MachineBusy, JobFailed) as error:
         sys.exit(str(error).removeprefix("BadData: "))
     finally:
@@ -57,36 +48,21 @@ def main() -> None:
             remove_unused(request.sweep_folder)
 
 
-def _explain(requests: Sequence[JobRequest], tries: int) -> None:
+def _explain(requests: Sequence[JobRequest]) -> None:
     from fastloop.explain.explain import check_request, explain
     from fastloop.explain.explanation import format_explanation, to_json
     from fastloop.sweep.machine_lock import lock_machine
     from fastloop.sweep.progress import show_progress
 
     request = check_request(requests)
-    flags = [each for each in read_command_line(sys.argv[1:]).flags if each != "--multirun"]
-
-    def compose(overrides: Sequence[str]) -> Job:
-        return compose_job(*flags, *overrides)
-
     handle_signals()
     sweep = request.sweep
     is_free = sweep.allow_concurrent and not sweep.wait
     with nullcontext() if is_free else lock_machine(sweep.wait), show_progress(0) as progress:
-        explanation = explain(request, compose, tries, progress.begin_step)
-    path = request.sweep_folder / FILE
+        explanation = explain(request, compose_changed, progress.begin_step, sweep.seconds)
+    path = request.sweep_folder / EXPLANATION_FILE
     write_text(path, to_json(explanation))
     print(f"{format_explanation(explanation)}\n\nfiles:  {path}")
-
-
-def _take_tries(arguments: Sequence[str]) -> tuple[int, list[str]]:
-    """The value of try=, and the other arguments."""
-    values = [each for each in arguments if each.startswith("try=")]
-    others = [each for each in arguments if not each.startswith("try=")]
-    text = values[-1].removeprefix("try=") if values else str(TRIES)
-    if not re.fullmatch(r"\d{1,2}", text) or int(text) > MOST_TRIES:
-        raise UsageError(f"try={text}: allowed: 0 to {MOST_TRIES}")
-    return int(text), others
 
 
 def _refuse_launcher(_: list[JobRequest]) -> int:

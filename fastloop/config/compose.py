@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -96,6 +96,15 @@ def compose_job(*overrides: str) -> Job:
     Raises ConfigError or one of Hydra's exceptions for an invalid name or value.
     """
     return build_job(compose_values(*overrides))
+
+
+def compose_changed(overrides: Sequence[str]) -> Job:
+    """The job of these overrides with the flags of this command line, such as --config-dir.
+
+    Raises ConfigError or one of Hydra's exceptions for an invalid name or value.
+    """
+    flags = [each for each in read_command_line(sys.argv[1:]).flags if each != "--multirun"]
+    return compose_job(*flags, *overrides)
 
 
 def _run_hydra(line: CommandLine, task: Callable[[DictConfig], None]) -> None:

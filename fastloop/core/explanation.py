@@ -9,6 +9,8 @@ from pydantic.dataclasses import dataclass
 from fastloop.core.limit import LimitOrigin
 from fastloop.core.stats import Estimate
 
+EXPLANATION_FILE = "explain.json"
+
 
 class Rung(StrEnum):
     """A part of an epoch, by the word that a verdict uses for it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastloop.core import stats
+from fastloop.core.explanation import Explanation
 from fastloop.core.result import Result, measurements, world_size
 
 RESOURCE_METRICS = (
@@ -26,6 +27,8 @@ def metrics(result: Result) -> dict[str, float]:
     for benchmark in dict.fromkeys(name for trial in result.trials for name in trial.benchmarks):
         for name, value in _benchmark_metrics(result, benchmark).items():
             figures[f"{benchmark}/{name}"] = value
+    if result.explanation:
+        figures |= _explanation_metrics(result.explanation)
     return {name: value for name, value in figures.items() if value is not None}
 
 
@@ -77,3 +80,18 @@ def _attribution_metrics(result: Result, benchmark: str) -> dict[str, float | No
     if pass_.step_s and pass_.local_step_s:
         figures["sync_fraction"] = 1 - pass_.local_step_s / pass_.step_s
     return figures
+
+
+def _explanation_metrics(explanation: Explanation) -> dict[str, float | None]:
+    ladder = explanation.ladder
+    tried = [each for each in explanation.what_ifs if each.realised_gain]
+    best = explanation.best or (tried[0] if tried else None)
+    figures: dict[str, float | None] = {
+        "ceiling_seconds": ladder.perfect_s.value,
+        "exposed_wait_fraction": ladder.wait_share.value,
+        **{f"{row.rung}_fraction": row.share.value for row in ladder.rows},
+    }
+    if best and best.realised_gain:
+        figures["predicted_gain"] = best.predicted_gain
+        figures["realised_gain"] = best.realised_gain.value
+    return {f"explain/{name}": value for name, value in figures.items()}

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic.dataclasses import dataclass
 
+from fastloop.core.explanation import Explanation
 from fastloop.core.limit import LimitOrigin
 from fastloop.core.spans import seconds_between
 from fastloop.core.types import FailureKind
@@ -233,6 +234,8 @@ class Result:
     trials: list[Trial] = field(default_factory=list)
     shadow: Shadow | None = None
     attribution: dict[BenchmarkName, Attribution] = field(default_factory=dict)
+    explanation: Explanation | None = None
+    """With explain=true, of a job that could be explained."""
     one_process: dict[str, list[float]] = field(default_factory=dict)
     """For a job of several ranks, by benchmark: samples per second of one process in each trial."""
     rounds: list[list[str]] = field(default_factory=list)

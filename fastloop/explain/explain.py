@@ -37,6 +37,8 @@ from fastloop.trial.support import check_support
 
 TRAVERSAL = Variation(overrides=("benchmark=traversal", "execution=eager", "precision=float32"))
 """The loader without steps."""
+OF_THIS_COMMAND = ("baseline", "explain", "resume", "retry_failed", "try")
+"""Settings that are left out of the command lines of changes."""
 MOST_MISSED = 1.25
 """Factor by which the model may miss the job as it is; beyond that it predicts nothing."""
 
@@ -69,28 +71,34 @@ def check_request(requests: Sequence[JobRequest]) -> JobRequest:
         check_support(request.job)
     except Unsupported as error:
         raise UsageError(f"unsupported: {error}") from error
-    return request
+    return replace(request, overrides=_without_sweep(request.overrides))
+
+
+def _without_sweep(overrides: Sequence[str]) -> tuple[str, ...]:
+    """The overrides without those that a command with one change of them should not repeat."""
+    return tuple(each for each in overrides if each.partition("=")[0] not in OF_THIS_COMMAND)
 
 
 def explain(
     request: JobRequest,
     compose: Callable[[Sequence[str]], Job],
-    tries: int,
     begin_step: Callable[[str], None],
+    seconds: float | None = None,
 ) -> Explanation:
     """The explanation of the request's job. Raises JobFailed where a pass fails.
 
-    compose: the job of a list of overrides. tries: most changes to try.
+    compose: the job of a list of overrides. seconds: time after which no round begins beyond the
+    third; None: a minute.
     """
     begin_step("preparing the data")
     whole = _prepare(request, begin_step)
-    findings, explained = _measure(whole, request)
+    findings, explained = _measure(whole, request.job.trials, seconds)
     alone = _time_alone(explained, compose(TRAVERSAL.apply(request.overrides)))
     name = benchmark_name(request.job)
     verdict = judge(findings.ladder, name, findings.first_batch_s)
     candidates, model_ratio = _predict(explained, findings, request, compose)
-    chosen = choose(candidates, tries)
-    gains = try_candidates(explained, chosen, request.job.trials, request.sweep.seconds)
+    chosen = choose(candidates, request.sweep.tries)
+    gains = try_candidates(explained, chosen, request.job.trials, seconds)
     what_ifs = list_what_ifs(candidates, gains, request.overrides)
     return Explanation(
         name=f"{request.choices['loader']} {whole.prepared.label}",
@@ -123,13 +131,15 @@ def _prepare(request: JobRequest, begin_step: Callable[[str], None]) -> Explaine
     )
 
 
-def _measure(whole: ExplainedJob, request: JobRequest) -> tuple[_Findings, ExplainedJob]:
+def _measure(
+    whole: ExplainedJob, num_rounds: int, seconds: float | None
+) -> tuple[_Findings, ExplainedJob]:
     """The findings of all passes, and the job with epochs cut to the length that they ran."""
     present = whole.time_batches()
     as_is = whole.without_workers(whole.job.torch_threads).time_batches()
     single = as_is if as_is.torch_threads == 1 else whole.without_workers(1).time_batches()
     explained = whole.cut(present)
-    rounds = explained.time_ladder(request.job.trials, request.sweep.seconds)
+    rounds = explained.time_ladder(num_rounds, seconds)
     serial, work_s = None, None
     if not uses_dataloader(whole.job):
         work_s = {}

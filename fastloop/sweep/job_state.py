@@ -6,6 +6,7 @@ import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fastloop.core.explanation import EXPLANATION_FILE
 from fastloop.core.files import remove, write_text
 from fastloop.core.plan import PreparedData
 from fastloop.core.result import Result, Status
@@ -48,6 +49,8 @@ class JobState:
         """False while the result on disk is that of an interrupted sweep."""
         self.shadow_number = secrets.randbelow(entry.job.trials)
         """Number of the trial that is run once more with all of its data compared."""
+        self.unexplained = ""
+        """Reason why the job could not be explained, for its caveats."""
         self._has_begun = False
         self._ending: tuple[Status, Failure | None] | None = None
 
@@ -67,6 +70,8 @@ class JobState:
         """Write the files that precede any measurement, and start the tracker's run."""
         self._has_begun = True
         remove(self.entry.folder / DETAILS)
+        if self.result.explanation is None:  # a file of earlier trials
+            remove(self.entry.folder / EXPLANATION_FILE)
         write_text(self.entry.folder / "config.yaml", self.entry.config_yaml)
         self.update(recorded=False)
         self.update(run_id=self.tracking.start(self.result) or self.result.run_id)

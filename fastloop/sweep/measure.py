@@ -21,6 +21,7 @@ from fastloop.sweep.request import JobRequest, config_hash, job_names, run_param
 
 if TYPE_CHECKING:  # --cfg, --help and completion must not pay for importing torch
     from fastloop.core.result import Result
+    from fastloop.sweep.explanations import ExplainJob
     from fastloop.sweep.job_state import SweepJob
     from fastloop.sweep.settings import SweepSettings
     from fastloop.sweep.tracking import SweepTracker
@@ -33,10 +34,11 @@ IMPORTED_LATER = (
 SYSTEM_ERROR = re.compile(r"^\w+: \[Errno \d+\] (.*)$")
 
 
-def measure(requests: Sequence[JobRequest]) -> int:
+def measure(requests: Sequence[JobRequest], explain_job: ExplainJob | None = None) -> int:
     """Measure the requests as one sweep, and return the exit status.
 
     The sweep has the machine to itself, unless allow_concurrent=true.
+    explain_job: what explains a job, with explain=true.
     """
     if requests[0].is_done:
         return _print_measured(requests)
@@ -57,7 +59,7 @@ def measure(requests: Sequence[JobRequest]) -> int:
             else lock_machine(settings.wait, lambda: check_requests(requests))
         ):
             if not reason:
-                return _run(*_sweep_jobs(requests))
+                return _run(*_sweep_jobs(requests), explain_job)
     except (MachineBusy, UsageError) as error:
         reason = str(error)
     remove_unused(requests[0].sweep_folder)
@@ -104,7 +106,7 @@ def failure_line(result: Result, details: str) -> str:
     return f"{reason}; see {details}" if details else reason
 
 
-def _run(jobs: Sequence[SweepJob], request: JobRequest) -> int:
+def _run(jobs: Sequence[SweepJob], request: JobRequest, explain_job: ExplainJob | None) -> int:
     from fastloop.core.ranking import explain_no_ranks
     from fastloop.sweep.progress import show_progress
     from fastloop.sweep.resume import describe_kept_trials
@@ -116,7 +118,7 @@ def _run(jobs: Sequence[SweepJob], request: JobRequest) -> int:
     tracking = SweepTracker(request.tracker, request.sweep_folder)
     handle_signals(lambda: describe_kept_trials(jobs, request.sweep_folder))
     with show_progress(num_progress_steps(jobs, request.sweep)) as progress:
-        results = run_sweep(jobs, request.sweep, tracking, progress)
+        results = run_sweep(jobs, request.sweep, tracking, progress, explain_job)
     return _print_results(results, jobs, request, tracking)
 
 

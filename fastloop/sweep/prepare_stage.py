@@ -21,6 +21,7 @@ from fastloop.data.prepare import prepare, prepare_within
 from fastloop.fastloader import has_core
 from fastloop.sweep.job_state import JobState
 from fastloop.sweep.resume import continue_job, fail_job
+from fastloop.sweep.settings import SweepSettings
 from fastloop.trial.job import Job
 from fastloop.trial.support import check_support
 
@@ -32,7 +33,7 @@ DATA_FIELDS = (
 
 
 def prepare_all(
-    states: Sequence[JobState], retry_failed: bool, advance: Callable[[str], None]
+    states: Sequence[JobState], settings: SweepSettings, advance: Callable[[str], None]
 ) -> None:
     """Fetch every dataset, write every store, and record the data's properties in each result."""
     prepared: dict[str, PreparedData | Failure] = {}
@@ -54,7 +55,7 @@ def prepare_all(
         if isinstance(outcome, Failure):
             message = fail_job(state, outcome)
         else:
-            message = _set_up_job(state, now, outcome, retry_failed)
+            message = _set_up_job(state, now, outcome, settings)
         if message:
             tqdm.write(message, file=sys.stderr)
 
@@ -66,14 +67,16 @@ def _describe_environment() -> dict[str, Any]:
     return machine | {"versions": machine["versions"] | {"FastLoader's engine": engine}}
 
 
-def _set_up_job(state: JobState, now: Result, prepared: PreparedData, retry_failed: bool) -> str:
+def _set_up_job(
+    state: JobState, now: Result, prepared: PreparedData, settings: SweepSettings
+) -> str:
     """Make the job ready for its trials; a message if earlier trials can't be used, else empty."""
     state.prepared = prepared
     now = _with_data_fields(now, state.entry.job, prepared)
     if state.is_continued:
         state.update(**{name: getattr(now, name) for name in DATA_FIELDS})
         return ""
-    message = continue_job(state, now, retry_failed)
+    message = continue_job(state, now, settings)
     if state.is_running:
         state.begin()
     return message

@@ -14,11 +14,15 @@ from fastloop.core.files import outputs_folder, sweep_folders
 from fastloop.core.result import Result
 from fastloop.core.result_file import RESULT_FILE, load, load_result
 from fastloop.core.types import Failure, UsageError
+from fastloop.sweep.explanations import lacks_explanation
 from fastloop.sweep.job_state import JobState, SweepJob
+from fastloop.sweep.settings import SweepSettings
 
 LAST = "last"
 PLAIN = re.compile(r"[\w./-]+")
 """Paths that neither the shell nor Hydra takes for anything else."""
+KEPT = ("trials", "rounds", "attribution", "explanation", "run_id")
+"""Fields of a result that hold what an interrupted sweep has measured."""
 MACHINE = ("host", "cpu", "cores_usable", "gpus")
 
 
@@ -83,7 +87,7 @@ def with_earlier_results(entries: Sequence[SweepJob], folder: Path) -> list[Swee
     return continued
 
 
-def continue_job(state: JobState, now: Result, retry_failed: bool) -> str:
+def continue_job(state: JobState, now: Result, settings: SweepSettings) -> str:
     """Continue from the job's earlier result, or start anew; returns a message if it starts anew.
 
     now: the job's result before any trial, with the present data, code and machine.
@@ -96,13 +100,14 @@ def continue_job(state: JobState, now: Result, retry_failed: bool) -> str:
         changed = ", ".join(changes(earlier, now)) or "an option's code"
         return f"{now.name} is measured anew, {changed} changed; the earlier result is in {copy}"
     finished = earlier.status == "FINISHED" and has_all_trials
-    if finished or (earlier.status == "FAILED" and not retry_failed):
+    finished = finished and not (settings.explain and lacks_explanation(earlier))
+    if finished or (earlier.status == "FAILED" and not settings.retry_failed):
         state.keep()
         count, trials = len(earlier.trials), state.entry.job.trials
         more = f"{now.name} keeps its {count} trials, more than trials={trials} asks for"
         return more if finished and count > trials else ""
     kept_tags = {"concurrent": "true"} if "concurrent" in earlier.tags else {}
-    kept = {name: getattr(earlier, name) for name in ("trials", "rounds", "attribution", "run_id")}
+    kept = {name: getattr(earlier, name) for name in KEPT}
     state.continue_from(replace(now, tags=now.tags | kept_tags, **kept))
     return ""
 

@@ -19,6 +19,12 @@ from fastloop.core.spans import now_ns, wall_ms
 from fastloop.core.types import Failure, FailureKind, JobFailed
 from fastloop.data.prepare import find_damage
 from fastloop.sweep.caveats import caveats, option_caveats
+from fastloop.sweep.explanations import (
+    ExplainJob,
+    explain_all,
+    explanation_caveats,
+    num_explain_steps,
+)
 from fastloop.sweep.job_state import JobState, SweepJob
 from fastloop.sweep.merge_ranks import merge_passes, merge_shadows, merge_trials
 from fastloop.sweep.prepare_stage import prepare_all
@@ -37,20 +43,30 @@ measure in one process."""
 
 
 def run_sweep(
-    entries: Sequence[SweepJob], settings: SweepSettings, tracking: SweepTracker, progress: Progress
+    entries: Sequence[SweepJob],
+    settings: SweepSettings,
+    tracking: SweepTracker,
+    progress: Progress,
+    explain_job: ExplainJob | None = None,
 ) -> list[Result]:
-    """Run all jobs, and return their results in the same order."""
+    """Run all jobs, and return their results in the same order.
+
+    explain_job: what explains a job after the last round, with explain=true; None: nothing can.
+    """
     states = [JobState(entry, tracking) for entry in entries]
     session_ms = wall_ms()
     try:
-        prepare_all(states, settings.retry_failed, progress.begin_step)
+        prepare_all(states, settings, progress.begin_step)
         _run_rounds(states, settings, session_ms, progress)
         for state in states:
             _finish_passes(state, states, settings.profile, progress.begin_step)
+        if settings.explain:
+            explain_all(states, explain_job, progress)
         for state in states:
             if state.is_running:
                 flags = caveats(state.result, [other.result for other in states])
                 flags += option_caveats(state.entry.job, state.result.sample_nbytes)
+                flags += explanation_caveats(state)
                 state.update(flags=flags)
                 state.end("FINISHED")
     except BaseException as error:
@@ -82,6 +98,8 @@ def _num_steps_left(
         passes = (1 + settings.profile) * len(job.benchmark)
         shadows = 0 if result and result.shadow else 1
         steps += max(0, job.trials + shadows + passes + extra - num_done)
+        if settings.explain and not (result and result.explanation):
+            steps += num_explain_steps(job, settings.tries)
     return steps
 
 

@@ -22,7 +22,14 @@ class SweepSettings:
     wait: bool
     allow_concurrent: bool
     profile: bool
+    explain: bool = False
+    tries: Annotated[int, Field(ge=0, le=10, alias="try")] = 3
     seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
-SWEEP_SETTINGS = tuple(field.name for field in fields(SweepSettings))  # pyright: ignore[reportArgumentType]
+ALIASES = {"tries": "try"}
+"""Settings by the names of their fields, where these can't be equal: `try` is a keyword."""
+SWEEP_SETTINGS = tuple(
+    ALIASES.get(field.name, field.name)
+    for field in fields(SweepSettings)  # pyright: ignore[reportArgumentType]
+)

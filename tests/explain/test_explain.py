@@ -94,8 +94,8 @@ def test_a_loader_of_other_data_is_not_explained(folder):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("try=11",), "try=11: allowed: 0 to 10"),
-        (("try=-1",), "try=-1: allowed: 0 to 10"),
+        (("try=11",), "try=11: Input should be less than or equal to 10"),
+        (("try=-1",), "try=-1: Input should be greater than or equal to 0"),
         (("trials=0",), "trials=0: Input should be greater than 0"),
         (("-m", "num_workers=0,1"), "explain takes one job; these overrides make 2"),
         (("prefetch_factor=2",), "unsupported: prefetch_factor=2 needs workers: num_workers is 0"),

@@ -25,6 +25,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from fastloop.core import stats
+from fastloop.core.explanation import EXPLANATION_FILE
 from fastloop.core.files import flush_to_disk, hold_lock, outputs_folder, write_beside
 from fastloop.core.metrics import metrics
 from fastloop.core.result import Result, measurements
@@ -54,6 +55,8 @@ DATABASE_ATTEMPTS = 5
 RESOURCE_DOES_NOT_EXIST = "RESOURCE_DOES_NOT_EXIST"
 COMMAND_TAG = "fastloop.command"
 LOCAL_UI = "http://127.0.0.1:5000"
+FILES = ("config.yaml", RESULT_FILE, "traceback.txt", "profile-*", EXPLANATION_FILE, "timeline.*")
+"""Files of a job's folder that become artifacts of its run."""
 NOTE = "Loaders compared. samples_per_s, limit_fraction: higher is better; seconds: lower."
 
 
@@ -127,10 +130,10 @@ class MlflowTracker:
         single = [Metric(name, value, now_ms, 0) for name, value in metrics(result).items()]
         several = _trial_metrics(result) + _rank_metrics(result)
         self._client.log_batch(result.run_id, metrics=single + several)
-        if result.status_reason:
-            tags = [RunTag("status_reason", result.status_reason)]
-            self._client.log_batch(result.run_id, tags=tags)
-        for name in ("config.yaml", RESULT_FILE, "traceback.txt", "profile-*"):
+        tags = {"status_reason": result.status_reason, "verdict": _verdict(result)}
+        if present := [RunTag(name, value) for name, value in tags.items() if value]:
+            self._client.log_batch(result.run_id, tags=present)
+        for name in FILES:
             for path in sorted(folder.glob(name)):
                 self._client.log_artifact(result.run_id, str(path))
         self._client.set_terminated(result.run_id, status=result.status)
@@ -232,6 +235,10 @@ def _synchronous_off() -> Iterator[None]:
         yield
     finally:
         event.remove(Engine, "connect", relax)
+
+
+def _verdict(result: Result) -> str:
+    return result.explanation.verdict.word if result.explanation else ""
 
 
 def _trial_metrics(result: Result) -> list[Metric]:

@@ -1,0 +1,31 @@
+"""Explanations of the jobs of a sweep, with explain=true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fastloop.core.explanation import EXPLANATION_FILE, Explanation
+from fastloop.core.files import write_text
+from fastloop.explain.explain import check_request, explain
+from fastloop.explain.explanation import to_json
+from fastloop.sweep.explanations import ExplainJob
+from fastloop.sweep.job_state import SweepJob
+from fastloop.sweep.request import JobRequest
+from fastloop.trial.job import Job
+
+
+def job_explainer(
+    requests: Sequence[JobRequest], compose: Callable[[Sequence[str]], Job]
+) -> ExplainJob:
+    """A function that explains a job of the sweep and writes explain.json to the job's folder.
+
+    compose: the job of a list of overrides.
+    """
+
+    def explain_job(entry: SweepJob, begin_step: Callable[[str], None]) -> Explanation:
+        request = check_request([requests[entry.index]])
+        explanation = explain(request, compose, begin_step)
+        write_text(entry.folder / EXPLANATION_FILE, to_json(explanation))
+        return explanation
+
+    return explain_job

@@ -1,0 +1,74 @@
+"""The stage of a sweep that explains each job, after its last round, with explain=true.
+
+What explains a job is on a higher floor, and is handed in.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+
+from fastloop.core.explanation import Explanation
+from fastloop.core.files import write_text
+from fastloop.core.result import Result
+from fastloop.core.types import JobFailed, Unsupported, UsageError
+from fastloop.core.user_code import error_line
+from fastloop.sweep.job_state import DETAILS, JobState, SweepJob
+from fastloop.sweep.progress import Progress
+from fastloop.trial.job import Job
+
+ExplainJob = Callable[[SweepJob, Callable[[str], None]], Explanation]
+"""Explains a job, and calls the function with the name of each step as it begins. Raises
+UsageError, Unsupported or JobFailed for a job that can't be explained."""
+
+CAVEAT = "not explained"
+USUAL_RUNGS = 5
+PASSES_ONCE = 8
+"""Passes that an explanation runs once and not in each round, roughly."""
+
+
+def explain_all(
+    states: Sequence[JobState], explain_job: ExplainJob | None, progress: Progress
+) -> None:
+    """Record the explanation of each job that has none, or the reason why it can't be explained."""
+    for state in states:
+        if state.is_running and state.result.explanation is None:
+            _explain(state, explain_job, progress)
+            outcome = _word(state.result) or f"{CAVEAT}: {state.unexplained}"
+            progress.end_round(f"{state.result.name}: {outcome}")
+
+
+def _explain(state: JobState, explain_job: ExplainJob | None, progress: Progress) -> None:
+    def begin_step(step: str) -> None:
+        progress.begin_step(f"{step}, {state.result.name}")
+
+    try:
+        if explain_job is None:
+            raise UsageError("hydra/launcher=basic alone explains jobs")
+        explanation = explain_job(state.entry, begin_step)
+    except (UsageError, Unsupported, JobFailed) as error:
+        state.unexplained = str(error)
+    except Exception as error:  # the trials are good, whatever is wrong with this
+        state.unexplained = error_line(error)
+        write_text(state.entry.folder / DETAILS, traceback.format_exc())
+    else:
+        state.update(explanation=explanation)
+
+
+def _word(result: Result) -> str:
+    return result.explanation.verdict.word if result.explanation else ""
+
+
+def explanation_caveats(state: JobState) -> list[str]:
+    """The caveat of a job that could not be explained."""
+    return [f"{CAVEAT}: {state.unexplained}"] if state.unexplained else []
+
+
+def lacks_explanation(result: Result) -> bool:
+    """True for a result of which neither an explanation nor the lack of one is recorded."""
+    return result.explanation is None and not any(flag.startswith(CAVEAT) for flag in result.flags)
+
+
+def num_explain_steps(job: Job, tries: int) -> int:
+    """About the number of steps that explaining a job begins."""
+    return PASSES_ONCE + job.trials * (USUAL_RUNGS + tries + 1)
