@@ -15,6 +15,7 @@ COMMANDS = {
     "compare": "fastloop.cli.compare",
     "log": "fastloop.cli.log",
     "explain": "fastloop.cli.explain",
+    "attach": "fastloop.cli.attach",
 }
 """Module of each command. Its main() reads sys.argv."""
 HELP = """\
@@ -29,6 +30,7 @@ commands:
   compare  compare two sets of results; fails if a job has become slower
   log      log results to MLflow that its server did not receive
   explain  say why a job takes as long as it does, and what would change that
+  attach   run a script of your own and say what its loops wait for
 
 fastloop <command> --help describes a command; fastloop run --help lists all
 options and settings. The command run may be left out:

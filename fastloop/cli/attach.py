@@ -1,0 +1,82 @@
+"""fastloop attach: why the loops of a script wait for data; the script is not changed.
+
+    fastloop attach [-m] <script> [its arguments]
+
+Runs the script as python does, with a reading of the clock around what its DataLoaders
+do, in all of its processes. The script ends as it would have, with its own output and
+exit status. Then, on stderr, for each loop over a DataLoader:
+
+- the verdict: how much of its time the loop waited for data, and the part that is the
+  cause, in one word: step, start-up, hand-off, collate, transform, decode, or
+  unattributed where the figures do not tell;
+- the parts of its time, with their 95 % intervals.
+
+The folder that is named last has all of this: attach.json.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from itertools import count
+from pathlib import Path
+
+
+def main() -> None:
+    """Run the script, print what its loops waited for, and end as the script has ended."""
+    arguments = sys.argv[1:]
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(__doc__, end="", file=sys.stdout if arguments else sys.stderr)
+        sys.exit(0 if arguments else 2)
+    if message := _refusal(arguments):
+        print(message, file=sys.stderr)
+        sys.exit(2)
+    from fastloop.explain.attach.launch import end_like, run_script
+
+    records = Path(tempfile.mkdtemp(prefix="fastloop-attach-"))
+    try:
+        status = run_script(arguments, records)
+        _explain(records, arguments, status)
+    finally:
+        shutil.rmtree(records, ignore_errors=True)
+    end_like(status)
+
+
+def _explain(records: Path, arguments: list[str], status: int) -> None:
+    from fastloop.explain.attach.attach import explain_records
+    from fastloop.explain.attach.findings import format_findings
+
+    if not any(records.iterdir()):
+        print("fastloop: no DataLoader was iterated over, nothing to explain", file=sys.stderr)
+        return
+    folder = _make_folder(arguments)
+    findings = explain_records(records, arguments, status, folder)
+    print(f"\n{format_findings(findings)}\n\nfiles:  {folder}", file=sys.stderr)
+
+
+def _refusal(arguments: list[str]) -> str:
+    """Why these arguments name no script; empty if they do."""
+    name = arguments[0]
+    if name == "-m":
+        return "" if len(arguments) > 1 else "attach -m: allowed: -m <module> [its arguments]"
+    if name.startswith("-"):
+        return f"attach {name}: allowed: [-m] <script> [its arguments]"
+    if not Path(name).exists():
+        return f"attach {name}: no such file; allowed: a Python script, or -m <module>"
+    return ""
+
+
+def _make_folder(arguments: list[str]) -> Path:
+    """A new folder in the outputs folder, named after the script."""
+    from fastloop.core.files import outputs_folder
+
+    name = arguments[1] if arguments[0] == "-m" else Path(arguments[0]).stem
+    for number in count(1):
+        folder = outputs_folder() / "attach" / f"{name}-{number}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise AssertionError("count ends")

@@ -1,0 +1,100 @@
+"""Carries the probe to the Python processes that a script starts anew; forks have it anyway.
+
+Processes of multiprocessing get it with the data that they are prepared with, as coverage.py does
+it; interpreters that subprocess starts on a script or a module, as torchrun's ranks are, through
+their arguments, as debuggers do it. Neither needs the environment, a .pth file or sitecustomize.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from multiprocessing import spawn
+from pathlib import Path
+from typing import Any
+
+BOOTSTRAP = str(Path(__file__).with_name("bootstrap.py"))
+PACKAGE_FOLDER = str(Path(__file__).resolve().parents[3])
+INSTALL = """\
+import sys
+sys.path.insert(0, {package!r})
+try:
+    from fastloop.explain.attach.children import follow_children
+    from fastloop.explain.attach.import_hook import install_probe
+finally:
+    del sys.path[0]
+follow_children({folder!r})
+install_probe({folder!r})
+"""
+WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+"""Options of the interpreter whose value may be the next argument."""
+
+
+def follow_children(folder: str) -> None:
+    """Let processes that this process starts from now on record to the folder as well."""
+    get_data = spawn.get_preparation_data
+    if not isinstance(get_data, PreparationData):
+        spawn.get_preparation_data = PreparationData(get_data, folder)
+        subprocess.Popen.__init__ = _follow_popen(subprocess.Popen.__init__, folder)
+
+
+class PreparationData:
+    """multiprocessing's data of a new process, with the probe."""
+
+    def __init__(self, original: Callable[[str], dict[str, Any]], folder: str) -> None:
+        self._original = original
+        self._folder = folder
+
+    def __call__(self, name: str) -> dict[str, Any]:
+        """The data; unpickling them installs the probe."""
+        return self._original(name) | {"fastloop_attach": Stowaway(self._folder)}
+
+
+class Stowaway:
+    """An object that is never there: unpickling it runs code that needs no module to be found."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, dict[str, str]]]:
+        return exec, (INSTALL.format(package=PACKAGE_FOLDER, folder=self._folder), {})
+
+
+def _follow_popen(original: Callable[..., None], folder: str) -> Callable[..., None]:
+    def __init__(self: Any, args: Any, *others: Any, **named: Any) -> None:  # noqa: N807
+        if isinstance(args, list | tuple) and not named.get("shell"):
+            args = rewrite_command(args, folder)
+        original(self, args, *others, **named)
+
+    return __init__
+
+
+def rewrite_command(command: Sequence[Any], folder: str) -> list[Any]:
+    """The command with the bootstrap before the script, if it runs this Python on a script."""
+    place = _place_of_script(command)
+    if place is None:
+        return [*command]
+    return [*command[:place], BOOTSTRAP, folder, *command[place:]]
+
+
+def _place_of_script(command: Sequence[Any]) -> int | None:
+    """Index of the script or of -m; None for other programs, and for -c."""
+    if not command or not all(isinstance(each, str | bytes | os.PathLike) for each in command):
+        return None
+    words = [os.fsdecode(each) for each in command]
+    if not _is_this_python(words[0]) or BOOTSTRAP in words:
+        return None
+    place = 1
+    while place < len(words) and words[place].startswith("-"):
+        if words[place] == "-m":
+            return place if place + 1 < len(words) else None
+        if words[place].startswith("-c") or words[place] in ("-", "-i", "-h", "-V", "--version"):
+            return None
+        place += 2 if words[place] in WITH_VALUE else 1
+    return place if place < len(words) and Path(words[place]).suffix == ".py" else None
+
+
+def _is_this_python(program: str) -> bool:
+    return os.path.realpath(program) == os.path.realpath(sys.executable)

@@ -1,0 +1,93 @@
+"""The findings about a script: attach.json, and the text that is printed."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fastloop.core.number_text import significant
+from fastloop.core.stats import Estimate
+from fastloop.explain.attach.loops import Loop, share_of_parts
+from fastloop.explain.attach.verdict import judge_loop, steady_step_ms
+from fastloop.explain.rungs import Rung
+from fastloop.explain.verdict import Verdict, show_estimate, show_percent
+
+SCHEMA = 1
+WIDTH = 96
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopFindings:
+    """What was found about the loop over a DataLoader."""
+
+    name: str
+    facts: dict[str, Any]
+    """The loader's settings, as recorded."""
+    passes: int
+    batches: int
+    seconds: float
+    step_ms: float
+    """Median."""
+    verdict: Verdict
+    shares: dict[Rung, Estimate]
+    """Parts of the loop's time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptFindings:
+    """What was found about a script."""
+
+    command: str
+    status: int
+    """Its exit status; negative: the signal that ended it."""
+    loops: tuple[LoopFindings, ...]
+    """The longest first."""
+
+
+def describe_loop(loop: Loop) -> LoopFindings:
+    """The findings about a loop."""
+    shares = share_of_parts(loop)
+    return LoopFindings(
+        name=loop.name,
+        facts=loop.facts,
+        passes=len(loop.passes),
+        batches=loop.batches,
+        seconds=loop.seconds,
+        step_ms=steady_step_ms(loop),
+        verdict=judge_loop(loop, shares),
+        shares=shares,
+    )
+
+
+def to_json(findings: ScriptFindings) -> str:
+    """The text of attach.json."""
+    return json.dumps({"schema": SCHEMA, **asdict(findings)}, indent=1) + "\n"
+
+
+def format_findings(findings: ScriptFindings) -> str:
+    """The verdict and the parts of each loop, as text."""
+    lines = [f"fastloop: {findings.command}"]
+    for loop in findings.loops:
+        sentences = ". ".join(loop.verdict.sentences) + "."
+        lines += ["", f"verdict: {loop.verdict.word}"]
+        lines += textwrap.wrap(sentences, WIDTH, break_on_hyphens=False)
+        lines += _part_lines(loop)
+    return "\n".join(lines)
+
+
+def _part_lines(loop: LoopFindings) -> list[str]:
+    rows = [("part", "ms a batch", "share of the time")]
+    for part, share in loop.shares.items():
+        if share.value:
+            each_ms = 1e3 * share.value * loop.seconds / loop.batches
+            rows.append((str(part), significant(each_ms), show_estimate(share, show_percent)))
+    return _align(rows)
+
+
+def _align(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    aligned = (zip(row, widths, strict=True) for row in rows)
+    return ["  ".join(cell.ljust(width) for cell, width in row).rstrip() for row in aligned]

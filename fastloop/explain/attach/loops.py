@@ -1,0 +1,169 @@
+"""A script's loops over each of its DataLoaders: how long they waited, and for which stage."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fastloop.core.stats import BOUNDS, FEWEST_FOR_INTERVAL, Estimate
+from fastloop.explain.attach.attribution import (
+    START_UP,
+    attribute_waits,
+    fetch_rows,
+)
+from fastloop.explain.attach.passes import LoaderPass, describe_loaders, find_passes
+from fastloop.explain.attach.reading import ProcessRecords
+from fastloop.explain.attach.records import UNKNOWN
+from fastloop.explain.rungs import Rung
+
+BLOCKS = 20
+"""Blocks of successive batches, over which shares vary, of passes that are fewer than these."""
+FEWEST_PASSES = 5
+RESAMPLES = 2000
+FEWEST_LATER = 2
+"""Batches behind the first one from which it is told what a start costs."""
+PARTS = (*(Rung.STEP, Rung.START_UP, Rung.HAND_OFF, Rung.COLLATE, Rung.TRANSFORM, Rung.DECODE),)
+"""Parts of a loop's time, in the order of a ladder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """All passes over the DataLoaders that are iterated over at one place, in all processes."""
+
+    facts: dict[str, Any]
+    """What was recorded about the DataLoader."""
+    passes: tuple[LoaderPass, ...]
+    waits_ns: np.ndarray
+    """(batches, stages): the waits; what the first batch of a pass waits longer is start-up."""
+    steps_ns: np.ndarray
+    """(batches,)"""
+    pass_of: np.ndarray
+    """(batches,): the number of the pass in `passes`."""
+    starts_ns: np.ndarray
+    """(passes,): iter() and the end of a pass."""
+    transform_share: float | None
+    """Share of the time in the dataset that its transform takes; None: it can't be told apart."""
+    fetches: np.ndarray
+    """Rows of the batches that were made, see Kind.FETCH."""
+
+    @property
+    def seconds(self) -> float:
+        """Time in the loops: waits, steps, starts and ends."""
+        return float(self.waits_ns.sum() + self.steps_ns.sum() + self.starts_ns.sum()) / 1e9
+
+    @property
+    def batches(self) -> int:
+        """Batches whose step has ended."""
+        return len(self.steps_ns)
+
+    @property
+    def name(self) -> str:
+        """The loader's class, and the place of the loop in the script."""
+        kind, place = self.facts["type"], self.facts["place"]
+        return f"{kind} at {place}" if place else kind
+
+
+def find_loops(records: Sequence[ProcessRecords]) -> list[Loop]:
+    """The loops of all processes, the longest first."""
+    groups: dict[tuple[Any, ...], list[tuple[dict[str, Any], LoaderPass]]] = defaultdict(list)
+    for process in records:
+        loaders = describe_loaders(process)
+        for each in find_passes(process):
+            if facts := loaders.get(each.loader):
+                key = tuple(facts[name] for name in ("type", "place", "dataset", "num_workers"))
+                groups[key].append((facts, each))
+    loops = [_build_loop(group, records) for group in groups.values()]
+    return sorted(loops, key=lambda loop: -loop.seconds)
+
+
+def share_of_parts(loop: Loop) -> dict[Rung, Estimate]:
+    """Each part of a loop's time as a share of it, with its interval over blocks of batches."""
+    blocks, fixed = _blocks(loop)
+    totals = blocks.sum(0) + fixed
+    picks = np.random.default_rng(0).integers(len(blocks), size=(RESAMPLES, len(blocks)))
+    drawn = blocks[picks].sum(1) + fixed
+    shares = drawn / drawn.sum(1, keepdims=True)
+    is_interval = len(blocks) >= FEWEST_FOR_INTERVAL
+    if not is_interval:
+        shares = (blocks + fixed / len(blocks)) / (blocks + fixed / len(blocks)).sum(1)[:, None]
+    low, high = np.percentile(shares, BOUNDS if is_interval else (0, 100), axis=0)
+    return {
+        part: Estimate(
+            value=float(totals[place] / totals.sum()),
+            low=float(low[place]),
+            high=float(high[place]),
+            is_interval=is_interval,
+        )
+        for place, part in enumerate(PARTS)
+    }
+
+
+def wait_share(shares: dict[Rung, Estimate]) -> Estimate:
+    """The share of a loop's time that is no step."""
+    step = shares[Rung.STEP]
+    return Estimate(
+        value=1 - step.value, low=1 - step.high, high=1 - step.low, is_interval=step.is_interval
+    )
+
+
+def _build_loop(
+    group: Sequence[tuple[dict[str, Any], LoaderPass]], records: Sequence[ProcessRecords]
+) -> Loop:
+    passes = tuple(each for _, each in group)
+    waits = [_move_start_up(attribute_waits(each, records)) for each in passes]
+    fetches = np.concatenate([fetch_rows(each, records) for each in passes])
+    return Loop(
+        facts=group[0][0],
+        passes=passes,
+        waits_ns=np.concatenate(waits),
+        steps_ns=np.concatenate([np.array(each.step_ns, np.int64) for each in passes]),
+        pass_of=np.repeat(np.arange(len(passes)), [len(each.batches) for each in passes]),
+        starts_ns=np.array([each.iter_ns + each.end_ns for each in passes], np.int64),
+        transform_share=_transform_share(fetches),
+        fetches=fetches,
+    )
+
+
+def _move_start_up(waits: np.ndarray) -> np.ndarray:
+    """The waits of a pass, where the first one has as start-up what it is longer than others."""
+    if len(waits) <= FEWEST_LATER:
+        return waits
+    first, usual = waits[0], np.median(waits[1:].sum(1))
+    if (whole := first.sum()) > usual:
+        rest = first * (usual / whole)
+        rest[START_UP] = 0
+        waits[0] = rest
+        waits[0, START_UP] = whole - waits[0].sum()
+    return waits
+
+
+def _transform_share(fetches: np.ndarray) -> float | None:
+    has_times = fetches[fetches[:, 8] != UNKNOWN]
+    in_dataset = (has_times[:, 4] - has_times[:, 3]).sum()
+    return min(1.0, float(has_times[:, 8].sum() / in_dataset)) if in_dataset else None
+
+
+def _blocks(loop: Loop) -> tuple[np.ndarray, np.ndarray]:
+    """(blocks, PARTS) nanoseconds, and (PARTS,) of the starts if the blocks are no passes."""
+    parts = _parts_of_batches(loop)
+    starts = np.zeros((len(loop.passes), len(PARTS)))
+    starts[:, PARTS.index(Rung.START_UP)] = loop.starts_ns
+    if len(loop.passes) >= FEWEST_PASSES:
+        for number in range(len(loop.passes)):
+            starts[number] += parts[loop.pass_of == number].sum(0)
+        return starts, np.zeros(len(PARTS))
+    pieces = np.array_split(parts, min(BLOCKS, len(parts)))
+    return np.stack([piece.sum(0) for piece in pieces]), starts.sum(0)
+
+
+def _parts_of_batches(loop: Loop) -> np.ndarray:
+    """(batches, PARTS) nanoseconds."""
+    decode, collate, hand_off, start_up = loop.waits_ns.T
+    transform = decode * (loop.transform_share or 0.0)
+    return np.stack(
+        [loop.steps_ns, start_up, hand_off, collate, transform, decode - transform], axis=1
+    ).astype(float)

@@ -1,0 +1,79 @@
+"""The verdict on a script's longest loop: one word, and the sentences that say why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from fastloop.core.number_text import significant
+from fastloop.core.stats import Estimate
+from fastloop.explain.attach.loops import Loop, wait_share
+from fastloop.explain.rungs import Rung
+from fastloop.explain.verdict import (
+    MOST_UNSURE,
+    PHRASES,
+    WORTH,
+    Verdict,
+    show_estimate,
+    show_percent,
+)
+
+
+def judge_loop(loop: Loop, shares: Mapping[Rung, Estimate]) -> Verdict:
+    """The verdict on a loop by the shares of its parts."""
+    wait = wait_share(dict(shares))
+    word = _choose_word(wait, shares)
+    sentences = [_first_sentence(loop, wait, word), _reason(loop, wait, word, shares)]
+    return Verdict(word=word, sentences=tuple(filter(None, sentences)))
+
+
+def _choose_word(wait: Estimate, shares: Mapping[Rung, Estimate]) -> Rung:
+    if wait.value < WORTH:
+        return Rung.STEP if wait.high <= MOST_UNSURE else Rung.UNATTRIBUTED
+    leading = _leading(shares)
+    is_sure = wait.low > 0 and shares[leading].low > 0 and not _rivals(shares)
+    return leading if is_sure else Rung.UNATTRIBUTED
+
+
+def _leading(shares: Mapping[Rung, Estimate]) -> Rung:
+    return max((part for part in shares if part != Rung.STEP), key=lambda part: shares[part].value)
+
+
+def _rivals(shares: Mapping[Rung, Estimate]) -> list[Rung]:
+    """Other parts of which these batches don't say that they are smaller than the greatest."""
+    leading = _leading(shares)
+    others = [part for part in shares if part not in (Rung.STEP, leading)]
+    return [part for part in others if shares[part].value > shares[leading].low]
+
+
+def _first_sentence(loop: Loop, wait: Estimate, word: Rung) -> str:
+    seconds = significant(loop.seconds)
+    share = show_estimate(wait, show_percent)
+    name = f"The loop over {loop.name}"
+    if word is Rung.STEP:
+        return f"{name} is limited by its step: no loader can gain more than {share} of {seconds} s"
+    if word is Rung.UNATTRIBUTED and wait.value < WORTH:
+        return f"These batches can't tell whether the loop over {loop.name} waits: {share}"
+    perfect = significant(loop.seconds * (1 - wait.value))
+    rest = f"with a perfect loader its {seconds} s would be {perfect} s"
+    return f"{name} waits for data {share} of the time; {rest}"
+
+
+def _reason(loop: Loop, wait: Estimate, word: Rung, shares: Mapping[Rung, Estimate]) -> str:
+    if wait.value < WORTH:
+        return ""
+    leading = _leading(shares)
+    if rivals := _rivals(shares):
+        names = ", ".join(str(part) for part in (leading, *rivals))
+        return f"It can't be told which of these parts is the greatest: {names}"
+    if word is Rung.UNATTRIBUTED:
+        return f"The greatest part, {leading}, is not beyond noise"
+    part = show_percent(shares[leading].value / wait.value)
+    each_ms = significant(1e3 * shares[leading].value * loop.seconds / max(1, loop.batches))
+    return f"{part} of the wait is {PHRASES[leading]}, {each_ms} ms a batch"
+
+
+def steady_step_ms(loop: Loop) -> float:
+    """Median time of a step."""
+    return float(np.median(loop.steps_ns)) / 1e6
