@@ -26,9 +26,9 @@ from pathlib import Path
 def main() -> None:
     """Run the script, print what its loops waited for, and end as the script has ended."""
     arguments = sys.argv[1:]
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(__doc__, end="", file=sys.stdout if arguments else sys.stderr)
-        sys.exit(0 if arguments else 2)
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(__doc__, end="")
+        return
     if message := _refusal(arguments):
         print(message, file=sys.stderr)
         sys.exit(2)
@@ -57,6 +57,8 @@ def _explain(records: Path, arguments: list[str], status: int) -> None:
 
 def _refusal(arguments: list[str]) -> str:
     """Why these arguments name no script; empty if they do."""
+    if not arguments:
+        return "attach: allowed: [-m] <script> [its arguments]"
     name = arguments[0]
     if name == "-m":
         return "" if len(arguments) > 1 else "attach -m: allowed: -m <module> [its arguments]"

@@ -1,4 +1,4 @@
-"""What a loop has waited for: the stage in which its awaited batch was, moment by moment.
+"""The stage in which the batch was that a loop waited for, moment by moment.
 
 In a process without workers that is what next() did. Of a worker it is what the worker that makes
 the awaited batch did: that batch, or an earlier one of its own.
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fastloop.core.explanation import Rung
 from fastloop.explain.attach.passes import LoaderPass
 from fastloop.explain.attach.reading import ProcessRecords, workers_of
 from fastloop.explain.attach.records import Kind
-from fastloop.explain.rungs import Rung
 
 STAGES = (Rung.DECODE, Rung.COLLATE, Rung.HAND_OFF, Rung.START_UP)
 """Columns of an attribution; a transform is part of decode until its share is known."""
@@ -58,10 +58,7 @@ class WorkerBatches:
 
 def attribute_waits(each: LoaderPass, records: Sequence[ProcessRecords]) -> np.ndarray:
     """(batches, STAGES) nanoseconds of the waits of a pass."""
-    if each.pids:
-        split = _split_by_workers(each, records)
-    else:
-        split = _split_by_fetches(each)
+    split = _split_by_workers(each, records) if each.pids else _split_by_fetches(each)
     return np.array(split, np.int64).reshape(-1, len(STAGES))
 
 

@@ -1,4 +1,4 @@
-"""The probe of what makes batches, in workers and in the loop's own process: dataset and collate."""
+"""The probe of what makes batches, in workers and in the loop's own process."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def _probe_fetcher(fetcher: Any, state: FetchState) -> None:
     fetch, collate = fetcher.fetch, fetcher.collate_fn
     count = 0
 
-    def timed_collate(samples: Any) -> Any:
+    def collate_fn(samples: Any) -> Any:
         state.collate_ns = now_ns()
         batch = collate(samples)
         state.collated_ns = now_ns()
         return batch
 
-    def timed_fetch(index: Any) -> Any:
+    def fetch_batch(index: Any) -> Any:
         nonlocal count
         has_samples = (count < FIRST or count % EVERY == 0) and not state.recorder.full
         count += 1
@@ -89,7 +89,7 @@ def _probe_fetcher(fetcher: Any, state: FetchState) -> None:
             state.record(UNKNOWN, now_ns())
         return batch
 
-    fetcher.fetch, fetcher.collate_fn = timed_fetch, timed_collate
+    fetcher.fetch, fetcher.collate_fn = fetch_batch, collate_fn
 
 
 def _fetch_sampled(fetcher: Any, fetch: Callable[[Any], Any], index: Any, state: FetchState) -> Any:

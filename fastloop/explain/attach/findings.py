@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fastloop.core.number_text import significant
+from fastloop.core.explanation import Rung, Verdict
+from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.loops import Loop, share_of_parts
 from fastloop.explain.attach.verdict import judge_loop, steady_step_ms
-from fastloop.explain.rungs import Rung
-from fastloop.explain.verdict import Verdict, show_estimate, show_percent
 
 SCHEMA = 1
 WIDTH = 96
@@ -21,7 +20,7 @@ WIDTH = 96
 
 @dataclass(frozen=True, kw_only=True)
 class LoopFindings:
-    """What was found about the loop over a DataLoader."""
+    """Findings about the loop over a DataLoader."""
 
     name: str
     facts: dict[str, Any]
@@ -38,7 +37,7 @@ class LoopFindings:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptFindings:
-    """What was found about a script."""
+    """Findings about a script."""
 
     command: str
     status: int

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fastloop.core.explanation import Rung
 from fastloop.core.stats import BOUNDS, FEWEST_FOR_INTERVAL, Estimate
 from fastloop.explain.attach.attribution import (
     START_UP,
@@ -18,7 +19,6 @@ from fastloop.explain.attach.attribution import (
 from fastloop.explain.attach.passes import LoaderPass, describe_loaders, find_passes
 from fastloop.explain.attach.reading import ProcessRecords
 from fastloop.explain.attach.records import UNKNOWN
-from fastloop.explain.rungs import Rung
 
 BLOCKS = 20
 """Blocks of successive batches, over which shares vary, of passes that are fewer than these."""

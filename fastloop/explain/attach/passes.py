@@ -15,7 +15,7 @@ from fastloop.explain.attach.records import END, Kind
 
 @dataclass(kw_only=True)
 class LoaderPass:
-    """One pass of a loop over a DataLoader; all lists have an entry for each batch."""
+    """A pass of a loop over a DataLoader; all lists have an entry for each batch."""
 
     number: int
     loader: int
@@ -62,7 +62,7 @@ def find_passes(process: ProcessRecords) -> list[LoaderPass]:
 
 
 def describe_loaders(process: ProcessRecords) -> dict[int, dict[str, Any]]:
-    """What was recorded about each DataLoader of a process, by its number."""
+    """The facts about each DataLoader of a process, by its number."""
     return {fact["loader"]: fact for fact in process.facts if "type" in fact}
 
 

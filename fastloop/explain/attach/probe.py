@@ -47,7 +47,7 @@ def probe_module(module: ModuleType, folder: str) -> None:
 
 @dataclass
 class IterationState:
-    """One pass of a loop over a DataLoader."""
+    """A pass of a loop over a DataLoader."""
 
     number: int
     passed: int
@@ -155,7 +155,7 @@ def _write_totals(recorder: Recorder, state: IterationState, stop_ns: int) -> No
 
 
 def _describe(loader: Any) -> dict[str, Any]:
-    """What is said of a DataLoader: its place in the script, its settings, its dataset."""
+    """Facts about a DataLoader: its place in the script, its settings, its dataset."""
     context = getattr(loader, "multiprocessing_context", None)
     return {
         "type": type(loader).__qualname__,

@@ -15,7 +15,7 @@ from fastloop.explain.attach.records import FACTS, ROWS, WIDTH, Kind
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessRecords:
-    """What a process has recorded."""
+    """The records of a process."""
 
     process_id: int
     start_ns: int

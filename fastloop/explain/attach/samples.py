@@ -68,7 +68,7 @@ def _find_transforms(dataset: Any) -> Any:
 
 
 class _Empty:
-    """What stands for a dataset without a transform."""
+    """Stands for a dataset without a transform."""
 
 
 class TimedDataset:

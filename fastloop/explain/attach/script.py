@@ -45,7 +45,7 @@ def _prepare_file(arguments: Sequence[str]) -> Callable[[], Any]:
     sys.argv[:] = arguments
     path = arguments[0]
     if Path(path).is_dir():
-        sys.path.insert(0, path)
+        sys.path.insert(0, os.path.abspath(path))
         _empty_main()
         run = runpy._run_module_as_main  # pyright: ignore[reportAttributeAccessIssue]
         return partial(run, "__main__", alter_argv=False)

@@ -6,18 +6,22 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fastloop.core.number_text import significant
+from fastloop.core.explanation import Rung, Verdict
+from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.loops import Loop, wait_share
-from fastloop.explain.rungs import Rung
-from fastloop.explain.verdict import (
-    MOST_UNSURE,
-    PHRASES,
-    WORTH,
-    Verdict,
-    show_estimate,
-    show_percent,
-)
+
+WORTH = 0.10
+"""Share of a loop's time from which its loader is worth touching."""
+MOST_UNSURE = 0.25
+"""Upper end of the interval of that share up to which a loader is said not to be worth it."""
+PHRASES = {
+    Rung.START_UP: "starting and ending epochs",
+    Rung.HAND_OFF: "the loader's own sampler, processes and queues",
+    Rung.COLLATE: "collating samples",
+    Rung.TRANSFORM: "transforming samples",
+    Rung.DECODE: "the dataset: reading and decoding samples",
+}
 
 
 def judge_loop(loop: Loop, shares: Mapping[Rung, Estimate]) -> Verdict:

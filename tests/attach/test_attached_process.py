@@ -1,0 +1,97 @@
+"""A script that is attached to: started and ended as python does it. None imports torch."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import run_fastloop
+
+SCRIPTS = Path(__file__).parents[1] / "support" / "scripts"
+NOTHING = "fastloop: no DataLoader was iterated over, nothing to explain\n"
+
+
+def run_plain(*arguments, cwd):
+    command = [sys.executable, *arguments]
+    return subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+
+
+def run_attached(*arguments, cwd):
+    return run_fastloop(*arguments, cwd=cwd, command="attach")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "folder"),
+    [
+        (["scripts/describe_process.py", "--epochs", "3", "-m", "x y", "--help"], ".."),
+        ([str(SCRIPTS / "describe_process.py")], "."),
+        (["-m", "package.module", "-v", "--", "a"], "."),
+        (["-m", "package", "a"], "."),
+        (["folder", "a"], "."),
+    ],
+)
+def test_script_is_started_as_by_python(arguments, folder):
+    cwd = SCRIPTS / folder
+    plain, attached = run_plain(*arguments, cwd=cwd), run_attached(*arguments, cwd=cwd)
+    assert attached.stdout == plain.stdout
+    assert attached.stderr == plain.stderr + NOTHING
+    assert attached.returncode == plain.returncode
+
+
+def test_error_of_syntax_is_shown_as_by_python(tmp_path):
+    (tmp_path / "train.py").write_text("import sys\n\nprint(1\n")
+    plain, attached = (run("train.py", cwd=tmp_path) for run in (run_plain, run_attached))
+    assert attached.stderr == plain.stderr + NOTHING
+    assert attached.returncode == plain.returncode
+
+
+@pytest.mark.parametrize("way", ["raise", "hook", "custom", "interrupt", "signal", "_exit", "text"])
+def test_script_ends_as_by_python(way):
+    plain, attached = (run("end.py", way, cwd=SCRIPTS) for run in (run_plain, run_attached))
+    assert attached.stdout == plain.stdout
+    assert attached.stderr == plain.stderr + NOTHING
+    assert attached.returncode == plain.returncode
+
+
+@pytest.mark.parametrize(
+    ("number", "way", "printed", "status"),
+    [
+        (signal.SIGTERM, "die", "", -signal.SIGTERM),
+        (signal.SIGINT, "die", "interrupted\n", -signal.SIGINT),
+        (signal.SIGTERM, "handle", "handled SIGTERM\n", 5),
+        (signal.SIGUSR1, "handle", "handled SIGUSR1\n", 5),
+    ],
+)
+def test_signals_reach_the_script_and_end_the_command_as_it(number, way, printed, status):
+    command = [sys.executable, "-m", "fastloop", "attach", "wait_for_signal.py", way]
+    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, cwd=SCRIPTS, text=True, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        output, errors = process.communicate()
+    assert output == printed
+    assert errors.endswith(NOTHING)
+    assert process.returncode == status
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nosuch.py", "-x"], "attach nosuch.py: no such file; allowed: a Python script, or -m"),
+        (["--epochs", "3"], "attach --epochs: allowed: [-m] <script> [its arguments]"),
+        ([], "attach: allowed: [-m] <script> [its arguments]"),
+        (["-m"], "attach -m: allowed: -m <module> [its arguments]"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_one_line(tmp_path, arguments, message):
+    process = run_attached(*arguments, cwd=tmp_path)
+    assert process.returncode == 2
+    assert process.stderr.startswith(message)
+    assert process.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
