@@ -15,8 +15,8 @@ def handle(number, _):
 if sys.argv[1] == "handle":
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGUSR1, handle)
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     threading.Event().wait()
 except KeyboardInterrupt:
     print("interrupted", flush=True)
