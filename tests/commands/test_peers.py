@@ -176,9 +176,7 @@ def test_factors_compare_loops_that_deliver_the_same(name):
     few = replace(case, count=3 * case.batch_size, tokens=5000 if case.tokens else 0)
     lines = factors.factors_of(name, few, 1)
     assert sum(line.met is not None for line in lines) == 1
-    assert {factors.LIMIT in line.label for line in lines} == (
-        {False} if few.tokens else {True, False}
-    )
+    assert sum(factors.GATHER in line.label for line in lines) == 1
     batches = [next(iter(factors.LOOPS[loop](few))) for loop in ("FastLoader", *case.rivals[:1])]
     leaves = [batch if isinstance(batch, torch.Tensor) else batch[0] for batch in batches]
     assert {(leaf.dtype, leaf.shape) for leaf in leaves} == {(leaves[0].dtype, leaves[0].shape)}
@@ -188,8 +186,7 @@ def test_factors_compare_loops_that_deliver_the_same(name):
 @pytest.mark.slow
 def test_growth_compares_the_loader_with_the_bare_gather():
     lines = growth.growth_of(1, workloads.NORMALIZED, {300: 2, 600: 1}, "torch")
-    assert [line.bar for line in lines] == ["", "", "within 15 %", "", "", ""]
-    assert lines[2].met is not None
+    assert [line.met is None for line in lines] == [True] * 6 + [False] * 2
 
 
 @pytest.mark.heavy

@@ -1,0 +1,55 @@
+"""What FastLoader's core can gather at most: rows of the very same memory, and nothing else.
+
+One thread a core copies, or converts, rows in an order that was drawn beforehand, with the core's
+prefetches, over and over into memory that stays in the core's own cache: no order is drawn, no
+batch handed over, no tensor made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Thread
+from typing import Any
+
+import numpy as np
+
+from fastloop.core.cgroup import usable_cores
+from fastloop.core.spans import now_ns, seconds_between
+from fastloop.fastloader.columns.engine import gather_into, open_column
+from fastloop.fastloader.source import column_source
+
+BUFFER_NBYTES = 512 << 10
+
+
+@dataclass(frozen=True, eq=False)
+class PrefetchingGather:
+    """Epochs over a tree of tensors, arrays and columns."""
+
+    tree: Any
+
+    @cached_property
+    def _columns(self) -> list[Any]:
+        return [open_column(column) for column in column_source(self.tree).columns]
+
+    @cached_property
+    def _row_nbytes(self) -> list[int]:
+        return column_source(self.tree).row_nbytes
+
+    def epoch_s(self) -> float:
+        """Seconds of an epoch."""
+        count = len(column_source(self.tree))
+        shares = np.array_split(np.random.permutation(count).astype(np.int32), usable_cores())
+        threads = [Thread(target=self._gather, args=(share,)) for share in shares]
+        start = now_ns()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return seconds_between(start, now_ns())
+
+    def _gather(self, share: np.ndarray) -> None:
+        num_rows = max(1, BUFFER_NBYTES // sum(self._row_nbytes))
+        outs = [np.zeros(num_rows * nbytes, np.uint8) for nbytes in self._row_nbytes]
+        for start in range(0, len(share), num_rows):
+            gather_into(self._columns, share[start : start + num_rows], outs)
