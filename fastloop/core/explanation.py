@@ -44,6 +44,8 @@ class LadderRow:
     """The same as a share of the epoch."""
     hidden_ms: float | None
     """The rest of its work, done while the loop stepped or another worker worked; None: unknown."""
+    sure_greatest: float
+    """How sure it is, from 0 to 1, that no other part but the step is greater."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +62,17 @@ class Ladder:
     wait_share: Estimate
     """The share of the epoch that a perfect loader would save."""
     explained: float
-    """Sum of the parts' medians, as a share of the epoch; parts below zero count as none."""
+    """Sum of the parts as a share of the epoch; parts below zero count as none."""
+    residue: float
+    """Share of the epoch by which the parts miss the whole, less what noise may be the cause of."""
     start_up_s: Estimate
     """What the job's epochs take for their first batch, beyond that for another, and to end."""
-
-    @property
-    def residue(self) -> float:
-        """Share of the epoch by which the parts miss the whole."""
-        return abs(1 - self.explained)
+    noise: float
+    """Relative standard deviation of a pass, beyond what all passes of a round share."""
+    slower_steps: Estimate | None
+    """Share of the epoch by which steps take longer between loads than one after another, as a
+    second method tells, the time in next(); None where loading overlaps steps."""
+    rounds: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +91,9 @@ class WhatIf:
     change: str
     command: str
     """The command line that measures the changed job."""
-    predicted_gain: float | None
-    """Share of an epoch that the change saves, negative where it costs time; None where the model
-    misses the job as it is."""
+    predicted_gain: Estimate | None
+    """Share of an epoch that the change saves, negative where it costs time, with a 90 % interval;
+    None where the model misses the job as it is."""
     realised_gain: Estimate | None
     """None: it was not tried."""
 

@@ -92,6 +92,7 @@ def _explanation_metrics(explanation: Explanation) -> dict[str, float | None]:
         **{f"{row.rung}_fraction": row.share.value for row in ladder.rows},
     }
     if best and best.realised_gain:
-        figures["predicted_gain"] = best.predicted_gain
+        predicted = best.predicted_gain
+        figures["predicted_gain"] = predicted.value if predicted else None
         figures["realised_gain"] = best.realised_gain.value
     return {f"explain/{name}": value for name, value in figures.items()}

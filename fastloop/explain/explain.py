@@ -11,6 +11,7 @@ from fastloop.core.protocols import StreamingDataset
 from fastloop.core.result import Measurement
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Unsupported, UsageError
+from fastloop.explain.decoding import describe_decoding
 from fastloop.explain.explained_job import ExplainedJob, count_batches
 from fastloop.explain.ladder import Round, build_ladder, work_of
 from fastloop.explain.passes import BatchTimes, benchmark_of
@@ -39,7 +40,7 @@ TRAVERSAL = Variation(overrides=("benchmark=traversal", "execution=eager", "prec
 """The loader without steps."""
 OF_THIS_COMMAND = ("baseline", "explain", "resume", "retry_failed", "try")
 """Settings that are left out of the command lines of changes."""
-MOST_MISSED = 1.25
+MOST_MISSED = 1.5
 """Factor by which the model may miss the job as it is; beyond that it predicts nothing."""
 
 
@@ -95,7 +96,8 @@ def explain(
     findings, explained = _measure(whole, request.job.trials, seconds)
     alone = _time_alone(explained, compose(TRAVERSAL.apply(request.overrides)))
     name = benchmark_name(request.job)
-    verdict = judge(findings.ladder, name, findings.first_batch_s)
+    decoding = describe_decoding(request.job, whole.prepared)
+    verdict = judge(findings.ladder, name, findings.first_batch_s, decoding)
     candidates, model_ratio = _predict(explained, findings, request, compose)
     chosen = choose(candidates, request.sweep.tries)
     gains = try_candidates(explained, chosen, request.job.trials, seconds)
@@ -178,14 +180,13 @@ def _predict(
     workers = {job.loading.num_workers for _, job in found if uses_dataloader(job)}
     workers.add(explained.job.loading.num_workers)  # the model has to give the job as it is, too
     measured = measure_for_model(explained, findings.times, findings.serial, sorted(workers))
-    epoch_s = findings.ladder.epoch_s.value
-    ratio = predict_seconds(explained.job, measured) / epoch_s
+    ratio = predict_seconds(explained.job, measured) / findings.ladder.epoch_s.value
     is_close = 1 / MOST_MISSED <= ratio <= MOST_MISSED
     candidates = [
         Candidate(
             change=change,
             explained=replace(explained, job=job),
-            predicted_gain=predict_gain(job, explained.job, measured, epoch_s)
+            predicted_gain=predict_gain(job, explained.job, measured, findings.ladder)
             if is_close
             else None,
         )

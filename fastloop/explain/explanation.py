@@ -9,10 +9,13 @@ from dataclasses import asdict
 
 from fastloop.core.explanation import Explanation, Ladder, LadderRow, WhatIf
 from fastloop.core.number_text import show_estimate, show_percent, significant
+from fastloop.core.stats import Estimate
 from fastloop.reporting.limit_text import describe_work
 
-SCHEMA = 1
+SCHEMA = 2
 WIDTH = 96
+WORTHWHILE = 0.05
+"""Gain that a change may still have where yours is called as good."""
 
 
 def to_json(explanation: Explanation) -> str:
@@ -62,19 +65,25 @@ def _ladder_row(row: LadderRow) -> tuple[str, ...]:
 def _what_if_lines(what_ifs: Sequence[WhatIf]) -> list[str]:
     rows = [("what if", "predicted gain", "realised gain")]
     for each in what_ifs:
-        realised = each.realised_gain
-        text = show_estimate(realised, show_percent) if realised else "not tried"
-        gain = each.predicted_gain
-        rows.append((each.change, "-" if gain is None else show_percent(gain), text))
+        predicted, realised = _gain_text(each.predicted_gain), _gain_text(each.realised_gain)
+        rows.append((each.change, predicted or "-", realised or "not tried"))
     return _align(rows)
+
+
+def _gain_text(gain: Estimate | None) -> str:
+    return show_estimate(gain, show_percent) if gain else ""
 
 
 def _last_line(explanation: Explanation) -> str:
     if explanation.best:
         return f"best: {explanation.best.command}"  # not wrapped, to be copied
-    if any(each.realised_gain for each in explanation.what_ifs):
+    gains = [each.realised_gain for each in explanation.what_ifs if each.realised_gain]
+    if not gains:
+        return "nothing was tried, see try="
+    most = max(gain.high for gain in gains)
+    if most < WORTHWHILE:
         return "yours is as good as any that was tried"
-    return "nothing was tried, see try="
+    return f"nothing that was tried is beyond noise; it may save up to {show_percent(most)}"
 
 
 def _align(rows: Sequence[tuple[str, ...]]) -> list[str]:

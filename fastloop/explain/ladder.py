@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numpy as np
 
 from fastloop.core import stats
 from fastloop.core.explanation import Ladder, LadderRow, Rung
 from fastloop.core.stats import Estimate
+from fastloop.explain.certainty import draw_seconds, estimate_from
 from fastloop.explain.passes import EpochTimes
 
+T = TypeVar("T", float, np.ndarray)
 Round = Mapping[Rung, EpochTimes]
 """Times of every rung that is run, lowest first."""
 
@@ -20,58 +26,104 @@ def build_ladder(
 
     work_s: seconds of each part in an epoch without overlap; None: the job overlaps nothing.
     """
-    by_round = [_parts(times, batches) for times in rounds]
     last = list(rounds[0])[-1]
     epochs = [times[last].whole_epoch_s(batches) for times in rounds]
-    perfect = [times[Rung.STEP].whole_epoch_s(batches) for times in rounds]
+    seconds, levels = draw_seconds([_whole_epochs(times, batches) for times in rounds])
+    start_s = _draw_start_s(rounds, epochs, seconds[last])
+    shares = {rung: part / seconds[last] for rung, part in _split(seconds, start_s).items()}
+    epoch_s = stats.estimate(epochs)
+    unit_ms = 1e3 * epoch_s.value / batches
+    sure = _find_sure_greatest(shares)
     rows = []
-    for rung in by_round[0]:
-        seconds = [parts[rung] for parts in by_round]
-        exposed = stats.estimate([1e3 * each / batches for each in seconds])
-        shares = [each / epoch for each, epoch in zip(seconds, epochs, strict=True)]
+    for rung, draws in shares.items():
+        exposed = estimate_from(draws * unit_ms)
         hidden = _find_hidden_ms(rung, exposed.value, batches, work_s)
-        share = stats.estimate(shares)
-        rows.append(LadderRow(rung=rung, exposed_ms=exposed, share=share, hidden_ms=hidden))
+        rows.append(
+            LadderRow(
+                rung=rung,
+                exposed_ms=exposed,
+                share=estimate_from(draws),
+                hidden_ms=hidden,
+                sure_greatest=sure.get(rung, 0.0),
+            )
+        )
+    perfect = seconds[Rung.STEP] / seconds[last]
     return Ladder(
         rows=tuple(rows),
         batches=batches,
-        epoch_s=stats.estimate(epochs),
-        perfect_s=stats.estimate(perfect),
-        wait_share=saving(perfect, epochs),
+        epoch_s=epoch_s,
+        perfect_s=estimate_from(perfect * epoch_s.value),
+        wait_share=estimate_from(1 - perfect),
         explained=sum(max(0.0, row.share.value) for row in rows),
+        residue=sum(max(0.0, -row.share.high) for row in rows),
         start_up_s=stats.estimate([times[last].start_up_s for times in rounds]),
+        noise=levels.noise,
+        slower_steps=None if work_s is not None else _find_slower_steps(rounds, shares),
+        rounds=len(rounds),
     )
 
 
-def saving(new: Sequence[float], base: Sequence[float]) -> Estimate:
-    """The share of `base` that `new` saves, paired by round."""
-    ratio = stats.ratio_or_range(new, base)
-    assert ratio is not None  # both are lists of times
-    return Estimate(
-        value=1 - ratio.estimate,
-        low=1 - ratio.high,
-        high=1 - ratio.low,
-        is_interval=ratio.is_interval,
-    )
+def _whole_epochs(times: Round, batches: int) -> dict[Rung, float]:
+    return {rung: each.whole_epoch_s(batches) for rung, each in times.items()}
 
 
-def _parts(times: Round, batches: int) -> dict[Rung, float]:
-    """Seconds of a whole epoch by part, for one round; they add up to the job's."""
+def _starting_rungs(times: Mapping[Rung, Any]) -> tuple[Rung, Rung]:
+    """The rung in which the loader starts, and the one below it.
+
+    Where the loader runs with ready batches, its start is not that of what makes batches.
+    """
     rungs = list(times)
-    wholes = [times[rung].whole_epoch_s(batches) for rung in rungs]
-    parts = {rungs[0]: wholes[0]}
-    parts |= {rung: wholes[i] - wholes[i - 1] for i, rung in enumerate(rungs) if i}
-    # where the loader runs with ready batches, its start is not that of what makes batches
     starting = Rung.HAND_OFF if Rung.HAND_OFF in times else rungs[-1]
-    before = rungs[rungs.index(starting) - 1]
-    start_s = times[starting].start_up_s - times[before].start_up_s
-    parts[starting] -= start_s
-    ordered: dict[Rung, float] = {}
-    for rung, seconds in parts.items():
+    return starting, rungs[rungs.index(starting) - 1]
+
+
+def _start_s(times: Round) -> float:
+    """Start-up of an epoch, in one round."""
+    starting, before = _starting_rungs(times)
+    return times[starting].start_up_s - times[before].start_up_s
+
+
+def _draw_start_s(
+    rounds: Sequence[Round], epochs: Sequence[float], epoch_draws: np.ndarray
+) -> np.ndarray:
+    """Start-ups of an epoch that the rounds allow for, the likeliest one first."""
+    shares = [_start_s(times) / epoch for times, epoch in zip(rounds, epochs, strict=True)]
+    value = stats.median(shares)
+    error = (stats.std(shares) or abs(value) / 2) / len(shares) ** 0.5
+    normals = np.random.default_rng(1).standard_t(len(shares), len(epoch_draws))
+    normals[0] = 0
+    return (value + error * normals) * epoch_draws
+
+
+def _split(seconds: Mapping[Rung, T], start_s: T) -> dict[Rung, T]:
+    """Seconds of a whole epoch by part, lowest first; they add up to the job's."""
+    rungs = list(seconds)
+    starting, _ = _starting_rungs(seconds)
+    parts = {rungs[0]: seconds[rungs[0]]}
+    for below, rung in pairwise(rungs):
         if rung is starting:
-            ordered[Rung.START_UP] = start_s
-        ordered[rung] = seconds
-    return ordered
+            parts[Rung.START_UP] = start_s
+            parts[rung] = seconds[rung] - seconds[below] - start_s
+        else:
+            parts[rung] = seconds[rung] - seconds[below]
+    return parts
+
+
+def _find_slower_steps(rounds: Sequence[Round], shares: Mapping[Rung, np.ndarray]) -> Estimate:
+    """The gain of a perfect loader, less the time in next() and what is done to batches later."""
+    last = list(rounds[0])[-1]
+    starting, _ = _starting_rungs(rounds[0])
+    rungs = list(rounds[0])
+    in_loop = [shares[rung] for rung in rungs[: rungs.index(starting)]]  # also the step
+    in_next = stats.median([times[last].next_share for times in rounds])
+    return estimate_from(1 - in_next - np.sum(in_loop, axis=0))
+
+
+def _find_sure_greatest(shares: Mapping[Rung, np.ndarray]) -> dict[Rung, float]:
+    """The share of draws in which each part but the step is the greatest."""
+    rungs = [rung for rung in shares if rung is not Rung.STEP]
+    places = np.stack([shares[rung] for rung in rungs]).argmax(axis=0)
+    return {rung: float((places == place).mean()) for place, rung in enumerate(rungs)}
 
 
 def _find_hidden_ms(
@@ -87,4 +139,5 @@ def _find_hidden_ms(
 
 def work_of(times: Round, batches: int) -> dict[Rung, float]:
     """Seconds of a whole epoch by part, for a round in which nothing overlaps."""
-    return {rung: max(0.0, seconds) for rung, seconds in _parts(times, batches).items()}
+    parts = _split(_whole_epochs(times, batches), _start_s(times))
+    return {rung: max(0.0, seconds) for rung, seconds in parts.items()}

@@ -49,6 +49,12 @@ class EpochTimes:
         """Time that an epoch takes for its first batch, beyond that for another one, and to end."""
         return max(0.0, self.first_wait_s - self.later_wait_s) + self.end_s
 
+    @property
+    def next_share(self) -> float:
+        """Share of the epoch in the loader's next()."""
+        waits_s = self.first_wait_s + (self.batches - 1) * self.later_wait_s + self.end_s
+        return waits_s / self.seconds
+
     def whole_epoch_s(self, batches: int) -> float:
         """Seconds of an epoch of that many batches, which starts up once."""
         pace_s = (self.seconds - self.start_up_s) / self.batches

@@ -5,12 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from fastloop.core.explanation import Rung, WhatIf
 from fastloop.core.stats import Estimate
 from fastloop.core.types import JobFailed, Unsupported
+from fastloop.explain.certainty import draw_seconds, estimate_from
 from fastloop.explain.explained_job import ExplainedJob, time_side_by_side
-from fastloop.explain.ladder import Round, saving
+from fastloop.explain.gains import Prediction, estimate_gain
+from fastloop.explain.ladder import Ladder, Round
 from fastloop.explain.passes import BatchTimes
 from fastloop.explain.predict import Measured, predict_gathered_seconds, predict_seconds
 from fastloop.explain.rungs import uses_dataloader
@@ -32,7 +35,7 @@ class Candidate:
 
     change: Variation
     explained: ExplainedJob
-    predicted_gain: float | None
+    predicted_gain: Estimate | None
     """None where the model misses the job as it is."""
 
 
@@ -79,33 +82,39 @@ def measure_for_model(
     )
 
 
-def predict_gain(candidate: Job, present: Job, measured: Measured, epoch_s: float) -> float:
-    """Share of an epoch of `epoch_s` that the candidate saves.
-
-    Where loader, workers and threads stay, what the model misses stays too: there the two are
-    compared by the model.
-    """
+def predict_gain(candidate: Job, present: Job, measured: Measured, ladder: Ladder) -> Estimate:
+    """Share of an epoch that the candidate saves, with its interval."""
     is_new_store = present.loader.store is None and candidate.loader.store is not None
-    if candidate.loader == present.loader or uses_dataloader(candidate):
-        seconds = predict_seconds(candidate, measured, is_new_store)
-    else:
-        seconds = predict_gathered_seconds(candidate, measured)
+    is_other = candidate.loader != present.loader
+    changed = partial(predict_seconds, candidate, loads_rows=is_new_store)
+    if is_other and not uses_dataloader(candidate):
+        changed = partial(predict_gathered_seconds, candidate)
     before, after = (
         (job.loader, job.loading.num_workers, job.torch_threads) for job in (present, candidate)
     )
-    return 1 - seconds / (predict_seconds(present, measured) if before == after else epoch_s)
+    prediction = Prediction(
+        present=partial(predict_seconds, present),
+        changed=changed,
+        keeps_miss=before == after,
+        is_other_loader=is_other,
+    )
+    return estimate_gain(prediction, measured, ladder)
 
 
 def choose(candidates: Sequence[Candidate], tries: int) -> list[Candidate]:
     """The candidates to try: the best by prediction, and always torch_threads=1."""
-    ranked = sorted(candidates, key=lambda each: -(each.predicted_gain or 0.0))
+    ranked = sorted(candidates, key=lambda each: -_prediction_of(each))
     promising = [each for each in ranked if _may_gain(each)][:tries]
     always = [each for each in ranked if each.change.name == ALWAYS_TRIED]
     return promising + [each for each in always if tries and each not in promising]
 
 
 def _may_gain(candidate: Candidate) -> bool:
-    return candidate.predicted_gain is None or candidate.predicted_gain >= LEAST_GAIN
+    return candidate.predicted_gain is None or candidate.predicted_gain.value >= LEAST_GAIN
+
+
+def _prediction_of(each: Candidate | WhatIf) -> float:
+    return each.predicted_gain.value if each.predicted_gain else 0.0
 
 
 def try_candidates(
@@ -120,14 +129,15 @@ def try_candidates(
             continue
         jobs[each.change.name] = replace(each.explained, prepared=prepared)
     timed = time_side_by_side(jobs, num_rounds, seconds) if len(jobs) > 1 else []
-    gains = {}
-    for name in list(jobs)[1:]:
-        seconds_of = [
-            [times[each].whole_epoch_s(present.whole_batches) for times in timed]
-            for each in (name, AS_IS)
-        ]
-        gains[name] = saving(*seconds_of)
-    return gains
+    if not timed:
+        return {}
+    epochs = [
+        {name: each.whole_epoch_s(present.whole_batches) for name, each in times.items()}
+        for times in timed
+    ]
+    drawn, _ = draw_seconds(epochs)
+    gains = {name: estimate_from(1 - draws / drawn[AS_IS]) for name, draws in drawn.items()}
+    return {name: gain for name, gain in gains.items() if name != AS_IS}
 
 
 def list_what_ifs(
@@ -152,7 +162,6 @@ def find_best(what_ifs: Sequence[WhatIf]) -> WhatIf | None:
         each
         for each in what_ifs
         if each.realised_gain
-        and each.realised_gain.is_interval
         and each.realised_gain.low > 0
         and each.realised_gain.value >= LEAST_GAIN
     ]
@@ -165,4 +174,4 @@ def _gain(what_if: WhatIf) -> float:
 
 def _place(what_if: WhatIf) -> tuple[bool, float]:
     gain = what_if.realised_gain
-    return gain is None, -(gain.value if gain else what_if.predicted_gain or 0.0)
+    return gain is None, -(gain.value if gain else _prediction_of(what_if))

@@ -1,0 +1,132 @@
+"""The sentences of a verdict: what is known of a job's wait for data, and how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fastloop.core.explanation import Ladder, LadderRow, Rung
+from fastloop.core.number_text import show_estimate, show_percent, significant
+from fastloop.core.stats import Estimate
+
+PHRASES = {
+    Rung.COPY: "placing batches on the device",
+    Rung.START_UP: "starting and ending epochs",
+    Rung.HAND_OFF: "the loader's own sampler, processes and queues",
+    Rung.COLLATE: "collating samples",
+    Rung.TRANSFORM: "transforming samples",
+    Rung.DECODE: "decoding, or whatever else makes a sample",
+    Rung.READ: "reading",
+    Rung.UNATTRIBUTED: "a loader that can't be taken apart",
+}
+LEAST_NAMED = 0.05
+"""Share of the wait from which a part is named."""
+LEAST_LIKELY = 0.05
+"""Certainty from which a part is named as perhaps the greatest."""
+MORE = "more rounds (trials=) or a quieter machine tell more"
+
+
+def name_parts(decoding: str) -> dict[Rung, str]:
+    """Words for every part; decoding: those for what makes a sample, or empty."""
+    return PHRASES | ({Rung.DECODE: decoding} if decoding else {})
+
+
+def leading_row(ladder: Ladder) -> LadderRow:
+    """The greatest part of an epoch that a perfect loader would not have."""
+    rows = [row for row in ladder.rows if row.rung is not Rung.STEP]
+    return max(rows, key=lambda row: row.share.value)
+
+
+def describe_step(ladder: Ladder, name: str) -> str:
+    """The first sentence on a job whose loader is not worth touching."""
+    most, epoch = show_percent(max(0.0, ladder.wait_share.high)), show_seconds(ladder.epoch_s.value)
+    return f"This {name} is limited by its step: no loader can gain more than {most} of {epoch}"
+
+
+def describe_waits(ladder: Ladder, name: str) -> str:
+    """The first sentence on a job that waits for data."""
+    wait = show_estimate(ladder.wait_share, show_percent)
+    perfect, epoch = show_seconds(ladder.perfect_s.value), show_seconds(ladder.epoch_s.value)
+    times = f"an epoch would take {perfect} instead of {epoch}"
+    return f"This {name} waits for data {wait} of the time; with a perfect loader {times}"
+
+
+def describe_unsure(ladder: Ladder, name: str, phrases: Mapping[Rung, str]) -> list[str]:
+    """Sentences on a job of which it isn't known whether it waits: the bounds that are known."""
+    wait, epoch = ladder.wait_share, show_seconds(ladder.epoch_s.value)
+    most = f"A perfect loader would save at most {show_percent(wait.high)} of this {name}'s {epoch}"
+    least = f" and at least {show_percent(wait.low)}" if wait.low > 0 else ""
+    likely = show_percent(max(0.0, wait.value))
+    told = f"{_count_rounds(ladder)} not tell whether it is worth touching"
+    leading = leading_row(ladder)
+    part = f"its greatest part is {phrases[leading.rung]} ({_sure(leading)})"
+    unsure = [f"{most}{least}, most likely {likely}: {told}"]
+    if leading.sure_greatest >= 0.5 and wait.value > 0:
+        unsure.append(f"If it is, {part}")
+    return [*unsure, _describe_noise(ladder)]
+
+
+def describe_wait(ladder: Ladder, phrases: Mapping[Rung, str], is_known: bool) -> str:
+    """The parts of a wait, greatest first; where the greatest is not known, which it may be."""
+    rows = [row for row in ladder.rows if row.rung is not Rung.STEP]
+    rows.sort(key=lambda row: -row.share.value)
+    if is_known:
+        whole = max(ladder.wait_share.value, sum(max(0.0, row.share.value) for row in rows))
+        named = [row for row in rows if row.share.value >= LEAST_NAMED * whole]
+        parts = [f"{phrases[row.rung]} ({show_percent(row.share.value / whole)})" for row in named]
+        sure = _sure(rows[0])
+        exposed = show_estimate(rows[0].exposed_ms, significant)
+        return f"The wait is {', '.join(parts)}; the first takes {exposed} ms a batch, {sure}"
+    rows.sort(key=lambda row: -row.sure_greatest)
+    likely = [row for row in rows if row.sure_greatest >= LEAST_LIKELY]
+    parts = [f"{phrases[row.rung]} ({_sure(row)})" for row in likely]
+    noise = _describe_noise(ladder)
+    return f"The greatest part of the wait is {' or '.join(parts)}; {noise[0].lower()}{noise[1:]}"
+
+
+def describe_misfit(ladder: Ladder) -> str:
+    """The reason why no part is named where the parts don't add up to the whole."""
+    missing = show_percent(ladder.residue)
+    return f"The parts miss the whole by {missing} of an epoch, so none is named as the cause"
+
+
+def describe_disagreement(ladder: Ladder) -> str:
+    """The reason why no part is named where next() takes less than a perfect loader saves."""
+    slower = show_percent(ladder.slower_steps.value if ladder.slower_steps else 0.0)
+    text = "The methods disagree: the loader's own calls don't take as much"
+    return f"{text}, and steps between loads are slower, by {slower} of the epoch, than one another"
+
+
+def describe_start_up(ladder: Ladder, first_batch_s: float) -> str:
+    """Time that the job takes until its first batch, and between epochs."""
+    gap = show_estimate(_no_less_than_zero(ladder.start_up_s), show_seconds)
+    share = show_percent(ladder.start_up_s.value / ladder.epoch_s.value)
+    first = (
+        f"Start-up: the first batch comes {show_seconds(first_batch_s)} after opening the loader"
+    )
+    return f"{first}; starting and ending an epoch takes {gap}, {share} of it"
+
+
+def show_seconds(seconds: float) -> str:
+    """Seconds, or milliseconds where they are few."""
+    return f"{significant(seconds)} s" if seconds >= 0.1 else f"{significant(1e3 * seconds)} ms"
+
+
+def _count_rounds(ladder: Ladder) -> str:
+    return "one round does" if ladder.rounds == 1 else f"{ladder.rounds} rounds do"
+
+
+def _describe_noise(ladder: Ladder) -> str:
+    if ladder.rounds == 1:
+        return f"One round shows no noise, and {show_percent(ladder.noise)} is assumed; {MORE}"
+    return f"Passes vary by {show_percent(ladder.noise)} from round to round; {MORE}"
+
+
+def _sure(row: LadderRow) -> str:
+    """Certainty that the part is the greatest, which is never complete."""
+    return f"{100 * min(0.99, row.sure_greatest):.0f} % sure"
+
+
+def _no_less_than_zero(estimate: Estimate) -> Estimate:
+    bounds = (max(0.0, each) for each in (estimate.value, estimate.low, estimate.high))
+    value, low, high = bounds
+    return Estimate(value=value, low=low, high=high, is_interval=estimate.is_interval)
