@@ -22,6 +22,7 @@ SERVER_IS_READY = Event()
 """Set once the forkserver has started a process."""
 PRELOADED = (
     "fastloop.config.",
+    "fastloop.explain.",
     "fastloop.trial.",
     "fastloop.options.dataset.",
     "fastloop.options.store.",

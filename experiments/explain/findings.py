@@ -1,0 +1,125 @@
+"""What a record says: right or wrong, the delay that was recovered, the gain that was predicted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from experiments.explain.pipelines import BATCHES, STEP_S, WORTH, Pipeline
+from experiments.explain.record import Record
+
+UNKNOWN = "unattributed"
+THRESHOLD = 0.10
+"""Share of the time in next() from which TraceML speaks of input, too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """The time of an epoch after a change, relative to that before it."""
+
+    change: str
+    predicted: float
+    realised: float
+    bounds: tuple[float, float] | None
+    """The 90 % interval of the prediction, where there is one."""
+    is_contended: bool
+
+    @property
+    def miss(self) -> float:
+        """How far the prediction is from the realised time, relative to that."""
+        return abs(self.predicted / self.realised - 1)
+
+    @property
+    def is_covered(self) -> bool | None:
+        """True where the interval has the realised time; None without an interval."""
+        return None if self.bounds is None else self.bounds[0] <= self.realised <= self.bounds[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A record, read."""
+
+    record: Record
+
+    @property
+    def pipeline(self) -> Pipeline:
+        return Pipeline(**self.record["pipeline"])
+
+    @property
+    def said(self) -> str:
+        return self.record["explanation"]["verdict"]["word"]
+
+    @property
+    def word(self) -> str:
+        """The right one: by construction, or as a bare loop tells where cores are short."""
+        if not self.pipeline.is_contended:
+            return self.pipeline.word
+        return self.pipeline.stage if self.plain_share >= WORTH else "step"
+
+    @property
+    def is_injected(self) -> bool:
+        """True where there is something to name; otherwise the pipeline is healthy."""
+        return self.pipeline.ratio > 0 and self.word == self.pipeline.stage
+
+    @property
+    def plain_share(self) -> float:
+        """Share of the epoch that is saved by switching the injection off, in a bare loop."""
+        slow, fast = (median(self._plain(name)["seconds"]) for name in ("slow", "fast"))
+        return 1 - fast / slow
+
+    @property
+    def recovered_share(self) -> float:
+        """The same by the ladder: of the slow stage, less what it takes with nothing slow."""
+        ladder = self.record["explanation"]["ladder"]
+        (row,) = (row for row in ladder["rows"] if row["rung"] == self.pipeline.stage)
+        return row["share"]["value"] - self._base_s() / ladder["epoch_s"]["value"]
+
+    @property
+    def share_in_next(self) -> float:
+        """Share of the time of a bare loop."""
+        slow = self._plain("slow")
+        return sum(slow["wait_s"]) / sum(slow["seconds"])
+
+    @property
+    def predictions(self) -> list[Prediction]:
+        """Of changes of settings; and of the injection switched off, which the ladder predicts."""
+        predictions = [self._prediction(each) for each in self.record["what_ifs"]]
+        if self.pipeline.ratio and self.pipeline.stage != "step":
+            off = Prediction(
+                change="injection off",
+                predicted=1 - self.recovered_share,
+                realised=1 - self.plain_share,
+                bounds=None,
+                is_contended=self.pipeline.is_contended,
+            )
+            predictions.append(off)
+        return predictions
+
+    def _prediction(self, what_if: dict[str, Any]) -> Prediction:
+        gain, bounds = what_if["predicted_gain"], None
+        if isinstance(gain, dict):
+            bounds = (1 - gain["high"], 1 - gain["low"])
+            gain = gain["value"]
+        workers = what_if["change"].removeprefix("num_workers=")
+        busy = self.pipeline.kind != "sleep" or self.pipeline.step_kind != "sleep"
+        crowded = busy and workers.isdigit() and int(workers) > 1
+        return Prediction(
+            change=what_if["change"],
+            predicted=1 - gain,
+            realised=what_if["realised_ratio"]["estimate"],
+            bounds=bounds,
+            is_contended=self.pipeline.is_contended or crowded or "device_prefetch" in workers,
+        )
+
+    def _base_s(self) -> float:
+        fast = self._plain("fast")
+        start_up_s = median(fast["start_up_s"])
+        if self.pipeline.stage == "start-up":
+            return start_up_s
+        if self.pipeline.stage == "hand-off":
+            return median(fast["seconds"]) - start_up_s - BATCHES * STEP_S
+        return 0.0
+
+    def _plain(self, name: str) -> dict[str, list[float]]:
+        return self.record["plain"][name]

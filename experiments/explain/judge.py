@@ -1,0 +1,102 @@
+"""What `fastloop explain` says of a job, and what changes of the job bring, both by its code."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from fastloop.config.compose import compose_all, compose_job
+from fastloop.core import stats
+from fastloop.core.spans import now_ns, seconds_between
+from fastloop.explain.explain import check_request, explain
+from fastloop.explain.explained_job import ExplainedJob, count_batches, time_side_by_side
+from fastloop.explain.explanation import to_json
+from fastloop.explain.rungs import benchmark_name
+from fastloop.sweep.prepare_stage import prepare_job
+from fastloop.sweep.request import JobRequest
+from fastloop.trial.job import Job
+
+AS_IS = "as it is"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """The explanation of a job."""
+
+    content: dict[str, Any]
+    """Of explain.json."""
+    seconds: float
+    """That the verdict took."""
+
+    @property
+    def changes(self) -> list[str]:
+        """The changes of settings that it has a prediction for."""
+        what_ifs = self.content["what_ifs"]
+        return [each["change"] for each in what_ifs if each["predicted_gain"] is not None]
+
+    def what_if(self, change: str) -> dict[str, Any]:
+        """What it says of a change."""
+        (what_if,) = (each for each in self.content["what_ifs"] if each["change"] == change)
+        return what_if
+
+
+def request_of(overrides: Sequence[str]) -> JobRequest:
+    """The request of a command line of `fastloop explain`."""
+    arguments, sys.argv[1:] = sys.argv[1:], [*overrides]
+    try:
+        return check_request(compose_all(lambda _: 1))
+    finally:
+        sys.argv[1:] = arguments
+
+
+def judge_job(request: JobRequest) -> Judgement:
+    """The judgement of `fastloop explain`."""
+    start_ns = now_ns()
+    explanation = explain(request, _compose, _say_nothing)
+    seconds = seconds_between(start_ns, now_ns())
+    return Judgement(content=json.loads(to_json(explanation)), seconds=seconds)
+
+
+def carry_out(
+    request: JobRequest, judgement: Judgement, changes: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The prediction for each of the changes, and its time relative to that of the job as it is, in
+    rounds of both."""
+    jobs = {AS_IS: _ready(request, request.job)}
+    for change in changes:
+        overrides = shlex.split(judgement.what_if(change)["command"])[3:]
+        jobs[change] = _ready(request, _compose(overrides))
+    times = time_side_by_side(jobs, request.job.trials, None)
+    whole = jobs[AS_IS].whole_batches
+    seconds = {name: [each[name].whole_epoch_s(whole) for each in times] for name in jobs}
+    rows = []
+    for change in changes:
+        ratio = stats.ratio_or_range(seconds[change], seconds[AS_IS])
+        assert ratio is not None  # both are lists of times
+        rows.append(judgement.what_if(change) | {"realised_ratio": asdict(ratio)})
+    return rows
+
+
+def _ready(request: JobRequest, job: Job) -> ExplainedJob:
+    name = benchmark_name(job)
+    job = replace(job, benchmark={name: job.benchmark[name]})
+    prepared = prepare_job(job, request.launcher)
+    return ExplainedJob(
+        job=job,
+        prepared=prepared,
+        launcher=request.launcher,
+        begin_step=_say_nothing,
+        whole_batches=count_batches(job, prepared),
+    )
+
+
+def _compose(overrides: Sequence[str]) -> Job:
+    return compose_job(*overrides)
+
+
+def _say_nothing(_: str) -> None:
+    pass

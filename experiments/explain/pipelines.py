@@ -1,0 +1,199 @@
+"""The pipelines that are judged: one stage made slow by a known amount, and healthy ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Literal
+
+from experiments.explain.delays import Kind
+from experiments.explain.queueing import epoch_seconds
+
+STEP_S = 0.008
+BATCH_SIZE = 8
+BATCHES = 12
+EVERY = 6
+"""One of so many batches is slow where not all of them are."""
+RATIOS = (0.3, 1.0, 3.0)
+WORKERS = (0, 1, 2)
+WORTH = 0.10
+"""Share of the epoch from which a wait is to be named."""
+KINDS: tuple[Kind, ...] = ("sleep", "with_lock", "without_lock")
+FLOAT_BYTES = 4
+SETTINGS = {
+    "benchmark": "training",
+    "torch_threads": 1,
+    "tracker": "none",
+    "min_window_s": 0,
+    "trials": 3,
+    "try": 0,
+    "batch_size": BATCH_SIZE,
+}
+MODULE = "experiments.explain.stages"
+
+Stage = Literal["decode", "transform", "collate", "hand-off", "start-up", "step"]
+OTHERS: tuple[tuple[Stage, Kind], ...] = (
+    ("transform", "with_lock"),
+    ("transform", "sleep"),
+    ("collate", "without_lock"),
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A class of stages.py and its arguments."""
+
+    name: str
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """A job with at most one slow stage."""
+
+    stage: Stage = "step"
+    """The slow one."""
+    kind: Kind = "sleep"
+    ratio: float = 0.0
+    """Time that the stage takes longer, a batch, relative to the step's; 0: nothing is slow. Of a
+    start-up: in an epoch, relative to all its steps."""
+    workers: int = 0
+    step_kind: Kind = "sleep"
+    every: int = 1
+    """One of so many batches is slow, by so many times as much."""
+    batch_bytes: int = 0
+    """Of a large hand-off, which takes that time with one worker."""
+
+    @property
+    def name(self) -> str:
+        """Its name in tables, unique."""
+        slow = f"{self.stage} {self.kind} x{self.ratio:g}" if self.ratio else "nothing slow"
+        slow += f" every {self.every}th" if self.every > 1 else ""
+        return f"{slow}, {self.step_kind} step, {self.workers} workers"
+
+    @property
+    def slow_s(self) -> float:
+        """Seconds by which the stage takes longer, on average a batch."""
+        return self.ratio * STEP_S
+
+    @property
+    def persistent(self) -> bool:
+        """True where workers live on, so that nothing of an epoch is their start."""
+        return self.workers > 0 and self.stage != "start-up"
+
+    @property
+    def is_contended(self) -> bool:
+        """True where more cores are wanted than the two that there are."""
+        busy = self.workers * (self.kind != "sleep" and self.stage != "step")
+        return busy + (self.step_kind != "sleep") > 2
+
+    @property
+    def is_light(self) -> bool:
+        """True where it only sleeps, so that two can be judged side by side on two cores."""
+        return {self.kind, self.step_kind} == {"sleep"} and not self.batch_bytes
+
+    def without_injection(self) -> Pipeline:
+        """The same with nothing slow."""
+        features = {"batch_bytes": 0} if self.batch_bytes else {}
+        return replace(self, ratio=0.0, **features)
+
+    def expected_share(self) -> float:
+        """Share of the epoch that the slow stage costs by construction, without contention."""
+        return 1 - self._epoch_s(0.0) / self._epoch_s(self.slow_s)
+
+    def _epoch_s(self, slow_s: float) -> float:
+        loads, step_s, start_s = [0.0] * BATCHES, STEP_S, 0.0
+        if self.stage == "step":
+            step_s += slow_s
+        elif self.stage == "start-up":
+            start_s = BATCHES * slow_s
+        elif not (self.stage == "hand-off" and not self.workers):
+            slow = [(number + 1) % self.every == 0 for number in range(BATCHES)]
+            loads = [self.every * slow_s * is_slow for is_slow in slow]
+        return epoch_seconds(loads, step_s, self.workers, start_s=start_s)
+
+    @property
+    def word(self) -> Stage:
+        """The verdict that is right."""
+        return self.stage if self.expected_share() >= WORTH else "step"
+
+    def parts(self) -> dict[str, Part]:
+        """The classes of stages.py that the pipeline has, by what they are in a job."""
+        step_s = STEP_S + self.slow_s * (self.stage == "step")
+        parts = {"dataset": self._dataset()}
+        parts["model"] = Part("Net", {"kind": self.step_kind, "seconds": step_s})
+        if self.stage == "start-up" and not self.workers:
+            parts["order"] = Part("SlowOrder", {"seconds": self.slow_s * BATCHES})
+        amount = {"kind": self.kind, "seconds": self.slow_s / BATCH_SIZE}
+        if self.ratio and self.stage == "transform":
+            parts["transform"] = Part("SlowTransform", amount)
+        if self.ratio and self.stage == "collate":
+            parts["collate"] = Part("SlowCollate", amount)
+        return parts
+
+    def overrides(self) -> tuple[str, ...]:
+        """The command line of `fastloop explain`."""
+        parts = self.parts()
+        targets = [(f"{group}._target_", f"{MODULE}.{part.name}") for group, part in parts.items()]
+        values = [
+            (f"+{group}.{name}", value)
+            for group, part in parts.items()
+            for name, value in part.settings.items()
+        ]
+        settings = [*SETTINGS.items(), ("num_workers", self.workers), *targets, *values]
+        settings += [("order", "sequential")] if "order" not in parts else []
+        settings += [("persistent_workers", "true")] if self.persistent else []
+        return tuple(f"{name}={value}" for name, value in settings)
+
+    def _dataset(self) -> Part:
+        count = {"count": BATCHES * BATCH_SIZE}
+        if self.batch_bytes:
+            features = self.batch_bytes // BATCH_SIZE // FLOAT_BYTES
+            return Part("LargeBatches", count | {"features": features})
+        if self.stage == "start-up" and self.workers:
+            return Part("Samples", count | {"start_s": self.slow_s * BATCHES})
+        if self.stage != "decode":
+            return Part("Samples", count)
+        # where one of several batches is slow, its last sample takes all of the time
+        every = self.every * BATCH_SIZE if self.every > 1 else 1
+        seconds = self.slow_s * every / BATCH_SIZE
+        return Part("Samples", count | {"kind": self.kind, "seconds": seconds, "every": every})
+
+
+def all_pipelines(bytes_per_s: float) -> list[Pipeline]:
+    """All of them, in a fixed order; bytes_per_s: at which one worker hands over batches."""
+    return [*_injected(), *_large_hand_offs(bytes_per_s), *_contended(), *_plain()]
+
+
+def _injected() -> Iterator[Pipeline]:
+    for kind, ratio, workers in product(KINDS, RATIOS, WORKERS):
+        yield Pipeline(stage="decode", kind=kind, ratio=ratio, workers=workers)
+    for stage, kind in OTHERS:
+        for ratio, workers in [*product(RATIOS, (0,)), (RATIOS[-1], 1), (RATIOS[-1], 2)]:
+            yield Pipeline(stage=stage, kind=kind, ratio=ratio, workers=workers)
+    for ratio, workers in product(RATIOS, WORKERS):
+        yield Pipeline(stage="decode", ratio=ratio, workers=workers, every=EVERY)
+        yield Pipeline(stage="start-up", ratio=ratio, workers=workers)
+    for ratio, workers in product(RATIOS, (0, 2)):
+        yield Pipeline(stage="step", ratio=ratio, workers=workers)
+
+
+def _large_hand_offs(bytes_per_s: float) -> Iterator[Pipeline]:
+    for ratio, workers in [*product(RATIOS, (1,)), (RATIOS[-1], 2)]:
+        size = int(ratio * STEP_S * bytes_per_s)
+        yield Pipeline(stage="hand-off", ratio=ratio, workers=workers, batch_bytes=size)
+
+
+def _contended() -> Iterator[Pipeline]:
+    """Those whose step computes on a core, too."""
+    for kind in KINDS[1:]:
+        for ratio, workers in ((1.0, 2), (3.0, 2), (3.0, 1)):
+            yield Pipeline(
+                stage="decode", kind=kind, ratio=ratio, workers=workers, step_kind="without_lock"
+            )
+
+
+def _plain() -> Iterator[Pipeline]:
+    yield from (Pipeline(workers=workers) for workers in WORKERS)
+    yield from (Pipeline(workers=workers, step_kind="without_lock") for workers in (0, 2))

@@ -1,0 +1,114 @@
+"""Judge pipelines whose slow stage is known, and write what was found: see README.md.
+
+    python -m experiments.explain.run [folder] [part] [count]
+
+Continues where an earlier run in the same folder has stopped. part: light-0, light-1 or heavy, to
+judge only those pipelines, the first `count` of them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from experiments.explain.judge import carry_out, judge_job, request_of
+from experiments.explain.pipelines import Pipeline, all_pipelines
+from experiments.explain.plain import measure_bytes_per_s, time_plain
+from experiments.explain.record import Record, add_record, read_records
+from fastloop.core.spans import now_ns, seconds_between
+from fastloop.core.types import JobFailed
+from fastloop.options.launcher.single import SingleLauncher
+
+FOLDER = "outputs/explain"
+LANES = ("light-0", "light-1")
+"""Parts that run at the same time: their pipelines sleep, and leave two cores idle."""
+HEAVY = "heavy"
+CHANGES_EVERY = 2
+"""Of so many pipelines, one has a change of a setting carried out."""
+
+
+def main(folder: Path, part: str | None, count: int | None) -> None:
+    if part is not None:
+        judge_part(folder, part, count)
+        return
+    command = [sys.executable, "-m", "experiments.explain.run", str(folder)]
+    lanes = [subprocess.Popen([*command, lane]) for lane in LANES]
+    failed = [lane.wait() for lane in lanes]
+    if any(failed):
+        sys.exit("a part has failed, see above")
+    judge_part(folder, HEAVY, None)
+
+
+def judge_part(folder: Path, part: str, count: int | None) -> None:
+    """Judge the pipelines of a part that have no record yet."""
+    os.environ["FASTLOOP_OUTPUTS"] = str(folder / "work" / part)
+    path = folder / f"pipelines-{part}.jsonl"
+    records = read_records(path)
+    launcher = SingleLauncher(isolation="forkserver")
+    known = [record["bytes_per_s"] for record in records]
+    bytes_per_s = known[0] if known else launcher.call(measure_bytes_per_s)
+    done = {record["name"] for record in records}
+    pipelines = all_pipelines(bytes_per_s)
+    for number in numbers_of(pipelines, part)[:count]:
+        if pipelines[number].name in done:
+            continue
+        start_ns = now_ns()
+        record = judge_pipeline(pipelines[number], number, launcher)
+        record |= {"bytes_per_s": bytes_per_s, "seconds": seconds_between(start_ns, now_ns())}
+        add_record(path, record)
+        print(_line(number, len(pipelines), record), flush=True)
+
+
+def numbers_of(pipelines: list[Pipeline], part: str) -> list[int]:
+    """The numbers of the pipelines of a part."""
+    light = [number for number, each in enumerate(pipelines) if each.is_light]
+    if part == HEAVY:
+        return [number for number in range(len(pipelines)) if number not in light]
+    return light[LANES.index(part) :: len(LANES)]
+
+
+def judge_pipeline(pipeline: Pipeline, number: int, launcher: SingleLauncher) -> Record:
+    """What was found about a pipeline, in a form for JSON."""
+    record: Record = {"number": number, "name": pipeline.name, "pipeline": asdict(pipeline)}
+    record |= {"word": pipeline.word, "expected_share": pipeline.expected_share()}
+    record |= {"is_contended": pipeline.is_contended, "load": os.getloadavg()[0]}
+    slow, fast = launcher.call(time_plain, pipeline)
+    record["plain"] = {"slow": asdict(slow), "fast": asdict(fast)}
+    try:
+        request = request_of(pipeline.overrides())
+        judgement = judge_job(request)
+        changes = choose_changes(judgement.changes, number)
+        rows = carry_out(request, judgement, changes) if changes else []
+    except JobFailed as failure:
+        return record | {"failure": str(failure)}
+    return record | {
+        "explanation": judgement.content,
+        "verdict_s": judgement.seconds,
+        "what_ifs": rows,
+    }
+
+
+def choose_changes(changes: list[str], number: int) -> list[str]:
+    """A change, another one for each pipeline, so that all kinds have their turn; or none."""
+    if number % CHANGES_EVERY or not changes:
+        return []
+    return [sorted(changes)[number // CHANGES_EVERY % len(changes)]]
+
+
+def _line(number: int, total: int, record: Record) -> str:
+    verdict = record.get("explanation", {}).get("verdict", {})
+    said = verdict.get("word", record.get("failure"))
+    took = f"{record['seconds']:.0f} s"
+    return f"{number + 1:3}/{total} {record['name']}: {said}, truly {record['word']} ({took})"
+
+
+if __name__ == "__main__":
+    arguments = sys.argv[1:]
+    main(
+        Path(arguments[0] if arguments else FOLDER).absolute(),
+        arguments[1] if len(arguments) > 1 else None,
+        int(arguments[2]) if len(arguments) > 2 else None,
+    )

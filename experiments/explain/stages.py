@@ -1,0 +1,132 @@
+"""The stages of a pipeline, one of which may be slow: dataset, order, transform, collate, model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, default_collate, get_worker_info
+
+from experiments.explain.delays import Delay, Kind
+
+FEATURES = 16
+CLASSES = 4
+
+Sample = tuple[torch.Tensor, int]
+
+
+class Samples(Dataset[Sample]):
+    """Samples that take `seconds` each; or every `every`-th one of them, the others no time.
+
+    start_s: how long the first sample of each worker process takes in addition, like a file that
+    is opened there.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        kind: Kind = "sleep",
+        seconds: float = 0.0,
+        every: int = 1,
+        start_s: float = 0.0,
+    ) -> None:
+        self.count, self.every = count, every
+        self.delay, self.start = Delay(kind, seconds), Delay("sleep", start_s)
+        self.started_in = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Sample:
+        if get_worker_info() and self.started_in != os.getpid():
+            self.started_in = os.getpid()
+            self.start()
+        if (index + 1) % self.every == 0:
+            self.delay()
+        return torch.full((FEATURES,), float(index)), index % CLASSES
+
+
+class LargeBatches(Dataset[Any]):
+    """Batches of many bytes that are there already: only handing them over takes time."""
+
+    def __init__(self, count: int, features: int) -> None:
+        self.count, self.features = count, features
+
+    def __len__(self) -> int:
+        return self.count
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """One row a sample, which begins with its index."""
+        rows = np.zeros((self.count, self.features), np.float32)
+        rows[:, 0] = np.arange(self.count)
+        return rows
+
+    def __getitem__(self, index: int) -> Sample:
+        return torch.from_numpy(self.rows[index]), index % CLASSES
+
+    def __getitems__(self, indices: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The batch, without a copy; new tensors, as a worker moves those that it has sent."""
+        rows = self.rows[indices[0] : indices[-1] + 1]
+        if len(rows) != len(indices):  # not a range, as when the two ends are looked at
+            rows = self.rows[indices]
+        return torch.from_numpy(rows), torch.tensor([index % CLASSES for index in indices])
+
+    def __getstate__(self) -> dict[str, int]:
+        return {"count": self.count, "features": self.features}
+
+
+class SlowOrder:
+    """0, 1, 2, ... after `seconds`, like an order that is drawn by lengths."""
+
+    complete: ClassVar[bool] = True
+
+    def __init__(self, seconds: float) -> None:
+        self.delay = Delay("sleep", seconds)
+
+    def length(self, num_samples: int) -> int:
+        return num_samples
+
+    def pieces(self, num_samples: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:  # noqa: ARG002
+        self.delay()
+        yield torch.arange(num_samples)
+
+
+class SlowTransform:
+    """The sample itself, after `seconds`."""
+
+    def __init__(self, kind: Kind, seconds: float) -> None:
+        self.delay = Delay(kind, seconds)
+
+    def __call__(self, sample: Sample) -> Sample:
+        self.delay()
+        return sample
+
+
+class SlowCollate:
+    """torch's batch, after `seconds` for each of its samples."""
+
+    def __init__(self, kind: Kind, seconds: float) -> None:
+        self.delay = Delay(kind, seconds)
+
+    def __call__(self, samples: list[Sample]) -> list[torch.Tensor]:
+        for _ in samples:
+            self.delay()
+        return default_collate(samples)
+
+
+class Net(torch.nn.Module):
+    """A small network whose forward pass takes `seconds`: a sleep is a device that computes while
+    the loop waits for it."""
+
+    def __init__(self, input_shape: Any, num_classes: int, kind: Kind, seconds: float) -> None:  # noqa: ARG002
+        super().__init__()
+        self.delay, self.layer = Delay(kind, seconds), torch.nn.Linear(FEATURES, num_classes)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        self.delay()
+        return self.layer(batch[:, :FEATURES])

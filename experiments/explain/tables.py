@@ -1,0 +1,196 @@
+"""Tables and a picture of what `run` has found: see README.md.
+
+python -m experiments.explain.tables [folder]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from experiments.explain.findings import THRESHOLD, UNKNOWN, Finding, Prediction
+from experiments.explain.record import read_records
+from experiments.explain.run import FOLDER
+
+Rows = Sequence[Sequence[str]]
+POINTS = 0.05
+"""Within which an injected delay is to be recovered."""
+
+
+def main(folder: Path) -> None:
+    records = [each for path in folder.glob("pipelines-*.jsonl") for each in read_records(path)]
+    failures = [each for each in records if "failure" in each]
+    findings = [Finding(record=each) for each in records if "failure" not in each]
+    findings.sort(key=lambda each: each.record["number"])
+    traceml = {each["name"]: each["status"] for each in read_records(folder / "traceml.jsonl")}
+    sections = {
+        "Verdicts": verdict_table(findings),
+        "Rules that go by thresholds": rule_table(findings, traceml),
+        "Injected delays, recovered": recovery_table(findings),
+        "What-ifs, by the time of an epoch": what_if_table(findings),
+        "Cost": cost_table(findings),
+        "Not right": wrong_table(findings),
+    }
+    for title, rows in sections.items():
+        print(f"{title}\n\n{markdown(rows)}\n")
+    print(f"failed: {[(each['name'], each['failure']) for each in failures]}")
+    draw(findings, folder / "recovered.svg")
+
+
+def verdict_table(findings: Sequence[Finding]) -> Rows:
+    """A row for each slow stage, and sums."""
+    groups: dict[str, list[Finding]] = {}
+    for each in findings:
+        name = each.pipeline.stage if each.is_injected else "healthy"
+        groups.setdefault(name, []).append(each)
+    injected = [each for each in findings if each.is_injected]
+    groups = dict(sorted(groups.items(), key=lambda item: item[0] == "healthy"))
+    rows = [("slow stage", "pipelines", "named", "unattributed", "another one named")]
+    rows += [_verdict_row(name, group) for name, group in groups.items() if name != "healthy"]
+    rows.append(_verdict_row("all slow ones", injected))
+    rows.append(_verdict_row("healthy", groups.get("healthy", [])))
+    return rows
+
+
+def _verdict_row(name: str, group: Sequence[Finding]) -> tuple[str, ...]:
+    named = sum(each.said == each.word for each in group)
+    unknown = sum(each.said == UNKNOWN for each in group)
+    others = len(group) - named - unknown
+    return name, str(len(group)), *(_share(each, len(group)) for each in (named, unknown, others))
+
+
+def rule_table(findings: Sequence[Finding], traceml: dict[str, str]) -> Rows:
+    """Whether there is a wait, by each rule: only this can all of them say."""
+    rules: dict[str, Callable[[Finding], bool | None]] = {
+        "fastloop explain": lambda each: None if each.said == UNKNOWN else each.said != "step",
+        f"{_percent(THRESHOLD)} in next()": lambda each: each.share_in_next >= THRESHOLD,
+    }
+    best = _best_threshold(findings)
+    rules[f"{_percent(best)} in next(), the best in hindsight"] = lambda each: (
+        each.share_in_next >= best
+    )
+    if traceml:
+        rules["TraceML"] = lambda each: _traceml_says(traceml.get(each.record["name"]))
+    rows = [("rule", "waits found", "false alarms", "nothing said", "stage named")]
+    for name, rule in rules.items():
+        rows.append((name, *_rule_row(findings, rule), "yes" if "explain" in name else "no"))
+    return rows
+
+
+def _rule_row(
+    findings: Sequence[Finding], rule: Callable[[Finding], bool | None]
+) -> tuple[str, ...]:
+    waits = [each for each in findings if each.word != "step"]
+    others = [each for each in findings if each.word == "step"]
+    found = sum(rule(each) is True for each in waits)
+    false = sum(rule(each) is True for each in others)
+    nothing = sum(rule(each) is None for each in findings)
+    return _share(found, len(waits)), _share(false, len(others)), _share(nothing, len(findings))
+
+
+def _traceml_says(status: str | None) -> bool | None:
+    return None if status is None else status == "INPUT_BOUND"
+
+
+def _best_threshold(findings: Sequence[Finding]) -> float:
+    """The threshold with the fewest errors on these very pipelines."""
+    shares = sorted({each.share_in_next for each in findings})
+    return min(
+        shares,
+        key=lambda share: sum((f.share_in_next >= share) != (f.word != "step") for f in findings),
+    )
+
+
+def recovery_table(findings: Sequence[Finding]) -> Rows:
+    """How far the exposed share of the slow stage is from what switching it off saves."""
+    delayed = [each for each in findings if each.pipeline.ratio and each.pipeline.stage != "step"]
+    rows = [("pipelines", "number", "median, points", "p90, points", "within 5 points")]
+    for name, is_contended in (("cores to spare", False), ("cores are short", True)):
+        group = [each for each in delayed if each.pipeline.is_contended == is_contended]
+        misses = [abs(each.recovered_share - each.plain_share) for each in group]
+        if misses:
+            close = sum(miss <= POINTS for miss in misses)
+            figures = (f"{100 * median(misses):.1f}", f"{100 * np.percentile(misses, 90):.1f}")
+            rows.append((name, str(len(misses)), *figures, _share(close, len(misses))))
+    return rows
+
+
+def what_if_table(findings: Sequence[Finding]) -> Rows:
+    """How far predicted times of an epoch are from realised ones."""
+    predictions = [each for finding in findings for each in finding.predictions]
+    easy = [each for each in predictions if not each.is_contended]
+    hard = [each for each in predictions if each.is_contended]
+    changes = sorted({each.change for each in predictions})
+    groups = {name: [each for each in easy if each.change == name] for name in changes}
+    groups |= {"all with cores to spare": easy, "all where cores or the lock are short": hard}
+    rows = [("change", "number", "median miss", "p90", "inside the 90 % interval")]
+    rows += [_what_if_row(name, group) for name, group in groups.items() if group]
+    return rows
+
+
+def _what_if_row(name: str, group: Sequence[Prediction]) -> tuple[str, ...]:
+    misses = [each.miss for each in group]
+    covered = [each.is_covered for each in group if each.is_covered is not None]
+    inside = _share(sum(covered), len(covered)) if covered else "-"
+    p90 = float(np.percentile(misses, 90))
+    return name, str(len(group)), _percent(median(misses), 1), _percent(p90, 1), inside
+
+
+def cost_table(findings: Sequence[Finding]) -> Rows:
+    """Seconds of a verdict."""
+    seconds = [each.record["verdict_s"] for each in findings]
+    figures = (median(seconds), np.percentile(seconds, 90), max(seconds))
+    return [("median", "p90", "longest"), tuple(f"{each:.1f} s" for each in figures)]
+
+
+def wrong_table(findings: Sequence[Finding]) -> Rows:
+    """Every pipeline whose verdict is not the right one."""
+    rows = [("pipeline", "right", "said", "in next()", "saved by switching off")]
+    for each in findings:
+        if each.said != each.word:
+            shares = (_percent(each.share_in_next), _percent(each.plain_share))
+            rows.append((each.record["name"], each.word, each.said, *shares))
+    return rows
+
+
+def draw(findings: Sequence[Finding], path: Path) -> None:
+    """The share of the epoch that each ladder gives the slow stage, by the share that it has."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 6))
+    delayed = [each for each in findings if each.pipeline.ratio and each.pipeline.stage != "step"]
+    for stage in sorted({each.pipeline.stage for each in delayed}):
+        group = [each for each in delayed if each.pipeline.stage == stage]
+        shares = [(100 * each.plain_share, 100 * each.recovered_share) for each in group]
+        axes.plot(*zip(*shares, strict=True), "o", alpha=0.7, label=stage)
+    axes.plot([0, 80], [0, 80], color="grey", linewidth=1)
+    axes.set_xlabel("saved by switching the delay off, % of the epoch")
+    axes.set_ylabel("exposed by the ladder, % of the epoch")
+    axes.legend()
+    figure.savefig(path)
+    print(path)
+
+
+def markdown(rows: Rows) -> str:
+    """The rows as a Markdown table, the first one as its head."""
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
+
+
+def _share(count: int, total: int) -> str:
+    return f"{count} ({_percent(count / total)})" if total else "0"
+
+
+def _percent(share: float, digits: int = 0) -> str:
+    return f"{100 * share:.{digits}f} %"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else FOLDER))

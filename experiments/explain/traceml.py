@@ -1,0 +1,62 @@
+"""What TraceML says of the same pipelines, each as a script under `traceml run`: see README.md.
+
+    pip install traceml-ai
+    python -m experiments.explain.traceml [folder] [count]
+
+Continues where an earlier run in the same folder has stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from experiments.explain.pipelines import Pipeline
+from experiments.explain.record import add_record, read_records
+from experiments.explain.run import FOLDER
+
+FILE = "traceml.jsonl"
+SCRIPT = Path(__file__).with_name("traceml_script.py")
+VARIABLE = "EXPLAINED_PIPELINE"
+
+
+def main(folder: Path, count: int | None) -> None:
+    records = [each for path in folder.glob("pipelines-*.jsonl") for each in read_records(path)]
+    done = {each["name"] for each in read_records(folder / FILE)}
+    for record in sorted(records, key=lambda each: each["number"])[:count]:
+        if record["name"] in done:
+            continue
+        status, share = diagnose(Pipeline(**record["pipeline"]))
+        answer = {"name": record["name"], "status": status, "share": share}
+        add_record(folder / FILE, answer)
+        print(f"{record['name']}: {status}, input wait {share}", flush=True)
+
+
+def diagnose(pipeline: Pipeline) -> tuple[str, float | None]:
+    """TraceML's first diagnosis, and the share of the step's time that it has for input."""
+    variable = {VARIABLE: json.dumps(vars(pipeline))}
+    environment = os.environ | variable | {"PYTHONPATH": os.getcwd()}
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["traceml", "run", str(SCRIPT), "--mode=summary"]
+        command[0] = str(Path(sys.executable).parent / command[0])
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        files = list(Path(folder).glob("logs/*/final_summary.json"))
+        if done.returncode or not files:
+            raise RuntimeError(f"traceml: {(done.stderr or done.stdout)[-500:]}")
+        summary = json.loads(files[0].read_text())
+    share = summary["step_time"]["diagnosis"]["evidence"].get("input_bound_share")
+    return summary["primary_diagnosis"]["kind"], share
+
+
+if __name__ == "__main__":
+    arguments = sys.argv[1:]
+    main(
+        Path(arguments[0] if arguments else FOLDER).absolute(),
+        int(arguments[1]) if len(arguments) > 1 else None,
+    )
