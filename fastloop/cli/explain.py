@@ -21,11 +21,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 
 from fastloop.config.compose import compose_all, compose_changed
 from fastloop.core.explanation import EXPLANATION_FILE
 from fastloop.core.files import remove_unused, write_text
-from fastloop.core.types import JobFailed, MachineBusy, UsageError
+from fastloop.core.types import Failure, FailureKind, JobFailed, MachineBusy, UsageError
 from fastloop.processes.lifecycle import handle_signals, restore_default_signals
 from fastloop.sweep.request import JobRequest
 
@@ -40,7 +41,9 @@ def main() -> None:
         requests = compose_all(_refuse_launcher)
         if requests:
             _explain(requests)
-    except (UsageError, MachineBusy, JobFailed) as error:
+    except JobFailed as error:
+        sys.exit(_failure_line(error.failure, requests[0].sweep_folder))
+    except (UsageError, MachineBusy) as error:
         sys.exit(str(error).removeprefix("BadData: "))
     finally:
         restore_default_signals()
@@ -63,6 +66,18 @@ def _explain(requests: Sequence[JobRequest]) -> None:
     path = request.sweep_folder / EXPLANATION_FILE
     write_text(path, to_json(explanation))
     print(f"{format_explanation(explanation)}\n\nfiles:  {path}")
+
+
+def _failure_line(failure: Failure, folder: Path) -> str:
+    """The reason, and the path of the stacks where the time limit has ended a pass."""
+    reason = failure.reason.removeprefix("BadData: ")
+    if failure.kind is not FailureKind.TIMEOUT or not failure.details:
+        return reason
+    from fastloop.sweep.job_state import DETAILS
+
+    path = folder / DETAILS
+    write_text(path, failure.details)
+    return f"{reason}; see {path}"
 
 
 def _refuse_launcher(_: list[JobRequest]) -> int:

@@ -19,10 +19,13 @@ from fastloop.core.protocols import Samples
 from fastloop.core.types import BadData, Unsupported
 from fastloop.core.user_code import error_line
 from fastloop.processes.lifecycle import tie_worker_to_parent
+from fastloop.processes.resources import shm_total_bytes
 
 EXIT_TIMEOUT_S = 5
 """Time for a worker to exit after the connection to it is lost."""
 END_OF_WORKER = re.compile(r"DataLoader worker \(pid.*(exited unexpectedly|killed by signal)")
+FULL_SHM = re.compile(r"(shared memory|shm|/torch_).*(No space left on device|Cannot allocate)")
+"""torch's messages where /dev/shm has no room for a batch; a bus error is another sign of it."""
 IN_A_WORKER = "in DataLoader worker process"
 """Part of torch's message for an exception raised in a worker."""
 
@@ -34,7 +37,8 @@ def name_failing_sample(loader: Any) -> Iterator[None]:
     The sample is found by reading all samples again; where none fails then, the error is unchanged.
     Unsupported is raised again as such. torch's message has no index, and a wrapper around the
     dataset that recorded it would cost time for every sample of every epoch. Where a worker has
-    ended, raises MemoryError if the kernel killed it, else ChildProcessError with its status.
+    ended, raises MemoryError if the kernel killed it or /dev/shm is full, else ChildProcessError
+    with its status.
     """
     oom_kills_before = oom_kills()
     try:
@@ -44,6 +48,8 @@ def name_failing_sample(loader: Any) -> Iterator[None]:
             raise _describe_end(_workers(error), oom_kills() > oom_kills_before) from error
         if isinstance(error, BadData) or IN_A_WORKER not in str(error):
             raise
+        if FULL_SHM.search(str(error)):
+            raise MemoryError(describe_full_shm()) from error
         if isinstance(error, Unsupported):  # a verdict on the job, from whichever process
             raise Unsupported(_last_line(error, "Unsupported: ")) from error
         if not (message := _failing_sample(loader)):
@@ -85,6 +91,8 @@ def _describe_end(workers: list[BaseProcess], out_of_memory: bool) -> Exception:
     """An error that says how one of the workers has ended."""
     wait([worker.sentinel for worker in workers], EXIT_TIMEOUT_S)  # its status follows its pipe
     codes = [worker.exitcode for worker in workers if worker.exitcode]
+    if -signal.SIGBUS in codes:
+        return MemoryError(describe_full_shm())
     if out_of_memory and (not codes or -signal.SIGKILL in codes):
         return MemoryError("the kernel killed a DataLoader worker")
     if not codes:
@@ -92,6 +100,16 @@ def _describe_end(workers: list[BaseProcess], out_of_memory: bool) -> Exception:
     code = codes[0]
     cause = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
     return ChildProcessError(f"a DataLoader worker ended before its batch, {cause}")
+
+
+def describe_full_shm() -> str:
+    """A line that says that /dev/shm has no room for a batch, and what to do."""
+    total = shm_total_bytes()  # what is in use is free again by now
+    known = f" ({total >> 20} MiB in all)" if total else ""
+    advice = "a larger one, fewer num_workers, or a smaller prefetch_factor or batch_size"
+    return (
+        f"/dev/shm{known} has no room for the batches that DataLoader workers hand over: {advice}"
+    )
 
 
 def _failing_sample(loader: Any) -> str:

@@ -109,7 +109,11 @@ class Child:
 
     def stack(self) -> str:
         """Stack of the process, innermost call first; empty if it does not respond."""
-        return self.log.stack_of(self.pid, self.process.sentinel)
+        return self.stack_of(self.pid)
+
+    def stack_of(self, pid: int) -> str:
+        """Stack of a process that the child has forked; empty if it does not respond."""
+        return self.log.stack_of(pid, self.process.sentinel)
 
     def _exit_failure(self) -> Failure:
         # the pipe closes shortly before the exit status is known

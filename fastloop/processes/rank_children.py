@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,12 +14,12 @@ from fastloop.core.sweep_protocols import RankTask
 from fastloop.core.types import Failure
 from fastloop.processes.child import Call, Child, Outcome, start_child
 from fastloop.processes.monitor import Answer
+from fastloop.processes.positions import NO_STACK, locate_processes
 from fastloop.processes.rank_group import Backend, RankSpec
 from fastloop.processes.start_method import Isolation
 from fastloop.processes.torchrun_env import TorchrunProcess
 
 NO_LIMIT_S = 2_000_000.0
-NO_STACK = "did not report its stack"
 FAILURE = TypeAdapter(Failure | None)
 RESOURCES = TypeAdapter(Resources | None)
 
@@ -45,7 +44,7 @@ class RankPosition:
 
     rank: int
     location: str = NO_STACK
-    """The innermost call, `in <function> (<file>:<line>)`."""
+    """Work of the rank and of its workers, `in <function> (<file>:<line>)`."""
     stack: str = ""
 
 
@@ -83,10 +82,8 @@ def start_children(calls: list[Call], work: RankWork) -> Iterator[list[Child]]:
 
 
 def locate_child(child: Child) -> RankPosition:
-    """Position of a child in its code, according to its stack."""
-    stack = child.stack()
-    match = re.search(r'File ".*?([^/"]+)", line (\d+) in (\S+)', stack)
-    location = f"in {match[3]} ({match[1]}:{match[2]})" if match else NO_STACK
+    """Positions of a child and its workers in their code, according to their stacks."""
+    location, stack = locate_processes(child)
     return RankPosition(rank=child.call.rank, location=location, stack=stack)
 
 

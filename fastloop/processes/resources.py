@@ -121,6 +121,15 @@ def shm_bytes() -> int | None:
     return (stat.f_blocks - stat.f_bfree) * stat.f_frsize
 
 
+def shm_total_bytes() -> int | None:
+    """Size of /dev/shm in bytes; None if there is none."""
+    try:
+        stat = os.statvfs(SHM)
+    except OSError:
+        return None
+    return stat.f_blocks * stat.f_frsize
+
+
 def _pss(process: psutil.Process) -> int | None:
     with contextlib.suppress(psutil.Error):
         return getattr(process.memory_full_info(), "pss", None)

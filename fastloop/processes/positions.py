@@ -1,0 +1,97 @@
+"""Positions in the code of the processes of a trial that has not ended: its own and its workers."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+from pathlib import Path
+
+import psutil
+
+from fastloop.processes.child import Child
+
+NO_STACK = "did not report its stack"
+FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<function>\S+)$', re.M)
+CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.M)
+WAITING = re.compile(r"/(selectors|threading|queue|multiprocessing/\w+)\.py$")
+"""Modules in which a process waits for another one; the frame above them says what for."""
+MOST_WORKERS = 8
+
+
+def locate_processes(child: Child) -> tuple[str, str]:
+    """Positions of the child and its workers in a few words, and their stacks."""
+    own = child.stack()
+    words, stacks = [_describe(own)], [own]
+    for name, process in _workers(child):
+        stack = child.stack_of(process.pid) if _writes_its_stack(process.pid) else ""
+        state = _describe_worker(process, stack)
+        words.append(f"{name} {state}")
+        stacks.append(f"{name}, {state}:\n{stack}" if stack else f"{name}: {state}\n")
+    return ", ".join(words), "\n".join(filter(None, stacks))
+
+
+def _workers(child: Child) -> list[tuple[str, psutil.Process]]:
+    """The processes that the child has started, with their names, oldest first."""
+    with contextlib.suppress(psutil.Error):
+        own = psutil.Process(child.pid)
+        found = [each for started in own.children() for each in _without_helpers(started, own)]
+        return [
+            (f"worker {number} (pid {process.pid})", process)
+            for number, process in enumerate(found[:MOST_WORKERS])
+        ]
+    return []
+
+
+def _without_helpers(process: psutil.Process, parent: psutil.Process) -> list[psutil.Process]:
+    """The process; of multiprocessing's own processes, a fork server's children or none."""
+    with contextlib.suppress(psutil.Error):
+        command = process.cmdline()
+        text = " ".join(command)
+        if command == parent.cmdline():  # forked
+            return [process]
+        if "multiprocessing.forkserver" in text:
+            return process.children()
+        return [] if "multiprocessing.resource_tracker" in text else [process]
+    return []
+
+
+def _writes_its_stack(pid: int) -> bool:
+    """True where SIGUSR1 makes the process write its stack, as in a forked worker; it would end any
+    other."""
+    with contextlib.suppress(OSError):
+        match = CAUGHT.search(Path(f"/proc/{pid}/status").read_text())
+        return bool(match and int(match[1], 16) >> (signal.SIGUSR1 - 1) & 1)
+    return False
+
+
+def _describe(stack: str) -> str:
+    frame = _innermost(stack)
+    if frame is None:
+        return NO_STACK
+    if "dataloader.py" in frame["path"] and "in __next__" in stack:
+        return f"waits in next() of a DataLoader ({_place(frame)})"
+    return f"in {frame['function']} ({_place(frame)})"
+
+
+def _describe_worker(process: psutil.Process, stack: str) -> str:
+    frame = _innermost(stack)
+    if frame is None:
+        with contextlib.suppress(psutil.Error):
+            status = process.status()
+            return "has ended" if status == psutil.STATUS_ZOMBIE else f"is {status}, {NO_STACK}"
+        return "has ended"
+    if frame["function"] == "_worker_loop":
+        return "waits for work"
+    return f"is in {frame['function']} ({_place(frame)})"
+
+
+def _innermost(stack: str) -> re.Match[str] | None:
+    """The innermost call that is not the waiting itself."""
+    frames = list(FRAME.finditer(stack))
+    found = (frame for frame in frames if not WAITING.search(frame["path"]))
+    return next(found, frames[0] if frames else None)
+
+
+def _place(frame: re.Match[str]) -> str:
+    return f"{Path(frame['path']).name}:{frame['line']}"
