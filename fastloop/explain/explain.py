@@ -148,7 +148,7 @@ def _measure(
     elif overlaps(whole.job):
         serial = explained.without_workers(1).time_ladder(1, None)[0]
         work_s = work_of(serial, whole.whole_batches)
-    ladder = build_ladder(rounds, whole.whole_batches, work_s)
+    ladder = build_ladder(rounds, whole.whole_batches, work_s, serial)
     findings = _Findings(
         first_batch_s=present.first_batch_s,
         times=(as_is, single),

@@ -20,17 +20,22 @@ Round = Mapping[Rung, EpochTimes]
 
 
 def build_ladder(
-    rounds: Sequence[Round], batches: int, work_s: Mapping[Rung, float] | None
+    rounds: Sequence[Round],
+    batches: int,
+    work_s: Mapping[Rung, float] | None,
+    alone: Round | None = None,
 ) -> Ladder:
     """The ladder of a job whose epochs have that many batches.
 
     work_s: seconds of each part in an epoch without overlap; None: the job overlaps nothing.
+    alone: the round that they are from, which tells the start of workers from their first load.
     """
     last = list(rounds[0])[-1]
     epochs = [times[last].whole_epoch_s(batches) for times in rounds]
     seconds, levels = draw_seconds([_whole_epochs(times, batches) for times in rounds])
-    start_s = _draw_start_s(rounds, epochs, seconds[last])
-    shares = {rung: part / seconds[last] for rung, part in _split(seconds, start_s).items()}
+    starts = [[_start_s(each) for each in rounds], [_late_start_s(each, alone) for each in rounds]]
+    drawn = [_draw_starts(each, epochs, seconds[last]) for each in starts]
+    shares = {rung: part / seconds[last] for rung, part in _split(seconds, *drawn).items()}
     epoch_s = stats.estimate(epochs)
     unit_ms = 1e3 * epoch_s.value / batches
     sure = _find_sure_greatest(shares)
@@ -83,11 +88,29 @@ def _start_s(times: Round) -> float:
     return times[starting].start_up_s - times[before].start_up_s
 
 
-def _draw_start_s(
-    rounds: Sequence[Round], epochs: Sequence[float], epoch_draws: np.ndarray
+def _sampling_rung(times: Mapping[Rung, Any]) -> Rung:
+    """The lowest rung that makes samples."""
+    return Rung.DECODE if Rung.DECODE in times else list(times)[-1]
+
+
+def _late_start_s(times: Round, alone: Round | None) -> float:
+    """Start-up of what makes samples, such as a Dataset that opens its file in each worker.
+
+    An epoch's start-up beyond that with ready batches, less the load of its first batch, which
+    nothing hides.
+    """
+    rung = _sampling_rung(times)
+    if alone is None or Rung.HAND_OFF not in times or rung not in alone:
+        return 0.0
+    first_load_s = max(0.0, alone[rung].first_wait_s - times[rung].later_wait_s)
+    return max(0.0, times[rung].start_up_s - times[Rung.HAND_OFF].start_up_s - first_load_s)
+
+
+def _draw_starts(
+    starts: Sequence[float], epochs: Sequence[float], epoch_draws: np.ndarray
 ) -> np.ndarray:
-    """Start-ups of an epoch that the rounds allow for, the likeliest one first."""
-    shares = [_start_s(times) / epoch for times, epoch in zip(rounds, epochs, strict=True)]
+    """Start-ups of an epoch that those of the rounds allow for, the likeliest one first."""
+    shares = [start_s / epoch for start_s, epoch in zip(starts, epochs, strict=True)]
     value = stats.median(shares)
     error = (stats.std(shares) or abs(value) / 2) / len(shares) ** 0.5
     normals = np.random.default_rng(1).standard_t(len(shares), len(epoch_draws))
@@ -95,17 +118,21 @@ def _draw_start_s(
     return (value + error * normals) * epoch_draws
 
 
-def _split(seconds: Mapping[Rung, T], start_s: T) -> dict[Rung, T]:
-    """Seconds of a whole epoch by part, lowest first; they add up to the job's."""
+def _split(seconds: Mapping[Rung, T], start_s: T, late_s: T) -> dict[Rung, T]:
+    """Seconds of a whole epoch by part, lowest first; they add up to the job's.
+
+    late_s: the part of start-up that comes with what makes samples.
+    """
     rungs = list(seconds)
     starting, _ = _starting_rungs(seconds)
     parts = {rungs[0]: seconds[rungs[0]]}
     for below, rung in pairwise(rungs):
         if rung is starting:
-            parts[Rung.START_UP] = start_s
+            parts[Rung.START_UP] = start_s + late_s
             parts[rung] = seconds[rung] - seconds[below] - start_s
         else:
             parts[rung] = seconds[rung] - seconds[below]
+    parts[_sampling_rung(seconds)] -= late_s
     return parts
 
 
@@ -139,5 +166,5 @@ def _find_hidden_ms(
 
 def work_of(times: Round, batches: int) -> dict[Rung, float]:
     """Seconds of a whole epoch by part, for a round in which nothing overlaps."""
-    parts = _split(_whole_epochs(times, batches), _start_s(times))
+    parts = _split(_whole_epochs(times, batches), _start_s(times), 0.0)
     return {rung: max(0.0, seconds) for rung, seconds in parts.items()}

@@ -79,6 +79,21 @@ def test_a_slow_start_is_start_up():
     assert word(build_ladder(rounds(0.7, **seconds), BATCHES, None)) == "start-up"
 
 
+def test_what_each_worker_opens_is_start_up_and_its_first_load_is_not():
+    """An epoch starts up 0.5 s later with the samples than with ready batches; 0.1 s of that is the
+    first batch, which takes as long without workers."""
+    by_round = rounds(step=1, copy=1, hand_off=1.05, decode=1.6)
+    for times_of in by_round:
+        decode = times_of[Rung.DECODE]
+        times_of[Rung.DECODE] = times(decode.seconds, 0.5)
+    alone = {Rung.DECODE: times(11, 0.1)}
+    ladder = build_ladder(by_round, BATCHES, {}, alone)
+    exposed = {row.rung: row.exposed_ms.value for row in ladder.rows}
+    assert exposed[Rung.START_UP] == pytest.approx(4, abs=0.1)
+    assert exposed[Rung.DECODE] == pytest.approx(1.5, abs=0.1)
+    assert word(ladder) == "start-up"
+
+
 def test_a_start_counts_once_in_an_epoch_that_was_cut():
     cut = [
         {
