@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from experiments.explain.pipelines import BATCHES, STEP_S, WORTH, Pipeline
+from experiments.explain.pipelines import BATCHES, WORTH, Pipeline
 from experiments.explain.record import Record
 
 UNKNOWN = "unattributed"
@@ -52,15 +52,22 @@ class Finding:
 
     @property
     def word(self) -> str:
-        """The right one: by construction, or as a bare loop tells where cores are short."""
-        if not self.pipeline.is_contended:
-            return self.pipeline.word
-        return self.pipeline.stage if self.plain_share >= WORTH else "step"
+        """The right one: by construction, or as a bare loop tells where cores are short.
+
+        Where the slow stage is hidden, what is left of a wait is the hand-off of the workers.
+        """
+        contended, pipeline = self.pipeline.is_contended, self.pipeline
+        share = self.plain_share if contended else pipeline.expected_share()
+        if share >= WORTH:
+            return pipeline.stage
+        return "hand-off" if self._share_in_next("fast") >= WORTH else "step"
 
     @property
-    def is_injected(self) -> bool:
-        """True where there is something to name; otherwise the pipeline is healthy."""
-        return self.pipeline.ratio > 0 and self.word == self.pipeline.stage
+    def group(self) -> str:
+        """The row of a table that it belongs to."""
+        if self.word == self.pipeline.stage and self.pipeline.ratio:
+            return self.word
+        return "healthy" if self.word == "step" else "none but workers"
 
     @property
     def plain_share(self) -> float:
@@ -78,8 +85,7 @@ class Finding:
     @property
     def share_in_next(self) -> float:
         """Share of the time of a bare loop."""
-        slow = self._plain("slow")
-        return sum(slow["wait_s"]) / sum(slow["seconds"])
+        return self._share_in_next("slow")
 
     @property
     def predictions(self) -> list[Prediction]:
@@ -112,13 +118,17 @@ class Finding:
             is_contended=self.pipeline.is_contended or crowded or "device_prefetch" in workers,
         )
 
+    def _share_in_next(self, name: str) -> float:
+        times = self._plain(name)
+        return sum(times["wait_s"]) / sum(times["seconds"])
+
     def _base_s(self) -> float:
         fast = self._plain("fast")
         start_up_s = median(fast["start_up_s"])
         if self.pipeline.stage == "start-up":
             return start_up_s
         if self.pipeline.stage == "hand-off":
-            return median(fast["seconds"]) - start_up_s - BATCHES * STEP_S
+            return median(fast["seconds"]) - start_up_s - BATCHES * self.pipeline.step_s
         return 0.0
 
     def _plain(self, name: str) -> dict[str, list[float]]:

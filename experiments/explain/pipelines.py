@@ -10,7 +10,8 @@ from typing import Any, Literal
 from experiments.explain.delays import Kind
 from experiments.explain.queueing import epoch_seconds
 
-STEP_S = 0.008
+STEP_S, LONG_STEP_S = 0.008, 0.032
+"""A long one hides what workers take by themselves, some 2 ms a batch."""
 BATCH_SIZE = 8
 BATCHES = 12
 EVERY = 6
@@ -60,6 +61,7 @@ class Pipeline:
     start-up: in an epoch, relative to all its steps."""
     workers: int = 0
     step_kind: Kind = "sleep"
+    step_s: float = STEP_S
     every: int = 1
     """One of so many batches is slow, by so many times as much."""
     batch_bytes: int = 0
@@ -70,12 +72,13 @@ class Pipeline:
         """Its name in tables, unique."""
         slow = f"{self.stage} {self.kind} x{self.ratio:g}" if self.ratio else "nothing slow"
         slow += f" every {self.every}th" if self.every > 1 else ""
-        return f"{slow}, {self.step_kind} step, {self.workers} workers"
+        length = "long " if self.step_s > STEP_S else ""
+        return f"{slow}, {length}{self.step_kind} step, {self.workers} workers"
 
     @property
     def slow_s(self) -> float:
         """Seconds by which the stage takes longer, on average a batch."""
-        return self.ratio * STEP_S
+        return self.ratio * self.step_s
 
     @property
     def persistent(self) -> bool:
@@ -103,7 +106,7 @@ class Pipeline:
         return 1 - self._epoch_s(0.0) / self._epoch_s(self.slow_s)
 
     def _epoch_s(self, slow_s: float) -> float:
-        loads, step_s, start_s = [0.0] * BATCHES, STEP_S, 0.0
+        loads, step_s, start_s = [0.0] * BATCHES, self.step_s, 0.0
         if self.stage == "step":
             step_s += slow_s
         elif self.stage == "start-up":
@@ -120,7 +123,7 @@ class Pipeline:
 
     def parts(self) -> dict[str, Part]:
         """The classes of stages.py that the pipeline has, by what they are in a job."""
-        step_s = STEP_S + self.slow_s * (self.stage == "step")
+        step_s = self.step_s + self.slow_s * (self.stage == "step")
         parts = {"dataset": self._dataset()}
         parts["model"] = Part("Net", {"kind": self.step_kind, "seconds": step_s})
         if self.stage == "start-up" and not self.workers:
@@ -163,7 +166,7 @@ class Pipeline:
 
 def all_pipelines(bytes_per_s: float) -> list[Pipeline]:
     """All of them, in a fixed order; bytes_per_s: at which one worker hands over batches."""
-    return [*_injected(), *_large_hand_offs(bytes_per_s), *_contended(), *_plain()]
+    return [*_injected(), *_large_hand_offs(bytes_per_s), *_contended(), *_plain(), *_hidden()]
 
 
 def _injected() -> Iterator[Pipeline]:
@@ -197,3 +200,14 @@ def _contended() -> Iterator[Pipeline]:
 def _plain() -> Iterator[Pipeline]:
     yield from (Pipeline(workers=workers) for workers in WORKERS)
     yield from (Pipeline(workers=workers, step_kind="without_lock") for workers in (0, 2))
+
+
+def _hidden() -> Iterator[Pipeline]:
+    """Healthy ones with workers: whatever is slow is done while the loop steps."""
+    stages: list[tuple[Stage, Kind]] = [("decode", kind) for kind in KINDS]
+    for (stage, kind), workers in product((*stages, *OTHERS), (1, 2)):
+        yield Pipeline(stage=stage, kind=kind, ratio=0.3, workers=workers, step_s=LONG_STEP_S)
+    yield from (Pipeline(workers=workers, step_s=LONG_STEP_S) for workers in WORKERS)
+    for kind in KINDS[1:]:
+        yield Pipeline(workers=1, step_kind=kind, step_s=LONG_STEP_S)
+    yield Pipeline(stage="decode", ratio=0.3, workers=1, every=EVERY, step_s=LONG_STEP_S)

@@ -79,6 +79,8 @@ def build_loader(pipeline: Pipeline) -> DataLoader[Any]:
         sampler=sampler,
         num_workers=pipeline.workers,
         persistent_workers=pipeline.persistent,
+        # as in a script of its own on Linux; the process of a trial has another default
+        multiprocessing_context="fork" if pipeline.workers else None,
         collate_fn=_same if pipeline.batch_bytes else collate,
     )
 

@@ -17,6 +17,7 @@ from experiments.explain.record import read_records
 from experiments.explain.run import FOLDER
 
 Rows = Sequence[Sequence[str]]
+HEALTHY = "healthy"
 POINTS = 0.05
 """Within which an injected delay is to be recovered."""
 
@@ -43,17 +44,12 @@ def main(folder: Path) -> None:
 
 def verdict_table(findings: Sequence[Finding]) -> Rows:
     """A row for each slow stage, and sums."""
-    groups: dict[str, list[Finding]] = {}
-    for each in findings:
-        name = each.pipeline.stage if each.is_injected else "healthy"
-        groups.setdefault(name, []).append(each)
-    injected = [each for each in findings if each.is_injected]
-    groups = dict(sorted(groups.items(), key=lambda item: item[0] == "healthy"))
     rows = [("slow stage", "pipelines", "named", "unattributed", "another one named")]
-    rows += [_verdict_row(name, group) for name, group in groups.items() if name != "healthy"]
-    rows.append(_verdict_row("all slow ones", injected))
-    rows.append(_verdict_row("healthy", groups.get("healthy", [])))
-    return rows
+    names = sorted({each.group for each in findings} - {HEALTHY})
+    for name in (*names, HEALTHY):
+        rows.append(_verdict_row(name, [each for each in findings if each.group == name]))
+    slow = [each for each in findings if each.group != HEALTHY]
+    return [*rows, _verdict_row("all but the healthy ones", slow)]
 
 
 def _verdict_row(name: str, group: Sequence[Finding]) -> tuple[str, ...]:
