@@ -52,15 +52,17 @@ class Finding:
 
     @property
     def word(self) -> str:
-        """The right one: by construction, or as a bare loop tells where cores are short.
+        """The right one: by construction, and with workers as a bare loop tells.
 
-        Where the slow stage is hidden, what is left of a wait is the hand-off of the workers.
+        Workers take time by themselves, which hides a part of what is slow; where all of it is
+        hidden, their hand-off may be what the loop waits for.
         """
-        contended, pipeline = self.pipeline.is_contended, self.pipeline
-        share = self.plain_share if contended else pipeline.expected_share()
-        if share >= WORTH:
+        pipeline = self.pipeline
+        share = self.plain_share if pipeline.workers else pipeline.expected_share()
+        if pipeline.stage != "step" and pipeline.ratio and share >= WORTH:
             return pipeline.stage
-        return "hand-off" if self._share_in_next("fast") >= WORTH else "step"
+        name = "slow" if pipeline.stage == "step" else "fast"
+        return "hand-off" if self._share_in_next(name) >= WORTH else "step"
 
     @property
     def group(self) -> str:
