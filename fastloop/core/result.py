@@ -257,3 +257,11 @@ def measurements(result: Result, benchmark: str) -> list[Measurement]:
 def world_size(result: Result) -> int:
     """Number of processes that ran the job together."""
     return int(result.params.get("world_size", 1))
+
+
+def verdict_word(result: Result, benchmark: str) -> str:
+    """The word of the job's verdict, where it was explained in this benchmark; else empty."""
+    explanation = result.explanation
+    if explanation is None or explanation.benchmark != benchmark:
+        return ""
+    return explanation.verdict.word

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fastloop.core.result import Result
-from fastloop.reporting.charts.picture import Picture, pictures
+from fastloop.reporting.charts.picture import Picture, picture_of_ladders, pictures
+from fastloop.reporting.explanations import (
+    explanation_paragraphs,
+    gains_table,
+    parts_table,
+    shares_table,
+)
 from fastloop.reporting.files import profiles_table, stores_table
 from fastloop.reporting.header import describe_setup
 from fastloop.reporting.ranks import ranks_table
@@ -40,7 +46,8 @@ class Document:
     title: str
     subtitle: str
     verdicts: tuple[tuple[str, str], ...]
-    """(heading, paragraph); the heading names the benchmark and, with several groups, the data."""
+    """(heading, paragraph); the heading names the explained job, or the benchmark and, with several
+    groups, the data."""
     first_pictures: tuple[Picture, ...]
     """The first picture of each section, shown below the verdicts and not in its section."""
     overview: tuple[Table, ...]
@@ -55,18 +62,28 @@ def compose_document(results: Sequence[Result], baseline: str = "") -> Document:
     parts = [(group, comparison) for group in groups for comparison in group.comparisons]
     sections = [_section(group, comparison, several) for group, comparison in parts]
     ranks = ranks_table(results)
-    optional = (notes_table(results), not_ranked_table(results))
+    optional = (parts_table(results), notes_table(results), not_ranked_table(results))
     files = (stores_table(results), profiles_table(results))
     return Document(
         title=_title(groups, results),
         subtitle=describe_setup(results),
-        verdicts=tuple(
-            (_heading(group, comparison, several), verdict(comparison))
-            for group, comparison in parts
+        verdicts=(
+            *explanation_paragraphs(results),
+            *(
+                (_heading(group, comparison, several), verdict(comparison))
+                for group, comparison in parts
+            ),
         ),
-        first_pictures=tuple(section.pictures[0] for section in sections),
+        first_pictures=(
+            *picture_of_ladders(results),
+            *(section.pictures[0] for section in sections),
+        ),
         # of a single group, the ranking holds the means too
-        overview=(*(overview_tables(groups) if several else []), *([ranks] if ranks else [])),
+        overview=(
+            *(table for table in (shares_table(results), gains_table(results)) if table),
+            *(overview_tables(groups) if several else []),
+            *([ranks] if ranks else []),
+        ),
         sections=tuple(replace(section, pictures=section.pictures[1:]) for section in sections),
         appendix=(
             *(table for table in (*optional, *files) if table),

@@ -10,7 +10,7 @@ from fastloop.core import stats
 from fastloop.core.limit import LimitOrigin, typical_origin
 from fastloop.core.metrics import metrics
 from fastloop.core.ranking import rank_jobs
-from fastloop.core.result import Measurement, Result, world_size
+from fastloop.core.result import Measurement, Result, verdict_word, world_size
 from fastloop.core.user_code import LOADER_DATA
 from fastloop.reporting.baseline import find_baseline, no_baseline
 from fastloop.reporting.short_names import short_names
@@ -46,6 +46,8 @@ class Row:
     peak_mib: float | None
     waits_s: tuple[float, ...]
     """Time that the loop waited for each batch of the instrumented epoch."""
+    why: str = ""
+    """The verdict's word, where the job was explained in this benchmark."""
 
     @property
     def colour(self) -> str:
@@ -283,6 +285,7 @@ def _row(
         samples_per_s=figures[f"{benchmark}/samples_per_s"],
         peak_mib=figures.get(f"{benchmark}/peak_pss_mib"),
         waits_s=tuple(attribution.wait_s) if attribution else (),
+        why=verdict_word(result, benchmark),
     )
 
 

@@ -67,10 +67,17 @@ def ranking_table(comparison: Comparison) -> Table:
         note=(
             "Equal ranks: no significant difference. 95 %: confidence interval of the median; "
             "ratios are paired by round, below 1 is faster. "
-            f"{limit_legend([comparison])}. memory: peak PSS of the process and its workers."
+            f"{limit_legend([comparison])}. {why_legend([comparison])}"
+            "memory: peak PSS of the process and its workers."
             + (f" baseline: {baseline}." if baseline and base != baseline else "")
         ),
     )
+
+
+def why_legend(comparisons: Sequence[Comparison]) -> str:
+    """Explanation of the column `why`, with a full stop; empty where no job was explained."""
+    is_explained = any(row.why for comparison in comparisons for row in comparison.rows)
+    return "why: the part that limits the job. " if is_explained else ""
 
 
 def not_ranked_table(results: Sequence[Result]) -> Table | None:
@@ -197,6 +204,7 @@ def _columns(comparison: Comparison, base: str) -> dict[str, Callable[[Row], str
         ),
         "limit of": lambda row: describe_origin(row.limit_origin) if row.limit_origin else NOTHING,
         "samples/s": lambda row: f"{row.samples_per_s:,.0f}",
+        "why": lambda row: row.why or NOTHING,
         "memory, MiB": lambda row: f"{row.peak_mib:,.0f}" if row.peak_mib else NOTHING,
     }
 

@@ -13,7 +13,7 @@ from fastloop.reporting.limit_text import limit_legend
 from fastloop.reporting.notes import group_caveats
 from fastloop.reporting.ranks import rank_lines
 from fastloop.reporting.summary import Comparison, JobGroup, Row, brings_data, summarize
-from fastloop.reporting.tables import decimals
+from fastloop.reporting.tables import decimals, why_legend
 from fastloop.reporting.verdict import verdict
 
 WIDTH, MAX_WIDTH = 80, 120
@@ -48,36 +48,60 @@ def _format_table(group: JobGroup, width: int) -> str:
     lines = textwrap.wrap(_title(group), width)
     for comparisons in _columns_of(group, width):
         lines += ["", *_table_lines(comparisons, width)]
-    lines += ["", *textwrap.wrap(LEGEND + limit_legend(group.comparisons), width)]
+    legend = f"{LEGEND}{limit_legend(group.comparisons)}"
+    if why := why_legend(group.comparisons):
+        legend += f"; {why.rstrip('. ')}"
+    lines += ["", *textwrap.wrap(legend, width)]
     for comparison in group.comparisons:
         text = f"{comparison.benchmark}: {verdict(comparison)}"
         lines += ["", *textwrap.wrap(text, width)]
     return "\n".join(lines)
 
 
-def _columns_of(group: JobGroup, width: int) -> list[Sequence[Comparison]]:
+def _columns_of(group: JobGroup, width: int) -> list[list[Comparison]]:
     """The comparisons of each table: as many as fit beside the longest name, which is not broken
     where one fits."""
     labels = [row.label for comparison in group.comparisons for row in comparison.rows]
     longest = max([NAME_WIDTH, *(len(label) + 1 for label in labels)])
-    fitting = (width - longest + 1) // (CELL_WIDTH + 1)
-    if fitting < 1:  # names stand on lines of their own
-        fitting = (width - NAME_WIDTH + 1) // (CELL_WIDTH + 1)
-    comparisons = group.comparisons
-    return [comparisons[at : at + fitting] for at in range(0, len(comparisons), fitting)]
+    if longest + _cell_width(group.comparisons[0]) > width:  # names stand on lines of their own
+        longest = NAME_WIDTH
+    tables: list[list[Comparison]] = []
+    free = 0
+    for comparison in group.comparisons:
+        needed = _cell_width(comparison) + 1
+        if needed > free:
+            tables.append([])
+            free = width - longest + 1
+        tables[-1].append(comparison)
+        free -= needed
+    return tables
+
+
+def _cell_width(comparison: Comparison) -> int:
+    why = _why_width(comparison)
+    return CELL_WIDTH + (why + 1 if why else 0)
+
+
+def _why_width(comparison: Comparison) -> int:
+    """Width of the column `why`; 0 where no job was explained in this benchmark."""
+    words = [row.why for row in comparison.rows if row.why]
+    return max(map(len, ["why", *words])) if words else 0
 
 
 def _table_lines(comparisons: Sequence[Comparison], width: int) -> list[str]:
     """The heading and a line for each job, in the order of the first comparison."""
     labels = dict.fromkeys(row.label for comparison in comparisons for row in comparison.rows)
-    widest = width - len(comparisons) * (CELL_WIDTH + 1) + 1
+    widest = width - sum(_cell_width(comparison) + 1 for comparison in comparisons) + 1
     names = [len(label) + 1 for label in labels if len(label) < widest]
     column = max([NAME_WIDTH, *names])
     formats = [_formats(comparison) for comparison in comparisons]
     lines = [_head(comparisons, column)]
     for label in labels:
         rows = [comparison.row(label) for comparison in comparisons]
-        cells = [_cell(row, specs) for row, specs in zip(rows, formats, strict=True)]
+        cells = [
+            _cell(row, specs) + _why_cell(row, comparison)
+            for row, specs, comparison in zip(rows, formats, comparisons, strict=True)
+        ]
         lines.append(_name_column(label, " ".join(cells).rstrip(), column, width))
     return lines
 
@@ -111,8 +135,12 @@ def _title(group: JobGroup) -> str:
 
 
 def _head(comparisons: Sequence[Comparison], column: int) -> str:
-    cells = [f"{comparison.benchmark[:13]:>13}, s rank  limit" for comparison in comparisons]
-    return " " * column + " ".join(cells)
+    cells = [
+        f"{comparison.benchmark[:13]:>13}, s rank  limit"
+        + (f" {'why':<{width}}" if (width := _why_width(comparison)) else "")
+        for comparison in comparisons
+    ]
+    return (" " * column + " ".join(cells)).rstrip()
 
 
 def _cell(row: Row | None, formats: Sequence[str]) -> str:
@@ -120,6 +148,11 @@ def _cell(row: Row | None, formats: Sequence[str]) -> str:
         return " " * CELL_WIDTH
     seconds = _first_within(16, [_mean_and_spread(row.seconds, spec) for spec in formats])
     return f"{seconds:>16} {row.rank or '?':>4} {_format_limit(row.limit_fraction):>6}"
+
+
+def _why_cell(row: Row | None, comparison: Comparison) -> str:
+    width = _why_width(comparison)
+    return f" {row.why if row else '':<{width}}" if width else ""
 
 
 def _format_limit(fraction: float | None) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FORMATS = ("md", "html", "png", "csv")
 COLUMNS = (
     "job", "loader", "dataset", "benchmark", "round", "seconds", "samples_per_s", "limit_fraction",
-    "limit_kind", "sweep",
+    "limit_kind", "sweep", "why",
 )  # fmt: skip
 
 
@@ -59,6 +59,8 @@ def write_report(
 
 def trials_csv(results: Sequence[Result]) -> str:
     """CSV with a row for each trial and benchmark of every job, including unfinished jobs."""
+    from fastloop.core.result import verdict_word
+
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -69,7 +71,8 @@ def trials_csv(results: Sequence[Result]) -> str:
                 figures = (trial.number + 1, window.seconds, window.samples_per_s)
                 kind = window.limit_origin.kind if window.limit_origin else None
                 figures = (*figures, window.limit_fraction, kind)  # empty cells for None
-                writer.writerow([*job, benchmark, *figures, result.tags.get("sweep", "")])
+                why = verdict_word(result, benchmark)
+                writer.writerow([*job, benchmark, *figures, result.tags.get("sweep", ""), why])
     return out.getvalue()
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 import shutil
 import signal
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -101,6 +104,29 @@ def test_mlflow_has_metrics_verdict_and_file(sweep):
         assert run.data.tags["verdict"] == explanation.verdict.word
         artifacts = {file.path for file in client.list_artifacts(run.info.run_id)}
         assert {"config.yaml", "result.json", "explain.json"} <= artifacts
+
+
+def test_table_and_report_say_why(sweep):
+    folder, _, process = sweep
+    assert re.search(r" rank +limit +why$", process.stdout, re.M), process.stdout
+    (sweep_folder,) = folder.glob("outputs/20*/*")
+    text = (sweep_folder / "report" / "report.md").read_text()
+    page = (sweep_folder / "report" / "report.html").read_text()
+    with (sweep_folder / "report" / "report.csv").open() as file:
+        words = {row["loader"]: row["why"] for row in csv.DictReader(file)}
+    for result in results(folder):
+        assert result.explanation is not None
+        word = result.explanation.verdict.word
+        assert words[result.loader] == word
+        assert f"**Why, {result.loader}: {word}.**" in text
+        assert re.search(rf"^{result.loader} .*% {word}$", process.stdout, re.M), process.stdout
+        assert f"Why, {result.loader}: {word}.</strong>" in page
+        assert unescape(page).count(result.explanation.verdict.sentences[0]) == 1
+    assert text.index("**Why, raw") < text.index("**Training.**") < text.index("(explained.png)")
+    assert (sweep_folder / "report" / "explained.png").exists()
+    headings = re.findall(r"<h2>(.*?)</h2>", page)
+    assert headings[:3] == ["Parts of an epoch", "What if", "Training: ranking"]
+    assert "Ladder" in headings
 
 
 def test_what_cannot_be_explained_is_a_note(tmp_path):

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from fastloop.core.result import Result
+from fastloop.reporting.charts.ladders import draw_ladders
 from fastloop.reporting.charts.memory import draw_throughput_against_memory
 from fastloop.reporting.charts.rounds import draw_rounds
 from fastloop.reporting.charts.strips import draw_limit, draw_seconds, draw_waits
 from fastloop.reporting.charts.style import RC_PARAMS
+from fastloop.reporting.short_names import short_names
 from fastloop.reporting.summary import Comparison, Row
 
 
@@ -134,6 +137,27 @@ def pictures(comparison: Comparison, subject: str = "", prefix: str = "") -> lis
         )
         for chart, rows in rows_by_chart
         if rows and chart.is_worthwhile(rows)
+    ]
+
+
+def picture_of_ladders(results: Sequence[Result]) -> list[Picture]:
+    """A picture of the parts of an epoch of each job that was explained; empty where none was."""
+    names = short_names(results)
+    ladders = [
+        (names[result.name], result.explanation.ladder) for result in results if result.explanation
+    ]
+    if not ladders:
+        return []
+    with mpl.rc_context(RC_PARAMS):
+        figure = draw_ladders(ladders)
+    return [
+        Picture(
+            name="explained",
+            subject="Why",
+            title="Parts of an epoch",
+            caption="By how much an epoch is longer for each part. Number: milliseconds a batch.",
+            figure=figure,
+        )
     ]
 
 

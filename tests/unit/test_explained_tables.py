@@ -1,0 +1,124 @@
+"""Explanations of jobs in tables and pictures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from known_results import result_of
+
+from fastloop.core.explanation import Explanation, Ladder, LadderRow, Rung, Verdict
+from fastloop.core.metrics import metrics
+from fastloop.core.result import Result
+from fastloop.core.stats import Estimate
+from fastloop.reporting.charts.picture import picture_of_ladders
+from fastloop.reporting.document import compose_document
+from fastloop.reporting.terminal import format_tables
+
+BENCHMARKS = ("traversal", "training", "inference")
+
+
+def estimate(value: float) -> Estimate:
+    return Estimate(value=value, low=value, high=value, is_interval=True)
+
+
+def explanation_of(benchmark: str, word: Rung) -> Explanation:
+    """Half of the epoch of 100 batches is steps; the rest is decoding."""
+    rows = [
+        LadderRow(rung=rung, exposed_ms=estimate(5), share=estimate(share), hidden_ms=0.0)
+        for rung, share in ((Rung.STEP, 0.5), (Rung.COPY, -0.01), (Rung.DECODE, 0.5))
+    ]
+    ladder = Ladder(
+        rows=tuple(rows),
+        batches=100,
+        epoch_s=estimate(1.0),
+        perfect_s=estimate(0.5),
+        wait_share=estimate(0.5),
+        explained=1.0,
+        start_up_s=estimate(0.0),
+    )
+    return Explanation(
+        name="raw a",
+        benchmark=benchmark,
+        device="cpu",
+        rounds=3,
+        window_batches=100,
+        model_ratio=1.0,
+        loader_samples_per_s=10.0,
+        limit_samples_per_s=None,
+        limit_origin=None,
+        verdict=Verdict(word=word, sentences=("It waits",)),
+        ladder=ladder,
+        what_ifs=(),
+        best=None,
+    )
+
+
+def job(name: str, explanation: Explanation | None = None) -> Result:
+    known = result_of([1.0, 1.1, 1.2], samples=100, limit=200.0)
+    trials = [
+        replace(trial, benchmarks=dict.fromkeys(BENCHMARKS, trial.benchmarks["traversal"]))
+        for trial in known.trials
+    ]
+    loader, tags = name.split(" ", maxsplit=1)[0], {"device": "cpu"}
+    return replace(
+        known,
+        name=name,
+        loader=loader,
+        tags=tags,
+        status="FINISHED",
+        trials=trials,
+        explanation=explanation,
+    )
+
+
+@pytest.mark.parametrize("word", [Rung.DECODE, Rung.UNATTRIBUTED])
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_table_names_the_part_in_the_explained_benchmark(word, benchmark, width):
+    jobs = [job("raw a", explanation_of(benchmark, word)), job("preload a")]
+    lines = format_tables(jobs, width=width).splitlines()
+    assert max(map(len, lines)) <= width
+    (head,) = [line for line in lines if "  limit why" in line]
+    start = head.index("why")
+    (row,) = [line for line in lines[lines.index(head) + 1 :] if line.startswith("raw")][:1]
+    assert row[start:].split()[0] == word
+    before = head[:start].split()
+    assert before[-4] == f"{benchmark},"
+
+
+def test_table_without_explanations_has_no_such_column():
+    assert "why" not in format_tables([job("raw a"), job("preload a")])
+
+
+def test_report_begins_with_the_explanation():
+    explained = explanation_of("training", Rung.DECODE)
+    document = compose_document([job("raw a", explained), job("preload a")])
+    assert document.verdicts[0] == ("Why, raw: decode", "It waits.")
+    assert document.first_pictures[0].name == "explained"
+    table = document.overview[0]
+    assert table.head == ("", "wait", "step", "copy", "decode")
+    assert table.rows[0][2] == "50 % [50 %, 50 %]"
+    ranking = next(each for each in document.sections if each.heading.startswith("Training"))
+    place = ranking.table.head.index("why")
+    assert {row[0]: row[place] for row in ranking.table.rows} == {"raw": "decode", "preload": "—"}
+
+
+def test_picture_has_a_bar_for_each_job():
+    explained = explanation_of("training", Rung.DECODE)
+    (picture,) = picture_of_ladders([job("raw a", explained), job("x a", explained), job("y a")])
+    svg = picture.svg()
+    assert svg.count(">decode<") == 2
+    assert ">10<" in svg  # ms a batch
+
+
+def test_metrics_hold_the_parts():
+    figures = metrics(job("raw a", explanation_of("training", Rung.DECODE)))
+    explain = {name: value for name, value in figures.items() if name.startswith("explain/")}
+    assert explain == {
+        "explain/ceiling_seconds": 0.5,
+        "explain/exposed_wait_fraction": 0.5,
+        "explain/step_fraction": 0.5,
+        "explain/copy_fraction": -0.01,
+        "explain/decode_fraction": 0.5,
+    }
