@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastloop.data.user_store import open_store, write_store
+    from fastloop.explain.loop import explain_loop as explain
     from fastloop.fastloader import (
         Blocks,
         FastLoader,
@@ -39,6 +40,7 @@ __all__ = [
     "bench",
     "bench_all",
     "converted",
+    "explain",
     "has_core",
     "open_store",
     "sample_seed",
@@ -50,6 +52,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name's module at its first use: `--help` must not pay for importing torch."""
     if name == "__version__":
         return import_module("importlib.metadata").version("fastloop")
+    if name == "explain":  # a module that can be called, so that its folder shadows nothing
+        return import_module("fastloop.explain")
     if name not in __all__:
         raise AttributeError(f"module 'fastloop' has no attribute {name!r}")
     module = next(module for module, names in MODULES.items() if name in names)

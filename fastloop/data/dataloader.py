@@ -76,6 +76,32 @@ def identity_collate(batch: Tree) -> Tree:
     return batch
 
 
+def copy_settings(
+    loader: DataLoader, dataset: Any, collate_fn: Any, num_workers: int | None = None
+) -> DataLoader:
+    """A DataLoader of this dataset and collate, with the sampler and the settings of another one.
+
+    num_workers: None: as many as the other one has.
+    """
+    workers = loader.num_workers if num_workers is None else num_workers
+    of_workers = {
+        "timeout": loader.timeout,
+        "worker_init_fn": loader.worker_init_fn,
+        "multiprocessing_context": loader.multiprocessing_context,
+        "prefetch_factor": loader.prefetch_factor,
+        "persistent_workers": loader.persistent_workers,
+    }
+    return DataLoader(
+        dataset,
+        batch_sampler=loader.batch_sampler,
+        collate_fn=collate_fn,
+        num_workers=workers,
+        pin_memory=loader.pin_memory,
+        generator=loader.generator,
+        **(of_workers if workers else {}),
+    )
+
+
 @contextmanager
 def torch_epochs(
     samples: Samples,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from fastloop.core.explanation import Explanation, Ladder, LadderRow, WhatIf
@@ -29,9 +29,9 @@ def format_explanation(explanation: Explanation) -> str:
     head = f"{explanation.name}, {explanation.benchmark}, device {explanation.device}: "
     head += f"{ladder.batches:,} batches an epoch, {explanation.rounds} rounds"
     sentences = ". ".join(explanation.verdict.sentences) + "."
-    lines = [head, "", f"verdict: {explanation.verdict.word}", *_wrap([sentences])]
-    lines += [*_wrap([_limit_text(explanation)]), ""]
-    lines += _ladder_lines(ladder)
+    lines = [head, "", f"verdict: {explanation.verdict.word}", *wrap([sentences])]
+    lines += [*wrap([_limit_text(explanation)]), ""]
+    lines += ladder_lines(ladder)
     if explanation.what_ifs:
         lines += ["", *_what_if_lines(explanation.what_ifs)]
         ratio = significant(explanation.model_ratio)
@@ -48,7 +48,8 @@ def _limit_text(explanation: Explanation) -> str:
     return f"{text}, {show_percent(rate / limit)} of {work} ({limit:,.0f})."
 
 
-def _ladder_lines(ladder: Ladder) -> list[str]:
+def ladder_lines(ladder: Ladder) -> list[str]:
+    """The ladder as a table of text."""
     rows = [("part", "hidden ms", "exposed ms a batch", "share of the epoch")]
     rows += [_ladder_row(row) for row in ladder.rows]
     if ladder.residue:
@@ -92,5 +93,6 @@ def _align(rows: Sequence[tuple[str, ...]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in row).rstrip() for row in aligned]
 
 
-def _wrap(lines: Sequence[str]) -> list[str]:
+def wrap(lines: Iterable[str]) -> list[str]:
+    """The lines, each broken at WIDTH."""
     return [piece for line in lines for piece in textwrap.wrap(line, WIDTH, break_on_hyphens=False)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -169,12 +169,17 @@ def _time_epochs(
     synchronize(context.device)
     start_ns = now_ns()
     for number in range(count):
-        waits.append(_consume_epoch(epochs(number), consume))
+        waits.append(consume_epoch(epochs(number), consume))
     synchronize(context.device)
-    seconds = seconds_between(start_ns, now_ns()) / count
+    return summarize_epochs(waits, seconds_between(start_ns, now_ns()))
+
+
+def summarize_epochs(waits: Sequence[Sequence[int]], seconds: float) -> EpochTimes:
+    """The times of epochs that took these seconds together, from their waits in nanoseconds."""
+    count = len(waits)
     later = [wait_ns for epoch in waits for wait_ns in epoch[1:-1]]
     return EpochTimes(
-        seconds=seconds,
+        seconds=seconds / count,
         batches=math.ceil(sum(len(epoch) - 1 for epoch in waits) / count),
         first_wait_s=stats.median([epoch[0] for epoch in waits]) / 1e9,
         later_wait_s=stats.mean(later) / 1e9 if later else 0.0,
@@ -182,7 +187,7 @@ def _time_epochs(
     )
 
 
-def _consume_epoch(batches: Iterable[Tree], consume: Consumer) -> list[int]:
+def consume_epoch(batches: Iterable[Tree], consume: Consumer) -> list[int]:
     """Nanoseconds of the wait for each batch, the first with iter(), and for the end."""
     waits, asked_ns = [], now_ns()
     iterator = iter(batches)

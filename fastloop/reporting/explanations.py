@@ -28,13 +28,13 @@ def explanation_paragraphs(results: Sequence[Result]) -> list[tuple[str, str]]:
     """A heading and the verdict's sentences for each job that was explained."""
     return [
         (f"Why, {label}: {explanation.verdict.word}", _paragraph(explanation))
-        for label, explanation in _explained(results)
+        for label, explanation in _explanations(results)
     ]
 
 
 def shares_table(results: Sequence[Result]) -> Table | None:
     """The share of the epoch of each part, a row for each explained job; None where none was."""
-    explained = _explained(results)
+    explained = _explanations(results)
     parts = dict.fromkeys(row.rung for _, each in explained for row in each.ladder.rows)
     rows = []
     for label, explanation in explained:
@@ -55,10 +55,12 @@ def gains_table(results: Sequence[Result]) -> Table | None:
     rows = tuple(
         (
             f"{label}: {each.change}",
-            NOTHING if each.predicted_gain is None else show_percent(each.predicted_gain),
+            NOTHING
+            if each.predicted_gain is None
+            else show_estimate(each.predicted_gain, show_percent),
             show_estimate(each.realised_gain, show_percent),
         )
-        for label, explanation in _explained(results)
+        for label, explanation in _explanations(results)
         for each in explanation.what_ifs
         if each.realised_gain
     )
@@ -70,14 +72,14 @@ def parts_table(results: Sequence[Result]) -> Table | None:
     """Exposed and hidden milliseconds of each part of each explained job; None where none was."""
     rows = tuple(
         (f"{label}: {row.rung}", *_milliseconds(row))
-        for label, explanation in _explained(results)
+        for label, explanation in _explanations(results)
         for row in explanation.ladder.rows
     )
     head = ("part", "exposed, ms a batch", "hidden, ms a batch")
     return Table(heading="Ladder", head=head, rows=rows, note=PARTS_NOTE) if rows else None
 
 
-def _explained(results: Sequence[Result]) -> list[tuple[str, Explanation]]:
+def _explanations(results: Sequence[Result]) -> list[tuple[str, Explanation]]:
     """Short names and explanations of the jobs that have one."""
     names = short_names(results)
     return [(names[each.name], each.explanation) for each in results if each.explanation]

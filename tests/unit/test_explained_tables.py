@@ -25,7 +25,9 @@ def estimate(value: float) -> Estimate:
 def explanation_of(benchmark: str, word: Rung) -> Explanation:
     """Half of the epoch of 100 batches is steps; the rest is decoding."""
     rows = [
-        LadderRow(rung=rung, exposed_ms=estimate(5), share=estimate(share), hidden_ms=0.0)
+        LadderRow(
+            rung=rung, exposed_ms=estimate(5), share=estimate(share), hidden_ms=0.0, sure_greatest=1
+        )
         for rung, share in ((Rung.STEP, 0.5), (Rung.COPY, -0.01), (Rung.DECODE, 0.5))
     ]
     ladder = Ladder(
@@ -35,7 +37,11 @@ def explanation_of(benchmark: str, word: Rung) -> Explanation:
         perfect_s=estimate(0.5),
         wait_share=estimate(0.5),
         explained=1.0,
+        residue=0.0,
         start_up_s=estimate(0.0),
+        noise=0.0,
+        slower_steps=None,
+        rounds=3,
     )
     return Explanation(
         name="raw a",

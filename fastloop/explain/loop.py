@@ -1,0 +1,264 @@
+"""`fastloop.explain(loader, step)`: why a loop over any loader takes as long as it does."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, cast
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset  # noqa: TID251 - for isinstance
+
+from fastloop.core import stats
+from fastloop.core.explanation import Rung
+from fastloop.core.interleave import rounds
+from fastloop.core.spans import now_ns, seconds_between, synchronize
+from fastloop.core.trees import map_tensors
+from fastloop.core.types import Epochs, Tree
+from fastloop.data.dataloader import copy_settings, identity_collate
+from fastloop.data.samples import fetch_samples
+from fastloop.explain.explained_job import FEWEST_BATCHES, FEWEST_ROUNDS, MOST_SECONDS, WINDOW_S
+from fastloop.explain.ladder import Round, build_ladder, work_of
+from fastloop.explain.loop_explanation import LoopExplanation
+from fastloop.explain.passes import EpochTimes, consume_epoch, summarize_epochs
+from fastloop.explain.rung_loaders import MOST_READY, READY_S
+from fastloop.explain.substitutes import ReadyBatches, ReadySamples
+from fastloop.explain.verdict import judge
+from fastloop.options.loader.user import iterable_epochs
+
+SYNCHRONIZED = ("cpu", "cuda", "mps")
+"""Devices whose queued work can be waited for."""
+LoaderOrFunction = Iterable[Tree] | Callable[..., Iterable[Tree]]
+Step = Callable[[Tree], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Loop:
+    """A loader and a step, with the batches that stand in for others."""
+
+    epochs: Epochs
+    step: Step
+    device: torch.device
+    host: list[Tree]
+    batches: int
+    """Of an epoch that is run."""
+
+    def time(self, epoch: Iterable[Tree], step: Step) -> EpochTimes:
+        """Times of the beginning of an epoch."""
+        synchronize(self.device)
+        start_ns = now_ns()
+        waits = consume_epoch(_first(epoch, self.batches), step)
+        synchronize(self.device)
+        return summarize_epochs([waits], seconds_between(start_ns, now_ns()))
+
+    def repeat(self, batches: list[Tree]) -> Iterator[Tree]:
+        """An epoch that repeats these batches."""
+        return (batches[place % len(batches)] for place in range(self.batches))
+
+
+def explain_loop(
+    loader: LoaderOrFunction,
+    step: Step,
+    *,
+    trials: int = 5,
+    device: str = "auto",
+    seconds: float = MOST_SECONDS,
+) -> LoopExplanation:
+    """Verdict and ladder of `for batch in loader: step(batch)`, measured in this process.
+
+    loader: anything that can be iterated over again and again, or a function that returns an
+    iterable for each epoch, called with the epoch's number if it takes an argument. step: called
+    with each batch as it comes; it moves the batch to the device itself, and is also called with
+    batches that are there already. trials: number of rounds, each with the loader alone, the step
+    alone and both together; after `seconds` none begins beyond the third. device: where the step
+    computes.
+
+    Raises TypeError for what can be iterated over only once, and ValueError for a loader without
+    batches and for a device whose work can't be waited for.
+    """
+    epochs, target = _repeatable(loader), _resolve(device)
+    loop, first_batch_s, is_whole = _look(epochs, step, target)
+    length = None if is_whole else _length(loader)
+    whole_batches = length or loop.batches
+    openers = _openers(loop, loader)
+    timed, alone_s = _run_rounds(loop, openers, trials, seconds)
+    work_s: dict[Rung, float] | None = {}
+    if isinstance(loader, DataLoader):
+        work_s = _work(loop, loader, whole_batches) if loader.num_workers else None
+    ladder = build_ladder(timed, whole_batches, work_s)
+    notes = _notes(loader, openers)
+    if not is_whole and length is None:
+        notes.append(f"the length of an epoch is unknown: its first {loop.batches} batches ran")
+    return LoopExplanation(
+        verdict=judge(ladder, "loop", first_batch_s),
+        ladder=ladder,
+        device=str(target),
+        window_batches=loop.batches,
+        loader_batches_per_s=loop.batches / stats.median(alone_s),
+        notes=tuple(notes),
+    )
+
+
+def _repeatable(loader: LoaderOrFunction) -> Epochs:
+    if hasattr(loader, "__next__"):
+        kind = type(loader).__name__
+        allowed = "allowed: what gives a new iterator each time, as a DataLoader, a list or a"
+        raise TypeError(f"loader={kind}: it can be iterated over only once; {allowed} function")
+    if isinstance(loader, Iterable) or hasattr(loader, "__getitem__"):
+        return iterable_epochs(loader)  # pyright: ignore[reportArgumentType]
+    if not callable(loader):
+        kind = type(loader).__name__
+        raise TypeError(f"loader={kind}: allowed: an iterable, or a function that returns one")
+    required = [
+        each
+        for each in inspect.signature(loader).parameters.values()
+        if each.default is each.empty
+        and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
+    return loader if required else lambda _: loader()
+
+
+def _resolve(device: str) -> torch.device:
+    """The device of this name. Raises ValueError where its work can't be waited for."""
+    if device == "auto":
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        resolved = accelerator or torch.device("cpu")
+    else:
+        resolved = torch.device(device)
+    if resolved.type not in SYNCHRONIZED:
+        allowed = ", ".join(SYNCHRONIZED)
+        reason = "its steps can't be waited for, and so can't be timed"
+        raise ValueError(f"device={resolved}: {reason}; allowed: {allowed}")
+    return resolved
+
+
+def _look(epochs: Epochs, step: Step, device: torch.device) -> tuple[_Loop, float, bool]:
+    """The loop, the seconds to its first batch, and whether it runs whole epochs."""
+    opened_ns = now_ns()
+    host, count, first_batch_s, is_whole = [], 0, 0.0, True
+    begun_ns = opened_ns
+    for batch in epochs(0):
+        if not count:
+            first_batch_s, begun_ns = seconds_between(opened_ns, now_ns()), now_ns()
+        if len(host) < MOST_READY and seconds_between(begun_ns, now_ns()) <= READY_S:
+            host.append(batch)
+        _check_output(step(batch))
+        count += 1
+        if count > FEWEST_BATCHES and seconds_between(begun_ns, now_ns()) > WINDOW_S:
+            count, is_whole = count - 1, False
+            break
+    synchronize(device)
+    if not count:
+        raise ValueError("loader: an epoch has no batches")
+    if next(iter(epochs(1)), None) is None:
+        raise TypeError(
+            "loader: its second epoch has no batches; it can be iterated over only once"
+        )
+    host = host[: max(1, len(host) - 1)]  # the last one of an epoch may be short
+    loop = _Loop(epochs=epochs, step=step, device=device, host=host, batches=count)
+    return loop, first_batch_s, is_whole
+
+
+def _check_output(output: Any) -> None:
+    """Raise ValueError for a step whose result is on a device whose work can't be waited for."""
+    if isinstance(output, torch.Tensor):
+        _resolve(str(output.device))
+
+
+def _length(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
+def _first(epoch: Iterable[Tree], count: int) -> Iterator[Tree]:
+    """The first batches of an epoch, which is closed after them."""
+    iterator = iter(epoch)
+    yield from islice(iterator, count)
+    del iterator  # ends workers, in the time of the loop's end
+
+
+def _openers(loop: _Loop, loader: Any) -> dict[Rung, Callable[[int], Iterable[Tree]]]:
+    """For each rung, lowest first, what gives an epoch of that number."""
+    resident = loop.host
+    openers: dict[Rung, Callable[[int], Iterable[Tree]]] = {}
+    if loop.device.type != "cpu":
+        resident = [map_tensors(lambda leaf: leaf.to(loop.device), each) for each in loop.host]
+        openers[Rung.COPY] = lambda _: loop.repeat(loop.host)
+    openers = {Rung.STEP: lambda _: loop.repeat(resident), **openers}
+    if not _can_be_divided(loader):
+        return {**openers, Rung.UNATTRIBUTED: loop.epochs}
+    ready, samples = _substitutes(loop, loader)
+    for rung, substitute in ((Rung.HAND_OFF, ready), (Rung.COLLATE, samples)):
+        openers[rung] = iterable_epochs(substitute)
+    return {**openers, Rung.DECODE: loop.epochs}
+
+
+def _can_be_divided(loader: Any) -> bool:
+    """True for a DataLoader that collates samples of a Dataset with indices."""
+    return (
+        type(loader) is DataLoader
+        and loader.batch_sampler is not None
+        and not isinstance(loader.dataset, IterableDataset)
+    )
+
+
+def _substitutes(loop: _Loop, loader: DataLoader) -> tuple[DataLoader, DataLoader]:
+    """The loader with ready batches, and with ready samples, in the place of its dataset."""
+    sampler, dataset = cast("Any", loader.batch_sampler), cast("Any", loader.dataset)
+    indices = [index for batch in islice(sampler, MOST_READY) for index in batch]
+    start_ns, made = now_ns(), []
+    for index in indices:
+        made += fetch_samples(dataset, [index])
+        if seconds_between(start_ns, now_ns()) > READY_S:
+            break
+    length = len(dataset)
+    ready = ReadyBatches(loop.host, length)
+    return (
+        copy_settings(loader, ready, identity_collate),
+        copy_settings(loader, ReadySamples(made, length), loader.collate_fn),
+    )
+
+
+def _run_rounds(
+    loop: _Loop, openers: dict[Rung, Callable[[int], Iterable[Tree]]], trials: int, seconds: float
+) -> tuple[list[Round], list[float]]:
+    """Times of all rungs, and seconds of the loader alone, in each round."""
+    timed, alone_s, start_ns = [], [], now_ns()
+    keys: dict[Rung | None, int] = dict.fromkeys((*openers, None), trials)
+    for number, places in rounds(keys):
+        if number >= FEWEST_ROUNDS and seconds_between(start_ns, now_ns()) > seconds:
+            break
+        times = {}
+        for rung in places:
+            if rung is None:
+                alone_s.append(loop.time(loop.epochs(number + 2), lambda _: None).seconds)
+            else:
+                times[rung] = loop.time(openers[rung](number + 2), loop.step)
+        timed.append({rung: times[rung] for rung in openers})
+    return timed, alone_s
+
+
+def _work(loop: _Loop, loader: DataLoader, whole_batches: int) -> dict[Rung, float]:
+    """Seconds of each part in an epoch without workers."""
+    if not _can_be_divided(loader):
+        return {}
+    bare = copy_settings(loader, loader.dataset, loader.collate_fn, num_workers=0)
+    ready, samples = _substitutes(loop, bare)
+    openers = _openers(loop, loader)
+    openers |= {Rung.HAND_OFF: iterable_epochs(ready), Rung.COLLATE: iterable_epochs(samples)}
+    openers[Rung.DECODE] = iterable_epochs(bare)
+    times = {rung: loop.time(open_epoch(0), loop.step) for rung, open_epoch in openers.items()}
+    return work_of(times, whole_batches)
+
+
+def _notes(loader: Any, openers: dict[Rung, Any]) -> list[str]:
+    if Rung.UNATTRIBUTED not in openers:
+        return ["decode is all that the dataset does: it can't be told apart from reading"]
+    kind = type(loader).__name__
+    return [
+        f"a {kind} can't be taken apart: its parts are told for DataLoaders with a batch sampler"
+    ]
