@@ -23,42 +23,35 @@ def may_read_directly(source: object, shuffle: object) -> bool:
     """True for mapped files that exceed MEMORY_SHARE of memory, in an order that has stretches."""
     if shuffle is True or not isinstance(source, ColumnSource) or not CAN_ADVISE:
         return False
-    mapped = _file_rows(source)
-    return bool(mapped) and _nbytes(mapped) > MEMORY_SHARE * usable_memory_bytes()
+    columns = [c for c in source.columns if isinstance(c, ArrayColumn | ConvertedColumn)]
+    mapped = [rows for rows in map(underlying_rows, columns) if rows.region]
+    return sum(rows.spec.nbytes * len(rows) for rows in mapped) > _max_nbytes()
 
 
 def use_direct_reads(
     source: ColumnSource, indices: np.ndarray, num_pieces: int
 ) -> ColumnSource | None:
-    """The source with direct reads of its mapped files; None where they would not pay.
+    """A source that may be read directly, with direct reads; None where they would not pay.
 
-    They pay where the files exceed MEMORY_SHARE of memory, the pieces in flight do not, and the
-    indices form stretches of STRETCH_BYTES on average.
+    They pay where the pieces in flight do not exceed MEMORY_SHARE of memory, and the indices form
+    stretches of STRETCH_BYTES on average.
 
     indices: of the epoch's first piece, which are requested at once.
     num_pieces: how many such pieces are in memory at a time, where they are shuffled.
     """
-    columns, mapped = source.columns, _file_rows(source)
-    if not CAN_ADVISE or not len(indices) or not mapped:
+    if not len(indices):
         return None
-    max_nbytes = MEMORY_SHARE * usable_memory_bytes()
-    if _nbytes(mapped) <= max_nbytes:
-        return None
-    piece_nbytes = len(indices) * source.row_nbytes
+    piece_nbytes, max_nbytes = len(indices) * source.row_nbytes, _max_nbytes()
     if piece_nbytes * num_pieces > max_nbytes and (np.diff(indices) <= 0).any():
         return None
     stretches = 1 + int((np.diff(np.sort(indices)) != 1).sum())
     mean_rows = len(indices) / stretches
-    return replace(source, columns=[_direct_column(column, mean_rows) for column in columns])
+    columns = [_direct_column(column, mean_rows) for column in source.columns]
+    return replace(source, columns=columns)
 
 
-def _file_rows(source: ColumnSource) -> list[ArrayColumn]:
-    columns = [c for c in source.columns if isinstance(c, ArrayColumn | ConvertedColumn)]
-    return [rows for rows in map(underlying_rows, columns) if rows.region]
-
-
-def _nbytes(columns: list[ArrayColumn]) -> int:
-    return sum(rows.spec.nbytes * len(rows) for rows in columns)
+def _max_nbytes() -> float:
+    return MEMORY_SHARE * usable_memory_bytes()
 
 
 def _direct_column(column: Column, stretch_rows: float) -> Column:

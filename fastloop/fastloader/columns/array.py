@@ -14,8 +14,7 @@ import torch
 from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.engine import describe_rows, fill_rows
 from fastloop.fastloader.columns.file_region import FileRegion, region_of
-
-WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+from fastloop.fastloader.columns.gather import take_rows
 
 
 @dataclass(frozen=True)
@@ -23,8 +22,7 @@ class ArrayColumn:
     """The rows of a tensor or an array."""
 
     flat: np.ndarray
-    """(num_samples, row_nbytes) uint8, a view of the source's memory; (num_samples,) words where a
-    row has the size of one, because numpy would copy single bytes row by row."""
+    """(num_samples, row_nbytes) uint8, a view of the source's memory."""
     spec: SampleSpec
     memory: torch.Tensor | None = None
     """The source itself, where batches may be views of it; else None, see `_viewable_memory`."""
@@ -37,14 +35,8 @@ class ArrayColumn:
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Copy the rows at `indices` to `out`."""
-        if fill_rows(self, indices, out):
-            return
-        # mode="clip": the default writes every batch to a temporary copy first. np.take and not
-        # torch.index_select(out=): for rows of 8 B to 150 KB, in memory or mapped, their times
-        # differ by no more than noise, except for rows of 16 to 256 B, where take is 1.1 to 4 times
-        # as fast.
-        target = out if self.flat.ndim == 2 else out.view(self.flat.dtype)[:, 0]
-        self.flat.take(indices, axis=0, out=target, mode="clip")
+        if not fill_rows(self, indices, out):
+            take_rows(self.flat, indices, out)
 
     def native_rows(self) -> dict[str, Any] | None:
         """The arguments of the native core's column."""
@@ -54,10 +46,8 @@ class ArrayColumn:
         """Pickle where a mapped file stores the rows, and not its bytes."""
         if self.region is None:
             return ArrayColumn, (self.flat, self.spec)
-        return _reopen, (
-            replace(self.region, dtype=self.flat.dtype, shape=self.flat.shape),
-            self.spec,
-        )
+        region = replace(self.region, dtype=self.flat.dtype, shape=self.flat.shape)
+        return _reopen, (region, self.spec)
 
 
 def array_column(source: torch.Tensor | np.ndarray) -> ArrayColumn:
@@ -81,7 +71,7 @@ def array_column(source: torch.Tensor | np.ndarray) -> ArrayColumn:
     region = region_of(source)
     if region is not None and region.is_writable:
         region = None
-    return ArrayColumn(_as_words(flat.view(torch.uint8).numpy()), spec, memory, region)
+    return ArrayColumn(flat.view(torch.uint8).numpy(), spec, memory, region)
 
 
 def _reopen(region: FileRegion, spec: SampleSpec) -> ArrayColumn:
@@ -115,11 +105,3 @@ def _viewable_memory(
         step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
     )
     return None if any(repeated) else tensor.detach().as_subclass(torch.Tensor)
-
-
-def _as_words(rows: np.ndarray) -> np.ndarray:
-    word = WORDS.get(rows.shape[1])
-    # numpy would align unaligned words by copying the whole source for each group of batches
-    if word is None or rows.ctypes.data % rows.shape[1]:
-        return rows
-    return rows.view(word)[:, 0]

@@ -1,8 +1,8 @@
-"""Rows that are converted to floats as they are gathered, while they are in the processor's cache.
+"""Rows that are converted to floats as they are gathered.
 
 A loop that converts its batches reads and writes each of them in memory once more per operation.
-Here a piece of rows is gathered, converted and scaled before the next piece is touched: memory is
-read once, as uint8, and written once.
+The native core gathers, converts and scales each row while it is in the processor's cache: memory
+is read once, as uint8, and written once.
 """
 
 from __future__ import annotations
@@ -18,11 +18,7 @@ import torch
 from fastloop.fastloader.columns.array import ArrayColumn, array_column
 from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.engine import SOURCE_TYPES, describe_rows, fill_rows
-
-PIECE_BYTES = 4 << 20
-"""Bytes of gathered rows plus their floats: the share of the third-level cache that each thread
-has. Pieces for the second-level cache (512 KiB) are half as fast with two threads, whose many short
-calls contend for the interpreter's lock: experiments/fastloader."""
+from fastloop.fastloader.columns.gather import convert_rows
 
 NATIVE_TARGETS = torch.float32, torch.bfloat16, torch.float16
 
@@ -34,22 +30,25 @@ class ConvertedColumn:
     rows: ArrayColumn
     spec: SampleSpec
     source_layout: Literal["CHW", "HWC"]
-    factor: torch.Tensor | float
-    """A number, or a tensor that broadcasts to the batch in the shape of `_flatten_layout`."""
+    factor: torch.Tensor
+    """One number, or one for each channel."""
     offset: torch.Tensor
-    """A scalar where the factor is a number, else of the factor's shape."""
+    """As many numbers."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.rows)
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
-        """Write the converted rows at `indices` to `out`, piece by piece."""
+        """Write the converted rows at `indices` to `out`."""
         if not self.spec.nbytes or fill_rows(self, indices, out):
             return
-        count = max(1, PIECE_BYTES // (self.rows.spec.nbytes + self.spec.nbytes))
-        for start in range(0, len(indices), count):
-            self._fill_piece(indices[start : start + count], out[start : start + count])
+        gathered = np.empty((len(indices), self.rows.spec.nbytes), np.uint8)
+        self.rows.fill(indices, gathered)
+        rows = self.rows.spec.view_tensor(gathered)
+        if self.source_layout == "HWC":
+            rows = rows.movedim(-1, 1)
+        convert_rows(rows, self.factor, self.offset, self.spec.view_tensor(out))
 
     def native_rows(self) -> dict[str, Any] | None:
         """The arguments of the native core's column; None for types that it does not convert."""
@@ -60,41 +59,15 @@ class ConvertedColumn:
         if arguments is None:
             return None
         channels, pixels = math.prod(spec.shape[:1]), math.prod(spec.shape[1:])
-        factors, offsets = self._channel_numbers(channels)
         # one item a channel: both layouts are the same, and this one is faster
         is_vector = pixels == 1
         layout = self.source_layout == "HWC" or is_vector, spec.channels_last or is_vector
         return arguments | {
             "types": (SOURCE_TYPES[rows.spec.dtype], SOURCE_TYPES[spec.dtype]),
-            "layout": (channels, pixels, *map(int, layout), len(factors)),
-            "factor": factors,
-            "offset": offsets,
+            "layout": (channels, pixels, *map(int, layout), len(self.factor)),
+            "factor": self.factor.numpy(),
+            "offset": self.offset.numpy(),
         }
-
-    def _channel_numbers(self, channels: int) -> tuple[np.ndarray, np.ndarray]:
-        """float32 factors and offsets: one, or one per channel."""
-        if not isinstance(self.factor, torch.Tensor):
-            return np.array([self.factor], np.float32), self.offset.reshape(1).numpy()
-        return self.factor.flatten()[:channels].numpy(), self.offset.flatten()[:channels].numpy()
-
-    def _fill_piece(self, indices: np.ndarray, out: np.ndarray) -> None:
-        # allocated in each call: threads share no memory, and malloc returns the same block again
-        gathered = np.empty((len(indices), self.rows.spec.nbytes), np.uint8)
-        self.rows.fill(indices, gathered)
-        result, dtype = self.spec.view_tensor(out), _compute_dtype(self.spec.dtype)
-        floats = result if result.dtype == dtype else torch.empty_like(result, dtype=dtype)
-        # not in one operation with the next: torch makes a temporary copy for mixed dtypes
-        floats.copy_(self._as_delivered(self.rows.spec.view_tensor(gathered)))
-        if not isinstance(self.factor, torch.Tensor):
-            if self.factor != 1 or self.offset != 0:
-                floats.mul_(self.factor).add_(self.offset)  # not fused: as the native core rounds
-        else:
-            _flatten_layout(floats, self.spec.channels_last).mul_(self.factor).add_(self.offset)
-        if floats is not result:
-            result.copy_(floats)
-
-    def _as_delivered(self, rows: torch.Tensor) -> torch.Tensor:
-        return rows.movedim(-1, 1) if self.source_layout == "HWC" else rows
 
 
 def converted(  # noqa: PLR0913 - the parameters have torch's and torchvision's own names
@@ -147,8 +120,10 @@ def converted(  # noqa: PLR0913 - the parameters have torch's and torchvision's 
     spec = SampleSpec(dtype, shape, channels_last)
     count = max(len(means), len(stds))
     pairs = list(zip(means * (count // len(means)), stds * (count // len(stds)), strict=True))
-    offset = _as_operand([-mean / std for mean, std in pairs], spec)
-    factor = scale / stds[0] if count == 1 else _as_operand([scale / std for _, std in pairs], spec)
+    # at least float32: in bfloat16 a mean of 120 is off by 0.3
+    compute_dtype = torch.promote_types(dtype, torch.float32)
+    factor = torch.tensor([scale / std for _, std in pairs], dtype=compute_dtype)
+    offset = torch.tensor([-mean / std for mean, std in pairs], dtype=compute_dtype)
     return ConvertedColumn(rows, spec, source_layout, factor, offset)
 
 
@@ -161,24 +136,3 @@ def _channel_values(
         allowed = f"one for all, or one for each of {channels} channels"
         raise ValueError(f"{name}: {len(values)} numbers; {allowed}")
     return values
-
-
-def _as_operand(values: list[float], spec: SampleSpec) -> torch.Tensor:
-    """A scalar for one value; for one per channel a tensor that fits `_flatten_layout`."""
-    channels = torch.tensor(values, dtype=_compute_dtype(spec.dtype))
-    if len(values) == 1:
-        return channels[0]
-    return channels.repeat(spec.shape[2]) if spec.channels_last else channels[:, None]
-
-
-def _flatten_layout(batch: torch.Tensor, channels_last: bool) -> torch.Tensor:
-    """View as (n, channels, rest), or in channels_last as (n, height, width * channels), where a
-    broadcast over channels alone would have an inner loop of three elements."""
-    if channels_last:
-        return batch.permute(0, 2, 3, 1).flatten(2)
-    return batch.flatten(2) if batch.dim() > 2 else batch.view(*batch.shape, 1)
-
-
-def _compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """At least float32: in bfloat16 a mean of 120 is off by 0.3."""
-    return dtype if dtype in (torch.float32, torch.float64) else torch.float32

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.lib.stride_tricks import sliding_window_view
 
 from fastloop.fastloader.columns.array import array_column
 from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.engine import SOURCE_TYPES, describe_rows, fill_rows
 from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
+from fastloop.fastloader.columns.gather import cut_windows
 
 INTEGERS = set(SOURCE_TYPES) - {torch.bool, torch.float16, torch.bfloat16}
 INTEGERS -= {torch.float32, torch.float64}
@@ -85,10 +85,9 @@ class Windows:
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Copy the windows at `indices` to `out`, converted to the dtype."""
-        if fill_rows(self, indices, out):
-            return
-        windows = sliding_window_view(self._array(), self.length)[self.starts(indices) + self.first]
-        self.spec.view_tensor(out).copy_(torch.from_numpy(windows))
+        if not fill_rows(self, indices, out):
+            starts = self.starts(indices) + self.first
+            cut_windows(self._array(), starts, self.spec.view_tensor(out))
 
     def native_rows(self) -> dict[str, Any] | None:
         """The arguments of the native core's column; None for types that it does not convert."""
