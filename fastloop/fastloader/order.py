@@ -15,9 +15,11 @@ from fastloop.core.seeds import epoch_seed
 from fastloop.core.sharding import shard
 from fastloop.core.torch_threads import iterate_single_threaded, one_torch_thread
 from fastloop.fastloader.batching import (
+    ARRAYS,
     check_indices,
     cut_batches,
     group_batches,
+    sampler_pieces,
     skip_indices,
 )
 from fastloop.fastloader.block_shuffle import Blocks
@@ -31,7 +33,6 @@ from fastloop.fastloader.native import (
 )
 from fastloop.fastloader.permutation import random_permutation
 from fastloop.fastloader.process_group import resolve_rank
-from fastloop.fastloader.sampler_indices import ARRAYS, sampler_pieces
 
 SEQUENTIAL_PIECE = 1 << 20
 """Indices of a piece in sequential order."""

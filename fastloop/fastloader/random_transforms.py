@@ -7,7 +7,7 @@ none. Other callables get the batch: what they draw, they can draw for each of i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,55 +33,39 @@ DRAWING = frozenset(
 """Transforms of torchvision that draw, besides those whose names begin with Random."""
 
 
-@dataclass(frozen=True)
-class BatchTransform:
-    """A transform of batches, called with the indices of a batch's samples."""
-
-    transform: Callable[[Tree], Tree]
-    begin: Begin
-
-    def __call__(self, batch: Tree, indices: list[int]) -> Tree:
-        """The transformed batch."""
-        self.begin(TRANSFORM, indices)
-        return self.transform(batch)
-
-
-@dataclass(frozen=True)
-class SampleTransform:
-    """A transform of single samples, called with a batch of them and their indices."""
-
-    transform: Callable[[Tree], Tree]
-    begin: Begin
-
-    def __call__(self, batch: Tree, indices: list[int]) -> Tree:
-        """The batch of the transformed samples. Raises ValueError for samples of several shapes."""
-        leaves, structure = pytree.tree_flatten(batch)
-        if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
-            reason = (
-                "applied to each sample, it needs batches of tensors; or apply it in the Dataset"
-            )
-            raise ValueError(f"transform={type(self.transform).__name__}: {reason}")
-        samples = [
-            self._transform(structure.unflatten([leaf[place] for leaf in leaves]), index)
-            for place, index in enumerate(indices)
-        ]
-        if not samples:
-            return batch
-        return pytree.tree_map(lambda *leaves: _stack(leaves), *samples)
-
-    def _transform(self, sample: Tree, index: int) -> Tree:
-        self.begin(TRANSFORM, (index,))
-        return self.transform(sample)
-
-
 def seed_transform(
     transform: Callable[[Tree], Tree] | None, begin: Begin, is_batched: bool
-) -> BatchTransform | SampleTransform | None:
-    """The transform, if any, by batch or by sample; is_batched: False for single samples."""
+) -> Callable[[Tree, list[int]], Tree] | None:
+    """The transform, if any, by batch or by sample, called with a batch and its samples' indices.
+
+    is_batched: False for single samples.
+    """
     if transform is None:
         return None
-    kind = SampleTransform if is_batched and draws_once(transform) else BatchTransform
-    return kind(transform, begin)
+    apply = _transform_samples if is_batched and draws_once(transform) else _transform_batch
+    return partial(apply, transform, begin)
+
+
+def _transform_batch(
+    transform: Callable[[Tree], Tree], begin: Begin, batch: Tree, indices: list[int]
+) -> Tree:
+    begin(TRANSFORM, indices)
+    return transform(batch)
+
+
+def _transform_samples(
+    transform: Callable[[Tree], Tree], begin: Begin, batch: Tree, indices: list[int]
+) -> Tree:
+    """The batch of the transformed samples. Raises ValueError for samples of several shapes."""
+    leaves, structure = pytree.tree_flatten(batch)
+    if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        reason = "applied to each sample, it needs batches of tensors; or apply it in the Dataset"
+        raise ValueError(f"transform={type(transform).__name__}: {reason}")
+    samples = []
+    for place, index in enumerate(indices):
+        begin(TRANSFORM, (index,))
+        samples.append(transform(structure.unflatten([leaf[place] for leaf in leaves])))
+    return pytree.tree_map(lambda *leaves: _stack(leaves), *samples) if samples else batch
 
 
 def draws_once(transform: Any) -> bool:

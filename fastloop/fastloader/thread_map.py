@@ -44,7 +44,7 @@ def map_ahead(
     at most num_threads * ahead items; without threads everything is done when it is asked for.
     """
     if not num_threads:
-        return (work(item) for item in items)
+        return _map_here(work, items)
     results = _map_by_threads(work, items, num_threads, num_threads * ahead)
     OPEN_MAPS.add(results)
     next(results)
@@ -58,6 +58,12 @@ def _close_all() -> None:
     for results in list(OPEN_MAPS):
         with suppress(ValueError):  # it is running in another thread
             results.close()
+
+
+def _map_here(work: Callable[[Any], Any], items: Iterable[Any]) -> Generator[Any, None, None]:
+    for result in map(work, items):
+        yield result
+        del result  # or it would be held while the next is made
 
 
 def _map_by_threads(
