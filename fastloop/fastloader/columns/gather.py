@@ -1,5 +1,5 @@
-"""What the native core computes for columns, by numpy and torch in the calling thread: the rows,
-conversions and windows have the same bits."""
+"""Rows, conversions and windows by numpy and torch, with the bits of the native core, which makes
+them where it can."""
 
 from __future__ import annotations
 

@@ -33,11 +33,11 @@ from fastloop.fastloader.order import MAX_RANDPERM
 
 @option
 class FastloopLoader:
-    """FastLoader: threads gather rows ahead of the loop, several small batches at a time.
+    """FastLoader: the threads of its native core gather rows ahead of the loop.
 
-    A buffer is reused once no reference to its batch is left. No process is started, and no Python
-    code runs per sample. With store=null the threads read, decode, transform and collate the
-    dataset's samples instead; images of one size are decoded straight into the batch.
+    No process is started, and no Python code runs per sample; without the core, rows are gathered
+    in the loop. With store=null threads of Python read, decode, transform and collate the dataset's
+    samples instead; images of one size are decoded straight into the batch.
     """
 
     store: Store | None
