@@ -13,6 +13,7 @@ from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.loops import Loop, share_of_parts
 from fastloop.explain.attach.verdict import judge_loop, steady_step_ms
+from fastloop.explain.attach.what_ifs import LoaderChange, predict_changes
 
 SCHEMA = 1
 WIDTH = 96
@@ -33,6 +34,10 @@ class LoopFindings:
     verdict: Verdict
     shares: dict[Rung, Estimate]
     """Parts of the loop's time."""
+    model_ratio: float | None
+    """The model's time of the loop as it is, without starts, divided by the measured one."""
+    what_ifs: tuple[LoaderChange, ...]
+    """By the predicted gain; none where the model misses the loop."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +54,7 @@ class ScriptFindings:
 def describe_loop(loop: Loop) -> LoopFindings:
     """The findings about a loop."""
     shares = share_of_parts(loop)
+    ratio, changes = predict_changes(loop, shares)
     return LoopFindings(
         name=loop.name,
         facts=loop.facts,
@@ -58,6 +64,8 @@ def describe_loop(loop: Loop) -> LoopFindings:
         step_ms=steady_step_ms(loop),
         verdict=judge_loop(loop, shares),
         shares=shares,
+        model_ratio=ratio,
+        what_ifs=changes,
     )
 
 
@@ -73,7 +81,7 @@ def format_findings(findings: ScriptFindings) -> str:
         sentences = ". ".join(loop.verdict.sentences) + "."
         lines += ["", f"verdict: {loop.verdict.word}"]
         lines += textwrap.wrap(sentences, WIDTH, break_on_hyphens=False)
-        lines += _part_lines(loop)
+        lines += ["", *_part_lines(loop), "", *_what_if_lines(loop)]
     return "\n".join(lines)
 
 
@@ -84,6 +92,20 @@ def _part_lines(loop: LoopFindings) -> list[str]:
             each_ms = 1e3 * share.value * loop.seconds / loop.batches
             rows.append((str(part), significant(each_ms), show_estimate(share, show_percent)))
     return _align(rows)
+
+
+def _what_if_lines(loop: LoopFindings) -> list[str]:
+    if loop.model_ratio is None:
+        return ["no batch was recorded as it was made, so nothing is predicted"]
+    ratio = significant(loop.model_ratio)
+    note = f"the model gives {ratio} times the measured time of the loop as it is"
+    if not loop.what_ifs:
+        return [f"{note}: nothing is predicted"]
+    rows = [("what if", "predicted gain")]
+    for each in loop.what_ifs:
+        bound = "at most " if each.is_bound else ""
+        rows.append((each.change, bound + show_percent(each.gain)))
+    return [*_align(rows), note]
 
 
 def _align(rows: Sequence[tuple[str, ...]]) -> list[str]:

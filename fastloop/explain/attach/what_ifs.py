@@ -1,0 +1,166 @@
+"""What other settings of a script's DataLoader would gain, by the model of a loader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fastloop.core.cgroup import usable_cores
+from fastloop.core.explanation import Rung
+from fastloop.core.stats import Estimate
+from fastloop.explain.attach.loops import Loop
+from fastloop.explain.attach.records import UNKNOWN
+from fastloop.explain.model import Machinery, Phase, epoch_seconds
+
+WORKERS = (0, 1, 2, 4, 8)
+PREFETCH = 8
+TORCH_PREFETCH = 2
+MOST_SIMULATED = 400
+MOST_MISSED = 1.25
+"""Factor by which the model may miss the loop as it is before nothing is predicted."""
+LEAST_GAIN = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderChange:
+    """A change of a DataLoader, and what the model says of it."""
+
+    change: str
+    gain: float
+    """Share of the loop's time that it saves; negative where it costs time."""
+    is_bound: bool
+    """True where the change costs something that this run does not tell: it gains at most that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopModel:
+    """The phases of a loop's batches, with one thread where workers make them."""
+
+    loads: list[list[Phase]]
+    steps: list[list[Phase]]
+    workers: int
+    prefetch: int
+    hand_off_s: float | None
+    """Time that the loop takes to receive a ready batch; None: this loop has no workers."""
+
+    def seconds(self, workers: int, prefetch: int, kept: float = 1.0) -> float:
+        """Seconds of these batches with other settings; kept: share of the work that is left."""
+        loads = [[replace(each, seconds=each.seconds * kept) for each in row] for row in self.loads]
+        received = [Phase(seconds=self.hand_off_s or 0.0)] if workers else []
+        steps = [[*received, *row] for row in self.steps]
+        machinery = Machinery(workers=workers, prefetch=prefetch, cores=usable_cores())
+        return epoch_seconds(loads, steps, machinery)
+
+
+def predict_changes(
+    loop: Loop, shares: dict[Rung, Estimate]
+) -> tuple[float | None, tuple[LoaderChange, ...]]:
+    """The model's time of the loop as it is / the measured one, and the changes by their gain.
+
+    None, and no changes, where no batch was recorded as it was made.
+    """
+    model = model_loop(loop)
+    if model is None:
+        return None, ()
+    steady_s = (loop.waits_ns.sum() + loop.steps_ns.sum() - loop.waits_ns[:, -1].sum()) / 1e9
+    present_s = model.seconds(model.workers, model.prefetch)
+    scale = loop.batches / len(model.steps)
+    ratio = present_s * scale / steady_s
+    if not 1 / MOST_MISSED <= ratio <= MOST_MISSED:
+        return ratio, ()
+    steady = steady_s / loop.seconds  # changes below save nothing of a start
+    changes = [
+        LoaderChange(
+            change=each.change, gain=steady * (1 - each.gain / present_s), is_bound=each.is_bound
+        )
+        for each in _changed_seconds(loop, model, shares)
+    ]
+    changes += _persistent_workers(loop, shares)
+    return ratio, tuple(sorted(changes, key=lambda each: -each.gain))
+
+
+def model_loop(loop: Loop) -> LoopModel | None:
+    """The model's input; None where no batch was recorded as it was made."""
+    if not len(loop.fetches):
+        return None
+    count = min(MOST_SIMULATED, loop.batches)
+    places = np.arange(count)
+    load_s = (loop.fetches[:, 5] - loop.fetches[:, 3]) / 1e9
+    step_s = loop.steps_ns / 1e9
+    load_cores, step_cores = _load_cores(loop), _step_cores(loop)
+    prefetch = loop.facts.get("prefetch_factor") or TORCH_PREFETCH
+    return LoopModel(
+        loads=[[_load_phase(load_s[place % len(load_s)], load_cores)] for place in places],
+        steps=[[Phase(seconds=float(step_s[place]), cores=step_cores)] for place in places],
+        workers=loop.facts["num_workers"],
+        prefetch=prefetch,
+        hand_off_s=_hand_off_s(loop) if loop.facts["num_workers"] else None,
+    )
+
+
+def _load_phase(seconds: float, cores: float) -> Phase:
+    """Work in one thread: of more threads than one, as long as their CPU time."""
+    return Phase(seconds=float(seconds) * max(1.0, cores), cores=min(1.0, cores))
+
+
+def _load_cores(loop: Loop) -> float:
+    """Cores that making a batch keeps busy."""
+    timed = loop.fetches[loop.fetches[:, 9] != UNKNOWN]
+    wall_ns = (timed[:, 5] - timed[:, 3]).sum()
+    return float(timed[:, 9].sum() / wall_ns) if wall_ns > 0 else 1.0
+
+
+def _step_cores(loop: Loop) -> float:
+    """Cores that a step keeps busy, of the script's process alone."""
+    cpu_ns = np.concatenate([np.array(each.step_cpu_ns, np.int64) for each in loop.passes])
+    known = cpu_ns >= 0
+    wall_ns = loop.steps_ns[known].sum()
+    return min(usable_cores(), float(cpu_ns[known].sum() / wall_ns)) if wall_ns > 0 else 1.0
+
+
+def _hand_off_s(loop: Loop) -> float:
+    """Median of the wait for a batch that has been in its queue before."""
+    return float(np.quantile(loop.waits_ns.sum(1), 0.1)) / 1e9
+
+
+def _changed_seconds(
+    loop: Loop, model: LoopModel, shares: dict[Rung, Estimate]
+) -> list[LoaderChange]:
+    """The changes, with seconds in the place of gains."""
+    found = [
+        LoaderChange(
+            change=f"num_workers={workers}",
+            gain=model.seconds(workers, model.prefetch),
+            is_bound=not model.workers,
+        )
+        for workers in WORKERS
+        if workers != model.workers and workers <= 2 * usable_cores()
+    ]
+    if model.workers and model.prefetch < PREFETCH:
+        seconds = model.seconds(model.workers, PREFETCH)
+        change = f"prefetch_factor={PREFETCH}"
+        found.append(LoaderChange(change=change, gain=seconds, is_bound=False))
+    if shares[Rung.DECODE].value > 0 and not loop.facts["iterable"]:
+        seconds = model.seconds(model.workers, model.prefetch, _kept(loop))
+        change = "samples from a store (fastloop.write_store)"
+        found.append(LoaderChange(change=change, gain=seconds, is_bound=True))
+        seconds = model.seconds(1, PREFETCH, 0.0)
+        change = "fastloop.FastLoader on a store"
+        found.append(LoaderChange(change=change, gain=seconds, is_bound=True))
+    return found
+
+
+def _kept(loop: Loop) -> float:
+    """Share of making a batch that is collate, or the dataset's transform."""
+    rows = loop.fetches
+    decode_ns, all_ns = (rows[:, 4] - rows[:, 3]).sum(), (rows[:, 5] - rows[:, 3]).sum()
+    return float(1 - decode_ns * (1 - (loop.transform_share or 0.0)) / all_ns) if all_ns else 1.0
+
+
+def _persistent_workers(loop: Loop, shares: dict[Rung, Estimate]) -> list[LoaderChange]:
+    facts, passes = loop.facts, len(loop.passes)
+    if not facts["num_workers"] or facts["persistent_workers"] or passes < 2:
+        return []
+    gain = shares[Rung.START_UP].value * (passes - 1) / passes
+    return [LoaderChange(change="persistent_workers=True", gain=gain, is_bound=True)]
