@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,10 +46,102 @@ def test_plain_loop_waits_for_its_dataset(tmp_path):
 @pytest.mark.heavy
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 def test_workers_carry_the_probe(tmp_path, context):
-    settings = {"num_workers": 2, "multiprocessing_context": context, "persistent_workers": True}
+    settings = {"num_workers": 2, "multiprocessing_context": context}
     settings["persistent_workers"] = context != "fork"
     process, findings = attach(str(SCRIPTS / "plain_loop.py"), json.dumps(settings), cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert process.stdout == "True DataLoader\n"
     check_plain_loop(findings, workers=2)
     assert findings["loops"][0]["facts"]["start_method"] == context
+
+
+def loops_of(findings):
+    return {loop["name"].rpartition(":")[0]: loop for loop in findings["loops"]}
+
+
+@pytest.mark.parametrize(("way", "status"), [("raise", 1), ("exit", 3), ("kill", -signal.SIGKILL)])
+def test_two_loaders_are_told_apart_however_the_script_ends(tmp_path, way, status):
+    command = [sys.executable, "-m", "fastloop", "attach", str(SCRIPTS / "two_loaders.py"), way]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert process.returncode == status
+    assert process.stdout == "trained\n"
+    assert ("RuntimeError: diverged\n\nfastloop:" in process.stderr) == (way == "raise")
+    (path,) = tmp_path.glob("outputs/attach/two_loaders-1/attach.json")
+    training, validation = json.loads(path.read_text())["loops"]
+    assert (training["passes"], training["batches"]) == (1, 20)
+    assert (validation["passes"], validation["batches"]) == (2, 8)
+    steps_s = 20 * 0.004
+    assert training["seconds"] * training["shares"]["step"]["value"] >= steps_s
+    assert validation["verdict"]["word"] == "decode"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("way", ["fail", "worker"])
+def test_errors_in_a_dataset_are_shown_without_the_probe(tmp_path, way):
+    arguments = [str(SCRIPTS / "two_loaders.py"), way]
+    plain = subprocess.run(
+        [sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    process, findings = attach(*arguments, cwd=tmp_path)
+    assert process.stderr.startswith(f"{plain.stderr}\nfastloop: ")
+    assert process.returncode == plain.returncode == 1
+    assert len(findings["loops"]) == 2
+
+
+@pytest.mark.heavy
+def test_script_that_is_terminated_is_explained(tmp_path):
+    command = [sys.executable, "-m", "fastloop", "attach", str(SCRIPTS / "two_loaders.py"), "wait"]
+    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, cwd=tmp_path, text=True, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "trained\n"
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate()
+    assert output == "finally\n"
+    assert "KeyboardInterrupt\n\nfastloop: " in errors
+    assert process.returncode == -signal.SIGINT
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("workers", [0, 2])
+def test_stream_is_explained(tmp_path, workers):
+    process, findings = attach(str(SCRIPTS / "stream.py"), str(workers), cwd=tmp_path)
+    assert process.stdout == "True\n", process.stderr
+    (loop,) = findings["loops"]
+    assert loop["facts"]["iterable"]
+    batches = {0: 23, 2: 2 * 12}[workers]
+    assert (loop["passes"], loop["batches"]) == (2, 2 * batches)
+    assert loop["shares"]["decode"]["value"] > 0
+
+
+@pytest.mark.heavy
+def test_usual_example_learns_the_same_and_its_transform_is_seen(tmp_path):
+    arguments = [str(SCRIPTS / "fashion.py"), "--batch-size=32", "--epochs=3"]
+    plain = subprocess.run(
+        [sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    process, findings = attach(*arguments, cwd=tmp_path)
+    assert process.stdout == plain.stdout
+    (loop,) = findings["loops"]
+    assert loop["facts"]["type"] == "DeviceLoader"
+    assert loop["facts"]["dataset"] == "Clothes"
+    assert loop["batches"] == 24
+    assert loop["shares"]["transform"]["value"] > 0
+
+
+def test_script_without_a_dataloader_is_said_to_have_none(tmp_path):
+    process, findings = attach(str(SCRIPTS / "char_gpt.py"), cwd=tmp_path)
+    assert process.stdout == "trained\n"
+    assert process.stderr == "fastloop: no DataLoader was iterated over, nothing to explain\n"
+    assert findings is None
+
+
+@pytest.mark.heavy
+def test_ranks_of_torchrun_carry_the_probe(tmp_path):
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    process, findings = attach(*torchrun, str(SCRIPTS / "two_ranks.py"), "-x", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout == f"{sum(range(96))} ['-x']\n"
+    (loop,) = findings["loops"]
+    assert (loop["passes"], loop["batches"]) == (2, 24)
+    assert loop["shares"]["decode"]["value"] > 0

@@ -9,9 +9,10 @@ from pathlib import Path
 from fastloop.core.files import write_text
 from fastloop.explain.attach.findings import ScriptFindings, describe_loop, to_json
 from fastloop.explain.attach.loops import find_loops
+from fastloop.explain.attach.page import render_page
 from fastloop.explain.attach.reading import read_records
 
-FINDINGS = "attach.json"
+FINDINGS, PAGE = "attach.json", "attach.html"
 
 
 def explain_records(
@@ -26,4 +27,5 @@ def explain_records(
     )
     if loops:
         write_text(folder / FINDINGS, to_json(findings))
+        write_text(folder / PAGE, render_page(findings))
     return findings

@@ -65,7 +65,7 @@ def attribute_waits(each: LoaderPass, records: Sequence[ProcessRecords]) -> np.n
 def fetch_rows(each: LoaderPass, records: Sequence[ProcessRecords]) -> np.ndarray:
     """The rows of the batches that were fetched for a pass, by workers or by its own process."""
     if each.pids:
-        rows = [process.of_kind(Kind.FETCH) for process in _workers(each, records)]
+        rows = [process.of_kind(Kind.FETCH) for process in workers_of_pass(each, records)]
         found = np.concatenate(rows) if rows else np.empty((0, 10), np.int64)
         return found[found[:, 1] == each.passed]
     found = each.process.of_kind(Kind.FETCH)
@@ -75,7 +75,8 @@ def fetch_rows(each: LoaderPass, records: Sequence[ProcessRecords]) -> np.ndarra
     return found[(found[:, 3] >= first_ns) & (found[:, 6] <= last_ns)]
 
 
-def _workers(each: LoaderPass, records: Sequence[ProcessRecords]) -> list[ProcessRecords]:
+def workers_of_pass(each: LoaderPass, records: Sequence[ProcessRecords]) -> list[ProcessRecords]:
+    """The workers of a pass."""
     # of persistent workers, the iterator was made in an earlier pass
     after_ns = 0 if each.passed else each.start_ns
     before_ns = each.wait_stop_ns[-1] if each.wait_stop_ns else each.start_ns + each.iter_ns
@@ -84,7 +85,7 @@ def _workers(each: LoaderPass, records: Sequence[ProcessRecords]) -> list[Proces
 
 def _split_by_workers(each: LoaderPass, records: Sequence[ProcessRecords]) -> list[list[int]]:
     maker: dict[int, tuple[WorkerBatches, tuple[int, ...]]] = {}
-    for process in _workers(each, records):
+    for process in workers_of_pass(each, records):
         found = process.of_kind(Kind.FETCH)
         kept = found[found[:, 1] == each.passed][:, 2:7]
         rows = [tuple(row) for row in kept.tolist()]

@@ -81,17 +81,27 @@ def format_findings(findings: ScriptFindings) -> str:
         sentences = ". ".join(loop.verdict.sentences) + "."
         lines += ["", f"verdict: {loop.verdict.word}"]
         lines += textwrap.wrap(sentences, WIDTH, break_on_hyphens=False)
-        lines += ["", *_part_lines(loop), "", *_what_if_lines(loop)]
+        lines += ["", *_align(part_rows(loop)), "", *_what_if_lines(loop)]
     return "\n".join(lines)
 
 
-def _part_lines(loop: LoopFindings) -> list[str]:
+def part_rows(loop: LoopFindings) -> list[tuple[str, ...]]:
+    """The parts of a loop's time as text, below a heading."""
     rows = [("part", "ms a batch", "share of the time")]
     for part, share in loop.shares.items():
         if share.value:
             each_ms = 1e3 * share.value * loop.seconds / loop.batches
             rows.append((str(part), significant(each_ms), show_estimate(share, show_percent)))
-    return _align(rows)
+    return rows
+
+
+def what_if_rows(loop: LoopFindings) -> list[tuple[str, ...]]:
+    """The changes and their predicted gains as text, below a heading."""
+    rows = [("what if", "predicted gain")]
+    for each in loop.what_ifs:
+        bound = "at most " if each.is_bound else ""
+        rows.append((each.change, bound + show_percent(each.gain)))
+    return rows
 
 
 def _what_if_lines(loop: LoopFindings) -> list[str]:
@@ -101,11 +111,7 @@ def _what_if_lines(loop: LoopFindings) -> list[str]:
     note = f"the model gives {ratio} times the measured time of the loop as it is"
     if not loop.what_ifs:
         return [f"{note}: nothing is predicted"]
-    rows = [("what if", "predicted gain")]
-    for each in loop.what_ifs:
-        bound = "at most " if each.is_bound else ""
-        rows.append((each.change, bound + show_percent(each.gain)))
-    return [*_align(rows), note]
+    return [*_align(what_if_rows(loop)), note]
 
 
 def _align(rows: Sequence[tuple[str, ...]]) -> list[str]:

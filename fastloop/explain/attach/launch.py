@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from fastloop.explain.attach.children import BOOTSTRAP
@@ -45,7 +46,8 @@ def end_like(status: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     if status < 0:
-        signal.signal(-status, signal.SIG_DFL)
+        with suppress(OSError):  # SIGKILL has no handler to replace
+            signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     sys.exit(status)
 

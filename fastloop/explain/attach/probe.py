@@ -176,6 +176,7 @@ def _place_in_script() -> str:
         for frame in _frames(sys._getframe(1))
         if not {"site-packages", "dist-packages"} & {*frame.f_code.co_filename.split(os.sep)}
         and "fastloop/explain/attach" not in frame.f_code.co_filename
+        and frame.f_code.co_name != "__iter__"  # of a class derived from DataLoader
     ]
     if not frames:
         return ""

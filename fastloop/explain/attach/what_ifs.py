@@ -41,6 +41,8 @@ class LoopModel:
     steps: list[list[Phase]]
     workers: int
     prefetch: int
+    cores: float
+    """Cores that this process may use, if its ranks share them evenly."""
     hand_off_s: float | None
     """Time that the loop takes to receive a ready batch; None: this loop has no workers."""
 
@@ -49,7 +51,7 @@ class LoopModel:
         loads = [[replace(each, seconds=each.seconds * kept) for each in row] for row in self.loads]
         received = [Phase(seconds=self.hand_off_s or 0.0)] if workers else []
         steps = [[*received, *row] for row in self.steps]
-        machinery = Machinery(workers=workers, prefetch=prefetch, cores=usable_cores())
+        machinery = Machinery(workers=workers, prefetch=prefetch, cores=self.cores)
         return epoch_seconds(loads, steps, machinery)
 
 
@@ -95,6 +97,7 @@ def model_loop(loop: Loop) -> LoopModel | None:
         steps=[[Phase(seconds=float(step_s[place]), cores=step_cores)] for place in places],
         workers=loop.facts["num_workers"],
         prefetch=prefetch,
+        cores=usable_cores() / len({each.process.process_id for each in loop.passes}),
         hand_off_s=_hand_off_s(loop) if loop.facts["num_workers"] else None,
     )
 

@@ -1,0 +1,70 @@
+"""The findings about a script as an HTML page without scripts or requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, part_rows, what_if_rows
+
+STYLE = """
+:root { color-scheme: light dark; --paper: #fff; --ink: #1f1f1d; --soft: #5c5c57; --rule: #c9c9c4; }
+@media screen and (prefers-color-scheme: dark) {
+  :root { --paper: #17181a; --ink: #e9e8e4; --soft: #a5a49e; --rule: #45464a; } }
+body { margin: 0 auto; padding: 2.5rem 1.25rem 4rem; max-width: 64rem; background: var(--paper);
+  color: var(--ink); font: 16px/1.55 system-ui, sans-serif; overflow-wrap: break-word; }
+h1 { font-size: 1.6rem; line-height: 1.2; }
+h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; }
+p { max-width: 44rem; margin: .6rem 0; }
+.note { color: var(--soft); font-size: .875rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums;
+  margin: 1rem 0; }
+th, td { padding: .3rem 1.4rem .3rem 0; text-align: left; border-bottom: 1px solid var(--rule); }
+th { color: var(--soft); font-weight: 400; }
+"""
+
+
+def render_page(findings: ScriptFindings, pictures: Sequence[str] = ()) -> str:
+    """The page; pictures: an <svg> for each of the first loops."""
+    title = escape(findings.command)
+    sections = [
+        _section(loop, pictures[number] if number < len(pictures) else "")
+        for number, loop in enumerate(findings.loops)
+    ]
+    return "\n".join(
+        [
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
+            f"<h1>{title}</h1>",
+            *sections,
+            '<p class="note">Made by fastloop attach. Brackets: 95 % intervals over epochs, or '
+            "over blocks of batches. attach.json has all values.</p>",
+            "</body>\n</html>\n",
+        ]
+    )
+
+
+def _section(loop: LoopFindings, picture: str) -> str:
+    sentences = escape(". ".join(loop.verdict.sentences))
+    facts = ", ".join(f"{name}={value}" for name, value in loop.facts.items() if value is not None)
+    return "\n".join(
+        [
+            f"<h2>{escape(loop.name)}</h2>",
+            f"<p><strong>{escape(str(loop.verdict.word))}.</strong> {sentences}.</p>",
+            _table(part_rows(loop)),
+            _table(what_if_rows(loop)) if loop.what_ifs else "",
+            f'<div class="scroll">{picture}</div>' if picture else "",
+            f'<p class="note">{loop.passes:,} passes, {loop.batches:,} batches; '
+            f"{escape(facts)}</p>",
+        ]
+    )
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
+    head, *body = rows
+    cells = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
+    lines = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in body]
+    text = "\n".join(f"<tr>{line}</tr>" for line in (cells, *lines))
+    return f'<div class="scroll"><table>\n{text}\n</table></div>'
