@@ -1,4 +1,4 @@
-"""What other settings of a script's DataLoader would gain, by the model of a loader."""
+"""Gains of other settings of a script's DataLoader, predicted by the model of a loader."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def predict_changes(
         LoaderChange(
             change=each.change, gain=steady * (1 - each.gain / present_s), is_bound=each.is_bound
         )
-        for each in _changed_seconds(loop, model, shares)
+        for each in _seconds_of_changes(loop, model, shares)
     ]
     changes += _persistent_workers(loop, shares)
     return ratio, tuple(sorted(changes, key=lambda each: -each.gain))
@@ -127,7 +127,7 @@ def _hand_off_s(loop: Loop) -> float:
     return float(np.quantile(loop.waits_ns.sum(1), 0.1)) / 1e9
 
 
-def _changed_seconds(
+def _seconds_of_changes(
     loop: Loop, model: LoopModel, shares: dict[Rung, Estimate]
 ) -> list[LoaderChange]:
     """The changes, with seconds in the place of gains."""
