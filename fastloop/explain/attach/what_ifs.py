@@ -145,7 +145,7 @@ def _seconds_of_changes(
         change = f"prefetch_factor={PREFETCH}"
         found.append(LoaderChange(change=change, gain=seconds, is_bound=False))
     if shares[Rung.DECODE].value > 0 and not loop.facts["iterable"]:
-        seconds = model.seconds(model.workers, model.prefetch, _kept(loop))
+        seconds = model.seconds(model.workers, model.prefetch, _remaining_share(loop))
         change = "samples from a store (fastloop.write_store)"
         found.append(LoaderChange(change=change, gain=seconds, is_bound=True))
         seconds = model.seconds(1, PREFETCH, 0.0)
@@ -154,7 +154,7 @@ def _seconds_of_changes(
     return found
 
 
-def _kept(loop: Loop) -> float:
+def _remaining_share(loop: Loop) -> float:
     """Share of making a batch that is collate, or the dataset's transform."""
     rows = loop.fetches
     decode_ns, all_ns = (rows[:, 4] - rows[:, 3]).sum(), (rows[:, 5] - rows[:, 3]).sum()

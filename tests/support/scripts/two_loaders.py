@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 
 import torch
@@ -53,7 +54,7 @@ if way == "exit":
     sys.exit(3)
 if way == "wait":
     try:
-        time.sleep(600)
+        threading.Event().wait()
     finally:
         print("finally", flush=True)
 if way == "kill":
