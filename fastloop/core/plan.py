@@ -83,6 +83,26 @@ class LoadingSettings:
 LOADING = tuple(field.name for field in fields(LoadingSettings))  # pyright: ignore[reportArgumentType]
 
 
+class LoaderProbe(Protocol):
+    """Wraps the parts of a DataLoader, which then record when they are used."""
+
+    def wrap_dataset(self, dataset: Any) -> Any:
+        """The dataset, recording its fetches."""
+        ...
+
+    def wrap_collate(self, collate_fn: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+        """The function, recording its calls; None: torch's default_collate."""
+        ...
+
+    def wrap_read(self, read: Callable[[int], bytes]) -> Callable[[int], bytes]:
+        """The function of the dataset that reads a file, recording its calls."""
+        ...
+
+    def wrap_transform(self, transform: Callable[[Tree], Tree]) -> Callable[[Tree], Tree]:
+        """The function of a sample, recording its calls."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """The plan by which a loader delivers epochs."""
@@ -99,6 +119,8 @@ class Plan:
     rank: int = 0
     """Of several processes that load together; `order` is this rank's share."""
     world_size: int = 1
+    probe: LoaderProbe | None = None
+    """Of an instrumented pass, where a DataLoader loads; None, in all that is timed: no probe."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ import torch
 T = TypeVar("T")
 R = TypeVar("R")
 
+OFFSETS = 5
 now_ns = time.perf_counter_ns
 cpu_ns = time.thread_time_ns
 """User and system time of the calling thread."""
@@ -36,6 +37,17 @@ def pause(seconds: float) -> None:
 def wall_ms() -> int:
     """Milliseconds since 1970, for records that people read; not for durations."""
     return time.time_ns() // 1_000_000
+
+
+def unix_offset_ns() -> int:
+    """Nanoseconds to add to `now_ns` for those since 1970, as on torch.profiler's clock."""
+    offsets = []
+    for _ in range(OFFSETS):
+        before_ns = now_ns()
+        unix_ns = time.time_ns()
+        after_ns = now_ns()
+        offsets.append((after_ns - before_ns, unix_ns - (before_ns + after_ns) // 2))
+    return min(offsets)[1]  # of the two readings that were closest to each other
 
 
 def seconds_between(start_ns: int, stop_ns: int) -> float:

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Sampler
 from fastloop.core.plan import LOADING, Plan
 from fastloop.core.protocols import Order, Samples
 from fastloop.core.types import Epochs, Tree, Unsupported
+from fastloop.data.probed_parts import probe_reads, probe_transform
 from fastloop.data.samples import TolerantSamples, TransformedSamples, is_not_empty
 from fastloop.data.worker_errors import name_failing_sample
 from fastloop.processes.lifecycle import tie_worker_to_parent
@@ -116,8 +117,11 @@ def torch_epochs(
     """
     tolerant = plan.collate is not None and plan.collate.tolerant
     if collate_fn is None:
-        samples = _wrap_samples(samples, plan)
+        samples = _wrap_samples(probe_reads(samples, plan.probe), plan)
         collate_fn = plan.collate.collate if plan.collate else None
+    if plan.probe:
+        samples = plan.probe.wrap_dataset(samples)
+        collate_fn = plan.probe.wrap_collate(collate_fn)
     sampler = EpochSampler(plan.order, len(samples), plan.seed) if batches is None else batches
     settings = {name: getattr(plan.loading, name) for name in LOADING}
     if batches is not None:
@@ -173,7 +177,9 @@ class DataLoaderEpoch:
 def _wrap_samples(samples: Samples, plan: Plan) -> Samples:
     if plan.collate and plan.collate.tolerant:
         samples = TolerantSamples(samples)
-    return TransformedSamples(samples, plan.transform) if plan.transform else samples
+    if not plan.transform:
+        return samples
+    return TransformedSamples(samples, probe_transform(plan.transform, plan.probe))
 
 
 def decode_in_order(

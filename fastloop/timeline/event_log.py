@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from threading import current_thread, get_ident, main_thread
 
 from torch.utils.data import get_worker_info
 
 from fastloop.timeline.events import STAGES, Event, Stage
 
 MOST_EVENTS = 100_000
-"""Events of a process, at 32 bytes; later ones are not recorded."""
+"""Events of a thread, at 32 bytes; later ones are not recorded."""
 MAIN = "main"
 SUFFIX = ".events"
 FIELDS = 4
@@ -23,13 +24,13 @@ _NUMBERS = {stage: number for number, stage in enumerate(STAGES)}
 
 
 @dataclass
-class ProcessLog:
-    """The events of this process."""
+class ThreadLog:
+    """The events of a thread."""
 
     path: Path
     most_events: int
     batch: int = 0
-    """Number of the batch that is being made here, counted by this process."""
+    """Number of the batch that is being made here, counted by this thread."""
     arrived: int = 0
     """Number of the batch that the loop has, or waits for."""
     count: int = 0
@@ -60,8 +61,8 @@ class ProcessLog:
                 file.write(array("q", chain.from_iterable(pending)).tobytes())
 
 
-_logs: dict[tuple[Path, int], ProcessLog] = {}
-"""The logs of this process, and those that it has inherited by fork, which it does not use."""
+_logs: dict[tuple[Path, int, int], ThreadLog] = {}
+"""By folder, process and thread; also those inherited by fork, which this process does not use."""
 
 
 @dataclass(frozen=True)
@@ -70,22 +71,36 @@ class EventLog:
 
     folder: Path
     most_events: int = MOST_EVENTS
+    main_process_id: int = field(default_factory=os.getpid)
+    """Of the loop: the process that made the log."""
 
-    def here(self) -> ProcessLog:
-        """The log of this process."""
-        process_id = os.getpid()
-        log = _logs.get((self.folder, process_id))
-        if log is None:
-            info = get_worker_info()
-            lane = MAIN if info is None else f"worker {info.id}"
-            path = self.folder / f"{process_id} {lane}{SUFFIX}"
-            log = _logs[self.folder, process_id] = ProcessLog(path, self.most_events)
-        return log
+    def here(self) -> ThreadLog:
+        """The log of this thread."""
+        key = self.folder, os.getpid(), get_ident()
+        return _logs.get(key) or _logs.setdefault(key, self._open())
 
     def read(self) -> list[Event]:
-        """The events of all processes; of those that still run, what they have written."""
-        self.here().write()
+        """The events of all processes; of others that still run, what they have written."""
+        for (folder, process_id, _), log in list(_logs.items()):
+            if (folder, process_id) == (self.folder, os.getpid()):
+                log.write()
         return [event for path in sorted(self.folder.glob(f"*{SUFFIX}")) for event in _read(path)]
+
+    def close(self) -> None:
+        """Forget what this process holds of the log."""
+        for key in [key for key in _logs if key[0] == self.folder]:
+            del _logs[key]
+
+    def _open(self) -> ThreadLog:
+        process_id, info = os.getpid(), get_worker_info()
+        lane = MAIN if process_id == self.main_process_id else "process"
+        if info is not None:
+            lane = f"worker {info.id}"
+        if current_thread() is not main_thread():
+            count = sum(key[:2] == (self.folder, process_id) for key in _logs)
+            lane = f"thread {count}" if lane == MAIN else f"{lane}, thread {count}"
+        path = self.folder / f"{process_id} {lane}{SUFFIX}"
+        return ThreadLog(path, self.most_events)
 
 
 def _read(path: Path) -> Iterator[Event]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from fastloop.timeline.event_log import MAIN
 from fastloop.timeline.events import Event, Stage
 
+WORKER, QUEUE_LANE, THREAD = "worker", "queue", "thread"
 NO_BATCH = -1
 
 
@@ -24,17 +25,20 @@ class Lane:
 
 
 def build_lanes(events: Iterable[Event]) -> list[Lane]:
-    """The lanes of a log's events: of the main process, of each worker, and of its queue.
+    """The lanes of events: of each worker, of its queue, of threads, of the loop and of its device.
 
     Batches of workers get the numbers that the loop gives them, by the order in which DataLoader
     takes them; those that never arrived get NO_BATCH.
     """
-    main, work = _split(events)
+    events = list(events)
+    main = [event for event in events if event.lane == MAIN]
+    work = [event for event in events if event.lane.startswith(WORKER)]
+    others = [event for event in events if not event.lane.startswith((MAIN, WORKER))]
     numbers = _number_batches(main, work)
     work = [replace(e, batch=numbers.get((e.process_id, e.batch), NO_BATCH)) for e in work]
     queues = _queue_events(work, {e.batch: e for e in main if e.name is Stage.WAIT})
     by_lane: dict[tuple[int, str], list[Event]] = defaultdict(list)
-    for event in [*main, *work, *queues]:
+    for event in [*main, *others, *work, *queues]:
         by_lane[event.process_id, event.lane].append(event)
     lanes = [
         Lane(name=name, process_id=process_id, events=row)
@@ -54,11 +58,38 @@ def coverage(events: Iterable[Event], start_ns: int, stop_ns: int) -> float:
     return covered_ns / (stop_ns - start_ns)
 
 
-def _split(events: Iterable[Event]) -> tuple[list[Event], list[Event]]:
-    main, work = [], []
-    for event in events:
-        (main if event.lane == MAIN else work).append(event)
-    return main, work
+def flatten(events: Iterable[Event]) -> list[Event]:
+    """Pieces of the events of a lane that don't overlap: where events are inside of others, the
+    innermost."""
+    pieces: list[Event] = []
+    stack: list[Event] = []
+    reached_ns = 0
+
+    def add_piece(event: Event, stop_ns: int) -> None:
+        if stop_ns > reached_ns:
+            pieces.append(replace(event, start_ns=reached_ns, stop_ns=stop_ns))
+
+    for event in sorted(events, key=_order):
+        while stack and stack[-1].stop_ns <= event.start_ns:
+            add_piece(stack[-1], stack[-1].stop_ns)
+            reached_ns = max(reached_ns, stack.pop().stop_ns)
+        if stack:
+            add_piece(stack[-1], event.start_ns)
+        reached_ns = event.start_ns
+        stack.append(event)
+    while stack:
+        add_piece(stack[-1], stack[-1].stop_ns)
+        reached_ns = max(reached_ns, stack.pop().stop_ns)
+    return pieces
+
+
+def stage_seconds(events: Iterable[Event]) -> dict[Stage, float]:
+    """Seconds of each stage of a lane, without those of events inside of it, the longest first."""
+    totals_ns: dict[Stage, int] = defaultdict(int)
+    for piece in flatten(events):
+        totals_ns[piece.name] += piece.stop_ns - piece.start_ns
+    longest = sorted(totals_ns.items(), key=lambda item: -item[1])
+    return {stage: total_ns / 1e9 for stage, total_ns in longest}
 
 
 def _number_batches(main: Iterable[Event], work: Iterable[Event]) -> dict[tuple[int, int], int]:
@@ -104,7 +135,7 @@ def _queue_events(work: Iterable[Event], arrivals: dict[int, Event]) -> list[Eve
     return [
         replace(
             event,
-            lane=event.lane.replace("worker", "queue"),
+            lane=event.lane.replace(WORKER, QUEUE_LANE),
             name=Stage.QUEUE,
             start_ns=event.stop_ns,
             stop_ns=arrivals[event.batch].stop_ns,
@@ -133,12 +164,13 @@ def _order(event: Event) -> tuple[int, int]:
 
 
 def _worker_number(lane: str) -> int:
-    return int(lane.split()[1])
+    return int(lane.split()[1].rstrip(","))
 
 
-def _place(lane: Lane) -> tuple[bool, int, int, bool, str]:
-    """Workers first, each with its queue below, then the main process: as a batch travels."""
-    if lane.name == MAIN:
-        return True, 0, 0, False, lane.name
-    is_queue = not lane.name.startswith("worker")
-    return False, _worker_number(lane.name), lane.process_id, is_queue, lane.name
+def _place(lane: Lane) -> tuple[int, int, int, bool, str]:
+    """Workers first, each with its queue below, then threads, the loop and its device."""
+    kind = lane.name.partition(" ")[0]
+    if kind in (WORKER, QUEUE_LANE):
+        return 0, _worker_number(lane.name), lane.process_id, kind == QUEUE_LANE, lane.name
+    kinds = ("process", THREAD, MAIN)
+    return 1 + kinds.index(kind) if kind in kinds else 9, 0, lane.process_id, False, lane.name

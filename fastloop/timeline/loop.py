@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from fastloop.core.spans import now_ns
@@ -10,6 +10,7 @@ from fastloop.timeline.event_log import EventLog
 from fastloop.timeline.events import Stage
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 def watch_epoch(batches: Iterable[T], log: EventLog, body: Stage = Stage.STEP) -> Iterator[T]:
@@ -34,3 +35,16 @@ def watch_epoch(batches: Iterable[T], log: EventLog, body: Stage = Stage.STEP) -
         del batch  # as a plain loop's variable does not keep it beyond the next one
     here.add(Stage.END, reached_ns, now_ns(), here.arrived)
     here.write()
+
+
+def watch_calls(function: Callable[[T], R], stage: Stage, log: EventLog) -> Callable[[T], R]:
+    """The function of a batch, which the loop calls, with an event of that stage for each call."""
+    here = log.here()
+
+    def call(batch: T) -> R:
+        start_ns = now_ns()
+        result = function(batch)
+        here.add(stage, start_ns, now_ns(), here.arrived)
+        return result
+
+    return call

@@ -36,9 +36,13 @@ class Probe:
         """The function, torch's default_collate for None, with an event for each batch."""
         return ProbedCollate(collate_fn or default_collate, self.log)
 
-    def wrap_call(self, stage: Stage, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function with an event of that stage for each call, inside of the fetch."""
-        return ProbedCall(function, stage, self.log)
+    def wrap_read(self, read: Callable[..., Any]) -> Callable[..., Any]:
+        """The dataset's function that reads a file, with an event for each call in the fetch."""
+        return ProbedCall(read, Stage.READ, self.log)
+
+    def wrap_transform(self, transform: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of a sample, with an event for each call in the fetch."""
+        return ProbedCall(transform, Stage.TRANSFORM, self.log)
 
 
 @contextmanager

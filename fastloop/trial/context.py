@@ -21,6 +21,9 @@ from fastloop.data.digest import leaves_of
 from fastloop.data.same_data import check_data, check_placed
 from fastloop.data.seeded import make_repeatable
 from fastloop.processes.rank_group import in_group, local_world_size, rank, world_size
+from fastloop.timeline.event_log import EventLog
+from fastloop.timeline.events import Stage
+from fastloop.timeline.probe import Probe
 from fastloop.trial.delivery import loader_opener, loop_delivery, step_delivery, with_sample_lengths
 from fastloop.trial.job import Job
 from fastloop.trial.model_inputs import find_pair
@@ -45,6 +48,11 @@ class JobContext:
     def open_loader(self) -> AbstractContextManager[ReopenableLoader]:
         """Open the job's loader, to be closed when the context ends."""
         return open_reopenable(loader_opener(self.job, self.prepared, self.plan, self.device))
+
+    def with_probe(self, log: EventLog) -> JobContext:
+        """A context whose loader records its work, where it is built on torch's DataLoader."""
+        fetch = Stage.DECODE if self.job.loader.store is None else Stage.READ
+        return replace(self, plan=replace(self.plan, probe=Probe(log, fetch)))
 
     def step_delivery(self) -> Consumer:
         """A function from a batch of the open loader to the step's input."""

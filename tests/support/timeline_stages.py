@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from fastloop.timeline.events import Stage
-
 
 class Stream(IterableDataset):
     """As many samples from each worker as its length says, each the worker's number."""
@@ -24,7 +22,7 @@ class Split:
     """Samples with a transform that the probe tells apart from reading."""
 
     def __init__(self, probe):
-        self.transform = probe.wrap_call(Stage.TRANSFORM, torch.neg)
+        self.transform = probe.wrap_transform(torch.neg)
 
     def __len__(self):
         return 5

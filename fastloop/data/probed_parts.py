@@ -1,0 +1,56 @@
+"""Parts of samples that a probe tells apart: reading files, and transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from fastloop.core.plan import LoaderProbe
+from fastloop.core.protocols import Samples, Transform
+from fastloop.core.types import Tree
+from fastloop.data.image_files import LabelledImages
+from fastloop.data.images import to_floats
+
+
+@dataclass(frozen=True)
+class ReadImages:
+    """The samples of labelled images, whose files a function reads."""
+
+    images: LabelledImages
+    read_file: Callable[[int], bytes]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor | np.ndarray, int]:
+        pixels = self.images.decode_file(self.read_file(index))
+        _, label = self.images.files[index]
+        return (pixels if self.images.as_uint8 else to_floats(pixels)), label
+
+
+@dataclass(frozen=True)
+class TransformCalls:
+    """A transform as its functions."""
+
+    where: Literal["worker", "device"]
+    transform_sample: Callable[[Tree], Tree]
+    transform_batch: Callable[[Tree], Tree]
+
+
+def probe_reads(samples: Samples, probe: LoaderProbe | None) -> Samples:
+    """The samples, with the reading of files recorded where they are image files."""
+    if probe is None or not isinstance(samples, LabelledImages):
+        return samples
+    return ReadImages(samples, probe.wrap_read(samples.read_file))
+
+
+def probe_transform(transform: Transform, probe: LoaderProbe | None) -> Transform:
+    """The transform, with its calls recorded."""
+    if probe is None:
+        return transform
+    sample, batch = transform.transform_sample, transform.transform_batch
+    return TransformCalls(transform.where, probe.wrap_transform(sample), batch)

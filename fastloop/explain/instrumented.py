@@ -1,0 +1,76 @@
+"""The instrumented pass of an explained job: an epoch in which everything records what it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from fastloop.core.plan import PreparedData, Session
+from fastloop.core.spans import StepMarks, now_ns, synchronize, unix_offset_ns
+from fastloop.explain.passes import benchmark_of
+from fastloop.timeline.event_log import MAIN, EventLog
+from fastloop.timeline.events import Event, Stage
+from fastloop.timeline.lanes import coverage
+from fastloop.timeline.loop import watch_calls, watch_epoch
+from fastloop.trial.context import JobContext, start_job
+from fastloop.trial.job import Job
+from fastloop.trial.page_cache import set_cache_state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """The events of an epoch, and when it ran."""
+
+    events: list[Event]
+    start_ns: int
+    stop_ns: int
+    unix_offset_ns: int
+
+    @property
+    def loop(self) -> list[Event]:
+        """The events of the loop itself."""
+        return [event for event in self.events if event.lane == MAIN]
+
+    @property
+    def coverage(self) -> float:
+        """Share of the epoch that the events of the loop account for."""
+        return coverage(self.loop, self.start_ns, self.stop_ns)
+
+
+def record_epoch(job: Job, prepared: PreparedData) -> Recording:
+    """The recording of the job's first epoch of a loader that was just opened, as workers start
+    in it; the model has made a step before."""
+    context = start_job(job, prepared, 0)
+    with context.open_loader() as loader:
+        batch = context.first_batch(loader.epochs)
+    session = benchmark_of(job).session(context.build_setup(batch))
+    consume, _ = session.start(context.step_delivery())
+    consume(batch)
+    synchronize(context.device)
+    with TemporaryDirectory(prefix="fastloop-") as folder:
+        log = EventLog(Path(folder))
+        try:
+            return _record(context, session, log)
+        finally:
+            log.close()
+
+
+def _record(context: JobContext, session: Session, log: EventLog) -> Recording:
+    marks = StepMarks(context.device)
+    deliver = watch_calls(context.step_delivery(), Stage.COPY, log)
+    consume, _ = session.start(marks.mark_start_after(deliver))
+    consume = watch_calls(marks.mark_stop_after(consume), Stage.STEP, log)
+    with context.with_probe(log).open_loader() as loader:
+        set_cache_state(context.job.cache, context.prepared.files, loader)
+        start_ns = now_ns()
+        for batch in watch_epoch(loader.epochs(0), log, Stage.GAP):
+            consume(batch)
+        synchronize(context.device)
+        stop_ns = now_ns()
+    return Recording(
+        events=log.read(),
+        start_ns=start_ns,
+        stop_ns=stop_ns,
+        unix_offset_ns=unix_offset_ns(),
+    )
