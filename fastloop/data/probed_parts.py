@@ -33,12 +33,20 @@ class ReadImages:
 
 
 @dataclass(frozen=True)
-class TransformCalls:
-    """A transform as its functions."""
+class RecordedTransform:
+    """A transform whose calls for a sample go through a function that records them."""
 
+    transform: Transform
     where: Literal["worker", "device"]
-    transform_sample: Callable[[Tree], Tree]
-    transform_batch: Callable[[Tree], Tree]
+    call: Callable[[Tree], Tree]
+
+    def transform_sample(self, sample: Tree) -> Tree:
+        """The sample, transformed."""
+        return self.call(sample)
+
+    def transform_batch(self, batch: Tree) -> Tree:
+        """The batch, transformed."""
+        return self.transform.transform_batch(batch)
 
 
 def probe_reads(samples: Samples, probe: LoaderProbe | None) -> Samples:
@@ -52,5 +60,5 @@ def probe_transform(transform: Transform, probe: LoaderProbe | None) -> Transfor
     """The transform, with its calls recorded."""
     if probe is None:
         return transform
-    sample, batch = transform.transform_sample, transform.transform_batch
-    return TransformCalls(transform.where, probe.wrap_transform(sample), batch)
+    call = probe.wrap_transform(transform.transform_sample)
+    return RecordedTransform(transform, transform.where, call)

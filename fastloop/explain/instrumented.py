@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from fastloop.core.plan import PreparedData, Session
 from fastloop.core.spans import StepMarks, now_ns, synchronize, unix_offset_ns
 from fastloop.explain.passes import benchmark_of
-from fastloop.timeline.event_log import MAIN, EventLog
+from fastloop.timeline.event_log import MAIN, EventLog, open_log
 from fastloop.timeline.events import Event, Stage
-from fastloop.timeline.lanes import coverage
+from fastloop.timeline.lanes import NO_BATCH, coverage
 from fastloop.timeline.loop import watch_calls, watch_epoch
 from fastloop.trial.context import JobContext, start_job
 from fastloop.trial.job import Job
@@ -48,12 +46,8 @@ def record_epoch(job: Job, prepared: PreparedData) -> Recording:
     consume, _ = session.start(context.step_delivery())
     consume(batch)
     synchronize(context.device)
-    with TemporaryDirectory(prefix="fastloop-") as folder:
-        log = EventLog(Path(folder))
-        try:
-            return _record(context, session, log)
-        finally:
-            log.close()
+    with open_log() as log:
+        return _record(context, session, log)
 
 
 def _record(context: JobContext, session: Session, log: EventLog) -> Recording:
@@ -68,9 +62,21 @@ def _record(context: JobContext, session: Session, log: EventLog) -> Recording:
             consume(batch)
         synchronize(context.device)
         stop_ns = now_ns()
+    events = log.read()
     return Recording(
-        events=log.read(),
+        events=[*events, *_edges(events, start_ns, stop_ns)],
         start_ns=start_ns,
         stop_ns=stop_ns,
         unix_offset_ns=unix_offset_ns(),
     )
+
+
+def _edges(events: list[Event], start_ns: int, stop_ns: int) -> list[Event]:
+    """What lies between the clock readings around the loop and its first and last event."""
+    loop = [event for event in events if event.lane == MAIN and event.start_ns >= start_ns]
+    first_ns, last_ns = min(e.start_ns for e in loop), max(e.stop_ns for e in loop)
+    process_id, lane = loop[0].process_id, MAIN
+    return [
+        Event(process_id, lane, Stage.GAP, start_ns, first_ns, NO_BATCH),
+        Event(process_id, lane, Stage.GAP, last_ns, stop_ns, NO_BATCH),
+    ]

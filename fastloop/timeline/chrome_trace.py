@@ -1,15 +1,12 @@
-"""Timelines in Chrome's trace event format, on the clock and time axis of torch.profiler's traces."""
+"""Timelines in Chrome's trace event format, on the time axis of torch.profiler's traces."""
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from fastloop.timeline.event_log import MAIN
-from fastloop.timeline.lanes import Lane
+from fastloop.timeline.lanes import WORKER, Lane
 
 QUARTER_S = 7_889_238
 """torch.profiler counts from the last whole number of these since 1970 (libkineto's base time), so
@@ -25,11 +22,8 @@ def format_trace(lanes: Sequence[Lane], unix_offset_ns: int) -> str:
     """
     start_ns = min((lane.events[0].start_ns for lane in lanes), default=0) + unix_offset_ns
     base_ns = start_ns // 10**9 // QUARTER_S * QUARTER_S * 10**9
-    names = {lane.process_id: _process_name(lane) for lane in lanes}
-    events = [
-        {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
-        for pid, name in names.items()
-    ]
+    firsts = {lane.process_id: lane for lane in reversed(lanes)}
+    events = [_name_process(lane) for lane in firsts.values()]
     events += trace_events(lanes, unix_offset_ns - base_ns)
     header = {"schemaVersion": 1, "displayTimeUnit": "ms", "baseTimeNanoseconds": base_ns}
     return json.dumps({**header, "traceEvents": events}) + "\n"
@@ -61,25 +55,16 @@ def trace_events(lanes: Sequence[Lane], offset_ns: int) -> list[dict[str, Any]]:
     return described
 
 
-def add_to_profile(path: Path, lanes: Sequence[Lane], unix_offset_ns: int) -> None:
-    """Add the lanes to torch.profiler's trace at that path; gzipped if its name ends with .gz.
-
-    Raises KeyError for a trace without the time from which it counts, as of torch before 2.3.
-    """
-    data = path.read_bytes()
-    is_zipped = path.suffix == ".gz"
-    trace = json.loads(gzip.decompress(data) if is_zipped else data)
+def add_to_profile(text: str, lanes: Sequence[Lane], unix_offset_ns: int) -> str:
+    """The text of torch.profiler's trace with the lanes in it."""
+    trace = json.loads(text)
     offset_ns = unix_offset_ns - trace["baseTimeNanoseconds"]
-    names = {lane.process_id: lane for lane in lanes if lane.name.startswith("worker")}
-    trace["traceEvents"] += [
-        {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": _process_name(lane)}}
-        for pid, lane in names.items()
-    ]
+    others = {lane.process_id: lane for lane in lanes if lane.name.startswith(WORKER)}
+    trace["traceEvents"] += [_name_process(lane) for lane in others.values()]
     trace["traceEvents"] += trace_events(lanes, offset_ns)
-    text = json.dumps(trace).encode()
-    path.write_bytes(gzip.compress(text) if is_zipped else text)
+    return json.dumps(trace)
 
 
-def _process_name(lane: Lane) -> str:
-    kind, number = (*lane.name.split(), "")[:2]
-    return f"DataLoader worker {number}" if kind in ("worker", "queue") else MAIN
+def _name_process(lane: Lane) -> dict[str, Any]:
+    name = f"DataLoader {lane.name}" if lane.name.startswith(WORKER) else lane.name
+    return {"ph": "M", "name": "process_name", "pid": lane.process_id, "args": {"name": name}}

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import current_thread, get_ident, main_thread
 
 from torch.utils.data import get_worker_info
@@ -101,6 +103,17 @@ class EventLog:
             lane = f"thread {count}" if lane == MAIN else f"{lane}, thread {count}"
         path = self.folder / f"{process_id} {lane}{SUFFIX}"
         return ThreadLog(path, self.most_events)
+
+
+@contextmanager
+def open_log() -> Iterator[EventLog]:
+    """A log in a folder that is deleted at the end."""
+    with TemporaryDirectory(prefix="fastloop-") as folder:
+        log = EventLog(Path(folder))
+        try:
+            yield log
+        finally:
+            log.close()
 
 
 def _read(path: Path) -> Iterator[Event]:

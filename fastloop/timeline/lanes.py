@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
@@ -10,8 +11,10 @@ from dataclasses import dataclass, replace
 from fastloop.timeline.event_log import MAIN
 from fastloop.timeline.events import Event, Stage
 
-WORKER, QUEUE_LANE, THREAD = "worker", "queue", "thread"
+WORKER, QUEUE_LANE, DEVICE = "worker", "queue", "device"
 NO_BATCH = -1
+MAKING = (Stage.READ, Stage.DECODE, Stage.TRANSFORM, Stage.COLLATE)
+"""Stages whose events have the numbers of the thread that makes the batches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,14 +34,14 @@ def build_lanes(events: Iterable[Event]) -> list[Lane]:
     takes them; those that never arrived get NO_BATCH.
     """
     events = list(events)
-    main = [event for event in events if event.lane == MAIN]
-    work = [event for event in events if event.lane.startswith(WORKER)]
-    others = [event for event in events if not event.lane.startswith((MAIN, WORKER))]
+    main = _number_own([event for event in events if event.lane == MAIN])
+    device = [event for event in events if event.lane.startswith(DEVICE)]
+    work = [event for event in events if not event.lane.startswith((MAIN, DEVICE))]
     numbers = _number_batches(main, work)
-    work = [replace(e, batch=numbers.get((e.process_id, e.batch), NO_BATCH)) for e in work]
+    work = [replace(event, batch=numbers.get(_own_number(event), NO_BATCH)) for event in work]
     queues = _queue_events(work, {e.batch: e for e in main if e.name is Stage.WAIT})
     by_lane: dict[tuple[int, str], list[Event]] = defaultdict(list)
-    for event in [*main, *others, *work, *queues]:
+    for event in [*main, *device, *work, *queues]:
         by_lane[event.process_id, event.lane].append(event)
     lanes = [
         Lane(name=name, process_id=process_id, events=row)
@@ -92,16 +95,36 @@ def stage_seconds(events: Iterable[Event]) -> dict[Stage, float]:
     return {stage: total_ns / 1e9 for stage, total_ns in longest}
 
 
-def _number_batches(main: Iterable[Event], work: Iterable[Event]) -> dict[tuple[int, int], int]:
-    """The loop's number of each batch, by its process and the process's own number of it."""
+def _number_own(main: Sequence[Event]) -> list[Event]:
+    """The loop's events; what it makes itself has the number of the batch that it waits for."""
+    waits = sorted((event for event in main if event.name is Stage.WAIT), key=_order)
+    starts = [wait.start_ns for wait in waits]
+    numbered = []
+    for event in main:
+        place = bisect_right(starts, event.start_ns) - 1
+        if event.name in MAKING and place >= 0:
+            event = replace(event, batch=waits[place].batch)  # noqa: PLW2901
+        numbered.append(event)
+    return numbered
+
+
+def _own_number(event: Event) -> tuple[int, str, int]:
+    """A batch, by the number that the thread which makes it gives it."""
+    return event.process_id, event.lane, event.batch
+
+
+def _number_batches(
+    main: Iterable[Event], work: Iterable[Event]
+) -> dict[tuple[int, str, int], int]:
+    """The loop's number of each batch, by the number of whoever makes it."""
     starts = sorted(event.start_ns for event in main if event.name is Stage.START)
     arrivals = _by_epoch((e for e in main if e.name is Stage.WAIT), starts)
     made = _by_epoch((e for e in work if e.name is Stage.COLLATE), starts)
-    numbers: dict[tuple[int, int], int] = {}
+    numbers: dict[tuple[int, str, int], int] = {}
     for epoch, batches in made.items():
-        queues: dict[tuple[int, int], deque[Event]] = defaultdict(deque)
+        queues: dict[tuple[int, str, int], deque[Event]] = defaultdict(deque)
         for batch in batches:
-            queues[_worker_number(batch.lane), batch.process_id].append(batch)
+            queues[_lane_number(batch.lane), batch.lane, batch.process_id].append(batch)
         numbers |= _match(arrivals[epoch], [queue for _, queue in sorted(queues.items())])
     return numbers
 
@@ -114,8 +137,10 @@ def _by_epoch(events: Iterable[Event], starts: Sequence[int]) -> dict[int, list[
     return groups
 
 
-def _match(arrivals: Sequence[Event], queues: Sequence[deque[Event]]) -> dict[tuple[int, int], int]:
-    """The numbers of arrivals, by process and the process's own number.
+def _match(
+    arrivals: Sequence[Event], queues: Sequence[deque[Event]]
+) -> dict[tuple[int, str, int], int]:
+    """The numbers of arrivals, by those of whoever makes the batches.
 
     DataLoader takes batches from its workers in turn, and passes over one that has ended.
     """
@@ -125,7 +150,7 @@ def _match(arrivals: Sequence[Event], queues: Sequence[deque[Event]]) -> dict[tu
             queue = queues[place % len(queues)]
             if queue and queue[0].stop_ns <= arrival.stop_ns:
                 batch = queue.popleft()
-                numbers[batch.process_id, batch.batch] = arrival.batch
+                numbers[_own_number(batch)] = arrival.batch
                 turn = place + 1
                 break
     return numbers
@@ -135,7 +160,7 @@ def _queue_events(work: Iterable[Event], arrivals: dict[int, Event]) -> list[Eve
     return [
         replace(
             event,
-            lane=event.lane.replace(WORKER, QUEUE_LANE),
+            lane=f"{QUEUE_LANE} {event.lane.removeprefix(WORKER).strip()}",
             name=Stage.QUEUE,
             start_ns=event.stop_ns,
             stop_ns=arrivals[event.batch].stop_ns,
@@ -163,14 +188,14 @@ def _order(event: Event) -> tuple[int, int]:
     return event.start_ns, -event.stop_ns
 
 
-def _worker_number(lane: str) -> int:
-    return int(lane.split()[1].rstrip(","))
+def _lane_number(lane: str) -> int:
+    return int(next(iter(re.findall(r"\d+", lane)), 0))
 
 
 def _place(lane: Lane) -> tuple[int, int, int, bool, str]:
     """Workers first, each with its queue below, then threads, the loop and its device."""
-    kind = lane.name.partition(" ")[0]
-    if kind in (WORKER, QUEUE_LANE):
-        return 0, _worker_number(lane.name), lane.process_id, kind == QUEUE_LANE, lane.name
-    kinds = ("process", THREAD, MAIN)
-    return 1 + kinds.index(kind) if kind in kinds else 9, 0, lane.process_id, False, lane.name
+    base = lane.name.removeprefix(f"{QUEUE_LANE} ")
+    kind = WORKER if base[0].isdigit() else base.split()[0]
+    ranks = {WORKER: 0, MAIN: 2, DEVICE: 3}
+    is_queue = base != lane.name
+    return ranks.get(kind, 1), _lane_number(base), lane.process_id, is_queue, lane.name

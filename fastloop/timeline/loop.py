@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from fastloop.core.spans import now_ns
+from fastloop.core.types import Epochs
 from fastloop.timeline.event_log import EventLog
 from fastloop.timeline.events import Stage
 
@@ -28,13 +29,19 @@ def watch_epoch(batches: Iterable[T], log: EventLog, body: Stage = Stage.STEP) -
     for batch in iterator:
         arrived_ns = now_ns()
         here.add(Stage.WAIT, reached_ns, arrived_ns, here.arrived)
-        yield batch
-        reached_ns = now_ns()
-        here.add(body, arrived_ns, reached_ns, here.arrived)
+        try:
+            yield batch
+        finally:  # also of the batch at which the loop ends early
+            reached_ns = now_ns()
+            here.add(body, arrived_ns, reached_ns, here.arrived)
         here.arrived += 1
         del batch  # as a plain loop's variable does not keep it beyond the next one
     here.add(Stage.END, reached_ns, now_ns(), here.arrived)
-    here.write()
+
+
+def watch_epochs(epochs: Epochs, log: EventLog) -> Epochs:
+    """The epochs, each watched as by `watch_epoch`."""
+    return lambda epoch: watch_epoch(epochs(epoch), log)
 
 
 def watch_calls(function: Callable[[T], R], stage: Stage, log: EventLog) -> Callable[[T], R]:

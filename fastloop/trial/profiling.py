@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from fastloop.core.files import write_beside
 from fastloop.core.machine import cpu_seconds, process_cpu_seconds
-from fastloop.core.spans import synchronize
+from fastloop.core.spans import synchronize, unix_offset_ns
 from fastloop.core.types import Epochs, Tree
+from fastloop.timeline.chrome_trace import add_to_profile
+from fastloop.timeline.lanes import Lane
 
 PROFILED_STEPS = 20
 MAX_TABLE_ROWS = 30
@@ -96,12 +98,16 @@ def profile_paths(folder: Path, name: str) -> tuple[Path, Path]:
     return folder / f"profile-{name}.json.gz", folder / f"profile-{name}.txt"
 
 
-def write_profile(result: Profile, folder: Path, name: str) -> None:
-    """Write a gzipped Chrome trace, as ui.perfetto.dev opens it, and the table as text."""
+def write_profile(result: Profile, folder: Path, name: str, lanes: Sequence[Lane]) -> None:
+    """Write a gzipped Chrome trace, as ui.perfetto.dev opens it, and the table as text.
+
+    lanes: of the loop and its workers, which are added to the trace.
+    """
     trace, table = profile_paths(folder, name)
     with write_beside(trace) as beside:
         result.profiler.export_chrome_trace(str(beside))
-        beside.write_bytes(gzip.compress(beside.read_bytes()))
+        text = add_to_profile(beside.read_text(), lanes, unix_offset_ns())
+        beside.write_bytes(gzip.compress(text.encode()))
     with write_beside(table) as beside:
         beside.write_text(_format_table(result, name))
 

@@ -17,6 +17,9 @@ from fastloop.core.types import Epochs, Tree
 from fastloop.data.batch_counts import check_counts
 from fastloop.data.same_data import num_delivered
 from fastloop.processes.rank_group import all_gather, rank, world_size
+from fastloop.timeline.event_log import open_log
+from fastloop.timeline.lanes import build_lanes
+from fastloop.timeline.loop import watch_epochs
 from fastloop.trial.context import JobContext, start_job
 from fastloop.trial.job import Job
 from fastloop.trial.limits import loading_limit
@@ -226,12 +229,16 @@ def run_profiling(job: Job, prepared: PreparedData, name: str, folder: Path) -> 
     """
     context = start_job(job, prepared, 0)
     deliver = context.step_delivery()
-    with context.open_loader() as loader:
-        setup = context.build_setup(context.first_batch(loader.epochs))
-        session = job.benchmark[name].session(setup)
-        _warm_up(context, session, deliver, loader.epochs)
-        consume, _ = session.start(annotate("place", deliver))
-        with context.join_uneven_ranks(session):
-            profile = profile_steps(loader.epochs, consume, context.device)
+    with open_log() as log:
+        with context.with_probe(log).open_loader() as loader:
+            setup = context.build_setup(context.first_batch(loader.epochs))
+            session = job.benchmark[name].session(setup)
+            _warm_up(context, session, deliver, loader.epochs)
+            consume, _ = session.start(annotate("place", deliver))
+            begun_ns = now_ns()
+            with context.join_uneven_ranks(session):
+                epochs = watch_epochs(loader.epochs, log)
+                profile = profile_steps(epochs, consume, context.device)
+        events = [event for event in log.read() if event.start_ns >= begun_ns]
     if rank() == 0:
-        write_profile(profile, folder, name)
+        write_profile(profile, folder, name, build_lanes(events))
