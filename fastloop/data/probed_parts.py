@@ -32,7 +32,7 @@ class ReadImages:
         return (pixels if self.images.as_uint8 else to_floats(pixels)), label
 
 
-@dataclass(frozen=True)
+@dataclass
 class RecordedTransform:
     """A transform whose calls for a sample go through a function that records them."""
 
