@@ -13,7 +13,9 @@ more of its loading left out, in interleaved rounds, and prints
   try=3 best ones, and torch_threads=1, are run beside the job as it is.
 
 trials= is the number of rounds; after seconds=60 none begins beyond the third.
-explain.json, in the folder of the command, has all of this.
+An epoch is then recorded batch by batch: timeline.svg is a picture of what the loop
+and its workers do when, and timeline.json opens in ui.perfetto.dev. explain.json,
+in the same folder of the command, has all of the above.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from fastloop.config.compose import compose_all, compose_changed
-from fastloop.core.explanation import EXPLANATION_FILE
+from fastloop.core.explanation import EXPLANATION_FILE, TIMELINE_SVG, TIMELINE_TRACE
 from fastloop.core.files import remove_unused, write_text
 from fastloop.core.types import Failure, FailureKind, JobFailed, MachineBusy, UsageError
 from fastloop.processes.lifecycle import handle_signals, restore_default_signals
@@ -62,10 +64,12 @@ def _explain(requests: Sequence[JobRequest]) -> None:
     sweep = request.sweep
     is_free = sweep.allow_concurrent and not sweep.wait
     with nullcontext() if is_free else lock_machine(sweep.wait), show_progress(0) as progress:
-        explanation = explain(request, compose_changed, progress.begin_step, sweep.seconds)
-    path = request.sweep_folder / EXPLANATION_FILE
+        folder, begin_step = request.sweep_folder, progress.begin_step
+        explanation = explain(request, compose_changed, begin_step, folder, sweep.seconds)
+    path = folder / EXPLANATION_FILE
     write_text(path, to_json(explanation))
     print(f"{format_explanation(explanation)}\n\nfiles:  {path}")
+    print(f"        {TIMELINE_SVG} and {TIMELINE_TRACE} (for ui.perfetto.dev) are next to it")
 
 
 def _failure_line(failure: Failure, folder: Path) -> str:

@@ -10,6 +10,7 @@ from fastloop.core.limit import LimitOrigin
 from fastloop.core.stats import Estimate
 
 EXPLANATION_FILE = "explain.json"
+TIMELINE_SVG, TIMELINE_TRACE = "timeline.svg", "timeline.json"
 
 
 class Rung(StrEnum):
@@ -99,6 +100,18 @@ class WhatIf:
 
 
 @dataclass(frozen=True, kw_only=True)
+class InstrumentedEpoch:
+    """The epoch of the instrumented pass, which timeline.svg and timeline.json show."""
+
+    seconds: float
+    batches: int
+    coverage: float
+    """Share of the seconds that the events of the loop account for."""
+    shares: dict[str, float]
+    """Share of the seconds by what the loop does, the greatest first."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Explanation:
     """The answer for one job."""
 
@@ -121,3 +134,4 @@ class Explanation:
     """Tried ones first, then by the predicted gain."""
     best: WhatIf | None
     """The change with the greatest realised gain that is beyond noise."""
+    timeline: InstrumentedEpoch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from fastloop.core.explanation import Explanation, Ladder
 from fastloop.core.plan import PreparedData
@@ -17,6 +18,7 @@ from fastloop.explain.ladder import Round, build_ladder, work_of
 from fastloop.explain.passes import BatchTimes, benchmark_of
 from fastloop.explain.predict import predict_seconds
 from fastloop.explain.rungs import benchmark_name, overlaps, uses_dataloader
+from fastloop.explain.timeline_files import write_timeline
 from fastloop.explain.variations import Variation
 from fastloop.explain.verdict import judge
 from fastloop.explain.what_ifs import (
@@ -84,12 +86,13 @@ def explain(
     request: JobRequest,
     compose: Callable[[Sequence[str]], Job],
     begin_step: Callable[[str], None],
+    folder: Path,
     seconds: float | None = None,
 ) -> Explanation:
     """The explanation of the request's job. Raises JobFailed where a pass fails.
 
-    compose: the job of a list of overrides. seconds: time after which no round begins beyond the
-    third; None: a minute.
+    compose: the job of a list of overrides. folder: for the timeline's files. seconds: time after
+    which no round begins beyond the third; None: a minute.
     """
     begin_step("preparing the data")
     whole = _prepare(request, begin_step)
@@ -102,8 +105,9 @@ def explain(
     chosen = choose(candidates, request.sweep.tries)
     gains = try_candidates(explained, chosen, request.job.trials, seconds)
     what_ifs = list_what_ifs(candidates, gains, request.overrides)
+    label = f"{request.choices['loader']} {whole.prepared.label}"
     return Explanation(
-        name=f"{request.choices['loader']} {whole.prepared.label}",
+        name=label,
         benchmark=name,
         device=str(resolve_device(request.job.device)),
         rounds=findings.num_rounds,
@@ -116,6 +120,7 @@ def explain(
         ladder=findings.ladder,
         what_ifs=what_ifs,
         best=find_best(what_ifs),
+        timeline=write_timeline(explained.record_epoch(), folder, f"{label}, {name}"),
     )
 
 

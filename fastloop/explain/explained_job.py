@@ -14,6 +14,7 @@ from fastloop.core.interleave import rounds
 from fastloop.core.plan import PreparedData
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.sweep_protocols import Launcher
+from fastloop.explain.instrumented import Recording, record_epoch
 from fastloop.explain.ladder import Round
 from fastloop.explain.passes import BatchTimes, EpochTimes, time_batches, time_rung
 from fastloop.explain.rungs import rungs_of, uses_dataloader
@@ -78,6 +79,13 @@ class ExplainedJob:
         self.begin_step("timing single batches")
         return self.launcher.call(
             time_batches, self.job, self.prepared, timeout_s=self.job.trial_timeout_s
+        )
+
+    def record_epoch(self) -> Recording:
+        """The recording of an epoch in which everything records what it does."""
+        self.begin_step("recording an epoch")
+        return self.launcher.call(
+            record_epoch, self.job, self.prepared, timeout_s=self.job.trial_timeout_s
         )
 
     def time_rung(self, rung: Rung, number: int) -> EpochTimes:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-from fastloop.core.explanation import Explanation, Ladder, LadderRow, WhatIf
+from fastloop.core.explanation import Explanation, InstrumentedEpoch, Ladder, LadderRow, WhatIf
 from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.stats import Estimate
 from fastloop.reporting.limit_text import describe_work
@@ -36,7 +36,14 @@ def format_explanation(explanation: Explanation) -> str:
         lines += ["", *_what_if_lines(explanation.what_ifs)]
         ratio = significant(explanation.model_ratio)
         lines.append(f"the model gives {ratio} times the measured epoch of the job as it is")
+    lines += ["", *_wrap([_timeline_text(explanation.timeline)])]
     return "\n".join([*lines, "", _last_line(explanation)])
+
+
+def _timeline_text(epoch: InstrumentedEpoch) -> str:
+    shares = ", ".join(f"{stage} {show_percent(share)}" for stage, share in epoch.shares.items())
+    text = f"timeline: a recorded epoch of {epoch.batches:,} batches took {epoch.seconds:,.3g} s"
+    return f"{text}; its lanes account for {100 * epoch.coverage:.1f} % of it: {shares}"
 
 
 def _limit_text(explanation: Explanation) -> str:

@@ -24,7 +24,7 @@ def job_explainer(
 
     def explain_job(entry: SweepJob, begin_step: Callable[[str], None]) -> Explanation:
         request = check_request([requests[entry.index]])
-        explanation = explain(request, compose, begin_step)
+        explanation = explain(request, compose, begin_step, entry.folder)
         write_text(entry.folder / EXPLANATION_FILE, to_json(explanation))
         return explanation
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from typing import Any
 
 from fastloop.core.plan import PreparedData, Session
-from fastloop.core.spans import StepMarks, now_ns, synchronize, unix_offset_ns
+from fastloop.core.spans import (
+    StepMarks,
+    mark,
+    ms_between,
+    now_ns,
+    synchronize,
+    unix_offset_ns,
+)
 from fastloop.explain.passes import benchmark_of
 from fastloop.timeline.event_log import MAIN, EventLog, open_log
 from fastloop.timeline.events import Event, Stage
-from fastloop.timeline.lanes import NO_BATCH, coverage
+from fastloop.timeline.lanes import DEVICE, NO_BATCH, coverage
 from fastloop.timeline.loop import watch_calls, watch_epoch
 from fastloop.trial.context import JobContext, start_job
 from fastloop.trial.job import Job
@@ -57,12 +66,15 @@ def _record(context: JobContext, session: Session, log: EventLog) -> Recording:
     consume = watch_calls(marks.mark_stop_after(consume), Stage.STEP, log)
     with context.with_probe(log).open_loader() as loader:
         set_cache_state(context.job.cache, context.prepared.files, loader)
-        start_ns = now_ns()
+        synchronize(context.device)
+        zero, start_ns = mark(context.device), now_ns()
         for batch in watch_epoch(loader.epochs(0), log, Stage.GAP):
             consume(batch)
         synchronize(context.device)
         stop_ns = now_ns()
     events = log.read()
+    if context.device.type == "cuda":
+        events += device_steps(marks, zero, start_ns)
     return Recording(
         events=[*events, *_edges(events, start_ns, stop_ns)],
         start_ns=start_ns,
@@ -71,8 +83,21 @@ def _record(context: JobContext, session: Session, log: EventLog) -> Recording:
     )
 
 
+def device_steps(marks: StepMarks, zero: Any, zero_ns: int) -> list[Event]:
+    """The steps on the device's own clock, which stood at the mark `zero` at `zero_ns`."""
+    bounds = [
+        tuple(zero_ns + round(ms_between(zero, each) * 1e6) for each in step)
+        for step in zip(marks.starts, marks.stops, strict=True)
+    ]
+    lane = f"{DEVICE} {marks.device}"
+    return [
+        Event(os.getpid(), lane, Stage.STEP, start_ns, stop_ns, batch)
+        for batch, (start_ns, stop_ns) in enumerate(bounds)
+    ]
+
+
 def _edges(events: list[Event], start_ns: int, stop_ns: int) -> list[Event]:
-    """What lies between the clock readings around the loop and its first and last event."""
+    """Gaps between the clock readings around the loop and its first and last event."""
     loop = [event for event in events if event.lane == MAIN and event.start_ns >= start_ns]
     first_ns, last_ns = min(e.start_ns for e in loop), max(e.stop_ns for e in loop)
     process_id, lane = loop[0].process_id, MAIN

@@ -40,7 +40,7 @@ class Stretch:
     stop_ns: int
 
     def x(self, time_ns: float) -> float:
-        """Where a time is drawn."""
+        """The place of a time in the picture."""
         return LEFT + PLOT * (time_ns - self.start_ns) / (self.stop_ns - self.start_ns)
 
 
@@ -65,7 +65,7 @@ def describe_loop(loop: Sequence[Event]) -> str:
     """The shares of the loop's time, the greatest first."""
     seconds = stage_seconds(loop)
     total_s = sum(seconds.values())
-    shares = ", ".join(f"{stage} {value / total_s:.1%}" for stage, value in seconds.items())
+    shares = ", ".join(f"{stage} {100 * value / total_s:.1f} %" for stage, value in seconds.items())
     return f"The loop took {total_s * 1e3:,.1f} ms: {shares}"
 
 
@@ -174,7 +174,7 @@ def _runs(pieces: Iterable[Event], stretch: Stretch) -> Iterator[tuple[int, int,
 
 
 def _extents(events: Iterable[Event], stretch: Stretch) -> dict[int, tuple[int, int]]:
-    """What is visible of each batch in a row, without the wait for it."""
+    """Start and stop of the visible part of each batch in a row, without the wait for it."""
     extents: dict[int, tuple[int, int]] = {}
     for event in events:
         if event.batch < 0 or event.name in (Stage.WAIT, Stage.START, Stage.END):

@@ -42,7 +42,7 @@ class Event:
 
     process_id: int
     lane: str
-    """What does it: "main", "worker 0", or "queue 0" for batches of that worker."""
+    """Whoever does it: "main", "worker 0", or "queue 0" for batches of that worker."""
     name: Stage
     start_ns: int
     """On the clock of core/spans.py, which all processes of a machine share."""

@@ -39,6 +39,7 @@ def explain(cwd: Path, *overrides: str):
     process = run_fastloop(*DATA, *SETTINGS, *overrides, cwd=cwd, command="explain")
     assert process.returncode == 0, process.stderr
     newest = max(cwd.glob("outputs/20*/*/explain.json"))
+    assert {"timeline.svg", "timeline.json"} <= {path.name for path in newest.parent.iterdir()}
     return process.stdout, json.loads(newest.read_text())
 
 
@@ -50,6 +51,7 @@ def check_explained(text: str, values: dict, stage: str) -> None:
     assert values["verdict"]["word"] in (stage, "unattributed")
     assert f"verdict: {values['verdict']['word']}" in text
     assert values["ladder"]["batches"] == 4
+    assert values["timeline"]["coverage"] >= 0.98
 
 
 @pytest.mark.heavy

@@ -8,7 +8,7 @@ import re
 import pytest
 from options import compose_job
 
-from fastloop.core.explanation import Explanation, Rung, WhatIf
+from fastloop.core.explanation import Explanation, InstrumentedEpoch, Rung, WhatIf
 from fastloop.core.limit import LimitOrigin
 from fastloop.core.number_text import show_percent
 from fastloop.core.stats import Estimate
@@ -295,6 +295,9 @@ def test_text_and_json_agree(gain, last):
         ladder=ladder,
         what_ifs=what_ifs,
         best=find_best(what_ifs),
+        timeline=InstrumentedEpoch(
+            seconds=0.5, batches=29, coverage=0.999, shares={"wait": 0.7, "step": 0.299}
+        ),
     )
     text, values = format_explanation(explanation), json.loads(to_json(explanation))
     assert text.splitlines()[-1].startswith(last)
@@ -302,6 +305,8 @@ def test_text_and_json_agree(gain, last):
     limit = "delivers 1,234 samples/s, 10 % of what 2 cores can gather in memory (12,345)"
     assert limit in text.replace("\n", " ")
     assert "waits for data 67 %" in text
+    flat = text.replace("\n", " ")
+    assert "29 batches took 0.5 s; its lanes account for 99.9 % of it: wait 70 %" in flat
     assert values["verdict"]["word"] == "read"
     assert values["ladder"]["rows"][-1]["rung"] == "read"
     assert values["ladder"]["rows"][-1]["hidden_ms"] is None

@@ -52,9 +52,9 @@ def test_short_epoch_is_drawn_whole():
     root = ET.fromstring(draw_timeline(epoch(3, 1), "a <b> & c"))
     assert root.get("role") == "img"
     assert root.find(f"{SVG}title").text == "a <b> & c"
-    assert "wait 60.0%, step 25.7%, start 14.3%" in root.find(f"{SVG}desc").text
+    assert "wait 60.0 %, step 25.7 %, start 14.3 %" in root.find(f"{SVG}desc").text
     assert texts(root, "heading") == ["a <b> & c", "All 3 batches"]
-    assert texts(root, "lane") == ["worker 0", "queue 0", "main", "ms"]
+    assert texts(root, "lane") == ["ms", "worker 0", "queue 0", "main"]
     assert texts(root, "tick") == ["0", "5", "10", "15", "20", "25", "30", "35"]
     assert texts(root, "batch").count("2") == 2, "in the worker's row and in the loop's"
 

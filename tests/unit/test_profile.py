@@ -19,6 +19,8 @@ from fastloop.trial.run import run_profiling
 
 TICKS_S = 0.1
 """Tolerance for the CPU time of two workers, which the system reports in ticks of 10 ms."""
+CLOCKS_US = 20_000
+"""By how much two clocks that are read one after the other may differ on a busy machine."""
 
 
 def trace_of(path) -> list[dict]:
@@ -27,6 +29,20 @@ def trace_of(path) -> list[dict]:
 
     text = gzip.decompress(path.read_bytes()).decode()
     return json.loads(text, parse_constant=refuse)["traceEvents"]
+
+
+def check_lanes(complete: list[dict], has_worker: bool) -> None:
+    """The lanes of the loop are on the profile's time axis, those of its workers next to it."""
+    lanes = [event for event in complete if event["cat"] == "loading"]
+    loop = {event["pid"] for event in lanes if event["name"] == "wait"}
+    decoding = {event["pid"] for event in lanes if event["name"] == "decode"}
+    assert (len(loop), len(decoding - loop)) == (1, int(has_worker))
+    steps = [[e for e in lanes if e["name"] == "step"]]
+    steps.append([e for e in complete if e["name"] == "step" and e["cat"] == "user_annotation"])
+    outer, inner = (sorted((e["ts"], e["ts"] + e["dur"]) for e in each) for each in steps)
+    assert len(inner) == PROFILED_STEPS
+    for (begin, end), (start, stop) in zip(outer, inner, strict=True):
+        assert begin - CLOCKS_US <= start <= stop <= end + CLOCKS_US
 
 
 @pytest.mark.parametrize(
@@ -49,6 +65,7 @@ def test_profile_trace_names_waits_places_steps_and_operations(
     complete = [event for event in events if event.get("ph") == "X"]
     assert wanted <= {event["name"] for event in complete}
     assert all(event["dur"] >= 0 and event["ts"] >= 0 for event in complete)
+    check_lanes(complete, has_worker="num_workers" in overrides)
     text = table.read_text()
     assert text.startswith(f"{name}: {PROFILED_STEPS} steps under torch.profiler")
     assert all(span in text for span in wanted - {"aten::addmm"})
@@ -82,7 +99,8 @@ def test_profile_trace_includes_the_prefetching_thread(prepared_job, tmp_path):
         for event in trace_of(profile_paths(tmp_path, "training")[0])
         if event.get("ph") == "X"
     ]
-    (step_thread,) = {event["tid"] for event in complete if event["name"] == "step"}
+    theirs = [event for event in complete if event["cat"] != "loading"]
+    (step_thread,) = {event["tid"] for event in theirs if event["name"] == "step"}
     loading_threads = {event["tid"] for event in complete if event["name"] == "aten::stack"}
     assert loading_threads
     assert step_thread not in loading_threads

@@ -1,0 +1,67 @@
+"""Recorded epochs of real jobs: all of the loop's time is accounted for."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+
+import pytest
+import torch
+
+from fastloop.core.spans import StepMarks
+from fastloop.explain.instrumented import device_steps, record_epoch
+from fastloop.explain.timeline_files import write_timeline
+from fastloop.timeline.events import Stage
+from fastloop.timeline.lanes import build_lanes
+
+TRAINING = ("benchmark=training", "torch_threads=1", "batch_size=8", "epochs=1")
+PHOTOS = ("dataset=photos", "dataset.count=24", "dataset.crop=[20,24]")
+TRANSFORM = ("transform=normalize", "transform.where=worker")
+MAKING = {Stage.READ, Stage.DECODE, Stage.TRANSFORM, Stage.COLLATE}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "maker", "stages"),
+    [
+        (("loader=raw", "num_workers=2", *TRANSFORM, *PHOTOS), "worker 0", MAKING),
+        (("loader=raw", *PHOTOS), "main", MAKING - {Stage.TRANSFORM}),
+        (("loader=np_memmap", *PHOTOS), "main", {Stage.READ, Stage.COLLATE}),
+        (
+            ("loader=raw", "device_prefetch=1", "device_prefetch_by=thread", *PHOTOS),
+            "thread 1",
+            MAKING - {Stage.TRANSFORM},
+        ),
+        (("loader=fastloop", *PHOTOS), "", set()),
+    ],
+    ids=["workers", "loop", "store", "thread", "fastloop"],
+)
+def test_recorded_epoch_is_accounted_for(overrides, maker, stages, prepared_job, tmp_path):
+    job, prepared = prepared_job(*TRAINING, *overrides)
+    recording = record_epoch(job, prepared)
+    assert recording.coverage >= 0.98
+    lanes = {lane.name: lane for lane in build_lanes(recording.events)}
+    loop = [event.name for event in lanes["main"].events]
+    assert [loop.count(each) for each in (Stage.WAIT, Stage.COPY, Stage.STEP)] == [3, 3, 3]
+    assert (loop.count(Stage.START), loop.count(Stage.END)) == (1, 1)
+    made = {e.name for lane in lanes.values() for e in lane.events} & MAKING
+    assert made == stages
+    if maker:
+        assert stages <= {event.name for event in lanes[maker].events}
+    figures = write_timeline(recording, tmp_path, "a title")
+    assert sum(figures.shares.values()) == pytest.approx(1)
+    assert (figures.batches, figures.coverage) == (3, recording.coverage)
+    assert ET.parse(tmp_path / "timeline.svg").getroot().tag.endswith("svg")
+    assert json.loads((tmp_path / "timeline.json").read_text())["traceEvents"]
+
+
+def test_steps_of_a_device_are_on_the_clock_of_the_loop():
+    marks = StepMarks(
+        torch.device("cpu"), starts=[1_000_000, 5_000_000], stops=[4_000_000, 5_500_000]
+    )
+    steps = device_steps(marks, 500_000, 70_000_000)
+    assert [(e.lane, e.name, e.batch) for e in steps] == [
+        ("device cpu", Stage.STEP, 0),
+        ("device cpu", Stage.STEP, 1),
+    ]
+    times = [(event.start_ns, event.stop_ns) for event in steps]
+    assert times == [(70_500_000, 73_500_000), (74_500_000, 75_000_000)]
