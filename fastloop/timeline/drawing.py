@@ -19,7 +19,7 @@ from fastloop.timeline.lanes import (
 )
 from fastloop.timeline.svg import draw_box, draw_rule, draw_text, wrap_svg
 
-WIDTH, LEFT, RIGHT = 960, 96, 16
+WIDTH, LEFT, RIGHT = 960, 112, 16
 PLOT = WIDTH - LEFT - RIGHT
 ROW, QUEUE_ROW, ROW_GAP = 20, 9, 3
 LINE = 18

@@ -62,8 +62,10 @@ def test_short_epoch_is_drawn_whole():
 def test_boxes_are_as_wide_as_events_are_long():
     root = ET.fromstring(draw_timeline(epoch(3, 1)))
     waits = [box for box in boxes(root) if (box[3] or "").startswith("wait, 7 ms, batch")]
-    scale = 848 / 35  # pixels a millisecond
-    assert [x for x, *_ in waits] == pytest.approx([96 + scale * ms for ms in (5, 15, 25)], abs=0.6)
+    scale = 832 / 35  # pixels a millisecond
+    assert [x for x, *_ in waits] == pytest.approx(
+        [112 + scale * ms for ms in (5, 15, 25)], abs=0.6
+    )
     assert [width for _, width, *_ in waits] == pytest.approx([7 * scale] * 3, abs=1.1)
     assert len({colour for _, _, colour, _ in waits}) == 1
 
