@@ -15,18 +15,22 @@ more of its loading left out, in interleaved rounds, and prints
 trials= is the number of rounds; after seconds=60 none begins beyond the third.
 An epoch is then recorded batch by batch: timeline.svg is a picture of what the loop
 and its workers do when, and timeline.json opens in ui.perfetto.dev. explain.json,
-in the same folder of the command, has all of the above.
+in the same folder of the command, has all of the above. If a change gained time,
+experiment/best.yaml has its settings: fastloop run -cd <that folder> experiment=best.
 """
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
 from fastloop.config.compose import compose_all, compose_changed
-from fastloop.core.explanation import EXPLANATION_FILE, TIMELINE_SVG, TIMELINE_TRACE
+from fastloop.config.experiment_yaml import experiment_yaml
+from fastloop.config.flags import read_command_line
+from fastloop.core.explanation import EXPLANATION_FILE, TIMELINE_SVG, TIMELINE_TRACE, WhatIf
 from fastloop.core.files import remove_unused, write_text
 from fastloop.core.types import Failure, FailureKind, JobFailed, MachineBusy, UsageError
 from fastloop.processes.lifecycle import handle_signals, restore_default_signals
@@ -70,6 +74,20 @@ def _explain(requests: Sequence[JobRequest]) -> None:
     write_text(path, to_json(explanation))
     print(f"{format_explanation(explanation)}\n\nfiles:  {path}")
     print(f"        {TIMELINE_SVG} and {TIMELINE_TRACE} (for ui.perfetto.dev) are next to it")
+    if explanation.best and _write_best(explanation.best, folder):
+        print(f"best:   python -m fastloop.run -cd {folder} experiment=best")
+
+
+def _write_best(best: WhatIf, folder: Path) -> bool:
+    """Write the best change's overrides to a file; False where no such file can hold them."""
+    if read_command_line(sys.argv[1:]).config_dir:  # which is given only once
+        return False
+    overrides = shlex.split(best.command)[3:]  # after python -m fastloop.run
+    question = f"What does {best.change} gain, as `fastloop explain` has found?"
+    if text := experiment_yaml(overrides, question):
+        (folder / "experiment").mkdir(exist_ok=True)
+        write_text(folder / "experiment" / "best.yaml", text)
+    return bool(text)
 
 
 def _failure_line(failure: Failure, folder: Path) -> str:

@@ -36,7 +36,7 @@ def format_explanation(explanation: Explanation) -> str:
         lines += ["", *_what_if_lines(explanation.what_ifs)]
         ratio = significant(explanation.model_ratio)
         lines.append(f"the model gives {ratio} times the measured epoch of the job as it is")
-    lines += ["", *_wrap([_timeline_text(explanation.timeline)])]
+    lines += ["", *wrap([_timeline_text(explanation.timeline)])]
     return "\n".join([*lines, "", _last_line(explanation)])
 
 
