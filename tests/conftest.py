@@ -83,6 +83,12 @@ def jobs_without_hydra(request, monkeypatch):
     monkeypatch.setattr(options, "is_gpu_test", is_gpu_test)
 
 
+@pytest.fixture(scope="session")
+def is_soak(pytestconfig) -> bool:
+    """True in `make soak`, where tests repeat more often than in `make check`."""
+    return pytestconfig.getoption("markexpr") == "soak"
+
+
 @pytest.fixture
 def outputs(tmp_path, monkeypatch) -> Path:
     """A new outputs folder, for this process and its children."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import sys
 from collections import UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
@@ -12,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import LazyStackedTensorDict, is_non_tensor, is_tensor_collection
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
@@ -44,6 +44,13 @@ def open_container(node: Any) -> tuple[Any, Callable[[Any], Any]] | None:
     return None
 
 
+def is_tensor_collection(node: Any) -> bool:
+    """True for a tensordict or a tensorclass. Only a process that has imported tensordict can have
+    one, so this does not import it: that takes as long as importing torch."""
+    check = getattr(sys.modules.get("tensordict"), "is_tensor_collection", None)
+    return check is not None and check(node)
+
+
 def entries_of(collection: Any) -> dict[str, Any]:
     """The fields of a tensorclass in order of declaration, or the items of a tensordict."""
     if dataclasses.is_dataclass(collection):
@@ -54,6 +61,8 @@ def entries_of(collection: Any) -> dict[str, Any]:
 
 def check_entries(collection: Any) -> None:
     """Raise Unsupported where a tensordict holds tensors in a list, as from_dict stores them."""
+    from tensordict import LazyStackedTensorDict, is_non_tensor
+
     is_lazy = isinstance(collection, LazyStackedTensorDict)  # values may differ in shape
     for entry in collection.tensordicts if is_lazy else entries_of(collection).values():
         value = entry.tolist() if is_non_tensor(entry) else entry

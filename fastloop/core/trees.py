@@ -15,10 +15,15 @@ from typing import Any
 import numpy as np
 import optree
 import torch
-from tensordict import is_tensor_collection
 from torch.nn.utils.rnn import PackedSequence
 
-from fastloop.core.containers import check_entries, entries_of, holds_tensors, open_container
+from fastloop.core.containers import (
+    check_entries,
+    entries_of,
+    holds_tensors,
+    is_tensor_collection,
+    open_container,
+)
 from fastloop.core.types import Tree, Unsupported
 
 PLAIN = (str, bytes, int, float, type(None))

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from torchvision.transforms.v2 import functional
 
 from fastloop.core.types import BadData, Tree, Unsupported
 from fastloop.fastloader.columns.image_headers import Encoded, Encoding, encoding_of
@@ -52,6 +51,8 @@ def resize_to_cover(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     Always by torchvision's bilinear resize of uint8 with antialiasing, whichever library decoded
     the image, because the resizes of these libraries differ.
     """
+    from torchvision.transforms.v2 import functional
+
     height, width = covering_size(pixels.shape[0], pixels.shape[1], size)
     image = torch.from_numpy(pixels).permute(2, 0, 1)
     image = functional.resize(image, [height, width], antialias=True)

@@ -20,6 +20,8 @@ QUIET = "ignore:resource_tracker:UserWarning"
 LIMITS = "see ulimit -u, the cgroup's pids.max, and free memory"
 SERVER_IS_READY = Event()
 """Set once the forkserver has started a process."""
+STEPS = "fastloop.options.benchmark._model"
+"""Module that is imported where jobs have a model."""
 PRELOADED = (
     "fastloop.config.",
     "fastloop.explain.",
@@ -46,6 +48,8 @@ def start_context(isolation: Isolation) -> BaseContext:
         modules = [name for name in sys.modules if name.startswith(PRELOADED)]
         # importing tensordict takes as long as importing torch, and most jobs do not need it
         libraries = [name for name in ("torch", "tensordict") if name in sys.modules]
+        if STEPS in sys.modules:  # the first optimizer of a process imports this for seconds
+            libraries.append("torch._dynamo")
         context.set_forkserver_preload([*libraries, *modules, "fastloop.processes.forkserver_hook"])
     return context
 

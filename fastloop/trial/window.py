@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tensordict import is_tensor_collection
 
+from fastloop.core.containers import is_tensor_collection
 from fastloop.core.spans import Spans, now_ns, seconds_between, synchronize
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import Epochs, Tree

@@ -30,7 +30,7 @@ TESTED_ELSEWHERE = {
 }
 READER_OPTIONS = [("dataset", "squares")]
 """Options that the pages ask their readers to write."""
-FAST_SETTINGS = ("epochs=1", "trials=1", "tracker=none")
+FAST_SETTINGS = ("epochs=1", "trials=1", "tracker=none", "min_window_s=0")
 """Settings appended to commands that measure."""
 
 

@@ -65,9 +65,13 @@ def inference_results(session, batches) -> list[float]:
 STEP_RESULTS = {"training": losses_of, "inference": inference_results}
 
 
-@pytest.mark.parametrize("execution", EXECUTIONS)
-@pytest.mark.parametrize(("model", "benchmark"), [("toynet", "training"), ("toynet", "inference")])
-def test_execution_computes_what_an_eager_step_computes(model, execution, benchmark):
+@pytest.mark.parametrize(
+    ("execution", "benchmark"),
+    # compiled training is compared below, where it is compiled anyway
+    [each for each in product(EXECUTIONS, BENCHMARKS) if each != ("compiled", "training")],
+)
+def test_execution_computes_what_an_eager_step_computes(execution, benchmark):
+    model = "toynet"
     skip_unless_supported(execution, benchmark)
     batches = batches_for(model)
     plain, job = (
@@ -87,6 +91,8 @@ def test_compiled_step_never_recompiles_for_the_last_short_batch(dynamic):
     job = step_job(model, "execution=compiled", dynamic, "benchmark=training")
     session, batches = session_of(job, model), batches_for(model)
     first = losses_of(session, batches)
+    eager = losses_of(session_of(step_job(model, "benchmark=training"), model), batches)
+    assert first == pytest.approx(eager, rel=1e-3)
     with torch.compiler.set_stance("fail_on_recompile"):
         assert losses_of(session, batches) == pytest.approx(first, rel=1e-5)
         with pytest.raises(RuntimeError, match="fail_on_recompile"):
@@ -159,7 +165,7 @@ def test_compiled_without_a_compiler_names_the_install_command(monkeypatch):
 @pytest.mark.heavy
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("model", ["toynet", "resnet18", "transformer"])
+@pytest.mark.parametrize("model", ["toynet", "transformer"])
 def test_lower_precision_is_close_to_float32_but_differs(model, precision, benchmark):
     overrides = ("device=cpu", "learning_rate=0.001", f"benchmark={benchmark}")
     full, low = (

@@ -369,11 +369,11 @@ def test_jax_rejects_forked_processes_and_names_alternatives(setting):
 @pytest.mark.heavy
 @pytest.mark.jax
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", FORKS)
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize(("setting", "method"), zip(FORKS, ("spawn", "forkserver"), strict=True))
 def test_jax_runs_next_to_processes_that_are_not_forked(prepared_job, setting, method):
     require_library("jax")
     overrides = ("dataset=mydataset", "dataset.count=64", "loader=raw", "epochs=1")
+    overrides = (*overrides, "min_window_s=0")
     job, prepared = prepared_job(
         *("placement=jax", *overrides, *FORKS[setting], f"multiprocessing_context={method}")
     )

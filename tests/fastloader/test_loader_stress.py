@@ -142,16 +142,16 @@ def raise_at(label: int):
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["rows", "samples", "windows", "images"])
 @pytest.mark.parametrize("order_source", ["seed", "sampler"])
-def test_hundreds_of_epochs_leak_nothing(kind, order_source):
+def test_hundreds_of_epochs_leak_nothing(kind, order_source, is_soak):
     sampler = RandomSampler(range(COUNT), generator=torch.Generator().manual_seed(0))
     settings = {"sampler": sampler} if order_source == "sampler" else {"shuffle": True}
     step = 8 if kind == "windows" else 1
     runner = EpochRunner(FastLoader(sources()[kind], 6, num_threads=2, **settings), step)
     process = psutil.Process()
     before: tuple[int, int, int] = (0, 0, 0)
-    for number in range(500):
+    for number in range(500 if is_soak else 160):
         runner.epoch()
-        if number == 100:  # by now all lazy initialization is done
+        if number == 60:  # by now all lazy initialization is done
             gc.collect()
             rss = process.memory_info().rss
             before = os_threads.count_threads(), process.num_fds(), rss

@@ -78,7 +78,7 @@ def test_ended_command_keeps_finished_trials_and_closes_its_run(tmp_path, databa
     processes = command.process.children(recursive=True)
     command.process.send_signal(sign)
     process = command.wait()
-    assert psutil.wait_procs(processes, timeout=30)[1] == []
+    assert psutil.wait_procs(processes, timeout=120)[1] == []
     while not set(os.listdir("/dev/shm")) <= shm:  # concurrent tests have files there too
         time.sleep(0.1)
     assert "Traceback" not in process.stderr
@@ -128,13 +128,12 @@ def test_signal_during_import_of_user_code_that_swallows_it_ends_the_command(tmp
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGHUP], ids=lambda sign: sign.name)
-def test_signal_without_a_terminal_records_status_killed(tmp_path, database, sign):
+def test_signal_without_a_terminal_records_status_killed(tmp_path, database):
     command = start_command(*TRACKED, "trials=1000", cwd=tmp_path)
     wait_for(lambda: any(result.trials for result in results(tmp_path)), command)
     command.stdout.close()
     command.stderr.close()
-    command.send_signal(sign)
+    command.send_signal(signal.SIGHUP)
     command.wait()
     assert [result.status for result in results(tmp_path)] == ["KILLED"]
     assert [run.info.status for run in runs(tmp_path)] == ["KILLED"]
@@ -366,9 +365,10 @@ def test_concurrent_first_commands_share_a_fresh_database(tmp_path):
 
 
 @pytest.mark.soak
-def test_sweeps_killed_at_random_moments_lose_nothing():
+def test_sweeps_killed_at_random_moments_lose_nothing(is_soak):
     """The short form of experiments/kills."""
-    command = [sys.executable, "-m", "experiments.kills.run", "2", "1"]
+    kills = "6" if is_soak else "1"
+    command = [sys.executable, "-m", "experiments.kills.run", kills, "1"]
     process = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stdout + process.stderr
-    assert process.stdout.count("exit status") >= 2
+    assert process.stdout.count("exit status") >= int(kills)

@@ -138,16 +138,6 @@ def test_agents_with_a_rendezvous_endpoint_run_one_job(namespaces, tmp_path, dat
     assert run.data.params["launcher"] == "torchrun"
 
 
-@pytest.mark.heavy
-def test_agents_with_a_master_address_run_one_job(loopback, tmp_path):
-    agents = wait_for_agents(
-        start_agents(
-            loopback, master_address_flags(loopback), *job_arguments(tmp_path), cwd=tmp_path
-        )
-    )
-    assert_one_job_ran(agents, tmp_path)
-
-
 def job_arguments(folder: Path) -> tuple[str, ...]:
     """Arguments of a job that reads the samples only to write the store."""
     (folder / "mine.py").write_text(READER_DATASET)
@@ -155,7 +145,8 @@ def job_arguments(folder: Path) -> tuple[str, ...]:
         *QUICK[:5],
         "dataset._target_=mine.ReaderDataset",
         "loader=np_memmap",
-        "trial_timeout_s=100",
+        "min_window_s=0",
+        "trial_timeout_s=300",
     )
 
 
@@ -201,7 +192,7 @@ def test_node_without_the_shared_folder_is_named(namespaces, tmp_path):
 @pytest.mark.heavy
 def test_nodes_with_different_command_lines_are_rejected(loopback, tmp_path):
     flags = master_address_flags(loopback)
-    arguments = (*QUICK, "trial_timeout_s=100")
+    arguments = (*QUICK, "trial_timeout_s=300")
     first = start_agents(replace(loopback, inside=((),)), flags[:1], *arguments, cwd=tmp_path)
     others = (*arguments, "batch_size=7")
     second = start_agents(replace(loopback, inside=((),)), flags[1:], *others, cwd=tmp_path)
@@ -244,12 +235,15 @@ def make_loader(dataset, sampler, batch_size):
 
 
 @pytest.mark.heavy
-def test_each_node_names_what_its_trials_left_running(loopback, tmp_path):
+def test_agents_with_a_master_address_name_what_their_trials_left_running(loopback, tmp_path):
     (tmp_path / "leaving.py").write_text(LEAVING_LOADER)
-    arguments = (*QUICK, "loader._target_=leaving.make_loader", "trial_timeout_s=100")
+    arguments = (*QUICK, "loader._target_=leaving.make_loader", "trial_timeout_s=300")
     first, second = wait_for_agents(
         start_agents(loopback, master_address_flags(loopback), *arguments, cwd=tmp_path)
     )
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert (first.stdout.count("files:"), second.stdout) == (1, "")
+    (result,) = results(tmp_path)  # of one job
+    assert len(result.trials[0].benchmarks["traversal"].rank_seconds) == 2
     assert "left running" in first.stdout  # rank 0's is a note of the result
     assert re.search(r"rank 1 left running, ended: sleep 600 \(pid \d+\)", second.stderr)

@@ -14,7 +14,7 @@ def count_threads() -> int:
 
 def falls_to(before: int, count_threads: Callable[[], int] = count_threads) -> bool:
     """True once the count is at most `before`; ended threads take a moment to disappear."""
-    for _ in range(500):
+    for _ in range(6000):
         if count_threads() <= before:
             return True
         time.sleep(0.01)

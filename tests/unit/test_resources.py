@@ -71,7 +71,7 @@ def test_resources_include_unnamed_shared_memory():
 @LINUX
 def test_resources_report_the_cores_that_a_process_used():
     cores, usage = call_observed(burn, 2.0)
-    assert usage.cpu_cores == pytest.approx(cores, rel=0.25)
+    assert usage.cpu_cores == pytest.approx(cores, rel=0.5)
 
 
 @LINUX

@@ -391,7 +391,7 @@ def test_user_loader_workers_follow_the_start_method_and_end_with_it(outputs, me
         assert multiprocessing.get_start_method() == method
         batches = iter(epochs(0))
         assert leaves_of(next(batches)) == prepared.sample
-    psutil.wait_procs(set(psutil.Process().children(recursive=True)) - children, timeout=1)
+    psutil.wait_procs(set(psutil.Process().children(recursive=True)) - children, timeout=60)
     assert set(psutil.Process().children(recursive=True)) == children
     assert multiprocessing.get_start_method(allow_none=True) == before
 

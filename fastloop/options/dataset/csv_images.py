@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+import torchvision.transforms.v2  # noqa: F401 - or each worker would import it, to resize
 
 from fastloop.core.files import file_fingerprint
 from fastloop.core.protocols import Decoder

@@ -6,6 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
+import torchvision.transforms.v2  # noqa: F401 - or each worker would import it, to resize
+
 from fastloop.core.protocols import Decoder
 from fastloop.core.types import option
 from fastloop.data.image_files import (

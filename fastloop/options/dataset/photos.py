@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import torch
+import torchvision.transforms.v2  # noqa: F401 - or each worker would import it, to resize
 from PIL import Image
 from pydantic import Field, Strict
 from sklearn.datasets import load_sample_image

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tensordict import is_tensor_collection
 from torch.utils._pytree import tree_map
 
+from fastloop.core.containers import is_tensor_collection
 from fastloop.core.trees import is_packed, leaf_mover
 from fastloop.core.types import Tree, option
 
