@@ -369,7 +369,7 @@ def test_jax_rejects_forked_processes_and_names_alternatives(setting):
 @pytest.mark.heavy
 @pytest.mark.jax
 @pytest.mark.slow
-@pytest.mark.parametrize(("setting", "method"), zip(FORKS, ("spawn", "forkserver"), strict=True))
+@pytest.mark.parametrize(("setting", "method"), [*zip(FORKS, ("spawn", "forkserver"), strict=True)])
 def test_jax_runs_next_to_processes_that_are_not_forked(prepared_job, setting, method):
     require_library("jax")
     overrides = ("dataset=mydataset", "dataset.count=64", "loader=raw", "epochs=1")
