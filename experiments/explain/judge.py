@@ -7,6 +7,8 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from fastloop.config.compose import compose_all, compose_job
@@ -56,7 +58,8 @@ def request_of(overrides: Sequence[str]) -> JobRequest:
 def judge_job(request: JobRequest) -> Judgement:
     """The judgement of `fastloop explain`."""
     start_ns = now_ns()
-    explanation = explain(request, _compose, _say_nothing)
+    with TemporaryDirectory() as folder:
+        explanation = explain(request, _compose, _say_nothing, Path(folder))
     seconds = seconds_between(start_ns, now_ns())
     return Judgement(content=json.loads(to_json(explanation)), seconds=seconds)
 
