@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 from known_results import result_of
 
-from fastloop.core.explanation import Explanation, Ladder, LadderRow, Rung, Verdict
+from fastloop.core.explanation import (
+    Explanation,
+    InstrumentedEpoch,
+    Ladder,
+    LadderRow,
+    Rung,
+    Verdict,
+)
 from fastloop.core.metrics import metrics
 from fastloop.core.result import Result
 from fastloop.core.stats import Estimate
@@ -57,6 +64,7 @@ def explanation_of(benchmark: str, word: Rung) -> Explanation:
         ladder=ladder,
         what_ifs=(),
         best=None,
+        timeline=InstrumentedEpoch(seconds=0.5, batches=29, coverage=1.0, shares={"wait": 1.0}),
     )
 
 
