@@ -7,9 +7,9 @@ batch handed over, no tensor made.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -34,19 +34,16 @@ class PrefetchingGather:
 
     @cached_property
     def _row_nbytes(self) -> list[int]:
-        return column_source(self.tree).row_nbytes
+        return [column.spec.nbytes for column in column_source(self.tree).columns]
 
     def epoch_s(self) -> float:
         """Seconds of an epoch."""
         count = len(column_source(self.tree))
         shares = np.array_split(np.random.permutation(count).astype(np.int32), usable_cores())
-        threads = [Thread(target=self._gather, args=(share,)) for share in shares]
-        start = now_ns()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return seconds_between(start, now_ns())
+        with ThreadPoolExecutor(len(shares)) as threads:
+            start = now_ns()
+            list(threads.map(self._gather, shares))  # raises what a thread has raised
+            return seconds_between(start, now_ns())
 
     def _gather(self, share: np.ndarray) -> None:
         num_rows = max(1, BUFFER_NBYTES // sum(self._row_nbytes))
