@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from fastloop.core.explanation import Explanation, InstrumentedEpoch, Ladder, LadderRow, WhatIf
 from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.stats import Estimate
+from fastloop.core.text_lines import align, wrap
 from fastloop.reporting.limit_text import describe_work
 
 SCHEMA = 2
-WIDTH = 96
 WORTHWHILE = 0.05
 """Gain that a change may still have where yours is called as good."""
 
@@ -61,7 +60,7 @@ def ladder_lines(ladder: Ladder) -> list[str]:
     rows += [_ladder_row(row) for row in ladder.rows]
     if ladder.residue:
         rows.append(("sum", "", "", show_percent(ladder.explained)))
-    return _align(rows)
+    return align(rows)
 
 
 def _ladder_row(row: LadderRow) -> tuple[str, ...]:
@@ -75,7 +74,7 @@ def _what_if_lines(what_ifs: Sequence[WhatIf]) -> list[str]:
     for each in what_ifs:
         predicted, realised = _gain_text(each.predicted_gain), _gain_text(each.realised_gain)
         rows.append((each.change, predicted or "-", realised or "not tried"))
-    return _align(rows)
+    return align(rows)
 
 
 def _gain_text(gain: Estimate | None) -> str:
@@ -92,14 +91,3 @@ def _last_line(explanation: Explanation) -> str:
     if most < WORTHWHILE:
         return "yours is as good as any that was tried"
     return f"nothing that was tried is beyond noise; it may save up to {show_percent(most)}"
-
-
-def _align(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    aligned = (zip(row, widths, strict=True) for row in rows)
-    return ["  ".join(cell.ljust(width) for cell, width in row).rstrip() for row in aligned]
-
-
-def wrap(lines: Iterable[str]) -> list[str]:
-    """The lines, each broken at WIDTH."""
-    return [piece for line in lines for piece in textwrap.wrap(line, WIDTH, break_on_hyphens=False)]

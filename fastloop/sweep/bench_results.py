@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from fastloop.core import stats
 from fastloop.core.number_text import significant
 from fastloop.core.ranking import Ranking
+from fastloop.core.text_lines import wrap
 
 WIDTH = 80
 
@@ -85,7 +85,7 @@ class BenchResult:
             f" p99 {waits[2]} ms; {100 * self.wait_fraction:.0f} % of an epoch",
             *self.flags,
         ]
-        return "\n".join(_wrap(lines))
+        return "\n".join(wrap(lines, WIDTH))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -133,13 +133,9 @@ def _notes(bench: Bench) -> list[str]:
         f"rank, median seconds of a trial [95 %], times the first loader's [95 %]{unproven}",
         *(f"{name}: {flag}" for name, flags in bench.flags.items() for flag in flags),
     ]
-    return ["", *_wrap(lines)]
+    return ["", *wrap(lines, WIDTH)]
 
 
 def _bounds(interval: tuple[float, float] | None, show: Callable[[float], str]) -> str:
     """A space and the interval in brackets; empty without an interval."""
     return f" [{show(interval[0])}, {show(interval[1])}]" if interval else ""
-
-
-def _wrap(lines: Iterable[str]) -> list[str]:
-    return [piece for line in lines for piece in textwrap.wrap(line, WIDTH)]

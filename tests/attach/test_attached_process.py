@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,8 +36,13 @@ def run_attached(*arguments, cwd):
         (["folder", "a"], "."),
     ],
 )
-def test_script_is_started_as_by_python(arguments, folder):
-    cwd = SCRIPTS / folder
+def test_script_is_started_as_by_python(arguments, folder, tmp_path):
+    scripts = tmp_path / "scripts"
+    for place in ("describe_process.py", "folder/__main__.py", "package/module.py"):
+        (scripts / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(SCRIPTS / "describe_process.py", scripts / place)
+    (scripts / "package" / "__init__.py").touch()
+    cwd = scripts / folder
     plain, attached = run_plain(*arguments, cwd=cwd), run_attached(*arguments, cwd=cwd)
     assert attached.stdout == plain.stdout
     assert attached.stderr == plain.stderr + NOTHING

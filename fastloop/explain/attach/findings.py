@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import textwrap
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from fastloop.core.explanation import Rung, Verdict
 from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.stats import Estimate
+from fastloop.core.text_lines import align, wrap
 from fastloop.explain.attach.loops import Loop, share_of_parts
 from fastloop.explain.attach.verdict import judge_loop, steady_step_ms
 from fastloop.explain.attach.what_ifs import LoaderChange, predict_changes
 
 SCHEMA = 1
-WIDTH = 96
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +78,8 @@ def format_findings(findings: ScriptFindings) -> str:
     for loop in findings.loops:
         sentences = ". ".join(loop.verdict.sentences) + "."
         lines += ["", f"verdict: {loop.verdict.word}"]
-        lines += textwrap.wrap(sentences, WIDTH, break_on_hyphens=False)
-        lines += ["", *_align(part_rows(loop)), "", *_what_if_lines(loop)]
+        lines += wrap([sentences])
+        lines += ["", *align(part_rows(loop)), "", *_what_if_lines(loop)]
     return "\n".join(lines)
 
 
@@ -111,10 +109,4 @@ def _what_if_lines(loop: LoopFindings) -> list[str]:
     note = f"the model gives {ratio} times the measured time of the loop as it is"
     if not loop.what_ifs:
         return [f"{note}: nothing is predicted"]
-    return [*_align(what_if_rows(loop)), note]
-
-
-def _align(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    aligned = (zip(row, widths, strict=True) for row in rows)
-    return ["  ".join(cell.ljust(width) for cell, width in row).rstrip() for row in aligned]
+    return [*align(what_if_rows(loop)), note]

@@ -25,20 +25,16 @@ th { color: var(--soft); font-weight: 400; }
 """
 
 
-def render_page(findings: ScriptFindings, pictures: Sequence[str] = ()) -> str:
-    """The page; pictures: an <svg> for each of the first loops."""
+def render_page(findings: ScriptFindings) -> str:
+    """The page: for each loop the verdict, the parts of its time, and what-ifs."""
     title = escape(findings.command)
-    sections = [
-        _section(loop, pictures[number] if number < len(pictures) else "")
-        for number, loop in enumerate(findings.loops)
-    ]
     return "\n".join(
         [
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
             f"<h1>{title}</h1>",
-            *sections,
+            *map(_section, findings.loops),
             '<p class="note">Made by fastloop attach. Brackets: 95 % intervals over epochs, or '
             "over blocks of batches. attach.json has all values.</p>",
             "</body>\n</html>\n",
@@ -46,7 +42,7 @@ def render_page(findings: ScriptFindings, pictures: Sequence[str] = ()) -> str:
     )
 
 
-def _section(loop: LoopFindings, picture: str) -> str:
+def _section(loop: LoopFindings) -> str:
     sentences = escape(". ".join(loop.verdict.sentences))
     facts = ", ".join(f"{name}={value}" for name, value in loop.facts.items() if value is not None)
     return "\n".join(
@@ -55,7 +51,6 @@ def _section(loop: LoopFindings, picture: str) -> str:
             f"<p><strong>{escape(str(loop.verdict.word))}.</strong> {sentences}.</p>",
             _table(part_rows(loop)),
             _table(what_if_rows(loop)) if loop.what_ifs else "",
-            f'<div class="scroll">{picture}</div>' if picture else "",
             f'<p class="note">{loop.passes:,} passes, {loop.batches:,} batches; '
             f"{escape(facts)}</p>",
         ]
