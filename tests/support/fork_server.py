@@ -150,8 +150,11 @@ def _server(inside: tuple[str, ...]) -> socket.socket:
     command = [*inside, sys.executable, "-c", f"{program}fork_server.serve({theirs.fileno()})"]
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
     theirs.close()
+    owner = os.getpid()
 
     def end() -> None:
+        if os.getpid() != owner:  # a fork's exit handlers must not end the server of its parent
+            return
         ours.shutdown(socket.SHUT_RDWR)  # close alone does not wake up the reading server
         ours.close()
         server.wait()
