@@ -363,6 +363,7 @@ def test_prefetch_setting_that_needs_cuda_is_rejected_on_cpu(overrides, message)
     assert str(error.value).startswith(message)
 
 
+@pytest.mark.heavy
 def test_process_prefetch_reports_an_unsupported_loader_setting(prepared_job):
     overrides = ("loader=index_loop", "num_workers=2", "dataset=mydataset", "dataset.count=300")
     job, prepared = prepared_job(*overrides, *PREFETCH_SETTINGS["process"])

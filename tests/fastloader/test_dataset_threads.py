@@ -150,7 +150,7 @@ for batch in FastLoader(Blocked(), 4, num_threads=int(sys.argv[1]), thread_safe=
 """
 
 
-@pytest.mark.parametrize("num_threads", ["0", "1", "2"])
+@pytest.mark.parametrize("num_threads", ["0", pytest.param("2", marks=pytest.mark.heavy)])
 def test_interrupt_ends_an_epoch_whose_dataset_blocks_for_ever(num_threads):
     process = subprocess.Popen(
         [sys.executable, "-c", BLOCKED, num_threads], stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -298,6 +298,7 @@ def test_loader_survives_an_interrupted_notebook_cell():
         assert kernel.run_until_complete(cell(False)) == 5000
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.parametrize("end", ["os._exit(0)", "raise SystemExit"])
 def test_loader_works_in_a_forked_process(tmp_path, end):
@@ -318,6 +319,7 @@ def test_loader_works_in_a_forked_process(tmp_path, end):
     assert subprocess.run(command, check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_program_exits_while_loader_threads_run():
     program = (
         "import torch; from fastloop import FastLoader; "
@@ -328,6 +330,7 @@ def test_program_exits_while_loader_threads_run():
     assert (process.returncode, process.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 def test_fastloader_imports_only_torch_and_numpy():
     program = "import sys, fastloop.fastloader; print(*sys.modules)"
     process = subprocess.run(

@@ -256,6 +256,7 @@ print(fastloop.open_store(root)[1].tolist() == list(range(300)))
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_class_of_a_program_without_a_file_is_read_by_workers(tmp_path):
     command = [sys.executable, "-", str(tmp_path / "store")]
     process = subprocess.run(command, input=FROM_STDIN, capture_output=True, text=True, check=False)

@@ -322,6 +322,7 @@ def full_group():
         yield join
 
 
+@pytest.mark.heavy
 def test_forkserver_that_can_start_no_process_fails_one_call_with_one_line(full_group, capfd):
     FORKSERVER.call(os.getpid)
     full_group(forkserver._forkserver._forkserver_pid)

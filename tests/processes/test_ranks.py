@@ -287,6 +287,7 @@ def test_trial_fails_unless_ranks_divide_the_samples(prepared_job, loader, reaso
 
 
 @disk_only
+@pytest.mark.heavy
 def test_every_rank_starts_with_a_cold_cache(prepared_job):
     overrides = ("dataset=mydataset", "dataset.count=10000", "benchmark=traversal", "epochs=1")
     job, prepared = prepared_job(*overrides, "loader=np_memmap", "cache=cold")

@@ -120,7 +120,7 @@ def test_resume_never_mixes_results_of_other_versions(tmp_path):
     assert len(kept) == 2
 
 
-@pytest.mark.parametrize("retry", ["true", "false"])
+@pytest.mark.parametrize("retry", ["true", pytest.param("false", marks=pytest.mark.heavy)])
 def test_resume_retries_failed_jobs_unless_disabled(tmp_path, retry):
     run_fastloop(*SWEEP, "tracker=none", "trials=2", "trial_timeout_s=0.001", cwd=tmp_path)
     assert {result.status for result in results(tmp_path)} == {"FAILED"}

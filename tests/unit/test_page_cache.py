@@ -102,6 +102,7 @@ def test_cold_window_starts_cold_after_the_gates_epoch(prepared_job, loader, wor
 
 
 @disk_only
+@pytest.mark.heavy
 def test_every_benchmark_starts_with_a_cold_cache(prepared_job):
     job, prepared = prepared_job(*LARGE, "loader=np_memmap", "cache=cold")
     twice = dict.fromkeys(("first", "second"), job.benchmark["traversal"])

@@ -372,6 +372,7 @@ def test_worker_error_during_preparation_reads_as_elsewhere(outputs):
         SingleLauncher(isolation="inline").call(fail)
 
 
+@pytest.mark.heavy
 def test_user_dataset_that_cannot_be_pickled_is_decoded_in_process(outputs):
     _, prepared = prepare_user_job("dataset._target_=my_code.UnpicklableSamples")
     assert prepared.num_samples == 2500

@@ -157,7 +157,7 @@ def test_getitems_of_a_dataset_may_return_a_batch_or_a_list(outputs, loader, nam
         check_epochs(job, prepared)
 
 
-@pytest.mark.parametrize("method", [None, "spawn"])
+@pytest.mark.parametrize("method", [None, pytest.param("spawn", marks=pytest.mark.heavy)])
 def test_getitems_that_returns_a_batch_is_called_in_workers(outputs, method):
     method = method or multiprocessing.get_all_start_methods()[0]
     job, prepared = prepare_user_job(
