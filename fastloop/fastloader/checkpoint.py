@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from typing import Any
 
@@ -59,17 +59,18 @@ def check_settings(state: States, order: Any) -> None:
             raise ValueError(f"{name}={value}: this state is of a loader with {name}={saved[name]}")
 
 
-@contextmanager
 def restore_states(
     states: States | None, generator: torch.Generator | None, sampler: Any
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Restore the states, if any; torch's global random state only within this context.
 
-    Raises ValueError for the states of a loader with other generators or samplers.
+    Entering raises ValueError for the states of a loader with other generators or samplers.
     """
-    if states is None:
-        yield
-        return
+    return nullcontext() if states is None else _restore(states, generator, sampler)
+
+
+@contextmanager
+def _restore(states: States, generator: torch.Generator | None, sampler: Any) -> Iterator[None]:
     samplers = list(_sampler_chain(sampler)) if "samplers" in states else []
     saved = states.get("samplers", [])
     if ("generator" in states) != (generator is not None) or len(samplers) != len(saved):

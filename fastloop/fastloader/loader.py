@@ -233,7 +233,8 @@ class FastLoader:
         self._position.load(state)
 
     def __iter__(self) -> Iterator[Tree]:
-        """Start an epoch; its threads end with it, also where it is left early or fails."""
+        """Start an epoch; its threads end with it, also where it is left early or fails. The native
+        core's wait a second for the next epoch after a whole one."""
         order = self._order
         state, drawn_from = self._position.begin(partial(self._initial_state, order))
         native = self._native_epochs(order)

@@ -90,7 +90,7 @@ def open_columns(columns: Sequence[Column]) -> NativeColumns | None:
 
 
 def open_pool() -> Any:
-    """Memory for batches, which the streams of several epochs may share."""
+    """Memory for batches, and idle threads, which the streams of several epochs may share."""
     core = load_core()
     assert core is not None
     return core.Pool(FREE_BYTES)
@@ -193,7 +193,8 @@ class Delivery:
 
 @dataclass(frozen=True)
 class MemoryPools:
-    """Memory of batches and of orders, which the streams of several epochs may share."""
+    """What the streams of several epochs may share: memory of batches, with idle threads, and memory
+    of orders."""
 
     batches: Any = field(default_factory=open_pool)
     orders: Any = field(default_factory=open_pool)
@@ -202,10 +203,11 @@ class MemoryPools:
 def open_stream(plan: StreamPlan, pools: MemoryPools, delivery: Delivery = Delivery()) -> Any:
     """An iterator over the batches of an epoch, in order.
 
-    Its threads start at once, and end with it or with its close(), also where the epoch is left
-    early. A batch owns its memory, which is used again once its last tensor is gone; it may be kept
-    and written to. Each next() makes batches, too, before it waits. In a fork of the process, which
-    has none of the threads, RuntimeError is raised.
+    Its threads start at once, and end with its close() or where the epoch is left early; those of a
+    whole epoch wait a second for the next one that shares the pools. A batch owns its memory, which
+    is used again once its last tensor is gone; it may be kept and written to. Each next() makes
+    batches, too, before it waits. In a fork of the process, which has none of the threads,
+    RuntimeError is raised.
 
     Iteration raises IndexError at the batch that has an index out of bounds, without reading that
     row, and what reading the pieces has raised, after the batches before.

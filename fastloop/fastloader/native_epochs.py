@@ -26,7 +26,8 @@ from fastloop.fastloader.source import ColumnSource
 
 @dataclass
 class NativeEpochs:
-    """The columns of a tree, as the core reads them, and memory that epochs leave to later ones."""
+    """The columns of a tree, as the core reads them, with what epochs leave to later ones: memory
+    and idle threads."""
 
     columns: NativeColumns
     assemble: Callable[[tuple[torch.Tensor, ...]], Tree] | None

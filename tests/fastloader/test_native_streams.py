@@ -203,6 +203,32 @@ def test_stream_is_closed_while_another_thread_waits_in_it():
         assert next(stream, None) is None
 
 
+def test_threads_wait_for_the_next_epoch_for_a_while():
+    threads, pool = os_threads.count_threads(), open_pool()
+    for _ in range(2):
+        for _ in range(3):
+            assert all(map(is_intact, open_stream(pool=pool, num_threads=3)))
+            assert os_threads.count_threads() <= threads + 3
+        assert os_threads.falls_to(threads)  # and begin anew
+    assert all(map(is_intact, open_stream(pool=pool, num_threads=3)))
+    gc.disable()
+    try:
+        del pool
+        assert os_threads.falls_to(threads)
+    finally:
+        gc.enable()
+
+
+def test_epochs_at_the_same_time_have_threads_of_their_own():
+    threads, pool = os_threads.count_threads(), open_pool()
+    for num_threads in (2, 1):
+        streams = [open_stream(pool=pool, num_threads=num_threads) for _ in range(3)]
+        for batches in zip(*streams, strict=True):
+            assert all(map(is_intact, batches))
+        assert all(list(stream) == [] for stream in streams)
+    assert os_threads.falls_to(threads)
+
+
 def run_in_fork(check) -> int:
     """The exit status of a fork that has called `check`."""
     pid = os.fork()

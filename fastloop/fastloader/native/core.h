@@ -94,6 +94,25 @@ void fl_hold_block(fl_block *block);
 void fl_release_block(fl_block *block);
 size_t fl_free_nbytes(fl_pool *pool);
 
+/* ---- threads: crew.c ---- */
+
+typedef struct fl_crew fl_crew;
+
+/* Threads start with their first work. NULL where memory is short. */
+fl_crew *fl_open_crew(int num_threads);
+/* 1 where it has this many threads, in this process. */
+int fl_is_crew_of(const fl_crew *crew, int num_threads);
+/* Every thread calls work(argument) once; fl_await_crew() returns when all have. */
+void fl_start_crew(fl_crew *crew, void (*work)(void *), void *argument);
+void fl_await_crew(fl_crew *crew);
+/* Joins the threads. */
+void fl_close_crew(fl_crew *crew);
+
+/* A crew that an earlier epoch has left in the pool, or a new one. */
+fl_crew *fl_take_crew(fl_pool *pool, int num_threads);
+/* Leave an idle crew to later epochs; the pool's owner is there. */
+void fl_leave_crew(fl_pool *pool, fl_crew *crew);
+
 /* ---- orders: order.c ---- */
 
 typedef enum { FL_ARRAY, FL_SEQUENTIAL, FL_RANDPERM, FL_FEISTEL, FL_FED } fl_order_kind;

@@ -1,4 +1,4 @@
-/* Memory of batches, taken again once nobody holds it.
+/* What epochs leave to later ones: memory of batches, taken again once nobody holds it, and threads.
  *
  * A block is given back by whoever drops its last reference: any thread, also in a fork of the
  * process. So nothing here takes a lock: free blocks are a stack, onto which one atomic exchange
@@ -19,6 +19,7 @@ struct fl_pool {
     _Atomic(fl_block *) free;
     atomic_size_t free_nbytes;
     atomic_size_t max_free_nbytes; /* 0: the owner has gone */
+    _Atomic(fl_crew *) crew;       /* idle, or NULL */
 };
 
 fl_pool *fl_open_pool(size_t max_free_nbytes) {
@@ -73,6 +74,7 @@ static void put_back(fl_block *block) {
 
 void fl_release_pool(fl_pool *pool) {
     atomic_store(&pool->max_free_nbytes, 0);
+    fl_close_crew(atomic_exchange(&pool->crew, NULL));
     destroy_free_blocks(pool);
     drop_pool(pool);
 }
@@ -135,3 +137,15 @@ void fl_release_block(fl_block *block) {
 }
 
 size_t fl_free_nbytes(fl_pool *pool) { return atomic_load(&pool->free_nbytes); }
+
+fl_crew *fl_take_crew(fl_pool *pool, int num_threads) {
+    fl_crew *crew = atomic_exchange(&pool->crew, NULL);
+    if (crew && fl_is_crew_of(crew, num_threads))
+        return crew;
+    fl_close_crew(crew);
+    return fl_open_crew(num_threads);
+}
+
+void fl_leave_crew(fl_pool *pool, fl_crew *crew) {
+    fl_close_crew(atomic_exchange(&pool->crew, crew)); /* that of another stream at the same time */
+}

@@ -11,7 +11,6 @@
 #include "core.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -40,8 +39,7 @@ struct fl_stream {
     int64_t length;        /* indices to deliver, unless they are fed */
     int64_t batch_nbytes, row_nbytes, piece_rows, block_batches, num_rows;
     int bypasses;
-    pthread_t *threads;
-    int num_started;
+    fl_crew *crew;         /* NULL: the consumer does everything */
     pthread_mutex_t mutex;
     pthread_cond_t work, ready;
     /* guarded by the mutex */
@@ -253,7 +251,7 @@ static int work_once(fl_stream *stream, int is_consumer) {
     return has_piece;
 }
 
-static void *run_thread(void *argument) {
+static void run_thread(void *argument) {
     fl_stream *stream = argument;
     pthread_mutex_lock(&stream->mutex);
     while (!stream->is_stopped && !stream->is_out_of_memory) {
@@ -264,7 +262,6 @@ static void *run_thread(void *argument) {
         pthread_cond_wait(&stream->work, &stream->mutex);
     }
     pthread_mutex_unlock(&stream->mutex);
-    return NULL;
 }
 
 /* ---- the consumer ---- */
@@ -413,16 +410,6 @@ static void choose_sizes(fl_stream *stream) {
     stream->bypasses = 3 * stream->batch_nbytes > CACHED_BYTES;
 }
 
-static void start_threads(fl_stream *stream) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's own threads */
-    while (stream->num_started < stream->plan.num_threads &&
-           !pthread_create(&stream->threads[stream->num_started], NULL, run_thread, stream))
-        stream->num_started++; /* with fewer, even with none, the consumer does the rest */
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-}
-
 fl_stream *fl_open_stream(const fl_plan *plan) {
     fl_stream *stream = calloc(1, sizeof *stream);
     if (!stream)
@@ -430,16 +417,18 @@ fl_stream *fl_open_stream(const fl_plan *plan) {
     stream->plan = *plan;
     stream->num_slots = plan->max_blocks + 1; /* and the consumer's */
     stream->slots = calloc((size_t)stream->num_slots, sizeof *stream->slots);
-    stream->threads = calloc((size_t)plan->num_threads + 1, sizeof *stream->threads);
     pthread_mutex_init(&stream->mutex, NULL);
     pthread_cond_init(&stream->work, NULL);
     pthread_cond_init(&stream->ready, NULL);
-    if (!stream->slots || !stream->threads) {
+    if (plan->num_threads)
+        stream->crew = fl_take_crew(plan->pool, plan->num_threads);
+    if (!stream->slots || (plan->num_threads && !stream->crew)) {
         fl_close_stream(stream);
         return NULL;
     }
     choose_sizes(stream);
-    start_threads(stream);
+    if (stream->crew)
+        fl_start_crew(stream->crew, run_thread, stream);
     return stream;
 }
 
@@ -452,9 +441,16 @@ void fl_stop_stream(fl_stream *stream) {
 }
 
 void fl_close_stream(fl_stream *stream) {
+    pthread_mutex_lock(&stream->mutex);
+    int is_whole = look(stream) == FL_END && !stream->is_stopped;
+    pthread_mutex_unlock(&stream->mutex);
     fl_stop_stream(stream);
-    while (stream->num_started)
-        pthread_join(stream->threads[--stream->num_started], NULL);
+    if (stream->crew)
+        fl_await_crew(stream->crew);
+    if (is_whole && stream->crew)
+        fl_leave_crew(stream->plan.pool, stream->crew);
+    else
+        fl_close_crew(stream->crew);
     for (int64_t k = 0; stream->slots && k < stream->num_slots; k++) {
         slot *slot = &stream->slots[k];
         if (slot->block)
@@ -467,7 +463,6 @@ void fl_close_stream(fl_stream *stream) {
     pthread_cond_destroy(&stream->work);
     pthread_mutex_destroy(&stream->mutex);
     free(stream->slots);
-    free(stream->threads);
     free(stream->sizes);
     free(stream);
 }
