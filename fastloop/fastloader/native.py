@@ -193,8 +193,7 @@ class Delivery:
 
 @dataclass(frozen=True)
 class MemoryPools:
-    """What the streams of several epochs may share: memory of batches, with idle threads, and memory
-    of orders."""
+    """Memory of batches, with idle threads, and memory of orders, shared by several epochs."""
 
     batches: Any = field(default_factory=open_pool)
     orders: Any = field(default_factory=open_pool)
