@@ -12,6 +12,9 @@ from experiments.explain.record import Record
 UNKNOWN = "unattributed"
 THRESHOLD = 0.10
 """Share of the time in next() from which TraceML speaks of input, too."""
+NEAR, NEAR_WORTH = 0.05, 0.02
+"""Shares of the epoch within which the bare loop doesn't tell which of two parts is greater, and
+whether a wait is worth naming."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,17 +55,48 @@ class Finding:
 
     @property
     def word(self) -> str:
-        """The right one: by construction, and with workers as a bare loop tells.
+        """The right one: of the greatest part of the wait, or `step` where that is not worth it.
 
-        Workers take time by themselves, which hides a part of what is slow; where all of it is
-        hidden, their hand-off may be what the loop waits for.
+        Workers take time by themselves, which hides a part of what is slow and may be the greater
+        part. By construction without workers; with workers as a bare loop tells.
         """
+        parts = self.parts
+        return "step" if sum(parts.values()) < WORTH else max(parts, key=lambda each: parts[each])
+
+    @property
+    def words(self) -> set[str]:
+        """The right ones where the bare loop can't tell two of them apart."""
+        parts, whole = self.parts, sum(self.parts.values())
+        words = {"step"} if whole < WORTH + NEAR_WORTH else set()
+        if whole >= WORTH - NEAR_WORTH:
+            words |= {each for each in parts if parts[each] >= max(parts.values()) - NEAR}
+        return words
+
+    @property
+    def injected_word(self) -> str:
+        """The slow stage wherever it is worth naming, even if the workers' hand-off takes more."""
+        parts = self.parts
+        injected = parts.get(self.pipeline.stage, 0.0) if self.pipeline.ratio else 0.0
+        if self.pipeline.stage != "step" and injected >= WORTH:
+            return self.pipeline.stage
+        return "step" if sum(parts.values()) < WORTH else "hand-off"
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Shares of the epoch of the slow stage, of start-up, and of the hand-off, which has the
+        rest of the time in next()."""
         pipeline = self.pipeline
-        share = self.plain_share if pipeline.workers else pipeline.expected_share()
-        if pipeline.stage != "step" and pipeline.ratio and share >= WORTH:
-            return pipeline.stage
-        name = "slow" if pipeline.stage == "step" else "fast"
-        return "hand-off" if self._share_in_next(name) >= WORTH else "step"
+        is_slow = pipeline.stage != "step" and bool(pipeline.ratio)
+        name = "slow" if is_slow or pipeline.stage == "step" else "fast"
+        share, rest = 0.0, self._share_in_next(name)
+        if is_slow:
+            share = self.plain_share if pipeline.workers else pipeline.expected_share()
+        parts = {pipeline.stage: share} if is_slow else {}
+        if pipeline.workers:
+            start = median(self._plain("fast")["start_up_s"]) / median(self._plain(name)["seconds"])
+            parts["start-up"] = parts.get("start-up", 0.0) + start
+            parts["hand-off"] = parts.get("hand-off", 0.0) + max(0.0, rest - share - start)
+        return parts or {"hand-off": rest}
 
     @property
     def group(self) -> str:

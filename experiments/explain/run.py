@@ -1,9 +1,9 @@
 """Judge pipelines whose slow stage is known, and write what was found: see README.md.
 
-    python -m experiments.explain.run [folder] [part] [count]
+    python -m experiments.explain.run [folder] [seconds] [part]
 
-Continues where an earlier run in the same folder has stopped. part: light-0, light-1 or heavy, to
-judge only those pipelines, the first `count` of them.
+Continues where an earlier run in the same folder has stopped. seconds: after which none is begun,
+to measure in several quiet stretches. part: light-0, light-1 or heavy, to judge only those.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from experiments.explain.judge import carry_out, judge_job, request_of
 from experiments.explain.pipelines import Pipeline, all_pipelines
 from experiments.explain.plain import measure_bytes_per_s, time_plain
 from experiments.explain.record import Record, add_record, read_records
+from fastloop.config.compose import compose_job
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import JobFailed
 from fastloop.options.launcher.single import SingleLauncher
@@ -26,35 +27,42 @@ FOLDER = "outputs/explain"
 LANES = ("light-0", "light-1")
 """Parts that run at the same time: their pipelines sleep, and leave two cores idle."""
 HEAVY = "heavy"
+STRIDE = 3
+"""Heavy pipelines are judged in this stride, so that an interrupted run has some of all kinds."""
 CHANGES_EVERY = 2
 """Of so many pipelines, one has a change of a setting carried out."""
 
 
-def main(folder: Path, part: str | None, count: int | None) -> None:
+def main(folder: Path, seconds: float, part: str | None) -> None:
+    start_ns = now_ns()
     if part is not None:
-        judge_part(folder, part, count)
+        judge_part(folder, seconds, part)
         return
-    command = [sys.executable, "-m", "experiments.explain.run", str(folder)]
+    command = [sys.executable, "-m", "experiments.explain.run", str(folder), str(seconds)]
     lanes = [subprocess.Popen([*command, lane]) for lane in LANES]
     failed = [lane.wait() for lane in lanes]
     if any(failed):
         sys.exit("a part has failed, see above")
-    judge_part(folder, HEAVY, None)
+    judge_part(folder, seconds - seconds_between(start_ns, now_ns()), HEAVY)
 
 
-def judge_part(folder: Path, part: str, count: int | None) -> None:
+def judge_part(folder: Path, seconds: float, part: str) -> None:
     """Judge the pipelines of a part that have no record yet."""
     os.environ["FASTLOOP_OUTPUTS"] = str(folder / "work" / part)
     path = folder / f"pipelines-{part}.jsonl"
     records = read_records(path)
+    compose_job("benchmark=training")  # imports what the server of all processes is to preload
     launcher = SingleLauncher(isolation="forkserver")
     known = [record["bytes_per_s"] for record in records]
     bytes_per_s = known[0] if known else launcher.call(measure_bytes_per_s)
     done = {record["name"] for record in records}
     pipelines = all_pipelines(bytes_per_s)
-    for number in numbers_of(pipelines, part)[:count]:
+    begun_ns = now_ns()
+    for number in numbers_of(pipelines, part):
         if pipelines[number].name in done:
             continue
+        if seconds_between(begun_ns, now_ns()) > seconds:
+            return
         start_ns = now_ns()
         record = judge_pipeline(pipelines[number], number, launcher)
         record |= {"bytes_per_s": bytes_per_s, "seconds": seconds_between(start_ns, now_ns())}
@@ -66,7 +74,8 @@ def numbers_of(pipelines: list[Pipeline], part: str) -> list[int]:
     """The numbers of the pipelines of a part."""
     light = [number for number, each in enumerate(pipelines) if each.is_light]
     if part == HEAVY:
-        return [number for number in range(len(pipelines)) if number not in light]
+        numbers = [number for number in range(len(pipelines)) if number not in light]
+        return [number for first in range(STRIDE) for number in numbers[first::STRIDE]]
     return light[LANES.index(part) :: len(LANES)]
 
 
@@ -109,6 +118,6 @@ if __name__ == "__main__":
     arguments = sys.argv[1:]
     main(
         Path(arguments[0] if arguments else FOLDER).absolute(),
-        arguments[1] if len(arguments) > 1 else None,
-        int(arguments[2]) if len(arguments) > 2 else None,
+        float(arguments[1]) if len(arguments) > 1 else float("inf"),
+        arguments[2] if len(arguments) > 2 else None,
     )

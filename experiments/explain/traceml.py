@@ -1,9 +1,10 @@
 """What TraceML says of the same pipelines, each as a script under `traceml run`: see README.md.
 
     pip install traceml-ai
-    python -m experiments.explain.traceml [folder] [count]
+    python -m experiments.explain.traceml [folder] [every]
 
-Continues where an earlier run in the same folder has stopped.
+every: judge one of so many pipelines, 1 for all. Continues where an earlier run in the same folder
+has stopped.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ SCRIPT = Path(__file__).with_name("traceml_script.py")
 VARIABLE = "EXPLAINED_PIPELINE"
 
 
-def main(folder: Path, count: int | None) -> None:
+def main(folder: Path, every: int) -> None:
     records = [each for path in folder.glob("pipelines-*.jsonl") for each in read_records(path)]
     done = {each["name"] for each in read_records(folder / FILE)}
-    for record in sorted(records, key=lambda each: each["number"])[:count]:
+    for record in sorted(records, key=lambda each: each["number"])[::every]:
         if record["name"] in done:
             continue
         status, share = diagnose(Pipeline(**record["pipeline"]))
@@ -58,5 +59,5 @@ if __name__ == "__main__":
     arguments = sys.argv[1:]
     main(
         Path(arguments[0] if arguments else FOLDER).absolute(),
-        int(arguments[1]) if len(arguments) > 1 else None,
+        int(arguments[1]) if len(arguments) > 1 else 1,
     )

@@ -13,7 +13,7 @@ import numpy as np
 from fastloop.core.explanation import Rung
 from fastloop.explain.ladder import build_ladder
 from fastloop.explain.passes import EpochTimes
-from fastloop.explain.verdict import judge
+from fastloop.explain.verdict import judge, needs_more_rounds
 
 RUNGS = (Rung.STEP, Rung.COPY, Rung.HAND_OFF, Rung.COLLATE, Rung.TRANSFORM, Rung.DECODE)
 KINDS = ("normal 2 %", "normal 5 %", "drift", "heavy", "skewed", "spikes", "one noisy")
@@ -53,14 +53,13 @@ def judge_campaign(kind, generator, rounds, injected):
     place = generator.integers(1, len(parts))
     parts[place] += injected
     truth = 1 + np.concatenate([[0], np.cumsum(parts)])
-    ladder = build_ladder(
-        [
-            {rung: whole_epoch(s) for rung, s in zip(RUNGS, row, strict=True)}
-            for row in truth * np.exp(make_noise(kind, generator, rounds))
-        ],
-        100,
-        {},
-    )
+    timed = [
+        {rung: whole_epoch(s) for rung, s in zip(RUNGS, row, strict=True)}
+        for row in truth * np.exp(make_noise(kind, generator, 2 * rounds))
+    ]
+    ladder = build_ladder(timed[:rounds], 100, {})
+    if needs_more_rounds(ladder):
+        ladder = build_ladder(timed, 100, {})
     word = judge(ladder, "training", 0.1).word
     wait = ladder.wait_share
     right = RUNGS[place + 1] if injected else Rung.STEP

@@ -10,7 +10,9 @@ more of its loading left out, in interleaved rounds, and prints
   decode, read, or unattributed where the figures do not tell;
 - the ladder: what each part adds to an epoch, and what is hidden behind the steps;
 - what-ifs: the gain that a model of the loader predicts for other settings. The
-  try=3 best ones, and torch_threads=1, are run beside the job as it is.
+  try=3 best ones, torch_threads=1, and the changes of what_if=, such as
+  "what_if=['batch_size=128']", are run beside the job as it is;
+- the commonest causes, each of which was looked for.
 
 trials= is the number of rounds; after seconds=60 none begins beyond the third.
 An epoch is then recorded batch by batch: timeline.svg is a picture of what the loop
@@ -30,9 +32,18 @@ from pathlib import Path
 from fastloop.config.compose import compose_all, compose_changed
 from fastloop.config.experiment_yaml import experiment_yaml
 from fastloop.config.flags import read_command_line
+from fastloop.config.help import overridable_names
+from fastloop.config.messages import usage_message
 from fastloop.core.explanation import EXPLANATION_FILE, TIMELINE_SVG, TIMELINE_TRACE, WhatIf
 from fastloop.core.files import remove_unused, write_text
-from fastloop.core.types import Failure, FailureKind, JobFailed, MachineBusy, UsageError
+from fastloop.core.types import (
+    Failure,
+    FailureKind,
+    JobFailed,
+    MachineBusy,
+    Unsupported,
+    UsageError,
+)
 from fastloop.processes.lifecycle import handle_signals, restore_default_signals
 from fastloop.sweep.request import JobRequest
 
@@ -64,6 +75,7 @@ def _explain(requests: Sequence[JobRequest]) -> None:
     from fastloop.sweep.progress import show_progress
 
     request = check_request(requests)
+    _check_asked(request)
     handle_signals()
     sweep = request.sweep
     is_free = sweep.allow_concurrent and not sweep.wait
@@ -76,6 +88,23 @@ def _explain(requests: Sequence[JobRequest]) -> None:
     print(f"        {TIMELINE_SVG} and {TIMELINE_TRACE} (for ui.perfetto.dev) are next to it")
     if explanation.best and _write_best(explanation.best, folder):
         print(f"best:   python -m fastloop.run -cd {folder} experiment=best")
+
+
+def _check_asked(request: JobRequest) -> None:
+    """Raise UsageError for a change of what_if= that this machine or this job does not support."""
+    from fastloop.explain.variations import asked_variations
+    from fastloop.trial.support import check_support
+
+    for change in asked_variations(request.sweep.what_if):
+        try:
+            check_support(compose_changed(change.apply(request.overrides)))
+        except Unsupported as error:
+            raise UsageError(f"what_if={change.name}: unsupported: {error}") from error
+        except Exception as error:
+            text = usage_message(error, overridable_names())
+            if text is None:
+                raise
+            raise UsageError(f"what_if={change.name}: {text}") from error
 
 
 def _write_best(best: WhatIf, folder: Path) -> bool:

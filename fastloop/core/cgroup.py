@@ -26,6 +26,21 @@ def usable_cores() -> int:
     return min(affinity, max(1, math.ceil(quota))) if quota else affinity
 
 
+def available_cores() -> float:
+    """Cores' worth of CPU time that this process gets: `usable_cores` without rounding up, so that
+    a quota of 1.5 is 1.5."""
+    quota = cpu_quota()
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else usable_cores()
+    return min(affinity, quota) if quota else affinity
+
+
+def throttled_periods(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> tuple[int, int]:
+    """Number of periods so far in which a quota stopped this process's cgroups, and of all periods
+    in which they ran, of the cgroup that was stopped most; (0, 0) where none has a quota."""
+    counts = [_periods(folder) for folder in _groups(cgroups, membership, "cpu")]
+    return max(counts, default=(0, 0))
+
+
 @cache
 def cpu_quota() -> float | None:
     """The lowest CPU quota of this process's cgroups, in cores; None: no limit. It is read at the
@@ -99,6 +114,15 @@ def _number(path: Path) -> int | None:
         return int(path.read_text())
     except (OSError, ValueError):  # another version, or "max"
         return None
+
+
+def _periods(folder: Path) -> tuple[int, int]:
+    """Periods in which a cgroup was stopped, and all in which it ran; the same in both versions."""
+    try:
+        figures = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return 0, 0
+    return int(figures.get("nr_throttled", 0)), int(figures.get("nr_periods", 0))
 
 
 def _file_pages(folder: Path) -> int:

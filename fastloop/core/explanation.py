@@ -94,9 +94,20 @@ class WhatIf:
     """The command line that measures the changed job."""
     predicted_gain: Estimate | None
     """Share of an epoch that the change saves, negative where it costs time, with a 90 % interval;
-    None where the model misses the job as it is."""
+    None where the model misses the job as it is, or nothing that was measured tells."""
     realised_gain: Estimate | None
     """None: it was not tried."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """One of the commonest causes of a slow loop, which was looked for."""
+
+    name: str
+    is_found: bool | None
+    """None: it is not known."""
+    text: str
+    """What is known of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,3 +146,5 @@ class Explanation:
     best: WhatIf | None
     """The change with the greatest realised gain that is beyond noise."""
     timeline: InstrumentedEpoch
+    causes: tuple[Cause, ...] = ()
+    """The commonest causes that the job can have, in the order in which they were looked for."""

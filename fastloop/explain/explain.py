@@ -12,22 +12,25 @@ from fastloop.core.protocols import StreamingDataset
 from fastloop.core.result import Measurement
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Unsupported, UsageError
+from fastloop.explain.causes import find_causes
 from fastloop.explain.decoding import describe_decoding
 from fastloop.explain.explained_job import ExplainedJob, count_batches
 from fastloop.explain.ladder import Round, build_ladder, work_of
+from fastloop.explain.model_input import measure_for_model, time_single_batches
+from fastloop.explain.part_costs import PartCosts, measure_parts
 from fastloop.explain.passes import BatchTimes, benchmark_of
-from fastloop.explain.predict import predict_seconds
+from fastloop.explain.predict import Measured, predict_seconds
 from fastloop.explain.rungs import benchmark_name, overlaps, uses_dataloader
+from fastloop.explain.surroundings import Beginning, look_after, look_before
 from fastloop.explain.timeline_files import write_timeline
-from fastloop.explain.variations import Variation
-from fastloop.explain.verdict import judge
+from fastloop.explain.variations import Variation, asked_variations, variations_of
+from fastloop.explain.verdict import judge, needs_more_rounds
 from fastloop.explain.what_ifs import (
     Candidate,
     choose,
     find_best,
     find_candidates,
     list_what_ifs,
-    measure_for_model,
     predict_gain,
     try_candidates,
 )
@@ -40,7 +43,7 @@ from fastloop.trial.support import check_support
 
 TRAVERSAL = Variation(overrides=("benchmark=traversal", "execution=eager", "precision=float32"))
 """The loader without steps."""
-OF_THIS_COMMAND = ("baseline", "explain", "resume", "retry_failed", "try")
+OF_THIS_COMMAND = ("baseline", "explain", "resume", "retry_failed", "try", "what_if")
 """Settings that are left out of the command lines of changes."""
 MOST_MISSED = 1.5
 """Factor by which the model may miss the job as it is; beyond that it predicts nothing."""
@@ -96,15 +99,20 @@ def explain(
     """
     begin_step("preparing the data")
     whole = _prepare(request, begin_step)
+    beginning = look_before(whole.prepared.files)
     findings, explained = _measure(whole, request.job.trials, seconds)
     alone = _time_alone(explained, compose(TRAVERSAL.apply(request.overrides)))
     name = benchmark_name(request.job)
     decoding = describe_decoding(request.job, whole.prepared)
     verdict = judge(findings.ladder, name, findings.first_batch_s, decoding)
-    candidates, model_ratio = _predict(explained, findings, request, compose)
+    costs = measure_parts(explained)
+    found = _find_changes(explained, beginning, costs, request, compose)
+    measured = _measure_for_changes(explained, found, findings, costs)
+    candidates, model_ratio = _predict(explained, found, measured, findings.ladder)
     chosen = choose(candidates, request.sweep.tries)
     gains = try_candidates(explained, chosen, request.job.trials, seconds)
     what_ifs = list_what_ifs(candidates, gains, request.overrides)
+    around = look_after(explained.job, beginning, measured if is_close(model_ratio) else None)
     label = f"{request.choices['loader']} {whole.prepared.label}"
     return Explanation(
         name=label,
@@ -121,6 +129,7 @@ def explain(
         what_ifs=what_ifs,
         best=find_best(what_ifs),
         timeline=write_timeline(explained.record_epoch(), folder, f"{label}, {name}"),
+        causes=find_causes(explained.job, around, verdict, findings.ladder, what_ifs),
     )
 
 
@@ -143,22 +152,24 @@ def _measure(
 ) -> tuple[_Findings, ExplainedJob]:
     """The findings of all passes, and the job with epochs cut to the length that they ran."""
     present = whole.time_batches()
-    as_is = whole.without_workers(whole.job.torch_threads).time_batches()
-    single = as_is if as_is.torch_threads == 1 else whole.without_workers(1).time_batches()
+    times = time_single_batches(whole)
     explained = whole.cut(present)
-    rounds = explained.time_ladder(num_rounds, seconds)
     serial, work_s = None, None
     if not uses_dataloader(whole.job):
         work_s = {}
     elif overlaps(whole.job):
         serial = explained.without_workers(1).time_ladder(1, None)[0]
         work_s = work_of(serial, whole.whole_batches)
-    ladder = build_ladder(rounds, whole.whole_batches, work_s, serial)
+
+    def build(rounds: list[Round]) -> Ladder:
+        return build_ladder(rounds, whole.whole_batches, work_s, serial)
+
+    rounds = explained.time_ladder(num_rounds, seconds, lambda few: needs_more_rounds(build(few)))
     findings = _Findings(
         first_batch_s=present.first_batch_s,
-        times=(as_is, single),
+        times=times,
         serial=serial or rounds[-1],
-        ladder=ladder,
+        ladder=build(rounds),
         num_rounds=len(rounds),
     )
     return findings, explained
@@ -174,27 +185,55 @@ def _time_alone(explained: ExplainedJob, traversal: Job) -> Measurement:
     return measurement
 
 
-def _predict(
+def _find_changes(
     explained: ExplainedJob,
-    findings: _Findings,
+    beginning: Beginning,
+    costs: PartCosts,
     request: JobRequest,
     compose: Callable[[Sequence[str]], Job],
+) -> list[tuple[Variation, ExplainedJob]]:
+    """The changes that this job supports; those that the user named come last."""
+    changes = variations_of(
+        explained.job, decoders=[*costs.decoders], in_memory=beginning.in_memory
+    )
+    asked = asked_variations(request.sweep.what_if)
+    named = {each.overrides for each in asked}
+    changes = [each for each in changes if each.overrides not in named]
+    return find_candidates(explained, [*changes, *asked], request.overrides, compose)
+
+
+def _measure_for_changes(
+    explained: ExplainedJob,
+    found: Sequence[tuple[Variation, ExplainedJob]],
+    findings: _Findings,
+    costs: PartCosts,
+) -> Measured:
+    workers = {each.job.loading.num_workers for _, each in found if uses_dataloader(each.job)}
+    workers.add(explained.job.loading.num_workers)  # the model has to give the job as it is, too
+    return measure_for_model(explained, findings.times, findings.serial, sorted(workers), costs)
+
+
+def _predict(
+    explained: ExplainedJob,
+    found: Sequence[tuple[Variation, ExplainedJob]],
+    measured: Measured,
+    ladder: Ladder,
 ) -> tuple[list[Candidate], float]:
     """The changes with their predicted gains, and how far the model misses the job as it is."""
-    found = find_candidates(explained, request.overrides, compose)
-    workers = {job.loading.num_workers for _, job in found if uses_dataloader(job)}
-    workers.add(explained.job.loading.num_workers)  # the model has to give the job as it is, too
-    measured = measure_for_model(explained, findings.times, findings.serial, sorted(workers))
-    ratio = predict_seconds(explained.job, measured) / findings.ladder.epoch_s.value
-    is_close = 1 / MOST_MISSED <= ratio <= MOST_MISSED
+    ratio = predict_seconds(explained.job, measured) / ladder.epoch_s.value
     candidates = [
         Candidate(
             change=change,
-            explained=replace(explained, job=job),
-            predicted_gain=predict_gain(job, explained.job, measured, findings.ladder)
-            if is_close
+            explained=changed,
+            predicted_gain=predict_gain(changed.job, explained.job, measured, ladder)
+            if is_close(ratio)
             else None,
         )
-        for change, job in found
+        for change, changed in found
     ]
     return candidates, ratio
+
+
+def is_close(ratio: float) -> bool:
+    """True where the model is close enough to the job as it is to predict anything."""
+    return 1 / MOST_MISSED <= ratio <= MOST_MISSED

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from fastloop.core import stats
 from fastloop.core.epochs import num_batches
 from fastloop.core.explanation import Rung
-from fastloop.core.interleave import rounds
+from fastloop.core.interleave import rounds, within
 from fastloop.core.plan import PreparedData
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.sweep_protocols import Launcher
@@ -28,6 +28,8 @@ FEWEST_BATCHES = 4
 FEWEST_ROUNDS = 3
 MOST_SECONDS = 60.0
 """No further round begins after this time, unless `seconds` says another."""
+MORE_UNTIL_S = 20.0
+"""No round is added to those that were asked for after this time."""
 
 
 def count_batches(job: Job, prepared: PreparedData) -> int:
@@ -94,13 +96,31 @@ class ExplainedJob:
         arguments = (time_rung, self.job, self.prepared, rung, number)
         return self.launcher.call(*arguments, timeout_s=self.job.trial_timeout_s)
 
-    def time_ladder(self, num_rounds: int, seconds: float | None) -> list[Round]:
-        """Times of all rungs, round by round."""
-        timed = []
-        for number, rungs in _rounds_within(dict.fromkeys(self.rungs, num_rounds), seconds):
-            times = {rung: self.time_rung(rung, number) for rung in rungs}
-            timed.append({rung: times[rung] for rung in self.rungs})
-        return timed
+    def time_ladder(
+        self,
+        num_rounds: int,
+        seconds: float | None,
+        needs_more: Callable[[list[Round]], bool] = lambda _: False,
+    ) -> list[Round]:
+        """Times of all rungs, round by round.
+
+        needs_more: whether these rounds leave the verdict open; then up to as many follow, of which
+        none begins after MORE_UNTIL_S.
+        """
+        start_ns, timed = now_ns(), self._time_rounds(num_rounds, seconds)
+        rest_s = min(seconds or MORE_UNTIL_S, MORE_UNTIL_S) - seconds_between(start_ns, now_ns())
+        if rest_s <= 0 or not needs_more(timed):
+            return timed
+        more = within(rounds(dict.fromkeys(self.rungs, num_rounds)), rest_s)
+        return timed + [self._time_round(len(timed) + number, rungs) for number, rungs in more]
+
+    def _time_rounds(self, num_rounds: int, seconds: float | None) -> list[Round]:
+        counts = dict.fromkeys(self.rungs, num_rounds)
+        return [self._time_round(*each) for each in _rounds_within(counts, seconds)]
+
+    def _time_round(self, number: int, rungs: Sequence[Rung]) -> Round:
+        times = {rung: self.time_rung(rung, number) for rung in rungs}
+        return {rung: times[rung] for rung in self.rungs}
 
 
 def time_side_by_side(

@@ -6,13 +6,20 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from fastloop.core.explanation import Explanation, InstrumentedEpoch, Ladder, LadderRow, WhatIf
+from fastloop.core.explanation import (
+    Cause,
+    Explanation,
+    InstrumentedEpoch,
+    Ladder,
+    LadderRow,
+    WhatIf,
+)
 from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.stats import Estimate
 from fastloop.core.text_lines import align, wrap
 from fastloop.reporting.limit_text import describe_work
 
-SCHEMA = 2
+SCHEMA = 3
 WORTHWHILE = 0.05
 """Gain that a change may still have where yours is called as good."""
 
@@ -31,6 +38,8 @@ def format_explanation(explanation: Explanation) -> str:
     lines = [head, "", f"verdict: {explanation.verdict.word}", *wrap([sentences])]
     lines += [*wrap([_limit_text(explanation)]), ""]
     lines += ladder_lines(ladder)
+    if explanation.causes:
+        lines += ["", *_cause_lines(explanation.causes)]
     if explanation.what_ifs:
         lines += ["", *_what_if_lines(explanation.what_ifs)]
         ratio = significant(explanation.model_ratio)
@@ -69,11 +78,18 @@ def _ladder_row(row: LadderRow) -> tuple[str, ...]:
     return str(row.rung), hidden, exposed, show_estimate(row.share, show_percent)
 
 
+def _cause_lines(causes: Sequence[Cause]) -> list[str]:
+    answers = {True: "yes", False: "no", None: "?"}
+    rows = [("looked for", "found", "")]
+    rows += [(each.name, answers[each.is_found], each.text) for each in causes]
+    return align(rows)
+
+
 def _what_if_lines(what_ifs: Sequence[WhatIf]) -> list[str]:
     rows = [("what if", "predicted gain", "realised gain")]
     for each in what_ifs:
         predicted, realised = _gain_text(each.predicted_gain), _gain_text(each.realised_gain)
-        rows.append((each.change, predicted or "-", realised or "not tried"))
+        rows.append((each.change, predicted or "not predictable", realised or "not tried"))
     return align(rows)
 
 

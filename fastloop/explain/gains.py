@@ -1,8 +1,8 @@
 """Predicted gains of changes with their intervals.
 
-Three things make a prediction unsure, and their variances on the logarithmic scale add up: which
-batches were timed (a bootstrap), what the model gets wrong (its miss of the job as it is, and a
-floor), and the noise of the passes that will judge it.
+Four things make a prediction unsure, and their variances on the logarithmic scale add up: which
+batches were timed (a bootstrap), by how much two passes of them differ, what the model gets wrong
+(its miss of the job as it is, and a floor), and the noise of the passes that will judge it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ BEYOND = 1.645
 LEAST_MISS, LEAST_MISS_OF_OTHERS = 0.03, 0.06
 """Standard deviation of what the model gets wrong even where it has the job as it is right: for the
 same loader, and for another one."""
+MOST_DIFFERENT = 0.3
+"""Logarithm of the ratio of two passes' batches up to which their mean is a basis."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,20 +38,27 @@ class Prediction:
     keeps_miss: bool
     """True where the change leaves alone what the model misses: loader, workers and threads."""
     is_other_loader: bool
+    """True where batches are made in another way: by another loader, decoder or place."""
 
 
-def estimate_gain(prediction: Prediction, measured: Measured, ladder: Ladder) -> Estimate:
-    """The share of an epoch that a change saves, with its 90 % interval.
+def estimate_gain(prediction: Prediction, measured: Measured, ladder: Ladder) -> Estimate | None:
+    """The share of an epoch that a change saves, with its 90 % interval; None where two passes of
+    single batches differ so much that there is no basis for it.
 
     Where loader, workers and threads stay, the model is compared with itself, so that its miss
-    cancels; otherwise half of its miss is taken to stay.
+    cancels; otherwise half of its miss is taken to stay, and batches of other passes than those of
+    the job as it is are as unsure as two passes of them differ.
     """
+    difference = max(measured.as_is.difference, measured.single.difference)
+    if difference > MOST_DIFFERENT and not prediction.keeps_miss:
+        return None
+    basis = 0.0 if prediction.keeps_miss else max(ladder.noise, difference) / math.sqrt(2)
     miss = math.log(prediction.present(measured) / ladder.epoch_s.value)
     kept = 1.0 if prediction.keeps_miss else 0.5
     log_ratio = math.log(prediction.changed(measured) / ladder.epoch_s.value) - kept * miss
     floor = LEAST_MISS_OF_OTHERS if prediction.is_other_loader else LEAST_MISS
     noise = ladder.noise * math.sqrt(2 / ladder.rounds)
-    sources = [_spread(prediction, measured, ladder.noise), miss / 2, floor, noise]
+    sources = [_spread(prediction, measured, ladder.noise), miss / 2, floor, noise, basis]
     reach = BEYOND * math.hypot(*sources)
     middle, low, high = (1 - math.exp(log_ratio + each) for each in (0.0, reach, -reach))
     return Estimate(value=middle, low=low, high=high, is_interval=True)

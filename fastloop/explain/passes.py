@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -26,6 +26,8 @@ MOST_TIMED = 200
 TIMED_S = 2.0
 FEWEST_TIMED = 3
 """Bounds of the batches that are timed one by one."""
+WARM_UP_S, LEAST_TIMED_S = 0.1, 0.2
+"""Time for which batches run untimed, and for which they are then timed, short epochs again."""
 CLONES = 5
 
 
@@ -74,6 +76,8 @@ class BatchTimes:
     clone_s: float = 0.0
     """Time to copy a batch in memory."""
     torch_threads: int = 1
+    difference: float = 0.0
+    """Of two passes that these times are from, in the logarithm of a batch's time; 0: of one."""
 
 
 def time_rung(job: Job, prepared: PreparedData, rung: Rung, number: int) -> EpochTimes:
@@ -93,7 +97,10 @@ def time_rung(job: Job, prepared: PreparedData, rung: Rung, number: int) -> Epoc
 
 
 def time_batches(job: Job, prepared: PreparedData) -> BatchTimes:
-    """Times of loading and stepping, one batch at a time, of the job's loader as it is."""
+    """Times of loading and stepping, one batch at a time, of the job's loader as it is.
+
+    Short epochs are repeated where they start no workers, as a few milliseconds tell little.
+    """
     context = start_job(job, prepared, 0)
     opened_ns = now_ns()
     with context.open_loader() as loader:
@@ -109,10 +116,48 @@ def time_batches(job: Job, prepared: PreparedData) -> BatchTimes:
         session = benchmark_of(job).session(context.build_setup(first))
         consume, _ = session.start(deliver)
         consume(first)  # the first step is slower: it allocates, or compiles
+        batches = _warm_up(batches, consume)
+        begun_ns = now_ns()
         _record(times, batches, consume, context)
-        if not times.load_s:  # an epoch of a single batch
+        if not times.load_s:  # an epoch of a single batch, or of which all have warmed up
             _record(times, iter(loader.epochs(0)), consume, context)
+        while not job.loading.num_workers and _is_short(times, begun_ns):
+            batches = iter(loader.epochs(0))
+            consume(next(batches))  # an epoch's first batch also waits for its order
+            before = len(times.load_s)
+            _record(times, batches, consume, context)
+            if len(times.load_s) == before:
+                break
     return times
+
+
+def merge_batches(one: BatchTimes, other: BatchTimes) -> BatchTimes:
+    """The batches of two passes of the same job, and by how much these differ."""
+    seconds = [stats.mean(each.load_s) + stats.mean(each.step_s) for each in (one, other)]
+    return replace(
+        one,
+        load_s=one.load_s + other.load_s,
+        load_cpu_s=one.load_cpu_s + other.load_cpu_s,
+        step_s=one.step_s + other.step_s,
+        step_cpu_s=one.step_cpu_s + other.step_cpu_s,
+        clone_s=min(one.clone_s, other.clone_s),
+        difference=abs(math.log(seconds[0] / seconds[1])),
+    )
+
+
+def _warm_up(batches: Iterator[Tree], consume: Consumer) -> Iterator[Tree]:
+    """The rest of the batches after those of WARM_UP_S: caches and clocks of a new process."""
+    start_ns = now_ns()
+    while seconds_between(start_ns, now_ns()) < WARM_UP_S:
+        batch = next(batches, None)
+        if batch is None:
+            break
+        consume(batch)
+    return batches
+
+
+def _is_short(times: BatchTimes, begun_ns: int) -> bool:
+    return len(times.load_s) < MOST_TIMED and seconds_between(begun_ns, now_ns()) < LEAST_TIMED_S
 
 
 def benchmark_of(job: Job) -> Benchmark:

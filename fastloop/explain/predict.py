@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from fastloop.core.cgroup import usable_cores
+from fastloop.core.cgroup import available_cores
 from fastloop.explain.model import Machinery, Phase, epoch_seconds
 from fastloop.explain.passes import BatchTimes, EpochTimes
 from fastloop.trial.job import Job
@@ -30,19 +30,35 @@ class Measured:
     """By number of workers: times with ready batches from them, and with ready batches alone."""
     kept: float
     """Share of the work of loading that is left if samples come from a store."""
+    decode_share: float = 0.0
+    transform_share: float = 0.0
+    """Shares of the work of loading."""
+    decoders: Mapping[str, float] = field(default_factory=dict)
+    """By other decoders: time of an image relative to that of the present one."""
+    batch_transform_s: float | None = None
+    """Time to transform a whole batch on the device; None: it can't be, or there is none."""
 
 
-def predict_seconds(job: Job, measured: Measured, loads_rows: bool = False) -> float:
+def predict_seconds(
+    job: Job,
+    measured: Measured,
+    kept: float = 1.0,
+    added_step_s: float = 0.0,
+    cores: float | None = None,
+) -> float:
     """Seconds of a whole epoch of the job by the model alone.
 
-    loads_rows: samples come from a store where `measured` is of a dataset's.
+    kept: share of the measured work of loading that is left. added_step_s: what each step takes
+    longer. cores: that there are; None: those of this process.
     """
+    cores = cores or available_cores()
     threads = measured.single if job.torch_threads == 1 else measured.as_is
     workers = job.loading.num_workers
     times = measured.single if workers else threads
-    kept = measured.kept if loads_rows else 1.0
-    loads = _phases(times.load_s, times.load_cpu_s, kept)
-    steps = _phases(threads.step_s, threads.step_cpu_s)
+    loads = _phases(times.load_s, times.load_cpu_s, cores, kept)
+    steps = _phases(threads.step_s, threads.step_cpu_s, cores)
+    if added_step_s:
+        steps = [[*step, Phase(seconds=added_step_s)] for step in steps]
     start_s = 0.0
     if workers:
         hand_off_s, start_s = _hand_off(measured, workers)
@@ -51,16 +67,17 @@ def predict_seconds(job: Job, measured: Measured, loads_rows: bool = False) -> f
     if job.device_prefetch and not workers:  # a thread loads ahead of the loop
         workers, prefetch = 1, job.device_prefetch
         loads, steps = _with_lock(loads), _with_lock(steps)
-    machinery = Machinery(workers=workers, prefetch=prefetch, cores=usable_cores(), start_s=start_s)
+    machinery = Machinery(workers=workers, prefetch=prefetch, cores=cores, start_s=start_s)
     return _epoch(loads, steps, machinery, measured.batches)
 
 
 def predict_gathered_seconds(job: Job, measured: Measured) -> float:
     """Seconds of a whole epoch with a loader whose thread gathers rows ahead, at memory's speed."""
+    cores = available_cores()
     threads = measured.single if job.torch_threads == 1 else measured.as_is
     loads = [[Phase(seconds=measured.single.clone_s)] for _ in threads.step_s]
-    steps = _phases(threads.step_s, threads.step_cpu_s)
-    machinery = Machinery(workers=1, prefetch=PREFETCH, cores=usable_cores())
+    steps = _phases(threads.step_s, threads.step_cpu_s, cores)
+    machinery = Machinery(workers=1, prefetch=PREFETCH, cores=cores)
     return _epoch(loads, steps, machinery, measured.batches)
 
 
@@ -72,9 +89,11 @@ def _hand_off(measured: Measured, workers: int) -> tuple[float, float]:
     return max(0.0, extra_s / through.batches), start_s
 
 
-def _phases(seconds: list[float], cpu_s: list[float], kept: float = 1.0) -> list[list[Phase]]:
+def _phases(
+    seconds: list[float], cpu_s: list[float], cores: float, kept: float = 1.0
+) -> list[list[Phase]]:
     return [
-        [Phase(seconds=kept * each, cores=min(cpu / each, usable_cores()) if each else 1.0)]
+        [Phase(seconds=kept * each, cores=min(cpu / each, cores) if each else 1.0)]
         for each, cpu in zip(seconds, cpu_s, strict=True)
     ]
 

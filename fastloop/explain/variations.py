@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.plan import LoadingSettings
+from fastloop.core.traits import TransformTraits, traits_of
+from fastloop.core.types import UsageError
 from fastloop.explain.rungs import uses_dataloader
 from fastloop.trial.job import Job
 
-WORKERS = (0, 1, 2, 4)
 PREFETCH = 8
 AHEAD = 2
+MOSTLY = 0.9
+"""Share of the files in memory below which the job is taken to have a cold page cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,15 +26,17 @@ class Variation:
     """Overrides that replace those of the command line with the same names."""
 
     overrides: tuple[str, ...]
+    is_asked: bool = False
+    """True where the user named it, so that it is tried whatever is predicted."""
 
     @property
     def name(self) -> str:
-        """The override that the others accompany."""
-        return self.overrides[0]
+        """The override that the others accompany; all of them where the user named them."""
+        return " ".join(self.overrides) if self.is_asked else self.overrides[0].lstrip("+")
 
     def apply(self, overrides: Sequence[str]) -> tuple[str, ...]:
         """The overrides of the command line with this change."""
-        names = [override.partition("=")[0] for override in self.overrides]
+        names = [override.lstrip("+").partition("=")[0] for override in self.overrides]
         kept = [each for each in overrides if not any(_concerns(each, name) for name in names)]
         return (*kept, *self.overrides)
 
@@ -41,27 +47,82 @@ def _concerns(override: str, name: str) -> bool:
     return key == name or key.startswith(f"{name}.") or f"@{name}." in key
 
 
-def variations_of(job: Job) -> list[Variation]:
-    """Changes of one setting, or of the loader, that the job does not have yet."""
-    loading, variations = job.loading, []
-    if (job.torch_threads or usable_cores()) > 1:
-        variations.append(("torch_threads=1",))
+def variations_of(
+    job: Job, *, decoders: Sequence[str] = (), in_memory: float | None = None
+) -> list[Variation]:
+    """Changes of one setting, or of the loader, that the job does not have yet, of the commonest
+    causes first.
+
+    decoders: names of other decoders that decode the job's files. in_memory: share of its files
+    that were in memory before anything ran; None: unknown.
+    """
+    variations = [(f"torch_threads={threads}",) for threads in _fewer_threads(job)]
     if uses_dataloader(job):
         variations += [
-            _without_workers(loading) if not workers else (f"num_workers={workers}",)
-            for workers in WORKERS
-            if workers != loading.num_workers and workers <= 2 * usable_cores()
+            _without_workers(job.loading) if not workers else (f"num_workers={workers}",)
+            for workers in _numbers_of_workers()
+            if workers != job.loading.num_workers
         ]
-        if loading.num_workers and loading.prefetch_factor != PREFETCH:
-            variations.append((f"prefetch_factor={PREFETCH}",))
-        if torch.accelerator.is_available() and not loading.pin_memory:
-            variations.append(("pin_memory=true",))
-        if not loading.num_workers and not job.device_prefetch:
-            variations.append((f"device_prefetch={AHEAD}",))
-        if job.loader.store is None:
-            variations.append(("loader=np_memmap",))
-        variations.append(_fastloop(loading))
+        variations += [(f"decoder={name}",) for name in decoders]
+        variations += _other_loaders(job)
+        if transforms_samples(job):
+            variations.append(("++transform.where=device",))
+        variations += _ahead_of_the_loop(job)
+    if job.cache == "cold":
+        variations.append(("cache=warm",))
+    elif job.cache == "as_is" and in_memory is not None and in_memory < MOSTLY:
+        variations.append(("cache=cold",))
     return [Variation(overrides=overrides) for overrides in variations]
+
+
+def asked_variations(texts: Sequence[str]) -> list[Variation]:
+    """The changes of `what_if=`, each of which may have several overrides. Raises UsageError for
+    one that has none, or whose quotes don't match."""
+    return [Variation(overrides=_split(text), is_asked=True) for text in texts]
+
+
+def _split(text: str) -> tuple[str, ...]:
+    try:
+        overrides = tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"what_if={text}: {error}") from error
+    if not overrides or not all("=" in each for each in overrides):
+        raise UsageError(f"what_if={text}: allowed: overrides, such as batch_size=128")
+    return overrides
+
+
+def transforms_samples(job: Job) -> bool:
+    """True where each sample is transformed by itself, which a batch could be instead."""
+    is_identity = traits_of(TransformTraits, job.transform).is_identity
+    return not is_identity and job.transform.where == "worker"
+
+
+def _fewer_threads(job: Job) -> list[int]:
+    """Numbers of torch's threads: one, and the cores where a quota gives fewer than torch sees."""
+    present = job.torch_threads or torch.get_num_threads()
+    return [each for each in dict.fromkeys((1, usable_cores())) if each < present]
+
+
+def _numbers_of_workers() -> list[int]:
+    cores = usable_cores()
+    return sorted(each for each in {0, 1, 2, 4, cores} if each <= 2 * cores)
+
+
+def _other_loaders(job: Job) -> Iterator[tuple[str, ...]]:
+    if job.loader.store is None:
+        yield ("loader=np_memmap",)
+    yield _fastloop(job.loading)
+
+
+def _ahead_of_the_loop(job: Job) -> Iterator[tuple[str, ...]]:
+    """Changes of what is done ahead of the loop."""
+    loading, has_device = job.loading, torch.accelerator.is_available()
+    if loading.num_workers and loading.prefetch_factor != PREFETCH:
+        yield (f"prefetch_factor={PREFETCH}",)
+    if has_device and not loading.pin_memory:
+        yield ("pin_memory=true",)
+    if not job.device_prefetch and (has_device or not loading.num_workers):
+        yield (f"device_prefetch={AHEAD}",)
 
 
 def _without_workers(loading: LoadingSettings) -> tuple[str, ...]:

@@ -43,6 +43,15 @@ def judge(ladder: Ladder, name: str, first_batch_s: float, decoding: str = "") -
     return Verdict(word=word, sentences=(*sentences, describe_start_up(ladder, first_batch_s)))
 
 
+def needs_more_rounds(ladder: Ladder) -> bool:
+    """True where further rounds may tell what these don't: whether the loader is worth touching, or
+    which of its parts is the greatest."""
+    wait = ladder.wait_share
+    if not _is_sure(ladder) or wait.low < WORTH < wait.high:
+        return True
+    return wait.value >= WORTH and leading_row(ladder).sure_greatest < SURE
+
+
 def _is_sure(ladder: Ladder) -> bool:
     """True where the rounds tell whether the loader is worth touching."""
     wait = ladder.wait_share

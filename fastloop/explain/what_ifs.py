@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,21 +12,25 @@ from fastloop.core.explanation import Rung, WhatIf
 from fastloop.core.stats import Estimate
 from fastloop.core.types import JobFailed, Unsupported
 from fastloop.explain.certainty import draw_seconds, estimate_from
+from fastloop.explain.effects import Effect, find_effect
 from fastloop.explain.explained_job import ExplainedJob, time_side_by_side
 from fastloop.explain.gains import Prediction, estimate_gain
-from fastloop.explain.ladder import Ladder, Round
-from fastloop.explain.passes import BatchTimes
+from fastloop.explain.ladder import Ladder
+from fastloop.explain.passes import benchmark_of
 from fastloop.explain.predict import Measured, predict_gathered_seconds, predict_seconds
-from fastloop.explain.rungs import uses_dataloader
-from fastloop.explain.variations import Variation, variations_of
+from fastloop.explain.rungs import benchmark_name
+from fastloop.explain.variations import Variation
 from fastloop.sweep.prepare_stage import prepare_job
 from fastloop.trial.job import Job
 from fastloop.trial.support import check_support
 
 LEAST_GAIN = 0.02
 """Predicted share of an epoch from which a change is worth trying."""
-ALWAYS_TRIED = "torch_threads=1"
-"""torch's threads against each other, or against workers, are the commonest cause."""
+ALWAYS_TRIED = ("torch_threads=1", "cache=cold")
+"""torch's threads against each other, or against workers, are the commonest cause; what a cold page
+cache costs is not predicted, and asked only of files that were not in memory."""
+COMMON = ("num_workers", "decoder")
+"""Settings by which other common causes would be removed."""
 AS_IS = "as it is"
 
 
@@ -36,58 +41,49 @@ class Candidate:
     change: Variation
     explained: ExplainedJob
     predicted_gain: Estimate | None
-    """None where the model misses the job as it is."""
+    """None where the model misses the job as it is, or nothing that was measured tells."""
 
 
 def find_candidates(
-    explained: ExplainedJob, overrides: Sequence[str], compose: Callable[[Sequence[str]], Job]
-) -> list[tuple[Variation, Job]]:
+    explained: ExplainedJob,
+    changes: Sequence[Variation],
+    overrides: Sequence[str],
+    compose: Callable[[Sequence[str]], Job],
+) -> list[tuple[Variation, ExplainedJob]]:
     """The changes that this machine and this data support, with the jobs that they make."""
     found = []
-    for change in variations_of(explained.job):
-        job = replace(compose(change.apply(overrides)), batches=explained.job.batches)
+    for change in changes:
+        changed = _resize(explained, compose(change.apply(overrides)))
         try:
-            check_support(job)
+            check_support(changed.job)
         except Unsupported:
             continue
-        if job.loader.store is None or not (explained.prepared.random or explained.prepared.broken):
-            found.append((change, job))
+        is_stored = changed.job.loader.store is not None
+        if not (is_stored and (explained.prepared.random or explained.prepared.broken)):
+            found.append((change, changed))
     return found
 
 
-def measure_for_model(
-    explained: ExplainedJob,
-    times: tuple[BatchTimes, BatchTimes],
-    ladder: Round,
-    workers: Sequence[int],
-) -> Measured:
-    """The model's input: single batches, and the hand-off from these numbers of workers.
-
-    ladder: a round of the job without workers.
-    """
-    kept = 1.0
-    if Rung.COLLATE in ladder:
-        below = ladder[Rung.TRANSFORM] if Rung.TRANSFORM in ladder else ladder[Rung.COLLATE]
-        load_s = list(ladder.values())[-1].seconds - ladder[Rung.COPY].seconds
-        kept_s = below.seconds - ladder[Rung.COPY].seconds
-        kept = min(1.0, max(0.0, kept_s / load_s)) if load_s > 0 else 1.0
-    hand_off = {}
-    if counts := sorted({*workers} - {0}):
-        ready = explained.time_rung(Rung.COPY, 0)
-        for count in counts:
-            hand_off[count] = explained.with_workers(count).time_rung(Rung.HAND_OFF, 0), ready
-    as_is, single = times
-    return Measured(
-        batches=explained.whole_batches, as_is=as_is, single=single, hand_off=hand_off, kept=kept
-    )
+def _resize(explained: ExplainedJob, job: Job) -> ExplainedJob:
+    """The changed job, with as many samples in its epochs as the job as it is."""
+    size = explained.job.loading.batch_size / job.loading.batch_size
+    batches = explained.job.batches and max(1, math.ceil(explained.job.batches * size))
+    job = replace(job, batches=batches, benchmark={benchmark_name(job): benchmark_of(job)})
+    whole = max(1, math.ceil(explained.whole_batches * size))
+    return replace(explained, job=job, whole_batches=whole)
 
 
-def predict_gain(candidate: Job, present: Job, measured: Measured, ladder: Ladder) -> Estimate:
-    """Share of an epoch that the candidate saves, with its interval."""
-    is_new_store = present.loader.store is None and candidate.loader.store is not None
-    is_other = candidate.loader != present.loader
-    changed = partial(predict_seconds, candidate, loads_rows=is_new_store)
-    if is_other and not uses_dataloader(candidate):
+def predict_gain(
+    candidate: Job, present: Job, measured: Measured, ladder: Ladder
+) -> Estimate | None:
+    """Share of an epoch that the candidate saves, with its interval; None without a basis."""
+    if candidate == replace(present, cache="warm"):
+        return _gain_of_warm_files(ladder)
+    effect = find_effect(candidate, present, measured)
+    if effect is None:
+        return None
+    changed = partial(predict_seconds, candidate, kept=effect.kept, added_step_s=effect.step_s)
+    if effect.is_gathered:
         changed = partial(predict_gathered_seconds, candidate)
     before, after = (
         (job.loader, job.loading.num_workers, job.torch_threads) for job in (present, candidate)
@@ -95,18 +91,33 @@ def predict_gain(candidate: Job, present: Job, measured: Measured, ladder: Ladde
     prediction = Prediction(
         present=partial(predict_seconds, present),
         changed=changed,
-        keeps_miss=before == after,
-        is_other_loader=is_other,
+        keeps_miss=before == after and effect == Effect(),
+        is_other_loader=candidate.loader != present.loader or effect != Effect(),
     )
     return estimate_gain(prediction, measured, ladder)
 
 
+def _gain_of_warm_files(ladder: Ladder) -> Estimate | None:
+    """What the ladder says of reading, where it is a rung of its own above decoding."""
+    shares = {row.rung: row.share for row in ladder.rows}
+    return shares.get(Rung.READ) if Rung.DECODE in shares else None
+
+
 def choose(candidates: Sequence[Candidate], tries: int) -> list[Candidate]:
-    """The candidates to try: the best by prediction, and always torch_threads=1."""
+    """The candidates to try: the best by prediction; of each common cause the best that promises
+    anything, and always those of ALWAYS_TRIED; and whatever the user named."""
     ranked = sorted(candidates, key=lambda each: -_prediction_of(each))
-    promising = [each for each in ranked if _may_gain(each)][:tries]
-    always = [each for each in ranked if each.change.name == ALWAYS_TRIED]
-    return promising + [each for each in always if tries and each not in promising]
+    promising = [each for each in ranked if _may_gain(each)]
+    chosen = promising[:tries]
+    if tries:
+        chosen += [each for each in ranked if each.change.name in ALWAYS_TRIED]
+        chosen += [each for cause in COMMON for each in _changes_of(cause, promising)[:1]]
+    chosen += [each for each in ranked if each.change.is_asked]
+    return list({each.change.name: each for each in chosen}.values())
+
+
+def _changes_of(setting: str, candidates: Sequence[Candidate]) -> list[Candidate]:
+    return [each for each in candidates if each.change.name.startswith(f"{setting}=")]
 
 
 def _may_gain(candidate: Candidate) -> bool:
@@ -132,7 +143,7 @@ def try_candidates(
     if not timed:
         return {}
     epochs = [
-        {name: each.whole_epoch_s(present.whole_batches) for name, each in times.items()}
+        {name: each.whole_epoch_s(jobs[name].whole_batches) for name, each in times.items()}
         for times in timed
     ]
     drawn, _ = draw_seconds(epochs)

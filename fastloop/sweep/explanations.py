@@ -23,7 +23,7 @@ UsageError, Unsupported or JobFailed for a job that can't be explained."""
 
 CAVEAT = "not explained"
 USUAL_RUNGS = 5
-PASSES_ONCE = 8
+PASSES_ONCE = 12
 """Passes that an explanation runs once and not in each round, roughly."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, Strict
 
 from fastloop.core.types import option
 
@@ -23,6 +23,7 @@ class SweepSettings:
     allow_concurrent: bool
     profile: bool
     explain: bool = False
+    what_if: Annotated[tuple[str, ...], Strict(False)] = ()
     tries: Annotated[int, Field(ge=0, le=10, alias="try")] = 3
     seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 

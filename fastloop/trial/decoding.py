@@ -29,6 +29,9 @@ from fastloop.trial.all_cores import budget_ns, cores_of_rank, rate_on_cores
 MAX_FILES, MAX_FILE_BYTES, MAX_READ_NS = 256, 128 << 20, 200_000_000
 """Files that are read before the clock runs: no more than this, but one for each thread."""
 
+LIBRARY_S = 0.1
+"""Time for which one library decodes, twice, where libraries are compared in one thread."""
+
 LIBRARIES: dict[str, tuple[str, Callable[[Encoded, Encoding], np.ndarray]]] = {
     "turbojpeg": ("simplejpeg", decoders.decode_by_simplejpeg),
     "opencv": ("cv2", decoders.decode_by_opencv),
@@ -102,6 +105,25 @@ def decode_limit(samples: Any, broken: Collection[int], seed: int, window_s: flo
     best = int(np.argmax(rates))
     origin = LimitOrigin(kind="decoded images", engine=[*libraries][best], cores=cores)
     return Limit(samples_per_s=rates[best], origin=origin)
+
+
+def seconds_by_library(samples: Any, broken: Collection[int], seed: int) -> dict[str, float]:
+    """Seconds that one thread takes a file: with the job's decoder first, then with every other
+    library that is installed and delivers the same pixels. Empty for samples of which the files, or
+    the decoder, are not known."""
+    if not isinstance(samples, EncodedSamples) or getattr(samples, "decoder", None) is None:
+        return {}
+    files = _read_files(samples, broken, seed, 1)
+    with _keep_opencv_threads():
+        libraries = {
+            name: Decoding(each.decode_file, files, 1) for name, each in _libraries(samples).items()
+        }
+        own = next(iter(libraries.values()))
+        rates: dict[str, float] = dict.fromkeys(libraries, 0.0)
+        for _ in range(2):  # the first one also loads the library
+            for name, each in libraries.items():
+                rates[name] = max(rates[name], _rate_if_equal(each, own, budget_ns(LIBRARY_S)))
+    return {name: 1 / rate for name, rate in rates.items() if rate}
 
 
 def _rate_if_equal(other: Decoding, own: Decoding, slice_ns: int) -> float:

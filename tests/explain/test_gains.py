@@ -96,6 +96,21 @@ def test_batches_are_drawn_with_their_own_steps():
     assert again.hand_off[2][1] == through[2][1]
 
 
+def test_two_passes_that_differ_are_a_weak_basis_or_none():
+    prediction = Prediction(
+        present=whole_s, changed=loading_s, keeps_miss=False, is_other_loader=False
+    )
+
+    def gain(difference: float, keeps_miss: bool = False):
+        times = replace(measured().single, difference=difference)
+        of = replace(prediction, keeps_miss=keeps_miss)
+        return estimate_gain(of, replace(measured(), single=times), ladder_of(1.0))
+
+    assert width(gain(0.25)) > 1.5 * width(gain(0.0))
+    assert gain(0.5) is None
+    assert gain(0.5, keeps_miss=True) is not None
+
+
 def test_noisy_rounds_make_predictions_less_sure():
     prediction = Prediction(
         present=whole_s, changed=loading_s, keeps_miss=False, is_other_loader=False

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from options import compose_job
 
@@ -12,11 +14,12 @@ from fastloop.core.explanation import Explanation, InstrumentedEpoch, Rung, What
 from fastloop.core.limit import LimitOrigin
 from fastloop.core.number_text import show_percent
 from fastloop.core.stats import Estimate
+from fastloop.core.types import UsageError
 from fastloop.explain.explanation import format_explanation, to_json
 from fastloop.explain.ladder import build_ladder, work_of
 from fastloop.explain.passes import EpochTimes
-from fastloop.explain.variations import Variation, variations_of
-from fastloop.explain.verdict import judge
+from fastloop.explain.variations import Variation, asked_variations, variations_of
+from fastloop.explain.verdict import judge, needs_more_rounds
 from fastloop.explain.what_ifs import Candidate, choose, find_best
 
 BATCHES = 100
@@ -207,6 +210,51 @@ def test_a_change_replaces_overrides_of_its_names():
     assert change.apply(overrides) == ("epochs=1", "loader=np_memmap", "num_workers=0")
 
 
+def test_changes_that_can_not_apply_are_not_proposed():
+    plain = {each.name for each in variations_of(compose_job("num_workers=1"))}
+    assert not {"transform.where=device", "cache=warm", "cache=cold", "device_prefetch=2"} & plain
+    assert not any(name.startswith(("decoder=", "pin_memory")) for name in plain)
+    moved = compose_job("transform=normalize", "transform.where=worker", "cache=cold")
+    names = {each.name for each in variations_of(moved, decoders=["turbojpeg"])}
+    assert {"transform.where=device", "cache=warm", "decoder=turbojpeg"} <= names
+    cold = {each.name for each in variations_of(compose_job(), in_memory=0.5)}
+    assert "cache=cold" in cold
+    assert "cache=cold" not in {each.name for each in variations_of(compose_job(), in_memory=1.0)}
+
+
+def test_a_transform_of_the_users_moves_to_the_device_by_an_override_that_adds():
+    change = Variation(overrides=("++transform.where=device",))
+    assert change.name == "transform.where=device"
+    given = ("transform._target_=mine.f", "+transform.where=worker")
+    assert change.apply(given) == ("transform._target_=mine.f", "++transform.where=device")
+
+
+def test_changes_that_the_user_names():
+    (one, two) = asked_variations(["batch_size=128", "num_workers=2 prefetch_factor=4"])
+    assert one.apply(["batch_size=8", "epochs=1"]) == ("epochs=1", "batch_size=128")
+    assert two.name == "num_workers=2 prefetch_factor=4"
+    for wrong in ("", "batch_size", "'batch_size=1"):
+        with pytest.raises(UsageError, match="what_if="):
+            asked_variations([wrong])
+
+
+@pytest.mark.parametrize(
+    ("read", "spread", "is_open"),
+    [(2.0, 0.001, False), (1.11, 0.05, True), (1.0, 0.001, False), (2.0, 0.9, True)],
+)
+def test_more_rounds_are_run_where_the_first_leave_the_verdict_open(read, spread, is_open):
+    noise = np.exp(spread * np.random.default_rng(0).standard_normal((3, 3)))
+    timed = [
+        {
+            Rung.STEP: times(1 * factors[0]),
+            Rung.COPY: times(1 * factors[1]),
+            Rung.READ: times(read * factors[2]),
+        }
+        for factors in noise
+    ]
+    assert needs_more_rounds(build_ladder(timed, BATCHES, {})) == is_open
+
+
 def test_changes_are_other_than_the_job_is():
     names = {each.name for each in variations_of(compose_job("num_workers=1", "torch_threads=1"))}
     assert {"num_workers=0", "num_workers=2", "prefetch_factor=8", "loader=np_memmap"} <= names
@@ -250,9 +298,28 @@ def test_the_best_by_prediction_and_one_thread_are_tried(gains, tries, chosen):
 
 def test_threads_are_a_change_of_loaders_that_take_no_workers(monkeypatch):
     monkeypatch.setattr("fastloop.explain.variations.usable_cores", lambda: 4)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 4)
     assert [each.name for each in variations_of(compose_job("loader=fastloop"))] == [
         "torch_threads=1"
     ]
+
+
+def test_fewer_threads_are_proposed_where_a_quota_gives_fewer_cores(monkeypatch):
+    monkeypatch.setattr("fastloop.explain.variations.usable_cores", lambda: 4)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 16)
+    names = [each.name for each in variations_of(compose_job("loader=fastloop"))]
+    assert names == ["torch_threads=1", "torch_threads=4"]
+
+
+def test_of_each_common_cause_the_best_change_is_tried_and_what_the_user_named():
+    names = ("loader=a", "num_workers=1", "num_workers=2", "decoder=b", "decoder=c")
+    known = list(map(candidate, names, (0.5, 0.1, 0.2, 0.01, -0.1)))
+    asked = replace(known[0], change=Variation(overrides=("batch_size=8",), is_asked=True))
+    asked = replace(asked, predicted_gain=None)
+    chosen = [each.change.name for each in choose([*known, asked], 1)]
+    assert set(chosen) == {"loader=a", "num_workers=2", "batch_size=8"}
+    assert len(chosen) == 3
+    assert [each.change.name for each in choose([*known, asked], 0)] == ["batch_size=8"]
 
 
 def what_if(change: str, realised: tuple[float, float, float] | None):

@@ -16,7 +16,7 @@ COUNT = 100
 
 @pytest.fixture(autouse=True)
 def cores(monkeypatch):
-    monkeypatch.setattr(predict, "usable_cores", lambda: 4)
+    monkeypatch.setattr(predict, "available_cores", lambda: 4)
 
 
 def batch_times(load_s: float, load_cpu_s: float, step_s: float, threads: int) -> BatchTimes:
@@ -58,8 +58,22 @@ def test_settings_change_what_limits_the_epoch(overrides, seconds):
 
 
 def test_rows_of_a_store_are_loaded_in_the_share_of_time_that_is_kept():
-    predicted = predict_seconds(compose_job("loader=np_memmap"), measured(), loads_rows=True)
+    predicted = predict_seconds(compose_job("loader=np_memmap"), measured(), kept=0.25)
     assert predicted == pytest.approx(COUNT * (0.0015 + 0.004))
+
+
+def test_a_part_that_moves_to_the_step_is_no_longer_hidden():
+    """Half of 6 ms are loaded by a worker; 1 ms more is in the step of 4 ms, with 4 threads."""
+    job = compose_job("num_workers=1")
+    predicted = predict_seconds(job, measured(), kept=0.5, added_step_s=0.001)
+    assert predicted == pytest.approx(0.02 + COUNT * 0.0055, abs=0.015)
+
+
+def test_a_quota_slows_down_what_runs_beside_each_other():
+    job = compose_job("num_workers=1", "torch_threads=1")
+    free, short = (predict_seconds(job, measured(), cores=cores) for cores in (4, 1))
+    assert free == pytest.approx(0.02 + COUNT * 0.006, abs=0.015)
+    assert short == pytest.approx(0.02 + COUNT * 0.0115, abs=0.02)
 
 
 def test_rows_that_are_gathered_ahead_are_hidden_behind_the_step():

@@ -1,0 +1,120 @@
+"""The commonest causes of a slow loop, each looked for: found, not found, or not known, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fastloop.core.explanation import Cause, Ladder, Rung, Verdict, WhatIf
+from fastloop.core.number_text import show_estimate, show_percent, significant
+from fastloop.explain.rungs import reads_images, uses_dataloader
+from fastloop.explain.surroundings import Surroundings
+from fastloop.explain.variations import MOSTLY
+from fastloop.explain.what_ifs import LEAST_GAIN
+from fastloop.trial.job import Job
+
+STORE_LOADERS = ("loader=np_memmap", "loader=fastloop")
+MOST_THROTTLED = 0.05
+"""Share of the periods of a quota in which it may stop the job without being a cause."""
+
+
+def find_causes(
+    job: Job,
+    surroundings: Surroundings,
+    verdict: Verdict,
+    ladder: Ladder,
+    what_ifs: Sequence[WhatIf],
+) -> tuple[Cause, ...]:
+    """The causes that this job can have, the commonest first."""
+    causes = [_threads(surroundings, what_ifs), _step(verdict, ladder)]
+    if uses_dataloader(job):
+        causes.append(_workers(job, what_ifs))
+    causes.append(_quota(surroundings))
+    if reads_images(job):
+        decoding = _is_change("decoder=", *STORE_LOADERS)
+        causes.append(_by_gain("decoding", what_ifs, decoding, "no quicker way is known"))
+    causes.append(_cold_files(job, surroundings, what_ifs))
+    if uses_dataloader(job) and not reads_images(job):
+        per_sample = _is_change(*STORE_LOADERS)
+        causes.append(
+            _by_gain("Python per sample", what_ifs, per_sample, "nothing to compare with")
+        )
+    return tuple(causes)
+
+
+def _threads(surroundings: Surroundings, what_ifs: Sequence[WhatIf]) -> Cause:
+    threads = surroundings.torch_threads
+    if threads == 1:
+        return Cause(name="torch's threads", is_found=False, text="there is one")
+    known = f"{threads} threads for {significant(_cores(surroundings))} cores"
+    return _by_gain("torch's threads", what_ifs, _is_change("torch_threads="), known)
+
+
+def _step(verdict: Verdict, ladder: Ladder) -> Cause:
+    wait = show_estimate(ladder.wait_share, show_percent)
+    is_found = None if verdict.word is Rung.UNATTRIBUTED else verdict.word is Rung.STEP
+    return Cause(name="the step", is_found=is_found, text=f"a perfect loader would save {wait}")
+
+
+def _workers(job: Job, what_ifs: Sequence[WhatIf]) -> Cause:
+    workers = job.loading.num_workers
+    cause = _by_gain("number of workers", what_ifs, _is_change("num_workers="), f"{workers} now")
+    return Cause(name=cause.name, is_found=cause.is_found, text=f"{workers} now; {cause.text}")
+
+
+def _quota(surroundings: Surroundings) -> Cause:
+    quota, visible = surroundings.quota, surroundings.visible_cores
+    if quota is None or quota >= visible:
+        return Cause(name="a quota of CPU", is_found=False, text="there is none")
+    stopped = f"{significant(quota)} of {visible} cores; it stopped the job in "
+    text = f"{stopped}{show_percent(surroundings.throttled)} of its periods"
+    if surroundings.gain_without_quota is not None:
+        text += f"; without it {show_percent(surroundings.gain_without_quota)} less is predicted"
+    return Cause(name="a quota of CPU", is_found=surroundings.throttled > MOST_THROTTLED, text=text)
+
+
+def _cold_files(job: Job, surroundings: Surroundings, what_ifs: Sequence[WhatIf]) -> Cause:
+    name, share = "files not in memory", surroundings.in_memory
+    if job.cache == "cold":
+        return _by_gain(name, what_ifs, _is_change("cache=warm"), "cache=cold evicts them")
+    if share is None:
+        return Cause(name=name, is_found=None, text="its files are not known")
+    known = f"{show_percent(share)} of their pages were in memory before"
+    if share >= MOSTLY or job.cache == "warm":
+        return Cause(name=name, is_found=False, text=known)
+    cost = next((each for each in what_ifs if each.change == "cache=cold"), None)
+    if cost is None or cost.realised_gain is None:
+        return Cause(name=name, is_found=None, text=f"{known}; see cache=cold")
+    gain = cost.realised_gain
+    costs = f"{known}; reading all of them costs {show_percent(-gain.value)} of an epoch"
+    return Cause(name=name, is_found=gain.high < -LEAST_GAIN, text=costs)
+
+
+def _by_gain(
+    name: str, what_ifs: Sequence[WhatIf], concerns: Callable[[WhatIf], bool], otherwise: str
+) -> Cause:
+    """The cause as the changes tell that would remove it, the best of them that was tried first."""
+    known = [each for each in what_ifs if concerns(each)]
+    tried = [each for each in known if each.realised_gain]
+    predicted = [each for each in known if each.predicted_gain]
+    if tried:
+        best = max(tried, key=lambda each: each.realised_gain.value if each.realised_gain else 0)
+        gain, verb = best.realised_gain, "saves"
+    elif predicted:
+        best = max(predicted, key=lambda each: each.predicted_gain.value)  # pyright: ignore
+        gain, verb = best.predicted_gain, "is predicted to save"
+    else:
+        return Cause(name=name, is_found=None, text=otherwise)
+    assert gain is not None
+    text = f"{best.change} {verb} {show_estimate(gain, show_percent)}"
+    is_proven = bool(tried) and gain.low > 0 and gain.value >= LEAST_GAIN
+    is_excluded = gain.high < LEAST_GAIN or (bool(tried) and gain.value < LEAST_GAIN)
+    is_found = True if is_proven else False if is_excluded else None
+    return Cause(name=name, is_found=is_found, text=text)
+
+
+def _is_change(*starts: str) -> Callable[[WhatIf], bool]:
+    return lambda what_if: what_if.change.startswith(starts)
+
+
+def _cores(surroundings: Surroundings) -> float:
+    return min(surroundings.visible_cores, surroundings.quota or surroundings.visible_cores)

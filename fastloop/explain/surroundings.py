@@ -1,0 +1,83 @@
+"""What an explained job runs in, as far as it may be the cause of a slow loop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fastloop.core.cgroup import cpu_quota, throttled_periods, usable_cores
+from fastloop.explain.predict import Measured, predict_seconds
+from fastloop.trial.job import Job
+from fastloop.trial.page_cache import files_below, resident_fraction
+
+MOST_FILES = 1000
+"""Files whose pages are looked at, spread evenly over all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a job runs in."""
+
+    torch_threads: int
+    visible_cores: int
+    """By affinity, without a quota."""
+    quota: float | None
+    """Cores by the cgroup's CPU quota; None: there is none."""
+    throttled: float
+    """Share of the quota's periods in which it stopped this job."""
+    in_memory: float | None
+    """Share of the pages of its files that were in memory before it ran; None: unknown."""
+    gain_without_quota: float | None
+    """Share of an epoch that the model expects all visible cores to save; None: no prediction."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """What has to be looked at before any pass runs."""
+
+    in_memory: float | None
+    periods: tuple[int, int]
+
+
+def look_before(files: Sequence[Path]) -> Beginning:
+    """The state before any pass: the pages of these files, and how often a quota has stopped us."""
+    paths = files_below(files)
+    looked_at = paths[:: -(-len(paths) // MOST_FILES) or 1]
+    return Beginning(in_memory=resident_fraction(looked_at), periods=throttled_periods())
+
+
+def look_after(job: Job, beginning: Beginning, measured: Measured | None) -> Surroundings:
+    """The surroundings of a job whose passes have run.
+
+    measured: None where the model misses the job, so that it predicts nothing.
+    """
+    stopped, periods = (
+        now - before for now, before in zip(throttled_periods(), beginning.periods, strict=True)
+    )
+    quota, visible = cpu_quota(), _visible_cores()
+    has_less = quota is not None and quota < visible
+    return Surroundings(
+        torch_threads=job.torch_threads or torch.get_num_threads(),
+        visible_cores=visible,
+        quota=quota,
+        throttled=stopped / periods if periods else 0.0,
+        in_memory=beginning.in_memory,
+        gain_without_quota=_gain(job, measured, visible) if measured and has_less else None,
+    )
+
+
+def _gain(job: Job, measured: Measured, visible_cores: int) -> float | None:
+    """None where one thread alone is slowed down by the quota, so that no time is without it."""
+    if (cpu_quota() or 0) < 1:
+        return None
+    return 1 - predict_seconds(job, measured, cores=visible_cores) / predict_seconds(job, measured)
+
+
+def _visible_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return usable_cores()

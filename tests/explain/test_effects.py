@@ -1,0 +1,83 @@
+"""What changes do to a job's work, from measurements that are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from options import compose_job
+
+from fastloop.core.explanation import Rung
+from fastloop.explain.effects import Effect, find_effect
+from fastloop.explain.part_costs import share_of_loading
+from fastloop.explain.passes import BatchTimes, EpochTimes, merge_batches
+from fastloop.explain.predict import Measured
+
+TIMES = BatchTimes(load_s=[0.006], load_cpu_s=[0.006], step_s=[0.004], step_cpu_s=[0.004])
+MEASURED = Measured(
+    batches=10,
+    as_is=TIMES,
+    single=TIMES,
+    hand_off={},
+    kept=0.25,
+    decode_share=0.5,
+    transform_share=0.2,
+    decoders={"turbojpeg": 0.4},
+    batch_transform_s=0.001,
+)
+PHOTOS = ("dataset=photos", "dataset.size=[8,8]")
+NORMALIZE = ("transform=normalize", "transform.where=worker")
+
+
+@pytest.mark.parametrize(
+    ("present", "change", "effect"),
+    [
+        ((), ("num_workers=2",), Effect()),
+        ((), ("torch_threads=1",), Effect()),
+        ((), ("loader=np_memmap",), Effect(kept=0.25)),
+        ((), ("loader=fastloop",), Effect(is_gathered=True)),
+        (PHOTOS, ("decoder=turbojpeg",), Effect(kept=0.7)),
+        ((*PHOTOS, *NORMALIZE), ("transform.where=device",), Effect(kept=0.8, step_s=0.001)),
+        ((), ("batch_size=128",), None),
+        ((), ("cache=warm",), None),
+        ((), ("loader=getitems",), None),
+        ((), ("loader=fastloop", "loader.store=null"), None),
+        (PHOTOS, ("decoder=opencv",), None),
+        (PHOTOS, ("dataset.size=[16,16]",), None),
+        (PHOTOS, ("decoder=turbojpeg", "dataset.size=[16,16]"), None),
+        ((*PHOTOS, *NORMALIZE), ("transform.where=device", "transform.mean=[0.1]"), None),
+        ((), ("num_workers=2", "multiprocessing_context=spawn"), None),
+        ((), ("precision=bf16",), None),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_an_effect_is_known_only_where_something_measured_tells_it(present, change, effect):
+    candidate = compose_job(*present, *change)
+    assert find_effect(candidate, compose_job(*present), MEASURED) == effect
+
+
+def test_a_transform_that_takes_no_batches_has_no_effect_that_is_known():
+    present = (*PHOTOS, *NORMALIZE)
+    measured = replace(MEASURED, batch_transform_s=None)
+    moved = compose_job(*present, "transform.where=device")
+    assert find_effect(moved, compose_job(*present), measured) is None
+
+
+def test_shares_of_loading_are_of_what_is_above_the_copy():
+    seconds = {"step": 1.0, "copy": 1.2, "hand-off": 1.4, "decode": 2.0, "read": 2.2}
+    times = {
+        Rung(name): EpochTimes(seconds=each, batches=10, first_wait_s=0, later_wait_s=0, end_s=0)
+        for name, each in seconds.items()
+    }
+    assert share_of_loading(Rung.DECODE, times) == pytest.approx(0.6)
+    assert share_of_loading(Rung.READ, times) == pytest.approx(0.2)
+    assert share_of_loading(Rung.TRANSFORM, times) == 0.0
+
+
+def test_two_passes_tell_how_much_they_differ():
+    slower = replace(TIMES, load_s=[0.016], clone_s=0.1)
+    both = merge_batches(TIMES, slower)
+    assert both.load_s == [0.006, 0.016]
+    assert both.step_s == [0.004, 0.004]
+    assert both.difference == pytest.approx(0.693, abs=0.001)
+    assert both.clone_s == 0.0
