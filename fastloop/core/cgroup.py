@@ -34,7 +34,7 @@ def available_cores() -> float:
     return min(affinity, quota) if quota else affinity
 
 
-def throttled_periods(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> tuple[int, int]:
+def count_throttled(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> tuple[int, int]:
     """Number of periods so far in which a quota stopped this process's cgroups, and of all periods
     in which they ran, of the cgroup that was stopped most; (0, 0) where none has a quota."""
     counts = [_periods(folder) for folder in _groups(cgroups, membership, "cpu")]

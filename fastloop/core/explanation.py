@@ -101,13 +101,13 @@ class WhatIf:
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """One of the commonest causes of a slow loop, which was looked for."""
+    """A common cause of a slow loop, which was looked for."""
 
     name: str
     is_found: bool | None
     """None: it is not known."""
     text: str
-    """What is known of it."""
+    """The facts that are known of it."""
 
 
 @dataclass(frozen=True, kw_only=True)

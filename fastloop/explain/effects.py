@@ -1,4 +1,4 @@
-"""What a change does to the work of a loop, as far as measurements tell it."""
+"""The effect of a change on the work of a loop, as far as measurements tell it."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def find_effect(candidate: Job, present: Job, measured: Measured) -> Effect | No
     Those are what happens on an accelerator beside the loop (pinning, prefetching to it), the page
     cache, and everything that changes the batches themselves, as their size.
     """
-    changed = _changed(candidate, present) - {"batches", "benchmark"}
+    changed = _differences(candidate, present) - {"batches", "benchmark"}
     followed = FOLLOWED if torch.accelerator.is_available() else FOLLOWED | {"device_prefetch"}
-    if changed - followed or _changed(candidate.loading, present.loading) - FOLLOWED_OF_LOADING:
+    if changed - followed or _differences(candidate.loading, present.loading) - FOLLOWED_OF_LOADING:
         return None
     if "loader" in changed:
         return _effect_of_loader(candidate, present, measured)
@@ -50,7 +50,7 @@ def find_effect(candidate: Job, present: Job, measured: Measured) -> Effect | No
     return Effect()
 
 
-def _changed(one: Any, other: Any) -> set[str]:
+def _differences(one: Any, other: Any) -> set[str]:
     names = (field.name for field in fields(one))
     return {name for name in names if getattr(one, name) != getattr(other, name)}
 

@@ -23,7 +23,7 @@ from fastloop.explain.predict import Measured, predict_seconds
 from fastloop.explain.rungs import benchmark_name, overlaps, uses_dataloader
 from fastloop.explain.surroundings import Beginning, look_after, look_before
 from fastloop.explain.timeline_files import write_timeline
-from fastloop.explain.variations import Variation, asked_variations, variations_of
+from fastloop.explain.variations import Variation, variations_from, variations_of
 from fastloop.explain.verdict import judge, needs_more_rounds
 from fastloop.explain.what_ifs import (
     Candidate,
@@ -196,7 +196,7 @@ def _find_changes(
     changes = variations_of(
         explained.job, decoders=[*costs.decoders], in_memory=beginning.in_memory
     )
-    asked = asked_variations(request.sweep.what_if)
+    asked = variations_from(request.sweep.what_if)
     named = {each.overrides for each in asked}
     changes = [each for each in changes if each.overrides not in named]
     return find_candidates(explained, [*changes, *asked], request.overrides, compose)

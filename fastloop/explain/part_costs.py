@@ -20,7 +20,7 @@ LEAST_QUICKER = 0.97
 
 @dataclass(frozen=True, kw_only=True)
 class PartCosts:
-    """What other ways to make batches take; empty where the job has no such part."""
+    """The costs of other ways to make batches; empty where the job has no such part."""
 
     decoders: dict[str, float] = field(default_factory=dict)
     """By quicker decoders of the same pixels: time of an image relative to the present one's."""

@@ -1,4 +1,4 @@
-"""What an explained job runs in, as far as it may be the cause of a slow loop."""
+"""The surroundings of an explained job, as far as they may be the cause of a slow loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from fastloop.core.cgroup import cpu_quota, throttled_periods, usable_cores
+from fastloop.core.cgroup import count_throttled, cpu_quota, usable_cores
 from fastloop.explain.predict import Measured, predict_seconds
 from fastloop.trial.job import Job
 from fastloop.trial.page_cache import files_below, resident_fraction
@@ -20,7 +20,7 @@ MOST_FILES = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What a job runs in."""
+    """The threads, cores and page cache of a job."""
 
     torch_threads: int
     visible_cores: int
@@ -37,7 +37,7 @@ class Surroundings:
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """What has to be looked at before any pass runs."""
+    """The state that has to be looked at before any pass runs."""
 
     in_memory: float | None
     periods: tuple[int, int]
@@ -47,7 +47,7 @@ def look_before(files: Sequence[Path]) -> Beginning:
     """The state before any pass: the pages of these files, and how often a quota has stopped us."""
     paths = files_below(files)
     looked_at = paths[:: -(-len(paths) // MOST_FILES) or 1]
-    return Beginning(in_memory=resident_fraction(looked_at), periods=throttled_periods())
+    return Beginning(in_memory=resident_fraction(looked_at), periods=count_throttled())
 
 
 def look_after(job: Job, beginning: Beginning, measured: Measured | None) -> Surroundings:
@@ -56,7 +56,7 @@ def look_after(job: Job, beginning: Beginning, measured: Measured | None) -> Sur
     measured: None where the model misses the job, so that it predicts nothing.
     """
     stopped, periods = (
-        now - before for now, before in zip(throttled_periods(), beginning.periods, strict=True)
+        now - before for now, before in zip(count_throttled(), beginning.periods, strict=True)
     )
     quota, visible = cpu_quota(), _visible_cores()
     has_less = quota is not None and quota < visible

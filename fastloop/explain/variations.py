@@ -75,7 +75,7 @@ def variations_of(
     return [Variation(overrides=overrides) for overrides in variations]
 
 
-def asked_variations(texts: Sequence[str]) -> list[Variation]:
+def variations_from(texts: Sequence[str]) -> list[Variation]:
     """The changes of `what_if=`, each of which may have several overrides. Raises UsageError for
     one that has none, or whose quotes don't match."""
     return [Variation(overrides=_split(text), is_asked=True) for text in texts]

@@ -98,7 +98,7 @@ def predict_gain(
 
 
 def _gain_of_warm_files(ladder: Ladder) -> Estimate | None:
-    """What the ladder says of reading, where it is a rung of its own above decoding."""
+    """The share of reading by the ladder, where it is a rung of its own above decoding."""
     shares = {row.rung: row.share for row in ladder.rows}
     return shares.get(Rung.READ) if Rung.DECODE in shares else None
 

@@ -18,7 +18,7 @@ from fastloop.core.types import UsageError
 from fastloop.explain.explanation import format_explanation, to_json
 from fastloop.explain.ladder import build_ladder, work_of
 from fastloop.explain.passes import EpochTimes
-from fastloop.explain.variations import Variation, asked_variations, variations_of
+from fastloop.explain.variations import Variation, variations_from, variations_of
 from fastloop.explain.verdict import judge, needs_more_rounds
 from fastloop.explain.what_ifs import Candidate, choose, find_best
 
@@ -230,12 +230,12 @@ def test_a_transform_of_the_users_moves_to_the_device_by_an_override_that_adds()
 
 
 def test_changes_that_the_user_names():
-    (one, two) = asked_variations(["batch_size=128", "num_workers=2 prefetch_factor=4"])
+    (one, two) = variations_from(["batch_size=128", "num_workers=2 prefetch_factor=4"])
     assert one.apply(["batch_size=8", "epochs=1"]) == ("epochs=1", "batch_size=128")
     assert two.name == "num_workers=2 prefetch_factor=4"
     for wrong in ("", "batch_size", "'batch_size=1"):
         with pytest.raises(UsageError, match="what_if="):
-            asked_variations([wrong])
+            variations_from([wrong])
 
 
 @pytest.mark.parametrize(
