@@ -1,4 +1,5 @@
-"""The build hook of the wheel: compiles FastLoader's native core, where there is a C compiler."""
+"""The build hook of the wheel: compiles FastLoader's native parts, where there is a C
+compiler."""
 
 from __future__ import annotations
 
@@ -7,28 +8,35 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+COMPILER = shlex.split(os.environ.get("CC") or "cc")
 FLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-trapping-math", "-fPIC", "-pthread"]
 FLAGS += ["-fvisibility=hidden"]
 LINK = ["-shared", *(["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else [])]
 IS_FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))  # has no limited API
+APT = "Debian: apt-get install libjpeg62-turbo-dev"
 
 
 class CustomBuildHook(BuildHookInterface):
-    """Adds the compiled core to the wheel; an editable install has it in its own tree."""
+    """Adds the compiled extensions to the wheel; an editable install has them in its own tree."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
-        """Compile; without a compiler the wheel is pure, unless FASTLOOP_NATIVE=1 forbids that."""
+        """Compile; without a compiler the wheel is pure, unless FASTLOOP_NATIVE=1 forbids that.
+
+        The decoder of JPEG images is left out where libjpeg-turbo is missing.
+        """
         package = Path(self.root, "fastloop", "fastloader")
         suffix = sysconfig.get_config_var("EXT_SUFFIX") if IS_FREE_THREADED else ".abi3.so"
-        target = package / f"_core{suffix}"
-        target.unlink(missing_ok=True)  # of an earlier build
+        core, jpeg = (package / f"{name}{suffix}" for name in ("_core", "_jpeg"))
+        for target in (core, jpeg):
+            target.unlink(missing_ok=True)  # of an earlier build
         try:
-            compile_core(sorted(package.glob("native/*.c")), target)
+            compile_extension(sorted(package.glob("native/*.c")), core)
         except (OSError, subprocess.CalledProcessError) as error:
             if os.environ.get("FASTLOOP_NATIVE") == "1":
                 raise RuntimeError(
@@ -38,19 +46,34 @@ class CustomBuildHook(BuildHookInterface):
                 f"FastLoader's native core is left out, as it did not build: {error}"
             )
             return
+        try:
+            compile_extension(sorted(package.glob("native/jpeg/*.c")), jpeg, find_jpeg())
+        except (OSError, subprocess.CalledProcessError) as error:
+            reason = f"it needs libjpeg-turbo with its headers ({APT}): {error}"
+            self.app.display_warning(f"The native decoder of JPEG images is left out: {reason}")
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"], build_data["infer_tag"] = False, IS_FREE_THREADED
         if not IS_FREE_THREADED:
             build_data["tag"] = f"cp311-abi3-{platform}"
-        build_data["artifacts"].append(f"/fastloop/fastloader/{target.name}")
+        built = [target for target in (core, jpeg) if target.exists()]
+        build_data["artifacts"] += [f"/fastloop/fastloader/{target.name}" for target in built]
 
 
-def compile_core(sources: list[Path], target: Path) -> None:
+def find_jpeg() -> list[str]:
+    """The linker's arguments for libjpeg-turbo: the static library where there is one, so that the
+    extension needs none at run time, and shares none with other packages."""
+    command = [*COMPILER, "-print-file-name=libjpeg.a"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    if not Path(found).is_absolute():
+        return ["-ljpeg", "-lm"]
+    hidden = [] if sys.platform == "darwin" else ["-Wl,--exclude-libs,ALL"]
+    return [found, *hidden, "-lm"]
+
+
+def compile_extension(sources: list[Path], target: Path, libraries: Sequence[str] = ()) -> None:
     """Compile with $CC or cc, and rename the result: the old one may be in use."""
-    compiler = shlex.split(os.environ.get("CC") or "cc")
     include = f"-I{sysconfig.get_paths()['include']}"
     built = target.with_name(f"{target.name}.{os.getpid()}")
-    subprocess.run(
-        [*compiler, *FLAGS, *LINK, include, *map(str, sources), "-o", str(built)], check=True
-    )
+    command = [*COMPILER, *FLAGS, *LINK, include, *map(str, sources), *libraries, "-o", str(built)]
+    subprocess.run(command, check=True)
     built.replace(target)

@@ -11,11 +11,14 @@ if TYPE_CHECKING:
     from fastloop.explain.loop import explain_loop as explain
     from fastloop.fastloader import (
         Blocks,
+        CenterCrop,
         FastLoader,
         Images,
+        RandomResizedCrop,
         Windows,
         converted,
         has_core,
+        has_jpeg,
         sample_seed,
     )
     from fastloop.sweep.bench_results import Bench, BenchResult
@@ -24,8 +27,8 @@ if TYPE_CHECKING:
 MODULES = {
     "data.user_store": ("open_store", "write_store"),
     "fastloader": (
-        *("Blocks", "FastLoader", "Images", "Windows"),
-        *("converted", "has_core", "sample_seed"),
+        *("Blocks", "CenterCrop", "FastLoader", "Images", "RandomResizedCrop", "Windows"),
+        *("converted", "has_core", "has_jpeg", "sample_seed"),
     ),
     "sweep.bench_results": ("Bench", "BenchResult"),
     "sweep.in_process": ("bench", "bench_all"),
@@ -34,14 +37,17 @@ __all__ = [
     "Bench",
     "BenchResult",
     "Blocks",
+    "CenterCrop",
     "FastLoader",
     "Images",
+    "RandomResizedCrop",
     "Windows",
     "bench",
     "bench_all",
     "converted",
     "explain",
     "has_core",
+    "has_jpeg",
     "open_store",
     "sample_seed",
     "write_store",

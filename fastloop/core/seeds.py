@@ -19,11 +19,11 @@ def mix_seed(*numbers: int) -> int:
     """A number of 63 bits that depends on all of these integers and on their sequence."""
     mixed = 0
     for number in numbers:
-        mixed = _scramble(mixed ^ _scramble(number & MASK))
+        mixed = scramble(mixed ^ scramble(number & MASK))
     return mixed >> 1  # torch, numpy and random take it as it is
 
 
-def _scramble(number: int) -> int:
+def scramble(number: int) -> int:
     """splitmix64 (Steele, Lea, Flood, 2014), a permutation of the numbers of 64 bits."""
     number = (number + INCREMENT) & MASK
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & MASK

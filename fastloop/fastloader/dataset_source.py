@@ -12,8 +12,8 @@ from torch.utils.data import Dataset, TensorDataset, default_collate, default_co
 
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_readers import Open, copy_for_threads, share, take_turns
-from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin
-from fastloop.fastloader.source import ColumnSource, column_source
+from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin, SampleDraws
+from fastloop.fastloader.source import ColumnSource, column_source, seed_columns
 from fastloop.fastloader.source_kinds import ListedSamples, is_dataset, read_source
 
 CollateFn = Callable[[Any], Tree]
@@ -126,13 +126,14 @@ def _first(leaves: Sequence[torch.Tensor]) -> Tree:
     return leaves[0]
 
 
-def prepare_dataset(source: BatchSource, num_threads: int, begin: Begin) -> BatchSource:
-    """The source for an epoch: a Dataset with seeds, copied for threads where it is not shared.
+def prepare_source(source: BatchSource, num_threads: int, draws: SampleDraws) -> BatchSource:
+    """The source for an epoch: with seeds, and a Dataset copied for threads where it is not shared.
 
-    Other sources are returned as they are. Raises ValueError for a Dataset that can't be copied.
+    Raises ValueError for a Dataset that can't be copied.
     """
-    if not isinstance(source, DatasetSource):
-        return source
+    if isinstance(source, ColumnSource):
+        return seed_columns(source, draws.epoch_seed)
     is_copied = num_threads > 1 and not source.is_thread_safe
     parts = source.dataset, source.collate_fn
-    return replace(source, begin=begin, open=copy_for_threads(parts) if is_copied else source.open)
+    opened = copy_for_threads(parts) if is_copied else source.open
+    return replace(source, begin=draws.begin, open=opened)

@@ -28,7 +28,7 @@ from fastloop.fastloader.dataset_source import (
     DatasetSource,
     as_dataset,
     open_source,
-    prepare_dataset,
+    prepare_source,
 )
 from fastloop.fastloader.device_copy import resolve_target
 from fastloop.fastloader.epoch_batches import EpochBatches, collation
@@ -246,9 +246,9 @@ class FastLoader:
                 return batches
             source, groups = self._plan_epoch(state["epoch"], int(state["delivered"]))
             first = list(islice(groups, 1))
-        begin = SampleDraws(self.seed, state["epoch"]).begin
-        source = prepare_dataset(source, self.num_threads, begin)
-        transform = seed_transform(self.transform, begin, self.batch_size is not None)
+        draws = SampleDraws(self.seed, state["epoch"])
+        source = prepare_source(source, self.num_threads, draws)
+        transform = seed_transform(self.transform, draws.begin, self.batch_size is not None)
         self._position.advance(state)
         running = self._pipeline.start(source, chain(first, groups), transform)
         return running.deliver(state, finish)

@@ -49,9 +49,14 @@ class SampleDraws:
     seed: int
     epoch: int
 
+    @property
+    def epoch_seed(self) -> int:
+        """A seed of 63 bits for the columns of the epoch."""
+        return mix_seed(self.seed, self.epoch)
+
     def begin(self, kind: int, indices: Sequence[int]) -> None:
         """Let this thread's draws be those of these samples from now on."""
-        _current.key, _current.seed = (mix_seed(self.seed, self.epoch), kind, indices), None
+        _current.key, _current.seed = (self.epoch_seed, kind, indices), None
         if _current.follow is not None:
             _current.follow()
 

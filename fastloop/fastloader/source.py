@@ -6,7 +6,7 @@ Each column does that by the native core where it can, and by numpy and torch el
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fastloop.fastloader.columns.array import ArrayColumn, array_column
-from fastloop.fastloader.columns.column import Column, Tree
+from fastloop.fastloader.columns.column import Column, RandomColumn, Tree
 
 Fill = Callable[[Column, np.ndarray, np.ndarray], None]
 """Writes a column's samples at some indices to an array of their bytes."""
@@ -90,6 +90,15 @@ class ColumnSource:
 def is_slow(column: Column) -> bool:
     """True where a sample costs more than its copy."""
     return getattr(column, "slow", False)
+
+
+def seed_columns(source: ColumnSource, seed: int) -> ColumnSource:
+    """The source with the columns of an epoch, of which random ones draw with this seed."""
+    columns = [
+        column.with_seed(seed) if isinstance(column, RandomColumn) else column
+        for column in source.columns
+    ]
+    return replace(source, columns=columns)
 
 
 def column_source(tree: Tree) -> ColumnSource:

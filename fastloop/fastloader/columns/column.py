@@ -66,3 +66,12 @@ class Column(Protocol):
         memory is reused: keep no reference to it.
         """
         ...
+
+
+@runtime_checkable
+class RandomColumn(Protocol):
+    """A column whose samples draw random numbers."""
+
+    def with_seed(self, seed: int) -> Column:
+        """The column of an epoch with this seed, of 63 bits."""
+        ...

@@ -81,6 +81,23 @@ def decode_by_pillow(data: Encoded, encoding: Encoding) -> np.ndarray:
         raise _broken(encoding, "no picture in it" if is_unknown else error) from error
 
 
+def decode_any(data: Encoded) -> np.ndarray:
+    """Decode whatever Pillow reads, of 16 bits per channel the upper 8; read-only."""
+    pil = import_module("PIL.Image")
+    try:
+        with pil.open(io.BytesIO(data)) as image:
+            image.info.pop("transparency", None)  # or Pillow warns that it drops a palette's
+            if image.mode.startswith("I"):  # convert() would clip them to 255
+                return np.repeat((np.asarray(image) >> 8).astype(np.uint8)[..., None], 3, axis=2)
+            return np.asarray(image.convert("RGB"))
+    except (*BROKEN, pil.DecompressionBombError) as error:
+        if isinstance(error, pil.UnidentifiedImageError):
+            raise ValueError(
+                "no image that Pillow reads" if data else "the file is empty"
+            ) from error
+        raise ValueError(f"a broken image ({error})") from error
+
+
 def cmyk_to_rgb(stored: np.ndarray) -> np.ndarray:
     """Convert (height, width, 4) uint8, as a CMYK JPEG stores it, to (height, width, 3) uint8 RGB.
 

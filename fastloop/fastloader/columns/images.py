@@ -2,49 +2,72 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 
-from fastloop.fastloader.columns.codecs import choose_decoder, load_codec
-from fastloop.fastloader.columns.column import SampleSpec
-from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
-from fastloop.fastloader.columns.image_headers import Encoded, encoding_of
+from fastloop.fastloader.columns.codecs import choose_decoder
+from fastloop.fastloader.columns.column import Column, SampleSpec
+from fastloop.fastloader.columns.cropped_images import (
+    NATIVE,
+    CroppedImages,
+    Statistics,
+    choose_crop_decoder,
+    pixel_format,
+)
+from fastloop.fastloader.columns.crops import Crop
+from fastloop.fastloader.columns.encoded_images import open_images
+from fastloop.fastloader.columns.whole_images import WholeImages
 
 
 class Images:
-    """RGB samples of shape (height, width, 3), uint8, decoded from JPEG and PNG images.
+    """RGB samples decoded from encoded images, whole or cropped.
+
+    Whole images are uint8 of shape (height, width, 3). With `crop`, samples of shape (3, height,
+    width) are cut out of JPEG images natively: only the part that is needed is decoded, resized
+    with Pillow's antialiased bilinear filter, flipped and normalized, in one pass and without the
+    interpreter's lock. What a sample draws depends on the loader's seed, the epoch and its index.
 
     Args:
         encoded: paths of files, their bytes, or (one uint8 array of all of them, offsets), where
             image i is array[offsets[i]:offsets[i + 1]].
-        size: (height, width) to which each image is resized, ignoring its aspect ratio; None:
-            all images have the size of the first.
-        channels_first: deliver (3, height, width) in torch's memory_format channels_last.
-        antialias: average the pixels when an image is made smaller.
-        decoder: "simplejpeg" (OpenCV decodes PNG files, and resizes), "torchvision" or "pil"; None:
-            the first of these that is installed, which the attribute `decoder` then names.
+        size: (height, width) to which each whole image is resized, ignoring its aspect ratio;
+            None: all images have the size of the first.
+        channels_first: deliver whole images as (3, height, width) in torch's memory_format
+            channels_last.
+        antialias: average the pixels when a whole image is made smaller.
+        decoder: "simplejpeg" (OpenCV decodes PNG files, and resizes), "torchvision" or "pil", and
+            "native" for crops; None: the first that is installed, which the attribute `decoder`
+            then names.
+        crop: `RandomResizedCrop` or `CenterCrop`.
+        flip: the probability that a crop is flipped horizontally.
+        normalize: (mean, std), three numbers each: crops are (image / 255 - mean) / std.
+        dtype: of crops: torch.uint8, torch.float32 or torch.bfloat16; None: uint8, or float32
+            where they are normalized. Floats that are not normalized are 0 to 1.
+        layout: of a crop in memory: "CHW" (three planes) or "channels_last".
 
-    All decoders read JPEG files and PNG files of 8 bits per channel, and convert other colour
-    spaces as Pillow's `convert("RGB")` does. Their resizes agree within 1 of 255, except with
-    antialias: OpenCV's is INTER_AREA, torchvision's and Pillow's are bilinear. "simplejpeg" calls
-    cv2.setNumThreads(0), which affects the whole process.
+    Whole images: all decoders read JPEG files and PNG files of 8 bits per channel, and convert
+    other colour spaces as Pillow's `convert("RGB")` does. Their resizes agree within 1 of 255,
+    except with antialias: OpenCV's is INTER_AREA, torchvision's and Pillow's are bilinear.
+    "simplejpeg" calls cv2.setNumThreads(0), which affects the whole process.
+
+    Crops: Pillow decodes files of other kinds that it reads (CMYK, PNG, also of 16 bits, WebP). A
+    file that is broken below the crop's part, but has its end marker, is not noticed. EXIF
+    orientation and colour profiles are ignored, as Pillow's `open` ignores them.
 
     Raises ValueError for an invalid argument and ImportError where the decoder's library is
     missing; while iterating, OSError or ValueError that names the file or the image's number.
 
-    >>> loader = FastLoader((Images(paths, size=(224, 224)), labels), batch_size=64, shuffle=True)
+    >>> crop = RandomResizedCrop(224)
+    >>> images = Images(paths, crop=crop, flip=0.5, normalize=([0.485, 0.456, 0.406], [0.225] * 3))
+    >>> loader = FastLoader((images, labels), batch_size=64, shuffle=True)
     """
 
     slow: ClassVar[bool] = True
     """Decoding costs more than a copy, see `Column`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings of whole images and of crops
         self,
         encoded: Any,
         size: tuple[int, int] | None = None,
@@ -52,131 +75,58 @@ class Images:
         channels_first: bool = False,
         antialias: bool = False,
         decoder: str | None = None,
+        crop: Crop | None = None,
+        flip: float = 0.0,
+        normalize: Statistics | None = None,
+        dtype: torch.dtype | None = None,
+        layout: Literal["CHW", "channels_last"] = "CHW",
     ) -> None:
-        if size is not None and (len(size) != 2 or min(size) < 1):
-            raise ValueError(f"size={size}: allowed are (height, width) of 1 or more, and None")
-        self.size, self.channels_first, self.antialias = size, channels_first, antialias
-        self.decoder = choose_decoder(decoder)
-        self._images = _open_images(encoded)
+        images = open_images(encoded)
+        of_crops = flip or normalize or dtype or layout != "CHW" or decoder == NATIVE
+        if crop is None and of_crops:
+            names = 'flip, normalize, dtype, layout and decoder="native"'
+            raise ValueError(f"{names} are settings of crops: crop=None allows none of them")
+        if crop is None:
+            if size is not None and (len(size) != 2 or min(size) < 1):
+                raise ValueError(f"size={size}: allowed are (height, width) of 1 or more, and None")
+            library = choose_decoder(decoder)
+            self._column = WholeImages(images, size, channels_first, antialias, library)
+            return
+        if size is not None or channels_first or antialias:
+            names = "size, channels_first and antialias"
+            raise ValueError(f"{names} are settings of whole images: crop={crop} has its own size")
+        if not 0 <= flip <= 1:
+            raise ValueError(f"flip={flip}: allowed are 0 to 1")
+        pixels = pixel_format(normalize, dtype, layout)
+        self._column = CroppedImages(images, crop, flip, pixels, choose_crop_decoder(decoder))
 
     def __repr__(self) -> str:
-        settings = f"size={self.size}, channels_first={self.channels_first}"
-        settings += f", antialias={self.antialias}, decoder={self.decoder!r}"
-        return f"Images({len(self)} images, {settings})"
+        column = self._column
+        if isinstance(column, CroppedImages):
+            settings = f"crop={column.crop}, flip={column.flip}, dtype={self.spec.dtype}"
+        else:
+            settings = f"size={column.size}, channels_first={column.channels_first}"
+            settings += f", antialias={column.antialias}"
+        return f"Images({len(self)} images, {settings}, decoder={self.decoder!r})"
 
     def __len__(self) -> int:
-        return len(self._images)
+        return len(self._column)
 
-    @cached_property
+    @property
+    def decoder(self) -> str:
+        """The decoder's name."""
+        return self._column.decoder
+
+    @property
     def spec(self) -> SampleSpec:
-        """uint8 images of `size`, or of the first image's size."""
-        height, width = self.size or self._decode(0).shape[:2]
-        if self.channels_first:
-            return SampleSpec(torch.uint8, (3, height, width), channels_last=True)
-        return SampleSpec(torch.uint8, (height, width, 3))
+        """Dtype and shape of the samples; of whole images without a size, of the first one."""
+        return self._column.spec
+
+    def with_seed(self, seed: int) -> Column:
+        """The column of an epoch with this seed."""
+        column = self._column
+        return column.with_seed(seed) if isinstance(column, CroppedImages) else column
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Decode the images at `indices` to `out`, one after the other."""
-        shape = self.spec.shape[1:] if self.channels_first else self.spec.shape[:2]
-        resize = load_codec(self.decoder).resize
-        for index, row in zip(indices.tolist(), out.reshape(-1, *shape, 3), strict=True):
-            pixels = self._decode(index)
-            if pixels.shape == row.shape:
-                np.copyto(row, pixels)
-            elif self.size is None:
-                actual = f"it is {pixels.shape[0]} x {pixels.shape[1]}, the first one {shape}"
-                raise ValueError(f"{self._images.name(index)}: {actual}; set size= to resize all")
-            else:
-                resize(pixels, row, self.antialias)
-
-    def _decode(self, index: int) -> np.ndarray:
-        data = self._images.read(index)
-        try:
-            return load_codec(self.decoder).decode(data, encoding_of(data))
-        except ValueError as error:
-            raise ValueError(f"{self._images.name(index)}: {error}") from error
-
-
-@dataclass(frozen=True)
-class ImageFiles:
-    """Encoded images in files."""
-
-    paths: list[str]
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def read(self, index: int) -> bytes:
-        """Return the file's bytes; raises OSError that names the file."""
-        with open(self.paths[index], "rb", buffering=0) as file:
-            return file.readall()
-
-    def name(self, index: int) -> str:
-        """Return the path."""
-        return self.paths[index]
-
-
-@dataclass(frozen=True)
-class ImageBytes:
-    """Encoded images in bytes objects."""
-
-    images: Sequence[Encoded]
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def read(self, index: int) -> Encoded:
-        """Return the bytes."""
-        return self.images[index]
-
-    def name(self, index: int) -> str:
-        """Return the image's number."""
-        return f"image {index}"
-
-
-@dataclass(frozen=True)
-class ImageArray:
-    """Encoded images concatenated in one array."""
-
-    data: np.ndarray
-    """One-dimensional uint8."""
-    offsets: np.ndarray
-    """Image i is data[offsets[i]:offsets[i + 1]]."""
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def read(self, index: int) -> memoryview:
-        """Return a view of the array."""
-        return self.data[self.offsets[index] : self.offsets[index + 1]].data
-
-    def name(self, index: int) -> str:
-        """Return the image's number, and the bytes of the array that hold it."""
-        return f"image {index} (bytes {self.offsets[index]} to {self.offsets[index + 1]})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return pack_maps(self.__dict__)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(unpack_maps(state))
-
-
-def _open_images(encoded: Any) -> ImageFiles | ImageBytes | ImageArray:
-    if isinstance(encoded, tuple) and len(encoded) == 2 and hasattr(encoded[0], "dtype"):
-        return _image_array(*encoded)
-    images = list(encoded)
-    if images and all(isinstance(image, str | os.PathLike) for image in images):
-        return ImageFiles([os.fspath(image) for image in images])
-    if images and all(isinstance(image, Encoded) for image in images):
-        return ImageBytes(images)
-    types = sorted({type(image).__name__ for image in images}) or "none"
-    raise ValueError(f"images are paths, bytes, or (uint8 array, offsets), got {types}")
-
-
-def _image_array(data: Any, offsets: Any) -> ImageArray:
-    data, offsets = np.asanyarray(data), np.asarray(offsets)
-    is_whole = data.dtype == np.uint8 and data.ndim == offsets.ndim == 1 and len(offsets) > 1
-    if not is_whole or offsets[0] < 0 or offsets[-1] > len(data) or (np.diff(offsets) < 0).any():
-        got = f"{data.dtype} of shape {data.shape} and {offsets.shape}"
-        raise ValueError(f"packed images are one uint8 array and n + 1 rising offsets, got {got}")
-    return ImageArray(data, offsets)
+        self._column.fill(indices, out)

@@ -13,11 +13,10 @@ from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.engine import SOURCE_TYPES, describe_rows, fill_rows
 from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
 from fastloop.fastloader.columns.gather import cut_windows
+from fastloop.fastloader.columns.splitmix import splitmix64
 
 INTEGERS = set(SOURCE_TYPES) - {torch.bool, torch.float16, torch.bfloat16}
 INTEGERS -= {torch.float32, torch.float64}
-GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
-"""Increment of splitmix64: the odd integer nearest to 2^64 / golden ratio."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +80,7 @@ class Windows:
         """int64: the token at which each of these windows begins."""
         if self.count is None:
             return indices * (self.stride or self.length)
-        return (_splitmix64(indices, self.seed) % np.uint64(self._num_positions)).astype(np.int64)
+        return (splitmix64(indices, self.seed) % np.uint64(self._num_positions)).astype(np.int64)
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Copy the windows at `indices` to `out`, converted to the dtype."""
@@ -121,14 +120,3 @@ class Windows:
     @property
     def _num_positions(self) -> int:
         return len(self.tokens) - self.length - self.first - self.beyond + 1
-
-
-def _splitmix64(indices: np.ndarray, seed: int) -> np.ndarray:
-    """uint64 pseudo-random numbers: output `index` of splitmix64 (Steele, Lea, Flood 2014), whose
-    initial state is derived from the seed."""
-    with np.errstate(over="ignore"):
-        state = np.uint64(seed % 2**64) * np.uint64(0xD1342543DE82EF95)
-        bits = state + (indices.astype(np.uint64) + np.uint64(1)) * GOLDEN_GAMMA
-        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return bits ^ (bits >> np.uint64(31))

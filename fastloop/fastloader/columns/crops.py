@@ -1,0 +1,188 @@
+"""Crops of images, and the random numbers that they draw, as torchvision's classes draw them.
+
+native/jpeg/cut.c computes the same numbers, bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from fastloop.core.seeds import INCREMENT, scramble
+
+ATTEMPTS = 10
+"""torchvision's, to find a random crop that lies within the image."""
+DRAWS_PER_ATTEMPT = 4
+FLIP_DRAW = ATTEMPTS * DRAWS_PER_ATTEMPT
+MAX_SIDE = 1 << 14
+"""Of a sample, and of a resized image's shorter side."""
+Size = int | tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Along one axis, `length` pixels of the image from `start` on are resized to `resized` pixels,
+    of which `count` from `first` on are the sample."""
+
+    start: int
+    length: int
+    resized: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The part of an image that is a sample."""
+
+    rows: Axis
+    columns: Axis
+    is_flipped: bool = False
+
+
+class Crop(Protocol):
+    """A way to cut samples of one size out of images of any size."""
+
+    @property
+    def height_width(self) -> tuple[int, int]:
+        """Of a sample."""
+        ...
+
+    @property
+    def native(self) -> tuple:
+        """The crop, as the native decoder's functions take it; the flip's probability follows."""
+        ...
+
+    def cut(self, key: int, height: int, width: int) -> Cut:
+        """The part that the key draws of an image of this size."""
+        ...
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop:
+    """A random part of each image, resized: torchvision's RandomResizedCrop.
+
+    Args:
+        size: of the samples, (height, width), or one number for both.
+        scale: the least and the greatest share of the image's area.
+        ratio: the least and the greatest width / height of the part.
+
+    Raises ValueError for an invalid argument.
+    """
+
+    size: Size
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+
+    def __post_init__(self) -> None:
+        check_size("size", self.size)
+        for name, most in (("scale", 1.0), ("ratio", math.inf)):
+            low, high = getattr(self, name)
+            if not 0 < low <= high <= most or math.isinf(high):
+                raise ValueError(
+                    f"{name}={(low, high)}: allowed are 0 < least <= greatest"
+                    + (" <= 1" if name == "scale" else "")
+                )
+
+    @property
+    def height_width(self) -> tuple[int, int]:
+        """Of a sample."""
+        return as_pair(self.size)
+
+    @property
+    def native(self) -> tuple:
+        """The native decoder's arguments."""
+        return 0, self.height_width, tuple(self.scale), tuple(self.ratio), 0
+
+    def cut(self, key: int, height: int, width: int) -> Cut:
+        """The part that the key draws; the middle of the image where ten draws don't fit."""
+        low, high = map(math.log, self.ratio)
+        for number in range(0, FLIP_DRAW, DRAWS_PER_ATTEMPT):
+            share = self.scale[0] + (self.scale[1] - self.scale[0]) * draw(key, number)
+            ratio = math.exp(low + (high - low) * draw(key, number + 1))
+            area = float(height) * width * share
+            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 1 <= w <= width and 1 <= h <= height:
+                top = int(draw(key, number + 2) * (height - h + 1))
+                left = int(draw(key, number + 3) * (width - w + 1))
+                return self._cut(top, h, left, w)
+        return self._cut_middle(height, width)
+
+    def _cut_middle(self, height: int, width: int) -> Cut:
+        """The largest part in the middle whose ratio is allowed."""
+        ratio, (low, high) = width / height, self.ratio
+        h = min(height, max(1, round(width / low))) if ratio < low else height
+        w = min(width, max(1, round(height * high))) if ratio > high else width
+        return self._cut((height - h) // 2, h, (width - w) // 2, w)
+
+    def _cut(self, top: int, h: int, left: int, w: int) -> Cut:
+        height, width = self.height_width
+        return Cut(Axis(top, h, height, 0, height), Axis(left, w, width, 0, width))
+
+
+@dataclass(frozen=True)
+class CenterCrop:
+    """The middle of each resized image: torchvision's Resize(resize) and CenterCrop(size).
+
+    Args:
+        size: of the samples, (height, width), or one number for both.
+        resize: to which the image's shorter side is resized first; at least `size`.
+
+    Raises ValueError for an invalid argument.
+    """
+
+    size: Size
+    resize: int
+
+    def __post_init__(self) -> None:
+        check_size("size", self.size)
+        if not max(self.height_width) <= self.resize <= MAX_SIDE:
+            least = max(self.height_width)
+            raise ValueError(f"resize={self.resize}: allowed are {least} (size) to {MAX_SIDE}")
+
+    @property
+    def height_width(self) -> tuple[int, int]:
+        """Of a sample."""
+        return as_pair(self.size)
+
+    @property
+    def native(self) -> tuple:
+        """The native decoder's arguments."""
+        return 1, self.height_width, (0.0, 0.0), (0.0, 0.0), self.resize
+
+    def cut(self, key: int, height: int, width: int) -> Cut:  # noqa: ARG002
+        """The middle; the key draws nothing."""
+        shorter, sample = min(height, width), self.height_width
+        sides = zip((height, width), sample, strict=True)
+        rows, columns = (
+            _middle(side, self.resize * side // shorter, count) for side, count in sides
+        )
+        return Cut(rows, columns)
+
+
+def draw_cut(crop: Crop, flip: float, key: int, height: int, width: int) -> Cut:
+    """The part that a sample's key draws, flipped with the probability `flip`."""
+    cut = crop.cut(key, height, width)
+    return Cut(cut.rows, cut.columns, draw(key, FLIP_DRAW) < flip)
+
+
+def draw(key: int, number: int) -> float:
+    """A number of [0, 1): output `number` of splitmix64, begun with the key."""
+    return (scramble(key + number * INCREMENT) >> 11) * 2.0**-53
+
+
+def check_size(name: str, size: Size) -> None:
+    """Raise ValueError for anything but sides of 1 to MAX_SIDE."""
+    sides = size if isinstance(size, tuple | list) else (size, size)
+    if len(sides) != 2 or not all(type(side) is int and 1 <= side <= MAX_SIDE for side in sides):
+        raise ValueError(f"{name}={size}: allowed are (height, width) or one side, 1 to {MAX_SIDE}")
+
+
+def as_pair(size: Size) -> tuple[int, int]:
+    """(height, width)"""
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+def _middle(length: int, resized: int, count: int) -> Axis:
+    return Axis(0, length, resized, round((resized - count) / 2), count)

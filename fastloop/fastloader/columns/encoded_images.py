@@ -1,0 +1,117 @@
+"""Sources of encoded images: files, bytes objects, or one array of all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
+from fastloop.fastloader.columns.image_headers import Encoded
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Encoded images in files."""
+
+    paths: list[str]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def read(self, index: int) -> bytes:
+        """Return the file's bytes; raises OSError that names the file."""
+        with open(self.paths[index], "rb", buffering=0) as file:
+            return file.readall()
+
+    def inputs(self, indices: list[int]) -> list[bytes]:
+        """Return the paths, which the native decoder reads."""
+        return [os.fsencode(self.paths[index]) for index in indices]
+
+    def name(self, index: int) -> str:
+        """Return the path."""
+        return self.paths[index]
+
+
+@dataclass(frozen=True)
+class ImageBytes:
+    """Encoded images in bytes objects."""
+
+    images: Sequence[Encoded]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def read(self, index: int) -> Encoded:
+        """Return the bytes."""
+        return self.images[index]
+
+    def inputs(self, indices: list[int]) -> list[Encoded]:
+        """Return the bytes of each."""
+        return [self.read(index) for index in indices]
+
+    def name(self, index: int) -> str:
+        """Return the image's number."""
+        return f"image {index}"
+
+
+@dataclass(frozen=True)
+class ImageArray:
+    """Encoded images concatenated in one array."""
+
+    data: np.ndarray
+    """One-dimensional uint8."""
+    offsets: np.ndarray
+    """Image i is data[offsets[i]:offsets[i + 1]]."""
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def read(self, index: int) -> memoryview:
+        """Return a view of the array."""
+        return self.data[self.offsets[index] : self.offsets[index + 1]].data
+
+    def inputs(self, indices: list[int]) -> list[Encoded]:
+        """Return the bytes of each."""
+        return [self.read(index) for index in indices]
+
+    def name(self, index: int) -> str:
+        """Return the image's number, and the bytes of the array that hold it."""
+        return f"image {index} (bytes {self.offsets[index]} to {self.offsets[index + 1]})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return pack_maps(self.__dict__)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(unpack_maps(state))
+
+
+EncodedImages = ImageFiles | ImageBytes | ImageArray
+
+
+def open_images(encoded: Any) -> EncodedImages:
+    """The images of paths, of their bytes, or of (one uint8 array of all of them, offsets).
+
+    Raises ValueError for anything else.
+    """
+    if isinstance(encoded, tuple) and len(encoded) == 2 and hasattr(encoded[0], "dtype"):
+        return _image_array(*encoded)
+    images = list(encoded)
+    if images and all(isinstance(image, str | os.PathLike) for image in images):
+        return ImageFiles([os.fspath(image) for image in images])
+    if images and all(isinstance(image, Encoded) for image in images):
+        return ImageBytes(images)
+    types = sorted({type(image).__name__ for image in images}) or "none"
+    raise ValueError(f"images are paths, bytes, or (uint8 array, offsets), got {types}")
+
+
+def _image_array(data: Any, offsets: Any) -> ImageArray:
+    data, offsets = np.asanyarray(data), np.asarray(offsets)
+    is_whole = data.dtype == np.uint8 and data.ndim == offsets.ndim == 1 and len(offsets) > 1
+    if not is_whole or offsets[0] < 0 or offsets[-1] > len(data) or (np.diff(offsets) < 0).any():
+        got = f"{data.dtype} of shape {data.shape} and {offsets.shape}"
+        raise ValueError(f"packed images are one uint8 array and n + 1 rising offsets, got {got}")
+    return ImageArray(data, offsets)

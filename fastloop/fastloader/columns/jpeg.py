@@ -1,0 +1,24 @@
+"""The native decoder of JPEG images, which is built with the package where libjpeg-turbo is."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+
+@cache
+def load_jpeg() -> Any | None:
+    """The native decoder's module; None where it is absent or FASTLOOP_PURE=1."""
+    if os.environ.get("FASTLOOP_PURE") == "1":
+        return None
+    try:
+        return import_module("fastloop.fastloader._jpeg")
+    except ImportError:
+        return None
+
+
+def has_jpeg() -> bool:
+    """True where crops of JPEG images are decoded natively."""
+    return load_jpeg() is not None

@@ -1,0 +1,219 @@
+/* The part of a JPEG that a sample needs, decoded by libjpeg-turbo and resized as its rows come. */
+#include <stdio.h>
+
+#include <jpeglib.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "jpeg.h"
+
+enum {
+    CHANNELS = 4,       /* the fourth is of no use, but pixels of four bytes are faster */
+    MARGIN = 8,         /* decoded beside the window: upsampling looks at the neighbours */
+    MAX_SCANS = 200,    /* a few bytes of a progressive file can ask for a scan of all of it */
+    PADDING = 64,       /* bytes behind a row that may be read and written */
+};
+static const size_t MAX_PIXELS = (size_t)89478485 * 2; /* Pillow's limit */
+static const long MAX_NBYTES = 1L << 28; /* of libjpeg's memory: a progressive file is kept whole */
+
+typedef struct {
+    void *bytes;
+    size_t room;
+} memory;
+
+struct fj_decoder {
+    struct jpeg_decompress_struct info;
+    struct jpeg_error_mgr errors;
+    struct jpeg_progress_mgr progress;
+    jmp_buf refuse;
+    fj_weights rows, columns;
+    memory ring;        /* rows of the window, by their number modulo num_rows */
+    memory taps;        /* the addresses of the rows of a sum */
+    memory line, sums;
+    size_t stride;      /* bytes of a row in the ring */
+    int num_rows;
+};
+
+/* ---- errors: whatever libjpeg complains of is left to another decoder ---- */
+
+static void refuse(j_common_ptr info) { longjmp(((fj_decoder *)info->client_data)->refuse, 1); }
+
+static void refuse_warning(j_common_ptr info, int level) {
+    if (level < 0)
+        refuse(info);
+}
+
+static void ignore(j_common_ptr info) { (void)info; }
+
+static void ignore_text(j_common_ptr info, char *text) {
+    (void)info;
+    *text = 0;
+}
+
+static void watch_scans(j_common_ptr info) {
+    if (((j_decompress_ptr)info)->input_scan_number > MAX_SCANS)
+        refuse(info);
+}
+
+/* 0 where memory is short. Not by jpeg_std_error, which prints, and which a static library that was
+ * not made for shared ones has in no other way. */
+static int create(fj_decoder *decoder) {
+    decoder->errors = (struct jpeg_error_mgr){.error_exit = refuse,
+                                              .emit_message = refuse_warning,
+                                              .output_message = ignore,
+                                              .format_message = ignore_text,
+                                              .reset_error_mgr = ignore};
+    decoder->info.err = &decoder->errors;
+    decoder->info.client_data = decoder;
+    if (setjmp(decoder->refuse))
+        return 0;
+    jpeg_create_decompress(&decoder->info);
+    decoder->info.mem->max_memory_to_use = MAX_NBYTES;
+    decoder->progress.progress_monitor = watch_scans;
+    decoder->info.progress = &decoder->progress;
+    return 1;
+}
+
+fj_decoder *fj_open_decoder(void) {
+    fj_decoder *decoder = calloc(1, sizeof *decoder);
+    if (decoder && !create(decoder)) {
+        fj_close_decoder(decoder);
+        return NULL;
+    }
+    return decoder;
+}
+
+void fj_close_decoder(fj_decoder *decoder) {
+    if (!decoder)
+        return;
+    jpeg_destroy_decompress(&decoder->info);
+    fj_free_weights(&decoder->rows);
+    fj_free_weights(&decoder->columns);
+    free(decoder->ring.bytes);
+    free(decoder->taps.bytes);
+    free(decoder->line.bytes);
+    free(decoder->sums.bytes);
+    free(decoder);
+}
+
+/* ---- memory ---- */
+
+static int reserve(memory *memory, size_t nbytes) {
+    if (nbytes <= memory->room)
+        return 1;
+    free(memory->bytes);
+    memory->bytes = calloc(1, nbytes); /* weights of 0 meet bytes that nobody has written */
+    memory->room = memory->bytes ? nbytes : 0;
+    return memory->bytes != NULL;
+}
+
+static int reserve_rows(fj_decoder *decoder) {
+    const fj_weights *columns = &decoder->columns;
+    size_t taps = (size_t)decoder->rows.taps, window = (size_t)(columns->end - columns->begin);
+    decoder->num_rows = decoder->rows.taps + 1;
+    decoder->stride = (size_t)decoder->info.output_width * CHANNELS + PADDING;
+    size_t line = (window + (size_t)columns->taps) * CHANNELS + PADDING;
+    return reserve(&decoder->ring, decoder->stride * (taps + 1)) &&
+           reserve(&decoder->taps, taps * sizeof(uint8_t *)) &&
+           reserve(&decoder->line, line * sizeof(int16_t)) &&
+           reserve(&decoder->sums, (size_t)columns->count * CHANNELS * sizeof(int32_t));
+}
+
+static uint8_t *row_of(const fj_decoder *decoder, int row) {
+    return (uint8_t *)decoder->ring.bytes + (size_t)(row % decoder->num_rows) * decoder->stride;
+}
+
+/* ---- decoding ---- */
+
+/* A file that ends before its end marker may have all that a crop needs, and is broken. */
+static int has_end(const uint8_t *data, size_t nbytes) {
+    for (size_t k = nbytes; k >= 2; k--)
+        if (data[k - 2] == 0xFF && data[k - 1] == 0xD9)
+            return 1;
+    return 0;
+}
+
+/* Read the header; 0 for an image that another decoder has to read. */
+static int read_header(fj_decoder *decoder, const uint8_t *data, size_t nbytes) {
+    j_decompress_ptr info = &decoder->info;
+    jpeg_mem_src(info, data, (unsigned long)nbytes);
+    jpeg_read_header(info, TRUE);
+    int is_known = info->jpeg_color_space == JCS_GRAYSCALE ||
+                   info->jpeg_color_space == JCS_YCbCr || info->jpeg_color_space == JCS_RGB;
+    info->out_color_space = JCS_EXT_RGBX;
+    size_t pixels = (size_t)info->image_height * info->image_width;
+    return is_known && pixels <= MAX_PIXELS &&
+           has_end(info->src->next_input_byte, info->src->bytes_in_buffer);
+}
+
+/* Start to decode, and skip what is above and beside the window. Returns the column with which the
+ * decoded rows begin. */
+static int skip_to_window(fj_decoder *decoder) {
+    j_decompress_ptr info = &decoder->info;
+    jpeg_start_decompress(info);
+    int end = decoder->columns.end + MARGIN, whole = (int)info->output_width;
+    JDIMENSION left = (JDIMENSION)(decoder->columns.begin > MARGIN ? decoder->columns.begin - MARGIN : 0);
+    JDIMENSION width = (JDIMENSION)(end < whole ? end : whole) - left;
+    if (width < info->output_width)
+        jpeg_crop_scanline(info, &left, &width);
+    if (decoder->rows.begin > 0)
+        jpeg_skip_scanlines(info, (JDIMENSION)decoder->rows.begin);
+    return (int)left;
+}
+
+static void read_rows(fj_decoder *decoder, int next, int end) {
+    for (; next < end; next++) {
+        JSAMPROW row = row_of(decoder, next);
+        if (jpeg_read_scanlines(&decoder->info, &row, 1) != 1)
+            refuse((j_common_ptr)&decoder->info);
+    }
+}
+
+/* The addresses of the rows of a sum, each from column `offset` bytes on. */
+static void point_at_rows(fj_decoder *decoder, int first, size_t offset) {
+    const uint8_t **addresses = decoder->taps.bytes;
+    int last = decoder->rows.end - 1; /* the row of a tap behind it has no weight */
+    for (int tap = 0; tap < decoder->rows.taps; tap++)
+        addresses[tap] = row_of(decoder, first + tap < last ? first + tap : last) + offset;
+}
+
+static int decode_window(fj_decoder *decoder, const fj_crop *crop, const fj_format *format,
+                         char *sample) {
+    const fj_weights *rows = &decoder->rows, *columns = &decoder->columns;
+    int left = skip_to_window(decoder), next = rows->begin;
+    if (!reserve_rows(decoder))
+        return 0;
+    size_t offset = (size_t)(columns->begin - left) * CHANNELS;
+    for (int k = 0; k < rows->count; k++) {
+        int first = rows->firsts[k], end = first + rows->taps;
+        end = end < rows->end ? end : rows->end;
+        read_rows(decoder, next, end);
+        next = end > next ? end : next;
+        point_at_rows(decoder, first, offset);
+        fj_combine_rows(decoder->taps.bytes, rows->weights + (size_t)k * (size_t)rows->taps,
+                        rows->taps, (columns->end - columns->begin) * CHANNELS,
+                        decoder->line.bytes);
+        fj_combine_columns(columns, decoder->line.bytes, decoder->sums.bytes);
+        fj_write_row(format, crop, k, decoder->sums.bytes, sample);
+    }
+    return 1;
+}
+
+int fj_make_sample(fj_decoder *decoder, const uint8_t *data, size_t nbytes, const fj_crop *crop,
+                   const fj_format *format, uint64_t key, char *sample) {
+    j_decompress_ptr info = &decoder->info;
+    if (setjmp(decoder->refuse)) {
+        jpeg_abort_decompress(info);
+        return 0;
+    }
+    int is_made = read_header(decoder, data, nbytes);
+    if (is_made) {
+        fj_cut cut = fj_draw_cut(crop, key, (int)info->image_height, (int)info->image_width);
+        is_made = fj_weigh(&decoder->rows, &cut.rows, 0) &&
+                  fj_weigh(&decoder->columns, &cut.columns, cut.is_flipped) &&
+                  decode_window(decoder, crop, format, sample);
+    }
+    jpeg_abort_decompress(info); /* what is below the window is not decoded */
+    return is_made;
+}

@@ -1,0 +1,49 @@
+/* A whole file in memory that is used again for the next one. */
+#if !defined(_POSIX_C_SOURCE)
+#define _POSIX_C_SOURCE 200809L
+#endif
+#include "jpeg.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const size_t MAX_NBYTES = (size_t)1 << 30; /* of an encoded image */
+
+static int reserve(fj_file *file, size_t nbytes) {
+    if (nbytes <= file->room)
+        return 1;
+    free(file->data);
+    file->room = nbytes + nbytes / 2;
+    file->data = malloc(file->room);
+    file->room = file->data ? file->room : 0;
+    return file->data != NULL;
+}
+
+static int read_all(fj_file *file, int descriptor, size_t nbytes) {
+    file->nbytes = 0;
+    while (file->nbytes < nbytes) {
+        ssize_t count = read(descriptor, file->data + file->nbytes, nbytes - file->nbytes);
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count <= 0)
+            return count == 0; /* it has become shorter */
+        file->nbytes += (size_t)count;
+    }
+    return 1;
+}
+
+int fj_read_file(fj_file *file, const char *path) {
+    struct stat status;
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (descriptor < 0)
+        return 0;
+    int is_read = !fstat(descriptor, &status) && S_ISREG(status.st_mode) &&
+                  status.st_size > 0 && (uint64_t)status.st_size <= MAX_NBYTES &&
+                  reserve(file, (size_t)status.st_size) &&
+                  read_all(file, descriptor, (size_t)status.st_size);
+    close(descriptor);
+    return is_read;
+}

@@ -1,0 +1,101 @@
+/* Samples of encoded images: the needed part of a JPEG is decoded, resized, flipped and converted in
+ * one pass, row by row, so that neither the image nor its crop is ever in memory as a whole.
+ *
+ * Nothing here knows of Python; module.c is the door to it. Whatever is not a sound JPEG of one or
+ * three colour components is left to a general decoder.
+ */
+#ifndef FASTLOOP_JPEG_H
+#define FASTLOOP_JPEG_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- what is cut out of an image: cut.c ---- */
+
+typedef enum { FJ_RANDOM_RESIZED_CROP, FJ_CENTER_CROP } fj_crop_kind;
+
+typedef struct {
+    fj_crop_kind kind;
+    int height, width;            /* of a sample */
+    double min_area, max_area;    /* FJ_RANDOM_RESIZED_CROP: share of the image's */
+    double min_ratio, max_ratio;  /* and width / height of the crop */
+    int shorter_side;             /* FJ_CENTER_CROP: to which the image is resized first */
+    double flip;                  /* probability */
+} fj_crop;
+
+/* Along one axis, `length` pixels of the image from `start` on are resized to `resized` pixels, of
+ * which `count` from `first` on are the sample. */
+typedef struct {
+    int start, length, resized, first, count;
+} fj_axis;
+
+typedef struct {
+    fj_axis rows, columns;
+    int is_flipped;
+} fj_cut;
+
+/* The cut that a sample's key draws. crops.py computes the same numbers. */
+fj_cut fj_draw_cut(const fj_crop *crop, uint64_t key, int height, int width);
+
+/* ---- how the pixels of an axis are weighted: weights.c ---- */
+
+enum { FJ_WEIGHT_BITS = 14, FJ_LINE_BITS = 7 };
+
+/* Pixel k of the sample is the sum of `taps` pixels of the image from firsts[k] on. */
+typedef struct {
+    int begin, end;    /* the pixels of the image that have a weight */
+    int count, taps;   /* taps are even, the last may weigh nothing */
+    int *firsts;
+    int16_t *weights;  /* taps for each pixel: the sum of each is 1 << FJ_WEIGHT_BITS */
+    size_t room;
+} fj_weights;
+
+/* Pillow's antialiased bilinear filter; 0 where memory is short. */
+int fj_weigh(fj_weights *weights, const fj_axis *axis, int is_flipped);
+void fj_free_weights(fj_weights *weights);
+
+/* ---- sums of weighted pixels: resize.c ---- */
+
+/* line[i] = the weighted sum of rows[0..taps - 1][i], in 1 / (1 << FJ_LINE_BITS) of 255. Rows and
+ * line have room for `count` rounded up to a multiple of 16. */
+void fj_combine_rows(const uint8_t *const *rows, const int16_t *weights, int taps, int count,
+                     int16_t *line);
+/* sums: four numbers for each pixel of the sample's row, in 1 / (1 << (FJ_WEIGHT_BITS +
+ * FJ_LINE_BITS)) of 255. `line` begins with pixel weights->begin. */
+void fj_combine_columns(const fj_weights *weights, const int16_t *line, int32_t *sums);
+
+/* ---- how samples are delivered: pixels.c ---- */
+
+typedef enum { FJ_U8, FJ_F32, FJ_BF16 } fj_type;
+
+typedef struct {
+    fj_type type;
+    int channels_last;           /* 0: three planes */
+    float factor[3], offset[3];  /* of floats: value * factor + offset, values up to 255 */
+} fj_format;
+
+size_t fj_sample_nbytes(const fj_crop *crop, const fj_format *format);
+void fj_write_row(const fj_format *format, const fj_crop *crop, int row, const int32_t *sums,
+                  char *sample);
+
+/* ---- samples: decode.c and file.c ---- */
+
+typedef struct fj_decoder fj_decoder;
+
+/* NULL where memory is short. A decoder is used by one thread. */
+fj_decoder *fj_open_decoder(void);
+void fj_close_decoder(fj_decoder *decoder);
+/* Write the sample with this key; 0 where the image is left to another decoder, and what has been
+ * written is of no use. */
+int fj_make_sample(fj_decoder *decoder, const uint8_t *data, size_t nbytes, const fj_crop *crop,
+                   const fj_format *format, uint64_t key, char *sample);
+
+typedef struct {
+    uint8_t *data;
+    size_t nbytes, room;
+} fj_file;
+
+/* The file's bytes, in memory that is used again; 0 where it can't be read. */
+int fj_read_file(fj_file *file, const char *path);
+
+#endif

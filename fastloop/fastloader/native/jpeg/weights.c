@@ -1,0 +1,80 @@
+/* The weights of Pillow's antialiased bilinear filter: a triangle as wide as two pixels of the
+ * sample, or of the image where the sample is the larger. */
+#include "jpeg.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* The pixels of the image, of the axis's part of it, under the triangle of a resized pixel. */
+typedef struct {
+    double center, scale; /* scale: pixels of the image for half of a triangle */
+    int first, count;
+} triangle;
+
+static triangle place_triangle(const fj_axis *axis, int pixel) {
+    double step = (double)axis->length / axis->resized;
+    triangle place = {.center = (pixel + 0.5) * step, .scale = step < 1 ? 1 : step};
+    int first = (int)(place.center - place.scale + 0.5);
+    int end = (int)(place.center + place.scale + 0.5);
+    place.first = first < 0 ? 0 : first;
+    place.count = (end > axis->length ? axis->length : end) - place.first;
+    return place;
+}
+
+static double height_at(const triangle *place, int tap) {
+    double distance = fabs((tap + place->first - place->center + 0.5) / place->scale);
+    return distance < 1 ? 1 - distance : 0;
+}
+
+/* Each of the running sums is rounded, so that all of them together are exactly one. */
+static void fill_weights(const triangle *place, int taps, int16_t *weights) {
+    double sum = 0, running = 0;
+    int before = 0;
+    for (int tap = 0; tap < place->count; tap++)
+        sum += height_at(place, tap);
+    for (int tap = 0; tap < taps; tap++) {
+        if (tap < place->count)
+            running += height_at(place, tap);
+        int rounded = (int)(running / sum * (1 << FJ_WEIGHT_BITS) + 0.5);
+        weights[tap] = (int16_t)(rounded - before);
+        before = rounded;
+    }
+}
+
+static int reserve(fj_weights *weights, size_t count, size_t taps) {
+    if (count * taps <= weights->room)
+        return 1;
+    fj_free_weights(weights);
+    weights->firsts = malloc(count * taps * sizeof *weights->firsts);
+    weights->weights = malloc(count * taps * sizeof *weights->weights);
+    weights->room = weights->firsts && weights->weights ? count * taps : 0;
+    return weights->room > 0;
+}
+
+int fj_weigh(fj_weights *weights, const fj_axis *axis, int is_flipped) {
+    double step = (double)axis->length / axis->resized;
+    int taps = 2 * (int)ceil(step < 1 ? 1 : step) + 1;
+    taps += taps % 2;
+    if (!reserve(weights, (size_t)axis->count, (size_t)taps))
+        return 0;
+    weights->count = axis->count;
+    weights->taps = taps;
+    weights->begin = axis->start + axis->length;
+    weights->end = axis->start;
+    for (int k = 0; k < axis->count; k++) {
+        int pixel = axis->first + (is_flipped ? axis->count - 1 - k : k);
+        triangle place = place_triangle(axis, pixel);
+        int first = axis->start + place.first, end = first + place.count;
+        fill_weights(&place, taps, weights->weights + (size_t)k * taps);
+        weights->firsts[k] = first;
+        weights->begin = first < weights->begin ? first : weights->begin;
+        weights->end = end > weights->end ? end : weights->end;
+    }
+    return 1;
+}
+
+void fj_free_weights(fj_weights *weights) {
+    free(weights->firsts);
+    free(weights->weights);
+    *weights = (fj_weights){0};
+}
