@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from fastloop.fastloader.batch_memory import empty_rows
 from fastloop.fastloader.columns.array import ArrayColumn, array_column
 from fastloop.fastloader.columns.column import Column, RandomColumn, Tree
 
@@ -81,8 +82,7 @@ class ColumnSource:
         if self.shows_views and isinstance(column, ArrayColumn) and column.memory is not None:
             start = int(indices[0])
             return column.memory[start : start + len(indices)].data  # a tensor of its own
-        size, pinned = (len(indices), column.spec.nbytes), self.is_pinned
-        rows = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=pinned)
+        rows = empty_rows(len(indices), column.spec.nbytes, self.is_pinned)
         self.fill(column, indices, rows.numpy())
         return column.spec.view(rows)
 

@@ -12,6 +12,8 @@ import zipfile
 import pytest
 from wheels import build, build_wheel, copy_sources
 
+from fastloop.fastloader import has_jpeg
+
 pytestmark = pytest.mark.heavy
 COMPILER = shlex.split(os.environ.get("CC") or "cc")[0]
 GATHER = """
@@ -40,6 +42,7 @@ def test_one_wheel_has_a_core_for_every_python(tmp_path):
     names = zipfile.ZipFile(wheel).namelist()
     binaries = [name for name in names if name.startswith("fastloop/fastloader/_core")]
     assert binaries == ["fastloop/fastloader/_core.abi3.so"]
+    assert ("fastloop/fastloader/_jpeg.abi3.so" in names) == has_jpeg()
     assert [name for name in names if name.startswith("fastloop/fastloader/native/")] == []
     core = zipfile.ZipFile(wheel).extract("fastloop/fastloader/_core.abi3.so", tmp_path)
     ran = []
@@ -66,6 +69,21 @@ def test_without_a_compiler_the_wheel_is_pure_and_says_so(tmp_path):
     process = build(source, tmp_path, "--wheel", CC="no-such-compiler", FASTLOOP_NATIVE="1")
     assert process.returncode != 0
     assert "FASTLOOP_NATIVE=1, but the core did not build" in process.stdout + process.stderr
+
+
+@pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C compiler")
+def test_without_libjpeg_turbo_the_wheel_lacks_its_decoder_and_says_so(tmp_path):
+    compiler = tmp_path / "cc-without-jpeg"
+    compiler.write_text(f'#!/bin/sh\ncase "$*" in *jpeg*) exit 1;; esac\nexec {COMPILER} "$@"\n')
+    compiler.chmod(0o755)
+    process = build(copy_sources(tmp_path), tmp_path, "--wheel", CC=str(compiler))
+    assert process.returncode == 0, process.stderr
+    (wheel,) = tmp_path.glob("*-cp311-abi3-*.whl")
+    binaries = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
+    assert binaries == ["fastloop/fastloader/_core.abi3.so"]
+    said = process.stdout + process.stderr
+    assert "decoder of JPEG images is left out: it needs libjpeg-turbo" in said
+    assert "apt-get install libjpeg62-turbo-dev" in said
 
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess:

@@ -48,7 +48,8 @@ class WholeImages:
                 np.copyto(row, pixels)
             elif self.size is None:
                 actual = f"it is {pixels.shape[0]} x {pixels.shape[1]}, the first one {shape}"
-                raise ValueError(f"{self.images.name(index)}: {actual}; set size= to resize all")
+                advice = "set size= to resize all, or crop=CenterCrop(size, resize) to cut them"
+                raise ValueError(f"{self.images.name(index)}: {actual}; {advice}")
             else:
                 resize(pixels, row, self.antialias)
 

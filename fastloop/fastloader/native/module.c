@@ -215,8 +215,25 @@ static PyObject *pool_free_nbytes(PyObject *object, PyObject *ignored) {
     return PyLong_FromSize_t(fl_free_nbytes(((pool_object *)object)->pool));
 }
 
+static PyObject *lend_bytes(fl_block *block, int64_t nbytes);
+
+static PyObject *pool_take(PyObject *object, PyObject *args) {
+    long long nbytes;
+    if (!PyArg_ParseTuple(args, "L", &nbytes))
+        return NULL;
+    if (nbytes < 1)
+        return refuse("nbytes=%lld: allowed is 1 or more", nbytes);
+    fl_block *block = fl_take_block(((pool_object *)object)->pool, (size_t)nbytes);
+    if (!block)
+        return PyErr_NoMemory();
+    PyObject *capsule = lend_bytes(block, nbytes);
+    fl_release_block(block);
+    return capsule;
+}
+
 static PyMethodDef pool_methods[] = {
     {"free_nbytes", pool_free_nbytes, METH_NOARGS, "Bytes that nobody holds."},
+    {"take", pool_take, METH_VARARGS, "A DLPack capsule of `nbytes` bytes that nobody has set."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot pool_slots[] = {
@@ -383,28 +400,53 @@ static void capsule_free(PyObject *capsule) {
     }
 }
 
+/* A tensor of a block's memory, whose `count` sizes and strides are to be set. */
+static lent_tensor *new_lent(fl_block *block, char *memory, dl_type type, int count) {
+    lent_tensor *lent = malloc(sizeof *lent + (size_t)(2 * count) * sizeof *lent->numbers);
+    if (!lent) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    int64_t *shape = lent->numbers, *strides = shape + count;
+    lent->managed =
+        (dl_managed_tensor){{memory, {1, 0}, count, type, shape, strides, 0}, lent, take_back};
+    lent->block = block;
+    return lent;
+}
+
+static PyObject *lend(lent_tensor *lent) {
+    PyObject *capsule = PyCapsule_New(&lent->managed, "dltensor", capsule_free);
+    if (!capsule) {
+        free(lent);
+        return NULL;
+    }
+    fl_hold_block(lent->block);
+    return capsule;
+}
+
 static PyObject *lend_rows(const column_object *column, const fl_batch *batch, char *memory) {
     int count = column->num_dimensions + 1;
-    lent_tensor *lent = malloc(sizeof *lent + (size_t)(2 * count) * sizeof *lent->numbers);
+    lent_tensor *lent = new_lent(batch->block, memory, column->type, count);
     if (!lent)
-        return PyErr_NoMemory();
-    int64_t *shape = lent->numbers, *strides = shape + count;
+        return NULL;
+    int64_t *shape = lent->managed.tensor.shape, *strides = lent->managed.tensor.strides;
     shape[0] = batch->num_rows;
     strides[0] = column->column.nbytes / (column->type.bits / 8);
     for (int k = 1; k < count; k++) {
         shape[k] = column->shape[k - 1];
         strides[k] = column->strides[k - 1];
     }
-    lent->managed = (dl_managed_tensor){
-        {memory, {1, 0}, count, column->type, shape, strides, 0}, lent, take_back};
-    lent->block = batch->block;
-    PyObject *capsule = PyCapsule_New(&lent->managed, "dltensor", capsule_free);
-    if (!capsule) {
-        free(lent);
+    return lend(lent);
+}
+
+static PyObject *lend_bytes(fl_block *block, int64_t nbytes) {
+    enum { UNSIGNED = 1 };
+    lent_tensor *lent = new_lent(block, block->memory, (dl_type){UNSIGNED, 8, 1}, 1);
+    if (!lent)
         return NULL;
-    }
-    fl_hold_block(batch->block);
-    return capsule;
+    lent->managed.tensor.shape[0] = nbytes;
+    lent->managed.tensor.strides[0] = 1;
+    return lend(lent);
 }
 
 /* A tuple of wrap(capsule) of each column. */

@@ -1,0 +1,38 @@
+"""Large batches that Python makes lie in memory that is used again once nobody holds it."""
+
+from __future__ import annotations
+
+import io
+
+import torch
+from native_core import needs_core
+
+from fastloop.fastloader.batch_memory import MIN_POOLED_BYTES, empty_rows
+
+
+@needs_core
+def test_memory_of_a_released_batch_is_used_again_and_of_a_held_one_never():
+    held = empty_rows(4, MIN_POOLED_BYTES, False).fill_(7)
+    places = set()
+    for number in range(20):
+        rows = empty_rows(4, MIN_POOLED_BYTES, False).fill_(number)
+        places.add(rows.data_ptr())
+        assert rows.data_ptr() != held.data_ptr()
+        del rows
+    assert len(places) == 1
+    view = held[1:3]
+    del held
+    others = [empty_rows(4, MIN_POOLED_BYTES, False).fill_(9) for _ in range(4)]
+    assert len({other.data_ptr() for other in others}) == 4
+    assert (view == 7).all()
+
+
+def test_rows_of_every_size_are_ordinary_tensors():
+    for num_rows, row_nbytes in ((0, 8), (3, 0), (5, 8), (3, MIN_POOLED_BYTES + 1)):
+        rows = empty_rows(num_rows, row_nbytes, False).fill_(1)
+        assert (rows.dtype, rows.shape) == (torch.uint8, (num_rows, row_nbytes))
+        assert rows.is_contiguous()
+        file = io.BytesIO()
+        torch.save(rows, file)
+        file.seek(0)
+        assert torch.equal(torch.load(file), rows)
