@@ -47,7 +47,7 @@ class CustomBuildHook(BuildHookInterface):
             )
             return
         try:
-            compile_extension(sorted(package.glob("native/jpeg/*.c")), jpeg, find_jpeg())
+            compile_decoder(sorted(package.glob("native/jpeg/*.c")), jpeg)
         except (OSError, subprocess.CalledProcessError) as error:
             reason = f"it needs libjpeg-turbo with its headers ({APT}): {error}"
             self.app.display_warning(f"The native decoder of JPEG images is left out: {reason}")
@@ -59,15 +59,18 @@ class CustomBuildHook(BuildHookInterface):
         build_data["artifacts"] += [f"/fastloop/fastloader/{target.name}" for target in built]
 
 
-def find_jpeg() -> list[str]:
-    """The linker's arguments for libjpeg-turbo: the static library where there is one, so that the
-    extension needs none at run time, and shares none with other packages."""
+def compile_decoder(sources: list[Path], target: Path) -> None:
+    """Compile with libjpeg-turbo, where possible as a part of the extension, which then needs none
+    when it runs, and shares none with other packages."""
     command = [*COMPILER, "-print-file-name=libjpeg.a"]
-    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    if not Path(found).is_absolute():
-        return ["-ljpeg", "-lm"]
+    library = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     hidden = [] if sys.platform == "darwin" else ["-Wl,--exclude-libs,ALL"]
-    return [found, *hidden, "-lm"]
+    if Path(library).is_absolute():
+        try:
+            return compile_extension(sources, target, [library, *hidden, "-lm"])
+        except subprocess.CalledProcessError:
+            pass  # some static libraries can't be parts of shared ones
+    return compile_extension(sources, target, ["-ljpeg", "-lm"])
 
 
 def compile_extension(sources: list[Path], target: Path, libraries: Sequence[str] = ()) -> None:

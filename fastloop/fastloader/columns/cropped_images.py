@@ -88,7 +88,7 @@ def pixel_format(
     return PixelFormat(dtype, is_last, factor, offset)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CroppedImages:
     """Samples of shape (3, height, width), cut out of encoded images of any size and resized."""
 

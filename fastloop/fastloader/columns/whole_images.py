@@ -15,7 +15,7 @@ from fastloop.fastloader.columns.encoded_images import EncodedImages
 from fastloop.fastloader.columns.image_headers import encoding_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class WholeImages:
     """uint8 samples of whole images; see `Images` for the fields."""
 

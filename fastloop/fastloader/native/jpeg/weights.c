@@ -53,7 +53,7 @@ static int reserve(fj_weights *weights, size_t count, size_t taps) {
 
 int fj_weigh(fj_weights *weights, const fj_axis *axis, int is_flipped) {
     double step = (double)axis->length / axis->resized;
-    int taps = 2 * (int)ceil(step < 1 ? 1 : step) + 1;
+    int taps = (int)ceil(2 * (step < 1 ? 1 : step)); /* no triangle is above more pixels */
     taps += taps % 2;
     if (!reserve(weights, (size_t)axis->count, (size_t)taps))
         return 0;

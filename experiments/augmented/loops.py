@@ -1,0 +1,124 @@
+"""Loops over augmented photographs: RandomResizedCrop(224), flip, normalized float32 CHW."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+BATCH_SIZE, NUM_WORKERS, SIDE = 60, 2, 224
+SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+
+Read = Callable[[str], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Photographs(Dataset):
+    """(image, label) of each path."""
+
+    paths: Sequence[str]
+    read: Read
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self.read(self.paths[index]), index
+
+
+def make_pil() -> Read:
+    """The usual one: Pillow decodes and resizes, torchvision's first transforms do the rest."""
+    from PIL import Image
+    from torchvision import transforms
+
+    transform = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(SIDE, SCALE, RATIO),
+            transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(),
+            transforms.Normalize(MEAN, STD),
+        ]
+    )
+
+    def read(path: str) -> torch.Tensor:
+        with Image.open(path) as image:
+            return transform(image.convert("RGB"))
+
+    return read
+
+
+def make_v2() -> Read:
+    """torchvision's best: its own decoder, and version 2 of its transforms, of uint8 tensors."""
+    from torchvision.io import ImageReadMode, decode_image
+    from torchvision.transforms import v2
+
+    transform = v2.Compose(
+        [
+            v2.RandomResizedCrop(SIDE, SCALE, RATIO, antialias=True),
+            v2.RandomHorizontalFlip(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(MEAN, STD),
+        ]
+    )
+
+    def read(path: str) -> torch.Tensor:
+        return transform(decode_image(path, ImageReadMode.RGB))
+
+    return read
+
+
+def make_simplejpeg() -> Read:
+    """simplejpeg decodes, OpenCV resizes by area, as FFCV does."""
+    import cv2
+    import simplejpeg
+    from torchvision.transforms import RandomResizedCrop, v2
+
+    cv2.setNumThreads(0)
+    scale = np.array([1 / (255 * s) for s in STD], np.float32)
+    shift = np.array([m / s for m, s in zip(MEAN, STD, strict=True)], np.float32)
+
+    def read(path: str) -> torch.Tensor:
+        with open(path, "rb") as file:
+            pixels = simplejpeg.decode_jpeg(file.read())
+        shape = torch.empty(3, *pixels.shape[:2], device="meta")
+        top, left, height, width = RandomResizedCrop.get_params(shape, list(SCALE), list(RATIO))
+        part = pixels[top : top + height, left : left + width]
+        part = cv2.resize(part, (SIDE, SIDE), interpolation=cv2.INTER_AREA)
+        image = torch.from_numpy((part * scale - shift).transpose(2, 0, 1))
+        return v2.functional.horizontal_flip(image) if torch.rand(()) < 0.5 else image
+
+    return read
+
+
+READERS = {"PIL": make_pil, "torchvision v2": make_v2, "simplejpeg + cv2": make_simplejpeg}
+
+
+def dataloader(paths: Sequence[str], reader: str) -> Iterable[Any]:
+    """torch's DataLoader with two workers, which live through all epochs."""
+    torch.set_num_threads(1)
+    return DataLoader(
+        Photographs(paths, READERS[reader]()),
+        BATCH_SIZE,
+        shuffle=True,
+        num_workers=NUM_WORKERS,
+        persistent_workers=True,
+        multiprocessing_context="fork",
+    )
+
+
+def fastloader(paths: Sequence[str]) -> Iterable[Any]:
+    """FastLoader over a column of crops."""
+    from fastloop import FastLoader, Images, RandomResizedCrop
+
+    crop = RandomResizedCrop(SIDE, SCALE, RATIO)
+    images = Images(paths, crop=crop, flip=0.5, normalize=(MEAN, STD), decoder="native")
+    labels = torch.arange(len(paths))
+    return FastLoader((images, labels), BATCH_SIZE, shuffle=True, num_threads=NUM_WORKERS)
+
+
+def make_loop(name: str, paths: Sequence[str]) -> Iterable[Any]:
+    """The loop of this name: FastLoader, or a reader of DataLoader's workers."""
+    return fastloader(paths) if name == "FastLoader" else dataloader(paths, name)
