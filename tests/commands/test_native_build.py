@@ -74,7 +74,7 @@ def test_without_a_compiler_the_wheel_is_pure_and_says_so(tmp_path):
 @pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C compiler")
 def test_without_libjpeg_turbo_the_wheel_lacks_its_decoder_and_says_so(tmp_path):
     compiler = tmp_path / "cc-without-jpeg"
-    compiler.write_text(f'#!/bin/sh\ncase "$*" in *jpeg*) exit 1;; esac\nexec {COMPILER} "$@"\n')
+    compiler.write_text(f'#!/bin/sh\ncase "$*" in */jpeg/*) exit 1;; esac\nexec {COMPILER} "$@"\n')
     compiler.chmod(0o755)
     process = build(copy_sources(tmp_path), tmp_path, "--wheel", CC=str(compiler))
     assert process.returncode == 0, process.stderr
