@@ -13,6 +13,7 @@ COMMANDS = {
     "prepare": "fastloop.cli.prepare",
     "report": "fastloop.cli.report",
     "compare": "fastloop.cli.compare",
+    "check": "fastloop.cli.check",
     "log": "fastloop.cli.log",
     "explain": "fastloop.cli.explain",
     "attach": "fastloop.cli.attach",
@@ -28,6 +29,7 @@ commands:
   prepare  download or generate data and write all stores
   report   write a report on a sweep: HTML page, Markdown, pictures, CSV
   compare  compare two sets of results; fails if a job has become slower
+  check    fail if a job of your repository is slower than its recorded base
   log      log results to MLflow that its server did not receive
   explain  say why a job takes as long as it does, and what would change that
   attach   run a script of your own and say what its loops wait for

@@ -23,15 +23,14 @@ from fastloop.core.result import Result
 from fastloop.core.result_file import load_results
 from fastloop.core.types import UsageError
 from fastloop.reporting.comparison import (
-    CONDITIONS,
     DEFAULTS,
-    check_comparable,
     find_changes,
     format_changes,
     no_longer_finishes,
     notes,
     parse_percent,
 )
+from fastloop.reporting.conditions import check_comparable, parse_allow
 
 
 def main() -> None:
@@ -44,7 +43,7 @@ def main() -> None:
         fail_above = parse_percent(settings["fail_above"])
         base, new = _load_set(settings["base"], "base"), _load_set(settings["new"], "new")
         pairs = {name: (base[name], new[name]) for name in base if name in new}
-        check_comparable(pairs, base, new, _parse_allow(settings["allow"]))
+        check_comparable(pairs, base, new, parse_allow(set(settings["allow"].split(",")) - {""}))
     except UsageError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
@@ -56,14 +55,6 @@ def main() -> None:
     for line in notes(pairs, base, new):
         print(fill(line, 79, subsequent_indent="  ", break_long_words=False))
     sys.exit(int(any_broken or any(change.is_regression(fail_above) for change in changes)))
-
-
-def _parse_allow(text: str) -> set[str]:
-    names = set(text.split(",")) - {""}
-    if unknown := sorted(names - CONDITIONS.keys()):
-        allowed = ",".join(CONDITIONS)
-        raise UsageError(f"allow={text}: no such difference: {unknown[0]}; allowed: {allowed}")
-    return names
 
 
 def _load_set(folder: str, setting: str) -> dict[str, Result]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,22 +12,20 @@ from fastloop.core import stats
 from fastloop.core.pair_tests import holm, welch_p_value
 from fastloop.core.result import Measurement, Result, measurements
 from fastloop.core.types import UsageError
+from fastloop.reporting.conditions import Pairs
 
-Pairs = dict[str, tuple[Result, Result]]
-"""By job name: the result in the base set and the result in the new set."""
 DEFAULTS = {"base": "", "new": "", "fail_above": "5", "allow": ""}
 """Settings of `fastloop compare`."""
-SOURCE, CONTENT = "data fingerprint", "data content"
-UNKNOWN: tuple[object, ...] = (None, "")
-"""Values of results from an older version, and of jobs that failed before they opened their data;
-they count as equal to every value."""
+Cost = Callable[[Measurement], float]
+"""What a trial is compared by; less is better."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
     """Difference between the sets in one benchmark of one job.
 
-    Seconds are per sample, so that the sets may differ in the number of samples.
+    Seconds are per sample, so that the sets may differ in the number of samples; or the values of
+    another cost.
     """
 
     benchmark: str
@@ -54,14 +52,24 @@ class Change:
         return self.ratio is not None and self.is_significant and self.ratio.high < 1
 
 
-def find_changes(pairs: Pairs) -> list[Change]:
+def seconds_per_sample(measured: Measurement) -> float:
+    """The time of a trial over its samples."""
+    return measured.seconds / measured.samples
+
+
+def find_changes(pairs: Pairs, cost: Cost = seconds_per_sample) -> list[Change]:
     """A change for every benchmark of every job that finished in both sets.
 
     Their tests are corrected for their number (Holm), so that two sets of equal jobs, however many,
     have a significant change in at most 5 % of cases.
     """
     changes = [
-        _change(name, benchmark, measurements(before, benchmark), measurements(after, benchmark))
+        _change(
+            name,
+            benchmark,
+            [cost(each) for each in measurements(before, benchmark)],
+            [cost(each) for each in measurements(after, benchmark)],
+        )
         for name, (before, after) in pairs.items()
         if before.status == after.status == "FINISHED"
         for benchmark in dict.fromkeys(b for trial in before.trials for b in trial.benchmarks)
@@ -109,8 +117,7 @@ def _median_ratio(new: Sequence[float], base: Sequence[float], axis: int = -1):
     return np.median(new, axis=axis) / np.median(base, axis=axis)
 
 
-def _change(job: str, benchmark: str, base: list[Measurement], new: list[Measurement]) -> Change:
-    base_s, new_s = ([trial.seconds / trial.samples for trial in trials] for trials in (base, new))
+def _change(job: str, benchmark: str, base_s: list[float], new_s: list[float]) -> Change:
     return Change(
         benchmark=benchmark,
         job=job,
@@ -177,66 +184,3 @@ def parse_percent(text: str) -> float:
     if not 0 <= percent < math.inf:
         raise UsageError(f"fail_above={text}: allowed: a percentage, 0 or more")
     return percent
-
-
-def check_comparable(
-    pairs: Pairs, base: dict[str, Result], new: dict[str, Result], allowed: set[str]
-) -> None:
-    """Raise UsageError if the sets share no job, or differ in a condition not in `allowed`."""
-    if not pairs:
-        first, other = next(iter(base)), next(iter(new))
-        raise UsageError(
-            f"no job is in both sets: base has {len(base)} ({first}, …), "
-            f"new has {len(new)} ({other}, …)"
-        )
-    for name, pair in pairs.items():
-        for condition, values in CONDITIONS.items():
-            before, after = map(values, pair)
-            differing = _differing_keys(before, after)
-            if differing and condition not in allowed:
-                key = min(differing)
-                raise UsageError(
-                    f"{name}: different {key} ({before[key]} in base, {after[key]} in new); "
-                    f"allow={condition} compares them anyway"
-                )
-
-
-def _differing_keys(base: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
-    """Keys whose known values differ; the data's source may differ if its content is equal."""
-    shared = base.keys() & new.keys()
-    known = [key for key in shared if base[key] not in UNKNOWN and new[key] not in UNKNOWN]
-    differing = [key for key in known if base[key] != new[key]]
-    same_content = CONTENT in known and CONTENT not in differing
-    return [key for key in differing if not (same_content and key == SOURCE)]
-
-
-def _machine(result: Result) -> Mapping[str, object]:
-    keys = ("host", "cpu", "cores", "cores_usable", "gpus")
-    return {key: result.environment.get(key) for key in keys} | {
-        "device": result.tags.get("device")
-    }
-
-
-def _versions(result: Result) -> Mapping[str, object]:
-    """Versions of Python and the libraries, without fastloop, whose changes are to be compared."""
-    versions = dict(result.environment.get("versions") or {})
-    versions.pop("fastloop", None)
-    return versions | {"python": result.environment.get("python")}
-
-
-def _data(result: Result) -> Mapping[str, object]:
-    settings = {name: result.params.get(name) for name in ("epochs", "drop_last")}
-    return {SOURCE: result.fingerprint, CONTENT: result.content} | settings
-
-
-def _cache(result: Result) -> Mapping[str, object]:
-    return {"cache state": result.params.get("cache")}
-
-
-CONDITIONS: dict[str, Callable[[Result], Mapping[str, object]]] = {
-    "machine": _machine,
-    "versions": _versions,
-    "data": _data,
-    "cache": _cache,
-}
-"""By the name that `allow=` accepts: the values that have to be equal in both sets."""

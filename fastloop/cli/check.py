@@ -1,0 +1,146 @@
+"""fastloop check: measure the job of fastloop.yaml; fail if it is slower than a recorded base.
+
+    fastloop check [file=fastloop.yaml] [record=true]
+
+The file is part of your repository, and so is the base that record=true writes:
+
+    job: dataset=digits loader=raw num_workers=2   # arguments of fastloop run
+    fail_above: 10             # allowed regression in percent
+    measure: seconds           # or limit_fraction: relative to the machine's limit
+    base: fastloop-base.json   # next to this file
+    allow: []                  # differences that do not end a check: machine,
+                               # versions, data, cache
+
+A job is slower if it is so by more than fail_above percent and beyond noise (the
+whole 95 % interval of the ratio is above 1, and a t test agrees), twice in a row.
+What has changed is printed: environment, data or speed. The exit status is
+
+- 0 if no job is slower;
+- 1 if a job is slower, or no longer finishes;
+- 2 if the environment differs from the base's: processor, cores, devices, versions
+  of Python and the libraries, or the state of the page cache;
+- 3 if the data differs, or the epochs;
+- 4 if nothing can be told: too few trials, no base, a wrong setting.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastloop.cli.arguments import parse_settings
+from fastloop.config.check_file import CheckSettings, read_check_file
+from fastloop.config.compose import compose_all
+from fastloop.core.base_file import load_base, save_base
+from fastloop.core.files import remove_unused
+from fastloop.core.result_file import RESULT_FILE, load_results
+from fastloop.core.types import SignalExit, UsageError
+from fastloop.processes.lifecycle import exit_if_signalled, restore_default_signals
+from fastloop.reporting.checked import NOT_JUDGED, SLOWER, Checked, check_conditions, check_speed
+
+if TYPE_CHECKING:
+    from fastloop.core.result import Result
+    from fastloop.sweep.request import JobRequest
+
+DEFAULTS = {"file": "fastloop.yaml", "record": "false"}
+Results = dict[str, "Result"]
+
+
+def main() -> None:
+    """Record the base, or check the job; exits with the status of the outcome."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(__doc__, end="")
+        return
+    try:
+        given = parse_settings(sys.argv[1:], DEFAULTS)
+        if given["record"] not in ("true", "false"):
+            raise UsageError(f"record={given['record']}: allowed: true, false")
+        path = Path(given["file"])
+        settings = read_check_file(path)
+        base = path.parent / settings.base
+        if given["record"] == "true":
+            _record(settings, base)
+        else:
+            checked = _check(settings, load_base(base))
+            print("\n".join(checked.lines))
+            sys.exit(checked.status)
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        sys.exit(NOT_JUDGED)
+    finally:
+        restore_default_signals()
+
+
+def _record(settings: CheckSettings, base: Path) -> None:
+    results = _measure(settings)
+    for name, result in results.items():
+        if result.status != "FINISHED":
+            raise UsageError(f"{name}: {result.status_reason}; no base is recorded")
+    save_base([*results.values()], base)
+    print(f"recorded: {base}")
+
+
+def _check(settings: CheckSettings, base: Results) -> Checked:
+    """The outcome; a regression is measured once more, as a busy minute may have caused it."""
+    if checked := check_conditions(_here(base), settings.allow):
+        return checked
+    first = _compare(settings, base)
+    if not first.slower:
+        return first
+    print("\n".join((*first.lines, "measuring once more, as a busy minute may have caused it")))
+    again = _compare(settings, base)
+    if first.slower & again.slower or again.status != SLOWER:
+        return again
+    lines = (*again.lines, "speed: not the same job was slower in both measurements")
+    return Checked(status=NOT_JUDGED, lines=lines)
+
+
+def _here(base: Results) -> dict[str, tuple[Result, Result]]:
+    """The base, and itself as if it had been measured in this environment."""
+    from fastloop.core.machine import describe_machine
+
+    here = describe_machine()
+    return {name: (each, replace(each, environment=here)) for name, each in base.items()}
+
+
+def _compare(settings: CheckSettings, base: Results) -> Checked:
+    new = _measure(settings)
+    pairs = {name: (base[name], new[name]) for name in base if name in new}
+    checked = check_conditions(pairs, settings.allow)
+    return checked or check_speed(base, new, settings.measure, settings.fail_above)
+
+
+def _measure(settings: CheckSettings) -> Results:
+    """The results of the job by name; exits where nothing could be measured, which was told."""
+    from fastloop.sweep.measure import measure
+
+    requests = _compose(settings)
+    folder = requests[0].sweep_folder
+    try:
+        measure(requests)
+        exit_if_signalled()
+        if not any(folder.rglob(RESULT_FILE)):
+            sys.exit(NOT_JUDGED)
+        return {each.name: each for each in load_results(folder, "job")}
+    finally:
+        remove_unused(folder)
+
+
+def _compose(settings: CheckSettings) -> list[JobRequest]:
+    sys.argv[1:] = settings.arguments
+    try:
+        requests = compose_all(_refuse_launcher)
+    except SignalExit:
+        raise
+    except SystemExit:  # which has told the reason
+        sys.exit(NOT_JUDGED)
+    if not requests or requests[0].is_done:
+        raise UsageError(f"job: {settings.job}: allowed: what fastloop run measures here")
+    return requests
+
+
+def _refuse_launcher(_: list[JobRequest]) -> int:
+    print("check measures here: allowed: hydra/launcher=basic", file=sys.stderr)
+    return 1

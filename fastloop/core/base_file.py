@@ -1,0 +1,34 @@
+"""The results that later ones are checked against, in one file that a repository can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pydantic
+
+from fastloop.core.files import write_text
+from fastloop.core.result import Result
+from fastloop.core.types import UsageError
+
+_adapter = pydantic.TypeAdapter(list[Result])
+
+
+def save_base(results: Sequence[Result], path: Path) -> None:
+    """Write the results with all of their trials; what is not compared is left out."""
+    kept = [replace(each, attribution={}, explanation=None, rounds=[]) for each in results]
+    write_text(path, _adapter.dump_json(kept, indent=1).decode() + "\n")
+
+
+def load_base(path: Path) -> dict[str, Result]:
+    """The recorded results by name. Raises UsageError where there are none."""
+    hint = "fastloop check record=true records it"
+    try:
+        results = _adapter.validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise UsageError(f"base: {path}: no such file; {hint}") from error
+    except (pydantic.ValidationError, OSError) as error:
+        reason = "not one of fastloop's" if isinstance(error, ValueError) else str(error)
+        raise UsageError(f"base: {path}: can't be read: {reason}; {hint}") from error
+    return {each.name: each for each in results}

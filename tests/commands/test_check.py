@@ -1,0 +1,184 @@
+"""The check command in a user's repository: a recorded base, and what has changed since."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from commands import run_fastloop
+
+from fastloop.config.check_file import CheckSettings
+from fastloop.core.base_file import load_base, save_base
+
+pytestmark = pytest.mark.slow
+DATASET = """\
+import time
+
+import torch
+
+
+class Images:
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        time.sleep({seconds})
+        return torch.full((2, 2), float(index) + {shift}), index
+"""
+JOB = "dataset._target_=images.Images loader=raw benchmark=traversal epochs=1 min_window_s=0 {more}"
+FAST_S, SLOW_S = 0.005, 0.05
+SETTINGS = f"job: {JOB.format(more='batch_size=4')}\nfail_above: 300\n"
+"""Four times as slow is allowed: a busy machine is no regression, ten times as slow is."""
+
+
+def write_dataset(folder: Path, seconds: float = FAST_S, shift: int = 0) -> None:
+    """The user's Dataset, with samples that take so long."""
+    (folder / "images.py").write_text(DATASET.format(seconds=seconds, shift=shift))
+
+
+def check(folder: Path, *arguments: str):
+    return run_fastloop(*arguments, cwd=folder, command="check")
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=someone", "-c", "user.email=someone@example.org")
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A repository with a job, and the base that was recorded for it."""
+    folder = tmp_path_factory.mktemp("recorded")
+    git(folder, "init", "-q")
+    write_dataset(folder)
+    (folder / "fastloop.yaml").write_text(SETTINGS)
+    (folder / ".gitignore").write_text("outputs/\n__pycache__/\n")
+    process = check(folder, "record=true")
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "recorded: fastloop-base.json" in process.stdout
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "Record the base")
+    return folder
+
+
+@pytest.fixture
+def repository(recorded, tmp_path):
+    """A fresh clone of it, as CI makes one."""
+    git(tmp_path, "clone", "-q", str(recorded), "clone")
+    return tmp_path / "clone"
+
+
+def change_base(repository: Path, change) -> None:
+    """Apply the change to every recorded result."""
+    path = repository / "fastloop-base.json"
+    results = json.loads(path.read_text())
+    for result in results:
+        change(result)
+    path.write_text(json.dumps(results))
+
+
+def test_base_holds_raw_trials_and_no_path_of_the_machine(recorded):
+    text = (recorded / "fastloop-base.json").read_text()
+    assert [len(result["trials"]) for result in json.loads(text)] == [5]
+    assert str(recorded) not in text
+
+
+def test_unchanged_loader_passes(repository):
+    process = check(repository)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "speed: raw" in process.stdout
+    assert "SLOWER" not in process.stdout
+    assert not (repository / "outputs" / "mlflow.db").exists()
+
+
+@pytest.mark.heavy
+def test_slowed_loader_fails_with_a_line_after_two_measurements(repository):
+    write_dataset(repository, SLOW_S)
+    process = check(repository)
+    assert process.returncode == 1, process.stdout + process.stderr
+    assert process.stdout.count("SLOWER; allowed: 4") == 2
+    assert "measuring once more" in process.stdout
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        (lambda result: result["environment"].update(cpu="Another CPU"), "cpu"),
+        (lambda result: result["environment"]["versions"].update(torch="0.1"), "torch"),
+    ],
+)
+def test_other_environment_is_told_before_anything_is_measured(repository, change, key):
+    change_base(repository, change)
+    process = check(repository)
+    assert process.returncode == 2
+    assert process.stdout.startswith(f"environment differs: {key} (")
+    assert process.stdout.count("\n") == 1
+    assert not (repository / "outputs").exists()
+
+
+def test_other_samples_are_told_and_not_judged(repository):
+    write_dataset(repository, shift=1)
+    process = check(repository)
+    assert process.returncode == 3, process.stdout + process.stderr
+    assert "data differs: data content (" in process.stdout
+    assert "SLOWER" not in process.stdout
+
+
+def test_another_host_of_the_same_kind_is_compared(repository):
+    change_base(repository, lambda result: result["environment"].update(host="elsewhere"))
+    process = check(repository)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "host: elsewhere in the base" in process.stdout
+
+
+def test_too_few_trials_are_told_with_what_is_known(repository):
+    (repository / "fastloop.yaml").write_text(SETTINGS.replace("epochs=1", "epochs=1 trials=3"))
+    process = check(repository)
+    assert process.returncode == 4
+    assert "too few trials to tell it from noise: both need five or more" in process.stdout
+
+
+def test_relative_to_the_limit(repository):
+    with (repository / "fastloop.yaml").open("a") as file:
+        file.write("measure: limit_fraction\n")
+    process = check(repository)
+    assert process.returncode in (0, 4), process.stdout + process.stderr
+    known = "relative to the machine's limit", "has no limit; allowed: seconds"
+    assert any(line in process.stdout + process.stderr for line in known)
+
+
+@pytest.mark.parametrize(
+    ("settings", "arguments", "line"),
+    [
+        ("", ("file=none.yaml",), "file=none.yaml: no such file"),
+        ("", ("record=maybe",), "record=maybe: allowed: true, false"),
+        ("job: dataset=digits\nbase: none.json", (), "base: none.json: no such file"),
+        ("job: dataset=digits\nfail_above: much", (), "fail_above=much"),
+        ("job: dataset=digits\nfail_over: 3", (), "fail_over: there is no such setting"),
+        ("job: [unclosed", (), "fastloop.yaml: can't be read"),
+        ("- a list", (), "fastloop.yaml: allowed: settings"),
+        ("job: loader=rawer\n", ("record=true",), "loader=rawer: there is no such option"),
+    ],
+)
+def test_wrong_settings_are_one_line(tmp_path, settings, arguments, line):
+    (tmp_path / "fastloop.yaml").write_text(settings)
+    process = check(tmp_path, *arguments)
+    assert process.returncode == 4
+    assert line in process.stderr
+    assert process.stderr.count("\n") == 1
+    assert not (tmp_path / "fastloop-base.json").exists()
+
+
+def test_base_is_read_as_it_was_written(recorded, tmp_path):
+    base = load_base(recorded / "fastloop-base.json")
+    save_base([*base.values()], tmp_path / "base.json")
+    assert load_base(tmp_path / "base.json") == base
+
+
+def test_job_sets_what_a_check_leaves_out():
+    assert CheckSettings(job="loader=raw").arguments[-1] == "loader=raw"
+    assert "tracker=none" in CheckSettings(job="loader=raw").arguments
+    own = CheckSettings(job=["loader=raw", "tracker=mlflow"]).arguments
+    assert own == ["report=false", "loader=raw", "tracker=mlflow"]
