@@ -22,7 +22,7 @@ from fastloop.data.images import resize_to_cover, to_floats
 from fastloop.fastloader.columns import decoders, image_headers
 from fastloop.fastloader.columns.column import SampleSpec
 
-SUFFIXES = (".jpg", ".jpeg", ".png")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 READ_FILES = 64
 
 Size = Annotated[tuple[PositiveInt, PositiveInt], Strict(False)] | None

@@ -24,8 +24,8 @@ def image_and_label(name: str, pair: Tree) -> tuple[torch.Tensor, torch.Tensor |
 def pixels_of(data: bytes, decode: Callable[[Encoded, Encoding], np.ndarray]) -> np.ndarray:
     """(height, width, 3) uint8 RGB of an image file, contiguous and writable.
 
-    decode: a function as those in fastloader.columns.decoders. Raises BadData for what is neither
-    JPEG nor PNG or is broken.
+    decode: a function as those in fastloader.columns.decoders. Raises BadData for what is no
+    JPEG, PNG or WebP file or is broken.
     """
     try:
         pixels = decode(data, encoding_of(data))

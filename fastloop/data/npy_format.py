@@ -35,14 +35,14 @@ def write_npy(folder: Path, chunks: Iterable[Tree], num_samples: int | None) -> 
                 paths = [folder / f"{number}.npy" for number in range(len(arrays))]
                 files = [stack.enter_context(path.open("wb")) for path in paths]
                 for file, array in zip(files, arrays, strict=True):
-                    _write_header(file, array, num_samples or 0)
+                    write_header(file, array, (num_samples or 0, *array.shape[1:]))
             for file, array in zip(files, arrays, strict=True):
                 file.write(np.ascontiguousarray(array).data)
             count += len(arrays[0])
         if num_samples is None:
             for file, array in zip(files, arrays, strict=True):
                 file.seek(0)  # numpy's header has space for any number of rows
-                _write_header(file, array, count)
+                write_header(file, array, (count, *array.shape[1:]))
 
 
 def open_npy(folder: Path, mmap_mode: Literal["r", "c"]) -> Tree:
@@ -57,8 +57,8 @@ def open_npy(folder: Path, mmap_mode: Literal["r", "c"]) -> Tree:
     return pytree.tree_unflatten(arrays, structure)
 
 
-def _write_header(file: BinaryIO, array: np.ndarray, num_samples: int) -> None:
-    shape = (num_samples, *array.shape[1:])
+def write_header(file: BinaryIO, array: np.ndarray, shape: tuple[int, ...]) -> None:
+    """Write numpy's header for an array of this shape with the dtype of `array`."""
     descr = np.lib.format.dtype_to_descr(array.dtype)
     header = {"descr": descr, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)

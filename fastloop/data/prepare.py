@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from fastloop.core.protocols import (
 )
 from fastloop.core.source_code import source_fingerprint
 from fastloop.core.stalls import Stalled, limit_stalls
+from fastloop.core.trees import tree_leaves
 from fastloop.core.types import BadData, SamplesDiffer, TimeLimit, Unsupported, name_of
 from fastloop.data.chunked_reader import ChunkedReader
 from fastloop.data.decoder_agreement import TOLERANCE, decoder_equivalence_id
@@ -40,6 +42,11 @@ from fastloop.data.reference import (
 )
 from fastloop.data.sealed_folder import Facts, break_seal_if_damaged, write_once
 from fastloop.data.seeded import SeededDataset, needs_seeds
+
+SIZED_FILES = 16
+"""The first images of a folder, of which the smallest gives the size that a refusal names."""
+MOST_PIXELS = 224
+"""The greatest side that is suggested."""
 
 
 def prepare(
@@ -216,5 +223,17 @@ def add_remedy(message: str, dataset: Dataset) -> str:
     prefix = f"{SamplesDiffer.__module__}.SamplesDiffer: "
     line = message.strip().splitlines()[-1].removeprefix(prefix)
     if getattr(dataset, "size", ...) is None:
-        line += "; dataset.size=[height,width] brings images to one size"
+        side = _smallest_side(dataset)
+        names = f"as torchvision's Resize({side}) and CenterCrop({side}) do"
+        line += f"; dataset.size=[{side},{side}] resizes and crops them, {names}"
     return line
+
+
+def _smallest_side(dataset: Dataset) -> int:
+    """The smallest height or width of the first images that can be read, at most MOST_PIXELS."""
+    samples, sides = dataset.open(), [MOST_PIXELS]
+    for index in range(min(SIZED_FILES, len(samples))):
+        with suppress(BadData):
+            images = [leaf for leaf in tree_leaves(samples[index]) if getattr(leaf, "ndim", 0) == 3]
+            sides += [side for image in images for side in image.shape[-2:]]
+    return min(sides)

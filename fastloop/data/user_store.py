@@ -6,7 +6,7 @@ import errno
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,10 @@ from fastloop.core.files import flush_to_disk, hold_lock, write_beside
 from fastloop.core.types import SamplesDiffer, Tree
 from fastloop.data.chunked_reader import collate_chunk, collate_chunks
 from fastloop.data.npy_format import STRUCTURE, open_npy, write_npy
+from fastloop.data.ragged import JaggedTensor
+from fastloop.data.ragged_store import open_ragged, select_rows, write_ragged
 from fastloop.data.rows import bytes_of
+from fastloop.data.store_samples import StoreSamples, StoreStream
 
 CHUNK_BYTES = 2 << 20
 MOST_SAMPLES = 1024
@@ -26,7 +29,13 @@ COMPARED = 16
 
 
 def write_store(
-    dataset: Any, root: str | Path, *, overwrite: bool = False, num_workers: int = 0
+    dataset: Any,
+    root: str | Path,
+    *,
+    overwrite: bool = False,
+    num_workers: int = 0,
+    ragged: bool = False,
+    strings: Literal["keep", "leave_out"] | None = None,
 ) -> Path:
     """Write a dataset to the folder `root`, with a .npy file for each leaf, for open_store.
 
@@ -34,6 +43,11 @@ def write_store(
     torch's default_collate, for a Dataset in `num_workers` processes; or a tree of tensors or
     arrays of one length. The folder is written atomically; memory is bounded by about 2 MiB of
     samples, or by one sample. Returns the absolute path of the folder.
+
+    ragged: samples may differ in the first dimension of their leaves. These are stored with
+    offsets, and batches have (padded, lengths) in their place; with a collate_fn FastLoader hands
+    it the samples. strings: what becomes of texts in samples: batches have lists of them, or
+    neither store nor batches have them.
 
     An existing store is kept if it holds the same data: the same number of samples, of which 16,
     spread evenly, are equal bit by bit. If it holds other data, or the dataset can only be iterated
@@ -45,12 +59,19 @@ def write_store(
     """
     folder = Path(root).absolute()
     source = list(dataset.tensors) if type(dataset) is TensorDataset else dataset
+    if strings not in (None, "keep", "leave_out"):
+        raise ValueError(f"strings={strings!r}: allowed are 'keep', 'leave_out' and None")
+    source, is_jagged = _prepare_samples(source, strings), ragged or strings == "keep"
     with hold_lock(folder):
-        if folder.exists() and not _needs_writing(folder, source, overwrite):
+        if folder.exists() and not _needs_writing(folder, source, (overwrite, is_jagged)):
             return folder
         with write_beside(folder) as beside:
             beside.mkdir()
-            write_npy(beside, _check_alike(_chunks(source, num_workers)), None)
+            chunks = _check_alike(_chunks(source, num_workers, is_jagged))
+            if is_jagged and not _is_tree(source):
+                write_ragged(beside, chunks, source, ragged)
+            else:
+                write_npy(beside, chunks, None)
             if not (beside / STRUCTURE).exists():
                 raise ValueError(f"{folder}: there are no samples to write")
             for path in beside.iterdir():
@@ -66,54 +87,68 @@ def open_store(root: str | Path) -> Tree:
     folder = Path(root).absolute()
     if not (folder / STRUCTURE).is_file():
         raise FileNotFoundError(errno.ENOENT, "no store here; write_store writes one", str(folder))
-    return open_npy(folder, "r")
+    return open_ragged(folder, open_npy(folder, "r"))
 
 
-def _needs_writing(folder: Path, source: Any, overwrite: bool) -> bool:
+def _prepare_samples(source: Any, strings: str | None) -> Any:
+    if _is_tree(source):
+        return source
+    return (StoreSamples if _has_indices(source) else StoreStream)(source, strings)
+
+
+def _needs_writing(folder: Path, source: Any, settings: tuple[bool, bool]) -> bool:
     """False where a store of the same data exists; raises FileExistsError where the folder must not
-    be replaced."""
+    be replaced. settings: overwrite, and whether leaves may be ragged."""
+    overwrite, is_jagged = settings
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     is_store = STRUCTURE in names and all(
         name == STRUCTURE or name.endswith(".npy") for name in names
     )
     if not is_store:
         raise FileExistsError(errno.EEXIST, "not a store, so it is not replaced", str(folder))
-    if overwrite or (_has_indices(source) and _holds(folder, source)):
+    if overwrite or (_has_indices(source) and _holds(folder, source, is_jagged)):
         return overwrite
     reason = "a store of other data is here; overwrite=True replaces it"
     raise FileExistsError(errno.EEXIST, reason, str(folder))
 
 
-def _holds(folder: Path, source: Any) -> bool:
+def _holds(folder: Path, source: Any, is_jagged: bool) -> bool:
     leaves, structure = pytree.tree_flatten(open_store(folder))
     count = _count(source)
     if {len(leaf) for leaf in leaves} != {count}:
         return False
     spread = np.linspace(0, count - 1, COMPARED).round().astype(int).tolist()
     indices = sorted(set(spread))
-    read, same = pytree.tree_flatten(_read(source, indices))
-    stored = [torch.from_numpy(leaf[indices]) for leaf in leaves]
-    return same == structure and [*map(_leaf_bits, read)] == [*map(_leaf_bits, stored)]
+    read, same = pytree.tree_flatten(_read(source, indices, is_jagged))
+    if same != structure:
+        return False
+    pairs = zip(read, leaves, strict=True)
+    return all(
+        _leaf_bits(leaf) == _leaf_bits(select_rows(its, leaf, indices)) for leaf, its in pairs
+    )
 
 
-def _leaf_bits(leaf: torch.Tensor) -> tuple[object, ...]:
+def _leaf_bits(leaf: torch.Tensor | JaggedTensor) -> tuple[object, ...]:
+    if isinstance(leaf, JaggedTensor):
+        return *_leaf_bits(leaf.values), *_leaf_bits(leaf.lengths)
     return leaf.dtype, leaf.shape, bytes(bytes_of(leaf))
 
 
-def _chunks(source: Any, num_workers: int) -> Iterator[Tree]:
+def _chunks(source: Any, num_workers: int, is_jagged: bool) -> Iterator[Tree]:
     """Yield all samples in batches of about CHUNK_BYTES."""
     if not _has_indices(source):
-        yield from _chunks_of(iter(source))
+        yield from _chunks_of(iter(source), is_jagged)
         return
     count = _count(source)
     if not count:
         return
-    size = _rows_per_chunk(_read(source, [0]))
+    size = _rows_per_chunk(_read(source, [0], is_jagged))
     if _is_tree(source):
         for start in range(0, count, size):
             yield _read(source, slice(start, start + size))
         return
-    yield from (chunk.batch for chunk in collate_chunks(source, size, num_workers))
+    chunks = collate_chunks(source, size, num_workers, ragged=is_jagged)
+    yield from (chunk.batch for chunk in chunks)
 
 
 def _check_alike(chunks: Iterator[Tree]) -> Iterator[Tree]:
@@ -130,12 +165,12 @@ def _check_alike(chunks: Iterator[Tree]) -> Iterator[Tree]:
         done += len(leaves[0])
 
 
-def _chunks_of(samples: Iterator[Any]) -> Iterator[Tree]:
+def _chunks_of(samples: Iterator[Any], is_jagged: bool) -> Iterator[Tree]:
     numbered = ((index, sample, "") for index, sample in enumerate(samples))
     size = MOST_SAMPLES
     for first in numbered:
-        size = min(size, _rows_per_chunk(collate_chunk([first], ragged=False).batch))
-        yield collate_chunk([first, *islice(numbered, size - 1)], ragged=False).batch
+        size = min(size, _rows_per_chunk(collate_chunk([first], is_jagged).batch))
+        yield collate_chunk([first, *islice(numbered, size - 1)], is_jagged).batch
 
 
 def _rows_per_chunk(batch_of_one: Tree) -> int:
@@ -143,11 +178,11 @@ def _rows_per_chunk(batch_of_one: Tree) -> int:
     return max(1, min(MOST_SAMPLES, CHUNK_BYTES // max(1, nbytes)))
 
 
-def _read(source: Any, indices: Any) -> Tree:
+def _read(source: Any, indices: Any, is_jagged: bool = False) -> Tree:
     """Samples as a batch; indices: a list or, for a tree, also a slice."""
     if _is_tree(source):
         return pytree.tree_map(lambda leaf: torch.as_tensor(leaf[indices]), source)
-    return collate_chunk([(index, source[index], "") for index in indices], ragged=False).batch
+    return collate_chunk([(index, source[index], "") for index in indices], is_jagged).batch
 
 
 def _count(source: Any) -> int:

@@ -59,7 +59,7 @@ def _next_indices(indices: Iterator[Any], count: int) -> np.ndarray:
     try:
         return np.fromiter(map(index, islice(indices, count)), np.int64)
     except TypeError as error:
-        raise ValueError(f"a sampler gives integers: {error}") from None
+        raise ValueError(f"a sampler gives integers, batch_sampler= takes lists: {error}") from None
 
 
 def cut_batches(

@@ -51,6 +51,9 @@ def initial_state(epoch: int, states: States, order: Any) -> States:
 
 def check_settings(state: States, order: Any) -> None:
     """Raise ValueError for a state that was saved by a loader with another order's settings."""
+    if "_num_yielded" in state or "_snapshot" in state:
+        advice = "finish its epoch with that, or begin the next one with set_epoch"
+        raise ValueError(f"this state is of torchdata's StatefulDataLoader: {advice}")
     saved, settings = state.get("settings", {}), order_settings(order)
     for name, value in settings.items():
         if name not in saved:

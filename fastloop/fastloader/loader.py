@@ -9,7 +9,7 @@ from itertools import chain, islice
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset
 
 from fastloop.fastloader.block_shuffle import Blocks
 from fastloop.fastloader.checkpoint import (
@@ -22,26 +22,27 @@ from fastloop.fastloader.checkpoint import (
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
 from fastloop.fastloader.dataloader_settings import pins_memory, warn_of_settings
-from fastloop.fastloader.dataset_source import (
-    BatchSource,
-    CollateFn,
-    DatasetSource,
-    as_dataset,
-    open_source,
-    prepare_source,
-)
+from fastloop.fastloader.dataset_source import CollateFn, prepare_source
 from fastloop.fastloader.device_copy import resolve_target
 from fastloop.fastloader.epoch_batches import EpochBatches, collation
 from fastloop.fastloader.epoch_plan import Groups, plan_epoch
+from fastloop.fastloader.iterable_source import (
+    IterableSource,
+    StreamOrder,
+    number_batches,
+    stream_order,
+)
 from fastloop.fastloader.large_files import may_read_directly
 from fastloop.fastloader.native_epochs import NativeEpochs, open_natively
-from fastloop.fastloader.order import LoaderOrder, PiecewiseSampler, resolve_order
+from fastloop.fastloader.open_source import ColumnDataset, Reading, as_dataset, open_source
+from fastloop.fastloader.order import PiecewiseSampler, asks_for_lists, resolve_order
 from fastloop.fastloader.pipeline import Pipeline
 from fastloop.fastloader.position import Position
 from fastloop.fastloader.random_transforms import seed_transform
-from fastloop.fastloader.sample_draws import SampleDraws
+from fastloop.fastloader.sample_draws import Begin, SampleDraws
 from fastloop.fastloader.source import ColumnSource
 from fastloop.fastloader.tuning import tune
+from fastloop.fastloader.worker_processes import open_workers
 
 
 class FastLoader:
@@ -52,9 +53,9 @@ class FastLoader:
     a small one keeps the memory of its neighbours, about 1 MiB.
 
     Args:
-        source: a tree (tuple, dict, list of tensors, DataFrame, ...) of tensors, arrays, memory
+        source: a tree (tuple, dict, list of tensors, table, ...) of tensors, arrays, memory
             maps and columns (`Images`, `Windows`, `converted`), all with num_samples in their first
-            dimension and on the CPU; or a map-style Dataset, or a list of tuples or dicts. A batch
+            dimension and on the CPU; or a Dataset, an IterableDataset or a list of samples. A batch
             of a tree has the same structure, with leaves of shape (batch_size, ...).
         batch_size: None delivers single samples.
         shuffle: True is torch.randperm's order; with more than 2^20 samples, a random permutation
@@ -62,7 +63,7 @@ class FastLoader:
             neighbouring rows, so that a mapped file larger than memory can be read fast.
         sampler: indices; excludes shuffle. Read as the epoch proceeds, in the loop's thread.
         batch_sampler: lists of indices; excludes batch_size, shuffle, sampler and drop_last.
-        num_workers: of threads, where num_threads is not given.
+        num_workers: of threads, where num_threads is not given; an IterableDataset's processes.
         collate_fn: for a Dataset's samples, by default torch's default_collate.
         pin_memory: deliver batches in pinned memory, where there is a CUDA device.
         generator: for shuffle; None: epoch k is shuffled with the seed `epoch_seed(seed, k)`.
@@ -116,32 +117,43 @@ class FastLoader:
         device: str | torch.device | None = None,
     ) -> None:
         self.source, self.batch_size, self.drop_last = source, batch_size, drop_last
-        self.shuffle, self.sampler = shuffle or False, sampler
+        self.shuffle, self.sampler, self._num_workers = shuffle or False, sampler, num_workers
         self._batch_sampler, self._collate_fn = batch_sampler, collate_fn
         self.generator, self.transform, self.seed = generator, transform, seed
         self.rank, self.world_size, self.thread_safe = rank, world_size, thread_safe
-        self.copy, self.device = copy, device
-        self._num_workers, pins = num_workers or 0, pins_memory(pin_memory)
-        unused = timeout, worker_init_fn, multiprocessing_context, persistent_workers
-        warn_of_settings(*unused, pin_memory_device, in_order)
+        self.copy, self.device, self.pin_memory = copy, device, pin_memory
+        of_processes = timeout, worker_init_fn, multiprocessing_context
+        self._workers = open_workers(source, num_workers, prefetch_factor, of_processes)
+        unused = of_processes if self._workers is None else (0, None, None)
+        warn_of_settings(*unused, persistent_workers, pin_memory_device, in_order)
         self._open()
-        self.num_samples = len(self._source)
+        self.num_samples = self._order.num_samples if self._is_stream else len(self._source)
         _ = self._order  # raises ValueError for invalid settings
-        threads = num_workers if num_threads is None else num_threads
-        self._pipeline = self._make_pipeline((threads, prefetch_factor), pins)
+        self._pipeline = self._make_pipeline(num_threads, prefetch_factor, pins_memory(pin_memory))
         self.num_threads, self.prefetch_factor = self._pipeline.tuning.num_threads, prefetch_factor
         self._position = Position()
 
-    def _make_pipeline(self, requested: tuple[int | None, int | None], pins: bool) -> Pipeline:
+    def _make_pipeline(
+        self, num_threads: int | None, prefetch_factor: int | None, pins: bool
+    ) -> Pipeline:
+        if num_threads is None:
+            num_threads = 1 if self._workers else self._num_workers
         target, is_native = resolve_target(self.device), self._native is not None
         size, is_copied = self.batch_size or 1, self.transform is None
+        requested = num_threads, prefetch_factor
         tuning = tune(self._source, size, requested, is_copied, target, is_native)
         return Pipeline(tuning, target, pins)
 
     def _open(self) -> None:
         """Open the source in this process."""
-        unbatched = self.batch_size is None
-        self._source = open_source(self.source, self._collate_fn, unbatched, self.thread_safe)
+        reading = Reading(
+            collate_fn=self._collate_fn,
+            is_unbatched=self.batch_size is None,
+            asks_for_lists=asks_for_lists(self.batch_size, self.sampler),
+            is_thread_safe=self.thread_safe,
+            workers=self._workers,
+        )
+        self._source: Any = open_source(self.source, reading)
         self._native = open_natively(self._source)
 
     def __len__(self) -> int:
@@ -161,9 +173,8 @@ class FastLoader:
     @property
     def collate_fn(self) -> CollateFn:
         """A function from samples of `dataset` to a batch."""
-        is_tree = not isinstance(self._source, DatasetSource)
-        is_list = isinstance(self.source, TensorDataset)  # of tensors in each batch
-        return collation(self._collate_fn, self.transform, is_tree and not is_list)
+        is_tree = isinstance(self.dataset, ColumnDataset)
+        return collation(self._collate_fn, self.transform, is_tree)
 
     @property
     def num_workers(self) -> int:
@@ -181,7 +192,7 @@ class FastLoader:
         Python do, which also apply transforms, read Datasets and copy to devices."""
         return "python" if self._native_epochs(self._order) is None else "native"
 
-    def _native_epochs(self, order: LoaderOrder) -> NativeEpochs | None:
+    def _native_epochs(self, order: Any) -> NativeEpochs | None:
         """The native core's epochs, where nothing else has to be done with the batches."""
         is_plain = self.transform is None and self._pipeline.is_plain
         is_view = not self.copy and order.is_sequential
@@ -190,9 +201,15 @@ class FastLoader:
         return self._native
 
     @property
-    def _order(self) -> LoaderOrder:
-        """Of the current settings, which may be assigned to between epochs."""
+    def _order(self) -> Any:
+        """A LoaderOrder or StreamOrder of the settings, which may be assigned to between epochs."""
+        if self._is_stream:
+            return stream_order(self, self._source.iterable)
         return resolve_order(self, self._batch_sampler)
+
+    @property
+    def _is_stream(self) -> bool:
+        return isinstance(self._source, IterableSource)
 
     @property
     def _user_sampler(self) -> Any:
@@ -244,11 +261,12 @@ class FastLoader:
                 batches = native.start(order, state, finish, self.num_threads)
                 self._position.advance(state)
                 return batches
-            source, groups = self._plan_epoch(state["epoch"], int(state["delivered"]))
+            draws = SampleDraws(self.seed, state["epoch"])
+            source, groups = self._plan_epoch(state, draws.begin)
             first = list(islice(groups, 1))
-        draws = SampleDraws(self.seed, state["epoch"])
         source = prepare_source(source, self.num_threads, draws)
-        transform = seed_transform(self.transform, draws.begin, self.batch_size is not None)
+        is_batched = self.batch_size is not None or asks_for_lists(None, self.sampler)
+        transform = seed_transform(self.transform, draws.begin, is_batched)
         self._position.advance(state)
         running = self._pipeline.start(source, chain(first, groups), transform)
         return running.deliver(state, finish)
@@ -257,14 +275,17 @@ class FastLoader:
         """The indices of each batch of the next epoch."""
         return (batch.tolist() for batch in self._order.batches(self.epoch))
 
-    def _plan_epoch(self, epoch: int, delivered: int = 0) -> tuple[BatchSource, Groups]:
-        order = self._order
-        source, groups = plan_epoch(self._source, order, (epoch, delivered), self._pipeline.tuning)
+    def _plan_epoch(self, state: dict[str, Any], begin: Begin) -> tuple[Any, Groups]:
+        order, position = self._order, (state["epoch"], int(state["delivered"]))
+        if isinstance(order, StreamOrder):
+            batches = self._source.start(order, state, begin)
+            return batches, number_batches(order, position[1])
+        source, groups = plan_epoch(self._source, order, position, self._pipeline.tuning)
         is_view = not self.copy and order.is_sequential and self._pipeline.is_plain
         if is_view and source is self._source and isinstance(source, ColumnSource):
             source = replace(source, shows_views=True)
         return source, groups
 
-    def _initial_state(self, order: LoaderOrder) -> dict[str, Any]:
+    def _initial_state(self, order: Any) -> dict[str, Any]:
         states = random_states(self.generator, self._user_sampler)
         return initial_state(self.epoch, states, order)

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from torch.utils.data import DistributedSampler
+from torch.utils.data import BatchSampler, DistributedSampler
 
 from fastloop.core.seeds import epoch_seed
 from fastloop.core.sharding import shard
@@ -214,15 +214,23 @@ class LoaderOrder:
             yield np.arange(start, min(start + step, self.num_samples))
 
 
+def asks_for_lists(batch_size: int | None, sampler: Any) -> bool:
+    """True where a source is asked for the lists of a BatchSampler, and delivers batches itself."""
+    return batch_size is None and isinstance(sampler, BatchSampler)
+
+
 def resolve_order(loader: Any, batch_sampler: Iterable[Sequence[int]] | None) -> LoaderOrder:
     """The order of a loader with this batch sampler; its rank may be the process group's."""
-    sampler = loader.sampler if batch_sampler is None else batch_sampler
-    rank, world_size = resolve_rank(loader.rank, loader.world_size, sampler)
+    batch_size, sampler = loader.batch_size, loader.sampler
+    if asks_for_lists(batch_size, sampler):
+        batch_size, sampler, batch_sampler = 1, None, sampler
+    given = sampler if batch_sampler is None else batch_sampler
+    rank, world_size = resolve_rank(loader.rank, loader.world_size, given)
     return LoaderOrder(
         num_samples=loader.num_samples,
-        batch_size=loader.batch_size,
+        batch_size=batch_size,
         shuffle=loader.shuffle,
-        sampler=loader.sampler,
+        sampler=sampler,
         batch_sampler=batch_sampler,
         drop_last=loader.drop_last,
         generator=loader.generator,

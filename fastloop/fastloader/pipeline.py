@@ -16,9 +16,10 @@ from torch.utils import _pytree as pytree
 
 from fastloop.core.torch_threads import one_torch_thread
 from fastloop.fastloader.columns.column import Column, Tree
-from fastloop.fastloader.dataset_source import BatchSource, DatasetSource
+from fastloop.fastloader.dataset_source import BatchSource
 from fastloop.fastloader.device_copy import Copied, DeviceCopies
 from fastloop.fastloader.epoch_plan import Groups
+from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.seeded_map import GlobalDraws, map_seeded
 from fastloop.fastloader.source import ColumnSource, is_slow
 from fastloop.fastloader.thread_map import map_ahead
@@ -50,10 +51,12 @@ class Pipeline:
         """A pipeline for another process, or for another loader."""
         return replace(self, draws=replace(self.draws))
 
-    def start(self, source: BatchSource, groups: Groups, transform: Transform | None) -> Running:
+    def start(
+        self, source: BatchSource | StreamBatches, groups: Groups, transform: Transform | None
+    ) -> Running:
         """Start the threads, if any, that make the batches of each group."""
         num_threads, receive = self.tuning.num_threads, _as_it_is
-        is_seeded = transform is not None or isinstance(source, DatasetSource)
+        is_seeded = transform is not None or not isinstance(source, ColumnSource)
         if isinstance(source, ColumnSource):
             is_on_cuda = self.target is not None and self.target.type == "cuda"
             source = _divide(replace(source, is_pinned=self.pins or is_on_cuda), num_threads)
@@ -106,6 +109,8 @@ class Running:
             for result in self.results:
                 batch, batches = None, self.receive(result)
                 del result
+                if not batches:
+                    break  # an iterable's end
                 for batch in batches:
                     state["delivered"] += 1
                     yield batch
@@ -135,11 +140,14 @@ def _in_one_torch_thread(make: Callable[..., Any], *arguments: Any) -> Any:
         return make(*arguments)
 
 
-def _make_batches(source: BatchSource, transform: Transform | None, group: Group) -> Sequence[Tree]:
+def _make_batches(
+    source: BatchSource | StreamBatches, transform: Transform | None, group: Group
+) -> Sequence[Tree]:
     batches = source.batches(group)
     if transform is None:
         return batches
-    return [transform(batch, its.tolist()) for batch, its in zip(batches, group, strict=True)]
+    pairs = zip(batches, group, strict=False)  # an iterable may have ended
+    return [transform(batch, indices.tolist()) for batch, indices in pairs]
 
 
 def _pin(make: Make, group: Group) -> Sequence[Tree]:

@@ -8,7 +8,10 @@ from typing import Any
 
 State = dict[str, Any]
 """`epoch`, `delivered` (batches; an int64 array without dimensions while the native core counts),
-`drawn_from` (random states at its begin), `settings`."""
+`drawn_from` (random states at its begin), `settings`, and `dataset`, the state of an iterable that
+has one; STREAMED while an epoch runs."""
+STREAMED = "streamed"
+"""The state's key for {batches delivered: the iterable's state then}, of batches made ahead."""
 
 
 @dataclass
@@ -26,7 +29,13 @@ class Position:
 
     def current(self) -> State | None:
         """The state as it is now, of built-in types."""
-        return self.state and self.state | {"delivered": int(self.state["delivered"])}
+        if self.state is None:
+            return None
+        state: State = self.state | {"delivered": int(self.state["delivered"])}
+        streamed = state.pop(STREAMED, {})
+        if state["delivered"] in streamed:
+            state["dataset"] = streamed[state["delivered"]]
+        return state
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be this epoch; a state loaded within this epoch is kept."""

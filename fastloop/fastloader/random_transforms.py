@@ -58,11 +58,11 @@ def _transform_samples(
 ) -> Tree:
     """The batch of the transformed samples. Raises ValueError for samples of several shapes."""
     leaves, structure = pytree.tree_flatten(batch)
-    if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+    if not leaves or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
         reason = "applied to each sample, it needs batches of tensors; or apply it in the Dataset"
         raise ValueError(f"transform={type(transform).__name__}: {reason}")
     samples = []
-    for place, index in enumerate(indices):
+    for place, index in zip(range(len(leaves[0])), indices, strict=False):
         begin(TRANSFORM, (index,))
         samples.append(transform(structure.unflatten([leaf[place] for leaf in leaves])))
     return pytree.tree_map(lambda *leaves: _stack(leaves), *samples) if samples else batch

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from fastloop.fastloader.batch_memory import empty_rows
 from fastloop.fastloader.columns.array import ArrayColumn, array_column
+from fastloop.fastloader.columns.chunked_rows import is_library_array, library_array
 from fastloop.fastloader.columns.column import Column, RandomColumn, Tree
 
 Fill = Callable[[Column, np.ndarray, np.ndarray], None]
@@ -124,5 +125,16 @@ def _as_column(leaf: Any) -> Column:
         return array_column(leaf)
     if isinstance(leaf, Column):
         return leaf
+    if is_library_array(leaf):
+        return library_array(leaf)
     allowed = "a source is a Dataset, or a tree (a list is one) of tensors, arrays and columns"
-    raise ValueError(f"{allowed}; a leaf of type {type(leaf).__name__} is none of these")
+    problem = f"{allowed}; a leaf of type {type(leaf).__name__} is none of these"
+    raise ValueError(f"{problem}{_advise(leaf)}")
+
+
+def _advise(leaf: Any) -> str:
+    if hasattr(leaf, "__getitem__") and hasattr(leaf, "__len__"):
+        return ": pass one Dataset, or several by torch's ConcatDataset or StackDataset"
+    if hasattr(leaf, "__iter__"):
+        return ": a class derived from torch's IterableDataset may return it in __iter__"
+    return ""

@@ -7,26 +7,30 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils.data import IterableDataset
 
+from fastloop.fastloader.columns.chunked_rows import is_library_array
 from fastloop.fastloader.columns.column import Column
+from fastloop.fastloader.columns.ragged_rows import RaggedRows
+from fastloop.fastloader.tables import columns_of_table
 
 MOST_COLUMNS = 64
 """A list of more equal tensors is one of samples whose author did not want columns."""
 ARRAYS = torch.Tensor | np.ndarray
+VALUES = (int, float, complex, str, bytes, type(None))
+"""Leaves that a tree of columns never has."""
 
 
 def read_source(source: Any) -> Any:
     """The source as a tree of columns or as something with samples by index.
 
-    A pandas DataFrame becomes the dict of its columns, and a list of tuples or dicts a Dataset, as
-    DataLoader reads any list. Raises ValueError for sources that may be either, or neither.
+    Tables and mappings become the dict of their columns, and a list that holds samples a Dataset,
+    as DataLoader reads any list. Raises ValueError for sources that may be either, or neither.
     """
-    if isinstance(source, IterableDataset):
-        reason = "it has no indices; fastloop.write_store makes a store of it"
-        raise ValueError(f"a source has samples by index, got {type(source).__name__}: {reason}")
-    if hasattr(source, "iloc") and hasattr(source, "to_numpy"):  # pandas is not imported for this
-        return _columns_of_table(source)
+    table = columns_of_table(source)
+    if table is not None:
+        return table
+    if _is_mapping(source):
+        return {name: source[name] for name in source.keys()}  # noqa: SIM118 - of zarr's group
     if type(source) is list and _are_samples(source):
         return ListedSamples(source)
     if type(source) is list and len(source) > MOST_COLUMNS:
@@ -36,7 +40,7 @@ def read_source(source: Any) -> Any:
 
 def is_dataset(source: Any) -> bool:
     """True for something with samples by index that is no tree of columns."""
-    if isinstance(source, ARRAYS | Column | str | bytes):
+    if isinstance(source, ARRAYS | Column | RaggedRows | str | bytes) or is_library_array(source):
         return False
     is_leaf = pytree.tree_structure(source).is_leaf()
     return is_leaf and hasattr(source, "__getitem__") and hasattr(source, "__len__")
@@ -56,11 +60,13 @@ class ListedSamples(torch.utils.data.Dataset):
 
 
 def _are_samples(source: list[Any]) -> bool:
-    """True for a list of tuples, or of dicts that are no dicts of columns.
+    """True for a list of tuples, of numbers or texts, or of dicts that are no dicts of columns.
 
-    A sample is a tuple or a dict. A tree of columns has tuples nowhere inside of lists: a collated
-    batch, and so a store, has lists in their place.
+    A tree of columns has tuples nowhere inside of lists: a collated batch, and so a store, has
+    lists in their place.
     """
+    if source and all(isinstance(leaf, VALUES) for leaf in pytree.tree_leaves(source)):
+        return True
     if source and all(isinstance(item, tuple) for item in source):
         return True
     if not source or not all(isinstance(item, dict) for item in source):
@@ -82,12 +88,10 @@ def _check_columns(source: list[Any]) -> None:
         raise ValueError(f"{problem} may be samples or columns: {allowed}")
 
 
-def _columns_of_table(table: Any) -> Any:
-    """A dict of a DataFrame's columns by name, or the values of a Series."""
-    columns = table.items() if hasattr(table, "columns") else [(table.name, table)]
-    arrays = {str(name): column.to_numpy() for name, column in columns}
-    for name, values in arrays.items():
-        if values.dtype.kind not in "buif":
-            allowed = "a DataFrame is read by columns of numbers or booleans; encode or drop it"
-            raise ValueError(f"the column {name!r} has values of type {values.dtype}: {allowed}")
-    return arrays if hasattr(table, "columns") else next(iter(arrays.values()))
+def _is_mapping(source: Any) -> bool:
+    """True for arrays by name that are no dict, such as an h5py.File, a zarr group or an open .npz
+    file."""
+    is_leaf = pytree.tree_structure(source).is_leaf()
+    is_dataset_itself = isinstance(source, torch.utils.data.Dataset)
+    has_keys = callable(getattr(source, "keys", None)) and hasattr(source, "__getitem__")
+    return is_leaf and has_keys and not is_dataset_itself

@@ -8,6 +8,7 @@ import torch
 
 from fastloop.core.cgroup import usable_cores
 from fastloop.fastloader.dataset_source import BatchSource
+from fastloop.fastloader.iterable_source import IterableSource
 from fastloop.fastloader.source import ColumnSource
 
 GROUP_BYTES = 4 << 20
@@ -53,7 +54,7 @@ class Workload:
 
 
 def tune(
-    source: BatchSource,
+    source: BatchSource | IterableSource,
     batch_size: int,
     requested: tuple[int | None, int | None],
     is_copied: bool,
@@ -70,6 +71,8 @@ def tune(
         if value is not None and (not isinstance(value, int) or value < least):
             raise ValueError(f"{name}={value!r}: allowed is {least} or more")
     num_threads, prefetch_factor = requested
+    if isinstance(source, IterableSource):
+        return _tune_iterable(num_threads, prefetch_factor)
     is_rows = isinstance(source, ColumnSource)
     if not is_rows and not source.is_thread_safe and num_threads is None:
         num_threads = 1
@@ -83,6 +86,16 @@ def tune(
         is_grouped=is_cheap and target is not None,
     )
     return choose_tuning(workload, (num_threads, prefetch_factor))
+
+
+def _tune_iterable(num_threads: int | None, prefetch_factor: int | None) -> Tuning:
+    """The tuning for an iterable, which one thread reads; raises ValueError for more."""
+    if num_threads is not None and num_threads > 1:
+        allowed = f"0 or 1; num_workers={num_threads} reads it by processes, each its share"
+        raise ValueError(
+            f"num_threads={num_threads} with an IterableDataset: allowed are {allowed}"
+        )
+    return Tuning(1 if num_threads is None else num_threads, prefetch_factor or 2)
 
 
 def choose_tuning(workload: Workload, requested: tuple[int | None, int | None]) -> Tuning:

@@ -221,7 +221,7 @@ def test_short_first_block_keeps_direct_reads(tmp_path, monkeypatch):
     firsts = set()
     for epoch in range(40):
         firsts.add(len(next(loader._order.pieces(epoch))))
-        source, _ = loader._plan_epoch(epoch)
+        source, _ = loader._plan_epoch({"epoch": epoch, "delivered": 0}, print)
         assert isinstance(source, ColumnSource)
         assert isinstance(source.columns[0], DirectColumn)
     assert firsts == {8, 16}
@@ -239,7 +239,7 @@ def test_converted_column_of_a_large_file_uses_direct_reads(tmp_path, monkeypatc
     assert len(pickle.dumps(column)) < 10_000
     settings = {"num_threads": 1, "prefetch_factor": 1, "shuffle": Blocks(10, 2)}
     loader = FastLoader((column, torch.arange(700)), 8, **settings)
-    source, _ = loader._plan_epoch(0)
+    source, _ = loader._plan_epoch({"epoch": 0, "delivered": 0}, print)
     assert isinstance(source, ColumnSource)
     assert [type(column) for column in source.columns] == [DirectColumn, ArrayColumn]
     reference = FastLoader((converted(images, **conversion), torch.arange(700)), 8, **settings)

@@ -143,7 +143,7 @@ class StreamDataset(IterableDataset):
 @pytest.mark.parametrize(
     ("source", "settings", "message"),
     [
-        (StreamDataset(), {}, "StreamDataset: it has no indices; fastloop.write_store"),
+        (StreamDataset(), {"shuffle": True}, "shuffle=True with an IterableDataset"),
         ({"x": SquaresDataset(3)}, {}, "a source is a Dataset, or a tree"),
         ("text", {}, "a source is a Dataset, or a tree"),
         (torch.zeros(3), {"collate_fn": list}, "collate_fn is for a Dataset's samples"),

@@ -246,7 +246,9 @@ def test_loader_rejects_contradictory_settings(settings, message):
 
 
 @pytest.mark.parametrize(
-    "source", [(), (torch.zeros(3), torch.zeros(4)), ["text"], torch.tensor(1)], ids=str
+    "source",
+    [(), (torch.zeros(3), torch.zeros(4)), ["text", torch.zeros(1)], torch.tensor(1)],
+    ids=str,
 )
 def test_loader_rejects_invalid_sources(source):
     with pytest.raises(ValueError, match="a source "):

@@ -18,9 +18,11 @@ from fastloop import FastLoader
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("trainer", ["plain", "accelerate", "lightning", "transformers"])
+@pytest.mark.parametrize(
+    "trainer", ["plain", "accelerate", "lightning", "lightning_sampler", "transformers"]
+)
 def test_two_processes_share_each_epoch_without_being_told(tmp_path, trainer):
-    if trainer != "plain" and find_spec(trainer) is None:
+    if trainer != "plain" and find_spec(trainer.partition("_")[0]) is None:
         pytest.skip(f"{trainer} is not installed")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])

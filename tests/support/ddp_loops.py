@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import DistributedSampler
 
 from fastloop import FastLoader
 
@@ -36,7 +37,12 @@ def run_accelerate() -> tuple[int, list]:
     return len(loader), [[batch.tolist() for batch in loader] for _ in range(2)]
 
 
-def run_lightning() -> tuple[int, list]:
+def run_lightning_sampler() -> tuple[int, list]:
+    sampler = DistributedSampler(ROWS, 2, int(os.environ["RANK"]))
+    return run_lightning(FastLoader(ROWS, 4, sampler=sampler))
+
+
+def run_lightning(loader: FastLoader | None = None) -> tuple[int, list]:
     import lightning
 
     class Model(lightning.LightningModule):
@@ -55,7 +61,7 @@ def run_lightning() -> tuple[int, list]:
     trainer = lightning.Trainer(
         max_epochs=2, accelerator="cpu", devices=2, strategy="ddp", **dict.fromkeys(quiet, False)
     )
-    model, loader = Model(), make_loader()
+    model, loader = Model(), loader or make_loader()
     trainer.fit(model, loader)
     return len(loader), model.epochs
 

@@ -91,8 +91,8 @@ IMAGES = {
 JPEG, PNG = jpeg(photograph()), png(crop())
 BROKEN = {
     "empty file": (b"", "the file is empty"),
-    "text": (b"not an image at all\n" * 99, "neither a JPEG nor a PNG"),
-    "an HTML page": (b"<html>404</html>", "neither a JPEG nor a PNG"),
+    "text": (b"not an image at all\n" * 99, "no JPEG, PNG or WebP"),
+    "an HTML page": (b"<html>404</html>", "no JPEG, PNG or WebP"),
     "half a JPEG": (JPEG[: len(JPEG) // 2], "a broken JPEG"),
     "a JPEG without its last bytes": (JPEG[:-40], "a broken JPEG"),
     "a JPEG's header": (JPEG[:100], "a broken JPEG"),

@@ -178,10 +178,36 @@ def test_resize_to_cover_keeps_the_middle():
     assert (resize_to_cover(pixels, (30, 90)) == pixels).all()
 
 
+def test_image_folder_takes_nested_folders_and_webp(outputs, tmp_path):
+    root = write_class_folders(tmp_path / "images")
+    (root / "cat" / "young" / "tabby").mkdir(parents=True)
+    crop(48, 64).save(root / "cat" / "young" / "tabby" / "small.webp", lossless=True)
+    before = len(folder_of(write_class_folders(tmp_path / "plain")).dataset.open())
+    samples = folder_of(root).dataset.open()
+    assert len(samples) == before + 1
+    (index,) = [number for number, (name, _) in enumerate(samples.files) if "small" in name]
+    image, label = samples[index]
+    assert label == 0
+    assert torch.equal(image, torch.from_numpy(np.array(crop(48, 64))).permute(2, 0, 1) / 255)
+    for decoder in ("pil", "opencv", "torchvision"):
+        decoded = folder_of(root, f"decoder={decoder}").dataset.open()[index][0]
+        assert torch.equal(decoded, image)
+    cut = root / "dog" / "cut.webp"
+    cut.write_bytes((root / "cat" / "young" / "tabby" / "small.webp").read_bytes()[:-99])
+    for decoder in ("pil", "opencv", "torchvision"):
+        samples = folder_of(root, f"decoder={decoder}").dataset.open()
+        (index,) = [number for number, (name, _) in enumerate(samples.files) if "cut" in name]
+        with pytest.raises(BadData, match=r"cut\.webp: a broken WebP"):
+            samples[index]
+
+
 def test_image_folder_of_different_sizes_needs_a_size(outputs, tmp_path):
     root = write_class_folders(tmp_path / "images")
     write_files(root, {"cat/large.jpg": jpeg(crop(100, 90))})
-    remedy = r"samples differ: .*48, 64.*100, 90.*; dataset\.size=\[height,width\] brings"
+    remedy = (
+        r"samples differ: .*48, 64.*100, 90.*; dataset\.size=\[48,48\] resizes and crops them,"
+        r" as torchvision's Resize\(48\) and CenterCrop\(48\) do"
+    )
     with pytest.raises(BadData, match=remedy):
         prepare(folder_of(root).dataset, None)
     prepared = prepare(folder_of(root, "dataset.size=[32,32]").dataset, None)
@@ -292,7 +318,7 @@ def write_an_empty_class(root):
         (remove_folder, "no such folder; dataset.root is a folder of class folders"),
         (leave_empty, "no class folder, no image; dataset.root is a folder of class folders"),
         (write_no_classes, "2 images, but no class folder; dataset.root is"),
-        (write_an_empty_class, r"dodo: no \.jpg, \.jpeg, \.png file in this class folder"),
+        (write_an_empty_class, r"dodo: no \.jpg, \.jpeg, \.png, \.webp file in this class folder"),
     ],
 )
 def test_image_folder_names_an_invalid_folder(outputs, tmp_path, make, reason):
@@ -308,7 +334,7 @@ def test_image_folder_names_an_invalid_folder(outputs, tmp_path, make, reason):
 BROKEN = {
     "empty": (b"", "the file is empty"),
     "truncated": (jpeg(crop())[:-300], "a broken JPEG"),
-    "text": (b"not an image\n", "neither a JPEG nor a PNG file"),
+    "text": (b"not an image\n", "no JPEG, PNG or WebP file"),
 }
 
 
@@ -332,7 +358,7 @@ def test_skip_broken_skips_broken_files(outputs, tmp_path, settings):
     prepared = prepare(job.dataset, None, job.collate.tolerant)
     assert [reason.partition("images/")[2] for _, reason in sorted(prepared.broken)] == [
         "cat/empty.jpg: the file is empty",
-        "cat/text.jpg: neither a JPEG nor a PNG file",
+        "cat/text.jpg: no JPEG, PNG or WebP file",
         prepared.broken[-1][1].partition("images/")[2],
     ]
     assert "cat/truncated.jpg: a broken JPEG" in prepared.broken[-1][1]

@@ -27,7 +27,7 @@ BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error)
 
 
 def decode_by_simplejpeg(data: Encoded, encoding: Encoding) -> np.ndarray:
-    """Decode a JPEG file with libjpeg-turbo; PNG is not supported."""
+    """Decode a JPEG file with libjpeg-turbo; PNG and WebP are not supported."""
     decode = _load_simplejpeg().decode_jpeg
     try:
         if encoding == "CMYK JPEG":
@@ -38,7 +38,7 @@ def decode_by_simplejpeg(data: Encoded, encoding: Encoding) -> np.ndarray:
 
 
 def decode_by_opencv(data: Encoded, encoding: Encoding) -> np.ndarray:
-    """Decode a JPEG or PNG file with OpenCV, whose BGR is converted to RGB."""
+    """Decode a JPEG, PNG or WebP file with OpenCV, whose BGR is converted to RGB."""
     cv2, data = load_opencv(), bytes(data)
     if not has_end(data):  # OpenCV would fill the missing part with grey
         raise _broken(encoding, "it is cut off")
@@ -53,7 +53,7 @@ def decode_by_opencv(data: Encoded, encoding: Encoding) -> np.ndarray:
 
 
 def decode_by_torchvision(data: Encoded, encoding: Encoding) -> np.ndarray:
-    """Decode a JPEG or PNG file; the result is a view of a (3, height, width) tensor."""
+    """Decode a JPEG, PNG or WebP file; the result is a view of a (3, height, width) tensor."""
     torchvision_io = import_module("torchvision.io")
     if encoding == "PNG" and not is_whole_png(data):  # torchvision 0.29 crashes on some of them
         raise _broken(encoding, "it is cut off, or a checksum is wrong")
@@ -70,7 +70,7 @@ def decode_by_torchvision(data: Encoded, encoding: Encoding) -> np.ndarray:
 
 
 def decode_by_pillow(data: Encoded, encoding: Encoding) -> np.ndarray:
-    """Decode a JPEG or PNG file with Pillow, the reference for the other libraries; read-only."""
+    """Decode a JPEG, PNG or WebP file with Pillow, the others' reference; read-only."""
     pil = import_module("PIL.Image")
     try:
         with pil.open(io.BytesIO(data)) as image:

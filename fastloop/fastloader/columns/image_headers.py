@@ -7,7 +7,7 @@ from typing import Literal
 
 Encoded = bytes | bytearray | memoryview
 """The bytes of an image file."""
-Encoding = Literal["JPEG", "CMYK JPEG", "PNG"]
+Encoding = Literal["JPEG", "CMYK JPEG", "PNG", "WebP"]
 
 JPEG_MAGIC, PNG_MAGIC = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -27,11 +27,16 @@ def encoding_of(data: Encoded) -> Encoding:
         if start[24:] == b"\x10":
             raise ValueError("a PNG of 16 bits per channel; only 8 bits are supported")
         return "PNG"
-    raise ValueError("neither a JPEG nor a PNG file" if start else "the file is empty")
+    if _is_webp(start):
+        return "WebP"
+    raise ValueError("no JPEG, PNG or WebP file" if start else "the file is empty")
 
 
 def has_end(data: bytes) -> bool:
-    """True where a JPEG or PNG file has an end marker after its header."""
+    """True where a JPEG or PNG file has an end marker after its header, and a WebP file is as long
+    as its header says."""
+    if _is_webp(data[:12]):
+        return len(data) >= 8 + int.from_bytes(data[4:8], "little")
     if data.startswith(PNG_MAGIC):
         return data.rfind(b"IEND") > 0
     # search from the frame on: a thumbnail in the header has its own end marker
@@ -50,6 +55,10 @@ def is_whole_png(data: Encoded) -> bool:
             return True
         start = end + 4
     return False
+
+
+def _is_webp(start: bytes) -> bool:
+    return start[:4] == b"RIFF" and start[8:12] == b"WEBP"
 
 
 def _frame(data: Encoded) -> tuple[int, int]:

@@ -28,6 +28,7 @@ class TurbojpegDecoder:
 
 
 def _decode_jpeg(data: Encoded, encoding: Encoding) -> np.ndarray:
-    if encoding == "PNG":
-        raise ValueError("a PNG file; decoder=turbojpeg reads JPEG only, decoder=pil also PNG")
+    if encoding in ("PNG", "WebP"):
+        others = "decoder=pil also PNG and WebP"
+        raise ValueError(f"a {encoding} file; decoder=turbojpeg reads JPEG only, {others}")
     return decode_by_simplejpeg(data, encoding)

@@ -1,0 +1,100 @@
+"""Leaves of samples that differ in length, and texts: offsets next to the values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils.data import Dataset
+
+from fastloop.fastloader.columns.array import array_column
+from fastloop.fastloader.columns.column import Tree
+from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
+
+
+@dataclass(frozen=True)
+class RaggedRows:
+    """Rows of several lengths: row i is values[offsets[i]:offsets[i + 1]]."""
+
+    values: np.ndarray
+    offsets: np.ndarray
+    """int64, one more than there are rows."""
+    is_text: bool = False
+    """True where rows are the UTF-8 bytes of texts."""
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> torch.Tensor | str:
+        """Return a row, a copy, or a text."""
+        row = self.values[self.offsets[index] : self.offsets[index + 1]]
+        return bytes(row).decode() if self.is_text else torch.from_numpy(np.array(row))
+
+    def take(self, indices: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor] | list[str]:
+        """Rows, padded by zeros to the longest of them, and their int64 lengths; or texts."""
+        if self.is_text:
+            return [self[index] for index in indices]  # pyright: ignore[reportReturnType]
+        starts, ends = self.offsets[indices], self.offsets[np.asarray(indices, np.int64) + 1]
+        lengths = ends - starts
+        shape = len(indices), int(lengths.max(initial=0)), *self.values.shape[1:]
+        padded = np.zeros(shape, self.values.dtype)
+        for row, start, end in zip(padded, starts.tolist(), ends.tolist(), strict=True):
+            row[: end - start] = self.values[start:end]
+        return torch.from_numpy(padded), torch.from_numpy(lengths)
+
+    def __reduce__(self) -> tuple[Callable[..., RaggedRows], tuple[Any, ...]]:
+        """Pickle where mapped files store the rows, and not their bytes."""
+        return _reopen, (pack_maps([self.values, self.offsets]), self.is_text)
+
+
+def _reopen(maps: list[Any], is_text: bool) -> RaggedRows:
+    values, offsets = unpack_maps(maps)
+    return RaggedRows(values, offsets, is_text)
+
+
+@dataclass(frozen=True)
+class RaggedTree(Dataset):
+    """The samples of a tree with ragged leaves, one by one or as a batch."""
+
+    tree: Tree
+
+    def __len__(self) -> int:
+        return len(pytree.tree_leaves(self.tree)[0])
+
+    def __getitem__(self, index: int | list[int]) -> Tree:
+        """Return a sample as the dataset had it, or the batch of a list of indices, in which a
+        ragged leaf is (padded, lengths), or a list of texts."""
+        if isinstance(index, list):
+            return pytree.tree_map(lambda leaf: _take(leaf, index), self.tree)
+        return pytree.tree_map(lambda leaf: _row(leaf, index), self.tree)
+
+
+def is_ragged_tree(source: Tree) -> bool:
+    """True for a tree with ragged leaves, which all have one length.
+
+    Raises ValueError where they have not.
+    """
+    leaves = pytree.tree_leaves(source)
+    if not any(isinstance(leaf, RaggedRows) for leaf in leaves):
+        return False
+    lengths = sorted({len(leaf) for leaf in leaves})
+    if len(lengths) > 1:
+        raise ValueError(f"a source is a tree of tensors or arrays of one length, got {lengths}")
+    return True
+
+
+def _row(leaf: Any, index: int) -> Any:
+    return leaf[index] if isinstance(leaf, RaggedRows) else _take(leaf, [index])[0]
+
+
+def _take(leaf: Any, indices: list[int]) -> Any:
+    if isinstance(leaf, RaggedRows):
+        return leaf.take(indices)
+    column = array_column(leaf) if isinstance(leaf, torch.Tensor | np.ndarray) else leaf
+    rows = np.empty((len(indices), column.spec.nbytes), np.uint8)
+    column.fill(np.asarray(indices, np.int64), rows)
+    return column.spec.view_tensor(rows)

@@ -1,0 +1,159 @@
+"""Sources that can only be iterated over, as torch's IterableDataset: read by one thread, or by
+DataLoader's worker processes, and batched ahead of use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+from torch.utils.data import IterableDataset
+
+from fastloop.fastloader.columns.column import Tree
+from fastloop.fastloader.position import STREAMED, State
+from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin
+from fastloop.fastloader.worker_processes import WorkerProcesses
+
+
+@dataclass(frozen=True)
+class StreamOrder:
+    """The settings of an iterable's epochs, whose samples come in the iterable's own order.
+
+    Raises ValueError for settings that need indices, and where nobody has sharded the iterable.
+    """
+
+    num_samples: int | None
+    """None: unknown."""
+    batch_size: int | None
+    drop_last: bool
+    seed: int
+    shuffle = False
+    world_size = 1
+    is_sequential = True
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch; TypeError where it is unknown."""
+        if self.num_samples is None:
+            raise TypeError("this FastLoader has no len(): its IterableDataset has none")
+        size = self.batch_size or 1
+        return self.num_samples // size if self.drop_last else -(-self.num_samples // size)
+
+
+@dataclass(frozen=True)
+class IterableSource:
+    """An iterable, and how its samples form batches."""
+
+    iterable: Any
+    collate_fn: Callable[[Any], Tree]
+    workers: WorkerProcesses | None
+    """Processes that read it, each its share; None: a thread does."""
+
+    def __len__(self) -> int:
+        return len(self.iterable)
+
+    def start(self, order: StreamOrder, state: State, begin: Begin) -> StreamBatches:
+        """The rest of an epoch; nothing is read before the first batch is asked for.
+
+        The states that the iterable has after each batch are noted in `state`.
+        """
+        if self.workers is None:
+            return StreamBatches(self._read(order, state, begin))
+        batches = self.workers.read(self.iterable, self.collate_fn, order, state["epoch"])
+        return StreamBatches(islice(batches, int(state["delivered"]), None))
+
+    def _read(self, order: StreamOrder, state: State, begin: Begin) -> Iterator[Tree]:
+        """The batches. Without a state of the iterable's own those delivered are read again."""
+        size, first = order.batch_size or 1, int(state["delivered"])
+        skipped = self._restore(state, first)
+        samples = _begin_each(self.iterable, begin, (first - skipped) * size)
+        for number in count(first - skipped):
+            group = list(islice(samples, size))
+            if not group or (order.drop_last and len(group) < size):
+                return
+            if number < first:
+                continue
+            self._note_state(state, number + 1)
+            begin(COLLATE, range(number * size, number * size + len(group)))
+            yield self.collate_fn(group[0] if order.batch_size is None else group)
+
+    def _restore(self, state: State, first: int) -> int:
+        """Bring the iterable to the state's position; returns how many batches are to be skipped
+        from there."""
+        if hasattr(self.iterable, "set_epoch"):
+            self.iterable.set_epoch(state["epoch"])
+        if state.get("dataset") is None:
+            return first
+        self.iterable.load_state_dict(deepcopy(state["dataset"]))
+        return 0
+
+    def _note_state(self, state: State, number: int) -> None:
+        if not (hasattr(self.iterable, "state_dict") and hasattr(self.iterable, "load_state_dict")):
+            return
+        states = state.setdefault(STREAMED, {})
+        states[number] = deepcopy(self.iterable.state_dict())
+        for done in [other for other in list(states) if other < int(state["delivered"])]:
+            del states[done]
+
+
+@dataclass(frozen=True)
+class StreamBatches:
+    """The batches of a running epoch, which one thread at a time asks for."""
+
+    iterator: Iterator[Tree]
+
+    def batches(self, group: Sequence[np.ndarray]) -> list[Tree]:
+        """As many batches as the group has, fewer at the end of the epoch."""
+        return list(islice(self.iterator, len(group)))
+
+
+def number_batches(order: StreamOrder, delivered: int) -> Iterator[list[np.ndarray]]:
+    """Endless groups of one batch each, of the numbers of its samples."""
+    size = order.batch_size or 1
+    return ([np.arange(number * size, (number + 1) * size)] for number in count(delivered))
+
+
+def stream_order(loader: Any, iterable: IterableDataset) -> StreamOrder:
+    """The order of a loader over an iterable.
+
+    Raises ValueError for settings that an iterable can't have, and in a group of processes, each of
+    which would read all of it, unless it says that it is sharded.
+    """
+    given = {
+        "shuffle": loader.shuffle or None,
+        "sampler": loader.sampler,
+        "batch_sampler": loader._batch_sampler,
+    }
+    for name, value in given.items():
+        if value is not None:
+            shown = f"{name}={value}" if name == "shuffle" else f"{name}="
+            reason = "it has no indices, and comes in its own order; its own shuffle mixes it"
+            raise ValueError(f"{shown} with an IterableDataset: {reason}")
+    _check_sharded(loader, iterable)
+    try:
+        num_samples = len(iterable)  # pyright: ignore[reportArgumentType]
+    except TypeError:
+        num_samples = None
+    return StreamOrder(num_samples, loader.batch_size, loader.drop_last, loader.seed)
+
+
+def _check_sharded(loader: Any, iterable: Any) -> None:
+    size = loader.world_size
+    if size is None:
+        is_group = dist.is_available() and dist.is_initialized()
+        is_sharded = getattr(iterable, "_distributed", None) is not None  # Hugging Face's
+        size = dist.get_world_size() if is_group and not is_sharded else 1
+    if size > 1:
+        advice = "shard it, as split_dataset_by_node does, and say so with rank=0, world_size=1"
+        raise ValueError(f"world_size={size}: an IterableDataset shards itself; {advice}")
+
+
+def _begin_each(iterable: Any, begin: Begin, first: int) -> Iterator[Any]:
+    """The samples, each with the seed of its number in the epoch."""
+    begin(SAMPLE, (first,))
+    for number, sample in enumerate(iterable, first + 1):
+        yield sample
+        begin(SAMPLE, (number,))

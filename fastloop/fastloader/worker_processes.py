@@ -1,0 +1,60 @@
+"""DataLoader's worker processes, which read an IterableDataset as its code expects it: each knows
+its number from get_worker_info."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from fastloop.core.seeds import epoch_seed
+from fastloop.fastloader.columns.column import Tree
+
+
+@dataclass(frozen=True)
+class WorkerProcesses:
+    """The processes' number, and DataLoader's settings for them."""
+
+    num_workers: int
+    prefetch_factor: int | None
+    timeout: float
+    worker_init_fn: Callable[[int], None] | None
+    multiprocessing_context: Any
+
+    def read(
+        self, iterable: Any, collate_fn: Callable[[Any], Tree], order: Any, epoch: int
+    ) -> Iterator[Tree]:
+        """The batches of an epoch; the processes start with the first, and end with this iterator.
+
+        They are seeded with the epoch's seed, as DataLoader seeds them.
+        """
+        loader = DataLoader(
+            iterable,
+            batch_size=order.batch_size,
+            drop_last=order.drop_last,
+            collate_fn=collate_fn,
+            num_workers=self.num_workers,
+            prefetch_factor=self.prefetch_factor,
+            timeout=self.timeout,
+            worker_init_fn=self.worker_init_fn,
+            multiprocessing_context=self.multiprocessing_context,
+            generator=torch.Generator("cpu").manual_seed(epoch_seed(order.seed, epoch)),
+        )
+        if hasattr(iterable, "set_epoch"):
+            iterable.set_epoch(epoch)
+        yield from loader
+
+
+def open_workers(
+    source: Any, num_workers: int | None, prefetch_factor: int | None, settings: tuple
+) -> WorkerProcesses | None:
+    """The processes that read the source, an IterableDataset, where any are asked for.
+
+    settings: timeout, worker_init_fn and multiprocessing_context.
+    """
+    if not isinstance(source, IterableDataset) or not num_workers:
+        return None
+    return WorkerProcesses(num_workers, prefetch_factor, *settings)
