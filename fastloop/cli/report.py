@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from fastloop.cli.arguments import parse_settings
 from fastloop.core.files import outputs_folder, sweep_folders
-from fastloop.core.result_file import load_results
+from fastloop.core.result_file import load_results, load_timelines
 from fastloop.core.types import UsageError
 from fastloop.reporting.write import parse_formats, write_report
 
@@ -34,7 +34,8 @@ def main() -> None:
         settings = parse_settings(sys.argv[1:], DEFAULTS)
         formats = parse_formats(settings["format"])
         results, folder = _find_results(settings["sweep"], settings["folder"])
-        paths = write_report(results, folder / "report", settings["baseline"], formats)
+        timelines = load_timelines(folder)
+        paths = write_report(results, folder / "report", settings["baseline"], formats, timelines)
     except (UsageError, ValueError, OSError) as error:
         sys.exit(str(error))
     for path in paths:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
@@ -102,6 +103,11 @@ class LoaderProbe(Protocol):
         """The function of a sample, recording its calls."""
         ...
 
+    def add_pieces(self, pieces: np.ndarray) -> None:
+        """Record what threads that run no Python have done: a row of four int64 each, the thread
+        (0: the loop's), the number of the batch, start and stop in nanoseconds."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -120,7 +126,8 @@ class Plan:
     """Of several processes that load together; `order` is this rank's share."""
     world_size: int = 1
     probe: LoaderProbe | None = None
-    """Of an instrumented pass, where a DataLoader loads; None, in all that is timed: no probe."""
+    """Of an instrumented pass, where DataLoader or FastLoader loads; None, in all that is timed: no
+    probe."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pydantic
 
+from fastloop.core.explanation import TIMELINE_SVG
 from fastloop.core.files import write_text
 from fastloop.core.result import Result
 from fastloop.core.types import FailureKind, UsageError
@@ -45,6 +46,17 @@ def load_results(folder: Path, setting: str) -> list[Result]:
         # MLflow's artifacts below the outputs folder hold copies, which are not further jobs
         results.setdefault((result.tags.get("sweep"), result.name), result)
     return list(results.values())
+
+
+def load_timelines(folder: Path) -> dict[tuple[str | None, str], str]:
+    """The timeline's <svg> element of each explained job in the folder or below, by the job's
+    sweep and name."""
+    timelines: dict[tuple[str | None, str], str] = {}
+    for path in sorted(folder.rglob(TIMELINE_SVG), key=_natural_order):
+        if (path.parent / RESULT_FILE).exists():
+            result = load(path.parent)
+            timelines.setdefault((result.tags.get("sweep"), result.name), path.read_text())
+    return timelines
 
 
 def load_result(path: Path, setting: str) -> Result:

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from fastloop.core.plan import PreparedData, Session
 from fastloop.core.spans import (
     StepMarks,
@@ -20,9 +22,12 @@ from fastloop.timeline.event_log import MAIN, EventLog, open_log
 from fastloop.timeline.events import Event, Stage
 from fastloop.timeline.lanes import DEVICE, NO_BATCH, coverage
 from fastloop.timeline.loop import watch_calls, watch_epoch
+from fastloop.timeline.pinning import pinning_recorded
+from fastloop.timeline.probe import ONLY_EPOCH
 from fastloop.trial.context import JobContext, start_job
 from fastloop.trial.job import Job
 from fastloop.trial.page_cache import set_cache_state
+from fastloop.trial.window import Consumer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +65,12 @@ def record_epoch(job: Job, prepared: PreparedData) -> Recording:
 
 
 def _record(context: JobContext, session: Session, log: EventLog) -> Recording:
-    marks = StepMarks(context.device)
-    deliver = watch_calls(context.step_delivery(), Stage.COPY, log)
+    marks, asked = StepMarks(context.device), []
+    deliver = _mark_before(context.step_delivery(), context.device, asked)
+    deliver = watch_calls(deliver, Stage.COPY, log)
     consume, _ = session.start(marks.mark_start_after(deliver))
     consume = watch_calls(marks.mark_stop_after(consume), Stage.STEP, log)
-    with context.with_probe(log).open_loader() as loader:
+    with pinning_recorded(log, ONLY_EPOCH), context.with_probe(log).open_loader() as loader:
         set_cache_state(context.job.cache, context.prepared.files, loader)
         synchronize(context.device)
         zero, start_ns = mark(context.device), now_ns()
@@ -74,7 +80,7 @@ def _record(context: JobContext, session: Session, log: EventLog) -> Recording:
         stop_ns = now_ns()
     events = log.read()
     if context.device.type == "cuda":
-        events += device_steps(marks, zero, start_ns)
+        events += device_events(marks, asked, zero, start_ns)
     return Recording(
         events=[*events, *_edges(events, start_ns, stop_ns)],
         start_ns=start_ns,
@@ -83,17 +89,31 @@ def _record(context: JobContext, session: Session, log: EventLog) -> Recording:
     )
 
 
-def device_steps(marks: StepMarks, zero: Any, zero_ns: int) -> list[Event]:
-    """The steps on the device's own clock, which stood at the mark `zero` at `zero_ns`."""
-    bounds = [
-        tuple(zero_ns + round(ms_between(zero, each) * 1e6) for each in step)
-        for step in zip(marks.starts, marks.stops, strict=True)
-    ]
-    lane = f"{DEVICE} {marks.device}"
-    return [
-        Event(os.getpid(), lane, Stage.STEP, start_ns, stop_ns, batch)
-        for batch, (start_ns, stop_ns) in enumerate(bounds)
-    ]
+def _mark_before(place: Consumer, device: torch.device, asked: list[Any]) -> Consumer:
+    """The placement; the device's clock is read before each call."""
+
+    def call(batch: Any) -> Any:
+        asked.append(mark(device))
+        return place(batch)
+
+    return call
+
+
+def device_events(marks: StepMarks, asked: list[Any], zero: Any, zero_ns: int) -> list[Event]:
+    """Copies and steps on the device's own clock, which stood at the mark `zero` at `zero_ns`.
+
+    asked: a mark before each copy, which ends where its step starts.
+    """
+
+    def at_ns(each: Any) -> int:
+        return zero_ns + round(ms_between(zero, each) * 1e6)
+
+    lane, events = f"{DEVICE} {marks.device}", []
+    bounds = zip(asked, marks.starts, marks.stops, strict=True)
+    for batch, (asked_ns, start_ns, stop_ns) in enumerate(tuple(map(at_ns, e)) for e in bounds):
+        events.append(Event(os.getpid(), lane, Stage.COPY, asked_ns, start_ns, batch))
+        events.append(Event(os.getpid(), lane, Stage.STEP, start_ns, stop_ns, batch))
+    return events
 
 
 def _edges(events: list[Event], start_ns: int, stop_ns: int) -> list[Event]:

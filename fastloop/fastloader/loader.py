@@ -33,6 +33,7 @@ from fastloop.fastloader.iterable_source import (
     stream_order,
 )
 from fastloop.fastloader.large_files import may_read_directly
+from fastloop.fastloader.native import PieceTimes
 from fastloop.fastloader.native_epochs import NativeEpochs, open_natively
 from fastloop.fastloader.open_source import ColumnDataset, Reading, as_dataset, open_source
 from fastloop.fastloader.order import PiecewiseSampler, asks_for_lists, resolve_order
@@ -191,6 +192,14 @@ class FastLoader:
         """The string "native" where the native core makes the batches, "python" where threads of
         Python do, which also apply transforms, read Datasets and copy to devices."""
         return "python" if self._native_epochs(self._order) is None else "native"
+
+    def record_pieces(self) -> PieceTimes | None:
+        """Record which thread of the native core makes what and when, in epochs that begin from now
+        on; None where the core is not used. For pictures: it costs two clock readings a piece."""
+        native = self._native_epochs(self._order)
+        if native is not None:
+            native.times = PieceTimes()
+        return native.times if native else None
 
     def _native_epochs(self, order: Any) -> NativeEpochs | None:
         """The native core's epochs, where nothing else has to be done with the batches."""

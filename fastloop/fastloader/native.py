@@ -31,6 +31,8 @@ PIECE = 1 << 16
 MOST_LAZY_ROWS = 4096
 """Rows made ahead where a user's sampler is read as the epoch goes on: it may be slow, or endless
 and of single rows."""
+MOST_PIECES = 1 << 16
+"""Pieces of an epoch that are recorded, where any are."""
 FREE_BYTES = 128 << 20
 """Memory that is kept for later batches."""
 
@@ -131,6 +133,8 @@ class StreamPlan:
     start: int = 0
     """The first index that is delivered."""
     num_threads: int = 1
+    times: PieceTimes | None = None
+    """Where it is recorded who makes what; None: nowhere."""
     is_lazy: bool = False
     """True where a user's sampler gives the order, of which no more is read ahead than needed."""
 
@@ -191,6 +195,24 @@ class Delivery:
     """Called after the last one."""
 
 
+@dataclass
+class PieceTimes:
+    """When threads have made which pieces of the batches of epochs."""
+
+    epochs: list[np.ndarray] = field(default_factory=list)
+    """(MOST_PIECES, 4) int64 of each: the thread (0: the loop's), the piece's first batch, its
+    start and its stop in nanoseconds of time.perf_counter_ns; unused rows are 0."""
+
+    def room(self) -> np.ndarray:
+        """Room for the pieces of another epoch."""
+        self.epochs.append(np.zeros((MOST_PIECES, 4), np.int64))
+        return self.epochs[-1]
+
+    def read(self) -> np.ndarray:
+        """(pieces, 4) of all epochs, which must have ended."""
+        return np.concatenate([np.empty((0, 4), np.int64), *(e[e[:, 3] > 0] for e in self.epochs)])
+
+
 @dataclass(frozen=True)
 class MemoryPools:
     """Memory of batches, with idle threads, and memory of orders, shared by several epochs."""
@@ -232,6 +254,7 @@ def open_stream(plan: StreamPlan, pools: MemoryPools, delivery: Delivery = Deliv
         plan.num_threads,
         plan.block_nbytes,
         plan.max_blocks,
+        *([plan.times.room()] if plan.times else ()),
     )
     OPEN_STREAMS.add(stream)
     return stream

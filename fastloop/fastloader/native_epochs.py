@@ -15,6 +15,7 @@ from fastloop.fastloader.native import (
     Delivery,
     MemoryPools,
     NativeColumns,
+    PieceTimes,
     StreamPlan,
     open_columns,
     open_stream,
@@ -33,6 +34,8 @@ class NativeEpochs:
     assemble: Callable[[tuple[torch.Tensor, ...]], Tree] | None
     """From a tensor of each column to a batch; None: the tensor of the only column is one."""
     pools: MemoryPools = field(default_factory=MemoryPools)
+    times: PieceTimes | None = None
+    """Where it is recorded who makes what; None: nowhere."""
 
     def start(
         self, order: LoaderOrder, state: State, finish: Callable[[], None], num_threads: int
@@ -53,6 +56,7 @@ class NativeEpochs:
             drop_last=order.drop_last,
             start=start,
             num_threads=num_threads,
+            times=self.times,
             is_lazy=order.is_lazy,
         )
         return open_stream(plan, self.pools, delivery)

@@ -9,10 +9,13 @@ from dataclasses import dataclass, replace
 from fastloop.core.result import Result
 from fastloop.reporting.charts.picture import Picture, picture_of_ladders, pictures
 from fastloop.reporting.explanations import (
+    NO_TIMELINES,
+    Timelines,
     explanation_paragraphs,
     gains_table,
     parts_table,
     shares_table,
+    timelines_of,
 )
 from fastloop.reporting.files import profiles_table, stores_table
 from fastloop.reporting.header import describe_setup
@@ -52,10 +55,14 @@ class Document:
     """The first picture of each section, shown below the verdicts and not in its section."""
     overview: tuple[Table, ...]
     sections: tuple[Section, ...]
+    timelines: tuple[tuple[str, str], ...]
+    """(heading, <svg> element) of each explained job whose timeline is known."""
     appendix: tuple[Table, ...]
 
 
-def compose_document(results: Sequence[Result], baseline: str = "") -> Document:
+def compose_document(
+    results: Sequence[Result], baseline: str = "", timelines: Timelines = NO_TIMELINES
+) -> Document:
     """The report on these results; `baseline` is the job or loader that ratios refer to."""
     groups = [_sort_benchmarks(group) for group in summarize(results, baseline)]
     several = len(groups) > 1
@@ -85,6 +92,7 @@ def compose_document(results: Sequence[Result], baseline: str = "") -> Document:
             *([ranks] if ranks else []),
         ),
         sections=tuple(replace(section, pictures=section.pictures[1:]) for section in sections),
+        timelines=tuple(timelines_of(results, timelines)),
         appendix=(
             *(table for table in (*optional, *files) if table),
             machine_table(results),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from fastloop.core.explanation import Explanation, LadderRow
 from fastloop.core.number_text import show_estimate, show_percent, significant
@@ -10,6 +11,9 @@ from fastloop.core.result import Result
 from fastloop.reporting.short_names import short_names
 from fastloop.reporting.tables import NOTHING, Table
 
+Timelines = Mapping[tuple[str | None, str], str]
+"""<svg> elements by the sweep and the name of their jobs."""
+NO_TIMELINES: Timelines = MappingProxyType({})
 SHARES_NOTE = (
     "By how much the epoch is longer for each part, as a share of it, with the 95 % interval of "
     "the median over rounds, or the range in parentheses. wait: what a perfect loader would save."
@@ -77,6 +81,15 @@ def parts_table(results: Sequence[Result]) -> Table | None:
     )
     head = ("part", "exposed, ms a batch", "hidden, ms a batch")
     return Table(heading="Ladder", head=head, rows=rows, note=PARTS_NOTE) if rows else None
+
+
+def timelines_of(results: Sequence[Result], timelines: Timelines) -> Iterator[tuple[str, str]]:
+    """A heading and the <svg> element for each explained job that has a timeline."""
+    names = short_names(results)
+    for result in results:
+        svg = timelines.get((result.tags.get("sweep"), result.name))
+        if result.explanation and svg:
+            yield f"Timeline, {names[result.name]}", svg
 
 
 def _explanations(results: Sequence[Result]) -> list[tuple[str, Explanation]]:

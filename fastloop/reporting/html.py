@@ -19,6 +19,10 @@ COLOURS = {
     VERMILLION: "var(--mark)",
 }
 """CSS variable for each colour of a picture, so that pictures follow dark mode and print styles."""
+TIMELINE_NOTE = (
+    "One epoch in which everything records what it does. The same for ui.perfetto.dev: "
+    "timeline.json in the job's folder."
+)
 CSS = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #1f1f1d; --soft: #5c5c57;
   --rule: #c9c9c4; --data: #0072b2; --mark: #d55e00; --shade: #0004; }
@@ -61,6 +65,7 @@ figcaption { margin-top: .35rem; }
 svg { display: block; width: 100%; height: auto; max-width: 30rem; }
 svg text { font-family: system-ui, -apple-system, "Segoe UI", "Helvetica Neue", Arial, sans-serif
   !important; font-variant-numeric: tabular-nums; }
+.timeline svg { max-width: none; min-width: 44rem; }
 footer { margin-top: 3rem; }
 @media (max-width: 44rem) {
   body { padding: 1.4rem 1rem 3rem; font-size: 15.5px; }
@@ -76,6 +81,7 @@ footer { margin-top: 3rem; }
   thead th { font-size: 7.25pt; }
   th:first-child { position: static; }
   .scroll { overflow: visible; background: none; }
+  .timeline svg { min-width: 0; }
   .pictures { grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 1.2rem 1.6rem; }
   .note { break-before: avoid; }
   figure, tr, .verdict { break-inside: avoid; } }
@@ -96,6 +102,7 @@ def render_html(document: Document) -> str:
         _pictures([_figure(picture, picture.heading) for picture in document.first_pictures]),
         *(_table(table) for table in document.overview),
         *(_section(section) for section in document.sections),
+        *(_timeline(heading, svg) for heading, svg in document.timelines),
         *(_table(table) for table in document.appendix),
         "<footer>Every figure is recomputed from the raw values in result.json. "
         "Made by fastloop report.</footer>",
@@ -114,6 +121,13 @@ def render_html(document: Document) -> str:
 def _section(section: Section) -> str:
     figures = [_figure(picture, picture.title) for picture in section.pictures]
     return f"{_table(section.table, section.heading)}\n{_pictures(figures)}"
+
+
+def _timeline(heading: str, svg: str) -> str:
+    """The picture as it is, to be scrolled on a narrow screen."""
+    label = escape(heading)
+    opening = f'<div class="scroll timeline" tabindex="0" role="region" aria-label="{label}">'
+    return f'<h2>{label}</h2>\n{opening}\n{svg}</div>\n<p class="note">{TIMELINE_NOTE}</p>'
 
 
 def _pictures(figures: Sequence[str]) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from fastloop.core.files import hold_lock, write_beside
@@ -28,8 +29,11 @@ def write_report(
     folder: Path,
     baseline: str = "",
     formats: Sequence[str] = FORMATS,
+    timelines: Mapping[tuple[str | None, str], str] = MappingProxyType({}),
 ) -> list[Path]:
     """Write the report into the folder and return the paths of its files.
+
+    timelines: see core.result_file.load_timelines; the page has them.
 
     Everything is rendered before the first file is written. Raises ValueError for a baseline that
     names no finished job or loader.
@@ -40,7 +44,7 @@ def write_report(
     from fastloop.reporting.summary import check_baseline
 
     check_baseline(results, baseline)
-    document = compose_document(results, baseline)
+    document = compose_document(results, baseline, timelines)
     files: dict[str, bytes] = {}
     if "html" in formats:
         files["report.html"] = printable(render_html(document)).encode()

@@ -168,6 +168,7 @@ def _may_be_concurrent(settings: SweepSettings) -> bool:
 def _write_report(results: Sequence[Result], request: JobRequest, tracking: SweepTracker) -> Path:
     """Write the report, attach it to the tracker's runs, and return the path of its page."""
     with defer_signals():  # an import that a signal interrupts can't be repeated
+        from fastloop.core.result_file import load_timelines
         from fastloop.reporting.baseline import find_baseline
         from fastloop.reporting.write import write_report
 
@@ -175,7 +176,9 @@ def _write_report(results: Sequence[Result], request: JobRequest, tracking: Swee
     names = {result.name: result.loader for result in results if result.status == "FINISHED"}
     if not find_baseline(names, baseline):
         baseline = ""  # it has failed, as its row says; ratios are to the first job instead
-    paths = write_report(results, request.sweep_folder / "report", baseline)
+    timelines = load_timelines(request.sweep_folder)
+    folder = request.sweep_folder / "report"
+    paths = write_report(results, folder, baseline, timelines=timelines)
     for result in results:
         tracking.attach(result, [path for path in paths if path.suffix in (".html", ".png")])
     return paths[0]

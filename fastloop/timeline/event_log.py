@@ -1,27 +1,32 @@
-"""A log of events that any number of processes write, each to a file of its own."""
+"""A log of events that any number of processes write, each thread to a file of its own."""
 
 from __future__ import annotations
 
+import json
 import os
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import chain
+from multiprocessing.util import Finalize
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import current_thread, get_ident, main_thread
+from typing import Any
 
-from torch.utils.data import get_worker_info
+from torch.utils.data._utils.worker import get_worker_info  # torch.utils.data may not be there yet
 
-from fastloop.timeline.events import STAGES, Event, Stage
+from fastloop.timeline.events import STAGES, UNKNOWN, Event, Stage
 
 MOST_EVENTS = 100_000
-"""Events of a thread, at 32 bytes; later ones are not recorded."""
+"""Events of a thread, at 48 bytes; later ones are not recorded."""
 MAIN = "main"
-SUFFIX = ".events"
-FIELDS = 4
-"""Stage, start, stop and batch of an event, each an int64."""
+SUFFIX, FACTS = ".events", ".facts"
+FIELDS = 6
+"""Stage, start, stop, batch, epoch and CPU time of an event, each an int64."""
+WRITE_NS = 250_000_000
+MOST_PENDING = 4096 * FIELDS
+"""A thread writes its events four times a second at most, or when there are so many."""
 _NUMBERS = {stage: number for number, stage in enumerate(STAGES)}
 
 
@@ -31,40 +36,59 @@ class ThreadLog:
 
     path: Path
     most_events: int
+    is_lenient: bool = False
     batch: int = 0
-    """Number of the batch that is being made here, counted by this thread."""
+    """Number of the batch that is being made here."""
+    epoch: int = UNKNOWN
+    """Number of the pass over a loader for which it is made."""
     arrived: int = 0
     """Number of the batch that the loop has, or waits for."""
     count: int = 0
-    pending: list[tuple[int, int, int, int]] = field(default_factory=list)
+    pending: array[int] = field(default_factory=lambda: array("q"))
+    written_ns: int = 0
+    """Stop of the last event when the thread wrote last."""
 
     @property
     def is_detailed(self) -> bool:
         """True while there is room for an event for each sample, not only for each batch."""
         return self.count < self.most_events // 2
 
-    def add(self, stage: Stage, start_ns: int, stop_ns: int, batch: int | None = None) -> None:
+    def add(
+        self,
+        stage: Stage,
+        start_ns: int,
+        stop_ns: int,
+        batch: int | None = None,
+        epoch: int | None = None,
+        cpu_ns: int = UNKNOWN,
+    ) -> None:
         """Record an event; of the batch that is being made here unless another one is named."""
-        if self.count < self.most_events:
-            self.count += 1
-            number = self.batch if batch is None else batch
-            self.pending.append((_NUMBERS[stage], start_ns, stop_ns, number))
-
-    def end_batch(self) -> None:
-        """Write the events of a batch, as a worker may end at any time."""
-        self.batch += 1
-        self.write()
+        if self.count >= self.most_events:
+            return
+        self.count += 1
+        number = self.batch if batch is None else batch
+        in_pass = self.epoch if epoch is None else epoch
+        self.pending.extend((_NUMBERS[stage], start_ns, stop_ns, number, in_pass, cpu_ns))
+        if stop_ns - self.written_ns > WRITE_NS or len(self.pending) >= MOST_PENDING:
+            self.written_ns = stop_ns
+            self.write()
 
     def write(self) -> None:
         """Append what is not in the file yet."""
-        if self.pending:
-            pending, self.pending = self.pending, []
-            with self.path.open("ab", buffering=0) as file:
-                file.write(array("q", chain.from_iterable(pending)).tobytes())
+        if not self.pending:
+            return
+        pending, self.pending = self.pending, array("q")
+        try:
+            _append(self.path, pending.tobytes())
+        except OSError:
+            if not self.is_lenient:
+                raise
+            self.most_events = 0
 
 
-_logs: dict[tuple[Path, int, int], ThreadLog] = {}
-"""By folder, process and thread; also those inherited by fork, which this process does not use."""
+_logs: dict[tuple[Path, int, int | str], ThreadLog] = {}
+"""By folder, process and thread, or name; also those inherited by fork, which this process does not
+use."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +97,29 @@ class EventLog:
 
     folder: Path
     most_events: int = MOST_EVENTS
-    main_process_id: int = field(default_factory=os.getpid)
-    """Of the loop: the process that made the log."""
+    main_process_id: int | None = field(default_factory=os.getpid)
+    """Of the loop: the process that made the log; None: any process may have loops."""
+    is_lenient: bool = False
+    """True: a disk that is full ends the log, and not the process that writes to it."""
 
     def here(self) -> ThreadLog:
         """The log of this thread."""
         key = self.folder, os.getpid(), get_ident()
-        return _logs.get(key) or _logs.setdefault(key, self._open())
+        return _logs.get(key) or _logs.setdefault(key, self._open(self._name_lane()))
+
+    def lane(self, name: str) -> ThreadLog:
+        """The log of a thread of this process that can't write itself."""
+        key = self.folder, os.getpid(), name
+        return _logs.get(key) or _logs.setdefault(key, self._open(name))
+
+    def add_fact(self, **fact: Any) -> None:
+        """Record something about this process that is no event, at once."""
+        try:
+            line = json.dumps(fact).encode() + b"\n"
+            _append(self.folder / f"{os.getpid()}{FACTS}", line)
+        except OSError:
+            if not self.is_lenient:
+                raise
 
     def read(self) -> list[Event]:
         """The events of all processes; of others that still run, what they have written."""
@@ -88,21 +128,35 @@ class EventLog:
                 log.write()
         return [event for path in sorted(self.folder.glob(f"*{SUFFIX}")) for event in _read(path)]
 
+    def read_facts(self) -> dict[int, list[dict[str, Any]]]:
+        """The facts of each process, by its id."""
+        facts = {}
+        for path in sorted(self.folder.glob(f"*{FACTS}")):
+            lines = path.read_text().splitlines(keepends=True)
+            whole = [line for line in lines if line.endswith("\n")]  # not of a killed write
+            facts[int(path.stem)] = [json.loads(line) for line in whole]
+        return facts
+
     def close(self) -> None:
         """Forget what this process holds of the log."""
         for key in [key for key in _logs if key[0] == self.folder]:
             del _logs[key]
 
-    def _open(self) -> ThreadLog:
+    def _name_lane(self) -> str:
         process_id, info = os.getpid(), get_worker_info()
-        lane = MAIN if process_id == self.main_process_id else "process"
+        lane = MAIN if self.main_process_id in (None, process_id) else "process"
         if info is not None:
             lane = f"worker {info.id}"
         if current_thread() is not main_thread():
             count = sum(key[:2] == (self.folder, process_id) for key in _logs)
             lane = f"thread {count}" if lane == MAIN else f"{lane}, thread {count}"
-        path = self.folder / f"{process_id} {lane}{SUFFIX}"
-        return ThreadLog(path, self.most_events)
+        return lane
+
+    def _open(self, lane: str) -> ThreadLog:
+        path = self.folder / f"{os.getpid()} {lane}{SUFFIX}"
+        log = ThreadLog(path, self.most_events, self.is_lenient)
+        Finalize(None, _write_if_open, (self.folder, log), exitpriority=0)  # of this process only
+        return log
 
 
 @contextmanager
@@ -116,6 +170,20 @@ def open_log() -> Iterator[EventLog]:
             log.close()
 
 
+def _write_if_open(folder: Path, log: ThreadLog) -> None:
+    """Write the rest of a thread's events, at the end of its process."""
+    if folder.exists():
+        log.write()
+
+
+def _append(path: Path, data: bytes) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(file, data)
+    finally:
+        os.close(file)
+
+
 def _read(path: Path) -> Iterator[Event]:
     process_id, _, lane = path.name.removesuffix(SUFFIX).partition(" ")
     data = array("q")
@@ -123,5 +191,5 @@ def _read(path: Path) -> Iterator[Event]:
     size = FIELDS * data.itemsize
     data.frombytes(content[: len(content) // size * size])  # without the rest of a killed write
     for place in range(0, len(data), FIELDS):
-        stage, start_ns, stop_ns, batch = data[place : place + FIELDS]
-        yield Event(int(process_id), lane, STAGES[stage], start_ns, stop_ns, batch)
+        stage, start_ns, stop_ns, batch, epoch, cpu_ns = data[place : place + FIELDS]
+        yield Event(int(process_id), lane, STAGES[stage], start_ns, stop_ns, batch, epoch, cpu_ns)

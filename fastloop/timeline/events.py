@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+UNKNOWN = -1
+"""A number that is not known, or that there is none of."""
+
 
 class Stage(StrEnum):
     """Work, or waiting, of a loop or of a worker."""
@@ -20,6 +23,8 @@ class Stage(StrEnum):
     STEP = "step"
     GAP = "gap"
     """Whatever the loop does between a step and the wait for the next batch."""
+    FETCH = "fetch"
+    """Making a batch, with the stages below that are told apart inside of it."""
     READ = "read"
     """Reading a file or rows of a store."""
     DECODE = "decode"
@@ -48,4 +53,8 @@ class Event:
     """On the clock of core/spans.py, which all processes of a machine share."""
     stop_ns: int
     batch: int
-    """Number of the batch since the first event; -1: unknown, or of no batch."""
+    """Number of the batch, since the first event or where the pass is known in it; or UNKNOWN."""
+    epoch: int = UNKNOWN
+    """Number of the pass over a loader, in the loop's process or in the worker; or UNKNOWN."""
+    cpu_ns: int = UNKNOWN
+    """CPU time of the process meanwhile; or UNKNOWN."""

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fastloop.timeline.event_log import MAIN
-from fastloop.timeline.events import Event, Stage
+from fastloop.timeline.events import UNKNOWN, Event, Stage
 
-WORKER, QUEUE_LANE, DEVICE = "worker", "queue", "device"
-NO_BATCH = -1
-MAKING = (Stage.READ, Stage.DECODE, Stage.TRANSFORM, Stage.COLLATE)
+WORKER, QUEUE_LANE, DEVICE, PIN_LANE = "worker", "queue", "device", "pin"
+NO_BATCH = UNKNOWN
+MAKING = (Stage.FETCH, Stage.READ, Stage.DECODE, Stage.TRANSFORM, Stage.COLLATE, Stage.PIN)
 """Stages whose events have the numbers of the thread that makes the batches."""
 
 
@@ -30,15 +30,20 @@ class Lane:
 def build_lanes(events: Iterable[Event]) -> list[Lane]:
     """The lanes of events: of each worker, of its queue, of threads, of the loop and of its device.
 
-    Batches of workers get the numbers that the loop gives them, by the order in which DataLoader
-    takes them; those that never arrived get NO_BATCH.
+    Batches of workers whose pass is not known get the numbers that the loop gives them, by the
+    order in which DataLoader takes them; those that never arrived get NO_BATCH.
     """
-    events = list(events)
+    events = _name_pinning(list(events))
     main = _number_own([event for event in events if event.lane == MAIN])
     device = [event for event in events if event.lane.startswith(DEVICE)]
     work = [event for event in events if not event.lane.startswith((MAIN, DEVICE))]
     numbers = _number_batches(main, work)
-    work = [replace(event, batch=numbers.get(_own_number(event), NO_BATCH)) for event in work]
+    work = [
+        event
+        if event.epoch != UNKNOWN
+        else replace(event, batch=numbers.get(_own_number(event), NO_BATCH))
+        for event in work
+    ]
     queues = _queue_events(work, {e.batch: e for e in main if e.name is Stage.WAIT})
     by_lane: dict[tuple[int, str], list[Event]] = defaultdict(list)
     for event in [*main, *device, *work, *queues]:
@@ -95,6 +100,17 @@ def stage_seconds(events: Iterable[Event]) -> dict[Stage, float]:
     return {stage: total_ns / 1e9 for stage, total_ns in longest}
 
 
+def _name_pinning(events: Sequence[Event]) -> list[Event]:
+    """The events, those of DataLoader's pinning threads in lanes of that name."""
+    others = {(e.process_id, e.lane) for e in events if e.name is not Stage.PIN}
+    return [
+        event
+        if (event.process_id, event.lane) in others
+        else replace(event, lane=event.lane.replace("thread", PIN_LANE))
+        for event in events
+    ]
+
+
 def _number_own(main: Sequence[Event]) -> list[Event]:
     """The loop's events; what it makes itself has the number of the batch that it waits for."""
     waits = sorted((event for event in main if event.name is Stage.WAIT), key=_order)
@@ -102,7 +118,7 @@ def _number_own(main: Sequence[Event]) -> list[Event]:
     numbered = []
     for event in main:
         place = bisect_right(starts, event.start_ns) - 1
-        if event.name in MAKING and place >= 0:
+        if event.name in MAKING and event.epoch == UNKNOWN and place >= 0:
             event = replace(event, batch=waits[place].batch)  # noqa: PLW2901
         numbered.append(event)
     return numbered
@@ -114,19 +130,34 @@ def _own_number(event: Event) -> tuple[int, str, int]:
 
 
 def _number_batches(
-    main: Iterable[Event], work: Iterable[Event]
+    main: Iterable[Event], work: Sequence[Event]
 ) -> dict[tuple[int, str, int], int]:
     """The loop's number of each batch, by the number of whoever makes it."""
     starts = sorted(event.start_ns for event in main if event.name is Stage.START)
     arrivals = _by_epoch((e for e in main if e.name is Stage.WAIT), starts)
-    made = _by_epoch((e for e in work if e.name is Stage.COLLATE), starts)
+    collated = (e for e in work if e.name is Stage.COLLATE and e.epoch == UNKNOWN)
+    made, begun_ns = _by_epoch(collated, starts), _first_starts(work)
     numbers: dict[tuple[int, str, int], int] = {}
     for epoch, batches in made.items():
         queues: dict[tuple[int, str, int], deque[Event]] = defaultdict(deque)
         for batch in batches:
-            queues[_lane_number(batch.lane), batch.lane, batch.process_id].append(batch)
+            if WORKER in batch.lane:
+                queues[_lane_number(batch.lane), batch.lane, batch.process_id].append(batch)
         numbers |= _match(arrivals[epoch], [queue for _, queue in sorted(queues.items())])
+        # threads take the next batch as soon as they are free
+        threads = [batch for batch in batches if WORKER not in batch.lane]
+        threads.sort(key=lambda batch: begun_ns[_own_number(batch)])
+        pairs = zip(threads, arrivals[epoch], strict=False)  # others never arrived
+        numbers |= {_own_number(batch): arrival.batch for batch, arrival in pairs}
     return numbers
+
+
+def _first_starts(work: Iterable[Event]) -> dict[tuple[int, str, int], int]:
+    """When the first event of each batch began, by the number of whoever makes it."""
+    begun_ns: dict[tuple[int, str, int], int] = {}
+    for event in sorted(work, key=_order):
+        begun_ns.setdefault(_own_number(event), event.start_ns)
+    return begun_ns
 
 
 def _by_epoch(events: Iterable[Event], starts: Sequence[int]) -> dict[int, list[Event]]:

@@ -6,11 +6,13 @@ import json
 import signal
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 from commands import run_fastloop
 
+SVG = "{http://www.w3.org/2000/svg}"
 SCRIPTS = Path(__file__).parents[1] / "support" / "scripts"
 
 
@@ -32,11 +34,25 @@ def check_plain_loop(findings, workers):
     assert loop["step_ms"] >= 1
 
 
+def check_picture(folder, lanes):
+    (page,) = folder.glob("outputs/attach/*/attach.html")
+    text = page.read_text()
+    picture = ET.fromstring(text[text.index("<svg") : text.index("</svg>") + len("</svg>")])
+    drawn = [each.text for each in picture.iter(f"{SVG}text") if each.get("class") == "lane"]
+    assert set(drawn) == {"ms", *lanes}
+    trace = json.loads(page.with_name("timeline.json").read_text())["traceEvents"]
+    waits = [event["args"]["batch"] for event in trace if event["name"] == "wait"]
+    assert waits == 2 * [*range(24)]
+    names = [event["args"]["name"] for event in trace if event["name"] == "thread_name"]
+    assert {name.removesuffix(" (2)") for name in names} >= set(lanes)
+
+
 def test_plain_loop_waits_for_its_dataset(tmp_path):
     process, findings = attach(str(SCRIPTS / "plain_loop.py"), "{}", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert process.stdout == "True DataLoader\n"
     check_plain_loop(findings, workers=0)
+    check_picture(tmp_path, ["main"])
     word = findings["loops"][0]["verdict"]["word"]
     assert word in ("decode", "unattributed")  # on a busy machine any part may vary
     assert f"verdict: {word}" in process.stderr
@@ -52,6 +68,7 @@ def test_workers_carry_the_probe(tmp_path, context):
     assert process.returncode == 0, process.stderr
     assert process.stdout == "True DataLoader\n"
     check_plain_loop(findings, workers=2)
+    check_picture(tmp_path, ["worker 0", "queue 0", "worker 1", "queue 1", "main"])
     assert findings["loops"][0]["facts"]["start_method"] == context
 
 

@@ -83,10 +83,10 @@ def test_result_and_file_hold_the_same_explanation(sweep):
         assert "explain=" not in each.command
 
 
-def test_mlflow_has_metrics_verdict_and_file(sweep):
+def check_mlflow(folder):
+    """Each job has a run with the metrics, the verdict and the files of its explanation."""
     from mlflow.tracking import MlflowClient
 
-    folder = sweep[0]
     client = MlflowClient(tracking_uri=f"sqlite:///{folder}/outputs/mlflow.db")
     by_name = {run.info.run_name: run for run in runs(folder)}
     assert len(by_name) == 2
@@ -104,6 +104,21 @@ def test_mlflow_has_metrics_verdict_and_file(sweep):
         assert run.data.tags["verdict"] == explanation.verdict.word
         artifacts = {file.path for file in client.list_artifacts(run.info.run_id)}
         assert {"config.yaml", "result.json", "explain.json"} <= artifacts
+        assert {"timeline.svg", "timeline.json"} <= artifacts
+
+
+def test_mlflow_has_metrics_verdict_and_files(sweep):
+    check_mlflow(sweep[0])
+
+
+def test_explanations_are_logged_again_to_a_new_database(sweep, empty_database, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(sweep[0], folder, ignore=shutil.ignore_patterns("mlartifacts", "stores"))
+    shutil.copy(empty_database, folder / "outputs")
+    (sweep_folder,) = folder.glob("outputs/20*/*")
+    process = run_fastloop(str(sweep_folder), cwd=folder, command="log")
+    assert process.returncode == 0, process.stderr
+    check_mlflow(folder)
 
 
 def test_table_and_report_say_why(sweep):
@@ -123,6 +138,8 @@ def test_table_and_report_say_why(sweep):
         assert f"Why, {result.loader}: {word}.</strong>" in page
         assert unescape(page).count(result.explanation.verdict.sentences[0]) == 1
     assert text.index("**Why, raw") < text.index("**Training.**") < text.index("(explained.png)")
+    assert page.count('<svg xmlns="http://www.w3.org/2000/svg" viewBox') == len(results(folder))
+    assert "Timeline, raw</h2>" in page
     assert (sweep_folder / "report" / "explained.png").exists()
     headings = re.findall(r"<h2>(.*?)</h2>", page)
     assert headings[:3] == ["Parts of an epoch", "What if", "Training: ranking"]

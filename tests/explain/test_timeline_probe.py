@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from fastloop.timeline.event_log import EventLog
 from fastloop.timeline.events import Stage
 from fastloop.timeline.lanes import build_lanes, coverage
-from fastloop.timeline.probe import Probe, ProbedDataset
+from fastloop.timeline.probe import Probe
+from fastloop.timeline.probed import ProbedDataset
 
 BATCH = 8
 BATCHES = COUNT // BATCH
@@ -73,8 +74,11 @@ def test_batches_of_two_workers_alternate(tmp_path):
 
 def test_persistent_workers_keep_their_lane_over_epochs(tmp_path):
     loader = DataLoader(Samples(), BATCH, num_workers=1, persistent_workers=True)
-    lanes, _ = record(tmp_path, loader, epochs=2)
-    loader._iterator._shutdown_workers()
+    log = EventLog(tmp_path)
+    for _ in range(2):
+        assert len(list(collect_epoch(loader, Probe(log)))) == BATCHES
+    loader._iterator._shutdown_workers()  # at their end they write the rest
+    lanes = build_lanes(log.read())
     (worker,) = (row for row in lanes if row.name == "worker 0")
     collated = [e.batch for e in worker.events if e.name is Stage.COLLATE]
     assert collated == list(range(2 * BATCHES))
@@ -107,7 +111,7 @@ def test_stage_inside_of_a_fetch(tmp_path):
 
 def test_probed_dataset_is_the_dataset_for_all_else(tmp_path):
     stream = Stream([1])
-    probed = ProbedDataset(stream, Probe(EventLog(tmp_path)))
+    probed = ProbedDataset(stream, Stage.DECODE, EventLog(tmp_path))
     assert isinstance(probed, Stream)
     assert isinstance(probed, IterableDataset)
     probed.lengths = [2]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fastloop.core.spans import StepMarks
-from fastloop.explain.instrumented import device_steps, record_epoch
+from fastloop.explain.instrumented import device_events, record_epoch
 from fastloop.explain.timeline_files import write_timeline
 from fastloop.timeline.events import Stage
 from fastloop.timeline.lanes import build_lanes
@@ -31,9 +31,14 @@ MAKING = {Stage.READ, Stage.DECODE, Stage.TRANSFORM, Stage.COLLATE}
             "thread 1",
             MAKING - {Stage.TRANSFORM},
         ),
-        (("loader=fastloop", *PHOTOS), "", set()),
+        (("loader=fastloop", "loader.num_threads=1", *PHOTOS), "", {Stage.READ}),
+        (
+            ("loader=fastloop", "loader.store=null", "loader.num_threads=2", *TRANSFORM, *PHOTOS),
+            "thread 1",
+            MAKING,
+        ),
     ],
-    ids=["workers", "loop", "store", "thread", "fastloop"],
+    ids=["workers", "loop", "store", "thread", "fastloop", "fastloop's threads"],
 )
 def test_recorded_epoch_is_accounted_for(overrides, maker, stages, prepared_job, tmp_path):
     job, prepared = prepared_job(*TRAINING, *overrides)
@@ -54,14 +59,21 @@ def test_recorded_epoch_is_accounted_for(overrides, maker, stages, prepared_job,
     assert json.loads((tmp_path / "timeline.json").read_text())["traceEvents"]
 
 
-def test_steps_of_a_device_are_on_the_clock_of_the_loop():
+def test_copies_and_steps_of_a_device_are_on_the_clock_of_the_loop():
     marks = StepMarks(
         torch.device("cpu"), starts=[1_000_000, 5_000_000], stops=[4_000_000, 5_500_000]
     )
-    steps = device_steps(marks, 500_000, 70_000_000)
-    assert [(e.lane, e.name, e.batch) for e in steps] == [
+    events = device_events(marks, [700_000, 4_000_000], 500_000, 70_000_000)
+    assert [(e.lane, e.name, e.batch) for e in events] == [
+        ("device cpu", Stage.COPY, 0),
         ("device cpu", Stage.STEP, 0),
+        ("device cpu", Stage.COPY, 1),
         ("device cpu", Stage.STEP, 1),
     ]
-    times = [(event.start_ns, event.stop_ns) for event in steps]
-    assert times == [(70_500_000, 73_500_000), (74_500_000, 75_000_000)]
+    times = [(event.start_ns, event.stop_ns) for event in events]
+    assert times == [
+        (70_200_000, 70_500_000),
+        (70_500_000, 73_500_000),
+        (73_500_000, 74_500_000),
+        (74_500_000, 75_000_000),
+    ]

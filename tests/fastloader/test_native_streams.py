@@ -18,9 +18,11 @@ import pytest
 import torch
 from native_core import needs_core
 
+from fastloop.core.spans import now_ns
 from fastloop.fastloader.columns.array import array_column
 from fastloop.fastloader.native import (
     MemoryPools,
+    PieceTimes,
     SeededOrder,
     StreamPlan,
     open_columns,
@@ -56,6 +58,20 @@ def test_held_batches_stay_right_over_later_epochs(num_threads):
         assert sorted(torch.cat([firsts for _, firsts in epoch]).tolist()) == ROWS[:, 0].tolist()
         held += epoch[::9]
     assert all(map(is_intact, held))
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_every_batch_has_recorded_pieces_in_the_time_of_its_epoch(num_threads):
+    times, start_ns = PieceTimes(), now_ns()
+    batches = sum(1 for _ in open_stream(num_threads=num_threads, times=times))
+    threads, numbers, begun_ns, ended_ns = times.read().T
+    assert len(times.epochs) == 1
+    assert set(threads.tolist()) <= set(range(num_threads + 1))
+    assert numbers.min() == 0
+    assert numbers.max() < batches
+    assert start_ns <= begun_ns.min()
+    assert (begun_ns <= ended_ns).all()
+    assert ended_ns.max() <= now_ns()
 
 
 def test_batches_may_be_written_to():

@@ -6,11 +6,15 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from fastloop.core.explanation import TIMELINE_TRACE
 from fastloop.core.files import write_text
+from fastloop.core.spans import unix_offset_ns
 from fastloop.explain.attach.findings import ScriptFindings, describe_loop, to_json
 from fastloop.explain.attach.loops import find_loops
 from fastloop.explain.attach.page import render_page
+from fastloop.explain.attach.picture import draw_loop, lanes_of_loops
 from fastloop.explain.attach.reading import read_records
+from fastloop.timeline.chrome_trace import format_trace
 
 FINDINGS, PAGE = "attach.json", "attach.html"
 
@@ -19,13 +23,17 @@ def explain_records(
     records: Path, arguments: Sequence[str], status: int, folder: Path
 ) -> ScriptFindings:
     """The findings about a script that has ended; written to the folder if it had a DataLoader."""
-    loops = [loop for loop in find_loops(read_records(records)) if loop.batches]
+    processes = read_records(records)
+    loops = find_loops(processes)
     findings = ScriptFindings(
         command=shlex.join(arguments),
         status=status,
         loops=tuple(describe_loop(loop) for loop in loops),
     )
     if loops:
+        pictures = [draw_loop(loop, processes) for loop in loops]
+        trace = format_trace(lanes_of_loops(loops, processes), unix_offset_ns())
         write_text(folder / FINDINGS, to_json(findings))
-        write_text(folder / PAGE, render_page(findings))
+        write_text(folder / PAGE, render_page(findings, pictures))
+        write_text(folder / TIMELINE_TRACE, trace)
     return findings

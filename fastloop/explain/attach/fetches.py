@@ -5,141 +5,175 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 from fastloop.core.spans import now_ns, process_cpu_ns
-from fastloop.explain.attach.recorder import Recorder
-from fastloop.explain.attach.records import UNKNOWN, Kind
-from fastloop.explain.attach.samples import SampleTimes, time_samples
+from fastloop.timeline.event_log import EventLog
+from fastloop.timeline.events import UNKNOWN, Stage
+from fastloop.timeline.probed import ProbedCall, ProbedCollate, ProbedIterator
 
 FIRST, EVERY = 4, 16
 """The samples of the first batches of an epoch are timed, and of one batch in this many."""
+MOST_WRAPPED = 4
+"""Datasets around a dataset, such as Subset, through which a transform is looked for."""
+TRANSFORMS = ("transform", "transforms")
+"""Names under which torchvision's datasets, and those modelled on them, keep a transform."""
 OWN_FRAME = re.compile(
-    r'  File "[^"\n]*fastloop/explain/attach/[^"\n]*", line \d+, in .*\n(?:    .*\n)*'
+    r'  File "[^"\n]*fastloop/(?:explain/attach|timeline)/[^"\n]*", line \d+, in .*\n(?:    .*\n)*'
 )
 
 
-@dataclass
-class FetchState:
-    """The batch that a process is making, or has made last."""
-
-    recorder: Recorder
-    in_worker: bool = False
-    passed: int = 0
-    """Epochs that this worker has finished, if it is a persistent one."""
-    batches: int = 0
-    start_ns: int = 0
-    collate_ns: int = 0
-    collated_ns: int = 0
-    sampled: tuple[int, int, int] = (UNKNOWN, UNKNOWN, UNKNOWN)
-    samples: SampleTimes | None = None
-
-    def record(self, batch: int, stop_ns: int) -> None:
-        """Record the batch, under its number."""
-        recorder, times = self.recorder, self.samples
-        made = (self.start_ns, self.collate_ns or stop_ns, self.collated_ns or stop_ns, stop_ns)
-        recorder.add((Kind.FETCH, self.passed, batch, *made, *self.sampled), stop_ns)
-        for place, (start_ns, end_ns) in enumerate(times.spans if times else ()):
-            row = (Kind.SAMPLE, self.passed, batch, place, start_ns, end_ns, 0, 0, 0, 0)
-            recorder.add(row, stop_ns)
-        self.start_ns = 0
-
-
-def probe_fetches(module: ModuleType, recorder: Recorder) -> None:
+def probe_fetches(module: ModuleType, log: EventLog) -> None:
     """Let every fetcher that is created record its batches."""
     kinds = module._DatasetKind
-    state_of_process = FetchState(recorder)
-    _states.append(state_of_process)
     original = kinds.create_fetcher
 
     @functools.wraps(original)
     def create_fetcher(*args: Any, **kwargs: Any) -> Any:
         fetcher = original(*args, **kwargs)
-        _probe_fetcher(fetcher, state_of_process)
+        _probe_fetcher(fetcher, log)
         return fetcher
 
     kinds.create_fetcher = staticmethod(create_fetcher)
 
 
-_states: list[FetchState] = []
-
-
-def _probe_fetcher(fetcher: Any, state: FetchState) -> None:
-    fetch, collate = fetcher.fetch, fetcher.collate_fn
-    count = 0
-
-    def collate_fn(samples: Any) -> Any:
-        state.collate_ns = now_ns()
-        batch = collate(samples)
-        state.collated_ns = now_ns()
-        return batch
+def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
+    fetch, count = fetcher.fetch, 0
 
     def fetch_batch(index: Any) -> Any:
         nonlocal count
-        has_samples = (count < FIRST or count % EVERY == 0) and not state.recorder.full
+        here, cpu_ns = log.here(), UNKNOWN
+        number = here.batch
+        has_samples = (count < FIRST or count % EVERY == 0) and here.is_detailed
         count += 1
-        state.collate_ns = state.collated_ns = 0
-        state.samples, state.sampled = None, (UNKNOWN, UNKNOWN, UNKNOWN)
-        state.start_ns = now_ns()
-        batch = _fetch_sampled(fetcher, fetch, index, state) if has_samples else fetch(index)
-        if not state.in_worker and not state.recorder.full:
-            state.record(UNKNOWN, now_ns())
+        start_ns = now_ns()
+        if has_samples:
+            with _probe_samples(fetcher, log):
+                begun_ns = process_cpu_ns()
+                batch = fetch(index)
+                cpu_ns = process_cpu_ns() - begun_ns
+        else:
+            batch = fetch(index)
+        here.add(Stage.FETCH, start_ns, now_ns(), number, cpu_ns=cpu_ns)
         return batch
 
-    fetcher.fetch, fetcher.collate_fn = fetch_batch, collate_fn
+    fetcher.fetch, fetcher.collate_fn = fetch_batch, ProbedCollate(fetcher.collate_fn, log)
 
 
-def _fetch_sampled(fetcher: Any, fetch: Callable[[Any], Any], index: Any, state: FetchState) -> Any:
-    cpu_ns = process_cpu_ns()
-    with time_samples(fetcher) as times:
-        batch = fetch(index)
-    state.samples = times
-    state.sampled = (times.dataset_ns, times.transform_ns, process_cpu_ns() - cpu_ns)
-    return batch
+@contextmanager
+def _probe_samples(fetcher: Any, log: EventLog) -> Iterator[None]:
+    """A context in which the fetcher's samples, and their transforms, are recorded."""
+    dataset, iterator = fetcher.dataset, getattr(fetcher, "dataset_iter", None)
+    holder = _find_transforms(dataset)
+    names = {name: value for name, value in vars(holder).items() if name in TRANSFORMS and value}
+    vars(holder).update(
+        {name: ProbedCall(value, Stage.TRANSFORM, log) for name, value in names.items()}
+    )
+    if iterator is not None:
+        fetcher.dataset_iter = ProbedIterator(iterator, Stage.DECODE, log)
+    else:
+        fetcher.dataset = ProbedSamples(dataset, log)
+    try:
+        yield
+    finally:
+        fetcher.dataset = dataset
+        if iterator is not None:
+            fetcher.dataset_iter = iterator
+        vars(holder).update(names)
 
 
-def probe_workers(module: ModuleType, recorder: Recorder) -> None:
-    """Let workers record the number of each batch, and when it was put into the queue."""
+class ProbedSamples:
+    """A dataset with an event for each sample; fetched in batches if the dataset can do that, so
+    that torch calls, and tracebacks show, what they do without the probe."""
+
+    def __init__(self, dataset: Any, log: EventLog) -> None:
+        self._dataset, self._log = dataset, log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dataset, name)
+
+    def __getitem__(self, index: Any) -> Any:
+        start_ns = now_ns()
+        sample = self._dataset[index]
+        self._log.here().add(Stage.DECODE, start_ns, now_ns())
+        return sample
+
+
+def _find_transforms(dataset: Any) -> Any:
+    """The dataset, or the one inside of it, that has a transform."""
+    for _ in range(MOST_WRAPPED):
+        names = getattr(dataset, "__dict__", None)
+        if names is None:
+            break
+        if any(callable(names.get(name)) for name in TRANSFORMS):
+            return dataset
+        dataset = names.get("dataset")
+    return _Empty()
+
+
+class _Empty:
+    """Stands for a dataset without a transform."""
+
+
+def probe_workers(module: ModuleType, log: EventLog) -> None:
+    """Let workers know the number and the pass of each batch that they make."""
     worker = module._utils.worker
     original = worker._worker_loop
     signature = inspect.signature(original)
+    queues: dict[str, Callable[[Any, EventLog], Any]] = {
+        "index_queue": NumberedIndices,
+        "data_queue": PlainErrors,
+    }
 
     @functools.wraps(original)
     def _worker_loop(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
-        state = _states[-1]
-        state.in_worker = True
-        if "data_queue" in bound.arguments:
-            queue = ProbedQueue(bound.arguments["data_queue"], state)
-            bound.arguments["data_queue"] = queue
-        try:
-            return original(*bound.args, **bound.kwargs)
-        finally:
-            recorder.flush()
+        for name, wrapped in queues.items():
+            if name in bound.arguments:
+                bound.arguments[name] = wrapped(bound.arguments[name], log)
+        return original(*bound.args, **bound.kwargs)
 
     worker._worker_loop = _worker_loop
 
 
-class ProbedQueue:
-    """The queue of a worker's results, with a record of each batch that is put into it."""
+class NumberedIndices:
+    """The queue of what a worker is to fetch, which tells its log for which batch that is."""
 
-    def __init__(self, queue: Any, state: FetchState) -> None:
+    def __init__(self, queue: Any, log: EventLog) -> None:
         self._queue = queue
-        self._state = state
+        self._log = log
+        self._passed = 0
+        """Epochs that this worker has finished, if it is a persistent one."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+    def get(self, *args: Any, **kwargs: Any) -> Any:
+        """(number, indices), None at the end, or what begins the next epoch."""
+        item = self._queue.get(*args, **kwargs)
+        if isinstance(item, tuple):
+            here = self._log.here()
+            here.batch, here.epoch = item[0], self._passed
+        elif item is not None:
+            self._passed += 1
+        return item
+
+
+class PlainErrors:
+    """The queue of a worker's results, with errors as they are without the probe."""
+
+    def __init__(self, queue: Any, _: EventLog) -> None:
+        self._queue = queue
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queue, name)
 
     def put(self, item: Any, *args: Any, **kwargs: Any) -> None:
-        """Put the worker's (number, batch); a number of another type starts the next epoch."""
-        number, batch = item
+        """Put the worker's (number, batch)."""
+        _, batch = item
         if message := getattr(batch, "exc_msg", None):
             batch.exc_msg = OWN_FRAME.sub("", message)
         self._queue.put(item, *args, **kwargs)
-        if not isinstance(number, int):
-            self._state.passed += 1
-        elif self._state.start_ns and not self._state.recorder.full:
-            self._state.record(number, now_ns())

@@ -11,14 +11,9 @@ import numpy as np
 
 from fastloop.core.explanation import Rung
 from fastloop.core.stats import BOUNDS, FEWEST_FOR_INTERVAL, Estimate
-from fastloop.explain.attach.attribution import (
-    START_UP,
-    attribute_waits,
-    fetch_rows,
-)
+from fastloop.explain.attach.attribution import START_UP, attribute_waits, makers_of_pass
 from fastloop.explain.attach.passes import LoaderPass, describe_loaders, find_passes
-from fastloop.explain.attach.reading import ProcessRecords
-from fastloop.explain.attach.records import UNKNOWN
+from fastloop.explain.attach.reading import MadeBatch, ProcessRecords
 
 BLOCKS = 20
 """Blocks of successive batches, over which shares vary, of passes that are fewer than these."""
@@ -47,8 +42,7 @@ class Loop:
     """(passes,): iter() and the end of a pass."""
     transform_share: float | None
     """Share of the time in the dataset that its transform takes; None: it can't be told apart."""
-    fetches: np.ndarray
-    """Rows of the batches that were made, see Kind.FETCH."""
+    made: tuple[MadeBatch, ...]
 
     @property
     def seconds(self) -> float:
@@ -114,8 +108,9 @@ def _build_loop(
     group: Sequence[tuple[dict[str, Any], LoaderPass]], records: Sequence[ProcessRecords]
 ) -> Loop:
     passes = tuple(each for _, each in group)
-    waits = [_move_start_up(attribute_waits(each, records)) for each in passes]
-    fetches = np.concatenate([fetch_rows(each, records) for each in passes])
+    makers = [makers_of_pass(each, records) for each in passes]
+    waits = [_move_start_up(attribute_waits(*pair)) for pair in zip(passes, makers, strict=True)]
+    made = tuple(batch for each in makers for maker in each for batch in maker.made)
     return Loop(
         facts=group[0][0],
         passes=passes,
@@ -123,8 +118,8 @@ def _build_loop(
         steps_ns=np.concatenate([np.array(each.step_ns, np.int64) for each in passes]),
         pass_of=np.repeat(np.arange(len(passes)), [len(each.batches) for each in passes]),
         starts_ns=np.array([each.iter_ns + each.end_ns for each in passes], np.int64),
-        transform_share=_transform_share(fetches),
-        fetches=fetches,
+        transform_share=_transform_share(made),
+        made=made,
     )
 
 
@@ -141,10 +136,11 @@ def _move_start_up(waits: np.ndarray) -> np.ndarray:
     return waits
 
 
-def _transform_share(fetches: np.ndarray) -> float | None:
-    has_times = fetches[fetches[:, 8] != UNKNOWN]
-    in_dataset = (has_times[:, 4] - has_times[:, 3]).sum()
-    return min(1.0, float(has_times[:, 8].sum() / in_dataset)) if in_dataset else None
+def _transform_share(made: Sequence[MadeBatch]) -> float | None:
+    timed = [each for each in made if each.has_samples]
+    in_dataset = sum(each.collate_ns - each.start_ns for each in timed)
+    transform_ns = sum(each.transform_ns for each in timed)
+    return min(1.0, transform_ns / in_dataset) if in_dataset else None
 
 
 def _blocks(loop: Loop) -> tuple[np.ndarray, np.ndarray]:

@@ -25,8 +25,11 @@ th { color: var(--soft); font-weight: 400; }
 """
 
 
-def render_page(findings: ScriptFindings) -> str:
-    """The page: for each loop the verdict, the parts of its time, and what-ifs."""
+def render_page(findings: ScriptFindings, pictures: Sequence[str]) -> str:
+    """The page: for each loop the verdict, the parts of its time, what-ifs, and its picture.
+
+    pictures: an <svg> element of each loop.
+    """
     title = escape(findings.command)
     return "\n".join(
         [
@@ -34,15 +37,16 @@ def render_page(findings: ScriptFindings) -> str:
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
             f"<h1>{title}</h1>",
-            *map(_section, findings.loops),
+            *map(_section, findings.loops, pictures),
             '<p class="note">Made by fastloop attach. Brackets: 95 % intervals over epochs, or '
-            "over blocks of batches. attach.json has all values.</p>",
+            "over blocks of batches. attach.json has all values, timeline.json the lanes for "
+            "ui.perfetto.dev.</p>",
             "</body>\n</html>\n",
         ]
     )
 
 
-def _section(loop: LoopFindings) -> str:
+def _section(loop: LoopFindings, picture: str) -> str:
     sentences = escape(". ".join(loop.verdict.sentences))
     facts = ", ".join(f"{name}={value}" for name, value in loop.facts.items() if value is not None)
     return "\n".join(
@@ -51,6 +55,7 @@ def _section(loop: LoopFindings) -> str:
             f"<p><strong>{escape(str(loop.verdict.word))}.</strong> {sentences}.</p>",
             _table(part_rows(loop)),
             _table(what_if_rows(loop)) if loop.what_ifs else "",
+            f'<div class="scroll">\n{picture}</div>',
             f'<p class="note">{loop.passes:,} passes, {loop.batches:,} batches; '
             f"{escape(facts)}</p>",
         ]

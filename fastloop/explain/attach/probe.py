@@ -6,14 +6,13 @@ so that it is pickled to spawned workers by that, and found there with or withou
 
 from __future__ import annotations
 
-import atexit
 import functools
 import itertools
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -21,25 +20,32 @@ import torch
 
 from fastloop.core.spans import now_ns, process_cpu_ns
 from fastloop.explain.attach.fetches import probe_fetches, probe_workers
-from fastloop.explain.attach.recorder import Recorder
-from fastloop.explain.attach.records import END, UNKNOWN, Kind
+from fastloop.timeline.event_log import EventLog, ThreadLog
+from fastloop.timeline.events import UNKNOWN, Stage
+from fastloop.timeline.pinning import probe_pinning
 
 CPU_EVERY = 8
 """CPU time is read around one step in this many."""
-TOTAL_EVERY = 1000
-"""Batches in a row of totals."""
+MOST_EVENTS = 400_000
+"""Of a thread, 19 MB."""
+PINNING = 0
+"""Epoch of all that is pinned: the thread does not know which pass it is."""
 STATE = "_fastloop_state"
 SETTINGS = ("num_workers", "batch_size", "prefetch_factor", "persistent_workers", "pin_memory")
 
 
+def open_script_log(folder: str) -> EventLog:
+    """The log of a script's processes."""
+    return EventLog(Path(folder), MOST_EVENTS, main_process_id=None, is_lenient=True)
+
+
 def probe_module(module: ModuleType, folder: str) -> None:
     """Wrap functions of torch.utils.data.dataloader, in this process and those that it forks."""
-    recorder = Recorder(folder)
-    loops = LoopProbe(recorder)
-    os.register_at_fork(after_in_child=recorder.begin)
-    atexit.register(recorder.flush)
-    probe_workers(module, recorder)
-    probe_fetches(module, recorder)
+    log = open_script_log(folder)
+    loops = LoopProbe(log)
+    probe_workers(module, log)
+    probe_fetches(module, log)
+    probe_pinning(log, PINNING)
     iterator = module._BaseDataLoaderIter
     iterator.__next__ = loops.wrap_next(iterator.__next__)
     module.DataLoader.__iter__ = loops.wrap_iter(module.DataLoader.__iter__)
@@ -47,25 +53,38 @@ def probe_module(module: ModuleType, folder: str) -> None:
 
 @dataclass
 class IterationState:
-    """A pass of a loop over a DataLoader."""
+    """A pass of a loop over a DataLoader, and the step on its last batch."""
 
     number: int
     passed: int
     """Passes over the same iterator before, as with persistent workers."""
-    totals: list[int] = field(default_factory=lambda: [0, 0, 0])
-    """Batches, start of the first, nanoseconds in next(), of the next row of totals."""
+    batch: int = UNKNOWN
+    start_ns: int = 0
+    cpu_ns: int = UNKNOWN
+
+    def begin_step(self, batch: int, start_ns: int, cpu_ns: int) -> None:
+        """The loop has the batch."""
+        self.batch, self.start_ns, self.cpu_ns = batch, start_ns, cpu_ns
+
+    def end_step(self, here: ThreadLog, stop_ns: int, cpu_ns: int) -> None:
+        """Record the step, if there is one: the loop asks for the next batch."""
+        if self.batch == UNKNOWN:
+            return
+        spent_ns = UNKNOWN if UNKNOWN in (cpu_ns, self.cpu_ns) else cpu_ns - self.cpu_ns
+        here.add(Stage.STEP, self.start_ns, stop_ns, self.batch, self.number, spent_ns)
+        self.batch = UNKNOWN
 
 
 class LoopProbe:
     """Records each iter() of a DataLoader and each next() of its iterators."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
+    def __init__(self, log: EventLog) -> None:
+        self.log = log
         self.numbers = itertools.count()
         self.loaders = itertools.count()
 
     def wrap_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """DataLoader.__iter__ with a record of each call."""
+        """DataLoader.__iter__ with an event for each call."""
 
         @functools.wraps(original)
         def __iter__(loader: Any) -> Any:  # noqa: N807
@@ -80,7 +99,7 @@ class LoopProbe:
         number = loader.__dict__.get(STATE)
         if number is None:
             number = loader.__dict__[STATE] = next(self.loaders)
-            self.recorder.add_fact(loader=number, **_describe(loader))
+            self.log.add_fact(loader=number, **_describe(loader))
         last = getattr(iterator, STATE, None)
         state = IterationState(next(self.numbers), last.passed + 1 if last else 0)
         try:
@@ -88,37 +107,36 @@ class LoopProbe:
         except AttributeError:
             return
         pids = [worker.pid for worker in getattr(iterator, "_workers", ())]
-        self.recorder.add_fact(iteration=state.number, loader=number, pids=pids)
-        thread = threading.get_ident()
-        row = (Kind.ITERATION, state.number, number, start_ns, stop_ns, state.passed, thread)
-        self.recorder.add((*row, 0, 0, 0), stop_ns)
+        facts = {"loader": number, "passed": state.passed, "pids": pids}
+        self.log.add_fact(iteration=state.number, **facts)
+        self.log.here().add(Stage.START, start_ns, stop_ns, 0, state.number)
 
     def wrap_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The iterators' __next__ with a record of each call."""
-        recorder = self.recorder
+        """The iterators' __next__ with events for the step before, and for the wait."""
+        log = self.log
 
         @functools.wraps(original)
         def __next__(iterator: Any) -> Any:  # noqa: N807
             state = getattr(iterator, STATE, None)
             if state is None:
                 return original(iterator)
-            # of batches k and k + 1, so that the CPU time of the step between is known
-            has_cpu = iterator._num_yielded % CPU_EVERY < 2
-            cpu_ns = process_cpu_ns() if has_cpu else UNKNOWN
+            here = log.here()
+            cpu_ns = process_cpu_ns() if state.cpu_ns != UNKNOWN else UNKNOWN
             start_ns = now_ns()
+            state.end_step(here, start_ns, cpu_ns)
+            has_cpu = iterator._num_yielded % CPU_EVERY == 0
+            outside = here.batch, here.epoch
+            here.batch, here.epoch = iterator._num_yielded, state.number  # of what is made here
             try:
                 batch = original(iterator)
             except StopIteration:
-                _record_end(recorder, state, start_ns)
+                here.add(Stage.END, start_ns, now_ns(), 0, state.number)
                 raise
-            stop_ns = now_ns()
-            if recorder.full:
-                _add_to_totals(recorder, state, start_ns, stop_ns)
-                return batch
-            stop_cpu_ns = process_cpu_ns() if has_cpu else UNKNOWN
-            number = _number_of_batch(iterator)
-            row = (Kind.NEXT, state.number, number, start_ns, stop_ns, cpu_ns, stop_cpu_ns, 0, 0, 0)
-            recorder.add(row, stop_ns)
+            finally:
+                here.batch, here.epoch = outside
+            stop_ns, number = now_ns(), _number_of_batch(iterator)
+            here.add(Stage.WAIT, start_ns, stop_ns, number, state.number)
+            state.begin_step(number, stop_ns, process_cpu_ns() if has_cpu else UNKNOWN)
             return batch
 
         return __next__
@@ -127,31 +145,6 @@ class LoopProbe:
 def _number_of_batch(iterator: Any) -> int:
     """Number of the last batch of an iterator as its workers know it, or else in its order."""
     return getattr(iterator, "_rcvd_idx", iterator._num_yielded) - 1
-
-
-def _record_end(recorder: Recorder, state: IterationState, start_ns: int) -> None:
-    stop_ns = now_ns()
-    if state.totals[0]:
-        _write_totals(recorder, state, start_ns)
-    row = (Kind.NEXT, state.number, END, start_ns, stop_ns, UNKNOWN, UNKNOWN, 0, 0, 0)
-    recorder.add(row, stop_ns)
-
-
-def _add_to_totals(recorder: Recorder, state: IterationState, start_ns: int, stop_ns: int) -> None:
-    totals = state.totals
-    if totals[0] >= TOTAL_EVERY:
-        _write_totals(recorder, state, start_ns)
-    if not totals[0]:
-        totals[1] = start_ns
-    totals[0] += 1
-    totals[2] += stop_ns - start_ns
-
-
-def _write_totals(recorder: Recorder, state: IterationState, stop_ns: int) -> None:
-    batches, start_ns, wait_ns = state.totals
-    row = (Kind.TOTAL, state.number, batches, start_ns, stop_ns, wait_ns)
-    recorder.add((*row, 0, 0, 0, 0), stop_ns)
-    state.totals[:] = [0, 0, 0]
 
 
 def _describe(loader: Any) -> dict[str, Any]:

@@ -1,16 +1,17 @@
-"""The records of a script's processes, read from their files."""
+"""What a script's processes have recorded, and who made the batches of a pass."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from fastloop.explain.attach.probe import open_script_log
+from fastloop.timeline.events import UNKNOWN, Event, Stage
 
-from fastloop.explain.attach.records import FACTS, ROWS, WIDTH, Kind
+MAKING = (Stage.FETCH, Stage.COLLATE, Stage.TRANSFORM)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,44 +19,66 @@ class ProcessRecords:
     """The records of a process."""
 
     process_id: int
-    start_ns: int
-    """When it began to record."""
-    rows: np.ndarray
-    """(rows, WIDTH) integers, see Kind."""
+    events: tuple[Event, ...]
     facts: tuple[dict[str, Any], ...]
 
-    def of_kind(self, kind: Kind) -> np.ndarray:
-        """The rows of a kind, in the order in which they were recorded."""
-        return self.rows[self.rows[:, 0] == kind]
+
+@dataclass(kw_only=True)
+class MadeBatch:
+    """A batch as a worker, or the loop's own process, has made it."""
+
+    batch: int
+    start_ns: int
+    collate_ns: int
+    """Start of its collation; the stop where nothing was collated."""
+    stop_ns: int
+    cpu_ns: int
+    """CPU time of making it, where its samples were recorded too; else UNKNOWN."""
+    transform_ns: int = 0
+    """Time in the dataset's transform, where its samples were recorded."""
+
+    @property
+    def has_samples(self) -> bool:
+        """True where its samples were recorded."""
+        return self.cpu_ns != UNKNOWN
 
 
 def read_records(folder: Path) -> list[ProcessRecords]:
-    """The records of all processes, in the order of their starts; the end of a file that a killed
-    process has not finished is left out."""
-    stems = {path.stem for path in folder.iterdir() if path.suffix in (ROWS, FACTS)}
-    processes = [_read_process(folder / stem) for stem in stems]
-    return sorted(processes, key=lambda each: each.start_ns)
+    """The records of all processes, in the order of their first events."""
+    log = open_script_log(str(folder))
+    events: dict[int, list[Event]] = defaultdict(list)
+    for event in log.read():
+        events[event.process_id].append(event)
+    facts = log.read_facts()
+    return [
+        ProcessRecords(
+            process_id=process_id, events=tuple(own), facts=tuple(facts.get(process_id, ()))
+        )
+        for process_id, own in sorted(events.items(), key=lambda item: item[1][0].start_ns)
+    ]
 
 
-def workers_of(
-    records: Sequence[ProcessRecords], pids: Sequence[int], after_ns: int, before_ns: int
-) -> Iterator[ProcessRecords]:
-    """The records of the processes with these ids that began to record in that time."""
-    for process in records:
-        if process.process_id in pids and after_ns <= process.start_ns <= before_ns:
-            yield process
+def made_batches(events: Iterable[Event]) -> list[MadeBatch]:
+    """The batches of one pass that one process has made, in the order of their starts."""
+    parts: dict[int, list[Event]] = defaultdict(list)
+    for event in events:
+        if event.name in MAKING:
+            parts[event.batch].append(event)
+    made = [_made_batch(each) for each in parts.values()]
+    return sorted((each for each in made if each), key=lambda each: each.start_ns)
 
 
-def _read_process(path: Path) -> ProcessRecords:
-    pid, start_ns = path.name.split("-")
-    rows, facts = path.with_name(path.name + ROWS), path.with_name(path.name + FACTS)
-    data = rows.read_bytes() if rows.exists() else b""
-    row_bytes = 8 * WIDTH
-    array = np.frombuffer(data[: len(data) // row_bytes * row_bytes], np.int64)
-    lines = facts.read_text().splitlines(keepends=True) if facts.exists() else []
-    return ProcessRecords(
-        process_id=int(pid),
-        start_ns=int(start_ns),
-        rows=array.reshape(-1, WIDTH),
-        facts=tuple(json.loads(line) for line in lines if line.endswith("\n")),
+def _made_batch(events: list[Event]) -> MadeBatch | None:
+    fetch = next((event for event in events if event.name is Stage.FETCH), None)
+    if fetch is None:  # it was left before its end
+        return None
+    collates = [event.start_ns for event in events if event.name is Stage.COLLATE]
+    transforms = [event for event in events if event.name is Stage.TRANSFORM]
+    return MadeBatch(
+        batch=fetch.batch,
+        start_ns=fetch.start_ns,
+        collate_ns=min(collates, default=fetch.stop_ns),
+        stop_ns=fetch.stop_ns,
+        cpu_ns=fetch.cpu_ns,
+        transform_ns=sum(event.stop_ns - event.start_ns for event in transforms),
     )

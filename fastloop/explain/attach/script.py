@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-OWN_FOLDER = os.path.join("fastloop", "explain", "attach")
+OWN_FOLDERS = os.path.join("fastloop", "explain", "attach"), os.path.join("fastloop", "timeline")
 
 
 def become_script(arguments: Sequence[str]) -> None:
@@ -103,7 +103,7 @@ def _script_frames(traceback: TracebackType | None) -> TracebackType | None:
     if traceback is None:
         return None
     following = _script_frames(traceback.tb_next)
-    if os.path.dirname(traceback.tb_frame.f_code.co_filename).endswith(OWN_FOLDER):
+    if os.path.dirname(traceback.tb_frame.f_code.co_filename).endswith(OWN_FOLDERS):
         return following
     traceback.tb_next = following
     return traceback

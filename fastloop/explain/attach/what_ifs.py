@@ -10,7 +10,6 @@ from fastloop.core.cgroup import usable_cores
 from fastloop.core.explanation import Rung
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.loops import Loop
-from fastloop.explain.attach.records import UNKNOWN
 from fastloop.explain.model import Machinery, Phase, epoch_seconds
 
 WORKERS = (0, 1, 2, 4, 8)
@@ -84,11 +83,11 @@ def predict_changes(
 
 def model_loop(loop: Loop) -> LoopModel | None:
     """The model's input; None where no batch was recorded as it was made."""
-    if not len(loop.fetches):
+    if not loop.made:
         return None
     count = min(MOST_SIMULATED, loop.batches)
     places = np.arange(count)
-    load_s = (loop.fetches[:, 5] - loop.fetches[:, 3]) / 1e9
+    load_s = [(each.stop_ns - each.start_ns) / 1e9 for each in loop.made]
     step_s = loop.steps_ns / 1e9
     load_cores, step_cores = _load_cores(loop), _step_cores(loop)
     prefetch = loop.facts.get("prefetch_factor") or TORCH_PREFETCH
@@ -97,7 +96,7 @@ def model_loop(loop: Loop) -> LoopModel | None:
         steps=[[Phase(seconds=float(step_s[place]), cores=step_cores)] for place in places],
         workers=loop.facts["num_workers"],
         prefetch=prefetch,
-        cores=usable_cores() / len({each.process.process_id for each in loop.passes}),
+        cores=usable_cores() / len({each.process_id for each in loop.passes}),
         hand_off_s=_hand_off_s(loop) if loop.facts["num_workers"] else None,
     )
 
@@ -109,9 +108,9 @@ def _load_phase(seconds: float, cores: float) -> Phase:
 
 def _load_cores(loop: Loop) -> float:
     """Cores that making a batch keeps busy."""
-    timed = loop.fetches[loop.fetches[:, 9] != UNKNOWN]
-    wall_ns = (timed[:, 5] - timed[:, 3]).sum()
-    return float(timed[:, 9].sum() / wall_ns) if wall_ns > 0 else 1.0
+    timed = [each for each in loop.made if each.has_samples]
+    wall_ns = sum(each.stop_ns - each.start_ns for each in timed)
+    return sum(each.cpu_ns for each in timed) / wall_ns if wall_ns > 0 else 1.0
 
 
 def _step_cores(loop: Loop) -> float:
@@ -156,9 +155,9 @@ def _seconds_of_changes(
 
 def _remaining_share(loop: Loop) -> float:
     """Share of making a batch that is collate, or the dataset's transform."""
-    rows = loop.fetches
-    decode_ns, all_ns = (rows[:, 4] - rows[:, 3]).sum(), (rows[:, 5] - rows[:, 3]).sum()
-    return float(1 - decode_ns * (1 - (loop.transform_share or 0.0)) / all_ns) if all_ns else 1.0
+    decode_ns = sum(each.collate_ns - each.start_ns for each in loop.made)
+    all_ns = sum(each.stop_ns - each.start_ns for each in loop.made)
+    return 1 - decode_ns * (1 - (loop.transform_share or 0.0)) / all_ns if all_ns else 1.0
 
 
 def _persistent_workers(loop: Loop, shares: dict[Rung, Estimate]) -> list[LoaderChange]:

@@ -150,6 +150,12 @@ int fl_feed_order(fl_order *order, fl_indices indices, int64_t count);
 
 /* ---- epochs: stream.c ---- */
 
+/* A piece of the batches from `batch` on: which thread made it (0: the consumer), and when, on the
+ * clock of Python's time.perf_counter_ns. */
+typedef struct {
+    int64_t thread, batch, start_ns, stop_ns;
+} fl_event;
+
 typedef struct {
     const fl_column *columns;  /* of one length */
     int num_columns;
@@ -161,6 +167,8 @@ typedef struct {
     size_t block_nbytes;       /* batches are made and handed over in blocks of about this size */
     int max_blocks;            /* made ahead of the consumer */
     fl_pool *pool;
+    fl_event *events;          /* room for max_events, written as pieces are made; NULL: none are */
+    int64_t max_events;
 } fl_plan;
 
 typedef struct fl_stream fl_stream;

@@ -482,6 +482,7 @@ typedef struct {
     PyObject *pull, *end;    /* called for indices, and after the last batch */
     PyObject *weak_references;
     Py_buffer delivered;     /* an int64, the number of batches */
+    Py_buffer events;        /* of what is recorded; without memory: nothing is */
     int pid, num_forks;      /* of the process, when the stream was opened */
     int is_busy, is_closing; /* in next(), which may have released the interpreter's lock */
 } stream_object;
@@ -522,6 +523,7 @@ static int stream_clear(PyObject *object) {
     Py_CLEAR(self->pull);
     Py_CLEAR(self->end);
     PyBuffer_Release(&self->delivered);
+    PyBuffer_Release(&self->events);
     return 0;
 }
 
@@ -541,16 +543,17 @@ static int refuse_plan(const char *format, long long value) {
 static int read_plan(stream_object *self, PyObject *args, PyObject *kwargs, module_state *state,
                      fl_plan *plan) {
     static char *names[] = {"columns", "order", "pool", "calls", "delivered", "start", "batch_size",
-                            "drop_last", "num_threads", "block_nbytes", "max_blocks", NULL};
+                            "drop_last", "num_threads", "block_nbytes", "max_blocks", "events", NULL};
     long long start, batch_size, block_nbytes;
     PyObject **owned[] = {&self->column_tuple, &self->order, &self->pool, &self->wrap,
                           &self->wrap_normally, &self->is_inference, &self->assemble, &self->pull,
                           &self->end};
     int is_read = PyArg_ParseTupleAndKeywords(
-        args, kwargs, "O!O!O!(OOOOOO)w*LLpiLi", names, &PyTuple_Type, &self->column_tuple,
+        args, kwargs, "O!O!O!(OOOOOO)w*LLpiLi|w*", names, &PyTuple_Type, &self->column_tuple,
         state->order, &self->order, state->pool, &self->pool, &self->wrap, &self->wrap_normally,
         &self->is_inference, &self->assemble, &self->pull, &self->end, &self->delivered, &start,
-        &batch_size, &plan->drop_last, &plan->num_threads, &block_nbytes, &plan->max_blocks);
+        &batch_size, &plan->drop_last, &plan->num_threads, &block_nbytes, &plan->max_blocks,
+        &self->events);
     for (size_t k = 0; k < sizeof owned / sizeof *owned; k++)
         if (is_read)
             Py_INCREF(*owned[k]);
@@ -560,6 +563,8 @@ static int read_plan(stream_object *self, PyObject *args, PyObject *kwargs, modu
         return 0;
     if (self->delivered.len != sizeof(int64_t))
         return refuse_plan("delivered: %lld bytes, allowed is an int64", self->delivered.len);
+    plan->events = self->events.buf;
+    plan->max_events = self->events.len / (Py_ssize_t)sizeof *plan->events;
     order_object *order = (order_object *)self->order;
     plan->order = &order->order;
     plan->pool = ((pool_object *)self->pool)->pool;

@@ -25,6 +25,7 @@ typedef struct {
     int64_t *room;         /* for num_rows indices */
     int64_t room_length;
     fl_indices indices;
+    int64_t first_batch;   /* its number in the stream */
     int64_t num_batches, batches_length;
     int64_t *bounds;       /* num_batches + 1: the first row of each batch, and the end */
     size_t *places;        /* of each batch in the block's memory */
@@ -45,7 +46,8 @@ struct fl_stream {
     /* guarded by the mutex */
     slot *slots;           /* of blocks head to tail - 1, by number modulo num_slots */
     int64_t num_slots, head, tail, claimed; /* all pieces of the blocks before `claimed` are claimed */
-    int64_t unclaimed_rows, next_index, num_opened;
+    int64_t unclaimed_rows, next_index, num_opened, num_planned;
+    int64_t num_events, num_running; /* threads that have begun */
     int64_t *sizes;        /* of the batches to come, where they are fed */
     int64_t num_sizes, sizes_room;
     int is_opening, is_ended, is_stopped, is_out_of_memory;
@@ -132,6 +134,8 @@ static int64_t plan_slot(fl_stream *stream, slot *slot, int64_t num_batches) {
         memmove(stream->sizes, stream->sizes + num_batches,
                 (size_t)stream->num_sizes * sizeof *stream->sizes);
     }
+    slot->first_batch = stream->num_planned;
+    stream->num_planned += num_batches;
     slot->num_batches = num_batches;
     slot->num_rows = slot->unfinished = slot->num_valid = rows;
     slot->next_row = 0;
@@ -188,16 +192,22 @@ static void open_block(fl_stream *stream) {
 
 /* ---- making pieces ---- */
 
-/* Make the rows start to stop - 1 of a block, whose indices are valid. */
-static void make_rows(const fl_stream *stream, const slot *slot, int64_t start, int64_t stop) {
-    int64_t batch = 0, end = slot->num_batches; /* the batch of row `start`, by bisection */
+/* The block's batch that a row is of. */
+static int64_t batch_of(const slot *slot, int64_t row) {
+    int64_t batch = 0, end = slot->num_batches;
     while (end - batch > 1) {
         int64_t middle = (batch + end) / 2;
-        if (slot->bounds[middle] <= start)
+        if (slot->bounds[middle] <= row)
             batch = middle;
         else
             end = middle;
     }
+    return batch;
+}
+
+/* Make the rows start to stop - 1 of a block, whose indices are valid. */
+static void make_rows(const fl_stream *stream, const slot *slot, int64_t start, int64_t stop) {
+    int64_t batch = batch_of(slot, start);
     for (int64_t row = start; row < stop; batch++) {
         int64_t first = slot->bounds[batch], last = slot->bounds[batch + 1];
         int64_t until = last < stop ? last : stop;
@@ -215,16 +225,38 @@ static void make_rows(const fl_stream *stream, const slot *slot, int64_t start, 
         fl_finish_stores();
 }
 
-static void make_piece(fl_stream *stream) {
+/* The time on the clock of Python's time.perf_counter_ns; 0 where nothing is recorded. */
+static int64_t event_ns(const fl_stream *stream) {
+#ifdef __APPLE__
+    const clockid_t clock = CLOCK_UPTIME_RAW;
+#else
+    const clockid_t clock = CLOCK_MONOTONIC;
+#endif
+    struct timespec now;
+    if (!stream->plan.events)
+        return 0;
+    clock_gettime(clock, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+static void record(fl_stream *stream, fl_event event) {
+    if (stream->plan.events && stream->num_events < stream->plan.max_events)
+        stream->plan.events[stream->num_events++] = event;
+}
+
+static void make_piece(fl_stream *stream, int64_t thread) {
     slot *slot = slot_of(stream, stream->claimed);
     int64_t number = stream->claimed, start = slot->next_row, stop = start + stream->piece_rows;
     stop = stop < slot->num_rows ? stop : slot->num_rows;
     slot->next_row = stop;
     stream->unclaimed_rows -= stop - start;
     pthread_mutex_unlock(&stream->mutex);
+    int64_t start_ns = event_ns(stream);
     int64_t invalid = fl_find_invalid(fl_skip(slot->indices, start), stop - start, stream->num_rows);
     make_rows(stream, slot, start, invalid < 0 ? stop : start + invalid);
+    int64_t stop_ns = event_ns(stream);
     pthread_mutex_lock(&stream->mutex);
+    record(stream, (fl_event){thread, slot->first_batch + batch_of(slot, start), start_ns, stop_ns});
     if (invalid >= 0 && start + invalid < slot->num_valid)
         slot->num_valid = start + invalid;
     slot->unfinished -= stop - start;
@@ -232,8 +264,8 @@ static void make_piece(fl_stream *stream) {
         pthread_cond_signal(&stream->ready);
 }
 
-/* Do one piece of work, where there is any. */
-static int work_once(fl_stream *stream, int is_consumer) {
+/* Do one piece of work, where there is any; thread 0 is the consumer. */
+static int work_once(fl_stream *stream, int64_t thread) {
     if (stream->is_stopped || stream->is_out_of_memory)
         return 0;
     while (stream->claimed < stream->tail &&
@@ -242,20 +274,21 @@ static int work_once(fl_stream *stream, int is_consumer) {
     int has_piece = stream->claimed < stream->tail;
     /* opened early enough that nobody runs out of pieces meanwhile */
     int are_few = stream->unclaimed_rows <= stream->piece_rows * stream->plan.num_threads;
-    if ((!has_piece || (are_few && !is_consumer)) && can_open(stream)) {
+    if ((!has_piece || (are_few && thread)) && can_open(stream)) {
         open_block(stream);
         return 1;
     }
     if (has_piece)
-        make_piece(stream);
+        make_piece(stream, thread);
     return has_piece;
 }
 
 static void run_thread(void *argument) {
     fl_stream *stream = argument;
     pthread_mutex_lock(&stream->mutex);
+    int64_t thread = ++stream->num_running;
     while (!stream->is_stopped && !stream->is_out_of_memory) {
-        if (work_once(stream, 0))
+        if (work_once(stream, thread))
             continue;
         if (stream->is_ended)
             break; /* every piece is claimed */
@@ -345,7 +378,7 @@ static void wait_for(fl_stream *stream, int wait_ms) {
 fl_status fl_next(fl_stream *stream, int wait_ms, fl_batch *batch) {
     pthread_mutex_lock(&stream->mutex);
     fl_status status = look(stream);
-    while (status == FL_WAITING && work_once(stream, 1))
+    while (status == FL_WAITING && work_once(stream, 0))
         status = look(stream);
     if (status == FL_WAITING) {
         wait_for(stream, wait_ms);

@@ -19,6 +19,7 @@ from fastloop.core.protocols import RandpermOrder, Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option
 from fastloop.data.dataloader import identity_collate
 from fastloop.data.image_files import ImageFileColumn, LabelledImages, uint8_samples
+from fastloop.data.probed_parts import probe_reads, probe_transform
 from fastloop.data.rows import read_into_memory
 from fastloop.data.samples import (
     TolerantSamples,
@@ -68,7 +69,11 @@ class FastloopLoader:
             num_threads=0 if _seeds_globally(prepared) else self.num_threads,
             prefetch_factor=self.ahead,
         )
-        yield fastloader_epochs(loader, plan)
+        epochs = fastloader_epochs(loader, plan)
+        pieces = loader.record_pieces() if plan.probe else None
+        yield epochs
+        if plan.probe and pieces:
+            plan.probe.add_pieces(pieces.read())
 
     def _source(self, prepared: PreparedData, plan: Plan) -> tuple[Any, Callable | None]:
         """FastLoader's dataset and collate_fn."""
@@ -104,7 +109,7 @@ def _mark_read_only(array: np.memmap) -> np.memmap:
 def _samples(prepared: PreparedData, plan: Plan) -> tuple[Any, Callable | None]:
     dataset, collate, transform = prepared.dataset, plan.collate, plan.transform
     if check_batches(prepared, plan):
-        return dataset.open(), identity_collate
+        return _probe(dataset.open(), identity_collate, plan)
     as_uint8 = collate is not None and collate.takes == "uint8"
     samples = uint8_samples(dataset, collate) if collate and as_uint8 else dataset.open()
     is_unchanged = not transform and (collate is None or as_uint8)
@@ -115,9 +120,18 @@ def _samples(prepared: PreparedData, plan: Plan) -> tuple[Any, Callable | None]:
         samples = Subset(samples, range(len(samples)))  # pyright: ignore[reportArgumentType]
     if collate is not None and collate.tolerant:
         samples = TolerantSamples(samples)
+    if plan.probe:
+        samples = probe_reads(samples, plan.probe)
     if transform:
-        samples = TransformedSamples(samples, transform)
-    return samples, collate.collate if collate else None
+        samples = TransformedSamples(samples, probe_transform(transform, plan.probe))
+    return _probe(samples, collate.collate if collate else None, plan)
+
+
+def _probe(samples: Any, collate_fn: Callable | None, plan: Plan) -> tuple[Any, Callable | None]:
+    """The dataset and its collate_fn, which record their use in an instrumented pass."""
+    if plan.probe is None:
+        return samples, collate_fn
+    return plan.probe.wrap_dataset(samples), plan.probe.wrap_collate(collate_fn)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,50 @@
+"""A training script that knows nothing of fastloop: prints the seconds that it took, with imports.
+
+python experiments/explain/attached_script.py <workers> <samples>
+"""
+
+import time
+
+START_S = time.perf_counter()
+
+import sys  # noqa: E402
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
+
+SIZE, EPOCHS, BATCH_SIZE = 28, 4, 64
+
+
+class Clothes(Dataset):
+    """Small images of bytes, mirrored at random and normalized, as the usual examples have them."""
+
+    def __init__(self, count: int) -> None:
+        draws = np.random.default_rng(0)
+        self.images = draws.integers(256, size=(count, SIZE, SIZE), dtype=np.uint8)
+        self.labels = draws.integers(10, size=count)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        image = torch.from_numpy(self.images[index]).float().div_(255).sub_(0.5)
+        return image.flip(1) if index % 2 else image, int(self.labels[index])
+
+
+def main(workers: int, samples: int) -> None:
+    torch.set_num_threads(1)
+    loader = DataLoader(Clothes(samples), BATCH_SIZE, shuffle=True, num_workers=workers)
+    layers = torch.nn.Linear(SIZE * SIZE, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10)
+    model = torch.nn.Sequential(torch.nn.Flatten(), *layers)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for _ in range(EPOCHS):
+        for images, labels in loader:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
+    print(f"seconds={time.perf_counter() - START_S:.6f}")
