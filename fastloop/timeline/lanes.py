@@ -34,10 +34,12 @@ def build_lanes(events: Iterable[Event]) -> list[Lane]:
     order in which DataLoader takes them; those that never arrived get NO_BATCH.
     """
     events = _name_pinning(list(events))
-    main = _number_own([event for event in events if event.lane == MAIN])
+    main = [event for event in events if event.lane == MAIN]
     device = [event for event in events if event.lane.startswith(DEVICE)]
     work = [event for event in events if not event.lane.startswith((MAIN, DEVICE))]
-    numbers = _number_batches(main, work)
+    own = [e for e in main if e.name in MAKING and e.epoch == UNKNOWN]
+    numbers = _number_batches(main, [*work, *own])
+    main = _number_own(main, numbers)
     work = [
         event
         if event.epoch != UNKNOWN
@@ -111,15 +113,19 @@ def _name_pinning(events: Sequence[Event]) -> list[Event]:
     ]
 
 
-def _number_own(main: Sequence[Event]) -> list[Event]:
-    """The loop's events; what it makes itself has the number of the batch that it waits for."""
+def _number_own(main: Sequence[Event], numbers: dict[tuple[int, str, int], int]) -> list[Event]:
+    """The loop's events; what it makes itself has its batch's number, or where the batch was not
+    finished that of the batch that the loop waits for."""
     waits = sorted((event for event in main if event.name is Stage.WAIT), key=_order)
     starts = [wait.start_ns for wait in waits]
     numbered = []
     for event in main:
-        place = bisect_right(starts, event.start_ns) - 1
-        if event.name in MAKING and event.epoch == UNKNOWN and place >= 0:
-            event = replace(event, batch=waits[place].batch)  # noqa: PLW2901
+        if event.name in MAKING and event.epoch == UNKNOWN:
+            place = bisect_right(starts, event.start_ns) - 1
+            number = waits[place].batch if place >= 0 else event.batch
+            if event.name is not Stage.PIN:  # which comes after the batch's collation
+                number = numbers.get(_own_number(event), number)
+            event = replace(event, batch=number)  # noqa: PLW2901
         numbered.append(event)
     return numbered
 

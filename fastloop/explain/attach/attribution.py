@@ -69,14 +69,13 @@ def makers_of_pass(each: LoaderPass, records: Sequence[ProcessRecords]) -> list[
 def making_events(each: LoaderPass, process: ProcessRecords) -> list[Event]:
     """The events of a process that made batches for the pass; its id may be an earlier one's."""
     number = each.passed if each.pids else each.number
-    lane = "" if each.pids else each.lane
     return [
         event
         for event in process.events
         if event.epoch == number
         and event.name not in OF_LOOPS
         and each.start_ns <= event.start_ns <= each.stop_ns
-        and event.lane.startswith(lane)
+        and (each.pids or event.lane == each.lane)
     ]
 
 

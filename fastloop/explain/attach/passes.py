@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ class LoaderPass:
     loader: int
     process_id: int
     lane: str
+    """Of the thread that calls next()."""
     start_ns: int
     """When iter() was called, which started the workers."""
     iter_ns: int
@@ -48,11 +49,15 @@ def find_passes(process: ProcessRecords) -> list[LoaderPass]:
     who knows what the script did from then on."""
     begun = {fact["iteration"]: fact for fact in process.facts if "iteration" in fact}
     by_lane: dict[str, list[Event]] = defaultdict(list)
+    passes: dict[int, LoaderPass] = {}
     for event in process.events:
         if event.name in OF_LOOPS and event.epoch in begun:
             by_lane[event.lane].append(event)
-    passes = [each for events in by_lane.values() for each in _passes_of_thread(events, begun)]
-    return sorted((each for each in passes if each.batches), key=lambda each: each.number)
+            if event.name is Stage.START:
+                passes[event.epoch] = _begin(event, begun[event.epoch])
+    for events in by_lane.values():  # next() may be called in another thread than iter()
+        _add_batches(passes, events)
+    return [each for each in passes.values() if each.batches]
 
 
 def describe_loaders(process: ProcessRecords) -> dict[int, dict[str, Any]]:
@@ -60,26 +65,8 @@ def describe_loaders(process: ProcessRecords) -> dict[int, dict[str, Any]]:
     return {fact["loader"]: fact for fact in process.facts if "type" in fact}
 
 
-def _passes_of_thread(
-    events: Sequence[Event], begun: dict[int, dict[str, Any]]
-) -> Iterable[LoaderPass]:
-    steps_ns: dict[tuple[int, int], int] = defaultdict(int)
-    for piece in flatten(events):
-        if piece.name is Stage.STEP:
-            steps_ns[piece.epoch, piece.batch] += piece.stop_ns - piece.start_ns
-    by_pass: dict[int, list[Event]] = defaultdict(list)
-    for event in events:
-        by_pass[event.epoch].append(event)
-    for number, own in by_pass.items():
-        if own[0].name is Stage.START:
-            yield _build_pass(own, begun[number], steps_ns)
-
-
-def _build_pass(
-    events: Sequence[Event], fact: dict[str, Any], steps_ns: dict[tuple[int, int], int]
-) -> LoaderPass:
-    start = events[0]
-    found = LoaderPass(
+def _begin(start: Event, fact: dict[str, Any]) -> LoaderPass:
+    return LoaderPass(
         number=start.epoch,
         loader=fact["loader"],
         process_id=start.process_id,
@@ -90,16 +77,27 @@ def _build_pass(
         pids=tuple(fact["pids"]),
         stop_ns=start.stop_ns,
     )
-    waits = {event.batch: event for event in events if event.name is Stage.WAIT}
+
+
+def _add_batches(passes: dict[int, LoaderPass], events: Sequence[Event]) -> None:
+    """Add the batches of a thread's loops to their passes."""
+    steps_ns: dict[tuple[int, int], int] = defaultdict(int)
+    for piece in flatten(events):
+        if piece.name is Stage.STEP:
+            steps_ns[piece.epoch, piece.batch] += piece.stop_ns - piece.start_ns
+    waits = {(each.epoch, each.batch): each for each in events if each.name is Stage.WAIT}
     for event in events:
-        if event.name is Stage.STEP and event.batch in waits:
-            _add_batch(found, waits[event.batch], event, steps_ns[event.epoch, event.batch])
+        found, key = passes.get(event.epoch), (event.epoch, event.batch)
+        if found is None:
+            continue
+        if event.name is Stage.STEP and key in waits:
+            _add_batch(found, waits[key], event, steps_ns[key])
         if event.name is Stage.END:
             found.end_ns, found.stop_ns = event.stop_ns - event.start_ns, event.stop_ns
-    return found
 
 
 def _add_batch(found: LoaderPass, wait: Event, step: Event, step_ns: int) -> None:
+    found.lane = wait.lane
     found.batches.append(wait.batch)
     found.wait_start_ns.append(wait.start_ns)
     found.wait_stop_ns.append(wait.stop_ns)

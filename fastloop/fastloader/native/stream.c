@@ -240,7 +240,7 @@ static int64_t event_ns(const fl_stream *stream) {
 }
 
 static void record(fl_stream *stream, fl_event event) {
-    if (stream->plan.events && stream->num_events < stream->plan.max_events)
+    if (stream->num_events < stream->plan.max_events)
         stream->plan.events[stream->num_events++] = event;
 }
 
@@ -256,7 +256,10 @@ static void make_piece(fl_stream *stream, int64_t thread) {
     make_rows(stream, slot, start, invalid < 0 ? stop : start + invalid);
     int64_t stop_ns = event_ns(stream);
     pthread_mutex_lock(&stream->mutex);
-    record(stream, (fl_event){thread, slot->first_batch + batch_of(slot, start), start_ns, stop_ns});
+    if (stream->plan.events) {
+        int64_t batch = slot->first_batch + batch_of(slot, start);
+        record(stream, (fl_event){thread, batch, start_ns, stop_ns});
+    }
     if (invalid >= 0 && start + invalid < slot->num_valid)
         slot->num_valid = start + invalid;
     slot->unfinished -= stop - start;
