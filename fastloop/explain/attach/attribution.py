@@ -14,7 +14,7 @@ import numpy as np
 
 from fastloop.core.explanation import Rung
 from fastloop.explain.attach.passes import OF_LOOPS, LoaderPass
-from fastloop.explain.attach.reading import MadeBatch, ProcessRecords, made_batches
+from fastloop.explain.attach.reading import MadeBatch, ProcessRecords, batches_of_process
 from fastloop.timeline.events import Event
 
 STAGES = (Rung.DECODE, Rung.COLLATE, Rung.HAND_OFF, Rung.START_UP)
@@ -58,9 +58,9 @@ def attribute_waits(each: LoaderPass, makers: Sequence[WorkerBatches]) -> np.nda
 
 
 def makers_of_pass(each: LoaderPass, records: Sequence[ProcessRecords]) -> list[WorkerBatches]:
-    """What each worker has made for a pass, or the loop's own process without workers."""
+    """Batches that each worker has made for a pass, or the loop's own process without workers."""
     return [
-        WorkerBatches(made_batches(making_events(each, process)))
+        WorkerBatches(batches_of_process(making_events(each, process)))
         for process in records
         if process.process_id in (each.pids or (each.process_id,))
     ]

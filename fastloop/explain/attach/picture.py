@@ -60,12 +60,12 @@ def pass_events(each: LoaderPass, records: Sequence[ProcessRecords]) -> list[Eve
     events += [event for process in makers for event in making_events(each, process)]
     return [
         replace(event, lane=MAIN) if event.lane == each.lane else event
-        for event in [*events, *_pinned(each, own)]
+        for event in [*events, *_pin_events(each, own)]
     ]
 
 
 def _gaps(events: Sequence[Event]) -> list[Event]:
-    """What is between the events of a thread, as between iter() and the first next()."""
+    """Gaps between the events of a thread, as between iter() and the first next()."""
     ordered = sorted(events, key=lambda event: event.start_ns)
     return [
         replace(earlier, name=Stage.GAP, start_ns=earlier.stop_ns, stop_ns=start, batch=NO_BATCH)
@@ -74,8 +74,8 @@ def _gaps(events: Sequence[Event]) -> list[Event]:
     ]
 
 
-def _pinned(each: LoaderPass, own: ProcessRecords) -> list[Event]:
-    """What DataLoader's thread has pinned during the pass."""
+def _pin_events(each: LoaderPass, own: ProcessRecords) -> list[Event]:
+    """Events of DataLoader's pinning thread during the pass."""
     return [
         event
         for event in own.events

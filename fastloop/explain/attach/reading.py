@@ -1,4 +1,4 @@
-"""What a script's processes have recorded, and who made the batches of a pass."""
+"""Records of a script's processes, and who made the batches of a pass."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ def read_records(folder: Path) -> list[ProcessRecords]:
     ]
 
 
-def made_batches(events: Iterable[Event]) -> list[MadeBatch]:
+def batches_of_process(events: Iterable[Event]) -> list[MadeBatch]:
     """The batches of one pass that one process has made, in the order of their starts."""
     parts: dict[int, list[Event]] = defaultdict(list)
     for event in events:
         if event.name in MAKING:
             parts[event.batch].append(event)
-    made = [_made_batch(each) for each in parts.values()]
+    made = [_batch_of_events(each) for each in parts.values()]
     return sorted((each for each in made if each), key=lambda each: each.start_ns)
 
 
-def _made_batch(events: list[Event]) -> MadeBatch | None:
+def _batch_of_events(events: list[Event]) -> MadeBatch | None:
     fetch = next((event for event in events if event.name is Stage.FETCH), None)
     if fetch is None:  # it was left before its end
         return None
