@@ -153,9 +153,13 @@ class NumberedIndices:
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
         """(number, indices), None at the end, or what begins the next epoch."""
+        here = self._log.here()
+        if (
+            self._queue.empty()
+        ):  # persistent workers are killed while they wait, at the script's end
+            here.write()
         item = self._queue.get(*args, **kwargs)
         if isinstance(item, tuple):
-            here = self._log.here()
             here.batch, here.epoch = item[0], self._passed
         elif item is not None:
             self._passed += 1

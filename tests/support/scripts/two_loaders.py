@@ -43,7 +43,8 @@ def train():
 
 way = sys.argv[1]
 train()
-print("trained", flush=True)
+if way != "wait":
+    print("trained", flush=True)
 if way == "raise":
     raise RuntimeError("diverged")
 if way == "fail":
@@ -54,6 +55,7 @@ if way == "exit":
     sys.exit(3)
 if way == "wait":
     try:
+        print("trained", flush=True)  # a signal may come at once
         threading.Event().wait()
     finally:
         print("finally", flush=True)
