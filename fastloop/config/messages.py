@@ -75,6 +75,8 @@ def _detail_message(group: str, detail: Any) -> str:
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "unexpected_keyword_argument":
         return f"{name}: there is no such setting"
+    if detail["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
+        return f"{name} is missing"
     if detail["type"] == "is_instance_of":
         return kind_message(name, detail["input"], detail["ctx"]["class"])
     return f"{name}={_format_value(detail['input'])}: {message}" if detail["loc"] else message

@@ -104,7 +104,9 @@ def test_settings_of_processes_reach_them():
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_threads": 0}, {"num_workers": 2}], ids=str)
-@pytest.mark.parametrize("make", [Stateful, lambda: Stream(int, 20), Drawn], ids=str)
+@pytest.mark.parametrize(
+    "make", [Stateful, lambda: Stream(int, 20), Drawn], ids=["stateful", "plain", "drawn"]
+)
 def test_state_resumes_the_rest_of_an_epoch(make, settings):
     if settings.get("num_workers") and make is not Stateful and not isinstance(make(), Stream):
         pytest.skip("workers' samples are seeded by worker")
