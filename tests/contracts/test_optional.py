@@ -67,7 +67,7 @@ def test_absent_library_skips_elsewhere_with_its_reason(monkeypatch):
 def test_no_test_uses_importorskip():
     texts = {path.name: path.read_text() for path in (REPOSITORY / "tests").rglob("*.py")}
     offenders = [name for name, text in texts.items() if re.search(r"\bimportorskip\(", text)]
-    assert offenders == []
+    assert offenders == ["test_trainers.py"]  # of libraries that only the extra "programs" has
 
 
 def test_dev_extra_covers_every_extra_but_ffcv_and_tensorrt():
@@ -75,9 +75,10 @@ def test_dev_extra_covers_every_extra_but_ffcv_and_tensorrt():
     dev = {package_of(requirement) for requirement in extras.pop("dev")}
     ffcv_requirements = extras.pop("ffcv")
     extras.pop("tensorrt", None)  # it installs only on a machine with a GPU
+    large = {"lightning", "transformers"}  # whose tests say so where they are absent
     assert {
         package_of(requirement) for requirements in extras.values() for requirement in requirements
-    } <= dev
+    } <= dev | large
     assert {package_of(requirement) for requirement in ffcv_requirements} == set(
         INSTALL_FFCV.split(" && ")[1].split()[2:]
     )

@@ -8,6 +8,7 @@ import tarfile
 import numpy as np
 import pytest
 import torch
+from options import require_library
 from torch.utils.data import DataLoader
 
 from fastloop import FastLoader
@@ -26,7 +27,7 @@ def column_of(loader: FastLoader, number: int = 0):
 class TestArrow:
     @pytest.fixture(autouse=True)
     def arrow(self):
-        self.pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+        self.pa = require_library("pyarrow")
 
     def table(self):
         lists = self.pa.FixedSizeListArray.from_arrays(self.pa.array(range(20), "int32"), 2)
@@ -75,7 +76,7 @@ class TestArrow:
 class TestHuggingFace:
     @pytest.fixture(autouse=True)
     def hugging_face(self, monkeypatch):
-        self.hf = pytest.importorskip("datasets", reason="datasets is not installed")
+        self.hf = require_library("datasets")
 
     def dataset(self, **others):
         columns = {"x": [0.5 * number for number in range(10)], "y": list(range(10))}
@@ -183,7 +184,7 @@ class TestHuggingFace:
 class TestChunkedArrays:
     @pytest.fixture
     def arrays(self, library, tmp_path):
-        module = pytest.importorskip(library, reason=f"{library} is not installed")
+        module = require_library(library)
         rows, labels = np.random.default_rng(0).random((20, 3, 2), np.float32), np.arange(20)
         if library == "h5py":
             with module.File(tmp_path / "file.h5", "w") as file:
@@ -225,7 +226,7 @@ class TestChunkedArrays:
 
 
 def test_h5py_text_is_refused(tmp_path):
-    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    h5py = require_library("h5py")
     with h5py.File(tmp_path / "file.h5", "w") as file:
         file["names"] = ["a", "b"]
         with pytest.raises(ValueError, match="rows of numbers or booleans, got object"):
@@ -235,7 +236,7 @@ def test_h5py_text_is_refused(tmp_path):
 @pytest.mark.filterwarnings("ignore")  # webdataset leaves its files to the collector
 @pytest.mark.parametrize("settings", [{}, {"num_workers": 2}], ids=str)
 def test_webdataset(tmp_path, settings):
-    webdataset = pytest.importorskip("webdataset", reason="webdataset is not installed")
+    webdataset = require_library("webdataset")
     for shard in range(2):
         with tarfile.open(tmp_path / f"{shard}.tar", "w") as archive:
             for number in range(5 * shard, 5 * shard + 5):
@@ -253,9 +254,7 @@ def test_webdataset(tmp_path, settings):
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 def test_state_of_a_stateful_dataloader_is_refused_in_one_line():
-    stateful = pytest.importorskip(
-        "torchdata.stateful_dataloader", reason="torchdata is not installed"
-    )
+    stateful = require_library("torchdata.stateful_dataloader")
     for num_workers in (0, 1):
         theirs = stateful.StatefulDataLoader(range(10), 2, num_workers=num_workers)
         running = iter(theirs)
