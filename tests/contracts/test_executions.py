@@ -100,16 +100,20 @@ def test_compiled_step_never_recompiles_for_the_last_short_batch(dynamic):
 
 
 @pytest.mark.heavy
-def test_compiled_code_is_cached_in_the_outputs_and_leaves_no_process(prepared_job, shared_outputs):
+def test_compiled_code_is_cached_in_the_outputs_and_leaves_no_process(
+    prepared_job, shared_outputs, tmp_path, monkeypatch
+):
     skip_unless_supported("compiled", "training")
-    temporary = Path(tempfile.gettempdir())
-    before = {path.name for path in temporary.iterdir()}, psutil.Process().children(recursive=True)
+    # of this process alone: other tests write to the machine's
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    children = set(psutil.Process().children(recursive=True))
     job, prepared = prepared_job("execution=compiled", "epochs=1", "benchmark=[training,inference]")
     trial = run_trial(job, prepared, 0, now_ns())
     assert len(trial.benchmarks["training"].losses) == 1
     assert any((shared_outputs / "compiled").iterdir())
-    after = {path.name for path in temporary.iterdir()}, psutil.Process().children(recursive=True)
-    assert after == before
+    assert list(tmp_path.iterdir()) == []
+    assert set(psutil.Process().children(recursive=True)) == children
     attribution = run_instrumentation(job, prepared, "inference")
     assert len(attribution.wait_s) == -(-prepared.num_samples // job.loading.batch_size)
 
