@@ -78,6 +78,7 @@ class FastLoader:
             several threads has a pickled copy of it.
         copy: False delivers views of tensors and writable arrays where the order is the source's
             own (no shuffle, sampler, ranks or device): writing to one writes to the source.
+        native: False reads torchvision's image folders as they are written, not as `Images`.
         device: where batches are delivered, such as "cuda", by the threads, from pinned buffers;
             no synchronization is needed. None: the CPU.
 
@@ -115,6 +116,7 @@ class FastLoader:
         num_threads: int | None = None,
         thread_safe: bool = False,
         copy: bool = True,
+        native: bool = True,
         device: str | torch.device | None = None,
     ) -> None:
         self.source, self.batch_size, self.drop_last = source, batch_size, drop_last
@@ -122,17 +124,16 @@ class FastLoader:
         self._batch_sampler, self._collate_fn = batch_sampler, collate_fn
         self.generator, self.transform, self.seed = generator, transform, seed
         self.rank, self.world_size, self.thread_safe = rank, world_size, thread_safe
-        self.copy, self.device, self.pin_memory = copy, device, pin_memory
+        self.copy, self.native, self.device, self.pin_memory = copy, native, device, pin_memory
         of_processes = timeout, worker_init_fn, multiprocessing_context
         self._workers = open_workers(source, num_workers, prefetch_factor, of_processes)
         unused = of_processes if self._workers is None else (0, None, None)
         warn_of_settings(*unused, persistent_workers, pin_memory_device, in_order)
         self._open()
         self.num_samples = self._order.num_samples if self._is_stream else len(self._source)
-        _ = self._order  # raises ValueError for invalid settings
+        self._position, _ = Position(), self._order  # raises ValueError for invalid settings
         self._pipeline = self._make_pipeline(num_threads, prefetch_factor, pins_memory(pin_memory))
         self.num_threads, self.prefetch_factor = self._pipeline.tuning.num_threads, prefetch_factor
-        self._position = Position()
 
     def _make_pipeline(
         self, num_threads: int | None, prefetch_factor: int | None, pins: bool
@@ -152,6 +153,7 @@ class FastLoader:
             is_unbatched=self.batch_size is None,
             asks_for_lists=asks_for_lists(self.batch_size, self.sampler),
             is_thread_safe=self.thread_safe,
+            is_native=self.native,
             workers=self._workers,
         )
         self._source: Any = open_source(self.source, reading)
@@ -174,8 +176,7 @@ class FastLoader:
     @property
     def collate_fn(self) -> CollateFn:
         """A function from samples of `dataset` to a batch."""
-        is_tree = isinstance(self.dataset, ColumnDataset)
-        return collation(self._collate_fn, self.transform, is_tree)
+        return collation(self._collate_fn, self.transform, isinstance(self.dataset, ColumnDataset))
 
     @property
     def num_workers(self) -> int:
@@ -296,5 +297,4 @@ class FastLoader:
         return source, groups
 
     def _initial_state(self, order: Any) -> dict[str, Any]:
-        states = random_states(self.generator, self._user_sampler)
-        return initial_state(self.epoch, states, order)
+        return initial_state(self.epoch, random_states(self.generator, self._user_sampler), order)

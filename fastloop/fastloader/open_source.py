@@ -21,6 +21,7 @@ from fastloop.fastloader.columns.ragged_rows import RaggedTree, is_ragged_tree
 from fastloop.fastloader.dataset_readers import share, take_turns
 from fastloop.fastloader.dataset_source import BatchSource, CollateFn, DatasetSource
 from fastloop.fastloader.iterable_source import IterableSource
+from fastloop.fastloader.recognised_images import recognise_images
 from fastloop.fastloader.source import ColumnSource, column_source
 from fastloop.fastloader.source_kinds import ListedSamples, is_dataset, read_source
 from fastloop.fastloader.tables import columns_of_hf_dataset
@@ -37,6 +38,8 @@ class Reading:
     asks_for_lists: bool
     """True: the source is asked for the lists of indices of a BatchSampler."""
     is_thread_safe: bool
+    is_native: bool
+    """True: an image folder of torchvision is read as columns where that makes the same batches."""
     workers: WorkerProcesses | None
     """Of an IterableDataset; None: a thread reads it."""
 
@@ -95,7 +98,10 @@ def _columns_of_samples(source: Any, reading: Reading) -> Any:
         return None
     if type(source) is TensorDataset:
         return list(source.tensors)
-    return None if reading.is_unbatched else columns_of_hf_dataset(source)
+    if reading.is_unbatched:
+        return None
+    images = recognise_images(source) if reading.is_native else None
+    return images or columns_of_hf_dataset(source)
 
 
 def _open_ragged(tree: RaggedTree, reading: Reading) -> DatasetSource:
