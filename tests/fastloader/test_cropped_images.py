@@ -26,6 +26,10 @@ KINDS = {
     "4:4:4": {"subsampling": 0},
     "progressive": {"progressive": True},
     "restart markers": {"restart_marker_blocks": 3},
+    "restart markers of rows": {"restart_marker_rows": 1},
+    "own codes": {"optimize": True},
+    "least quality": {"quality": 1, "subsampling": 2},
+    "best quality": {"quality": 100, "optimize": True},
 }
 
 
@@ -83,6 +87,17 @@ def test_crops_have_the_pixels_of_pillow(kind, decoder, way):
 
 
 @needs_jpeg
+@pytest.mark.parametrize("settings", [{}, {"optimize": True}, {"restart_marker_blocks": 4}])
+@pytest.mark.parametrize("deviation", [0.5, 20, 80], ids="noise {}".format)
+def test_long_codes_and_full_blocks_have_the_pixels_of_pillow(settings, deviation):
+    noise = np.random.default_rng(0).normal(128, deviation, (300, 400, 3)).clip(0, 255)
+    data = jpeg(Image.fromarray(noise.astype(np.uint8)), quality=100, **settings)
+    way, images = RandomResizedCrop(64), [data, jpeg(crop()), data, photo()] * 6
+    samples = pixels_of(Images(images, crop=way, flip=0.5, decoder="native"))
+    assert np.abs(samples.numpy().astype(int) - expected(images, way, 0.5)).max() <= 1
+
+
+@needs_jpeg
 def test_many_sizes_and_crops_have_the_pixels_of_pillow():
     rng = np.random.default_rng(0)
     images = []
@@ -115,6 +130,25 @@ def test_floats_without_statistics_are_0_to_1(decoder):
     white = [jpeg(Image.new("RGB", (50, 50), "white"))]
     images = Images(white, crop=CenterCrop(8, 9), dtype=torch.float32, decoder=decoder)
     assert torch.equal(pixels_of(images), torch.ones(1, 3, 8, 8))
+
+
+@needs_jpeg
+def test_only_restart_intervals_of_the_window_are_read():
+    """A fault in another interval is not noticed; one within it leaves the image to Pillow."""
+    data = bytearray(jpeg(photograph().crop((0, 0, 320, 320)), restart_marker_blocks=4))
+    starts = [place + 2 for place in range(len(data) - 1) if 0xD0 <= data[place + 1] <= 0xD7]
+    starts = [start for start in starts if data[start - 2] == 0xFF]
+    needed = starts[51]  # 20 units a row: columns 8 to 11 of row 10
+
+    def states(first):
+        damaged = bytearray(data)
+        damaged[first : first + 16] = b"\xff\x00" * 8  # no code is of ones alone
+        way, out = CenterCrop(32, 320), np.empty((1, 3, 32, 32), np.uint8)
+        arguments = (bytes(damaged),), False, np.zeros(1, np.uint64), (*way.native, 0.0)
+        return load_jpeg().make_samples(*arguments, (0, False, (1.0,) * 3, (0.0,) * 3), out)
+
+    assert states(starts[0]) == states(starts[-1]) == b"\1"
+    assert states(needed) == b"\0"
 
 
 @needs_jpeg

@@ -18,6 +18,7 @@ FILES = {
     "progressive.jpg": jpeg(crop(70, 90), progressive=True),
     "grey.jpg": jpeg(crop(70, 90).convert("L")),
     "restarts.jpg": jpeg(crop(70, 90), restart_marker_blocks=2),
+    "codes.jpg": jpeg(crop(70, 90), quality=100, optimize=True),
 }
 
 

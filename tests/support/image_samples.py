@@ -24,7 +24,7 @@ def crop(height: int = 48, width: int = 64, top: int = 100) -> Image.Image:
 
 
 def jpeg(image: Image.Image, **options) -> bytes:
-    return _encode(image, "JPEG", quality=90, **options)
+    return _encode(image, "JPEG", **({"quality": 90} | options))
 
 
 def png(image: Image.Image, **options) -> bytes:

@@ -1,12 +1,7 @@
 /* The part of a JPEG that a sample needs, decoded by libjpeg-turbo and resized as its rows come. */
-#include <stdio.h>
+#include "decoder.h"
 
-#include <jpeglib.h>
-#include <setjmp.h>
 #include <stdlib.h>
-#include <string.h>
-
-#include "jpeg.h"
 
 enum {
     CHANNELS = 4,       /* the fourth is of no use, but pixels of four bytes are faster */
@@ -16,24 +11,6 @@ enum {
 };
 static const size_t MAX_PIXELS = (size_t)89478485 * 2; /* Pillow's limit */
 static const long MAX_NBYTES = 1L << 28; /* of libjpeg's memory: a progressive file is kept whole */
-
-typedef struct {
-    void *bytes;
-    size_t room;
-} memory;
-
-struct fj_decoder {
-    struct jpeg_decompress_struct info;
-    struct jpeg_error_mgr errors;
-    struct jpeg_progress_mgr progress;
-    jmp_buf refuse;
-    fj_weights rows, columns;
-    memory ring;        /* rows of the window, by their number modulo num_rows */
-    memory taps;        /* the addresses of the rows of a sum */
-    memory line, sums;
-    size_t stride;      /* bytes of a row in the ring */
-    int num_rows;
-};
 
 /* ---- errors: whatever libjpeg complains of is left to another decoder ---- */
 
@@ -90,6 +67,7 @@ void fj_close_decoder(fj_decoder *decoder) {
     jpeg_destroy_decompress(&decoder->info);
     fj_free_weights(&decoder->rows);
     fj_free_weights(&decoder->columns);
+    free(decoder->scan.codes);
     free(decoder->ring.bytes);
     free(decoder->taps.bytes);
     free(decoder->line.bytes);
@@ -99,7 +77,7 @@ void fj_close_decoder(fj_decoder *decoder) {
 
 /* ---- memory ---- */
 
-static int reserve(memory *memory, size_t nbytes) {
+static int reserve(fj_memory *memory, size_t nbytes) {
     if (nbytes <= memory->room)
         return 1;
     free(memory->bytes);
@@ -157,6 +135,7 @@ static int skip_to_window(fj_decoder *decoder) {
     JDIMENSION width = (JDIMENSION)(end < whole ? end : whole) - left;
     if (width < info->output_width)
         jpeg_crop_scanline(info, &left, &width);
+    fj_read_baseline(decoder, (int)left);
     if (decoder->rows.begin > 0)
         jpeg_skip_scanlines(info, (JDIMENSION)decoder->rows.begin);
     return (int)left;

@@ -57,7 +57,7 @@ void fj_free_weights(fj_weights *weights);
 /* ---- sums of weighted pixels: resize.c ---- */
 
 /* line[i] = the weighted sum of rows[0..taps - 1][i], in 1 / (1 << FJ_LINE_BITS) of 255. Rows and
- * line have room for `count` rounded up to a multiple of 16. */
+ * line have room for `count` rounded up to a multiple of 32. */
 void fj_combine_rows(const uint8_t *const *rows, const int16_t *weights, int taps, int count,
                      int16_t *line);
 /* sums: four numbers for each pixel of the sample's row, in 1 / (1 << (FJ_WEIGHT_BITS +

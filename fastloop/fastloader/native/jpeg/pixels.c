@@ -22,9 +22,11 @@ static inline uint16_t as_bfloat16(float value) {
     return (uint16_t)((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
 }
 
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
 /* out[k * step] of one channel, whose sums are four apart */
 #define DEFINE_CHANNEL(name, T, CONVERT)                                                        \
-    static void write_##name(const int32_t *restrict sums, int count, float factor,             \
+    ALWAYS_INLINE void write_##name(const int32_t *restrict sums, int count, float factor,             \
                              float offset, T *restrict out, int step) {                         \
         (void)factor, (void)offset;                                                             \
         if (step == 1)                                                                          \
@@ -41,8 +43,8 @@ DEFINE_CHANNEL(bytes, uint8_t, as_byte)
 DEFINE_CHANNEL(floats, float, AS_FLOAT)
 DEFINE_CHANNEL(bfloats, uint16_t, AS_BFLOAT16)
 
-void fj_write_row(const fj_format *format, const fj_crop *crop, int row, const int32_t *sums,
-                  char *sample) {
+ALWAYS_INLINE void write_row(const fj_format *format, const fj_crop *crop, int row,
+                             const int32_t *sums, char *sample) {
     size_t plane = (size_t)crop->height * (size_t)crop->width, width = (size_t)crop->width;
     int step = format->channels_last ? 3 : 1;
     for (size_t channel = 0; channel < 3; channel++) {
@@ -63,4 +65,23 @@ void fj_write_row(const fj_format *format, const fj_crop *crop, int row, const i
                 break;
         }
     }
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static void write_row_wide(const fj_format *format,
+                                                           const fj_crop *crop, int row,
+                                                           const int32_t *sums, char *sample) {
+    write_row(format, crop, row, sums, sample);
+}
+#endif
+
+void fj_write_row(const fj_format *format, const fj_crop *crop, int row, const int32_t *sums,
+                  char *sample) {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2")) {
+        write_row_wide(format, crop, row, sums, sample);
+        return;
+    }
+#endif
+    write_row(format, crop, row, sums, sample);
 }

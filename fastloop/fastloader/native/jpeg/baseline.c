@@ -1,0 +1,56 @@
+/* The scan of a baseline JPEG is read by scan.c in the place of libjpeg's own entropy decoder, which
+ * takes two thirds of the time of libjpeg; whatever else there is to a JPEG is left to libjpeg. */
+#include "decoder.h"
+
+/* libjpeg-turbo's header of this is not installed; the structure has begun so since libjpeg 6b (1998). */
+struct jpeg_entropy_decoder {
+    void (*start_pass)(j_decompress_ptr info);
+    boolean (*decode_mcu)(j_decompress_ptr info, JBLOCKROW *blocks);
+};
+
+static boolean read_unit(j_decompress_ptr info, JBLOCKROW *blocks) {
+    fj_decoder *decoder = info->client_data;
+    int16_t *own[FJ_MAX_BLOCKS];
+    for (int k = 0; blocks && k < info->blocks_in_MCU; k++)
+        own[k] = *blocks[k];
+    if (!fj_read_unit(&decoder->scan, blocks ? own : NULL))
+        info->err->error_exit((j_common_ptr)info);
+    return TRUE;
+}
+
+static int is_baseline(j_decompress_ptr info) {
+    return !info->progressive_mode && !info->arith_code && !jpeg_has_multiple_scans(info) &&
+           info->data_precision == 8 && info->Ss == 0 && info->Se == DCTSIZE2 - 1 &&
+           info->Ah == 0 && info->Al == 0;
+}
+
+static void set_blocks(fj_decoder *decoder) {
+    j_decompress_ptr info = &decoder->info;
+    fj_scan *scan = &decoder->scan;
+    scan->num_blocks = info->blocks_in_MCU;
+    for (int k = 0; k < scan->num_blocks; k++) {
+        int component = info->MCU_membership[k];
+        const jpeg_component_info *part = info->cur_comp_info[component];
+        fj_huffman *dc = &decoder->dc[part->dc_tbl_no], *ac = &decoder->ac[part->ac_tbl_no];
+        const JHUFF_TBL *dc_codes = info->dc_huff_tbl_ptrs[part->dc_tbl_no];
+        const JHUFF_TBL *ac_codes = info->ac_huff_tbl_ptrs[part->ac_tbl_no];
+        fj_make_huffman(dc, dc_codes->bits, dc_codes->huffval);
+        fj_make_huffman(ac, ac_codes->bits, ac_codes->huffval);
+        scan->blocks[k] = (fj_block){dc, ac, component};
+    }
+}
+
+void fj_read_baseline(fj_decoder *decoder, int left) {
+    j_decompress_ptr info = &decoder->info;
+    if (!is_baseline(info))
+        return;
+    fj_scan *scan = &decoder->scan;
+    int width = info->num_components == 1 ? DCTSIZE : DCTSIZE * info->max_h_samp_factor;
+    scan->num_columns = (int)info->MCUs_per_row;
+    scan->first = left / width;
+    scan->past = (left + (int)info->output_width + width - 1) / width;
+    scan->interval = (int)info->restart_interval;
+    set_blocks(decoder);
+    if (fj_begin_scan(scan, info->src->next_input_byte, info->src->bytes_in_buffer))
+        info->entropy->decode_mcu = read_unit;
+}

@@ -1,0 +1,37 @@
+/* What decode.c and baseline.c know of a decoder. */
+#ifndef FASTLOOP_JPEG_DECODER_H
+#define FASTLOOP_JPEG_DECODER_H
+
+#include <stdio.h>
+
+#include <jpeglib.h>
+#include <setjmp.h>
+
+#include "jpeg.h"
+#include "scan.h"
+
+typedef struct {
+    void *bytes;
+    size_t room;
+} fj_memory;
+
+struct fj_decoder {
+    struct jpeg_decompress_struct info; /* its client_data is the decoder */
+    struct jpeg_error_mgr errors;
+    struct jpeg_progress_mgr progress;
+    jmp_buf refuse;
+    fj_weights rows, columns;
+    fj_memory ring;     /* rows of the window, by their number modulo num_rows */
+    fj_memory taps;     /* the addresses of the rows of a sum */
+    fj_memory line, sums;
+    size_t stride;      /* bytes of a row in the ring */
+    int num_rows;
+    fj_scan scan;
+    fj_huffman dc[NUM_HUFF_TBLS], ac[NUM_HUFF_TBLS]; /* of this image or of earlier ones */
+};
+
+/* Let scan.c read the codes, if the image is a baseline JPEG: called when jpeg_start_decompress has
+ * returned and rows are decoded from column `left` on. */
+void fj_read_baseline(fj_decoder *decoder, int left);
+
+#endif
