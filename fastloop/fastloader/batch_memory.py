@@ -1,8 +1,8 @@
-"""Memory of the batches that Python makes."""
+"""Memory of batches, which is used again once nobody holds them."""
 
 from __future__ import annotations
 
-from functools import cache
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,18 +17,35 @@ FREE_BYTES = 128 << 20
 """Memory that is kept for later batches."""
 
 
-def empty_rows(num_rows: int, row_nbytes: int, is_pinned: bool) -> torch.Tensor:
-    """(num_rows, row_nbytes) uint8, not set; of the core's memory, which is used again, if it is
-    large."""
-    nbytes = num_rows * row_nbytes
-    if is_pinned or nbytes < MIN_POOLED_BYTES or load_core() is None:
-        size = num_rows, row_nbytes
-        return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=is_pinned)
-    return _from_dlpack(_open_pool().take(nbytes)).view(num_rows, row_nbytes)
+def open_pool() -> Any:
+    """The native core's memory for batches, with idle threads, which several epochs may share.
 
-
-@cache
-def _open_pool() -> Any:
+    What nobody holds is given back to the system with the pool.
+    """
     core = load_core()
     assert core is not None
     return core.Pool(FREE_BYTES)
+
+
+def _open_pool() -> Any:
+    return None if load_core() is None else open_pool()
+
+
+@dataclass(frozen=True)
+class BatchMemory:
+    """Memory of the batches that Python makes of one source, with which it ends."""
+
+    pool: Any = field(default_factory=_open_pool, repr=False)
+    """The native core's; None without it."""
+
+    def __reduce__(self) -> tuple[type[BatchMemory], tuple[()]]:
+        """Pickle nothing: another process has its own memory."""
+        return BatchMemory, ()
+
+    def empty_rows(self, num_rows: int, row_nbytes: int, is_pinned: bool) -> torch.Tensor:
+        """(num_rows, row_nbytes) uint8, not set; of the pool if it is large."""
+        nbytes = num_rows * row_nbytes
+        if is_pinned or nbytes < MIN_POOLED_BYTES or self.pool is None:
+            size = num_rows, row_nbytes
+            return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=is_pinned)
+        return _from_dlpack(self.pool.take(nbytes)).view(num_rows, row_nbytes)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastloop.fastloader.epoch_order import EpochOrder
 from fastloop.fastloader.order import PiecewiseSampler
 
 States = dict[str, Any]
@@ -37,19 +38,19 @@ def random_states(generator: torch.Generator | None, sampler: Any) -> States:
     return states
 
 
-def order_settings(order: Any) -> States:
-    """A LoaderOrder's SETTINGS, as built-in types that any checkpoint format can hold."""
+def order_settings(order: EpochOrder) -> States:
+    """An order's SETTINGS, as built-in types that any checkpoint format can hold."""
     settings = {name: getattr(order, name) for name in SETTINGS}
     return settings | {"shuffle": str(settings["shuffle"])}  # Blocks is not a built-in type
 
 
-def initial_state(epoch: int, states: States, order: Any) -> States:
+def initial_state(epoch: int, states: States, order: EpochOrder) -> States:
     """A loader's state at the begin of an epoch, with these random states."""
     settings = order_settings(order)
     return {"epoch": epoch, "delivered": 0, "drawn_from": states, "settings": settings}
 
 
-def check_settings(state: States, order: Any) -> None:
+def check_settings(state: States, order: EpochOrder) -> None:
     """Raise ValueError for a state that was saved by a loader with another order's settings."""
     if "_num_yielded" in state or "_snapshot" in state:
         advice = "finish its epoch with that, or begin the next one with set_epoch"

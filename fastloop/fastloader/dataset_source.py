@@ -10,6 +10,7 @@ import numpy as np
 
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_readers import Open, copy_for_threads
+from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin, SampleDraws
 from fastloop.fastloader.source import ColumnSource, seed_columns
 
@@ -72,7 +73,9 @@ class DatasetSource:
 BatchSource = ColumnSource | DatasetSource
 
 
-def prepare_source(source: Any, num_threads: int, draws: SampleDraws) -> Any:
+def prepare_source(
+    source: BatchSource | StreamBatches, num_threads: int, draws: SampleDraws
+) -> BatchSource | StreamBatches:
     """The source for an epoch: with seeds, and a Dataset copied for threads where it is not shared.
 
     An iterable's batches are returned as they are. Raises ValueError for a Dataset that can't be

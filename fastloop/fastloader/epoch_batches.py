@@ -9,9 +9,11 @@ from typing import Any, Protocol
 
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils.data import default_collate
+from torch.utils.data import Dataset, default_collate
 
 from fastloop.fastloader.columns.column import Tree
+from fastloop.fastloader.dataset_source import CollateFn
+from fastloop.fastloader.open_source import ColumnDataset
 from fastloop.fastloader.random_transforms import draws_once
 
 
@@ -60,8 +62,9 @@ def stack_samples(samples: Sequence[Tree]) -> Tree:
 
 
 def collation(
-    collate_fn: Callable | None, transform: Callable | None, is_tree: bool
-) -> Callable[[Any], Tree]:
-    """The collate_fn of a loader; is_tree: its source is a tree of columns."""
+    collate_fn: CollateFn | None, transform: Callable[[Tree], Tree] | None, dataset: Dataset
+) -> CollateFn:
+    """The collate_fn of a loader of this dataset."""
+    is_tree = isinstance(dataset, ColumnDataset)
     collate = collate_fn or (stack_samples if is_tree else default_collate)
     return collate if transform is None else Collation(collate, transform)

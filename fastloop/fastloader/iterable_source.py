@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch.distributed as dist
-from torch.utils.data import IterableDataset
 
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.position import STREAMED, State
@@ -42,6 +41,10 @@ class StreamOrder:
         size = self.batch_size or 1
         return self.num_samples // size if self.drop_last else -(-self.num_samples // size)
 
+    def batches(self, epoch: int) -> Iterator[np.ndarray]:  # noqa: ARG002
+        """Raise TypeError: an iterable has no indices."""
+        raise TypeError("the samples of an IterableDataset have no indices")
+
 
 @dataclass(frozen=True)
 class IterableSource:
@@ -52,8 +55,13 @@ class IterableSource:
     workers: WorkerProcesses | None
     """Processes that read it, each its share; None: a thread does."""
 
-    def __len__(self) -> int:
-        return len(self.iterable)
+    @property
+    def num_samples(self) -> int | None:
+        """None where the iterable does not say."""
+        try:
+            return len(self.iterable)
+        except TypeError:
+            return None
 
     def start(self, order: StreamOrder, state: State, begin: Begin) -> StreamBatches:
         """The rest of an epoch; nothing is read before the first batch is asked for.
@@ -116,8 +124,8 @@ def number_batches(order: StreamOrder, delivered: int) -> Iterator[list[np.ndarr
     return ([np.arange(number * size, (number + 1) * size)] for number in count(delivered))
 
 
-def stream_order(loader: Any, iterable: IterableDataset) -> StreamOrder:
-    """The order of a loader over an iterable.
+def stream_order(loader: Any, source: IterableSource) -> StreamOrder:
+    """The order of a loader over this source.
 
     Raises ValueError for settings that an iterable can't have, and in a group of processes, each of
     which would read all of it, unless it says that it is sharded.
@@ -132,12 +140,8 @@ def stream_order(loader: Any, iterable: IterableDataset) -> StreamOrder:
             shown = f"{name}={value}" if name == "shuffle" else f"{name}="
             reason = "it has no indices, and comes in its own order; its own shuffle mixes it"
             raise ValueError(f"{shown} with an IterableDataset: {reason}")
-    _check_sharded(loader, iterable)
-    try:
-        num_samples = len(iterable)  # pyright: ignore[reportArgumentType]
-    except TypeError:
-        num_samples = None
-    return StreamOrder(num_samples, loader.batch_size, loader.drop_last, loader.seed)
+    _check_sharded(loader, source.iterable)
+    return StreamOrder(source.num_samples, loader.batch_size, loader.drop_last, loader.seed)
 
 
 def _check_sharded(loader: Any, iterable: Any) -> None:

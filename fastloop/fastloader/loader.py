@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -22,26 +20,19 @@ from fastloop.fastloader.checkpoint import (
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
 from fastloop.fastloader.dataloader_settings import pins_memory, warn_of_settings
-from fastloop.fastloader.dataset_source import CollateFn, prepare_source
+from fastloop.fastloader.dataset_source import BatchSource, CollateFn
 from fastloop.fastloader.device_copy import resolve_target
 from fastloop.fastloader.epoch_batches import EpochBatches, collation
-from fastloop.fastloader.epoch_plan import Groups, plan_epoch
-from fastloop.fastloader.iterable_source import (
-    IterableSource,
-    StreamOrder,
-    number_batches,
-    stream_order,
-)
-from fastloop.fastloader.large_files import may_read_directly
+from fastloop.fastloader.epoch_order import EpochOrder, asks_for_lists, resolve_order
+from fastloop.fastloader.iterable_source import IterableSource
+from fastloop.fastloader.loader_epochs import LoaderEpochs
 from fastloop.fastloader.native import PieceTimes
-from fastloop.fastloader.native_epochs import NativeEpochs, open_natively
-from fastloop.fastloader.open_source import ColumnDataset, Reading, as_dataset, open_source
-from fastloop.fastloader.order import PiecewiseSampler, asks_for_lists, resolve_order
+from fastloop.fastloader.native_epochs import open_natively
+from fastloop.fastloader.open_source import Reading, as_dataset, count_samples, open_source
+from fastloop.fastloader.order import PiecewiseSampler
 from fastloop.fastloader.pipeline import Pipeline
-from fastloop.fastloader.position import Position
-from fastloop.fastloader.random_transforms import seed_transform
-from fastloop.fastloader.sample_draws import Begin, SampleDraws
-from fastloop.fastloader.source import ColumnSource
+from fastloop.fastloader.position import Position, State
+from fastloop.fastloader.python_epochs import PythonEpochs
 from fastloop.fastloader.tuning import tune
 from fastloop.fastloader.worker_processes import open_workers
 
@@ -130,33 +121,24 @@ class FastLoader:
         unused = of_processes if self._workers is None else (0, None, None)
         warn_of_settings(*unused, persistent_workers, pin_memory_device, in_order)
         self._open()
-        self.num_samples = self._order.num_samples if self._is_stream else len(self._source)
+        self.num_samples = count_samples(self._source)
         self._position, _ = Position(), self._order  # raises ValueError for invalid settings
         self._pipeline = self._make_pipeline(num_threads, prefetch_factor, pins_memory(pin_memory))
         self.num_threads, self.prefetch_factor = self._pipeline.tuning.num_threads, prefetch_factor
 
-    def _make_pipeline(
-        self, num_threads: int | None, prefetch_factor: int | None, pins: bool
-    ) -> Pipeline:
+    def _make_pipeline(self, num_threads: int | None, ahead: int | None, pins: bool) -> Pipeline:
         if num_threads is None:
             num_threads = 1 if self._workers else self._num_workers
         target, is_native = resolve_target(self.device), self._native is not None
-        size, is_copied = self.batch_size or 1, self.transform is None
-        requested = num_threads, prefetch_factor
-        tuning = tune(self._source, size, requested, is_copied, target, is_native)
+        requested, is_copied = (num_threads, ahead), self.transform is None
+        tuning = tune(self._source, self.batch_size or 1, requested, is_copied, target, is_native)
         return Pipeline(tuning, target, pins)
 
     def _open(self) -> None:
         """Open the source in this process."""
-        reading = Reading(
-            collate_fn=self._collate_fn,
-            is_unbatched=self.batch_size is None,
-            asks_for_lists=asks_for_lists(self.batch_size, self.sampler),
-            is_thread_safe=self.thread_safe,
-            is_native=self.native,
-            workers=self._workers,
-        )
-        self._source: Any = open_source(self.source, reading)
+        settings = self._collate_fn, self.batch_size, self.sampler, self.thread_safe
+        reading = Reading(*settings, self.native, self._workers)
+        self._source: BatchSource | IterableSource = open_source(self.source, reading)
         self._native = open_natively(self._source)
 
     def __len__(self) -> int:
@@ -176,7 +158,7 @@ class FastLoader:
     @property
     def collate_fn(self) -> CollateFn:
         """A function from samples of `dataset` to a batch."""
-        return collation(self._collate_fn, self.transform, isinstance(self.dataset, ColumnDataset))
+        return collation(self._collate_fn, self.transform, self.dataset)
 
     @property
     def num_workers(self) -> int:
@@ -192,34 +174,24 @@ class FastLoader:
     def engine(self) -> str:
         """The string "native" where the native core makes the batches, "python" where threads of
         Python do, which also apply transforms, read Datasets and copy to devices."""
-        return "python" if self._native_epochs(self._order) is None else "native"
+        return "python" if self._epochs.native_for(self._order) is None else "native"
 
     def record_pieces(self) -> PieceTimes | None:
         """Record which thread of the native core makes what and when, in epochs that begin from now
         on; None where the core is not used. For pictures: it costs two clock readings a piece."""
-        native = self._native_epochs(self._order)
-        if native is not None:
-            native.times = PieceTimes()
-        return native.times if native else None
-
-    def _native_epochs(self, order: Any) -> NativeEpochs | None:
-        """The native core's epochs, where nothing else has to be done with the batches."""
-        is_plain = self.transform is None and self._pipeline.is_plain
-        is_view = not self.copy and order.is_sequential
-        if not is_plain or is_view or may_read_directly(self._source, order.shuffle):
-            return None
-        return self._native
+        native = self._epochs.native_for(self._order)
+        return None if native is None else native.record()
 
     @property
-    def _order(self) -> Any:
-        """A LoaderOrder or StreamOrder of the settings, which may be assigned to between epochs."""
-        if self._is_stream:
-            return stream_order(self, self._source.iterable)
-        return resolve_order(self, self._batch_sampler)
+    def _epochs(self) -> LoaderEpochs:
+        is_batched = self.batch_size is not None or asks_for_lists(None, self.sampler)
+        steps = self._pipeline, self.transform, is_batched, not self.copy
+        return LoaderEpochs(self._native, PythonEpochs(self._source, *steps))
 
     @property
-    def _is_stream(self) -> bool:
-        return isinstance(self._source, IterableSource)
+    def _order(self) -> EpochOrder:
+        """The order of the settings, which may be assigned to between epochs."""
+        return resolve_order(self, self._source)
 
     @property
     def _user_sampler(self) -> Any:
@@ -264,37 +236,15 @@ class FastLoader:
         core's wait a second for the next epoch after a whole one."""
         order = self._order
         state, drawn_from = self._position.begin(partial(self._initial_state, order))
-        native = self._native_epochs(order)
+        restored = restore_states(drawn_from, self.generator, self._user_sampler)
         finish = partial(self._position.finish, state)
-        with restore_states(drawn_from, self.generator, self._user_sampler):
-            if native is not None:
-                batches = native.start(order, state, finish, self.num_threads)
-                self._position.advance(state)
-                return batches
-            draws = SampleDraws(self.seed, state["epoch"])
-            source, groups = self._plan_epoch(state, draws.begin)
-            first = list(islice(groups, 1))
-        source = prepare_source(source, self.num_threads, draws)
-        is_batched = self.batch_size is not None or asks_for_lists(None, self.sampler)
-        transform = seed_transform(self.transform, draws.begin, is_batched)
+        batches = self._epochs.start(order, state, finish, restored)
         self._position.advance(state)
-        running = self._pipeline.start(source, chain(first, groups), transform)
-        return running.deliver(state, finish)
+        return batches
 
     def index_batches(self) -> Iterator[list[int]]:
-        """The indices of each batch of the next epoch."""
+        """The indices of each batch of the next epoch; TypeError for an IterableDataset."""
         return (batch.tolist() for batch in self._order.batches(self.epoch))
 
-    def _plan_epoch(self, state: dict[str, Any], begin: Begin) -> tuple[Any, Groups]:
-        order, position = self._order, (state["epoch"], int(state["delivered"]))
-        if isinstance(order, StreamOrder):
-            batches = self._source.start(order, state, begin)
-            return batches, number_batches(order, position[1])
-        source, groups = plan_epoch(self._source, order, position, self._pipeline.tuning)
-        is_view = not self.copy and order.is_sequential and self._pipeline.is_plain
-        if is_view and source is self._source and isinstance(source, ColumnSource):
-            source = replace(source, shows_views=True)
-        return source, groups
-
-    def _initial_state(self, order: Any) -> dict[str, Any]:
+    def _initial_state(self, order: EpochOrder) -> State:
         return initial_state(self.epoch, random_states(self.generator, self._user_sampler), order)

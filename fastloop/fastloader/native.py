@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from torch._C import _from_dlpack  # pyright: ignore[reportAttributeAccessIssue]
 
+from fastloop.fastloader.batch_memory import open_pool
 from fastloop.fastloader.columns.column import Column
 from fastloop.fastloader.columns.engine import load_core, open_column
-from fastloop.fastloader.permutation import FeistelPermutation
+from fastloop.fastloader.native_orders import NativeOrder, Piece, open_order
 
-ARRAY, SEQUENTIAL, RANDPERM, FEISTEL, FED = range(5)
-"""The core's kinds of orders."""
 BLOCK_BYTES = 1 << 20
 """Batches are made in blocks of about this size: it fits a core's own cache, and the hand-over of
 one costs less than a hundredth of making it."""
@@ -26,51 +25,11 @@ AHEAD_BYTES = 8 << 20
 MIN_BLOCKS = 2
 MAX_BATCH_SIZE = 1 << 40
 """No epoch has as many samples; products with it fit 64 bits."""
-PIECE = 1 << 16
-"""Indices drawn at once where Python makes the batches."""
 MOST_LAZY_ROWS = 4096
 """Rows made ahead where a user's sampler is read as the epoch goes on: it may be slow, or endless
 and of single rows."""
 MOST_PIECES = 1 << 16
 """Pieces of an epoch that are recorded, where any are."""
-FREE_BYTES = 128 << 20
-"""Memory that is kept for later batches."""
-
-Piece = tuple[np.ndarray, np.ndarray | None]
-"""Indices, and the int64 sizes of their batches where the batch size is not fixed."""
-
-
-@dataclass(frozen=True)
-class SourceOrder:
-    """The samples in their own order; with several ranks every world_size-th from `rank` on."""
-
-    num_samples: int
-    rank: int = 0
-    world_size: int = 1
-
-
-@dataclass(frozen=True)
-class SeededOrder:
-    """The order of torch.randperm for this seed, of fewer than 2^32 / 20 samples."""
-
-    num_samples: int
-    seed: int
-    rank: int = 0
-    world_size: int = 1
-
-
-@dataclass(frozen=True)
-class FeistelOrder:
-    """The order of a FeistelPermutation."""
-
-    permutation: FeistelPermutation
-    rank: int = 0
-    world_size: int = 1
-
-
-NativeOrder = np.ndarray | SourceOrder | SeededOrder | FeistelOrder | Iterator[Piece]
-"""An array of int32 or int64 indices, an order that the core computes, or pieces that are read as
-the epoch proceeds."""
 
 
 @dataclass(frozen=True)
@@ -89,36 +48,6 @@ def open_columns(columns: Sequence[Column]) -> NativeColumns | None:
     if None in opened:
         return None
     return NativeColumns(opened, len(columns[0]), sum(column.spec.nbytes for column in columns))
-
-
-def open_pool() -> Any:
-    """Memory for batches, and idle threads, which the streams of several epochs may share."""
-    core = load_core()
-    assert core is not None
-    return core.Pool(FREE_BYTES)
-
-
-def open_order(order: NativeOrder, num_samples: int, pool: Any = None) -> Any:
-    """The core's order, whose memory is taken from the pool where there is one.
-
-    Raises ValueError for 2^32 / 20 samples or more of a SeededOrder.
-    """
-    core = load_core()
-    assert core is not None
-    match order:
-        case np.ndarray():
-            return core.Order(ARRAY, num_samples, array=np.ascontiguousarray(order))
-        case SourceOrder():
-            return core.Order(SEQUENTIAL, order.num_samples, order.rank, order.world_size)
-        case SeededOrder():
-            settings = {} if pool is None else {"pool": pool}
-            shuffled = order.num_samples, order.rank, order.world_size, order.seed % 2**64
-            return core.Order(RANDPERM, *shuffled, **settings)
-        case FeistelOrder():
-            tables = tuple(map(np.ascontiguousarray, order.permutation.functions))
-            ranks = order.rank, order.world_size
-            return core.Order(FEISTEL, order.permutation.num_samples, *ranks, tables=tables)
-    return core.Order(FED, num_samples)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,17 +203,3 @@ def _close_all() -> None:
     """End all threads before the interpreter frees what they read."""
     for stream in list(OPEN_STREAMS):
         stream.close()
-
-
-def read_order(order: Any, start: int, count: int) -> np.ndarray:
-    """int64 indices of an order of the core, of which no stream reads."""
-    out = np.empty(count, np.int64)
-    order.read(start, out)
-    return out
-
-
-def read_pieces(order: SeededOrder) -> Iterator[np.ndarray]:
-    """int64 indices of the order of one process, drawn piece by piece."""
-    opened, count = open_order(order, order.num_samples), order.num_samples
-    for start in range(0, count, PIECE):
-        yield read_order(opened, start, min(PIECE, count - start))

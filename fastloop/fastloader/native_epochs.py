@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
@@ -10,7 +11,6 @@ import numpy as np
 import torch
 
 from fastloop.fastloader.columns.column import Tree
-from fastloop.fastloader.dataset_source import BatchSource
 from fastloop.fastloader.native import (
     Delivery,
     MemoryPools,
@@ -20,6 +20,7 @@ from fastloop.fastloader.native import (
     open_columns,
     open_stream,
 )
+from fastloop.fastloader.native_orders import NativeOrder
 from fastloop.fastloader.order import LoaderOrder
 from fastloop.fastloader.position import State
 from fastloop.fastloader.source import ColumnSource
@@ -37,18 +38,28 @@ class NativeEpochs:
     times: PieceTimes | None = None
     """Where it is recorded who makes what; None: nowhere."""
 
+    def record(self) -> PieceTimes:
+        """Record who makes what in the epochs that begin from now on."""
+        self.times = PieceTimes()
+        return self.times
+
     def start(
-        self, order: LoaderOrder, state: State, finish: Callable[[], None], num_threads: int
+        self,
+        order: LoaderOrder,
+        state: State,
+        finish: Callable[[], None],
+        restored: AbstractContextManager[None],
+        num_threads: int,
     ) -> Iterator[Tree]:
         """Iterate over the rest of an epoch, and count its batches in the state.
 
-        finish: called after the last one.
+        finish: called after the last one. restored: what a sampler draws at its begin is drawn
+        within this context.
         """
-        native_order, start = order.native(state["epoch"], int(state["delivered"]))
+        with restored:
+            native_order, start = _begin(order, state)
         state["delivered"] = np.array(state["delivered"], np.int64)  # to which the core adds
         delivery = Delivery(self.assemble, state["delivered"], finish)
-        if isinstance(native_order, Iterator):  # what a sampler draws at its begin is drawn here
-            native_order = chain(list(islice(native_order, 1)), native_order)
         plan = StreamPlan(
             columns=self.columns,
             order=native_order,
@@ -62,9 +73,17 @@ class NativeEpochs:
         return open_stream(plan, self.pools, delivery)
 
 
-def open_natively(source: BatchSource) -> NativeEpochs | None:
+def _begin(order: LoaderOrder, state: State) -> tuple[NativeOrder, int]:
+    """The order, and the first index to deliver; a sampler has drawn what it draws at its begin."""
+    native_order, start = order.native(state["epoch"], int(state["delivered"]))
+    if isinstance(native_order, Iterator):
+        native_order = chain(list(islice(native_order, 1)), native_order)
+    return native_order, start
+
+
+def open_natively(source: object) -> NativeEpochs | None:
     """The source as the core makes its batches; None where only Python can."""
-    columns = open_columns(source.columns) if isinstance(source, ColumnSource) else None
-    if columns is None or not isinstance(source, ColumnSource):
+    if not isinstance(source, ColumnSource):
         return None
-    return NativeEpochs(columns, source.unflatten)
+    columns = open_columns(source.columns)
+    return None if columns is None else NativeEpochs(columns, source.unflatten)

@@ -20,6 +20,7 @@ from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.columns.ragged_rows import RaggedTree, is_ragged_tree
 from fastloop.fastloader.dataset_readers import share, take_turns
 from fastloop.fastloader.dataset_source import BatchSource, CollateFn, DatasetSource
+from fastloop.fastloader.epoch_order import asks_for_lists
 from fastloop.fastloader.iterable_source import IterableSource
 from fastloop.fastloader.recognised_images import recognise_images
 from fastloop.fastloader.source import ColumnSource, column_source
@@ -33,15 +34,23 @@ class Reading:
     """A loader's settings for how its source is read."""
 
     collate_fn: CollateFn | None
-    is_unbatched: bool
-    """True: no batches are formed of samples."""
-    asks_for_lists: bool
-    """True: the source is asked for the lists of indices of a BatchSampler."""
+    batch_size: int | None
+    sampler: Any
     is_thread_safe: bool
     is_native: bool
     """True: an image folder of torchvision is read as columns where that makes the same batches."""
     workers: WorkerProcesses | None
     """Of an IterableDataset; None: a thread reads it."""
+
+    @property
+    def is_unbatched(self) -> bool:
+        """True: no batches are formed of samples."""
+        return self.batch_size is None
+
+    @property
+    def asks_for_lists(self) -> bool:
+        """True: the source is asked for the lists of indices of a BatchSampler."""
+        return asks_for_lists(self.batch_size, self.sampler)
 
 
 @dataclass(frozen=True)
@@ -90,6 +99,11 @@ def open_source(source: Any, reading: Reading) -> BatchSource | IterableSource:
     columns = column_source(source)
     is_single = reading.is_unbatched and not reading.asks_for_lists
     return _without_batches(columns) if is_single else columns
+
+
+def count_samples(source: BatchSource | IterableSource) -> int | None:
+    """The number of samples; None where an iterable does not say."""
+    return source.num_samples if isinstance(source, IterableSource) else len(source)
 
 
 def _columns_of_samples(source: Any, reading: Reading) -> Any:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, DistributedSampler
+from torch.utils.data import DistributedSampler
 
 from fastloop.core.seeds import epoch_seed
 from fastloop.core.sharding import shard
@@ -24,7 +24,7 @@ from fastloop.fastloader.batching import (
 )
 from fastloop.fastloader.block_shuffle import Blocks
 from fastloop.fastloader.columns.engine import has_core
-from fastloop.fastloader.native import (
+from fastloop.fastloader.native_orders import (
     FeistelOrder,
     NativeOrder,
     SeededOrder,
@@ -32,7 +32,6 @@ from fastloop.fastloader.native import (
     read_pieces,
 )
 from fastloop.fastloader.permutation import random_permutation
-from fastloop.fastloader.process_group import resolve_rank
 
 SEQUENTIAL_PIECE = 1 << 20
 """Indices of a piece in sequential order."""
@@ -212,32 +211,6 @@ class LoaderOrder:
         step = size * max(1, SEQUENTIAL_PIECE // size)  # whole batches: no remainders to copy
         for start in range(0, self.num_samples, step):
             yield np.arange(start, min(start + step, self.num_samples))
-
-
-def asks_for_lists(batch_size: int | None, sampler: Any) -> bool:
-    """True where a source is asked for the lists of a BatchSampler, and delivers batches itself."""
-    return batch_size is None and isinstance(sampler, BatchSampler)
-
-
-def resolve_order(loader: Any, batch_sampler: Iterable[Sequence[int]] | None) -> LoaderOrder:
-    """The order of a loader with this batch sampler; its rank may be the process group's."""
-    batch_size, sampler = loader.batch_size, loader.sampler
-    if asks_for_lists(batch_size, sampler):
-        batch_size, sampler, batch_sampler = 1, None, sampler
-    given = sampler if batch_sampler is None else batch_sampler
-    rank, world_size = resolve_rank(loader.rank, loader.world_size, given)
-    return LoaderOrder(
-        num_samples=loader.num_samples,
-        batch_size=batch_size,
-        shuffle=loader.shuffle,
-        sampler=sampler,
-        batch_sampler=batch_sampler,
-        drop_last=loader.drop_last,
-        generator=loader.generator,
-        seed=loader.seed,
-        rank=rank,
-        world_size=world_size,
-    )
 
 
 def _randperm(num_samples: int, generator: torch.Generator) -> np.ndarray:

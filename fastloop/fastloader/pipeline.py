@@ -146,7 +146,8 @@ def _make_batches(
     batches = source.batches(group)
     if transform is None:
         return batches
-    pairs = zip(batches, group, strict=False)  # an iterable may have ended
+    may_have_ended = isinstance(source, StreamBatches)
+    pairs = zip(batches, group, strict=not may_have_ended)
     return [transform(batch, indices.tolist()) for batch, indices in pairs]
 
 

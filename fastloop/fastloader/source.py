@@ -6,14 +6,14 @@ Each column does that by the native core where it can, and by numpy and torch el
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from fastloop.fastloader.batch_memory import empty_rows
+from fastloop.fastloader.batch_memory import BatchMemory
 from fastloop.fastloader.columns.array import ArrayColumn, array_column
 from fastloop.fastloader.columns.chunked_rows import is_library_array, library_array
 from fastloop.fastloader.columns.column import Column, RandomColumn, Tree
@@ -40,6 +40,7 @@ class ColumnSource:
     """True where batches are views of the source's memory where possible: these are of consecutive
     rows. A view is as safe as the source, to which only its owner writes."""
     fill: Fill = fill_alone
+    memory: BatchMemory = field(default_factory=BatchMemory)
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -83,7 +84,7 @@ class ColumnSource:
         if self.shows_views and isinstance(column, ArrayColumn) and column.memory is not None:
             start = int(indices[0])
             return column.memory[start : start + len(indices)].data  # a tensor of its own
-        rows = empty_rows(len(indices), column.spec.nbytes, self.is_pinned)
+        rows = self.memory.empty_rows(len(indices), column.spec.nbytes, self.is_pinned)
         self.fill(column, indices, rows.numpy())
         return column.spec.view(rows)
 

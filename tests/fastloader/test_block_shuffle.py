@@ -212,6 +212,11 @@ def test_piece_of_blocks_needs_few_contiguous_reads(
         assert (np.diff(np.sort(piece)) != 1).sum() <= together + unfinished + ends
 
 
+def plan_epoch(loader, epoch):
+    """What an epoch is made of, and the groups of its batches."""
+    return loader._epochs.python.plan(loader._order, {"epoch": epoch, "delivered": 0}, print)
+
+
 def test_short_first_block_keeps_direct_reads(tmp_path, monkeypatch):
     monkeypatch.setattr("fastloop.fastloader.large_files.usable_memory_bytes", lambda: 12 << 20)
     path, count = tmp_path / "rows.npy", 8 * 16 + 9
@@ -221,7 +226,7 @@ def test_short_first_block_keeps_direct_reads(tmp_path, monkeypatch):
     firsts = set()
     for epoch in range(40):
         firsts.add(len(next(loader._order.pieces(epoch))))
-        source, _ = loader._plan_epoch({"epoch": epoch, "delivered": 0}, print)
+        source, _ = plan_epoch(loader, epoch)
         assert isinstance(source, ColumnSource)
         assert isinstance(source.columns[0], DirectColumn)
     assert firsts == {8, 16}
@@ -239,7 +244,7 @@ def test_converted_column_of_a_large_file_uses_direct_reads(tmp_path, monkeypatc
     assert len(pickle.dumps(column)) < 10_000
     settings = {"num_threads": 1, "prefetch_factor": 1, "shuffle": Blocks(10, 2)}
     loader = FastLoader((column, torch.arange(700)), 8, **settings)
-    source, _ = loader._plan_epoch({"epoch": 0, "delivered": 0}, print)
+    source, _ = plan_epoch(loader, 0)
     assert isinstance(source, ColumnSource)
     assert [type(column) for column in source.columns] == [DirectColumn, ArrayColumn]
     reference = FastLoader((converted(images, **conversion), torch.arange(700)), 8, **settings)

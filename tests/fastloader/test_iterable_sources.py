@@ -181,3 +181,8 @@ def test_sharded_stream_says_so():
 def test_empty_stream_has_no_batches():
     assert list(FastLoader(Stream(pair, 0), 2)) == []
     assert list(FastLoader(Stream(pair, 1), 2, drop_last=True)) == []
+
+
+def test_samples_of_an_iterable_have_no_indices_to_list():
+    with pytest.raises(TypeError, match="have no indices"):
+        list(FastLoader(Stream(float, 7), 3).batch_sampler)

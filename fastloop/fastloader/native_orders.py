@@ -1,0 +1,90 @@
+"""The orders of samples that the native core draws, or that it is fed with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fastloop.fastloader.columns.engine import load_core
+from fastloop.fastloader.permutation import FeistelPermutation
+
+ARRAY, SEQUENTIAL, RANDPERM, FEISTEL, FED = range(5)
+"""The core's kinds of orders."""
+PIECE = 1 << 16
+"""Indices drawn at once where Python makes the batches."""
+
+Piece = tuple[np.ndarray, np.ndarray | None]
+"""Indices, and the int64 sizes of their batches where the batch size is not fixed."""
+
+
+@dataclass(frozen=True)
+class SourceOrder:
+    """The samples in their own order; with several ranks every world_size-th from `rank` on."""
+
+    num_samples: int
+    rank: int = 0
+    world_size: int = 1
+
+
+@dataclass(frozen=True)
+class SeededOrder:
+    """The order of torch.randperm for this seed, of fewer than 2^32 / 20 samples."""
+
+    num_samples: int
+    seed: int
+    rank: int = 0
+    world_size: int = 1
+
+
+@dataclass(frozen=True)
+class FeistelOrder:
+    """The order of a FeistelPermutation."""
+
+    permutation: FeistelPermutation
+    rank: int = 0
+    world_size: int = 1
+
+
+NativeOrder = np.ndarray | SourceOrder | SeededOrder | FeistelOrder | Iterator[Piece]
+"""An array of int32 or int64 indices, an order that the core computes, or pieces that are read as
+the epoch proceeds."""
+
+
+def open_order(order: NativeOrder, num_samples: int, pool: Any = None) -> Any:
+    """The core's order, whose memory is taken from the pool where there is one.
+
+    Raises ValueError for 2^32 / 20 samples or more of a SeededOrder.
+    """
+    core = load_core()
+    assert core is not None
+    match order:
+        case np.ndarray():
+            return core.Order(ARRAY, num_samples, array=np.ascontiguousarray(order))
+        case SourceOrder():
+            return core.Order(SEQUENTIAL, order.num_samples, order.rank, order.world_size)
+        case SeededOrder():
+            settings = {} if pool is None else {"pool": pool}
+            shuffled = order.num_samples, order.rank, order.world_size, order.seed % 2**64
+            return core.Order(RANDPERM, *shuffled, **settings)
+        case FeistelOrder():
+            tables = tuple(map(np.ascontiguousarray, order.permutation.functions))
+            ranks = order.rank, order.world_size
+            return core.Order(FEISTEL, order.permutation.num_samples, *ranks, tables=tables)
+    return core.Order(FED, num_samples)
+
+
+def read_order(order: Any, start: int, count: int) -> np.ndarray:
+    """int64 indices of an order of the core, of which no stream reads."""
+    out = np.empty(count, np.int64)
+    order.read(start, out)
+    return out
+
+
+def read_pieces(order: SeededOrder) -> Iterator[np.ndarray]:
+    """int64 indices of the order of one process, drawn piece by piece."""
+    opened, count = open_order(order, order.num_samples), order.num_samples
+    for start in range(0, count, PIECE):
+        yield read_order(opened, start, min(PIECE, count - start))
