@@ -38,7 +38,7 @@ def load_library() -> ctypes.CDLL:
     sources.append(Path(__file__).with_name("limit.c"))
     with TemporaryDirectory() as folder:
         target = Path(folder, "limit.so")
-        command = [*COMPILER, *FLAGS, *map(str, sources), *jpeg_library(), "-lm", "-o", str(target)]
+        command = [*COMPILER, *FLAGS, *map(str, sources), "-ljpeg", "-lm", "-o", str(target)]
         subprocess.run(command, check=True)
         library = ctypes.CDLL(str(target))
     pointers = ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_float)
@@ -46,10 +46,3 @@ def load_library() -> ctypes.CDLL:
     library.make_samples.argtypes = [ctypes.POINTER(ctypes.c_char_p), *numbers, *pointers]
     library.make_samples.restype = ctypes.c_int64
     return library
-
-
-def jpeg_library() -> list[str]:
-    """The static library that the package is built with, or the shared one."""
-    command = [*COMPILER, "-print-file-name=libjpeg.a"]
-    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    return [found] if Path(found).is_absolute() else ["-ljpeg"]
