@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fastloop.core.plan import LOADING
-from fastloop.trial.job import Job
+from fastloop.trial.job import Job, crop_images
 
 Node = dict[str, Any]
 Settings = Mapping[str, Any]
@@ -36,7 +36,7 @@ def read_job(path: Path, *overrides: str) -> Job:
     node = content["jobs"].get(" ".join(overrides))
     if node is None:
         raise KeyError(f"{path.name} has no job {' '.join(overrides)}")
-    return _build(content["default"] | node)
+    return crop_images(_build(content["default"] | node))
 
 
 def job_nodes(all_overrides: Iterable[tuple[str, ...]]) -> Node:

@@ -70,7 +70,7 @@ def build_sweep(values: dict[str, Any]) -> SweepSettings:
 def build_job(values: dict[str, Any]) -> Job:
     """The job that the configuration describes. Raises ConfigError for an invalid value."""
     from fastloop.core.plan import LOADING, LoadingSettings
-    from fastloop.trial.job import Job
+    from fastloop.trial.job import Job, crop_images
 
     of_job = job_config(values)
     nodes = {name: node for name, node in of_job.items() if _is_group(node)}
@@ -78,7 +78,8 @@ def build_job(values: dict[str, Any]) -> Job:
     options = {name: build_option(name, node) for name, node in nodes.items()}
     loading_values = {name: settings.pop(name) for name in LOADING if name in settings}
     loading = _translate_errors("", lambda: LoadingSettings(**loading_values))
-    return _translate_errors("", lambda: Job(**options, **settings, loading=loading))
+    job = _translate_errors("", lambda: Job(**options, **settings, loading=loading))
+    return crop_images(job)
 
 
 def build_option(group: str, node: Any) -> Any:

@@ -229,6 +229,9 @@ class Result:
     disk_mib: float = 0.0
     random: bool = False
     """True where samples are random and were compared with seeded generators."""
+    compared_crops: int = 0
+    """Of crops, the number of samples of an epoch whose pixels were compared; 0: all samples were
+    hashed."""
     skipped: list[str] = field(default_factory=list)
     """Reason for each sample that can't be decoded and is left out of every epoch."""
     trials: list[Trial] = field(default_factory=list)

@@ -22,6 +22,14 @@ class DatasetTraits:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DecoderTraits:
+    """Traits of a decoder."""
+
+    is_reference: bool = False
+    """True for Pillow, whose pixels FastLoader's native decoder delivers bit by bit."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoaderTraits:
     """Traits of a loader."""
 

@@ -17,6 +17,7 @@ from fastloop.core.files import fingerprint
 from fastloop.core.protocols import Dataset, Decoder
 from fastloop.core.source_code import source_fingerprint
 from fastloop.core.types import BadData, Tree
+from fastloop.data.cropped_dataset import CroppedDataset
 from fastloop.data.images import pixels_of
 from fastloop.fastloader.columns.decoders import decode_by_pillow
 
@@ -53,6 +54,8 @@ def difference_to_pillow(dataset: Dataset, broken: set[int]) -> int | None:
     """
     if not _is_encoded(dataset):
         return None
+    if isinstance(dataset, CroppedDataset):  # a crop is normalized
+        dataset = dataset.dataset
     samples, references = dataset.open(), _with_pillow(dataset).open()
     spread = np.linspace(0, len(samples) - 1, COMPARED_SAMPLES).round().astype(int).tolist()
     compared = set(spread) - broken
@@ -67,6 +70,8 @@ def _is_encoded(dataset: Any) -> bool:
 
 
 def _with_pillow(dataset: Any) -> Any:
+    if isinstance(dataset, CroppedDataset):
+        return replace(dataset, dataset=_with_pillow(dataset.dataset))
     return replace(dataset, decoder=PillowDecoder())
 
 

@@ -47,13 +47,17 @@ class LabelledImages:
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor | np.ndarray, int]:
-        name, label = self.files[index]
-        pixels = read_pixels(self.root / name, self.decoder, self.size)
+        pixels = read_pixels(self.path(index), self.decoder, self.size)
+        label = self.files[index][1]
         return (pixels if self.as_uint8 else to_floats(pixels)), label
+
+    def path(self, index: int) -> Path:
+        """The path of that sample's file."""
+        return self.root / self.files[index][0]
 
     def read_file(self, index: int) -> bytes:
         """The file of that sample."""
-        return (self.root / self.files[index][0]).read_bytes()
+        return self.path(index).read_bytes()
 
     def decode_file(self, data: bytes) -> np.ndarray:
         """Pixels of a file, (height, width, 3) uint8, resized; raises BadData."""
@@ -88,7 +92,7 @@ class ImageFileColumn:
         """Decode these images, one by one, into `out`; raises BadData that names the file."""
         images, rows = self.images, self.spec.view_tensor(out)
         for index, row in zip(indices.tolist(), rows, strict=True):
-            path = images.root / images.files[index][0]
+            path = images.path(index)
             pixels = torch.from_numpy(read_pixels(path, images.decoder, images.size))
             if images.as_uint8:
                 row.copy_(pixels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastloop.core.result import Result, measurements
-from fastloop.data.decoder_agreement import COMPARED_SAMPLES
+from fastloop.data.decoder_agreement import COMPARED_SAMPLES, TOLERANCE
 from fastloop.reporting.summary import brings_data, delivers_same
 from fastloop.sweep.request import LOADER_BATCH_SIZE
 
@@ -20,6 +20,9 @@ def data_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
     elif result.random:
         how = "compared with generators seeded by their index, outside of the timed epochs"
         lines.append(f"random samples: {how}")
+    elif result.compared_crops:
+        how = f"labels of all, pixels of {result.compared_crops} an epoch within {TOLERANCE} of 255"
+        lines.append(f"crops: drawn by seed, epoch and index; compared: {how}")
     lines += [*_own_data_caveats(result, sweep), *_decoder_caveats(result, sweep)]
     return [*lines, *_batch_size_caveats(result)]
 

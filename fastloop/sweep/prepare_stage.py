@@ -18,16 +18,26 @@ from fastloop.core.source_code import source_fingerprint
 from fastloop.core.sweep_protocols import Launcher
 from fastloop.core.types import Failure, FailureKind, JobFailed, Unsupported
 from fastloop.data.prepare import prepare, prepare_within
+from fastloop.data.same_crops import COMPARED_CROPS
 from fastloop.fastloader import has_core
 from fastloop.sweep.job_state import JobState
 from fastloop.sweep.resume import continue_job, fail_job
 from fastloop.sweep.settings import SweepSettings
+from fastloop.trial.context import compares_crops
 from fastloop.trial.job import Job
 from fastloop.trial.support import check_support
 
 DATA_FIELDS = (
     *("dataset", "fingerprint", "content", "decoder_equivalence_id", "pixels_off", "key"),
-    *("num_samples", "sample_nbytes", "prepare_s", "disk_mib", "skipped", "random"),
+    *(
+        "num_samples",
+        "sample_nbytes",
+        "prepare_s",
+        "disk_mib",
+        "skipped",
+        "random",
+        "compared_crops",
+    ),
 )
 """Fields of a result that are set once its data is prepared."""
 
@@ -116,6 +126,7 @@ def _with_data_fields(result: Result, job: Job, prepared: PreparedData) -> Resul
         prepare_s=prepared.seconds,
         disk_mib=prepared.disk_mib,
         random=prepared.random,
+        compared_crops=COMPARED_CROPS if compares_crops(job) else 0,
         skipped=[reason for _, reason in prepared.broken],
     )
 

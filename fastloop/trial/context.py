@@ -17,7 +17,9 @@ from fastloop.core.machine import describe_machine
 from fastloop.core.plan import Plan, PreparedData, Session, Setup
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import BadData, Epochs, ExtractPair, Leaves, Tree
+from fastloop.data.cropped_dataset import CroppedDataset
 from fastloop.data.digest import leaves_of
+from fastloop.data.same_crops import check_crops
 from fastloop.data.same_data import check_data, check_placed
 from fastloop.data.seeded import make_repeatable
 from fastloop.processes.rank_group import in_group, local_world_size, rank, world_size
@@ -77,8 +79,11 @@ class JobContext:
                 return plain.check_epoch(loader.epochs, epoch, observe)
         unread = UnreadBatches(epochs(epoch), self.device)
         deliver = check_placed(loop_delivery(self.job, self.prepared, self.device))
-        batches, same_data = map(deliver, unread), self.job.same_data
-        check_data(self.prepared, self.plan, batches, epoch, same_data, observe)
+        arguments = self.prepared, self.plan, map(deliver, unread), epoch
+        if compares_crops(self.job):
+            check_crops(*arguments, observe)
+        else:
+            check_data(*arguments, self.job.same_data, observe)
         return unread.found
 
     @property
@@ -142,6 +147,12 @@ class JobContext:
         sample = leaves_of(batch)
         check(sample)
         return sample, tuple
+
+
+def compares_crops(job: Job) -> bool:
+    """True where samples are compared as crops, place by place, instead of by their bits."""
+    follows_order = traits_of(LoaderTraits, job.loader).even_shares
+    return isinstance(job.dataset, CroppedDataset) and job.same_data and follows_order
 
 
 def start_job(job: Job, prepared: PreparedData, number: int) -> JobContext:

@@ -17,6 +17,7 @@ from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import LengthAwareOrder
 from fastloop.core.traits import CollateTraits, TransformTraits, traits_of
 from fastloop.core.types import Epochs, Tree
+from fastloop.data.cropped_dataset import number_samples
 from fastloop.data.prepare import sample_lengths
 from fastloop.data.same_data import check_placed
 from fastloop.trial.job import Job
@@ -46,7 +47,7 @@ def loader_opener(
     Prefetching covers all of `full_delivery`, so that a batch is finished on the stream that copied
     it. A transform on the device stays in the loop.
     """
-    open_ = partial(job.loader.open, prepared, plan)
+    open_ = partial(job.loader.open, *number_samples(prepared, plan))
     if not job.device_prefetch:
         return open_
     deliver = check_placed(full_delivery(job, prepared, device))

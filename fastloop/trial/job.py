@@ -32,6 +32,7 @@ from fastloop.core.protocols import (
 )
 from fastloop.core.traits import CollateTraits, traits_of
 from fastloop.core.types import option
+from fastloop.data.cropped_dataset import crop_dataset
 from fastloop.processes.rank_group import resolve_device
 from fastloop.trial.page_cache import CacheState
 from fastloop.trial.window import MIN_WINDOW_S
@@ -109,3 +110,8 @@ class Job:
         # The first one is what a plain script gets by default. multiprocessing.get_start_method()
         # would be "forkserver" in a trial's process: first batch after 1.35 s instead of 0.005.
         return self.loading.multiprocessing_context or multiprocessing.get_all_start_methods()[0]
+
+
+def crop_images(job: Job) -> Job:
+    """The job with the dataset of the crops, where its transform crops that dataset's images."""
+    return replace(job, dataset=crop_dataset(job.dataset, job.transform))

@@ -26,6 +26,8 @@ from fastloop.core.traits import (
     traits_of,
 )
 from fastloop.core.types import Unsupported, name_of
+from fastloop.data.cropped_dataset import CroppedDataset
+from fastloop.data.cropping import CropTransform
 from fastloop.data.image_files import check_uint8
 from fastloop.data.prepare_store import check_storable
 from fastloop.data.ragged import is_ragged
@@ -46,6 +48,7 @@ def check_support(job: Job, world_size: int = 1) -> torch.device:
     _check_forks(job)
     _check_cache(job)
     _check_samples(job)
+    _check_crops(job)
     _check_batches(job)
     check_storable(job.dataset, job.loader.store)
     check_lengths(job.dataset, job.collate, job.order, job.benchmark)
@@ -154,6 +157,27 @@ def _check_samples(job: Job) -> None:
         reason = "samples are uint8 until they are on the device, see transform.where=device"
         name = name_of(job.collate)
         raise Unsupported(f"collate={name} with transform.where=worker: {reason}")
+
+
+def _check_crops(job: Job) -> None:
+    """A transform that crops needs image files, and a loader that draws random crops anew."""
+    if not isinstance(job.transform, CropTransform):
+        return
+    name, dataset = f"transform={name_of(job.transform)}", job.dataset
+    if not isinstance(dataset, CroppedDataset):
+        hint = "dataset=image_folder and dataset=photos have some"
+        raise Unsupported(f"{name}: dataset {dataset.label} has no labelled image files; {hint}")
+    if size := dataset.dataset.size:
+        reason = "the images would be resized twice; use dataset.size=null"
+        raise Unsupported(f"{name} with dataset.size={[*size]}: {reason}")
+    if not dataset.cropping.is_random:
+        return
+    loader = f"{name}: loader={getattr(job.loader, 'target', name_of(job.loader))}"
+    if job.loader.store is not None:
+        hint = "loader=raw draws anew, and loader=fastloop, spdl and grain with loader.store=null"
+        raise Unsupported(f"{loader} reads a store, which repeats one draw; {hint}")
+    if not traits_of(LoaderTraits, job.loader).even_shares:
+        raise Unsupported(f"{loader} sets its own order, and can't tell a sample the epoch")
 
 
 def _check_batches(job: Job) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fastloop.core.seeds import mix_seed
+
 GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 """Increment of splitmix64: the odd integer nearest to 2^64 / golden ratio."""
 
@@ -17,3 +19,8 @@ def splitmix64(indices: np.ndarray, seed: int) -> np.ndarray:
         bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return bits ^ (bits >> np.uint64(31))
+
+
+def sample_key(seed: int, epoch: int, index: int) -> int:
+    """The key of a sample of an epoch of a FastLoader with this seed, by which columns draw."""
+    return int(splitmix64(np.array([index]), mix_seed(seed, epoch))[0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import PIL
 from PIL import features
@@ -18,6 +20,8 @@ class PilDecoder:
     Grey values are repeated, transparency is dropped without blending, CMYK is taken as Adobe's;
     colour profiles and the EXIF orientation are ignored.
     """
+
+    is_reference: ClassVar[bool] = True
 
     def library(self) -> str:
         """The versions of Pillow and of its libjpeg-turbo, if any; wheels include it since 9.0."""

@@ -16,7 +16,9 @@ from fastloop.core.bounds import PositiveDepth, Threads
 from fastloop.core.epochs import honours_only
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import RandpermOrder, Store
-from fastloop.core.types import Epochs, Tree, Unsupported, option
+from fastloop.core.types import Epochs, Tree, Unsupported, name_of, option
+from fastloop.data.crop_columns import crop_columns
+from fastloop.data.cropped_dataset import CroppedDataset, plan_of_indices
 from fastloop.data.dataloader import identity_collate
 from fastloop.data.image_files import ImageFileColumn, LabelledImages, uint8_samples
 from fastloop.data.probed_parts import probe_reads, probe_transform
@@ -38,7 +40,8 @@ class FastloopLoader:
 
     No process is started, and no Python code runs per sample; without the core, rows are gathered
     in the loop. With store=null threads of Python read, decode, transform and collate the dataset's
-    samples instead; images of one size are decoded straight into the batch.
+    samples instead; images of one size are decoded straight into the batch, and crops of images are
+    made by the native decoder, where that has the pixels of the job's decoder.
     """
 
     store: Store | None
@@ -56,6 +59,7 @@ class FastloopLoader:
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; the memory of a batch is not reused while the batch is referenced."""
         honours_only("fastloop", plan, *self.honours)
+        plan = plan_of_indices(plan)
         source, collate_fn = self._source(prepared, plan)
         loader = FastLoader(
             source,
@@ -108,6 +112,8 @@ def _mark_read_only(array: np.memmap) -> np.memmap:
 
 def _samples(prepared: PreparedData, plan: Plan) -> tuple[Any, Callable | None]:
     dataset, collate, transform = prepared.dataset, plan.collate, plan.transform
+    if isinstance(dataset, CroppedDataset):
+        return _crops(dataset, plan), None
     if check_batches(prepared, plan):
         return _probe(dataset.open(), identity_collate, plan)
     as_uint8 = collate is not None and collate.takes == "uint8"
@@ -125,6 +131,14 @@ def _samples(prepared: PreparedData, plan: Plan) -> tuple[Any, Callable | None]:
     if transform:
         samples = TransformedSamples(samples, probe_transform(transform, plan.probe))
     return _probe(samples, collate.collate if collate else None, plan)
+
+
+def _crops(dataset: CroppedDataset, plan: Plan) -> list[Any]:
+    """The columns of the crops; raises Unsupported for a collate of single samples."""
+    if plan.collate is not None:
+        reason = "crops are made in the batch; loader=raw collates them"
+        raise Unsupported(f"collate={name_of(plan.collate)} with loader=fastloop: {reason}")
+    return crop_columns(dataset)
 
 
 def _probe(samples: Any, collate_fn: Callable | None, plan: Plan) -> tuple[Any, Callable | None]:

@@ -1,0 +1,60 @@
+"""Crops as columns of a FastLoader: made natively, or as the workers of other loaders make them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from fastloop.core.traits import DecoderTraits, traits_of
+from fastloop.data.cropped_dataset import CroppedDataset, CroppedSamples
+from fastloop.fastloader.columns.column import SampleSpec
+from fastloop.fastloader.columns.cropped_images import NATIVE
+from fastloop.fastloader.columns.images import Images
+from fastloop.fastloader.columns.jpeg import has_jpeg
+from fastloop.fastloader.columns.splitmix import splitmix64
+
+
+@dataclass(frozen=True)
+class CropColumn:
+    """Crops made by the loader's threads, one by one."""
+
+    samples: CroppedSamples
+    seed: int = 0
+    """Of the epoch."""
+    slow: ClassVar[bool] = True
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @property
+    def spec(self) -> SampleSpec:
+        """dtype and shape of a crop."""
+        return SampleSpec(torch.float32, (3, *self.samples.cropping.crop.height_width))
+
+    def with_seed(self, seed: int) -> CropColumn:
+        """The column of an epoch with this seed."""
+        return replace(self, seed=seed)
+
+    def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
+        """Write these images' crops to `out`; raises BadData that names the file."""
+        keys, rows = splitmix64(indices, self.seed), self.spec.view_tensor(out)
+        for index, key, row in zip(indices.tolist(), keys.tolist(), rows, strict=True):
+            row.copy_(self.samples.make(index, key)[0])
+
+
+def crop_columns(dataset: CroppedDataset) -> list[Any]:
+    """The columns of the crops and of their labels.
+
+    The crops are made natively where the decoder's pixels are those of the native one.
+    """
+    samples, cropping = dataset.open(), dataset.cropping
+    images = samples.images
+    if not (has_jpeg() and traits_of(DecoderTraits, dataset.decoder).is_reference):
+        return [CropColumn(samples), images.labels]
+    paths = [str(images.path(index)) for index in range(len(images))]
+    statistics = cropping.mean, cropping.std
+    settings = {"crop": cropping.crop, "flip": cropping.flip, "normalize": statistics}
+    return [Images(paths, decoder=NATIVE, **settings), images.labels]

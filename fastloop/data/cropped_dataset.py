@@ -1,0 +1,158 @@
+"""Datasets of image files whose samples are crops; what a random one draws depends on the seed, the
+epoch and the sample's index alone."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import torch
+
+from fastloop.core.files import fingerprint
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Dataset, Decoder, Order, Transform
+from fastloop.core.source_code import source_fingerprint
+from fastloop.core.types import BadData
+from fastloop.data import cropping as cropping_module
+from fastloop.data.cropping import Cropping, CropTransform
+from fastloop.data.image_files import LabelledImages, Size
+from fastloop.fastloader.columns import crops, splitmix
+from fastloop.fastloader.columns.crops import draw_cut
+from fastloop.fastloader.columns.splitmix import sample_key
+
+CODE = crops, splitmix, cropping_module, sys.modules[__name__]
+"""Modules that a sample depends on."""
+
+
+@runtime_checkable
+class CroppableDataset(Protocol):
+    """A dataset of labelled image files."""
+
+    size: Size
+    decoder: Decoder
+
+    def files(self) -> list[Path]:
+        """As HasFiles has it."""
+        ...
+
+    def open_uint8(self) -> LabelledImages:
+        """(uint8 (height, width, 3), int) samples."""
+        ...
+
+
+@dataclass(frozen=True)
+class CroppedSamples:
+    """(float32 (3, height, width), int) samples, of which number epoch * len + index is the crop of
+    image `index` in that epoch: it tells a worker the epoch."""
+
+    images: LabelledImages
+    cropping: Cropping
+    seed: int
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
+        epoch, index = divmod(number, len(self.images))
+        return self.make(index, sample_key(self.seed, epoch, index))
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
+        return map(self.__getitem__, range(len(self)))  # their numbers have no end
+
+    def make(self, index: int, key: int) -> tuple[torch.Tensor, int]:
+        """The sample that the key draws of an image; raises BadData that names the file."""
+        pixels: Any
+        pixels, label = self.images[index]
+        cut = draw_cut(self.cropping.crop, self.cropping.flip, key, *pixels.shape[:2])
+        try:
+            return self.cropping.make_sample(pixels, cut), label
+        except BadData as error:
+            raise BadData(f"{self.images.path(index)}: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class CroppedDataset:
+    """The crops of a dataset's images."""
+
+    dataset: Any
+    """A Dataset that is a CroppableDataset, without a size of its own."""
+    cropping: Cropping
+    seed: int = 0
+    """Of what the crops draw."""
+
+    uint8_scale: ClassVar[None] = None
+    decodes: ClassVar[bool] = True
+
+    @property
+    def label(self) -> str:
+        """As the dataset's."""
+        return self.dataset.label
+
+    @property
+    def num_classes(self) -> int | None:
+        """As the dataset's."""
+        return self.dataset.num_classes
+
+    @property
+    def decoder(self) -> Decoder:
+        """As the dataset's."""
+        return self.dataset.decoder
+
+    def fetch(self) -> str:
+        """A fingerprint of the images and the crops; raises BadData as the dataset does."""
+        code = source_fingerprint(self.dataset), *map(inspect.getsource, CODE)
+        return fingerprint(self.dataset.fetch(), self.cropping, code)
+
+    def files(self) -> list[Path]:
+        """As the dataset's."""
+        return self.dataset.files()
+
+    def open(self) -> CroppedSamples:
+        """The crops."""
+        return CroppedSamples(self.dataset.open_uint8(), self.cropping, self.seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumberedOrder:
+    """An order of the numbers of samples, which count on from epoch to epoch."""
+
+    order: Order
+    complete: ClassVar[bool] = False
+
+    def length(self, num_samples: int) -> int:
+        """Number of indices in an epoch."""
+        return self.order.length(num_samples)
+
+    def pieces(self, num_samples: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:
+        """The int64 index + epoch * num_samples of each sample, piece by piece."""
+        pieces = self.order.pieces(num_samples, seed, epoch)
+        return (piece + epoch * num_samples for piece in pieces)
+
+
+def crop_dataset(dataset: Dataset, transform: Transform) -> Dataset:
+    """The dataset of the crops, for a transform that crops image files; else the dataset itself."""
+    if not (isinstance(transform, CropTransform) and isinstance(dataset, CroppableDataset)):
+        return dataset
+    crops: Any = CroppedDataset(dataset=dataset, cropping=transform.cropping)
+    return crops
+
+
+def number_samples(prepared: PreparedData, plan: Plan) -> tuple[PreparedData, Plan]:
+    """The data and the plan of a loader that is to deliver new random crops in each epoch: of the
+    plan's seed, and read by their numbers. Unchanged for other samples."""
+    dataset = prepared.dataset
+    if not isinstance(dataset, CroppedDataset) or not dataset.cropping.is_random:
+        return prepared, plan
+    prepared = replace(prepared, dataset=replace(dataset, seed=plan.seed))
+    return prepared, replace(plan, order=NumberedOrder(order=plan.order))
+
+
+def plan_of_indices(plan: Plan) -> Plan:
+    """The plan with the indices of samples in the place of their numbers, for a loader that tells
+    its samples the epoch itself."""
+    order = plan.order
+    return replace(plan, order=order.order) if isinstance(order, NumberedOrder) else plan

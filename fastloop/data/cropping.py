@@ -1,0 +1,71 @@
+"""Cropping of images: the part that is a sample, and the floats that its pixels become."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from pydantic import PositiveFloat, PositiveInt, Strict
+
+from fastloop.core.types import BadData
+from fastloop.fastloader.columns.cropped_images import MAX_PIXELS
+from fastloop.fastloader.columns.crops import Crop, Cut, RandomResizedCrop
+
+CropSize = Annotated[tuple[PositiveInt, PositiveInt], Strict(False)]
+"""(height, width) of a sample."""
+Means = Annotated[tuple[float, float, float], Strict(False)]
+Deviations = Annotated[tuple[PositiveFloat, PositiveFloat, PositiveFloat], Strict(False)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cropping:
+    """Settings by which samples are cut out of images, flipped and normalized."""
+
+    crop: Crop
+    flip: float
+    """Probability that a sample is flipped horizontally."""
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    @property
+    def is_random(self) -> bool:
+        """True where an image's samples differ from epoch to epoch."""
+        return isinstance(self.crop, RandomResizedCrop) or 0 < self.flip < 1
+
+    def make_sample(self, pixels: np.ndarray, cut: Cut) -> torch.Tensor:
+        """float32 (3, height, width), normalized, of (height, width, 3) uint8: as torchvision's
+        transforms make it, whose resize of uint8 is antialiased.
+
+        Raises BadData for an image that would be too large once resized.
+        """
+        from torchvision.transforms.v2 import functional
+
+        rows, columns = cut.rows, cut.columns
+        if rows.resized * columns.resized > MAX_PIXELS:
+            raise BadData(f"resized to {rows.resized} x {columns.resized}, it is too large")
+        image = torch.from_numpy(pixels).permute(2, 0, 1)
+        image = image.narrow(1, rows.start, rows.length).narrow(2, columns.start, columns.length)
+        image = functional.resize(image, [rows.resized, columns.resized], antialias=True)
+        image = image.narrow(1, rows.first, rows.count).narrow(2, columns.first, columns.count)
+        if cut.is_flipped:
+            image = functional.horizontal_flip(image)
+        floats = image.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+        return functional.normalize(floats, [*self.mean], [*self.std], inplace=True)
+
+    def difference(self, image: torch.Tensor, other: torch.Tensor) -> float:
+        """The largest difference of two samples' pixels, in 255ths."""
+        by_channel = (image - other).abs().flatten(1).amax(1).double()
+        return 255 * float((by_channel * torch.tensor(self.std, dtype=torch.float64)).max())
+
+
+@runtime_checkable
+class CropTransform(Protocol):
+    """A transform that is a part of decoding: it makes samples of one size of images of any size,
+    so that the dataset's samples are the crops."""
+
+    @property
+    def cropping(self) -> Cropping:
+        """The crops."""
+        ...
