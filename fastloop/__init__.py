@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fastloop.data.image_encodings import LongestSide
+    from fastloop.data.stored_images import StoredImages
     from fastloop.data.user_store import open_store, write_store
     from fastloop.explain.loop import explain_loop as explain
     from fastloop.fastloader import (
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from fastloop.sweep.in_process import bench, bench_all
 
 MODULES = {
+    "data.image_encodings": ("LongestSide",),
+    "data.stored_images": ("StoredImages",),
     "data.user_store": ("open_store", "write_store"),
     "fastloader": (
         *("Blocks", "CenterCrop", "FastLoader", "Images", "RandomResizedCrop", "Windows"),
@@ -40,7 +44,9 @@ __all__ = [
     "CenterCrop",
     "FastLoader",
     "Images",
+    "LongestSide",
     "RandomResizedCrop",
+    "StoredImages",
     "Windows",
     "bench",
     "bench_all",

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
@@ -16,19 +16,40 @@ from torch.utils.data import IterableDataset, TensorDataset
 from fastloop.core.files import flush_to_disk, hold_lock, write_beside
 from fastloop.core.types import SamplesDiffer, Tree
 from fastloop.data.chunked_reader import collate_chunk, collate_chunks
+from fastloop.data.image_encodings import ImageEncoding
+from fastloop.data.image_store import write_image_store
 from fastloop.data.npy_format import STRUCTURE, open_npy, write_npy
 from fastloop.data.ragged import JaggedTensor
 from fastloop.data.ragged_store import open_ragged, select_rows, write_ragged
 from fastloop.data.rows import bytes_of
+from fastloop.data.store_folder import check_is_store, refuse_other_data, spread_indices
 from fastloop.data.store_samples import StoreSamples, StoreStream
+from fastloop.data.stored_images import StoredImages
 
 CHUNK_BYTES = 2 << 20
 MOST_SAMPLES = 1024
-COMPARED = 16
-"""Number of samples, spread evenly, that must be equal for a store to count as the same data."""
 
 
+@overload
 def write_store(
+    dataset: Any,
+    root: str | Path,
+    *,
+    overwrite: bool = ...,
+    num_workers: int = ...,
+    ragged: bool = ...,
+    strings: Literal["keep", "leave_out"] | None = ...,
+) -> Path: ...
+@overload
+def write_store(
+    dataset: Any,
+    root: str | Path,
+    *,
+    overwrite: bool = ...,
+    num_workers: int = ...,
+    images: ImageEncoding,
+) -> StoredImages: ...
+def write_store(  # noqa: PLR0913 - settings of samples and of encoded images
     dataset: Any,
     root: str | Path,
     *,
@@ -36,7 +57,8 @@ def write_store(
     num_workers: int = 0,
     ragged: bool = False,
     strings: Literal["keep", "leave_out"] | None = None,
-) -> Path:
+    images: ImageEncoding | None = None,
+) -> Path | StoredImages:
     """Write a dataset to the folder `root`, with a .npy file for each leaf, for open_store.
 
     dataset: a map-style Dataset or an iterable of samples of one shape, which are collated by
@@ -49,6 +71,13 @@ def write_store(
     it the samples. strings: what becomes of texts in samples: batches have lists of them, or
     neither store nor batches have them.
 
+    images: the dataset is image files, which are stored undecoded, for `Images`: a list of paths or
+    of their bytes, a tree of such lists and of labels, or torchvision's ImageFolder. "as_is"
+    stores each as it is; "jpeg" stores JPEGs with restart markers, of the same pixels, out of
+    which a crop is decoded faster; `LongestSide(pixels, quality)` also makes large ones smaller.
+    Other files are stored as they are. num_workers are then threads, 0: one for each core, and
+    what is returned, `StoredImages`, tells what the store has cost and saves.
+
     An existing store is kept if it holds the same data: the same number of samples, of which 16,
     spread evenly, are equal bit by bit. If it holds other data, or the dataset can only be iterated
     over, FileExistsError is raised unless overwrite=True. A folder that is no store is never
@@ -58,6 +87,11 @@ def write_store(
     that differ or can't be read, and Unsupported for trees and dtypes that .npy files can't hold.
     """
     folder = Path(root).absolute()
+    if images is not None:
+        if ragged or strings:
+            raise ValueError(f"images={images!r}: ragged and strings are settings of samples")
+        settings = {"overwrite": overwrite, "num_threads": num_workers}
+        return write_image_store(dataset, folder, images, **settings)
     source = list(dataset.tensors) if type(dataset) is TensorDataset else dataset
     if strings not in (None, "keep", "leave_out"):
         raise ValueError(f"strings={strings!r}: allowed are 'keep', 'leave_out' and None")
@@ -100,16 +134,10 @@ def _needs_writing(folder: Path, source: Any, settings: tuple[bool, bool]) -> bo
     """False where a store of the same data exists; raises FileExistsError where the folder must not
     be replaced. settings: overwrite, and whether leaves may be ragged."""
     overwrite, is_jagged = settings
-    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    is_store = STRUCTURE in names and all(
-        name == STRUCTURE or name.endswith(".npy") for name in names
-    )
-    if not is_store:
-        raise FileExistsError(errno.EEXIST, "not a store, so it is not replaced", str(folder))
+    check_is_store(folder)
     if overwrite or (_has_indices(source) and _holds(folder, source, is_jagged)):
         return overwrite
-    reason = "a store of other data is here; overwrite=True replaces it"
-    raise FileExistsError(errno.EEXIST, reason, str(folder))
+    raise refuse_other_data(folder)
 
 
 def _holds(folder: Path, source: Any, is_jagged: bool) -> bool:
@@ -117,8 +145,7 @@ def _holds(folder: Path, source: Any, is_jagged: bool) -> bool:
     count = _count(source)
     if {len(leaf) for leaf in leaves} != {count}:
         return False
-    spread = np.linspace(0, count - 1, COMPARED).round().astype(int).tolist()
-    indices = sorted(set(spread))
+    indices = spread_indices(count)
     read, same = pytree.tree_flatten(_read(source, indices, is_jagged))
     if same != structure:
         return False

@@ -19,6 +19,9 @@ FILES = {
     "grey.jpg": jpeg(crop(70, 90).convert("L")),
     "restarts.jpg": jpeg(crop(70, 90), restart_marker_blocks=2),
     "codes.jpg": jpeg(crop(70, 90), quality=100, optimize=True),
+    "rows.jpg": jpeg(crop(70, 90), restart_marker_rows=1),
+    "each.jpg": jpeg(crop(70, 90), subsampling=0, restart_marker_blocks=1),
+    "greys.jpg": jpeg(crop(70, 90).convert("L"), restart_marker_blocks=6),
 }
 
 

@@ -1,11 +1,12 @@
 /* The decoder of JPEG images under stress, to be compiled with sanitizers: the files that are named,
- * cut off, overwritten and with parts of each other, cut at random into samples of exact memory. */
+ * cut off and overwritten, cut at random into samples of exact memory. Those that can be transcoded
+ * have to give the same samples then. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "jpeg.h"
+#include "transcode.h"
 
 enum { MAX_FILES = 16, MAX_CHANGES = 12 };
 
@@ -40,16 +41,37 @@ static fj_crop random_crop(void) {
     return crop;
 }
 
-static int make(fj_decoder *decoder, const uint8_t *bytes, size_t nbytes) {
+/* A sample in memory of its own, or NULL. */
+static char *make(fj_decoder *decoder, const uint8_t *bytes, size_t nbytes, const fj_crop *crop,
+                  const fj_format *format, uint64_t key) {
     uint8_t *data = malloc(nbytes + 1); /* of exact size but for the one byte of an empty file */
     memcpy(data + 1, bytes, nbytes);
+    char *sample = malloc(fj_sample_nbytes(crop, format));
+    int is_made = fj_make_sample(decoder, data + 1, nbytes, crop, format, key, sample);
+    free(data);
+    if (is_made)
+        return sample;
+    free(sample);
+    return NULL;
+}
+
+/* 1 where a sample is made; ends the program where it is another one after transcoding. */
+static int try(fj_decoder *decoder, const uint8_t *data, size_t nbytes) {
     fj_crop crop = random_crop();
     fj_format format = {(fj_type)random_between(0, 2), random_between(0, 1), {1, 1, 1}, {0, 0, 0}};
-    char *sample = malloc(fj_sample_nbytes(&crop, &format));
-    int is_made = fj_make_sample(decoder, data + 1, nbytes, &crop, &format, random_bits(), sample);
+    uint64_t key = random_bits();
+    char *sample = make(decoder, data, nbytes, &crop, &format, key), *same = NULL;
+    fj_file transcoded = {0};
+    int is_transcoded = fj_transcode(data, nbytes, &transcoded);
+    if (is_transcoded)
+        same = make(decoder, transcoded.data, transcoded.nbytes, &crop, &format, key);
+    if (is_transcoded && sample &&
+        (!same || memcmp(sample, same, fj_sample_nbytes(&crop, &format))))
+        exit(4);
+    free(transcoded.data);
+    free(same);
     free(sample);
-    free(data);
-    return is_made;
+    return sample != NULL;
 }
 
 int main(int argc, char **argv) {
@@ -59,13 +81,13 @@ int main(int argc, char **argv) {
     if (!decoder || count < 1 || count > MAX_FILES)
         return 2;
     for (int k = 0; k < count; k++)
-        if (!fj_read_file(&files[k], argv[k + 2]) || !make(decoder, files[k].data, files[k].nbytes))
+        if (!fj_read_file(&files[k], argv[k + 2]) || !try(decoder, files[k].data, files[k].nbytes))
             return 3;
     for (int round = 0; round < rounds; round++) {
         const fj_file *file = &files[random_between(0, count - 1)];
         uint8_t *data = malloc(file->nbytes);
         memcpy(data, file->data, file->nbytes);
-        made += make(decoder, data, damage(data, file->nbytes));
+        made += try(decoder, data, damage(data, file->nbytes));
         free(data);
     }
     for (int k = 0; k < count; k++)

@@ -16,7 +16,7 @@ from fastloop.fastloader.columns.crops import Crop, Cut, draw_cut
 from fastloop.fastloader.columns.decoders import decode_any
 from fastloop.fastloader.columns.encoded_images import EncodedImages, ImageFiles
 from fastloop.fastloader.columns.image_headers import encoding_of
-from fastloop.fastloader.columns.jpeg import has_jpeg, load_jpeg
+from fastloop.fastloader.columns.jpeg import INSTALL, has_jpeg, load_jpeg
 from fastloop.fastloader.columns.splitmix import splitmix64
 
 DTYPES = torch.uint8, torch.float32, torch.bfloat16
@@ -34,8 +34,7 @@ def choose_crop_decoder(decoder: str | None) -> str:
     Raises ValueError for an unknown name, ImportError where the decoder is not installed.
     """
     if decoder == NATIVE and not has_jpeg():
-        how = "install libjpeg-turbo's headers (Debian: libjpeg62-turbo-dev), then fastloop again"
-        raise ImportError(f"decoder={NATIVE!r} is not built: {how}")
+        raise ImportError(f"decoder={NATIVE!r} is not built: {INSTALL}")
     if decoder == NATIVE or (decoder is None and has_jpeg()):
         return NATIVE
     return choose_decoder(decoder)

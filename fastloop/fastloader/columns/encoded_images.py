@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
 from fastloop.fastloader.columns.image_headers import Encoded
+from fastloop.fastloader.columns.ragged_rows import RaggedRows
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,12 @@ class ImageArray:
 
     def inputs(self, indices: list[int]) -> list[Encoded]:
         """Return the bytes of each."""
-        return [self.read(index) for index in indices]
+        view = self.data.data
+        return [view[start:end] for start, end in self._bounds(indices)]
+
+    def _bounds(self, indices: list[int]) -> Iterator[tuple[int, int]]:
+        starts, ends = self.offsets[indices], self.offsets[np.asarray(indices) + 1]
+        return zip(starts.tolist(), ends.tolist(), strict=True)
 
     def name(self, index: int) -> str:
         """Return the image's number, and the bytes of the array that hold it."""
@@ -93,10 +99,13 @@ EncodedImages = ImageFiles | ImageBytes | ImageArray
 
 
 def open_images(encoded: Any) -> EncodedImages:
-    """The images of paths, of their bytes, or of (one uint8 array of all of them, offsets).
+    """The images of paths, of their bytes, of a store, or of (one uint8 array of all of them,
+    offsets).
 
     Raises ValueError for anything else.
     """
+    if isinstance(encoded, RaggedRows):
+        return _image_array(encoded.values, encoded.offsets)
     if isinstance(encoded, tuple) and len(encoded) == 2 and hasattr(encoded[0], "dtype"):
         return _image_array(*encoded)
     images = list(encoded)
@@ -105,7 +114,8 @@ def open_images(encoded: Any) -> EncodedImages:
     if images and all(isinstance(image, Encoded) for image in images):
         return ImageBytes(images)
     types = sorted({type(image).__name__ for image in images}) or "none"
-    raise ValueError(f"images are paths, bytes, or (uint8 array, offsets), got {types}")
+    allowed = "paths, bytes, or (uint8 array, offsets), or what open_store opens of images"
+    raise ValueError(f"images are {allowed}, got {types}")
 
 
 def _image_array(data: Any, offsets: Any) -> ImageArray:

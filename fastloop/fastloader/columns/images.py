@@ -30,7 +30,8 @@ class Images:
     interpreter's lock. What a sample draws depends on the loader's seed, the epoch and its index.
 
     Args:
-        encoded: paths of files, their bytes, or (one uint8 array of all of them, offsets), where
+        encoded: paths of files, their bytes, the images that open_store opens of
+            `write_store(..., images=...)`, or (one uint8 array of all of them, offsets), where
             image i is array[offsets[i]:offsets[i + 1]].
         size: (height, width) to which each whole image is resized, ignoring its aspect ratio;
             None: all images have the size of the first.

@@ -7,6 +7,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+INSTALL = "install libjpeg-turbo's headers (Debian: libjpeg62-turbo-dev), then fastloop again"
+
 
 @cache
 def load_jpeg() -> Any | None:

@@ -12,7 +12,7 @@
 
 static const size_t MAX_NBYTES = (size_t)1 << 30; /* of an encoded image */
 
-static int reserve(fj_file *file, size_t nbytes) {
+int fj_reserve_file(fj_file *file, size_t nbytes) {
     if (nbytes <= file->room)
         return 1;
     free(file->data);
@@ -42,7 +42,7 @@ int fj_read_file(fj_file *file, const char *path) {
         return 0;
     int is_read = !fstat(descriptor, &status) && S_ISREG(status.st_mode) &&
                   status.st_size > 0 && (uint64_t)status.st_size <= MAX_NBYTES &&
-                  reserve(file, (size_t)status.st_size) &&
+                  fj_reserve_file(file, (size_t)status.st_size) &&
                   read_all(file, descriptor, (size_t)status.st_size);
     close(descriptor);
     return is_read;

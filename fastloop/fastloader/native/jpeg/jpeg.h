@@ -95,6 +95,8 @@ typedef struct {
     size_t nbytes, room;
 } fj_file;
 
+/* Room for so many bytes, of which none are kept; 0 where memory is short. */
+int fj_reserve_file(fj_file *file, size_t nbytes);
 /* The file's bytes, in memory that is used again; 0 where it can't be read. */
 int fj_read_file(fj_file *file, const char *path);
 

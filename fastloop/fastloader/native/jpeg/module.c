@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "jpeg.h"
+#include "transcode.h"
 
 enum { LEFT, MADE, MAX_SIDE = 1 << 14 };
 
@@ -162,12 +162,33 @@ static PyObject *draw_cut_of(PyObject *module, PyObject *args) {
                          columns.count, cut.is_flipped);
 }
 
+/* ---- transcode ---- */
+
+static PyObject *transcode_of(PyObject *module, PyObject *args) {
+    (void)module;
+    Py_buffer data;
+    if (!PyArg_ParseTuple(args, "y*", &data))
+        return NULL;
+    fj_file file = {0};
+    int is_made;
+    Py_BEGIN_ALLOW_THREADS
+    is_made = fj_transcode(data.buf, (size_t)data.len, &file);
+    Py_END_ALLOW_THREADS
+    PyObject *bytes = is_made ? PyBytes_FromStringAndSize((char *)file.data, (Py_ssize_t)file.nbytes)
+                              : Py_NewRef(Py_None);
+    free(file.data);
+    PyBuffer_Release(&data);
+    return bytes;
+}
+
 static PyMethodDef functions[] = {
     {"make_samples", make_samples_of, METH_VARARGS,
      "make_samples(images, are_paths, keys, crop, format, out): a byte for each, 1 where it is made."},
     {"draw_cut", draw_cut_of, METH_VARARGS,
      "draw_cut(crop, key, height, width): (start, length, resized, first, count) of rows and of "
      "columns, and whether they are flipped."},
+    {"transcode", transcode_of, METH_VARARGS,
+     "transcode(data): the JPEG with restart markers; None where it can't be one of the same pixels."},
     {NULL, NULL, 0, NULL},
 };
 static struct PyModuleDef definition = {

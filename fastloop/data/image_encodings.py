@@ -1,0 +1,88 @@
+"""Ways of write_store to store encoded images: as they are, with restart markers, or smaller."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any, Literal
+
+from fastloop.fastloader.columns.decoders import BROKEN
+from fastloop.fastloader.columns.image_headers import Encoded, encoding_of
+from fastloop.fastloader.columns.jpeg import INSTALL, load_jpeg
+
+Change = Literal["kept", "transcoded", "resized"]
+Encode = Callable[[Encoded], tuple[Encoded, Change]]
+"""From the bytes of a file to those that are stored, and what they are."""
+
+
+@dataclass(frozen=True)
+class LongestSide:
+    """JPEG images whose longer side is larger are resized to it, by Pillow's Lanczos filter.
+
+    Args:
+        pixels: of the longer side; the other one follows.
+        quality: Pillow's, of the JPEG that is stored, 1 to 100.
+
+    Raises ValueError for other numbers.
+    """
+
+    pixels: int
+    quality: int = 90
+
+    def __post_init__(self) -> None:
+        for name, most in (("pixels", 65_535), ("quality", 100)):
+            value = getattr(self, name)
+            if type(value) is not int or not 1 <= value <= most:
+                raise ValueError(f"{name}={value!r}: allowed are 1 to {most}")
+
+
+ImageEncoding = Literal["as_is", "jpeg"] | LongestSide
+
+
+def open_encoding(images: ImageEncoding) -> Encode:
+    """The function that makes what is stored of a file.
+
+    Raises ValueError for an unknown encoding, ImportError where the extension is missing.
+    """
+    if images == "as_is":
+        return _keep
+    if images != "jpeg" and not isinstance(images, LongestSide):
+        raise ValueError(f"images={images!r}: allowed are 'as_is', 'jpeg', LongestSide and None")
+    if load_jpeg() is None:
+        raise ImportError(f"images={images!r} needs the native decoder of JPEG: {INSTALL}")
+    return _transcode if images == "jpeg" else partial(_resize, images)
+
+
+def _keep(data: Encoded) -> tuple[Encoded, Change]:
+    return data, "kept"
+
+
+def _transcode(data: Encoded) -> tuple[Encoded, Change]:
+    """Coefficients as they were, with restart markers; the file itself where that can't be."""
+    jpeg: Any = load_jpeg()
+    transcoded = jpeg.transcode(data)
+    return (data, "kept") if transcoded is None else (transcoded, "transcoded")
+
+
+def _resize(side: LongestSide, data: Encoded) -> tuple[Encoded, Change]:
+    """A smaller JPEG with restart markers; what is no sound JPEG of RGB or grey is kept."""
+    pil: Any = import_module("PIL.Image")
+    try:
+        if encoding_of(data) != "JPEG":
+            return data, "kept"
+        with pil.open(io.BytesIO(data)) as image:
+            if max(image.size) <= side.pixels:
+                return _transcode(data)
+            size = [max(1, round(length * side.pixels / max(image.size))) for length in image.size]
+            smaller = image.resize(size, pil.Resampling.LANCZOS)
+            info = {
+                name: image.info[name] for name in ("exif", "icc_profile") if name in image.info
+            }
+    except (*BROKEN, pil.DecompressionBombError):
+        return data, "kept"
+    file = io.BytesIO()
+    smaller.save(file, "JPEG", quality=side.quality, **info)
+    return _transcode(file.getvalue())[0], "resized"

@@ -1,0 +1,182 @@
+"""Stores of encoded images: a file of all their bytes, and one of offsets, for each column."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch.utils import _pytree as pytree
+
+from fastloop.core.cgroup import usable_cores
+from fastloop.core.files import flush_to_disk, hold_lock, write_beside
+from fastloop.core.spans import now_ns, seconds_between
+from fastloop.core.types import BadData
+from fastloop.data.encoded_source import EncodedSource, read_encoded_source
+from fastloop.data.image_encodings import Change, Encode, ImageEncoding, open_encoding
+from fastloop.data.image_savings import measure_saving_ms
+from fastloop.data.npy_format import FORMAT_NAME, STRUCTURE, open_npy, write_header
+from fastloop.data.ragged_store import OFFSETS, open_ragged
+from fastloop.data.rows import structure_text
+from fastloop.data.store_folder import (
+    IMAGES,
+    check_is_store,
+    refuse_other_data,
+    spread_indices,
+)
+from fastloop.data.stored_images import StoredImages, load_stored, save_stored
+from fastloop.fastloader.columns.encoded_images import EncodedImages, open_images
+from fastloop.fastloader.columns.image_headers import Encoded
+from fastloop.fastloader.thread_map import map_ahead
+
+AHEAD = 16
+"""Images for each thread: memory is bounded by so many."""
+COPIED_ROWS = 4096
+
+
+@dataclass
+class _Tally:
+    """The images that have been written, and their bytes in the source and in the store."""
+
+    changes: Counter[Change] = field(default_factory=Counter)
+    before: int = 0
+    after: int = 0
+
+
+@dataclass(frozen=True)
+class _ImageWriter:
+    """A source's images become a store's by threads."""
+
+    encode: Encode
+    num_threads: int
+    tally: _Tally = field(default_factory=_Tally)
+
+    def write(self, folder: Path, number: int, images: EncodedImages) -> None:
+        """Write column `number`: values and offsets."""
+        work = partial(_encode_image, images, self.encode)
+        results = map_ahead(work, range(len(images)), self.num_threads, AHEAD)
+        offsets, tally, nothing = [0], self.tally, np.empty(0, np.uint8)
+        with (folder / f"{number}.npy").open("wb") as file, closing(results):
+            write_header(file, nothing, (0,))
+            for nbytes, data, change in results:
+                file.write(data)
+                offsets.append(offsets[-1] + len(data))
+                tally.changes[change] += 1
+                tally.before += nbytes
+            tally.after += offsets[-1]
+            file.seek(0)  # numpy's header has space for any number of rows
+            write_header(file, nothing, (offsets[-1],))
+        np.save(folder / f"{number}.{OFFSETS}", np.array(offsets, np.int64))
+
+
+def write_image_store(
+    source: Any, folder: Path, images: ImageEncoding, *, overwrite: bool, num_threads: int
+) -> StoredImages:
+    """Write a store of encoded images, or find it; see write_store.
+
+    num_threads: that encode; 0: as many as there are cores.
+    """
+    encode, columns = open_encoding(images), read_encoded_source(source)
+    writer = _ImageWriter(encode, num_threads or usable_cores())
+    with hold_lock(folder):
+        if folder.exists():
+            check_is_store(folder)
+            if not overwrite:
+                return _find_same(folder, columns, encode, repr(images))
+        with write_beside(folder) as beside:
+            beside.mkdir()
+            start_ns = now_ns()
+            _write_columns(beside, columns, writer)
+            seconds, tally = seconds_between(start_ns, now_ns()), writer.tally
+            stored = StoredImages(
+                root=folder,
+                encoding=repr(images),
+                num_images=tally.changes.total(),
+                num_transcoded=tally.changes["transcoded"],
+                num_resized=tally.changes["resized"],
+                bytes_before=tally.before,
+                bytes_after=tally.after,
+                seconds=seconds,
+                num_threads=writer.num_threads,
+                saved_ms=_measure_saving_ms(beside, columns),
+            )
+            save_stored(stored, beside)
+            flush_to_disk(beside / IMAGES)
+    return stored
+
+
+def _encode_image(images: EncodedImages, encode: Encode, index: int) -> tuple[int, Encoded, Change]:
+    """Bytes in the source, what is stored, and what it is. Raises BadData for an empty file."""
+    data = images.read(index)
+    if not len(data):
+        raise BadData(f"{images.name(index)}: the file is empty")
+    return len(data), *encode(data)
+
+
+def _write_columns(folder: Path, source: EncodedSource, writer: _ImageWriter) -> None:
+    (folder / STRUCTURE).write_text(structure_text(source.structure, FORMAT_NAME))
+    for number, column in enumerate(source.leaves):
+        if isinstance(column, np.ndarray):
+            _write_array(folder / f"{number}.npy", column)
+        else:
+            writer.write(folder, number, column)
+    for path in folder.iterdir():
+        flush_to_disk(path)
+
+
+def _write_array(path: Path, array: np.ndarray) -> None:
+    with path.open("wb") as file:
+        write_header(file, array, array.shape)
+        for start in range(0, len(array), COPIED_ROWS):
+            file.write(np.ascontiguousarray(array[start : start + COPIED_ROWS]).data)
+
+
+def _find_same(folder: Path, source: EncodedSource, encode: Encode, encoding: str) -> StoredImages:
+    """The notes of the store's writer; raises FileExistsError where it holds other data."""
+    stored = load_stored(folder)
+    if stored is None or stored.encoding != encoding or not _holds(folder, source, encode):
+        raise refuse_other_data(folder)
+    return stored
+
+
+def _open_leaves(folder: Path) -> tuple[list[Any], pytree.TreeSpec]:
+    return pytree.tree_flatten(open_ragged(folder, open_npy(folder, "r")))
+
+
+def _holds(folder: Path, source: EncodedSource, encode: Encode) -> bool:
+    """True where the store has the samples of the source, by those that are compared."""
+    leaves, structure = _open_leaves(folder)
+    if structure != source.structure or {len(leaf) for leaf in leaves} != {len(source)}:
+        return False
+    indices = spread_indices(len(source))
+    pairs = zip(source.leaves, leaves, strict=True)
+    return all(_has_equal_rows(column, leaf, indices, encode) for column, leaf in pairs)
+
+
+def _has_equal_rows(
+    column: EncodedImages | np.ndarray, leaf: Any, indices: Sequence[int], encode: Encode
+) -> bool:
+    if isinstance(column, np.ndarray):
+        rows, stored = column[indices], leaf[indices]
+        return (rows.dtype, rows.shape) == (stored.dtype, stored.shape) and (
+            rows.tobytes() == stored.tobytes()
+        )
+    images = open_images(leaf)
+    return all(
+        bytes(encode(column.read(index))[0]) == bytes(images.read(index)) for index in indices
+    )
+
+
+def _measure_saving_ms(folder: Path, source: EncodedSource) -> float | None:
+    """Of the first column of images."""
+    leaves, _ = _open_leaves(folder)
+    pairs = zip(source.leaves, leaves, strict=True)
+    before, after = next(
+        (column, leaf) for column, leaf in pairs if not isinstance(column, np.ndarray)
+    )
+    return measure_saving_ms(before, open_images(after))

@@ -1,0 +1,34 @@
+"""Folders of write_store: which they are, which may be replaced, which samples are compared."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import numpy as np
+
+from fastloop.data.npy_format import STRUCTURE
+
+IMAGES = "images.json"
+"""What is known of a store of encoded images."""
+COMPARED = 16
+"""Number of samples, spread evenly, that must be equal for a store to count as the same data."""
+
+
+def check_is_store(folder: Path) -> None:
+    """Raise FileExistsError for a folder or file that write_store has not written."""
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    others = {name for name in names - {STRUCTURE, IMAGES} if not name.endswith(".npy")}
+    if STRUCTURE not in names or others:
+        raise FileExistsError(errno.EEXIST, "not a store, so it is not replaced", str(folder))
+
+
+def refuse_other_data(folder: Path) -> FileExistsError:
+    """The error for a store of other data that may not be replaced."""
+    reason = "a store of other data is here; overwrite=True replaces it"
+    return FileExistsError(errno.EEXIST, reason, str(folder))
+
+
+def spread_indices(count: int, number: int = COMPARED) -> list[int]:
+    """At most `number` indices below `count`, spread evenly."""
+    return sorted(set(np.linspace(0, count - 1, number).round().astype(int).tolist()))

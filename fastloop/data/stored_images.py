@@ -1,0 +1,73 @@
+"""The result of write_store for encoded images: what it has cost and what it saves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fastloop.data.store_folder import IMAGES
+
+
+@dataclass(frozen=True)
+class StoredImages:
+    """A store of encoded images, a path for open_store, and what it has cost and saves.
+
+    Where the store had been there already, the figures are those of the call that wrote it.
+    """
+
+    root: Path
+    encoding: str
+    num_images: int
+    num_transcoded: int
+    """JPEGs that got restart markers, with the same pixels."""
+    num_resized: int
+    """JPEGs that were made smaller; all others are as they were."""
+    bytes_before: int
+    bytes_after: int
+    seconds: float
+    """To write the store."""
+    num_threads: int
+    """That encoded it."""
+    saved_ms: float | None
+    """CPU time that a RandomResizedCrop(224) takes less than of the source, a mean of up to 64
+    images; None where none of these could be decoded."""
+
+    def __fspath__(self) -> str:
+        return str(self.root)
+
+    @property
+    def epochs_to_pay_back(self) -> float | None:
+        """Epochs of crops, made by as many threads, that save what writing took; None: never."""
+        if self.saved_ms is None or self.saved_ms <= 0:
+            return None
+        return 1e3 * self.seconds * self.num_threads / (self.num_images * self.saved_ms)
+
+    def __str__(self) -> str:
+        kept = self.num_images - self.num_transcoded - self.num_resized
+        counts = {
+            "with restart markers": self.num_transcoded,
+            "resized": self.num_resized,
+            "as they were": kept,
+        }
+        parts = [f"{count} {what}" for what, count in counts.items() if count]
+        parts.append(f"{self.bytes_before / 2**20:.1f} MiB before")
+        parts.append(f"{self.bytes_after / 2**20:.1f} MiB after")
+        if self.saved_ms is not None:
+            parts.append(f"{self.saved_ms:.3f} ms of CPU time saved a crop")
+        epochs = self.epochs_to_pay_back
+        parts.append("not paid back" if epochs is None else f"paid back after {epochs:.1f} epochs")
+        images = f"{self.num_images} images in {self.seconds:.1f} s"
+        return f"{self.root}: {images}: {', '.join(parts)}"
+
+
+def save_stored(stored: StoredImages, folder: Path) -> None:
+    """Note in the folder what is known of the store, but for its path."""
+    facts = {name: value for name, value in asdict(stored).items() if name != "root"}
+    (folder / IMAGES).write_text(json.dumps(facts, indent=1))
+
+
+def load_stored(folder: Path) -> StoredImages | None:
+    """The notes of the folder's writer; None for a folder without encoded images."""
+    path = folder / IMAGES
+    return StoredImages(folder, **json.loads(path.read_text())) if path.is_file() else None

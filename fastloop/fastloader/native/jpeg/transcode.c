@@ -1,0 +1,165 @@
+/* The coefficients of a JPEG, written again in segments that can be decoded one by one. */
+#include "guard.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "transcode.h"
+
+enum {
+    SEGMENT_WIDTH = 64, /* in pixels, as near as the image's width allows */
+    MIN_BLOCKS = 6,     /* of a segment: each costs about three bytes, and a prediction */
+    FIRST_ROOM = 1 << 12,
+};
+static const size_t MAX_PIXELS = (size_t)89478485 * 2; /* Pillow's limit */
+
+typedef struct {
+    fj_guard guard; /* of both */
+    struct jpeg_decompress_struct in;
+    struct jpeg_compress_struct out;
+    struct jpeg_destination_mgr destination;
+    fj_file *file;
+} transcoder;
+
+/* ---- the output grows as it is written ---- */
+
+static void begin_output(j_compress_ptr out) {
+    transcoder *self = out->client_data;
+    self->destination.next_output_byte = self->file->data;
+    self->destination.free_in_buffer = self->file->room;
+}
+
+static boolean grow_output(j_compress_ptr out) {
+    transcoder *self = out->client_data;
+    size_t written = self->file->room;
+    uint8_t *data = realloc(self->file->data, 2 * written);
+    if (!data)
+        longjmp(self->guard.refuse, 1);
+    self->file->data = data;
+    self->file->room = 2 * written;
+    self->destination.next_output_byte = data + written;
+    self->destination.free_in_buffer = written;
+    return TRUE;
+}
+
+static void end_output(j_compress_ptr out) {
+    transcoder *self = out->client_data;
+    self->file->nbytes = self->file->room - self->destination.free_in_buffer;
+}
+
+/* ---- what can be kept ---- */
+
+static int divide_up(int length, int part) { return (length + part - 1) / part; }
+
+/* MCUs of a segment: a divisor of those of a row, so that each row begins with a segment. */
+static unsigned choose_interval(const j_decompress_ptr in) {
+    int is_grey = in->num_components == 1, blocks = is_grey;
+    int width = DCTSIZE * (is_grey ? 1 : in->max_h_samp_factor);
+    for (int k = 0; !is_grey && k < in->num_components; k++)
+        blocks += in->comp_info[k].h_samp_factor * in->comp_info[k].v_samp_factor;
+    int columns = divide_up((int)in->image_width, width);
+    int wanted = SEGMENT_WIDTH / width > 1 ? SEGMENT_WIDTH / width : 1, best = 0, best_cost = 0;
+    for (int interval = 1; interval <= 2 * wanted && interval <= columns; interval++) {
+        int cost = 100 * (interval > wanted ? interval : wanted);
+        cost /= interval < wanted ? interval : wanted;
+        if (columns % interval || interval * blocks < MIN_BLOCKS || (best && cost >= best_cost))
+            continue;
+        best = interval, best_cost = cost;
+    }
+    return (unsigned)(best ? best : columns);
+}
+
+/* Read the header; 0 for an image whose colours only a general decoder knows. */
+static int read_header(j_decompress_ptr in, const uint8_t *data, size_t nbytes) {
+    jpeg_mem_src(in, data, (unsigned long)nbytes);
+    for (int number = 0; number < 16; number++)
+        jpeg_save_markers(in, JPEG_APP0 + number, 0xFFFF);
+    jpeg_save_markers(in, JPEG_COM, 0xFFFF);
+    jpeg_read_header(in, TRUE);
+    size_t pixels = (size_t)in->image_height * in->image_width;
+    int is_known = in->jpeg_color_space == JCS_GRAYSCALE || in->jpeg_color_space == JCS_YCbCr ||
+                   in->jpeg_color_space == JCS_RGB;
+    return is_known && pixels <= MAX_PIXELS;
+}
+
+/* Whether all bits of all coefficients were there; a decoder smooths a progressive image that ended
+ * before, and would not know of the new one that it did. */
+static int is_complete(const j_decompress_ptr in) {
+    if (!in->progressive_mode)
+        return 1;
+    for (int component = 0; component < in->num_components; component++)
+        for (int k = 0; k < DCTSIZE2; k++)
+            if (in->coef_bits[component][k])
+                return 0;
+    return 1;
+}
+
+static int begins_with(jpeg_saved_marker_ptr marker, int code, const char *text, unsigned length) {
+    return marker->marker == code && marker->data_length >= length &&
+           !memcmp(marker->data, text, length);
+}
+
+/* All but those that libjpeg writes by itself, and the places of pictures behind this one, which are
+ * not there any more. */
+static void copy_markers(const transcoder *self, j_compress_ptr out) {
+    for (jpeg_saved_marker_ptr marker = self->in.marker_list; marker; marker = marker->next) {
+        int is_written = begins_with(marker, JPEG_APP0, "JFIF", 5) ||
+                         begins_with(marker, JPEG_APP0 + 14, "Adobe", 5);
+        if (!is_written && !begins_with(marker, JPEG_APP0 + 2, "MPF", 4))
+            jpeg_write_marker(out, marker->marker, marker->data, marker->data_length);
+    }
+}
+
+static int transcode(transcoder *self, const uint8_t *data, size_t nbytes) {
+    j_decompress_ptr in = &self->in;
+    j_compress_ptr out = &self->out;
+    if (!read_header(in, data, nbytes))
+        return 0;
+    jvirt_barray_ptr *coefficients = jpeg_read_coefficients(in);
+    if (!is_complete(in))
+        return 0;
+    jpeg_copy_critical_parameters(in, out);
+    out->optimize_coding = TRUE;
+    out->restart_interval = choose_interval(in);
+    out->write_JFIF_header = in->saw_JFIF_marker; /* what tells the colours stays as it is */
+    out->write_Adobe_marker = in->saw_Adobe_marker;
+    jpeg_write_coefficients(out, coefficients);
+    copy_markers(self, out);
+    jpeg_finish_compress(out);
+    return 1;
+}
+
+static transcoder *open_transcoder(fj_file *file) {
+    transcoder *self = calloc(1, sizeof *self);
+    if (!self)
+        return NULL;
+    self->file = file;
+    self->destination.init_destination = begin_output;
+    self->destination.empty_output_buffer = grow_output;
+    self->destination.term_destination = end_output;
+    self->in.err = self->out.err = fj_guard_errors(&self->guard);
+    self->out.client_data = self;
+    return self;
+}
+
+static int run(transcoder *self, const uint8_t *data, size_t nbytes) {
+    if (setjmp(self->guard.refuse))
+        return 0;
+    jpeg_create_decompress(&self->in);
+    fj_guard_work(&self->guard, (j_common_ptr)&self->in);
+    jpeg_create_compress(&self->out);
+    fj_guard_work(&self->guard, (j_common_ptr)&self->out);
+    self->out.dest = &self->destination;
+    return transcode(self, data, nbytes);
+}
+
+int fj_transcode(const uint8_t *data, size_t nbytes, fj_file *out) {
+    transcoder *self = fj_reserve_file(out, FIRST_ROOM) ? open_transcoder(out) : NULL;
+    if (!self)
+        return 0;
+    int is_made = run(self, data, nbytes);
+    jpeg_destroy_compress(&self->out); /* nothing where it has not been made */
+    jpeg_destroy_decompress(&self->in);
+    free(self);
+    return is_made;
+}
