@@ -87,11 +87,11 @@ def test_it_is_transcoded_to_itself():
 @pytest.mark.parametrize(
     ("kind", "width", "interval"),
     [
-        ("4:2:0", 500, 4),  # 32 MCUs of 16 pixels
+        ("4:2:0", 500, 2),  # 32 MCUs of 16 pixels
         ("4:2:0", 496, 1),  # 31
-        ("4:2:0", 400, 5),  # 25
-        ("4:4:4", 500, 9),  # 63 of 8 pixels
-        ("grey", 500, 9),
+        ("4:2:0", 528, 3),  # 33
+        ("4:4:4", 500, 3),  # 63 of 8 pixels
+        ("grey", 500, 7),
         ("grey", 376, 47),  # 47: parts would be too small
     ],
 )

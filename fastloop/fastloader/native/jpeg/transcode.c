@@ -7,7 +7,7 @@
 #include "transcode.h"
 
 enum {
-    SEGMENT_WIDTH = 64, /* in pixels, as near as the image's width allows */
+    SEGMENT_WIDTH = 32, /* in pixels, as near as the image's width allows */
     MIN_BLOCKS = 6,     /* of a segment: each costs about three bytes, and a prediction */
     FIRST_ROOM = 1 << 12,
 };
