@@ -14,73 +14,73 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
+from experiments.explain.markdown import Rows, markdown
 from experiments.explain.record import Record, add_record, read_records
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.stats import ratio_or_range
 
-FOLDER = "outputs/explain"
+FOLDER, FILE = "outputs/explain", "overhead.jsonl"
 SCRIPT = Path(__file__).with_name("attached_script.py")
-SAMPLES = {0: 40_000, 2: 40_000}
-"""By the number of workers."""
-PAIRS = 8
-ENDS = ("", "_whole")
+CASES = {
+    "images": ("images", "0", "30000"),
+    "images, 2 workers": ("images", "2", "30000"),
+    "ready batches": ("batches", "0", "100000"),
+}
+"""The arguments of the script."""
+PAIRS = 10
 PLAIN, ATTACHED = [sys.executable], [sys.executable, "-m", "fastloop", "attach"]
+COLUMNS = {
+    "seconds": "script",
+    "loop": "its loop alone",
+    "cpu": "CPU time of its processes",
+    "whole": "whole command",
+}
+"""What is timed, by the heading of its column."""
 
 
 def main(folder: Path, pairs: int) -> None:
-    path = folder / "overhead.jsonl"
-    for number in range(pairs):
-        for workers in SAMPLES:
-            done = [each for each in read_records(path) if each["workers"] == workers]
-            if len(done) <= number:
-                add_record(path, time_pair(workers, number))
-    for line in overhead_lines(read_records(path)):
-        print(line)
+    path = folder / FILE
+    for number in range(-1, pairs):  # the first one warms up
+        for case in CASES:
+            done = [each["number"] for each in read_records(path) if each["case"] == case]
+            if number not in done:
+                add_record(path, time_pair(case, number))
+    print(markdown(overhead_table(read_records(path))))
 
 
-def time_pair(workers: int, number: int) -> Record:
-    """Seconds of the script, and of the whole command, plain and attached, by turns."""
-    record: Record = {"workers": workers}
+def time_pair(case: str, number: int) -> Record:
+    """Seconds of the script, plain and attached; the one that comes first changes."""
     ways = {"plain": PLAIN, "attached": ATTACHED}
-    for way in list(ways)[:: -1 if number % 2 else 1]:
-        record[way], record[f"{way}_whole"] = _time([*ways[way], str(SCRIPT)], workers)
-    return record
+    order = list(ways)[:: -1 if number % 2 else 1]
+    times = {way: _time([*ways[way], str(SCRIPT), *CASES[case]]) for way in order}
+    return {"case": case, "number": number, **times}
 
 
-def overhead_lines(records: list[Record]) -> list[str]:
-    """A row of Markdown for each number of workers."""
-    head = "| workers | pairs | plain s | attached / plain | whole command |"
-    rows = [head, "|---|---|---|---|---|"]
-    for workers in SAMPLES:
-        own = [each for each in records if each["workers"] == workers]
-        cells = [
-            _ratio([r[f"attached{end}"] for r in own], [r[f"plain{end}"] for r in own])
-            for end in ENDS
-        ]
-        plain_s = median([each["plain"] for each in own])
-        rows.append(f"| {workers} | {len(own)} | {plain_s:.2f} | {' | '.join(cells)} |")
+def overhead_table(records: list[Record]) -> Rows:
+    """A row for each case: the median of attached / plain with its 95 % interval."""
+    rows = [("loop", "pairs", "plain s", *COLUMNS.values())]
+    for case in CASES:
+        pairs = [each for each in records if each["case"] == case and each["number"] >= 0]
+        if pairs:
+            plain_s = median(each["plain"]["seconds"] for each in pairs)
+            cells = [_ratio(pairs, name) for name in COLUMNS]
+            rows.append((case, str(len(pairs)), f"{plain_s:.2f}", *cells))
     return rows
 
 
-def _ratio(attached_s: list[float], plain_s: list[float]) -> str:
+def _ratio(pairs: list[Record], name: str) -> str:
+    attached_s, plain_s = ([each[way][name] for each in pairs] for way in ("attached", "plain"))
     found = ratio_or_range(attached_s, plain_s)
     return f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}]" if found else "-"
 
 
-def _time(command: list[str], workers: int) -> tuple[float, float]:
+def _time(command: list[str]) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         start_ns = now_ns()
-        process = subprocess.run(
-            [*command, str(workers), str(SAMPLES[workers])],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
         whole_s = seconds_between(start_ns, now_ns())
-    match = re.search(r"^seconds=(\S+)$", process.stdout, re.MULTILINE)
-    assert match is not None, process.stdout
-    return float(match[1]), whole_s
+    printed = re.findall(r"^(\w+)=([\d.]+)$", process.stdout, re.MULTILINE)
+    return {name: float(value) for name, value in printed} | {"whole": whole_s}
 
 
 if __name__ == "__main__":

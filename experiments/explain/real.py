@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 from experiments.explain.judge import carry_out, judge_job, request_of
+from experiments.explain.markdown import Rows, markdown, percent
 from experiments.explain.record import Record, add_record, read_records
 from experiments.explain.run import FOLDER
-from experiments.explain.tables import markdown
 from fastloop.core.types import JobFailed
 
 FILE = "real.jsonl"
@@ -60,7 +60,7 @@ def follow(overrides: tuple[str, ...]) -> Record:
     return {"explanation": judgement.content, "verdict_s": judgement.seconds, "followed": rows}
 
 
-def real_table(records: list[Record]) -> list[tuple[str, ...]]:
+def real_table(records: list[Record]) -> Rows:
     """A row a job: verdict, advice, what was promised and what it brought."""
     rows = [("job", "verdict", "waits", "advice", "gain when tried", "when followed", "seconds")]
     for record in records:
@@ -68,18 +68,14 @@ def real_table(records: list[Record]) -> list[tuple[str, ...]]:
             rows.append((record["name"], record["failure"], *[""] * 5))
             continue
         said, best = record["explanation"], record["explanation"]["best"]
-        wait = _percent(said["ladder"]["wait_share"]["value"])
-        tried = _percent(best["realised_gain"]["value"]) if best else ""
+        wait = percent(said["ladder"]["wait_share"]["value"])
+        tried = percent(best["realised_gain"]["value"]) if best else ""
         gains = [1 - each["realised_ratio"]["estimate"] for each in record["followed"]]
-        gain = _percent(gains[0]) if gains else ""
+        gain = percent(gains[0]) if gains else ""
         advice = best["change"] if best else "none"
         took = f"{record['verdict_s']:.0f}"
         rows.append((record["name"], said["verdict"]["word"], wait, advice, tried, gain, took))
     return rows
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
 
 
 if __name__ == "__main__":

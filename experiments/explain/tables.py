@@ -13,11 +13,21 @@ from statistics import median
 import numpy as np
 
 from experiments.explain.findings import THRESHOLD, UNKNOWN, Finding, Prediction
+from experiments.explain.markdown import Rows, markdown, percent, show_count
+from experiments.explain.overhead import FILE as OVERHEAD
+from experiments.explain.overhead import overhead_table
+from experiments.explain.real import FILE as REAL
+from experiments.explain.real import real_table
 from experiments.explain.record import read_records
 from experiments.explain.run import FOLDER
+from experiments.explain.traceml import FILE as TRACEML
+from experiments.explain.verdict_tables import (
+    definition_table,
+    need_table,
+    verdict_table,
+    wrong_table,
+)
 
-Rows = Sequence[Sequence[str]]
-HEALTHY = "healthy"
 POINTS = 0.05
 """Within which an injected delay is to be recovered."""
 
@@ -27,15 +37,18 @@ def main(folder: Path) -> None:
     failures = [each for each in records if "failure" in each]
     findings = [Finding(record=each) for each in records if "failure" not in each]
     findings.sort(key=lambda each: each.record["number"])
-    traceml = {each["name"]: each["status"] for each in read_records(folder / "traceml.jsonl")}
+    traceml = {each["name"]: each["status"] for each in read_records(folder / TRACEML)}
     sections = {
         "Verdicts": verdict_table(findings),
         "What is right, by three definitions": definition_table(findings),
+        "By what they compete for": need_table(findings),
         "Rules that go by thresholds": rule_table(findings, traceml),
         "Injected delays, recovered": recovery_table(findings),
         "What-ifs, by the time of an epoch": what_if_table(findings),
         "Cost": cost_table(findings),
         "Not right": wrong_table(findings),
+        "Real data": real_table(read_records(folder / REAL)),
+        "What attaching costs": overhead_table(read_records(folder / OVERHEAD)),
     }
     for title, rows in sections.items():
         print(f"{title}\n\n{markdown(rows)}\n")
@@ -43,51 +56,14 @@ def main(folder: Path) -> None:
     draw(findings, folder / "recovered.svg")
 
 
-def verdict_table(findings: Sequence[Finding]) -> Rows:
-    """A row for each slow stage, and sums."""
-    rows = [("slow stage", "pipelines", "named", "unattributed", "another one named")]
-    names = sorted({each.group for each in findings} - {HEALTHY})
-    for name in (*names, HEALTHY):
-        rows.append(_verdict_row(name, [each for each in findings if each.group == name]))
-    slow = [each for each in findings if each.group != HEALTHY]
-    return [*rows, _verdict_row("all but the healthy ones", slow)]
-
-
-def _verdict_row(name: str, group: Sequence[Finding]) -> tuple[str, ...]:
-    named = sum(each.said == each.word for each in group)
-    unknown = sum(each.said == UNKNOWN for each in group)
-    others = len(group) - named - unknown
-    return name, str(len(group)), *(_share(each, len(group)) for each in (named, unknown, others))
-
-
-def definition_table(findings: Sequence[Finding]) -> Rows:
-    """The same verdicts by stricter and laxer definitions of the right one."""
-    rights: dict[str, Callable[[Finding], set[str]]] = {
-        "the greatest part of the wait": lambda each: {each.word},
-        "either, where the bare loop can't tell": lambda each: each.words,
-        "the slow stage, if worth 10 % by itself": lambda each: {each.injected_word},
-    }
-    rows = [("right is", "slow ones", "named", "unattributed", "wrong", "healthy, accused")]
-    for name, right in rights.items():
-        slow = [each for each in findings if right(each) != {"step"}]
-        healthy = [each for each in findings if right(each) == {"step"}]
-        named = sum(each.said in right(each) for each in slow)
-        unknown = sum(each.said == UNKNOWN for each in slow)
-        accused = sum(each.said not in ("step", UNKNOWN) for each in healthy)
-        counts = (named, unknown, len(slow) - named - unknown)
-        shares = [_share(each, len(slow)) for each in counts]
-        rows.append((name, str(len(slow)), *shares, f"{accused} of {len(healthy)}"))
-    return rows
-
-
 def rule_table(findings: Sequence[Finding], traceml: dict[str, str]) -> Rows:
     """Whether there is a wait, by each rule: only this can all of them say."""
     rules: dict[str, Callable[[Finding], bool | None]] = {
         "fastloop explain": lambda each: None if each.said == UNKNOWN else each.said != "step",
-        f"{_percent(THRESHOLD)} in next()": lambda each: each.share_in_next >= THRESHOLD,
+        f"{percent(THRESHOLD)} in next()": lambda each: each.share_in_next >= THRESHOLD,
     }
     best = _best_threshold(findings)
-    rules[f"{_percent(best)} in next(), the best in hindsight"] = lambda each: (
+    rules[f"{percent(best)} in next(), the best in hindsight"] = lambda each: (
         each.share_in_next >= best
     )
     if traceml:
@@ -110,7 +86,11 @@ def _rule_row(
     found = sum(rule(each) is True for each in waits)
     false = sum(rule(each) is True for each in others)
     nothing = sum(rule(each) is None for each in findings)
-    return _share(found, len(waits)), _share(false, len(others)), _share(nothing, len(findings))
+    return (
+        show_count(found, len(waits)),
+        show_count(false, len(others)),
+        show_count(nothing, len(findings)),
+    )
 
 
 def _traceml_says(status: str | None) -> bool | None:
@@ -136,7 +116,7 @@ def recovery_table(findings: Sequence[Finding]) -> Rows:
         if misses:
             close = sum(miss <= POINTS for miss in misses)
             figures = (f"{100 * median(misses):.1f}", f"{100 * np.percentile(misses, 90):.1f}")
-            rows.append((name, str(len(misses)), *figures, _share(close, len(misses))))
+            rows.append((name, str(len(misses)), *figures, show_count(close, len(misses))))
     return rows
 
 
@@ -156,9 +136,9 @@ def what_if_table(findings: Sequence[Finding]) -> Rows:
 def _what_if_row(name: str, group: Sequence[Prediction]) -> tuple[str, ...]:
     misses = [each.miss for each in group]
     covered = [each.is_covered for each in group if each.is_covered is not None]
-    inside = _share(sum(covered), len(covered)) if covered else "-"
+    inside = show_count(sum(covered), len(covered)) if covered else "-"
     p90 = float(np.percentile(misses, 90))
-    return name, str(len(group)), _percent(median(misses), 1), _percent(p90, 1), inside
+    return name, str(len(group)), percent(median(misses), 1), percent(p90, 1), inside
 
 
 def cost_table(findings: Sequence[Finding]) -> Rows:
@@ -166,16 +146,6 @@ def cost_table(findings: Sequence[Finding]) -> Rows:
     seconds = [each.record["verdict_s"] for each in findings]
     figures = (median(seconds), np.percentile(seconds, 90), max(seconds))
     return [("median", "p90", "longest"), tuple(f"{each:.1f} s" for each in figures)]
-
-
-def wrong_table(findings: Sequence[Finding]) -> Rows:
-    """Every pipeline whose verdict is not the right one."""
-    rows = [("pipeline", "right", "said", "in next()", "saved by switching off")]
-    for each in findings:
-        if each.said != each.word:
-            shares = (_percent(each.share_in_next), _percent(each.plain_share))
-            rows.append((each.record["name"], each.word, each.said, *shares))
-    return rows
 
 
 def draw(findings: Sequence[Finding], path: Path) -> None:
@@ -197,20 +167,6 @@ def draw(findings: Sequence[Finding], path: Path) -> None:
     axes.legend()
     figure.savefig(path)
     print(path)
-
-
-def markdown(rows: Rows) -> str:
-    """The rows as a Markdown table, the first one as its head."""
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
-
-
-def _share(count: int, total: int) -> str:
-    return f"{count} ({_percent(count / total)})" if total else "0"
-
-
-def _percent(share: float, digits: int = 0) -> str:
-    return f"{100 * share:.{digits}f} %"
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from experiments.explain.pipelines import Pipeline
-from experiments.explain.record import add_record, read_records
+from experiments.explain.record import Record, add_record, read_records
 from experiments.explain.run import FOLDER
 
 FILE = "traceml.jsonl"
@@ -31,14 +31,14 @@ def main(folder: Path, every: int) -> None:
     for record in sorted(records, key=lambda each: each["number"])[::every]:
         if record["name"] in done:
             continue
-        status, share = diagnose(Pipeline(**record["pipeline"]))
-        answer = {"name": record["name"], "status": status, "share": share}
+        answer = {"name": record["name"]} | diagnose(Pipeline(**record["pipeline"]))
         add_record(folder / FILE, answer)
-        print(f"{record['name']}: {status}, input wait {share}", flush=True)
+        print(answer, flush=True)
 
 
-def diagnose(pipeline: Pipeline) -> tuple[str, float | None]:
-    """TraceML's first diagnosis, and the share of the step's time that it has for input."""
+def diagnose(pipeline: Pipeline) -> Record:
+    """TraceML's first diagnosis, and the share of the step's time that it has for input; why there
+    is none, where it fails."""
     variable = {VARIABLE: json.dumps(vars(pipeline))}
     environment = os.environ | variable | {"PYTHONPATH": os.getcwd()}
     with tempfile.TemporaryDirectory() as folder:
@@ -49,10 +49,10 @@ def diagnose(pipeline: Pipeline) -> tuple[str, float | None]:
         )
         files = list(Path(folder).glob("logs/*/final_summary.json"))
         if done.returncode or not files:
-            raise RuntimeError(f"traceml: {(done.stderr or done.stdout)[-500:]}")
+            return {"status": None, "failure": (done.stderr or done.stdout)[-500:]}
         summary = json.loads(files[0].read_text())
     share = summary["step_time"]["diagnosis"]["evidence"].get("input_bound_share")
-    return summary["primary_diagnosis"]["kind"], share
+    return {"status": summary["primary_diagnosis"]["kind"], "share": share}
 
 
 if __name__ == "__main__":

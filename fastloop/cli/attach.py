@@ -1,6 +1,7 @@
 """fastloop attach: why the loops of a script wait for data; the script is not changed.
 
     fastloop attach [-m] <script> [its arguments]
+    fastloop attach torchrun --nproc_per_node=2 <script> [its arguments]
 
 Runs the script as python does, with a reading of the clock around what its DataLoaders
 do, in all of its processes. The script ends as it would have, with its own output and
@@ -10,7 +11,8 @@ exit status. Then, on stderr, for each loop over a DataLoader:
   cause, in one word: step, start-up, hand-off, collate, transform, decode, or
   unattributed where the figures do not tell;
 - the parts of its time, with their 95 % intervals;
-- what-ifs: the gain that a model of the loader predicts for other settings.
+- what-ifs: the gain that a model of the loader predicts for other settings;
+- where several ranks have the loop: a verdict on each, and which of them is the slowest.
 
 The folder that is named last has all of this, as attach.json and as a page, attach.html.
 """
@@ -30,6 +32,7 @@ def main() -> None:
     if arguments and arguments[0] in ("-h", "--help"):
         print(__doc__, end="")
         return
+    arguments = _find_command(arguments[1:] if arguments[:1] == ["--"] else arguments)
     if message := _refusal(arguments):
         print(message, file=sys.stderr)
         sys.exit(2)
@@ -54,6 +57,19 @@ def _explain(records: Path, arguments: list[str], status: int) -> None:
     folder = _make_folder(arguments)
     findings = explain_records(records, arguments, status, folder)
     print(f"\n{format_findings(findings)}\n\nfiles:  {folder}", file=sys.stderr)
+
+
+def _find_command(arguments: list[str]) -> list[str]:
+    """The arguments with the path of the script that a command such as torchrun is."""
+    if not arguments or arguments[0].startswith("-") or Path(arguments[0]).exists():
+        return arguments
+    path = shutil.which(arguments[0])
+    if path is None:
+        return arguments
+    with Path(path).open("rb") as file:
+        first = file.readline(256)
+    is_python = first.startswith(b"#!") and b"python" in first
+    return [path, *arguments[1:]] if is_python else arguments
 
 
 def _refusal(arguments: list[str]) -> str:

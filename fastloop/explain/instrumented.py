@@ -19,8 +19,8 @@ from fastloop.core.spans import (
 )
 from fastloop.explain.passes import benchmark_of
 from fastloop.timeline.event_log import MAIN, EventLog, open_log
-from fastloop.timeline.events import Event, Stage
-from fastloop.timeline.lanes import DEVICE, NO_BATCH, coverage
+from fastloop.timeline.events import DEVICE, Event, Stage
+from fastloop.timeline.lanes import NO_BATCH, coverage
 from fastloop.timeline.loop import watch_calls, watch_epoch
 from fastloop.timeline.pinning import pinning_recorded
 from fastloop.timeline.probe import ONLY_EPOCH

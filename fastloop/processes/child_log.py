@@ -63,8 +63,9 @@ class ChildLog:
 
 
 def write_log(writer: Connection, silent: bool) -> None:
-    """Write this process's stack to the log on SIGUSR1 and, if silent, its output as well."""
-    faulthandler.register(signal.SIGUSR1, writer.fileno(), all_threads=False)
+    """Write the stacks of all threads of this process to the log on SIGUSR1, the main one last; if
+    silent, its output as well."""
+    faulthandler.register(signal.SIGUSR1, writer.fileno(), all_threads=True)
     if silent:
         for descriptor in (1, 2):
             os.dup2(writer.fileno(), descriptor)

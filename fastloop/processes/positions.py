@@ -1,4 +1,4 @@
-"""Positions in the code of the processes of a trial that has not ended: its own and its workers."""
+"""Positions in the code of a trial that has not ended: of its process, threads and workers."""
 
 from __future__ import annotations
 
@@ -13,22 +13,39 @@ from fastloop.processes.child import Child
 
 NO_STACK = "did not report its stack"
 FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<function>\S+)$', re.M)
+THREAD = re.compile(r"^(?=(?:Current thread|Thread) 0x)", re.M)
 CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.M)
 WAITING = re.compile(r"/(selectors|threading|queue|multiprocessing/\w+)\.py$")
 """Modules in which a process waits for another one; the frame above them says what for."""
 MOST_WORKERS = 8
+"""Of the workers, and of the threads, that are described."""
 
 
 def locate_processes(child: Child) -> tuple[str, str]:
-    """Positions of the child and its workers in a few words, and their stacks."""
+    """Positions of the child, its threads and its workers in a few words, and their stacks."""
     own = child.stack()
-    words, stacks = [_describe(own)], [own]
+    *threads, main = _threads(own)
+    words, stacks = [_describe(main), *_describe_threads(threads)], [own]
     for name, process in _workers(child):
         stack = child.stack_of(process.pid) if _writes_its_stack(process.pid) else ""
         state = _describe_worker(process, stack)
         words.append(f"{name} {state}")
         stacks.append(f"{name}, {state}:\n{stack}" if stack else f"{name}: {state}\n")
     return ", ".join(words), "\n".join(filter(None, stacks))
+
+
+def _threads(stack: str) -> list[str]:
+    """The stack of each thread, that of the main one last, as faulthandler writes them."""
+    return THREAD.split(stack)
+
+
+def _describe_threads(stacks: list[str]) -> list[str]:
+    """Positions of the threads that don't just wait for another one."""
+    frames = [frame for stack in stacks if (frame := _innermost(stack)) and not _waits(frame)]
+    return [
+        f"thread {number} is in {frame['function']} ({_place(frame)})"
+        for number, frame in enumerate(frames[:MOST_WORKERS], 1)
+    ]
 
 
 def _workers(child: Child) -> list[tuple[str, psutil.Process]]:
@@ -75,7 +92,7 @@ def _describe(stack: str) -> str:
 
 
 def _describe_worker(process: psutil.Process, stack: str) -> str:
-    frame = _innermost(stack)
+    frame = _innermost(_threads(stack)[-1])
     if frame is None:
         with contextlib.suppress(psutil.Error):
             status = process.status()
@@ -89,8 +106,12 @@ def _describe_worker(process: psutil.Process, stack: str) -> str:
 def _innermost(stack: str) -> re.Match[str] | None:
     """The innermost call that is not the waiting itself."""
     frames = list(FRAME.finditer(stack))
-    found = (frame for frame in frames if not WAITING.search(frame["path"]))
+    found = (frame for frame in frames if not _waits(frame))
     return next(found, frames[0] if frames else None)
+
+
+def _waits(frame: re.Match[str]) -> bool:
+    return bool(WAITING.search(frame["path"]))
 
 
 def _place(frame: re.Match[str]) -> str:

@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from fastloop.timeline.lanes import WORKER, Lane
+from fastloop.timeline.events import WORKER
+from fastloop.timeline.lanes import Lane
 
 QUARTER_S = 7_889_238
 """torch.profiler counts from the last whole number of these since 1970 (libkineto's base time), so

@@ -8,15 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fastloop.timeline.event_log import MAIN
-from fastloop.timeline.events import STAGES, Event, Stage
-from fastloop.timeline.lanes import (
-    QUEUE_LANE,
-    WORKER,
-    Lane,
-    build_lanes,
-    flatten,
-    stage_seconds,
-)
+from fastloop.timeline.events import QUEUE_LANE, STAGES, WORKER, Event, Stage
+from fastloop.timeline.lanes import Lane, build_lanes, flatten, stage_seconds
 from fastloop.timeline.svg import draw_box, draw_rule, draw_text, wrap_svg
 
 WIDTH, LEFT, RIGHT = 960, 112, 16
@@ -27,6 +20,8 @@ PIXEL = 0.5
 """Width of the smallest box: it has the colour of the stage that takes most of its time."""
 FEWEST_SHOWN, MOST_SHOWN = 6, 12
 """Batches of a stretch."""
+MOST_QUEUE_ROWS = 8
+"""Of a queue; FastLoader may have hundreds of small batches ready."""
 NUM_TICKS = 8
 LABEL_WIDTH, CHARACTER_WIDTH = 8, 6.6
 
@@ -119,6 +114,8 @@ def _draw_stretch(
         if not events:
             continue
         is_queue = lane.name.startswith(QUEUE_LANE)
+        if is_queue and _row_number(lane) > MOST_QUEUE_ROWS:
+            continue
         height = QUEUE_ROW if is_queue else ROW
         if "(" not in lane.name:
             elements.append(draw_text(LEFT - 8, y + height - height / 4, lane.name, "lane"))
@@ -126,6 +123,11 @@ def _draw_stretch(
         y += height + ROW_GAP
     ticks, y = _draw_axis(stretch, zero_ns, top, y)
     return [*ticks, *elements], y
+
+
+def _row_number(lane: Lane) -> int:
+    """1 for the first row of a lane, which has no number in its name."""
+    return int(lane.name.partition("(")[2].removesuffix(")") or 1)
 
 
 def _overlaps(event: Event, stretch: Stretch) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from multiprocessing.util import Finalize
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import current_thread, get_ident, main_thread
+from threading import current_thread, get_ident, local, main_thread
 from typing import Any
 
 from torch.utils.data._utils.worker import get_worker_info  # torch.utils.data may not be there yet
@@ -89,6 +89,10 @@ class ThreadLog:
 _logs: dict[tuple[Path, int, int | str], ThreadLog] = {}
 """By folder, process and thread, or name; also those inherited by fork, which this process does not
 use."""
+_last = local()
+"""`folder` and `log` of what a thread has asked for last."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_last.__dict__.clear)
 
 
 @dataclass(frozen=True)
@@ -104,8 +108,12 @@ class EventLog:
 
     def here(self) -> ThreadLog:
         """The log of this thread."""
+        if getattr(_last, "folder", None) is self.folder:
+            return _last.log
         key = self.folder, os.getpid(), get_ident()
-        return _logs.get(key) or _logs.setdefault(key, self._open(self._name_lane()))
+        log = _logs.get(key) or _logs.setdefault(key, self._open(self._name_lane()))
+        _last.folder, _last.log = self.folder, log
+        return log
 
     def lane(self, name: str) -> ThreadLog:
         """The log of a thread of this process that can't write itself."""
@@ -141,6 +149,7 @@ class EventLog:
         """Forget what this process holds of the log."""
         for key in [key for key in _logs if key[0] == self.folder]:
             del _logs[key]
+        _last.__dict__.clear()
 
     def _name_lane(self) -> str:
         process_id, info = os.getpid(), get_worker_info()

@@ -12,6 +12,8 @@ UNKNOWN = -1
 class Stage(StrEnum):
     """Work, or waiting, of a loop or of a worker."""
 
+    __hash__ = str.__hash__  # Enum's own is Python, and takes longer than to record an event
+
     START = "start"
     """iter(): the start of an epoch, with the start of its workers; in a worker, its own start."""
     WAIT = "wait"
@@ -39,6 +41,8 @@ class Stage(StrEnum):
 
 
 STAGES = tuple(Stage)
+WORKER, QUEUE_LANE, PIN_LANE, NATIVE_LANE, DEVICE = "worker", "queue", "pin", "native", "device"
+"""Beginnings of the names of lanes; that of the loop is event_log.MAIN."""
 
 
 @dataclass(frozen=True, slots=True)

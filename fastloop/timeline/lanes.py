@@ -9,9 +9,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fastloop.timeline.event_log import MAIN
-from fastloop.timeline.events import UNKNOWN, Event, Stage
+from fastloop.timeline.events import (
+    DEVICE,
+    NATIVE_LANE,
+    PIN_LANE,
+    QUEUE_LANE,
+    UNKNOWN,
+    WORKER,
+    Event,
+    Stage,
+)
+from fastloop.timeline.queues import queue_events
 
-WORKER, QUEUE_LANE, DEVICE, PIN_LANE = "worker", "queue", "device", "pin"
 NO_BATCH = UNKNOWN
 MAKING = (Stage.FETCH, Stage.READ, Stage.DECODE, Stage.TRANSFORM, Stage.COLLATE, Stage.PIN)
 """Stages whose events have the numbers of the thread that makes the batches."""
@@ -46,7 +55,7 @@ def build_lanes(events: Iterable[Event]) -> list[Lane]:
         else replace(event, batch=numbers.get(_own_number(event), NO_BATCH))
         for event in work
     ]
-    queues = _queue_events(work, {e.batch: e for e in main if e.name is Stage.WAIT})
+    queues = queue_events(main, work)
     by_lane: dict[tuple[int, str], list[Event]] = defaultdict(list)
     for event in [*main, *device, *work, *queues]:
         by_lane[event.process_id, event.lane].append(event)
@@ -193,20 +202,6 @@ def _match(
     return numbers
 
 
-def _queue_events(work: Iterable[Event], arrivals: dict[int, Event]) -> list[Event]:
-    return [
-        replace(
-            event,
-            lane=f"{QUEUE_LANE} {event.lane.removeprefix(WORKER).strip()}",
-            name=Stage.QUEUE,
-            start_ns=event.stop_ns,
-            stop_ns=arrivals[event.batch].stop_ns,
-        )
-        for event in work
-        if event.name is Stage.COLLATE and event.batch in arrivals
-    ]
-
-
 def _rows(lane: str, events: Iterable[Event]) -> list[tuple[str, tuple[Event, ...]]]:
     """Name and events of each row of a lane: as few as there are batches in a queue at once."""
     rows: list[list[Event]] = []
@@ -226,13 +221,15 @@ def _order(event: Event) -> tuple[int, int]:
 
 
 def _lane_number(lane: str) -> int:
-    return int(next(iter(re.findall(r"\d+", lane)), 0))
+    return int(next(iter(re.findall(r"\d+", lane.partition(" (")[0])), 0))
 
 
-def _place(lane: Lane) -> tuple[int, int, int, bool, str]:
-    """Workers first, each with its queue below, then threads, the loop and its device."""
+def _place(lane: Lane) -> tuple[int, bool, int, int, bool, str]:
+    """Workers first, each with its queue below, then threads, the queue that native ones share, the
+    loop and its device."""
     base = lane.name.removeprefix(f"{QUEUE_LANE} ")
     kind = WORKER if base[0].isdigit() else base.split()[0]
     ranks = {WORKER: 0, MAIN: 2, DEVICE: 3}
     is_queue = base != lane.name
-    return ranks.get(kind, 1), _lane_number(base), lane.process_id, is_queue, lane.name
+    is_shared = is_queue and kind == NATIVE_LANE
+    return ranks.get(kind, 1), is_shared, _lane_number(base), lane.process_id, is_queue, lane.name

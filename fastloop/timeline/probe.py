@@ -14,10 +14,9 @@ import numpy as np
 from torch.utils.data import IterDataPipe, MapDataPipe, default_collate
 
 from fastloop.timeline.event_log import EventLog
-from fastloop.timeline.events import Stage
+from fastloop.timeline.events import NATIVE_LANE, Stage
 from fastloop.timeline.probed import ProbedCall, ProbedCollate, ProbedDataset
 
-NATIVE_LANE = "native"
 ONLY_EPOCH = 0
 """Number of the pass where a log has one only, so that its batches' numbers are the loop's."""
 

@@ -32,6 +32,8 @@ def check_plain_loop(findings, workers):
     assert sum(shares.values()) == pytest.approx(1)
     assert shares["decode"] > shares["transform"] > 0
     assert loop["step_ms"] >= 1
+    assert 0.98 <= loop["coverage"] <= 1
+    assert loop["ranks"] is None
 
 
 def check_picture(folder, lanes):
@@ -162,3 +164,4 @@ def test_ranks_of_torchrun_carry_the_probe(tmp_path):
     (loop,) = findings["loops"]
     assert (loop["passes"], loop["batches"]) == (2, 24)
     assert loop["shares"]["decode"]["value"] > 0
+    assert [each["batches"] for each in loop["ranks"]["ranks"]] == [12, 12]

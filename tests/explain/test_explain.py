@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -119,3 +120,13 @@ def test_what_cannot_be_explained_is_one_line(overrides, message, folder):
     assert message in process.stderr
     assert process.stderr.count("\n") == 1
     assert not list(folder.glob("outputs/20*"))
+
+
+@pytest.mark.heavy
+def test_hang_is_named_within_the_limit_of_a_pass(folder):
+    stuck = ("dataset._target_=slow_stages.StuckInWorker", "num_workers=1", "trial_timeout_s=20")
+    process = run_fastloop(*DATA[1:], *SETTINGS, *QUICK_STEP, *stuck, cwd=folder, command="explain")
+    assert process.returncode == 1
+    message = process.stderr.splitlines()[0]
+    assert re.search(r"timeout: no result after 20 s: waits in next\(\) of a DataLoader", message)
+    assert re.search(r"worker 0 \(pid \d+\) is in __getitem__ \(slow_stages.py:\d+\)", message)

@@ -115,3 +115,19 @@ def test_coverage_counts_no_time_twice():
     assert coverage(events, 0, 100) == pytest.approx(0.6)
     assert coverage(events, 20, 60) == 1
     assert coverage([], 0, 100) == 0
+
+
+def native(thread, start, stop, batch):
+    return Event(LOOP, f"native {thread}", Stage.READ, start, stop, batch, epoch=0)
+
+
+def test_batches_of_native_threads_are_queued_once_all_of_their_pieces_are_made():
+    arrivals = [main(Stage.WAIT, 10 * k, 10 * k + 9, k) for k in range(4)]
+    own = Event(LOOP, "main", Stage.READ, 21, 28, 2, epoch=0)
+    pieces = [native(1, 0, 5, 0), native(2, 1, 12, 1)]  # the second one ends in batch 2
+    lanes = build_lanes([*arrivals, own, *pieces])
+    names = ["native 1", "native 2", "queue native", "queue native (2)", "main"]
+    assert [each.name for each in lanes] == names
+    queues = [e for row in lanes if row.name.startswith("queue") for e in row.events]
+    found = sorted((event.batch, event.start_ns, event.stop_ns) for event in queues)
+    assert found == [(0, 5, 9), (1, 12, 19), (2, 28, 29), (3, 28, 39)]

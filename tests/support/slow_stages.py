@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import torch
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset, default_collate, get_worker_info
 
 COUNT = 64
 
@@ -49,3 +49,12 @@ class SlowNet(torch.nn.Module):
     def forward(self, batch):
         time.sleep(self.sleep_s)
         return self.layer(batch.flatten(1))
+
+
+class StuckInWorker(Samples):
+    """Samples one of which hangs in a DataLoader's worker, but not where the data is prepared."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if get_worker_info() and index == COUNT // 2:
+            time.sleep(10_000)
+        return super().__getitem__(index)

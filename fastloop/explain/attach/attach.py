@@ -9,8 +9,8 @@ from pathlib import Path
 from fastloop.core.explanation import TIMELINE_TRACE
 from fastloop.core.files import write_text
 from fastloop.core.spans import unix_offset_ns
-from fastloop.explain.attach.findings import ScriptFindings, describe_loop, to_json
-from fastloop.explain.attach.loops import find_loops
+from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, describe_loop, to_json
+from fastloop.explain.attach.loops import Loop, find_loops
 from fastloop.explain.attach.page import render_page
 from fastloop.explain.attach.picture import draw_loop, lanes_of_loops
 from fastloop.explain.attach.reading import read_records
@@ -31,9 +31,16 @@ def explain_records(
         loops=tuple(describe_loop(loop) for loop in loops),
     )
     if loops:
-        pictures = [draw_loop(loop, processes) for loop in loops]
+        drawn = map(_choose_rank, loops, findings.loops)
+        pictures = [draw_loop(loop, processes) for loop in drawn]
         trace = format_trace(lanes_of_loops(loops, processes), unix_offset_ns())
         write_text(folder / FINDINGS, to_json(findings))
         write_text(folder / PAGE, render_page(findings, pictures))
         write_text(folder / TIMELINE_TRACE, trace)
     return findings
+
+
+def _choose_rank(loop: Loop, found: LoopFindings) -> Loop:
+    """The loop of the slowest rank; that of all where none is slower."""
+    slowest = found.ranks.slowest if found.ranks else None
+    return next((each for each in loop.ranks if each.rank == slowest), loop)

@@ -71,9 +71,8 @@ def making_events(each: LoaderPass, process: ProcessRecords) -> list[Event]:
     number = each.passed if each.pids else each.number
     return [
         event
-        for event in process.events
-        if event.epoch == number
-        and event.name not in OF_LOOPS
+        for event in process.by_pass.get(number, ())
+        if event.name not in OF_LOOPS
         and each.start_ns <= event.start_ns <= each.stop_ns
         and (each.pids or event.lane == each.lane)
     ]

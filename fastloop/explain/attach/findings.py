@@ -11,6 +11,7 @@ from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.stats import Estimate
 from fastloop.core.text_lines import align, wrap
 from fastloop.explain.attach.loops import Loop, share_of_parts
+from fastloop.explain.attach.ranks import RankComparison, compare_ranks, rank_rows
 from fastloop.explain.attach.verdict import judge_loop, steady_step_ms
 from fastloop.explain.attach.what_ifs import LoaderChange, predict_changes
 
@@ -27,6 +28,7 @@ class LoopFindings:
     passes: int
     batches: int
     seconds: float
+    """Of all ranks together."""
     step_ms: float
     """Median."""
     verdict: Verdict
@@ -36,6 +38,10 @@ class LoopFindings:
     """The model's time of the loop as it is, without starts, divided by the measured one."""
     what_ifs: tuple[LoaderChange, ...]
     """By the predicted gain; none where the model misses the loop."""
+    coverage: float
+    """Share of the time of its passes that the lane of the loop accounts for, without gaps."""
+    ranks: RankComparison | None
+    """Where several ranks have the loop."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +70,8 @@ def describe_loop(loop: Loop) -> LoopFindings:
         shares=shares,
         model_ratio=ratio,
         what_ifs=changes,
+        coverage=loop.coverage,
+        ranks=compare_ranks(loop),
     )
 
 
@@ -80,6 +88,8 @@ def format_findings(findings: ScriptFindings) -> str:
         lines += ["", f"verdict: {loop.verdict.word}"]
         lines += wrap([sentences])
         lines += ["", *align(part_rows(loop)), "", *_what_if_lines(loop)]
+        if loop.ranks:
+            lines += ["", *align(rank_rows(loop.ranks)), *wrap([f"{loop.ranks.sentence}."])]
     return "\n".join(lines)
 
 

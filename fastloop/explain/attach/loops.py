@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ FEWEST_LATER = 2
 """Batches behind the first one from which it is told what a start costs."""
 PARTS = (*(Rung.STEP, Rung.START_UP, Rung.HAND_OFF, Rung.COLLATE, Rung.TRANSFORM, Rung.DECODE),)
 """Parts of a loop's time, in the order of a ladder."""
+FoundPass = tuple[dict[str, Any], LoaderPass]
+"""A pass, with what was recorded about its DataLoader."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +45,14 @@ class Loop:
     transform_share: float | None
     """Share of the time in the dataset that its transform takes; None: it can't be told apart."""
     made: tuple[MadeBatch, ...]
+    rank: int | None = None
+    """Of the passes of one rank out of several."""
+    ranks: tuple[Loop, ...] = ()
+    """The same for each rank, where several have passes here."""
 
     @property
     def seconds(self) -> float:
-        """Time in the loops: waits, steps, starts and ends."""
+        """Time in the loops: waits, steps, starts and ends; that of all ranks together."""
         return float(self.waits_ns.sum() + self.steps_ns.sum() + self.starts_ns.sum()) / 1e9
 
     @property
@@ -58,19 +64,28 @@ class Loop:
     def name(self) -> str:
         """The loader's class, and the place of the loop in the script."""
         kind, place = self.facts["type"], self.facts["place"]
-        return f"{kind} at {place}" if place else kind
+        where = f"{kind} at {place}" if place else kind
+        whose = f" in {len(self.ranks)} ranks" if self.ranks else ""
+        return where + (whose if self.rank is None else f" in rank {self.rank}")
+
+    @property
+    def coverage(self) -> float:
+        """Share of the time of its passes that waits, steps, starts and ends account for, with
+        those of loops inside of them."""
+        wall_ns = sum(each.stop_ns - each.start_ns for each in self.passes)
+        return sum(each.covered_ns for each in self.passes) / wall_ns
 
 
 def find_loops(records: Sequence[ProcessRecords]) -> list[Loop]:
     """The loops of all processes, the longest first."""
-    groups: dict[tuple[Any, ...], list[tuple[dict[str, Any], LoaderPass]]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], list[FoundPass]] = defaultdict(list)
     for process in records:
         loaders = describe_loaders(process)
         for each in find_passes(process):
             if facts := loaders.get(each.loader):
                 key = tuple(facts[name] for name in ("type", "place", "dataset", "num_workers"))
                 groups[key].append((facts, each))
-    loops = [_build_loop(group, records) for group in groups.values()]
+    loops = [_with_ranks(group, records) for group in groups.values()]
     return sorted(loops, key=lambda loop: -loop.seconds)
 
 
@@ -104,9 +119,8 @@ def wait_share(shares: dict[Rung, Estimate]) -> Estimate:
     )
 
 
-def _build_loop(
-    group: Sequence[tuple[dict[str, Any], LoaderPass]], records: Sequence[ProcessRecords]
-) -> Loop:
+def _build_loop(group: Sequence[FoundPass], records: Sequence[ProcessRecords]) -> Loop:
+    """The loop of passes with the facts about their loaders."""
     passes = tuple(each for _, each in group)
     makers = [makers_of_pass(each, records) for each in passes]
     waits = [_move_start_up(attribute_waits(*pair)) for pair in zip(passes, makers, strict=True)]
@@ -121,6 +135,19 @@ def _build_loop(
         transform_share=_transform_share(made),
         made=made,
     )
+
+
+def _with_ranks(group: Sequence[FoundPass], records: Sequence[ProcessRecords]) -> Loop:
+    """The loop over the passes of all ranks, and where there are several that of each."""
+    loop = _build_loop(group, records)
+    numbers = sorted({int(facts["rank"]) for facts, _ in group if facts["rank"] is not None})
+    if len(numbers) < 2:
+        return loop
+    ranks = []
+    for rank in numbers:
+        own = [each for each in group if each[0]["rank"] == str(rank)]
+        ranks.append(replace(_build_loop(own, records), rank=rank))
+    return replace(loop, facts=loop.facts | {"rank": None}, ranks=tuple(ranks))
 
 
 def _move_start_up(waits: np.ndarray) -> np.ndarray:

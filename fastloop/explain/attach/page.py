@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, part_rows, what_if_rows
+from fastloop.explain.attach.ranks import RankComparison, rank_rows
 
 STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #1f1f1d; --soft: #5c5c57; --rule: #c9c9c4; }
@@ -55,10 +56,20 @@ def _section(loop: LoopFindings, picture: str) -> str:
             f"<p><strong>{escape(str(loop.verdict.word))}.</strong> {sentences}.</p>",
             _table(part_rows(loop)),
             _table(what_if_rows(loop)) if loop.what_ifs else "",
+            _ranks(loop.ranks) if loop.ranks else "",
             f'<div class="scroll">\n{picture}</div>',
-            f'<p class="note">{loop.passes:,} passes, {loop.batches:,} batches; '
-            f"{escape(facts)}</p>",
+            f'<p class="note">{loop.passes:,} passes, {loop.batches:,} batches; the lane main '
+            f"accounts for {100 * loop.coverage:.1f} % of their time; {escape(facts)}</p>",
         ]
+    )
+
+
+def _ranks(comparison: RankComparison) -> str:
+    verdicts = [". ".join(each.verdict.sentences) for each in comparison.ranks]
+    items = "\n".join(f"<li>{escape(verdict)}.</li>" for verdict in verdicts)
+    return (
+        f"<p><strong>{escape(comparison.sentence)}.</strong></p>\n"
+        f"{_table(rank_rows(comparison))}\n<ul>\n{items}\n</ul>"
     )
 
 

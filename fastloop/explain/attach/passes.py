@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from fastloop.explain.attach.reading import ProcessRecords
@@ -42,6 +44,10 @@ class LoaderPass:
     """Time of the next() that found no more batches."""
     stop_ns: int = 0
     """When the loop asked for a batch last, or found none."""
+    pieces: list[Event] = field(default_factory=list)
+    """Its events, without the time of loops inside of it."""
+    covered_ns: int = 0
+    """Time from start to stop that its events, and those of loops inside of it, account for."""
 
 
 def find_passes(process: ProcessRecords) -> list[LoaderPass]:
@@ -82,7 +88,10 @@ def _begin(start: Event, fact: dict[str, Any]) -> LoaderPass:
 def _add_batches(passes: dict[int, LoaderPass], events: Sequence[Event]) -> None:
     """Add the batches of a thread's loops to their passes."""
     steps_ns: dict[tuple[int, int], int] = defaultdict(int)
-    for piece in flatten(events):
+    pieces = flatten(events)
+    for piece in pieces:
+        if found := passes.get(piece.epoch):
+            found.pieces.append(piece)
         if piece.name is Stage.STEP:
             steps_ns[piece.epoch, piece.batch] += piece.stop_ns - piece.start_ns
     waits = {(each.epoch, each.batch): each for each in events if each.name is Stage.WAIT}
@@ -94,6 +103,19 @@ def _add_batches(passes: dict[int, LoaderPass], events: Sequence[Event]) -> None
             _add_batch(found, waits[key], event, steps_ns[key])
         if event.name is Stage.END:
             found.end_ns, found.stop_ns = event.stop_ns - event.start_ns, event.stop_ns
+    _add_coverage(
+        [passes[each] for each in {number for number, _ in waits} if each in passes], pieces
+    )
+
+
+def _add_coverage(passes: Iterable[LoaderPass], pieces: Sequence[Event]) -> None:
+    """Add to passes of a thread what its events account for; iter() may have had another thread."""
+    starts = [piece.start_ns for piece in pieces]
+    reached = [0, *accumulate(piece.stop_ns - piece.start_ns for piece in pieces)]
+    for each in passes:
+        bounds_ns = each.start_ns + each.iter_ns, each.stop_ns
+        begin, end = (bisect_left(starts, bound_ns) for bound_ns in bounds_ns)
+        each.covered_ns = each.iter_ns + reached[end] - reached[begin]
 
 
 def _add_batch(found: LoaderPass, wait: Event, step: Event, step_ns: int) -> None:

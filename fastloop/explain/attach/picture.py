@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from fastloop.explain.attach.attribution import making_events
 from fastloop.explain.attach.loops import Loop
-from fastloop.explain.attach.passes import OF_LOOPS, LoaderPass
+from fastloop.explain.attach.passes import LoaderPass
 from fastloop.explain.attach.reading import ProcessRecords
 from fastloop.timeline.drawing import draw_timeline
 from fastloop.timeline.event_log import MAIN
 from fastloop.timeline.events import Event, Stage
-from fastloop.timeline.lanes import NO_BATCH, Lane, build_lanes, flatten
+from fastloop.timeline.lanes import NO_BATCH, Lane, build_lanes
 
 MOST_TRACED = 200_000
 """Events of a trace; passes that begin later are left out."""
@@ -52,9 +52,8 @@ def pass_events(each: LoaderPass, records: Sequence[ProcessRecords]) -> list[Eve
     A step's time in loops inside of it is left out, as it is not the step's.
     """
     (own,) = [process for process in records if process.process_id == each.process_id]
-    loop = [event for event in own.events if event.lane == each.lane and event.name in OF_LOOPS]
-    within = [e for e in loop if each.start_ns <= e.start_ns < each.stop_ns]
-    events = [piece for piece in flatten(within) if piece.epoch == each.number]
+    loop = [piece for piece in each.pieces if piece.lane == each.lane]
+    events = [piece for piece in loop if piece.start_ns < each.stop_ns]
     events += _gaps(events)
     makers = [p for p in records if p.process_id in (each.pids or (each.process_id,))]
     events += [event for process in makers for event in making_events(each, process)]

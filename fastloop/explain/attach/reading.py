@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,14 @@ class ProcessRecords:
     process_id: int
     events: tuple[Event, ...]
     facts: tuple[dict[str, Any], ...]
+
+    @cached_property
+    def by_pass(self) -> dict[int, list[Event]]:
+        """The events by the number of the pass in which they are, as a script may have many."""
+        groups: dict[int, list[Event]] = defaultdict(list)
+        for event in self.events:
+            groups[event.epoch].append(event)
+        return groups
 
 
 @dataclass(kw_only=True)

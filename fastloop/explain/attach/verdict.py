@@ -52,15 +52,17 @@ def _rivals(shares: Mapping[Rung, Estimate]) -> list[Rung]:
 
 
 def _first_sentence(loop: Loop, wait: Estimate, word: Rung) -> str:
-    seconds = significant(loop.seconds)
+    of_ranks = " a rank" if loop.ranks else ""
+    spent_s = loop.seconds / max(1, len(loop.ranks))
+    seconds = f"{significant(spent_s)} s{of_ranks}"
     share = show_estimate(wait, show_percent)
     name = f"The loop over {loop.name}"
     if word is Rung.STEP:
-        return f"{name} is limited by its step: no loader can gain more than {share} of {seconds} s"
+        return f"{name} is limited by its step: no loader can gain more than {share} of {seconds}"
     if word is Rung.UNATTRIBUTED and wait.value < WORTH:
         return f"These batches can't tell whether the loop over {loop.name} waits: {share}"
-    perfect = significant(loop.seconds * (1 - wait.value))
-    rest = f"with a perfect loader its {seconds} s would be {perfect} s"
+    perfect = significant(spent_s * (1 - wait.value))
+    rest = f"with a perfect loader its {seconds} would be {perfect} s"
     return f"{name} waits for data {share} of the time; {rest}"
 
 

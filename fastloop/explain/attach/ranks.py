@@ -1,0 +1,116 @@
+"""The ranks of a loop: a verdict on each, and the one that holds the others up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fastloop.core.explanation import Rung, Verdict
+from fastloop.core.number_text import show_percent, significant
+from fastloop.core.stats import Estimate
+from fastloop.explain.attach.loops import PARTS, Loop, share_of_parts, wait_share
+from fastloop.explain.attach.verdict import judge_loop
+
+APART = 0.05
+"""Share of a rank's time by which ranks differ before one is said to be the slowest."""
+WAITS = [place for place, part in enumerate(PARTS) if part is not Rung.STEP]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFindings:
+    """Findings about the loop of one rank."""
+
+    rank: int
+    batches: int
+    seconds: float
+    verdict: Verdict
+    shares: dict[Rung, Estimate]
+    """Parts of the rank's time."""
+
+    @property
+    def wait(self) -> Estimate:
+        """The share of its time that is no step."""
+        return wait_share(self.shares)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankComparison:
+    """The ranks of a loop, side by side."""
+
+    ranks: tuple[RankFindings, ...]
+    slowest: int | None
+    """The rank that takes longest, or if all take equally long, that waits longest for data and
+    lets the others wait in their steps; None where the ranks are alike."""
+    sentence: str
+
+
+def compare_ranks(loop: Loop) -> RankComparison | None:
+    """The comparison of the ranks that this machine runs; None of a single process."""
+    if not loop.ranks:
+        return None
+    found = tuple(_describe_rank(each) for each in loop.ranks)
+    spent = np.array([[each.seconds * each.shares[part].value for part in PARTS] for each in found])
+    seconds = spent.sum(1)
+    waits = spent[:, WAITS].sum(1)
+    least = APART * seconds.mean()
+    if np.ptp(seconds) > least:
+        slowest = int(seconds.argmax())
+        sentence = _sentence_on_pace(found[slowest].rank, slowest, spent)
+    elif np.ptp(waits) > least:
+        slowest = int(waits.argmax())
+        sentence = _sentence_on_waits(found[slowest].rank, slowest, spent)
+    else:
+        sentence = f"The {len(found)} ranks take equally long and wait equally long for data"
+        return RankComparison(ranks=found, slowest=None, sentence=sentence)
+    return RankComparison(ranks=found, slowest=found[slowest].rank, sentence=sentence)
+
+
+def rank_rows(comparison: RankComparison) -> list[tuple[str, ...]]:
+    """The ranks as text, below a heading."""
+    rows = [("rank", "verdict", "seconds", "waits for data")]
+    for each in comparison.ranks:
+        waits = show_percent(each.wait.value)
+        rows.append((str(each.rank), str(each.verdict.word), significant(each.seconds), waits))
+    return rows
+
+
+def _describe_rank(loop: Loop) -> RankFindings:
+    assert loop.rank is not None
+    shares = share_of_parts(loop)
+    return RankFindings(
+        rank=loop.rank,
+        batches=loop.batches,
+        seconds=loop.seconds,
+        verdict=judge_loop(loop, shares),
+        shares=shares,
+    )
+
+
+def _sentence_on_pace(rank: int, place: int, spent: np.ndarray) -> str:
+    """spent: (ranks, PARTS) seconds."""
+    others = np.delete(spent, place, 0).mean(0)
+    took, usual = significant(spent[place].sum()), significant(others.sum())
+    part, excess_s = _greatest_excess(spent[place] - others, range(len(PARTS)))
+    return (
+        f"Rank {rank} is the slowest: its loop takes {took} s, the others' {usual} s on average; "
+        f"{significant(excess_s)} s of the difference is {part}"
+    )
+
+
+def _sentence_on_waits(rank: int, place: int, spent: np.ndarray) -> str:
+    """spent: (ranks, PARTS) seconds, of ranks that take equally long."""
+    others = np.delete(spent, place, 0).mean(0)
+    waits, usual = significant(spent[place, WAITS].sum()), significant(others[WAITS].sum())
+    part, excess_s = _greatest_excess(spent[place] - others, WAITS)
+    return (
+        f"Rank {rank} holds the others up: all take equally long, but it waits for data for "
+        f"{waits} s, the others for {usual} s on average, and then in their steps for it; "
+        f"{significant(excess_s)} s of the difference is {part}"
+    )
+
+
+def _greatest_excess(excess_s: np.ndarray, places: range | list[int]) -> tuple[Rung, float]:
+    """The part by which a rank exceeds the others most, and by how much."""
+    place = max(places, key=lambda each: excess_s[each])
+    return PARTS[place], float(excess_s[place])
