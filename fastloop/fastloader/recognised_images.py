@@ -78,7 +78,7 @@ def recognise_images(dataset: Any) -> list[Any] | None:
     except UnrecognisedError as reason:
         _log_once(f"{name} is read as it is written: {reason}")
         return None
-    natively = f"{name} is read natively, as fastloop.{columns[0].images}"
+    natively = f"{name} is read natively, as fastloop.Images(paths, {columns[0].steps})"
     _log_once(f"{natively}; FastLoader(..., native=False) reads it as it is written")
     return columns
 

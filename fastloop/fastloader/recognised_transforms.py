@@ -36,6 +36,10 @@ class ImageSteps:
     is_tensor: bool = False
     """True for a tensor, False for an image of Pillow."""
 
+    def __str__(self) -> str:
+        names = ("crop", "flip", "normalize", "dtype")
+        return ", ".join(f"{name}={getattr(self, name)}" for name in names)
+
 
 def read_transform(transform: Any) -> ImageSteps:
     """The steps of a transform, or of a composition, of torchvision's first or second version.

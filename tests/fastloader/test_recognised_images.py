@@ -307,6 +307,8 @@ def test_derived_folders_and_single_samples(root):
         pass
 
     assert is_native(FastLoader(Named(root, TRAINING), 4))
+    for derived in (datasets.ImageNet, datasets.EuroSAT, datasets.Country211):
+        assert derived.__getitem__ is datasets.DatasetFolder.__getitem__
     plain = datasets.DatasetFolder(root, datasets.folder.default_loader, (".jpg",), TRAINING)
     assert is_native(FastLoader(plain, 4))
     dataset = folder(root, VALIDATION["version 2"])
@@ -323,7 +325,8 @@ def test_the_log_says_once_what_is_read_natively(root, caplog):
         for _ in range(3):
             FastLoader(folder(root), 4)
     (record,) = caplog.records
-    assert "ImageFolder of 12 images is read natively, as fastloop.Images(" in record.message
+    assert "ImageFolder of 12 images is read natively, as fastloop.Images(paths, " in record.message
+    assert "flip=0.5, normalize=((0.485, 0.456, 0.406), (0.229, " in record.message
     assert "native=False" in record.message
 
 
