@@ -8,6 +8,9 @@ enum {
     MARGIN = 8,         /* decoded beside the window: upsampling looks at the neighbours */
     MAX_SCANS = 200,    /* a few bytes of a progressive file can ask for a scan of all of it */
     PADDING = 64,       /* bytes behind a row that may be read and written */
+    ALIGNMENT = 32,
+    UNALIGNED = 8,      /* rows begin behind a multiple of 32: libjpeg-turbo writes aligned ones past
+                           the cache, from memory, where the sums would have to read them */
 };
 static const size_t MAX_PIXELS = (size_t)89478485 * 2; /* Pillow's limit */
 static const long MAX_NBYTES = 1L << 28; /* of libjpeg's memory: a progressive file is kept whole */
@@ -90,16 +93,19 @@ static int reserve_rows(fj_decoder *decoder) {
     const fj_weights *columns = &decoder->columns;
     size_t taps = (size_t)decoder->rows.taps, window = (size_t)(columns->end - columns->begin);
     decoder->num_rows = decoder->rows.taps + 1;
-    decoder->stride = (size_t)decoder->info.output_width * CHANNELS + PADDING;
+    size_t nbytes = (size_t)decoder->info.output_width * CHANNELS + PADDING;
+    decoder->stride = (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     size_t line = (window + (size_t)columns->taps) * CHANNELS + PADDING;
-    return reserve(&decoder->ring, decoder->stride * (taps + 1)) &&
+    return reserve(&decoder->ring, decoder->stride * (taps + 1) + UNALIGNED + ALIGNMENT) &&
            reserve(&decoder->taps, taps * sizeof(uint8_t *)) &&
            reserve(&decoder->line, line * sizeof(int16_t)) &&
            reserve(&decoder->sums, (size_t)columns->count * CHANNELS * sizeof(int32_t));
 }
 
 static uint8_t *row_of(const fj_decoder *decoder, int row) {
-    return (uint8_t *)decoder->ring.bytes + (size_t)(row % decoder->num_rows) * decoder->stride;
+    uint8_t *ring = decoder->ring.bytes;
+    size_t before = (ALIGNMENT - (uintptr_t)ring % ALIGNMENT) % ALIGNMENT + UNALIGNED;
+    return ring + before + (size_t)(row % decoder->num_rows) * decoder->stride;
 }
 
 /* ---- decoding ---- */
