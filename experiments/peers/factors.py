@@ -15,97 +15,18 @@ import torch
 from torch.utils.data import DataLoader
 
 from experiments.peers.bare_integers import PermutedSlices
+from experiments.peers.cases import CASES, LENGTH, MEAN, STD, Case, source, tree
 from experiments.peers.lines import Line, figure, ratio_by_round, times
 from experiments.peers.loaders import IndexTensorSampler, RowsByIndexTensor
+from experiments.peers.plain_gather import PlainGather
 from experiments.peers.prefetching_gather import PrefetchingGather
 from experiments.peers.processes import measure_in_rounds, processes
-from experiments.peers.workloads import FILL_BYTE
 from fastloop.core import stats
 from fastloop.core.spans import now_ns, seconds_between
 
-LENGTH = 1024
 LEAST_ROUND_S = 0.3
-GATHER = "the gather alone"
+GATHER, PLAIN_GATHER = "the gather alone", "the plain gather"
 Batches = Iterable[Any]
-
-
-@dataclass(frozen=True)
-class Case:
-    """A workload, its rivals, and the factor that FastLoader is to reach."""
-
-    count: int
-    shape: tuple[int, ...]
-    dtype: str
-    batch_size: int
-    rivals: tuple[str, ...]
-    least: float
-    least_dataloader: float = 0
-    """Likewise over DataLoader alone; 0: that is no goal of its own."""
-    converts: bool = False
-    """Batches of uint8 rows are converted to normalized floats."""
-    hwc: bool = False
-    """Rows are (height, width, channels), converted to (channels, height, width) per channel."""
-    tokens: int = 0
-    """Number of tokens, of which rows are random windows; 0: rows are stored."""
-    label: bool = False
-
-    @property
-    def batches(self) -> int:
-        return -(-self.count // self.batch_size)
-
-
-CASES = {
-    "A: 60,000 x (1, 28, 28) float32": Case(
-        60_000, (1, 28, 28), "float32", 256, ("DataLoader", "grain", "turboloader"), 2, label=True
-    ),
-    "B: uint8 to normalized float32": Case(
-        60_000, (1, 28, 28), "uint8", 256, ("DataLoader", "grain"), 3, converts=True, label=True
-    ),
-    "D: 3 x 224 x 224 uint8": Case(
-        6_144, (3, 224, 224), "uint8", 256, ("DataLoader", "grain", "turboloader"), 2.5, label=True
-    ),
-    "E: 300,000 integers": Case(300_000, (), "int64", 300, ("numpy loop", "DataLoader"), 2, 6),
-    "rows of 16 bytes": Case(
-        2_000_000, (4,), "float32", 1024, ("DataLoader", "grain", "turboloader"), 3
-    ),
-    "table: 30 floats and a label": Case(
-        1_000_000, (30,), "float32", 1024, ("DataLoader", "grain", "turboloader"), 2.5, label=True
-    ),
-    "64 x 64 x 3 HWC to CHW float32": Case(
-        20_000, (64, 64, 3), "uint8", 256, ("DataLoader",), 2.5, converts=True, hwc=True, label=True
-    ),
-    "tokens: windows of 1,024": Case(
-        32_000, (LENGTH,), "uint16", 32, ("nanoGPT", "turboloader"), 3, tokens=10**9
-    ),
-}
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-
-@cache
-def source(case: Case) -> tuple[torch.Tensor, ...]:
-    """Rows and, where there are any, labels; of tokens the one-dimensional array."""
-    if case.tokens:
-        return (torch.from_numpy(np.full(case.tokens, FILL_BYTE, np.uint16)),)
-    if not case.shape:
-        return (torch.arange(case.count),)
-    rows = torch.empty((case.count, *case.shape), dtype=getattr(torch, case.dtype))
-    rows.view(-1).view(torch.uint8).fill_(FILL_BYTE)
-    return (rows, torch.arange(case.count)) if case.label else (rows,)
-
-
-def tree(case: Case) -> Any:
-    """FastLoader's source."""
-    from fastloop import Windows, converted
-
-    rows, *labels = source(case)
-    column: Any = rows
-    if case.tokens:
-        column = Windows(rows.numpy(), LENGTH, count=case.count)
-    elif case.hwc:
-        column = converted(rows, mean=MEAN, std=STD, source_layout="HWC")
-    elif case.converts:
-        column = converted(rows, mean=0.5, std=0.25)
-    return (column, *labels) if labels else column
 
 
 def fastloader(case: Case) -> Batches:
@@ -241,12 +162,21 @@ def _bounded(batches: Batches, count: int) -> Iterator[Any]:
             return
 
 
-def gather_ms(case: Case) -> float:
+def gather_ms(gather: str, case: Case) -> float:
     """Milliseconds of an epoch of nothing but the gather, on average over LEAST_ROUND_S."""
-    gather, start, epochs_ms = PrefetchingGather(tree(case)), now_ns(), []
+    epochs = warm_gather(gather, case)
+    start, epochs_ms = now_ns(), []
     while seconds_between(start, now_ns()) < LEAST_ROUND_S:
-        epochs_ms.append(1e3 * gather.epoch_s())
+        epochs_ms.append(1e3 * epochs.epoch_s())
     return sum(epochs_ms) / len(epochs_ms)
+
+
+@cache
+def warm_gather(gather: str, case: Case) -> PrefetchingGather | PlainGather:
+    """The gather that a process uses in all rounds."""
+    if gather == PLAIN_GATHER:
+        return PlainGather(source(case), case.batch_size)
+    return PrefetchingGather(tree(case))
 
 
 def factors(num_rounds: int) -> list[Line]:
@@ -256,19 +186,22 @@ def factors(num_rounds: int) -> list[Line]:
 def factors_of(name: str, case: Case, num_rounds: int) -> list[Line]:
     optional = ("grain", "turboloader")
     rivals = [rival for rival in case.rivals if rival not in optional or find_spec(rival)]
-    loops = ["FastLoader", *rivals]
-    with processes([*loops, GATHER]) as call:
+    loops, gathers = ["FastLoader", *rivals], [GATHER, *([PLAIN_GATHER] * (case.least_plain > 0))]
+    with processes([*loops, *gathers]) as call:
         calls = {loop: partial(call[loop], epoch_ms, loop, case) for loop in loops}
-        calls[GATHER] = partial(call[GATHER], gather_ms, case)
+        calls |= {gather: partial(call[gather], gather_ms, gather, case) for gather in gathers}
         took_ms = measure_in_rounds(num_rounds, calls)
-    lines = [Line(f"{name}: {loop}", figure(values, "ms")) for loop, values in took_ms.items()]
     best = min(rivals, key=lambda rival: stats.median(took_ms[rival]))
-    ratio = ratio_by_round(took_ms[best], took_ms["FastLoader"])
-    label = f"{name}: time of the best rival, {best}, over FastLoader's"
-    lines += [Line(label, times(ratio), f"at least {case.least:g}", ratio.estimate >= case.least)]
-    if case.least_dataloader:
-        ratio = ratio_by_round(took_ms["DataLoader"], took_ms["FastLoader"])
-        label, least = f"{name}: time of DataLoader over FastLoader's", case.least_dataloader
-        lines.append(Line(label, times(ratio), f"at least {least:g}", ratio.estimate >= least))
+    goals = [
+        (f"the best rival, {best},", best, case.least),
+        ("DataLoader", "DataLoader", case.least_dataloader),
+        (PLAIN_GATHER, PLAIN_GATHER, case.least_plain),
+    ]
+    lines = [Line(f"{name}: {loop}", figure(values, "ms")) for loop, values in took_ms.items()]
+    for words, loop, least in goals:
+        if least:
+            ratio = ratio_by_round(took_ms[loop], took_ms["FastLoader"])
+            label = f"{name}: time of {words} over FastLoader's"
+            lines.append(Line(label, times(ratio), f"at least {least:g}", ratio.estimate >= least))
     share = ratio_by_round(took_ms[GATHER], took_ms["FastLoader"])
     return [*lines, Line(f"{name}: share of the gather", times(share))]

@@ -20,7 +20,7 @@ from fastloop.fastloader.native_orders import NativeOrder, Piece, open_order
 BLOCK_BYTES = 1 << 20
 """Batches are made in blocks of about this size: it fits a core's own cache, and the hand-over of
 one costs less than a hundredth of making it."""
-AHEAD_BYTES = 8 << 20
+AHEAD_BYTES = 4 << 20
 """Blocks made ahead of their use, so that they are still in the shared cache then."""
 MIN_BLOCKS = 2
 MAX_BATCH_SIZE = 1 << 40
