@@ -10,6 +10,8 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from image_samples import BROKEN, IMAGES, jpeg, photograph, png, write_files
 from native_jpeg import needs_jpeg
 from PIL import Image, ImageFile
@@ -384,3 +386,43 @@ def test_pixels_of_files_do_not_depend_on_exif_or_transparency(tmp_path):
         expected = list(DataLoader(dataset, 4))
     for (ours, _), (theirs, _) in zip(loader, expected, strict=True):
         assert_same_images(ours, theirs)
+
+
+PIECES = [
+    CROP,
+    FLIP,
+    TENSOR,
+    NORMALIZE,
+    *CENTER,
+    transforms.PILToTensor(),
+    transforms.ConvertImageDtype(torch.float32),
+    v2.RandomResizedCrop((20, 30)),
+    v2.RandomHorizontalFlip(1.0),
+    v2.Resize([40]),
+    v2.CenterCrop([40]),
+    v2.ToImage(),
+    v2.ToPureTensor(),
+    FLOAT,
+    v2.ToDtype(torch.uint8, scale=True),
+    v2.ToDtype(torch.float32),
+    v2.Normalize(MEAN, STD),
+]
+
+
+@given(order=st.lists(st.sampled_from(PIECES), min_size=2, max_size=6))
+@example(order=[CROP, FLIP, TENSOR, NORMALIZE])
+@example(order=[v2.ToImage(), *CENTER, FLOAT])
+def test_any_composition_makes_of_a_plain_colour_what_torchvision_makes(colour, order):
+    dataset = folder(colour, v2.Compose(order))
+    loader = FastLoader(dataset, num_threads=0)
+    if is_native(loader):
+        (images, _), (expected, _) = next(iter(loader)), next(iter(DataLoader(dataset)))
+        assert (images.dtype, images.shape) == (expected.dtype, expected.shape)
+        assert torch.allclose(images, expected, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def colour(tmp_path_factory):
+    """A folder of one image of one colour."""
+    plain = png(Image.new("RGB", (90, 70), (200, 100, 50)))
+    return write_files(tmp_path_factory.mktemp("colour"), {"a/plain.png": plain})
