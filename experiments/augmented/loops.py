@@ -109,16 +109,21 @@ def dataloader(paths: Sequence[str], reader: str) -> Iterable[Any]:
     )
 
 
-def fastloader(paths: Sequence[str]) -> Iterable[Any]:
-    """FastLoader over a column of crops."""
+def fastloader(encoded: Any) -> Iterable[Any]:
+    """FastLoader over a column of crops, of paths or of a store's images."""
     from fastloop import FastLoader, Images, RandomResizedCrop
 
     crop = RandomResizedCrop(SIDE, SCALE, RATIO)
-    images = Images(paths, crop=crop, flip=0.5, normalize=(MEAN, STD), decoder="native")
-    labels = torch.arange(len(paths))
+    images = Images(encoded, crop=crop, flip=0.5, normalize=(MEAN, STD), decoder="native")
+    labels = torch.arange(len(images))
     return FastLoader((images, labels), BATCH_SIZE, shuffle=True, num_threads=NUM_WORKERS)
 
 
-def make_loop(name: str, paths: Sequence[str]) -> Iterable[Any]:
-    """The loop of this name: FastLoader, or a reader of DataLoader's workers."""
-    return fastloader(paths) if name == "FastLoader" else dataloader(paths, name)
+def make_loop(name: str, source: Sequence[str] | str) -> Iterable[Any]:
+    """The loop of this name: FastLoader, of paths or of a store, or a reader of DataLoader's
+    workers."""
+    from fastloop import open_store
+
+    if name in READERS:
+        return dataloader(source, name)
+    return fastloader(open_store(source) if isinstance(source, str) else source)

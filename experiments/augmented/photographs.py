@@ -2,7 +2,6 @@
 
 import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -12,10 +11,10 @@ WIDTH, HEIGHT, QUALITY = 500, 375, 96
 NUM_FILES = 300
 
 
-def write_photographs(folder: Path, num_files: int = NUM_FILES, **settings: Any) -> list[str]:
+def write_photographs(folder: Path, num_files: int = NUM_FILES) -> list[str]:
     """Write JPEG files, each another part of a photograph, every second one mirrored.
 
-    settings: Pillow's, of how they are written. Returns their paths.
+    Returns their paths.
     """
     folder.mkdir(parents=True, exist_ok=True)
     photographs = [Image.fromarray(pixels) for pixels in load_sample_images().images]
@@ -28,7 +27,7 @@ def write_photographs(folder: Path, num_files: int = NUM_FILES, **settings: Any)
         if number // len(photographs) % 2:
             part = part.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         file = io.BytesIO()
-        part.save(file, "JPEG", quality=QUALITY, **settings)
+        part.save(file, "JPEG", quality=QUALITY)
         path = folder / f"{number}.jpg"
         path.write_bytes(file.getvalue())
         paths.append(str(path))

@@ -12,6 +12,7 @@ from experiments.augmented.loops import READERS, make_loop
 from experiments.augmented.photographs import write_photographs
 from experiments.peers.lines import Line, figure, ratio_by_round, table, times
 from experiments.peers.processes import measure_in_rounds, processes
+from fastloop import StoredImages, write_store
 from fastloop.core.spans import now_ns, process_cpu_ns, seconds_between
 
 REPEATS = 4
@@ -19,10 +20,9 @@ REPEATS = 4
 OURS, MARKED, LIMIT = "FastLoader", "FastLoader, restart markers", "C alone"
 BARS = {OURS: {"PIL": 3.5, "torchvision v2": 2.3}, MARKED: {"PIL": 4.0, "torchvision v2": 2.8}}
 LIMIT_BAR = 0.9
-MARKER_BLOCKS = 4
-"""Blocks of 16 x 16 pixels between two restart markers."""
 
-Paths = tuple[str, ...]
+Source = tuple[str, ...] | str
+"""Paths, or the folder of a store."""
 
 
 class Took(NamedTuple):
@@ -34,43 +34,40 @@ class Took(NamedTuple):
 
 
 @cache
-def warm_loop(name: str, paths: Paths) -> Iterable[Any]:
+def warm_loop(name: str, source: Source) -> Iterable[Any]:
     """The loop that a process uses in all rounds."""
-    return make_loop(name, paths)
+    return make_loop(name, source)
 
 
-def run_epoch(name: str, paths: Paths) -> None:
-    for _ in warm_loop(name, paths):
+def run_epoch(name: str, source: Source) -> None:
+    for _ in warm_loop(name, source):
         pass
 
 
-def run_limit(paths: Paths) -> None:
+def run_limit(paths: tuple[str, ...]) -> None:
     make_samples(load_library(), paths)
 
 
-def measure_epoch(run: Callable[[Paths], None], paths: Paths) -> Took:
-    """The time of an epoch."""
+def measure_epoch(run: Callable[[], None], num_images: int) -> Took:
+    """The time of an epoch of so many images."""
     start, cpu_start = now_ns(), process_cpu_ns()
-    run(paths)
+    run()
     took = seconds_between(start, now_ns()), seconds_between(cpu_start, process_cpu_ns())
-    return Took(*(1e3 * seconds / len(paths) for seconds in took))
+    return Took(*(1e3 * seconds / num_images for seconds in took))
 
 
 def measure(num_rounds: int, num_files: int, repeats: int) -> list[Line]:
     """The table's lines."""
     names = [OURS, MARKED, *READERS, LIMIT]
     with TemporaryDirectory() as folder, processes(names) as call:
-        plain = tuple(write_photographs(Path(folder, "plain"), num_files) * repeats)
-        blocks = {"restart_marker_blocks": MARKER_BLOCKS}
-        marked = tuple(write_photographs(Path(folder, "marked"), num_files, **blocks) * repeats)
-        runs: dict[str, Callable] = {name: partial(run_epoch, name) for name in (OURS, *READERS)}
-        runs |= {MARKED: partial(run_epoch, OURS), LIMIT: run_limit}
-        calls = {
-            name: partial(
-                call[name], measure_epoch, runs[name], marked if name == MARKED else plain
-            )
-            for name in names
+        paths = tuple(write_photographs(Path(folder, "files"), num_files) * repeats)
+        stored = write_store(list(paths), Path(folder, "store"), images="jpeg")
+        runs: dict[str, Callable] = {
+            name: partial(run_epoch, name, paths) for name in (OURS, *READERS)
         }
+        runs[MARKED] = partial(run_epoch, MARKED, str(stored.root))
+        runs[LIMIT] = partial(run_limit, paths)
+        calls = {name: partial(call[name], measure_epoch, runs[name], len(paths)) for name in names}
         took = measure_in_rounds(num_rounds, calls)
     wall_ms = {name: [one.wall_ms for one in took[name]] for name in names}
     lines = [Line(f"{name}, an image", figure(wall_ms[name], "ms")) for name in names]
@@ -78,14 +75,28 @@ def measure(num_rounds: int, num_files: int, repeats: int) -> list[Line]:
         cpu_ms = figure([one.cpu_ms for one in took[name]], "ms")
         lines.append(Line(f"{name}, an image, CPU time", cpu_ms))
     lines += [compare(wall_ms, name, ours) for ours in (OURS, MARKED) for name in READERS]
-    return [*lines, compare(wall_ms, LIMIT, OURS)]
+    return [*lines, compare(wall_ms, LIMIT, OURS), *describe(stored)]
+
+
+def describe(stored: StoredImages) -> list[Line]:
+    """The lines of what restart markers cost and save."""
+    epochs = stored.epochs_to_pay_back
+    saved = "" if stored.saved_ms is None else f"{stored.saved_ms:.3f} ms"
+    return [
+        Line("write_store, an image", f"{1e3 * stored.seconds / stored.num_images:.2f} ms"),
+        Line(
+            "bytes of its store over the files'", f"{stored.bytes_after / stored.bytes_before:.3f}"
+        ),
+        Line("CPU time that it saves a crop, as it says", saved),
+        Line("epochs after which it has paid", "never" if epochs is None else f"{epochs:.0f}"),
+    ]
 
 
 def compare(wall_ms: dict[str, list[float]], name: str, ours: str) -> Line:
     """The line of how many times faster than `name` one of our loops is."""
     ratio = ratio_by_round(wall_ms[name], wall_ms[ours])
     bar = LIMIT_BAR if name == LIMIT else BARS[ours].get(name)
-    label = f"time of {name if name == LIMIT else f'DataLoader with {name}'} over {ours}'s"
+    label = f"time of {name if name == LIMIT else f'DataLoader with {name}'} over that of {ours}"
     is_met = None if bar is None else ratio.estimate >= bar
     return Line(label, times(ratio), f"at least {bar:g}" if bar else "", is_met)
 

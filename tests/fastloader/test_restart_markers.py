@@ -141,6 +141,26 @@ def test_what_can_not_be_kept_exactly_is_left(data):
     assert transcode(data) is None
 
 
+def scan_of(data: bytes) -> int:
+    """The place of the scan's first byte."""
+    place = data.rindex(b"\xff\xda")
+    return place + 2 + int.from_bytes(data[place + 2 : place + 4], "big")
+
+
+def test_crops_read_the_segments_that_they_need():
+    data = transcode(photo("4:2:0", 500, 375))
+    way = RandomResizedCrop(40, (0.02, 0.1))
+    made, reference = make_crops([data] * 40, way)
+    assert made.all()
+    first = scan_of(data)
+    end = data.index(b"\xff\xd0", first)  # of the segment in the corner
+    damaged = data[:first] + b"\x55" * (end - first) + data[end:]
+    made, cuts = make_crops([damaged] * 40, way)
+    same = [np.array_equal(*pair) for pair in zip(cuts, reference, strict=True)]
+    assert sum(same) >= 30  # the corner's segment is in few of these crops
+    assert not np.array_equal(pixels_of(damaged), pixels_of(data))
+
+
 @pytest.mark.parametrize("what", ["missing", "doubled", "in another order", "cut off"])
 def test_wrong_markers_are_an_error(what):
     data = transcode(photo("4:2:0", 250, 180))
