@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fastloop.data.stored_images import StoredImages
     from fastloop.data.user_store import open_store, write_store
     from fastloop.explain.loop import explain_loop as explain
+    from fastloop.explain.tune.loop_tuning import LoopTuning, tune
     from fastloop.fastloader import (
         Blocks,
         CenterCrop,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 MODULES = {
     "data.image_encodings": ("LongestSide",),
     "data.stored_images": ("StoredImages",),
+    "explain.tune.loop_tuning": ("LoopTuning", "tune"),
     "data.user_store": ("open_store", "write_store"),
     "fastloader": (
         *("Blocks", "CenterCrop", "FastLoader", "Images", "RandomResizedCrop", "Windows"),
@@ -45,6 +47,7 @@ __all__ = [
     "FastLoader",
     "Images",
     "LongestSide",
+    "LoopTuning",
     "RandomResizedCrop",
     "StoredImages",
     "Windows",
@@ -56,6 +59,7 @@ __all__ = [
     "has_jpeg",
     "open_store",
     "sample_seed",
+    "tune",
     "write_store",
 ]
 

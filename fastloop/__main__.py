@@ -17,6 +17,7 @@ COMMANDS = {
     "log": "fastloop.cli.log",
     "explain": "fastloop.cli.explain",
     "attach": "fastloop.cli.attach",
+    "tune": "fastloop.cli.tune",
 }
 """Module of each command. Its main() reads sys.argv."""
 HELP = """\
@@ -32,6 +33,7 @@ commands:
   check    fail if a job of your repository is slower than its recorded base
   log      log results to MLflow that its server did not receive
   explain  say why a job takes as long as it does, and what would change that
+  tune     find the fastest settings for a job within a budget
   attach   run a script of your own and say what its loops wait for
 
 fastloop <command> --help describes a command; fastloop run --help lists all

@@ -59,7 +59,7 @@ def compose_combinations(line: CommandLine) -> list[Combination]:
     """
     register_experiments()
     register_resolvers()
-    with _compose_api(line):
+    with compose_api(line):
         name = line.config_name or CONFIG_NAME
         first = _compose_first(name, line)
         if not line.is_sweep and first.hydra.mode != RunMode.MULTIRUN:
@@ -70,6 +70,21 @@ def compose_combinations(line: CommandLine) -> list[Combination]:
         folder = str(first.hydra.sweep.dir)  # equal for all jobs, although it contains the time
         return [
             combination_of(_compose(name, overrides, number, folder))
+            for number, overrides in enumerate(jobs)
+        ]
+
+
+def compose_each(
+    line: CommandLine, jobs: Sequence[Sequence[str]], folder: Path
+) -> list[Combination]:
+    """The combination of each list of overrides, as jobs of one sweep in that folder.
+
+    line: whose flags name folders of options. Raises ConfigError and Hydra's exceptions.
+    """
+    with compose_api(line):
+        name = line.config_name or CONFIG_NAME
+        return [
+            combination_of(_compose(name, overrides, number, str(folder)))
             for number, overrides in enumerate(jobs)
         ]
 
@@ -117,12 +132,12 @@ def _compose_unresolved(overrides: tuple[str, ...]) -> DictConfig:
     """Compose a job; cached, unlike resolving, which is fast and depends on the environment."""
     register_experiments()
     line = read_command_line(overrides)
-    with _compose_api(line):
+    with compose_api(line):
         return _hydra_compose(line.config_name or CONFIG_NAME, list(line.overrides))
 
 
 @contextmanager
-def _compose_api(line: CommandLine) -> Iterator[None]:
+def compose_api(line: CommandLine) -> Iterator[None]:
     """Initialize Hydra's Compose API with conf/ or the folders that the command line names."""
     if line.config_dir:
         _add_config_dir(Path(line.config_dir).absolute())

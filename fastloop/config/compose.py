@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 from fastloop.config.build import build_job, build_request
 from fastloop.config.combinations import (
@@ -24,6 +26,7 @@ from fastloop.config.combinations import (
     Combination,
     combination_of,
     compose_combinations,
+    compose_each,
     compose_values,
     register_resolvers,
 )
@@ -32,6 +35,7 @@ from fastloop.config.flags import CommandLine, prepare_completion, read_command_
 from fastloop.config.help import overridable_names, resource_folder
 from fastloop.config.messages import ConfigError, usage_message
 from fastloop.core.files import remove_unused
+from fastloop.core.types import UsageError
 from fastloop.processes.lifecycle import handle_signals
 from fastloop.sweep.request import JobRequest, colour_jobs, job_names
 
@@ -105,6 +109,28 @@ def compose_changed(overrides: Sequence[str]) -> Job:
     """
     flags = [each for each in read_command_line(sys.argv[1:]).flags if each != "--multirun"]
     return compose_job(*flags, *overrides)
+
+
+def compose_requests(jobs: Sequence[Sequence[str]], folder: Path) -> list[JobRequest]:
+    """The requests of these lists of overrides as the jobs of one sweep in that folder, with the
+    flags of this command line.
+
+    Raises ConfigError or one of Hydra's exceptions for an invalid name or value.
+    """
+    combinations = compose_each(read_command_line(sys.argv[1:]), jobs, folder)
+    return colour_jobs([build_request(combination) for combination in combinations])
+
+
+@contextlib.contextmanager
+def usage_errors() -> Iterator[None]:
+    """Raise errors of invalid names and values as UsageError, with the line that `run` prints."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        text = usage_message(error, overridable_names())
+        if text is None:
+            raise
+        raise UsageError(text) from error
 
 
 def _run_hydra(line: CommandLine, task: Callable[[DictConfig], None]) -> None:

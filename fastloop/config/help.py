@@ -154,6 +154,7 @@ def options_page() -> str:
     """docs/options.md: the top-level settings, then each group with its options' settings."""
     lines = [PAGE, "## Settings", "", "| setting | default | meaning |", "|---|---|---|"]
     lines += [f"| `{s.name}` | `{s.default}` | {_escape(s.meaning)} |" for s in settings()]
+    lines += _tune_tables()
     for group in groups():
         default = f" Default: `{group.default}`." if group.default not in ("", "null") else ""
         meaning = _escape(group.meaning[0].upper() + group.meaning[1:])
@@ -164,6 +165,31 @@ def options_page() -> str:
         ]
         lines += _group_settings(group)
     return "\n".join([*lines, ""])
+
+
+def tune_settings() -> tuple[Setting, ...]:
+    """Settings of `fastloop tune`, which no job has."""
+    return _settings(_tune_text().partition("\ntried:")[0])
+
+
+def tune_space() -> tuple[Setting, ...]:
+    """The settings that `fastloop tune` tries by itself, with their values as default."""
+    text = _tune_text().partition("\ntried:\n")[2]
+    return _settings("\n".join(line.strip() for line in text.splitlines()))
+
+
+def _tune_tables() -> list[str]:
+    """Tables of the settings of `fastloop tune`, and of what it tries."""
+    lines = ["", "## tune", "", "Settings of `fastloop tune`, see [Tuning](tuning.md).", ""]
+    lines += ["| setting | default | meaning |", "|---|---|---|"]
+    lines += [f"| `{s.name}` | `{s.default}` | {_escape(s.meaning)} |" for s in tune_settings()]
+    lines += ["", "What it tries where `space=` does not say otherwise:", ""]
+    lines += ["| setting | values | meaning |", "|---|---|---|"]
+    return lines + [f"| `{s.name}` | `{s.default}` | {_escape(s.meaning)} |" for s in tune_space()]
+
+
+def _tune_text() -> str:
+    return (resource_folder("conf") / "tune.yaml").read_text()
 
 
 def _config_text() -> str:

@@ -68,7 +68,7 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
     _check_numbers(trials=trials, epochs=epochs, batches=batches)
     _check_seconds(seconds=seconds, min_window_s=min_window_s)
     target = resolve_device(device)
-    consume, epoch_of = step or _default_step(target), first_batches(_epochs(loader), batches)
+    consume, epoch_of = step or default_step(target), first_batches(epochs_of(loader), batches)
     hashes, leaves = epoch_hashes(epoch_of(0), None)
     timer = warm_timer(epoch_of, consume, epochs, target, len(hashes), min_window_s)
     trial_s: list[float] = []
@@ -129,9 +129,9 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     _check_numbers(loaders=len(loaders), trials=trials, epochs=epochs, batches=batches)
     _check_seconds(seconds=seconds, min_window_s=min_window_s)
     target = resolve_device(device)
-    consume = step or _default_step(target)
+    consume = step or default_step(target)
     epochs_by_name = {
-        name: first_batches(_epochs(loader), batches) for name, loader in loaders.items()
+        name: first_batches(epochs_of(loader), batches) for name, loader in loaders.items()
     }
     samples = _check_samples(epochs_by_name, same_data)
     timers = {
@@ -175,7 +175,8 @@ def _summarize(seconds: dict[str, list[float]], order: list[list[str]], samples:
     )
 
 
-def _epochs(loader: LoaderLike) -> Epochs:
+def epochs_of(loader: LoaderLike) -> Epochs:
+    """The epochs of a loader; raises ValueError for what has only one, or none."""
     if isinstance(loader, Iterator):
         raise ValueError("an iterator has one epoch only; pass the iterable that it comes from")
     if isinstance(loader, Iterable) or hasattr(loader, "__getitem__"):
@@ -185,7 +186,8 @@ def _epochs(loader: LoaderLike) -> Epochs:
     return loader
 
 
-def _default_step(device: torch.device) -> Callable[[Tree], Any]:
+def default_step(device: torch.device) -> Callable[[Tree], Any]:
+    """What is done with a batch where there is no step: it is read, or moved to the device."""
     if device.type == "cpu":
         return read_bytes
     return lambda batch: map_tensors(lambda tensor: tensor.to(device), batch, device)

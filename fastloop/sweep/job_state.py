@@ -47,8 +47,9 @@ class JobState:
         self.prepared: PreparedData | None = None
         self.is_continued = entry.earlier is None
         """False while the result on disk is that of an interrupted sweep."""
-        self.shadow_number = secrets.randbelow(entry.job.trials)
-        """Number of the trial that is run once more with all of its data compared."""
+        self.shadow_number: int | None = secrets.randbelow(entry.job.trials)
+        """Number of the trial that is run once more with all of its data compared; None: the last
+        one, once all have run."""
         self.unexplained = ""
         """Reason why the job could not be explained, for its caveats."""
         self._has_begun = False

@@ -80,7 +80,7 @@ def measure_one_job(requests: Sequence[JobRequest]) -> int:
     from fastloop.sweep.tracking import SweepTracker
 
     (request,) = requests
-    settings, jobs = request.sweep, [_sweep_job(request, request.name, 0)]
+    settings, jobs = request.sweep, [sweep_job(request, request.name, 0)]
     if (request.folder / RESULT_FILE).exists():  # restarted by a cluster's scheduler
         jobs = with_earlier_results(jobs, request.sweep_folder)
     tracking = SweepTracker(request.tracker, request.sweep_folder)
@@ -128,7 +128,7 @@ def _print_measured(requests: Sequence[JobRequest]) -> int:
     from fastloop.sweep.tracking import SweepTracker
 
     request = requests[0]
-    jobs = [_sweep_job(each, each.name, index) for index, each in enumerate(requests)]
+    jobs = [sweep_job(each, each.name, index) for index, each in enumerate(requests)]
     results = []
     for job in jobs:
         result = load(job.folder) if (job.folder / RESULT_FILE).exists() else job.result
@@ -196,7 +196,7 @@ def _sweep_jobs(requests: Sequence[JobRequest]) -> tuple[list[SweepJob], JobRequ
         remove_unused(request.sweep_folder)
     names = job_names(requests)
     jobs = [
-        _sweep_job(replace(each, sweep_folder=folder), names[index], index)
+        sweep_job(replace(each, sweep_folder=folder), names[index], index)
         for index, each in enumerate(requests)
     ]
     if request.sweep.resume:
@@ -204,7 +204,8 @@ def _sweep_jobs(requests: Sequence[JobRequest]) -> tuple[list[SweepJob], JobRequ
     return jobs, replace(request, sweep_folder=folder)
 
 
-def _sweep_job(request: JobRequest, name: str, index: int) -> SweepJob:
+def sweep_job(request: JobRequest, name: str, index: int) -> SweepJob:
+    """The job of a request before it runs."""
     from fastloop.core.result import Result
     from fastloop.sweep.job_state import SweepJob
 

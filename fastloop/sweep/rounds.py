@@ -42,23 +42,38 @@ MAX_ONE_PROCESS_TRIALS = 3
 measure in one process."""
 
 
+RunRound = Callable[[Sequence[JobState], int], list[str]]
+"""(jobs, number) -> the names of those that go on, once each that lacks it has run that trial."""
+Schedule = Callable[[Sequence[JobState], RunRound], Sequence[JobState]]
+"""Decides which jobs run in which round, and returns those whose passes follow."""
+
+
 def run_sweep(
     entries: Sequence[SweepJob],
     settings: SweepSettings,
     tracking: SweepTracker,
     progress: Progress,
     explain_job: ExplainJob | None = None,
+    schedule: Schedule | None = None,
 ) -> list[Result]:
     """Run all jobs, and return their results in the same order.
 
     explain_job: what explains a job after the last round, with explain=true; None: nothing can.
+    schedule: None: trial k of every job in round k.
     """
     states = [JobState(entry, tracking) for entry in entries]
     session_ms = wall_ms()
     try:
         prepare_all(states, settings, progress.begin_step)
-        _run_rounds(states, settings, session_ms, progress)
-        for state in states:
+        finishing: Sequence[JobState] = states
+        if schedule is None:
+            _run_rounds(states, settings, session_ms, progress)
+        else:
+            begin_step = progress.begin_step
+            finishing = schedule(
+                states, lambda taking_part, n: _run_round(taking_part, n, session_ms, begin_step)
+            )
+        for state in finishing:
             _finish_passes(state, states, settings.profile, progress.begin_step)
         if settings.explain:
             explain_all(states, explain_job, progress)

@@ -1,0 +1,173 @@
+"""fastloop tune: the fastest settings for a job, within a budget.
+
+    fastloop tune [budget=5min] [space="<setting>=<value>,<value> ..."]
+                  [objective=epoch] [memory_limit_mib=<MiB>] [resume=last]
+                  [dataset=<dataset>] [loader=<loader>] [<setting>=<value> ...]
+
+Takes one job, by the overrides of `fastloop run`: what you do at present. It
+races other loaders and settings against it, each trial in a fresh process and in
+interleaved rounds, and confirms the winner by rounds that took no part in choosing
+it. It prints
+
+- the gain with its 95 % interval, or that yours is as good as any;
+- the command line, and a file that -cd <folder> experiment=tuned takes;
+- code to paste, where the loader has some.
+
+budget=     what it may cost: 300s, 5min, 1h; 60trials; or 10% of the trials that
+            measuring every candidate takes
+space=      what is tried, in Hydra's syntax: space="num_workers=0,2 loader=raw,fastloop"
+objective=  what is made small or great: epoch, samples_per_s
+memory_limit_mib=
+            configurations with a higher forecast peak of memory are not run
+
+Interrupted, the same command with resume=last continues.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fastloop.config.compose import (
+    compose_all,
+    compose_changed,
+    compose_requests,
+    usage_errors,
+)
+from fastloop.config.experiment_yaml import experiment_yaml
+from fastloop.config.flags import read_command_line
+from fastloop.config.tune_settings import split_arguments
+from fastloop.config.tune_space import read_space
+from fastloop.core.files import remove_unused, write_text
+from fastloop.core.types import JobFailed, MachineBusy, UsageError
+from fastloop.processes.lifecycle import handle_signals, restore_default_signals
+from fastloop.sweep.request import JobRequest
+
+if TYPE_CHECKING:
+    from fastloop.explain.tune.outcome import TuneOutcome
+    from fastloop.explain.tune.tune import TuneSettings
+    from fastloop.trial.job import Job
+
+
+def main() -> None:
+    """Print the tuned settings; exits with 1 and one line on failure."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(__doc__, end="")
+        return
+    given, sys.argv[1:] = split_arguments(sys.argv[1:])
+    requests: list[JobRequest] = []
+    try:
+        settings = _check_settings(given)
+        requests = compose_all(_refuse_launcher)
+        if requests:
+            _tune(requests, settings, given)
+    except (UsageError, MachineBusy, JobFailed) as error:
+        sys.exit(str(error).removeprefix("BadData: "))
+    finally:
+        restore_default_signals()
+        for request in requests[:1]:
+            remove_unused(request.sweep_folder)
+
+
+def _check_settings(given: dict[str, Any]) -> TuneSettings:
+    """The settings of tune; raises UsageError and ConfigError for wrong ones."""
+    from fastloop.explain.tune.budget import parse_budget
+    from fastloop.explain.tune.memory import limit_mib
+    from fastloop.explain.tune.objective import check_objective
+    from fastloop.explain.tune.tune import TuneSettings
+
+    with usage_errors():
+        space = read_space(given["space"], sys.argv[1:])
+    return TuneSettings(
+        budget=parse_budget(given["budget"]),
+        objective=check_objective(given["objective"]),
+        memory_limit_mib=limit_mib(given["memory_limit_mib"]),
+        space=space,
+        is_default_space=not given["space"],
+    )
+
+
+def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[str, Any]) -> None:
+    from fastloop.explain.explain import check_request
+    from fastloop.explain.tune.outcome import format_outcome
+    from fastloop.explain.tune.tune_file import find_tuning, fingerprint_command
+    from fastloop.sweep.machine_lock import lock_machine
+    from fastloop.sweep.progress import show_progress
+
+    request = check_request(requests)
+    sweep, folder, file = request.sweep, request.sweep_folder, None
+    command = fingerprint_command(request.overrides, given)
+    if sweep.resume:
+        folder, file = find_tuning(sweep.resume, command)
+    handle_signals(lambda: _describe_kept(folder))
+    is_free = sweep.allow_concurrent and not sweep.wait
+    with nullcontext() if is_free else lock_machine(sweep.wait), show_progress(0) as progress:
+        outcome = _race(request, settings, command, (folder, file), progress)
+    print(f"{format_outcome(outcome)}\n\nfiles:  {folder}")
+    _hand_over(outcome, request, folder)
+
+
+def _describe_kept(folder: Path) -> str:
+    """The end of an interruption's message."""
+    from fastloop.explain.tune.tune_file import TUNE_FILE
+
+    if not (folder / TUNE_FILE).exists():
+        return ": no trial has finished"
+    return f": finished trials are kept in {folder}; the same command with resume=last continues"
+
+
+def _race(
+    request: JobRequest, settings: TuneSettings, command: str, earlier: Any, progress: Any
+) -> TuneOutcome:
+    """The outcome of the race, which continues an earlier one where there is one."""
+    from fastloop.explain.tune.budget import Spending
+    from fastloop.explain.tune.tune import check_outcome, plan_tuning, run_race
+
+    folder, file = earlier
+    spending = Spending(budget=settings.budget)
+    if file is None:
+        begin_step = progress.begin_step
+        file = plan_tuning(command, request, settings, _compose_job, spending, begin_step)
+    spending.exhaustive = file.exhaustive
+    folder.mkdir(parents=True, exist_ok=True)
+    raced = [
+        replace(each, folder=folder / each.folder.name, sweep_folder=folder)
+        for each in compose_requests(file.jobs, folder)
+    ]
+    return check_outcome(run_race(raced, file, settings, spending, progress))
+
+
+def _hand_over(outcome: TuneOutcome, request: JobRequest, folder: Path) -> None:
+    """Print the command line and the code, and write tuned.yaml."""
+    from fastloop.explain.tune.paste import paste_code
+    from fastloop.explain.variations import Variation
+
+    overrides = Variation(overrides=tuple(outcome.change)).apply(request.overrides)
+    print(f"run:    python -m fastloop.run {shlex.join(overrides)}")
+    question = "Which settings are the fastest, as `fastloop tune` has found?"
+    in_folder = read_command_line(sys.argv[1:]).config_dir  # which is given only once
+    text = None if in_folder else experiment_yaml(overrides, question)
+    if text:
+        (folder / "experiment").mkdir(exist_ok=True)
+        write_text(folder / "experiment" / "tuned.yaml", text)
+        print(f"or:     python -m fastloop.run -cd {folder} experiment=tuned")
+    code = paste_code(_compose_job(overrides))
+    if code:
+        write_text(folder / "tuned.py", code)
+    print(f"\n{code}" if code else f"code:   none for {' '.join(outcome.change)}")
+
+
+def _compose_job(overrides: Sequence[str]) -> Job:
+    """The job of these overrides; raises UsageError, in one line, for what no job can have."""
+    with usage_errors():
+        return compose_changed(overrides)
+
+
+def _refuse_launcher(_: list[JobRequest]) -> int:
+    print("tune measures here: allowed: hydra/launcher=basic", file=sys.stderr)
+    return 1

@@ -1,0 +1,73 @@
+"""The space of `fastloop tune`: which values of which settings are tried, in Hydra's syntax."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from fastloop.config.combinations import compose_api
+from fastloop.config.flags import read_command_line
+from fastloop.config.help import default_options, groups, settings
+from fastloop.config.messages import ConfigError
+from fastloop.config.overrides import override_values, parse_overrides
+from fastloop.config.tune_settings import TRIED, tune_defaults
+
+GROUPS = ("loader", "decoder", "collate", "placement", "execution")
+"""Groups of which options may be tried: they leave the samples, the model and its task alone."""
+SETTINGS = (
+    *("batch_size", "num_workers", "pin_memory", "prefetch_factor", "persistent_workers"),
+    *("multiprocessing_context", "pinned_buffers", "device_prefetch", "device_prefetch_by"),
+    "torch_threads",
+)
+Space = Mapping[str, tuple[str, ...]]
+"""name=value of every value that is tried, by the name of the setting."""
+
+
+def read_space(text: str | None, arguments: Sequence[str]) -> Space:
+    """The space of `space=`, or that of conf/tune.yaml.
+
+    arguments: of the command line, whose flags name folders of options.
+    Raises ConfigError for what can't be tried.
+    """
+    words = _split(text) if text else [f"{k}={v}" for k, v in tune_defaults()[TRIED].items()]
+    with compose_api(read_command_line(arguments)):
+        parsed = parse_overrides(words)
+        for override in parsed:
+            _check_name(override.key_or_group, override.input_line or "")
+            if override.is_delete() or override.is_add() or override.is_force_add():
+                raise ConfigError(f"space: {override.input_line}: allowed: name=a,b,c")
+        values = override_values(parsed)
+    names = [each[0].partition("=")[0] for each in values]
+    return {name: tuple(each) for name, each in zip(names, values, strict=True)}
+
+
+def _split(text: str) -> list[str]:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"space={text}: {error}") from None
+    for word in words:
+        if "=" not in word:
+            raise ConfigError(f"space: {word}: allowed: name=a,b,c, separated by spaces")
+    return words
+
+
+def _check_name(name: str, shown: str) -> None:
+    """Raise ConfigError for a setting that does not exist, or that must stay as it is."""
+    group, dot, setting = name.partition(".")
+    if name in GROUPS or name in SETTINGS:
+        return
+    if dot and setting in _settings_of(group):
+        return
+    allowed = f"allowed: {', '.join((*GROUPS, *SETTINGS))}, and settings of these options"
+    exists = name in {*default_options(), *(each.name for each in settings())}
+    reason = "it changes what is computed, or how it is measured" if exists else "no such setting"
+    raise ConfigError(f"space: {shown}: {reason}; {allowed}")
+
+
+def _settings_of(group: str) -> set[str]:
+    """Names of the settings that any option of the group has."""
+    if group not in GROUPS:
+        return set()
+    options = [option for each in groups() if each.name == group for option in each.options]
+    return {setting.name for option in options for setting in option.settings}

@@ -1,0 +1,208 @@
+"""The candidates of tuning: all combinations of a space that this machine and this data support."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from fastloop.core.plan import LOADING, LoadingSettings
+from fastloop.core.types import Unsupported, UsageError
+from fastloop.explain.variations import Variation
+from fastloop.trial.job import Job
+from fastloop.trial.support import check_support
+
+YOURS = "yours"
+FIRST = ("loader", "decoder", "num_workers")
+"""Settings that decide whether others have a meaning; combinations of theirs that can't run are not
+crossed with the rest."""
+OF_DATALOADER = ("num_workers", "pin_memory")
+NEUTRAL: Mapping[str, Any] = {
+    "num_workers": 0,
+    "pin_memory": False,
+    "prefetch_factor": None,
+    "persistent_workers": False,
+    "multiprocessing_context": None,
+    "device_prefetch": 0,
+}
+"""Values with which a combination is most likely to be possible."""
+Change = tuple[str, ...]
+Dimensions = Mapping[str, Sequence[Change]]
+"""Overrides of each value that is tried, by the name of the setting or of the group."""
+Effect = Mapping[str, Any]
+"""Values that an override changes, by the name of the field of Job or of LoadingSettings."""
+Compose = Callable[[Sequence[str]], Job]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneCandidate:
+    """A configuration that may be raced."""
+
+    change: tuple[str, ...]
+    """Overrides by which it differs from the user's."""
+    job: Job
+
+    @property
+    def name(self) -> str:
+        """The overrides, or `yours`."""
+        return " ".join(self.change) or YOURS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """The combinations of a space."""
+
+    found: tuple[TuneCandidate, ...]
+    """Without the present configuration."""
+    left_out: Mapping[str, int]
+    """Number of combinations by the reason why they can't be run."""
+
+
+def find_tune_candidates(
+    present: Job,
+    overrides: Sequence[str],
+    space: Mapping[str, Sequence[str]],
+    compose: Compose,
+) -> Candidates:
+    """All combinations of the space, each once.
+
+    overrides: of the present job. space: name=value of every value, by the name of the setting.
+    compose: the job of a list of overrides; raises UsageError for a value that no job can have.
+    """
+    dimensions = {name: [(text,) for text in texts] for name, texts in space.items()}
+    effects: dict[Change, Effect] = {}
+
+    def find_effect(change: Change) -> Effect:
+        if change not in effects:
+            changed = compose(Variation(overrides=change).apply(overrides)) if change else present
+            effects[change] = _changed_values(present, changed)
+        return effects[change]
+
+    dimensions = _in_order(fold_settings(dimensions, find_effect))
+    for change in (change for changes in dimensions.values() for change in changes):
+        find_effect(change)
+    crossing = _Crossing(present=present, dimensions=dimensions, effects=effects)
+    crossing.cross((), [*dimensions])
+    found = {each.change: each for each in crossing.found if each.change}
+    return Candidates(found=tuple(found.values()), left_out=dict(crossing.left_out))
+
+
+def fold_settings(dimensions: Dimensions, find_effect: Callable[[Change], Effect]) -> Dimensions:
+    """The dimensions with settings of an option, `loader.ahead`, made part of the option's own.
+
+    They are crossed with those options alone that have them.
+    """
+    folded = {name: [*changes] for name, changes in dimensions.items() if "." not in name}
+    for name, changes in dimensions.items():
+        group, dot, _ = name.partition(".")
+        if not dot:
+            continue
+        with_setting: list[Change] = []
+        for option in folded.get(group, [()]):
+            try:
+                find_effect((*option, *changes[0]))
+            except UsageError:  # the option has no such setting
+                with_setting.append(option)
+            else:
+                with_setting += [(*option, *change) for change in changes]
+        folded[group] = with_setting
+    return folded
+
+
+@dataclass(kw_only=True)
+class _Crossing:
+    """A product of settings that is being built."""
+
+    present: Job
+    dimensions: Dimensions
+    effects: Mapping[Change, Effect]
+    found: list[TuneCandidate] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def cross(self, chosen: tuple[Change, ...], names: Sequence[str]) -> None:
+        """Add all combinations of the chosen changes with those of the dimensions left."""
+        if not names:
+            self._add(chosen)
+            return
+        name, *rest = names
+        for change in self.dimensions[name]:
+            combination = (*chosen, change)
+            if name in FIRST and (reason := self._reason_for_all(combination, rest)):
+                self.left_out[reason] += math.prod(len(self.dimensions[each]) for each in rest)
+            else:
+                self.cross(combination, rest)
+
+    def _reason_for_all(self, chosen: tuple[Change, ...], rest: Sequence[str]) -> str:
+        """The reason why no combination of these changes with others can run; empty if one may."""
+        neutral = {name: NEUTRAL[name] for name in rest if name in NEUTRAL}
+        job, _ = self._repair(self._apply(chosen, neutral))
+        return _reason(job)
+
+    def _add(self, chosen: Sequence[Change]) -> None:
+        job, repairs = self._repair(self._apply(chosen, {}))
+        if reason := _reason(job):
+            self.left_out[reason] += 1
+            return
+        changed = [text for change in chosen if self.effects[change] for text in change]
+        self.found.append(TuneCandidate(change=(*changed, *repairs), job=job))
+
+    def _apply(self, chosen: Sequence[Change], values: Effect) -> Job:
+        for change in chosen:
+            values = {**values, **self.effects[change]}
+        return _with_values(self.present, values)
+
+    def _repair(self, job: Job) -> tuple[Job, list[str]]:
+        """The job without settings of the user's that have no meaning for it and that the space
+        does not name, and the overrides that make it so."""
+        honoured = getattr(job.loader, "honours", LOADING)
+        names = [name for name in OF_DATALOADER if name not in honoured]
+        if not job.loading.num_workers or "num_workers" in names:
+            names += [] if job.device_prefetch_by == "process" else ["multiprocessing_context"]
+            names += ["prefetch_factor", "persistent_workers"]
+        defaults = LoadingSettings()
+        values = {
+            name: getattr(defaults, name)
+            for name in dict.fromkeys(names)
+            if name not in self.dimensions and getattr(job.loading, name) != getattr(defaults, name)
+        }
+        return _with_values(job, values), [f"{k}={_show(v)}" for k, v in values.items()]
+
+
+def _reason(job: Job) -> str:
+    try:
+        check_support(job)
+    except Unsupported as error:
+        return str(error)
+    return ""
+
+
+def _in_order(dimensions: Dimensions) -> Dimensions:
+    """The dimensions, with those first that decide whether others have a meaning."""
+    first = [name for name in FIRST if name in dimensions]
+    return {name: dimensions[name] for name in dict.fromkeys((*first, *dimensions))}
+
+
+def _changed_values(present: Job, changed: Job) -> dict[str, Any]:
+    """Fields of Job and of its LoadingSettings that differ, with the values of the changed job."""
+    values = {
+        each.name: getattr(changed, each.name)
+        for each in fields(Job)  # pyright: ignore[reportArgumentType]
+        if each.name != "loading" and getattr(changed, each.name) != getattr(present, each.name)
+    }
+    for name in LOADING:
+        if (value := getattr(changed.loading, name)) != getattr(present.loading, name):
+            values[name] = value
+    return values
+
+
+def _with_values(job: Job, values: Effect) -> Job:
+    loading = {name: value for name, value in values.items() if name in LOADING}
+    others = {name: value for name, value in values.items() if name not in LOADING}
+    return replace(job, **others, loading=replace(job.loading, **loading)) if values else job
+
+
+def _show(value: Any) -> str:
+    """The value as on a command line."""
+    return "null" if value is None else str(value).lower()

@@ -1,0 +1,210 @@
+"""`fastloop.tune(make_loader, space)`: the fastest settings for a loader of the user's own."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import torch
+
+from fastloop.core.text_lines import wrap
+from fastloop.core.types import Invalid, Tree
+from fastloop.core.user_code import error_line
+from fastloop.data.digest import (
+    Digest,
+    describe_difference,
+    digest,
+    epoch_hashes,
+    reference_digest,
+)
+from fastloop.explain.tune.budget import Spending, TuneBudget
+from fastloop.explain.tune.outcome import comparison_rows, verdict_text
+from fastloop.explain.tune.race import RaceResult, race
+from fastloop.processes.rank_group import resolve_device
+from fastloop.sweep.in_process import LoaderLike, default_step, epochs_of
+from fastloop.sweep.loader_timer import warm_timer
+from fastloop.trial.window import MIN_WINDOW_S
+
+THREADS = "torch_threads"
+"""A setting that is no argument of a loader: torch's threads in this process."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LoopTuning:
+    """The result of `tune`; printed, the verdict and the configurations that came closest."""
+
+    settings: dict[str, Any]
+    """The settings to use: those of the winner if its gain is confirmed, else the present ones."""
+    race: RaceResult
+    """Seconds of each configuration by round, the winner, and its confirmed gain."""
+    reasons: dict[str, str]
+    """Why configurations could not be run, by name."""
+
+    @property
+    def is_faster(self) -> bool:
+        """True where the settings are faster than the present ones beyond noise."""
+        return self.race.is_faster
+
+    @property
+    def code(self) -> str:
+        """Lines of Python that make the loader with these settings."""
+        arguments = {name: value for name, value in self.settings.items() if name != THREADS}
+        shown = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+        lines = [f"loader = make_loader({shown})"]
+        if self.settings.get(THREADS):
+            lines.insert(0, f"torch.set_num_threads({self.settings[THREADS]})")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        lines = [*wrap([verdict_text(self.race, self.is_faster)]), "", *comparison_rows(self.race)]
+        failed = [f"failed: {name}: {reason}" for name, reason in self.reasons.items()]
+        if self.race.not_run:
+            failed.append(f"no room in the budget: {len(self.race.not_run):,}")
+        return "\n".join([*lines, "", *wrap(failed), self.code])
+
+
+@dataclass(kw_only=True)
+class _Measurements:
+    """Measures loaders in this process, each made anew for each measurement."""
+
+    make_loader: Callable[..., LoaderLike]
+    settings: Mapping[str, Mapping[str, Any]]
+    """By the name of the configuration."""
+    present: str
+    step: Callable[[Tree], Any]
+    device: torch.device
+    same_data: bool
+    min_window_s: float
+    reference: Digest | None = None
+    checked: set[str] = field(default_factory=set)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def measure(self, names: Sequence[str], number: int) -> dict[str, float]:
+        """Seconds of an epoch of each configuration that can be run."""
+        order = [*names]
+        if number:
+            random.Random(number).shuffle(order)
+        seconds = {}
+        for name in order:
+            try:
+                seconds[name] = self._time(name)
+            except Exception as error:  # of the user's loader, with settings that it can't have
+                if name == self.present:
+                    raise
+                self.reasons[name] = error_line(error)
+        return seconds
+
+    def _time(self, name: str) -> float:
+        settings = self.settings[name]
+        with _torch_threads(settings.get(THREADS)):
+            arguments = _arguments(self.make_loader, settings)
+            epochs = epochs_of(self.make_loader(**arguments))
+            if name not in self.checked:
+                self._check(name, epochs)
+            assert self.reference is not None
+            count = self.reference.count
+            timer = warm_timer(epochs, self.step, 1, self.device, count, self.min_window_s)
+            return timer.time_window()
+
+    def _check(self, name: str, epochs: Callable[[int], Any]) -> None:
+        """Compare an epoch with one of the present configuration; raises Invalid."""
+        if self.reference is None:
+            self.reference = reference_digest(*epoch_hashes(epochs(0), None))
+        else:
+            delivered = digest(epochs(0), None, at_most=self.reference.count)
+            reason = describe_difference(self.reference, delivered)
+            if reason and (self.same_data or delivered.count != self.reference.count):
+                raise Invalid(f"other data than the present settings: {reason}")
+        self.checked.add(name)
+
+
+def tune(  # noqa: PLR0913 - the settings of a run, by their names
+    make_loader: Callable[..., LoaderLike],
+    space: Mapping[str, Sequence[Any]],
+    step: Callable[[Tree], Any] | None = None,
+    budget_s: float = 300.0,
+    *,
+    device: str = "auto",
+    same_data: bool = True,
+    min_window_s: float = MIN_WINDOW_S,
+) -> LoopTuning:
+    """The fastest settings of a loader, of all combinations of the space, within about `budget_s`.
+
+    make_loader: called with one value of each setting, returns an iterable over batches, such as a
+    DataLoader. space: the values of each setting, of which the first is the present one;
+    `torch_threads` sets torch's threads where make_loader has no such argument. step: called with
+    each batch; None: batches are read, or moved to the device. same_data=False: only the numbers
+    of samples are compared, for random transforms. min_window_s: epochs are repeated until a
+    measurement takes this long.
+
+    Combinations run in interleaved rounds in this process, each time with a new loader, the present
+    one in all rounds; half of them drop out after each rung. The winner's gain is confirmed by
+    fresh rounds. A combination that raises, or delivers other data, is left out.
+
+    Raises ValueError for a wrong space or budget, and whatever the present settings raise.
+    """
+    _check_space(make_loader, space, budget_s)
+    settings = _combinations(space)
+    names = [*settings]
+    measurements = _Measurements(
+        make_loader=make_loader,
+        settings=settings,
+        present=names[0],
+        step=step or default_step(resolve_device(device)),
+        device=resolve_device(device),
+        same_data=same_data,
+        min_window_s=min_window_s,
+    )
+    spending = Spending(budget=TuneBudget(seconds=budget_s))
+    result = race(names[0], names[1:], measurements.measure, spending.share)
+    best = result.winner if result.is_faster else result.present
+    return LoopTuning(settings=settings[best], race=result, reasons=measurements.reasons)
+
+
+def _check_space(
+    make_loader: Callable[..., LoaderLike], space: Mapping[str, Sequence[Any]], budget_s: float
+) -> None:
+    if not space or any(isinstance(values, str) or not len(values) for values in space.values()):
+        raise ValueError("space: allowed: one value or more of each setting, as a list")
+    if not 0 < budget_s < float("inf"):
+        raise ValueError(f"budget_s={budget_s}: allowed is more than 0")
+    parameters = inspect.signature(make_loader).parameters
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return
+    if unknown := [name for name in space if name not in parameters and name != THREADS]:
+        raise ValueError(f"space: make_loader has no argument {', '.join(unknown)}")
+
+
+def _combinations(space: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
+    """All combinations by name, the present one first, then those with the fewest changes."""
+    present = {name: values[0] for name, values in space.items()}
+    every = [dict(zip(space, values, strict=True)) for values in product(*space.values())]
+    every.sort(key=lambda settings: sum(settings[name] != present[name] for name in space))
+    return {_name(settings): settings for settings in every}
+
+
+def _name(settings: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in settings.items())
+
+
+def _arguments(
+    make_loader: Callable[..., LoaderLike], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    takes_threads = THREADS in inspect.signature(make_loader).parameters
+    return {name: value for name, value in settings.items() if name != THREADS or takes_threads}
+
+
+@contextmanager
+def _torch_threads(count: int | None) -> Iterator[None]:
+    """A context in which torch computes with that many threads; None: as it is."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,126 @@
+"""What tuning has found, as values and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fastloop.core import stats
+from fastloop.core.number_text import significant
+from fastloop.core.stats import Ratio
+from fastloop.core.text_lines import align, wrap
+from fastloop.explain.tune.race import RaceResult
+from fastloop.explain.tune.tune_file import TUNE_FILE, TuneFile
+
+MOST_SHOWN = 8
+"""Rows of configurations that are printed."""
+MOST_REASONS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOutcome:
+    """A finished race, with what is known of the configurations that did not take part."""
+
+    race: RaceResult
+    objective: str
+    label: str
+    """Loader, dataset and benchmark."""
+    file: TuneFile
+    reasons: Mapping[str, str]
+    """Why configurations have failed, by name."""
+    peak_mib: Mapping[str, float]
+    """Measured peaks of memory of the finalists."""
+    seconds: float
+    trials: int
+
+    @property
+    def is_faster(self) -> bool:
+        """True where the winner's gain is confirmed, and its data the dataset's."""
+        return self.race.is_faster and self.race.winner not in self.reasons
+
+    @property
+    def change(self) -> list[str]:
+        """The overrides of the configuration to use, beside the user's own."""
+        names = names_of(self.file.changes, self.race.present)
+        return self.file.changes[names.index(self.race.winner)] if self.is_faster else []
+
+
+def format_outcome(outcome: TuneOutcome) -> str:
+    """The verdict, the configurations that came closest, and what was left out, as text."""
+    result, file = outcome.race, outcome.file
+    head = f"{outcome.label}, objective {outcome.objective}: {len(result.seconds)} of "
+    head += f"{file.combinations + 1:,} configurations ran, {outcome.trials} trials, "
+    head += f"{outcome.seconds:.0f} s"
+    lines = [*wrap([head]), "", *wrap([verdict_text(result, outcome.is_faster)]), ""]
+    lines += comparison_rows(result)
+    notes = [*_memory_lines(outcome)]
+    notes += [f"failed: {name}: {reason}" for name, reason in outcome.reasons.items()]
+    notes += [f"not tried: {note}" for note in file.notes]
+    left_out = sorted(file.left_out.items(), key=lambda pair: -pair[1])
+    notes += [f"left out: {count:,} x {reason}" for reason, count in left_out[:MOST_REASONS]]
+    if more := sum(count for _, count in left_out[MOST_REASONS:]):
+        notes.append(f"left out: {more:,} more, see {TUNE_FILE}")
+    if rest := file.combinations + 1 - len(result.seconds) - len(outcome.reasons):
+        notes.append(f"no room in the budget: {rest:,} that the model ranks lower")
+    return "\n".join([*lines, "", *wrap(notes)])
+
+
+def _memory_lines(outcome: TuneOutcome) -> list[str]:
+    names = names_of(outcome.file.changes, outcome.race.present)
+    forecasts = dict(zip(names, outcome.file.forecast_mib, strict=True))
+    lines = []
+    for name, peak_mib in outcome.peak_mib.items():
+        forecast = forecasts[name]
+        said = "" if forecast is None else f", {forecast:,.0f} forecast"
+        lines.append(f"peak of memory of {name}: {peak_mib:,.0f} MiB{said}")
+    return lines
+
+
+def verdict_text(result: RaceResult, is_faster: bool) -> str:
+    """A sentence: the winner with its gain and what ties with it, or that nothing is faster."""
+    if len(result.seconds) == 1:
+        return "Nothing was tried beside yours: the budget was spent, or nothing else could be run."
+    if not is_faster or result.gain is None:
+        text = "Yours is as good as any that was tried"
+        return text + (f": {_refuted(result)}." if result.winner != result.present else ".")
+    ties = [name for name in result.ties if name != result.present]
+    others = f"not told apart from it: {'; '.join(ties)}" if ties else "all others were slower"
+    gain, rounds = _show_ratio(result.gain), len(result.confirming)
+    return f"{result.winner}: {gain} times as fast as yours, in {rounds} fresh rounds; {others}."
+
+
+def _refuted(result: RaceResult) -> str:
+    if result.gain is None:
+        return f"{result.winner} seemed faster, and could not be confirmed"
+    gain = _show_ratio(result.gain)
+    return f"{result.winner} seemed faster, and in fresh rounds was {gain} times as fast"
+
+
+def comparison_rows(result: RaceResult) -> list[str]:
+    """A table of the configurations that came closest, with their rounds of the race."""
+    ranked = sorted(result.seconds, key=lambda name: _ratio_of(result, name))[:MOST_SHOWN]
+    if result.present not in ranked:
+        ranked.append(result.present)
+    rows = [("configuration", "rounds", "median", "times the winner's")]
+    for name in ranked:
+        costs = [*result.seconds[name].values()]
+        ratio = result.compare(name)
+        shown = _show_ratio(ratio) if ratio and name != result.winner else ""
+        rows.append((name, str(len(costs)), significant(stats.median(costs)), shown))
+    return align(rows)
+
+
+def _ratio_of(result: RaceResult, name: str) -> float:
+    ratio = result.compare(name)
+    return ratio.estimate if ratio else float("inf")
+
+
+def _show_ratio(ratio: Ratio) -> str:
+    low, high = (f"{bound:.2f}" for bound in (ratio.low, ratio.high))
+    bounds = f"[{low}, {high}]" if ratio.is_interval else f"({low}, {high})"
+    return f"{ratio.estimate:.2f} {bounds}"
+
+
+def names_of(changes: Sequence[Sequence[str]], present: str) -> list[str]:
+    """The name of each configuration: its overrides, or that of the present one."""
+    return [" ".join(change) or present for change in changes]

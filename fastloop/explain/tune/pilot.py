@@ -1,0 +1,147 @@
+"""The pilot of a tuning: what is measured of the present configuration before the race.
+
+Its batches, timed one by one, give the model of explain what it predicts from; observed passes give
+the forecast of memory. It reads the data once, so that it is prepared when the race begins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fastloop.core import stats
+from fastloop.core.plan import PreparedData
+from fastloop.core.types import JobFailed
+from fastloop.explain.explained_job import FEWEST_BATCHES, ExplainedJob, count_batches
+from fastloop.explain.model_input import measure_for_model
+from fastloop.explain.part_costs import PartCosts
+from fastloop.explain.predict import Measured, predict_gathered_seconds, predict_seconds
+from fastloop.explain.rungs import uses_dataloader
+from fastloop.explain.tune.candidates import TuneCandidate
+from fastloop.explain.tune.memory import MIB, MemoryProfile
+from fastloop.sweep.prepare_stage import prepare_job
+from fastloop.sweep.request import JobRequest
+from fastloop.trial.job import Job
+from fastloop.trial.tasks import instrumentation_task
+
+EPOCH_S = 2.0
+"""About the length of a raced epoch; longer ones are cut, see `batches`."""
+OBSERVED_WORKERS = 2
+"""Workers of the pass that tells a worker's own memory."""
+LIKE = 0.1
+"""Predictions within this share are alike: of these, the ones with fewer changes come first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pilot:
+    """What is known of the present configuration, and by it of others."""
+
+    present: Job
+    prepared: PreparedData
+    measured: Measured
+    memory: MemoryProfile | None
+    """None where no pass could be observed."""
+    decode_s: float
+    """Seconds to read all samples once, as writing a store does."""
+    cut: int | None
+    """Batches of an epoch in the race; None: whole epochs."""
+
+    def predict(self, job: Job) -> float:
+        """Seconds of a whole epoch of the job, by the model."""
+        if job.loader != self.present.loader and not uses_dataloader(job):
+            return predict_gathered_seconds(job, self.measured)
+        is_new_store = self.present.loader.store is None and job.loader.store is not None
+        kept = self.measured.kept if is_new_store else 1.0
+        return predict_seconds(job, self.measured, kept=kept)
+
+
+def run_pilot(
+    request: JobRequest, present: Job, workers: Sequence[int], begin_step: Callable[[str], None]
+) -> Pilot:
+    """The pilot of the request's job as the race runs it; workers: numbers in the space.
+
+    Raises JobFailed where the job can't be run.
+    """
+    begin_step("preparing the data")
+    prepared = prepare_job(present, request.launcher)
+    whole_batches = count_batches(present, prepared)
+    whole = ExplainedJob(
+        job=present,
+        prepared=prepared,
+        launcher=request.launcher,
+        begin_step=begin_step,
+        whole_batches=whole_batches,
+    )
+    as_is = whole.without_workers(present.torch_threads).time_batches()
+    single = as_is if as_is.torch_threads == 1 else whole.without_workers(1).time_batches()
+    short = whole.cut(as_is)
+    serial = short.without_workers(1).time_ladder(1, None)[0]
+    counts = {*workers, present.loading.num_workers} if uses_dataloader(present) else set()
+    measured = measure_for_model(short, (as_is, single), serial, sorted(counts), PartCosts())
+    batch_s = stats.mean(as_is.load_s) + stats.mean(as_is.step_s)
+    batches = max(FEWEST_BATCHES, math.ceil(EPOCH_S / batch_s))
+    return Pilot(
+        present=present,
+        prepared=prepared,
+        measured=measured,
+        memory=_observe(short, bool(counts - {0})),
+        decode_s=stats.mean(as_is.load_s) * whole_batches,
+        cut=batches if batches < whole_batches and not present.batches else None,
+    )
+
+
+def rank_candidates(candidates: Sequence[TuneCandidate], pilot: Pilot) -> list[TuneCandidate]:
+    """The candidates, the most promising first.
+
+    Of alike predictions, each loader's first comes before any loader's second: the model knows
+    less of loaders than of settings.
+    """
+    predicted = {each.change: pilot.predict(each.job) for each in candidates}
+    classes = {key: math.floor(math.log(max(s, 1e-9)) / LIKE) for key, s in predicted.items()}
+    ordered = sorted(candidates, key=lambda each: (classes[each.change], len(each.change)))
+    seen: dict[tuple[int, str], int] = {}
+    places = {}
+    for each in ordered:
+        kind = classes[each.change], repr(each.job.loader)
+        places[each.change] = seen[kind] = seen.get(kind, -1) + 1
+    return sorted(
+        ordered, key=lambda each: (classes[each.change], places[each.change], len(each.change))
+    )
+
+
+def _observe(short: ExplainedJob, with_workers: bool) -> MemoryProfile | None:
+    """The memory of the present job without workers, and of one more worker of its start method."""
+    alone = short.without_workers(short.job.torch_threads)
+    process_mib = _peak_mib(alone)
+    if process_mib is None:
+        return None
+    prepared = short.prepared
+    batch_mib = prepared.sample_nbytes * short.job.loading.batch_size / MIB
+    worker_mib: dict[str, float] = {}
+    if with_workers:
+        several = alone.with_workers(OBSERVED_WORKERS)
+        peak_mib = _peak_mib(several)
+        if peak_mib is not None:
+            own = (peak_mib - process_mib) / OBSERVED_WORKERS - 3 * batch_mib
+            worker_mib[several.job.start_method()] = max(0.0, own)
+    return MemoryProfile(
+        process_mib=process_mib,
+        worker_mib=worker_mib,
+        batch_mib=batch_mib,
+        rows_mib=prepared.num_samples * prepared.sample_nbytes / MIB,
+    )
+
+
+def _peak_mib(explained: ExplainedJob) -> float | None:
+    """Peak of the PSS in an observed pass; None where the system does not tell it."""
+    job = explained.job
+    explained.begin_step("observing memory")
+    task = instrumentation_task(0, job, explained.prepared, next(iter(job.benchmark)))
+    try:
+        (answer,) = explained.launcher.call_ranks(
+            task, timeout_s=job.trial_timeout_s, observed=True
+        )
+    except JobFailed:
+        return None
+    return answer.resources.peak_pss_mib if answer.resources else None

@@ -1,0 +1,199 @@
+"""Tuning one job: its candidates, ranked by the model, and a race among them as one sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastloop.core.result import Result
+from fastloop.core.types import UsageError
+from fastloop.explain.rungs import benchmark_name
+from fastloop.explain.tune.budget import Spending, TuneBudget
+from fastloop.explain.tune.candidates import (
+    YOURS,
+    Compose,
+    TuneCandidate,
+    find_tune_candidates,
+)
+from fastloop.explain.tune.constraints import (
+    Bounds,
+    drop_settings_without_effect,
+    drop_unaffordable,
+)
+from fastloop.explain.tune.memory import forecast_peak_mib
+from fastloop.explain.tune.outcome import TuneOutcome, names_of
+from fastloop.explain.tune.pilot import Pilot, rank_candidates, run_pilot
+from fastloop.explain.tune.race import RaceRules, choose_rungs
+from fastloop.explain.tune.tune_file import TuneFile
+from fastloop.explain.tune.tuned_sweep import NO_ROOM, RaceSchedule
+from fastloop.explain.variations import Variation
+from fastloop.sweep.measure import sweep_job
+from fastloop.sweep.progress import Progress
+from fastloop.sweep.request import JobRequest, job_names
+from fastloop.sweep.resume import with_earlier_results
+from fastloop.sweep.rounds import run_sweep
+from fastloop.sweep.tracking import SweepTracker
+
+MOST_TRIALS = 1000
+"""Setting `trials` of raced jobs, of which the race decides how many it runs."""
+MOST_RACED = 64
+TRIAL_S, TRIAL_EPOCHS = 0.5, 4
+"""About what a trial takes: its process, and epochs for comparing data, warming up and timing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneSettings:
+    """The settings of the command, checked."""
+
+    budget: TuneBudget
+    objective: str
+    memory_limit_mib: float
+    space: Mapping[str, Sequence[str]]
+    """name=value of every value that is tried, by the name of the setting."""
+    is_default_space: bool
+
+
+def raced_overrides(request: JobRequest) -> tuple[str, ...]:
+    """The overrides of the request's job as the race runs it: its one benchmark, epoch by epoch."""
+    named = {each.lstrip("+").partition("=")[0] for each in request.overrides}
+    ours = {"trials": MOST_TRIALS, "report": "false", "explain": "false", "profile": "false"}
+    if "epochs" not in named:
+        ours["epochs"] = 1
+    if len(request.job.benchmark) > 1:
+        ours["benchmark"] = benchmark_name(request.job)
+    return _as_variation(ours).apply(request.overrides)
+
+
+def plan_tuning(
+    command: str,
+    request: JobRequest,
+    settings: TuneSettings,
+    compose: Compose,
+    spending: Spending,
+    begin_step: Callable[[str], None],
+) -> TuneFile:
+    """The plan of the sweep: the jobs that are raced, the present one first.
+
+    compose: the job of a list of overrides; raises UsageError for what no job can have.
+    Raises JobFailed where the present job can't be run.
+    """
+    overrides = raced_overrides(request)
+    present = compose(overrides)
+    space, notes = settings.space, list[str]()
+    if settings.is_default_space:
+        space, notes = drop_settings_without_effect(space, present)
+    begin_step("finding candidates")
+    found = find_tune_candidates(present, overrides, space, compose)
+    workers = sorted({each.job.loading.num_workers for each in found.found})
+    pilot = run_pilot(request, present, workers, begin_step)
+    bounds = Bounds(memory_mib=settings.memory_limit_mib, budget_s=settings.budget.seconds)
+    affordable, unaffordable = drop_unaffordable(found.found, pilot, bounds)
+    spending.exhaustive = (1 + len(affordable)) * request.job.trials
+    raced = _choose_raced(rank_candidates(affordable, pilot), pilot, spending)
+    if pilot.cut:
+        overrides = Variation(overrides=(f"batches={pilot.cut}",)).apply(overrides)
+    changes = [(), *(each.change for each in raced)]
+    jobs = [present, *(each.job for each in raced)]
+    return TuneFile(
+        command=command,
+        jobs=[[*Variation(overrides=change).apply(overrides)] for change in changes],
+        changes=[[*change] for change in changes],
+        forecast_mib=[
+            forecast_peak_mib(job, pilot.memory) if pilot.memory else None for job in jobs
+        ],
+        left_out={**found.left_out, **unaffordable},
+        notes=notes,
+        combinations=len(affordable),
+        exhaustive=spending.exhaustive,
+    )
+
+
+def run_race(
+    requests: Sequence[JobRequest],
+    file: TuneFile,
+    settings: TuneSettings,
+    spending: Spending,
+    progress: Progress,
+) -> TuneOutcome:
+    """Race the requests as one sweep in the folder of the first; what it has measured is kept.
+
+    Raises UsageError where the present configuration can't be run.
+    """
+    first = requests[0]
+    folder: Path = first.sweep_folder
+    names = names_of(file.changes, YOURS)
+    numbered = enumerate(zip(requests, job_names(requests), strict=True))
+    jobs = [sweep_job(request, name, index) for index, (request, name) in numbered]
+    if file.spent_s:
+        jobs = with_earlier_results(jobs, folder)
+    file.save(folder)
+    schedule = RaceSchedule(
+        names=names,
+        objective=settings.objective,
+        rules=RaceRules(),
+        spending=spending,
+        file=file,
+        folder=folder,
+    )
+    tracking = SweepTracker(first.tracker, folder)
+    results = run_sweep(jobs, first.sweep, tracking, progress, schedule=schedule)
+    assert schedule.outcome is not None
+    return TuneOutcome(
+        race=schedule.outcome,
+        objective=settings.objective,
+        label=f"{results[0].name}, {next(iter(first.job.benchmark))}",
+        file=file,
+        reasons=_reasons(names, results),
+        peak_mib=_peaks(names, results),
+        seconds=spending.seconds,
+        trials=spending.trials,
+    )
+
+
+def _as_variation(values: Mapping[str, object]) -> Variation:
+    return Variation(overrides=tuple(f"{name}={value}" for name, value in values.items()))
+
+
+def _choose_raced(
+    ranked: Sequence[TuneCandidate], pilot: Pilot, spending: Spending
+) -> Sequence[TuneCandidate]:
+    """The most promising candidates, as many as the budget has room for."""
+    budget, count = spending.budget, min(len(ranked), MOST_RACED)
+    kept = RaceRules().reserve
+    if budget.seconds is None:
+        trials = (1 - kept) * (budget.trials or (budget.share or 0.0) * spending.exhaustive)
+    else:
+        epoch_s = pilot.predict(pilot.present)
+        if pilot.cut:
+            epoch_s *= pilot.cut / pilot.measured.batches
+        window_s = max(epoch_s, pilot.present.shortest_window_s)
+        trial_s = TRIAL_S + (TRIAL_EPOCHS - 1) * epoch_s + window_s
+        trials = max(0.0, (1 - kept) * budget.seconds - spending.seconds) / trial_s
+    return ranked[: max(1, choose_rungs(count, trials)[0][0])]
+
+
+def _reasons(names: Sequence[str], results: Sequence[Result]) -> dict[str, str]:
+    """Why configurations have failed, by name."""
+    return {
+        name: result.status_reason
+        for name, result in zip(names, results, strict=True)
+        if result.status == "FAILED" and result.status_reason != NO_ROOM
+    }
+
+
+def _peaks(names: Sequence[str], results: Sequence[Result]) -> dict[str, float]:
+    """Measured peaks of memory in MiB, of the configurations that were observed."""
+    peaks = {}
+    for name, result in zip(names, results, strict=True):
+        for attribution in result.attribution.values():
+            if attribution.resources and attribution.resources.peak_pss_mib:
+                peaks[name] = attribution.resources.peak_pss_mib
+    return peaks
+
+
+def check_outcome(outcome: TuneOutcome) -> TuneOutcome:
+    """The outcome; raises UsageError where the present configuration has failed."""
+    if reason := outcome.reasons.get(YOURS):
+        raise UsageError(f"the present configuration has failed: {reason}")
+    return outcome

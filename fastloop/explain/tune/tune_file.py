@@ -1,0 +1,66 @@
+"""tune.json in the folder of a tuning sweep: what is raced, and what each round has cost so far."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastloop.core.files import fingerprint, outputs_folder, sweep_folders, write_text
+from fastloop.core.types import UsageError
+
+TUNE_FILE = "tune.json"
+LAST = "last"
+
+
+@dataclass(kw_only=True)
+class TuneFile:
+    """A tuning command's plan, and how far it is."""
+
+    command: str
+    """Fingerprint of the overrides and of the settings of tune."""
+    jobs: list[list[str]]
+    """The overrides of each job of the sweep; the first one is the present configuration."""
+    changes: list[list[str]]
+    """Overrides by which each job differs from it; none for itself."""
+    left_out: dict[str, int]
+    """Number of combinations by the reason why they are not raced."""
+    forecast_mib: list[float | None]
+    """Forecast peak of memory of each job; None where nothing could be observed."""
+    notes: list[str]
+    """Settings that are not tried, with the reasons."""
+    combinations: int
+    """All that could be raced, beside the present configuration."""
+    exhaustive: int
+    """Trials of measuring all of them."""
+    spent_s: list[float] = field(default_factory=list)
+    """Seconds since the command began, by the end of each round."""
+
+    def save(self, folder: Path) -> None:
+        """Write <folder>/tune.json atomically."""
+        write_text(folder / TUNE_FILE, json.dumps(asdict(self), indent=1) + "\n")
+
+
+def fingerprint_command(overrides: Sequence[str], settings: dict[str, Any]) -> str:
+    """Equal for commands of which one continues the other."""
+    kept = sorted(each for each in overrides if not each.startswith("resume="))
+    named = {name: value for name, value in settings.items() if name != "budget"}
+    return fingerprint(kept, sorted(named.items(), key=str))
+
+
+def find_tuning(name: str, command: str) -> tuple[Path, TuneFile]:
+    """The folder that `resume=` names, or with `last` the newest of this command, and its file.
+
+    Raises UsageError if there is none.
+    """
+    folders = reversed(sweep_folders()) if name == LAST else [Path(name).absolute()]
+    tuned = [folder for folder in folders if (folder / TUNE_FILE).is_file()]
+    for folder in tuned:
+        file = TuneFile(**json.loads((folder / TUNE_FILE).read_text()))
+        if file.command == command:
+            return folder, file
+    where = outputs_folder() if name == LAST else Path(name).absolute()
+    reason = "it is of another command" if tuned else f"no {TUNE_FILE} in {where}"
+    raise UsageError(f"resume={name}: {reason}; allowed: the folder of an earlier fastloop tune")

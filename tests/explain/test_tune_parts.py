@@ -1,0 +1,263 @@
+"""Parts of `fastloop tune`: space, candidates, budget, memory forecast, code, and settings."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import fastloop
+from fastloop.config.compose import compose_job, usage_errors
+from fastloop.config.tune_settings import split_arguments
+from fastloop.config.tune_space import read_space
+from fastloop.core.types import UsageError
+from fastloop.explain.tune.budget import Spending, TuneBudget, parse_budget
+from fastloop.explain.tune.candidates import find_tune_candidates
+from fastloop.explain.tune.constraints import drop_settings_without_effect
+from fastloop.explain.tune.memory import MemoryProfile, forecast_peak_mib, limit_mib
+from fastloop.explain.tune.objective import check_objective
+from fastloop.explain.tune.paste import WRITERS, paste_code
+
+
+def compose(overrides):
+    with usage_errors():
+        return compose_job(*overrides)
+
+
+def candidates(space: str, *overrides: str):
+    return find_tune_candidates(compose(overrides), overrides, read_space(space, []), compose)
+
+
+def names(space: str, *overrides: str) -> set[str]:
+    return {each.name for each in candidates(space, *overrides).found}
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("300s", TuneBudget(seconds=300)),
+        ("5min", TuneBudget(seconds=300)),
+        ("0.5h", TuneBudget(seconds=1800)),
+        ("60trials", TuneBudget(trials=60)),
+        ("10%", TuneBudget(share=0.1)),
+    ],
+)
+def test_budgets(text, budget):
+    assert parse_budget(text) == budget
+
+
+@pytest.mark.parametrize("text", ["abc", "5", "0s", "-3s", "1.5trials", "120%", "", None, "5 days"])
+def test_wrong_budgets_are_named(text):
+    with pytest.raises(UsageError, match=r"^budget=.*allowed: a time as 300s"):
+        parse_budget(text)
+
+
+def test_spending_is_a_share_of_what_is_allowed():
+    assert Spending(budget=TuneBudget(trials=40), trials=10).share() == 0.25
+    assert Spending(budget=TuneBudget(share=0.1), exhaustive=400, trials=10).share() == 0.25
+    spent = Spending(budget=TuneBudget(seconds=1e6), before_s=5e5)
+    assert spent.share() == pytest.approx(0.5, abs=0.001)
+
+
+@pytest.mark.parametrize("name", ["nope", "", None])
+def test_wrong_objectives_are_named(name):
+    with pytest.raises(UsageError, match=f"objective={name}: allowed: epoch"):
+        check_objective(name)
+
+
+@pytest.mark.parametrize("text", ["abc", "0", "-5", "inf", "nan"])
+def test_wrong_memory_limits_are_named(text):
+    with pytest.raises(UsageError, match=f"memory_limit_mib={text}: allowed"):
+        limit_mib(text)
+    assert limit_mib("1500") == 1500
+    assert limit_mib(None) > 0
+
+
+def test_settings_of_tune_are_told_from_those_of_jobs():
+    given = ["budget=1h", "loader=raw", "space=num_workers=0,1", "-cd", "x"]
+    settings, left = split_arguments(given)
+    assert settings["budget"] == "1h"
+    assert settings["space"] == "num_workers=0,1"
+    assert settings["objective"] == "epoch"
+    assert left == ["loader=raw", "-cd", "x"]
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ("num_wrkers=1,2", "num_wrkers=1,2: no such setting"),
+        ("dataset=digits,integers", "it changes what is computed"),
+        ("epochs=1,2", "it changes what is computed, or how it is measured"),
+        ("num_workers", "num_workers: allowed: name=a,b,c"),
+        ("loader.nope=1", "no such setting"),
+        ("~loader", "~loader: allowed: name=a,b,c"),
+        ("loader='raw", "No closing quotation"),
+    ],
+)
+def test_wrong_spaces_are_named(space, message):
+    with pytest.raises(UsageError) as error, usage_errors():
+        read_space(space, [])
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_space_has_the_syntax_of_hydra():
+    space = read_space("num_workers=range(0,3) torch_threads=choice(1,2) loader=glob(r*)", [])
+    assert space["num_workers"] == ("num_workers=0", "num_workers=1", "num_workers=2")
+    assert space["torch_threads"] == ("torch_threads=1", "torch_threads=2")
+    assert space["loader"] == ("loader=raw",)
+
+
+def test_default_space_crosses_loaders_and_settings_but_not_the_batch_size():
+    space = read_space(None, [])
+    assert "loader=fastloop" in space["loader"]
+    assert "torch_threads=1" in space["torch_threads"]
+    assert "batch_size" not in space
+
+
+def test_settings_without_effect_are_left_out_and_said():
+    job = compose_job("dataset=digits", "device=cpu")
+    kept, notes = drop_settings_without_effect(read_space(None, []), job)
+    assert "placement" not in kept
+    assert "decoder" not in kept
+    assert any(note.startswith("placement: no effect on the CPU") for note in notes)
+
+
+def test_combinations_are_crossed_and_what_can_not_be_combined_is_said():
+    found = candidates("num_workers=0,1 prefetch_factor=null,4", "dataset=digits", "loader=raw")
+    expected = {"num_workers=1", "num_workers=1 prefetch_factor=4"}
+    assert {each.name for each in found.found} == expected
+    (reason,) = found.left_out
+    assert "needs workers" in reason
+
+
+def test_settings_of_the_user_that_lose_their_meaning_are_reset():
+    mine = ("dataset=digits", "loader=raw", "num_workers=2", "prefetch_factor=4")
+    assert names("num_workers=0,2", *mine) == {"num_workers=0 prefetch_factor=null"}
+    (fast,) = candidates("loader=raw,fastloop", *mine).found
+    assert fast.job.loading.num_workers == 0
+    assert set(fast.change) == {"loader=fastloop", "num_workers=0", "prefetch_factor=null"}
+
+
+def test_settings_of_an_option_are_crossed_with_that_option_alone():
+    found = names("loader=raw,fastloop loader.num_threads=0,1", "dataset=digits", "loader=raw")
+    assert found == {
+        "loader=fastloop loader.num_threads=0",
+        "loader=fastloop loader.num_threads=1",
+    }
+
+
+PROFILE = MemoryProfile(
+    process_mib=500, worker_mib={"fork": 40, "spawn": 300}, batch_mib=10, rows_mib=1000
+)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "mib"),
+    [
+        ((), 500),
+        (("num_workers=2", "multiprocessing_context=fork"), 500 + 2 * (40 + 3 * 10)),
+        (
+            ("num_workers=2", "multiprocessing_context=spawn", "prefetch_factor=8"),
+            500 + 2 * (300 + 9 * 10),
+        ),
+        (("device_prefetch=3",), 500 + 4 * 10),
+        (("loader=fastloop",), 1500),
+    ],
+)
+def test_forecast_adds_up_what_was_measured(overrides, mib):
+    job = compose_job("dataset=digits", "loader=raw", *overrides)
+    assert forecast_peak_mib(job, PROFILE) == pytest.approx(mib)
+
+
+class Squares(Dataset):
+    """Pairs of a vector and a label."""
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        return torch.full((3,), float(index)), index % 10
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("loader=raw", "num_workers=1", "prefetch_factor=4", "persistent_workers=true"),
+        ("loader=raw", "num_workers=1", "multiprocessing_context=fork", "drop_last=true"),
+        ("loader=preload", "torch_threads=1"),
+        ("loader=dataloader",),
+        ("loader=fastloop", "loader.num_threads=1", "loader.ahead=2"),
+        ("loader=fastloop", "loader.in_memory=true"),
+        ("loader=fastloop", "loader.store=null"),
+        ("loader=raw", "order=sequential", "device_prefetch=2"),
+    ],
+    ids=" ".join,
+)
+def test_pasted_code_delivers_every_sample_once(overrides, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = paste_code(compose_job("dataset=digits", "batch_size=8", *overrides))
+    scope = {"dataset": Squares()}
+    threads = torch.get_num_threads()
+    try:
+        exec(compile(code, "tuned.py", "exec"), scope)
+        batches = [(inputs.clone(), labels.clone()) for inputs, labels in scope["loader"]]
+    finally:
+        torch.set_num_threads(threads)
+    values = [int(row[0]) for inputs, _ in batches for row in inputs]
+    assert len(values) == (16 if "drop_last=true" in overrides else 20)
+    assert len(set(values)) == len(values)
+    assert all(
+        int(row[0]) % 10 == int(y) for x, ys in batches for row, y in zip(x, ys, strict=True)
+    )
+    if "order=sequential" in overrides:
+        assert values == sorted(values)
+        assert "device_prefetch=2" in code
+
+
+def test_code_of_a_dataset_of_your_own_makes_it():
+    code = paste_code(
+        compose_job("dataset._target_=slow_stages.Samples", "+dataset.sleep_s=0.5", "loader=raw")
+    )
+    assert "from slow_stages import Samples" in code
+    assert "dataset = Samples(sleep_s=0.5)" in code
+
+
+def test_loaders_without_code_are_said():
+    assert "index_loop" not in WRITERS
+    assert paste_code(compose_job("dataset=digits", "loader=index_loop")) == ""
+
+
+def test_loop_is_tuned_in_this_process():
+    def make_loader(batch_size, drop_last):
+        return DataLoader(torch.arange(80), batch_size=batch_size, drop_last=drop_last)
+
+    space = {"batch_size": [1, 40], "drop_last": [False]}
+    tuned = fastloop.tune(make_loader, space, budget_s=120, min_window_s=0)
+    assert tuned.settings == {"batch_size": 40, "drop_last": False}
+    assert tuned.is_faster
+    assert tuned.race.gain.low > 1
+    assert tuned.code == "loader = make_loader(batch_size=40, drop_last=False)"
+    assert tuned.code in repr(tuned)
+
+
+def test_loop_settings_that_fail_or_deliver_other_data_are_left_out():
+    def make_loader(count):
+        if count == 3:
+            raise ValueError("no such count")
+        return DataLoader(torch.arange(count), batch_size=4)
+
+    tuned = fastloop.tune(make_loader, {"count": [8, 3, 7]}, budget_s=120, min_window_s=0)
+    assert tuned.settings == {"count": 8}
+    assert not tuned.is_faster
+    assert "no such count" in tuned.reasons["count=3"]
+    assert "other data" in tuned.reasons["count=7"]
+
+
+def test_wrong_spaces_of_a_loop_are_named():
+    with pytest.raises(ValueError, match="space: make_loader has no argument workers"):
+        fastloop.tune(lambda batch_size: [], {"workers": [1]})
+    with pytest.raises(ValueError, match="space: allowed"):
+        fastloop.tune(lambda batch_size: [], {})
+    with pytest.raises(ValueError, match="budget_s=0"):
+        fastloop.tune(lambda batch_size: [], {"batch_size": [1]}, budget_s=0)

@@ -1,0 +1,148 @@
+"""The race of `fastloop tune` on simulated tables: known answers, false winners, and the guard."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from fastloop.core.stats import MINIMUM_EFFECT
+from fastloop.explain.tune.outcome import verdict_text
+from fastloop.explain.tune.race import RaceResult, RaceRules, choose_rungs, num_trials, race
+
+PRESENT = "yours"
+
+
+class Table:
+    """Costs of configurations with noise that a round shares, and noise of each trial."""
+
+    def __init__(self, seconds: dict[str, float], seed: int, noise: float = 0.05) -> None:
+        self.seconds, self.noise = seconds, noise
+        self.random = np.random.default_rng(seed)
+        self.spent, self.rounds = 0.0, []
+
+    def measure(self, names, number):
+        assert number == len(self.rounds)
+        self.rounds.append([*names])
+        shock = self.noise * self.random.standard_normal()
+        drawn = {
+            name: seconds * math.exp(shock + self.noise * self.random.standard_normal())
+            for name, seconds in self.seconds.items()
+            if name in names
+        }
+        self.spent += sum(drawn.values())
+        return drawn
+
+    def race(self, budget: float, **rules) -> RaceResult:
+        others = [name for name in self.seconds if name != PRESENT]
+        spent = lambda: self.spent / budget  # noqa: E731
+        return race(PRESENT, others, self.measure, spent, RaceRules(**rules))
+
+
+def table(count: int, seed: int, spread: float = 0.4, noise: float = 0.05) -> Table:
+    random = np.random.default_rng(seed)
+    levels = np.exp(spread * random.standard_normal(count))
+    others = {f"candidate {number}": float(level) for number, level in enumerate(levels)}
+    return Table({PRESENT: 1.0} | others, seed, noise)
+
+
+def test_fastest_is_found_where_there_is_no_noise():
+    for seed in range(20):
+        drawn = table(40, seed, noise=0.0)
+        result = drawn.race(budget=400)
+        assert result.winner == min(drawn.seconds, key=drawn.seconds.__getitem__)
+        assert result.gain is not None
+        assert result.gain.estimate == pytest.approx(1 / drawn.seconds[result.winner])
+        assert result.is_faster
+
+
+def test_winner_is_among_the_best_and_the_gain_is_true():
+    near, covered, runs = 0, 0, 200
+    for seed in range(runs):
+        drawn = table(30, seed)
+        result = drawn.race(budget=150)
+        near += drawn.seconds[result.winner] <= 1.05 * min(drawn.seconds.values())
+        assert result.gain is not None
+        truth = 1 / drawn.seconds[result.winner]
+        covered += result.gain.low <= truth <= result.gain.high
+    assert near >= 0.95 * runs
+    assert covered >= 0.9 * runs  # of 95 % intervals of five rounds
+
+
+def test_alike_configurations_seldom_have_a_winner():
+    runs = 300
+    wins = sum(
+        table(30, seed, spread=0.0, noise=0.1).race(budget=120).is_faster for seed in range(runs)
+    )
+    assert wins <= 0.05 * runs
+
+
+def test_what_is_recommended_is_hardly_ever_slower():
+    runs, slower = 200, 0
+    for seed in range(runs):
+        drawn = table(20, seed, noise=0.15)
+        drawn.seconds[PRESENT] = 0.9 * min(drawn.seconds.values())
+        slower += drawn.race(budget=60).is_faster
+    assert slower <= 0.01 * runs
+
+
+def test_present_configuration_runs_in_every_round():
+    drawn = table(25, 3)
+    drawn.race(budget=100)
+    assert all(PRESENT in names for names in drawn.rounds)
+
+
+def test_confirming_rounds_are_none_of_the_race():
+    result = table(12, 5).race(budget=200, confirming=6)
+    rounds = {number for values in result.seconds.values() for number in values}
+    assert len(result.confirming) == 6
+    assert min(result.confirming) == max(rounds) - 5
+    compared = result.compare(PRESENT)
+    assert compared is not None
+    assert compared != result.gain
+
+
+@pytest.mark.parametrize("budget", [5, 20, 60, 250, 10_000])
+def test_budget_is_kept_but_for_the_fewest_confirming_rounds(budget):
+    for seed in range(20):
+        drawn = table(40, seed)
+        result = drawn.race(budget=budget)
+        ends = drawn.spent <= 1.1 * budget
+        assert ends or len(result.confirming) == 3
+        known = {*result.seconds, *result.not_run}
+        assert known == {*drawn.seconds}
+
+
+def test_failed_configurations_leave_the_race():
+    drawn = table(10, 1, noise=0.0)
+    best = min(drawn.seconds, key=drawn.seconds.__getitem__)
+
+    def measure(names, number):
+        return {k: v for k, v in drawn.measure(names, number).items() if k != best or number < 2}
+
+    result = race(PRESENT, [*drawn.seconds][1:], measure, lambda: drawn.spent / 300)
+    assert result.winner != best
+    with pytest.raises(ValueError, match="yours"):
+        race(PRESENT, ["a"], lambda _names, _number: {}, lambda: 0.0)
+
+
+def test_race_without_room_claims_nothing():
+    result = table(10, 0).race(budget=1)
+    assert [*result.seconds] == [PRESENT]
+    assert verdict_text(result, result.is_faster).startswith("Nothing was tried beside yours")
+
+
+def test_rungs_fit_and_use_the_trials():
+    for count in range(0, 70, 7):
+        for trials in (1, 5, 20, 60, 200, 1000):
+            rungs = choose_rungs(count, trials)
+            sizes = [size for size, _ in rungs]
+            assert sizes == sorted(sizes, reverse=True)
+            assert num_trials(rungs) <= trials or rungs == [(min(count, 1), 1)]
+            assert rungs[0][0] == count or num_trials(rungs) >= trials - 4
+
+
+def test_gain_below_the_least_that_matters_is_no_winner():
+    drawn = Table({PRESENT: 1.0, "other": 1 / (1 + MINIMUM_EFFECT / 2)}, 0, noise=0.0)
+    assert not drawn.race(budget=100).is_faster

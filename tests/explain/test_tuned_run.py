@@ -1,0 +1,129 @@
+"""`fastloop tune` on a dataset whose samples sleep: killed in its race, resumed, and looked at."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import fork_server
+import pytest
+from commands import results, run_fastloop, runs
+from options import SUPPORT
+
+from fastloop.core.result_file import load
+
+pytestmark = pytest.mark.slow
+
+JOB = (
+    *("dataset._target_=slow_stages.Samples", "+dataset.sleep_s=0.004", "loader=raw"),
+    *("batch_size=16", "benchmark=traversal", "torch_threads=1", "min_window_s=0"),
+)
+TUNE = (*JOB, "space=loader=raw,preload,index_loop device_prefetch=0,2", "budget=30trials")
+
+
+def trials(cwd: Path) -> list[list[int]]:
+    """Start times of the finished trials, by configuration."""
+    return [[trial.started_ms for trial in result.trials] for result in results(cwd)]
+
+
+@pytest.fixture(scope="module")
+def tuning(tmp_path_factory, empty_database):
+    """(folder of the command, start times at the kill, the finished process)."""
+    folder = tmp_path_factory.mktemp("tuned")
+    (folder / "outputs").mkdir()
+    shutil.copy(empty_database, folder / "outputs")
+    shutil.copy(SUPPORT / "slow_stages.py", folder)
+    command = fork_server.start("fastloop", ("tune", *TUNE), folder, dict(os.environ))
+    command.wait_until(lambda: sum(map(len, trials(folder))) >= 8)
+    command.process.send_signal(signal.SIGKILL)
+    command.wait()
+    before = trials(folder)
+    process = run_fastloop(*TUNE, "resume=last", cwd=folder, command="tune")
+    assert process.returncode == 0, process.stderr
+    return folder, before, process
+
+
+def only_sweep(cwd: Path) -> Path:
+    (sweep,) = [path for path in cwd.glob("outputs/20*/*") if (path / "tune.json").exists()]
+    return sweep
+
+
+def test_resuming_repeats_no_trial(tuning):
+    folder, before, _ = tuning
+    after = trials(folder)
+    assert all(new[: len(old)] == old for old, new in zip(before, after, strict=True))
+    assert {result.status for result in results(folder)} == {"FINISHED"}
+    numbers = [[trial.number for trial in result.trials] for result in results(folder)]
+    assert all(len({*each}) == len(each) for each in numbers)
+
+
+def test_gain_is_told_with_its_interval_and_the_rest_is_said(tuning):
+    _, _, process = tuning
+    verdict = " ".join(process.stdout.split())
+    found = re.search(
+        r"loader=\w+.*: ([\d.]+) \[([\d.]+), ([\d.]+)\] times as fast as yours", verdict
+    )
+    assert found, process.stdout
+    gain, low, high = map(float, found.groups())
+    assert 1.02 < low <= gain <= high
+    assert "6 configurations ran" in verdict
+
+
+def test_present_configuration_runs_in_every_round(tuning):
+    folder, _, _ = tuning
+    present, *others = results(folder)
+    numbers = {trial.number for trial in present.trials}
+    assert all({trial.number for trial in other.trials} <= numbers for other in others)
+    assert present.shadow is not None
+    assert present.attribution
+
+
+def test_tracker_has_the_race_as_one_sweep(tuning):
+    folder, _, _ = tuning
+    logged = runs(folder)
+    assert len(logged) == 6
+    assert len({run.data.tags["sweep"] for run in logged}) == 1
+
+
+def test_what_was_found_is_a_yaml_that_runs(tuning):
+    folder, _, process = tuning
+    sweep = only_sweep(folder)
+    plan = json.loads((sweep / "tune.json").read_text())
+    assert plan["combinations"] == 5
+    quick = ("trials=1", "epochs=1", "tracker=none", "report=false")
+    run = run_fastloop("-cd", str(sweep), "experiment=tuned", *quick, cwd=folder)
+    assert run.returncode == 0, run.stderr
+    newest = sorted(folder.glob("outputs/20*/*/0/result.json"))[-1]
+    name = load(newest.parent).loader
+    assert name in ("preload", "index_loop")
+    assert f"loader={name}" in process.stdout
+
+
+def test_folder_of_another_command_is_not_resumed(tuning):
+    folder, _, _ = tuning
+    process = run_fastloop(*TUNE, "seed=1", "resume=last", cwd=folder, command="tune")
+    assert process.returncode == 1
+    assert "resume=last: it is of another command" in process.stderr
+    assert process.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("budget=abc", "budget=abc: allowed: a time as 300s"),
+        ("objective=nope", "objective=nope: allowed: epoch"),
+        ("space=num_wrkers=1", "space: num_wrkers=1: no such setting"),
+        ("memory_limit_mib=0", "memory_limit_mib=0: allowed"),
+        ("num_wrkers=1", "num_wrkers: there is no such setting"),
+    ],
+)
+def test_wrong_input_is_one_line(argument, message, tmp_path):
+    process = run_fastloop("dataset=digits", "loader=raw", argument, cwd=tmp_path, command="tune")
+    assert process.returncode == 1
+    assert message in process.stderr
+    assert process.stderr.strip().count("\n") == 0
+    assert not (tmp_path / "outputs").exists()
