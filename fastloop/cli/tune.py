@@ -44,13 +44,16 @@ from fastloop.config.flags import read_command_line
 from fastloop.config.tune_settings import split_arguments
 from fastloop.config.tune_space import read_space
 from fastloop.core.files import remove_unused, write_text
+from fastloop.core.spans import now_ns
 from fastloop.core.types import JobFailed, MachineBusy, UsageError
 from fastloop.processes.lifecycle import handle_signals, restore_default_signals
 from fastloop.sweep.request import JobRequest
 
 if TYPE_CHECKING:
+    from fastloop.explain.tune.budget import Spending
     from fastloop.explain.tune.outcome import TuneOutcome
     from fastloop.explain.tune.tune import TuneSettings
+    from fastloop.explain.tune.tune_file import TuneFile
     from fastloop.trial.job import Job
 
 
@@ -59,13 +62,14 @@ def main() -> None:
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(__doc__, end="")
         return
+    begun_ns = now_ns()
     given, sys.argv[1:] = split_arguments(sys.argv[1:])
     requests: list[JobRequest] = []
     try:
         settings = _check_settings(given)
         requests = compose_all(_refuse_launcher)
         if requests:
-            _tune(requests, settings, given)
+            _tune(requests, settings, given, begun_ns)
     except (UsageError, MachineBusy, JobFailed) as error:
         sys.exit(str(error).removeprefix("BadData: "))
     finally:
@@ -92,8 +96,11 @@ def _check_settings(given: dict[str, Any]) -> TuneSettings:
     )
 
 
-def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[str, Any]) -> None:
+def _tune(
+    requests: Sequence[JobRequest], settings: TuneSettings, given: dict[str, Any], begun_ns: int
+) -> None:
     from fastloop.explain.explain import check_request
+    from fastloop.explain.tune.budget import Spending
     from fastloop.explain.tune.outcome import format_outcome
     from fastloop.explain.tune.tune_file import find_tuning, fingerprint_command
     from fastloop.sweep.machine_lock import lock_machine
@@ -107,7 +114,9 @@ def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[st
     handle_signals(lambda: _describe_kept(folder))
     is_free = sweep.allow_concurrent and not sweep.wait
     with nullcontext() if is_free else lock_machine(sweep.wait), show_progress(0) as progress:
-        outcome = _race(request, settings, command, (folder, file), progress)
+        spending = Spending(budget=settings.budget, begun_ns=begun_ns)
+        found = file or _plan(request, settings, command, spending, progress)
+        outcome = _race(found, folder, settings, spending, progress)
     print(f"{format_outcome(outcome)}\n\nfiles:  {folder}")
     _hand_over(outcome, request, folder)
 
@@ -121,18 +130,21 @@ def _describe_kept(folder: Path) -> str:
     return f": finished trials are kept in {folder}; the same command with resume=last continues"
 
 
+def _plan(
+    request: JobRequest, settings: TuneSettings, command: str, spending: Spending, progress: Any
+) -> TuneFile:
+    from fastloop.explain.tune.tune import plan_tuning
+
+    begin_step = progress.begin_step
+    return plan_tuning(command, request, settings, _compose_job, spending, begin_step)
+
+
 def _race(
-    request: JobRequest, settings: TuneSettings, command: str, earlier: Any, progress: Any
+    file: TuneFile, folder: Path, settings: TuneSettings, spending: Spending, progress: Any
 ) -> TuneOutcome:
     """The outcome of the race, which continues an earlier one where there is one."""
-    from fastloop.explain.tune.budget import Spending
-    from fastloop.explain.tune.tune import check_outcome, plan_tuning, run_race
+    from fastloop.explain.tune.tune import check_outcome, run_race
 
-    folder, file = earlier
-    spending = Spending(budget=settings.budget)
-    if file is None:
-        begin_step = progress.begin_step
-        file = plan_tuning(command, request, settings, _compose_job, spending, begin_step)
     spending.exhaustive = file.exhaustive
     folder.mkdir(parents=True, exist_ok=True)
     raced = [

@@ -187,7 +187,7 @@ def epochs_of(loader: LoaderLike) -> Epochs:
 
 
 def default_step(device: torch.device) -> Callable[[Tree], Any]:
-    """What is done with a batch where there is no step: it is read, or moved to the device."""
+    """A step that reads a batch, or moves it to the device."""
     if device.type == "cpu":
         return read_bytes
     return lambda batch: map_tensors(lambda tensor: tensor.to(device), batch, device)

@@ -52,7 +52,8 @@ class JobState:
         one, once all have run."""
         self.unexplained = ""
         """Reason why the job could not be explained, for its caveats."""
-        self._has_begun = False
+        self.has_begun = False
+        """True once this command has written the files that precede any measurement."""
         self._ending: tuple[Status, Failure | None] | None = None
 
     def update(self, **changes: object) -> None:
@@ -69,7 +70,7 @@ class JobState:
 
     def begin(self) -> None:
         """Write the files that precede any measurement, and start the tracker's run."""
-        self._has_begun = True
+        self.has_begun = True
         remove(self.entry.folder / DETAILS)
         if self.result.explanation is None:  # a file of earlier trials
             remove(self.entry.folder / EXPLANATION_FILE)
@@ -91,7 +92,7 @@ class JobState:
     def end(self, status: Status, failure: Failure | None = None) -> None:
         """Write the final result, then log it with the tracker: files first."""
         self._ending = (status, failure)
-        if not self._has_begun:
+        if not self.has_begun:
             self.begin()
         reason, kind = (failure.reason, failure.kind) if failure else ("", None)
         self.result = replace(self.result, status=status, status_reason=reason, failure_kind=kind)

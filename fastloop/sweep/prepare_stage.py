@@ -43,10 +43,16 @@ DATA_FIELDS = (
 
 
 def prepare_all(
-    states: Sequence[JobState], settings: SweepSettings, advance: Callable[[str], None]
+    states: Sequence[JobState],
+    settings: SweepSettings,
+    advance: Callable[[str], None],
+    known: dict[str, PreparedData | Failure] | None = None,
 ) -> None:
-    """Fetch every dataset, write every store, and record the data's properties in each result."""
-    prepared: dict[str, PreparedData | Failure] = {}
+    """Fetch every dataset, write every store, and record the data's properties in each result.
+
+    known: the outcomes of earlier calls, to which those of this call are added.
+    """
+    prepared = {} if known is None else known
     for state in states:
         job, launcher = state.entry.job, state.entry.launcher
         advance(f"preparing {state.result.name}")

@@ -14,6 +14,7 @@ from dataclasses import replace
 from tqdm import tqdm
 
 from fastloop.core.interleave import rounds, within
+from fastloop.core.plan import PreparedData
 from fastloop.core.result import Result, Trial
 from fastloop.core.spans import now_ns, wall_ms
 from fastloop.core.types import Failure, FailureKind, JobFailed
@@ -43,7 +44,8 @@ measure in one process."""
 
 
 RunRound = Callable[[Sequence[JobState], int], list[str]]
-"""(jobs, number) -> the names of those that go on, once each that lacks it has run that trial."""
+"""(jobs, number) -> the names of those that go on, once each that lacks it has run that trial; data
+is prepared for a job that runs for the first time."""
 Schedule = Callable[[Sequence[JobState], RunRound], Sequence[JobState]]
 """Decides which jobs run in which round, and returns those whose passes follow."""
 
@@ -59,26 +61,23 @@ def run_sweep(
     """Run all jobs, and return their results in the same order.
 
     explain_job: what explains a job after the last round, with explain=true; None: nothing can.
-    schedule: None: trial k of every job in round k.
+    schedule: None: trial k of every job in round k. A job that it never runs leaves no files.
     """
     states = [JobState(entry, tracking) for entry in entries]
     session_ms = wall_ms()
     try:
-        prepare_all(states, settings, progress.begin_step)
         finishing: Sequence[JobState] = states
         if schedule is None:
+            prepare_all(states, settings, progress.begin_step)
             _run_rounds(states, settings, session_ms, progress)
         else:
-            begin_step = progress.begin_step
-            finishing = schedule(
-                states, lambda taking_part, n: _run_round(taking_part, n, session_ms, begin_step)
-            )
+            finishing = schedule(states, _round_runner(settings, session_ms, progress.begin_step))
         for state in finishing:
             _finish_passes(state, states, settings.profile, progress.begin_step)
         if settings.explain:
             explain_all(states, explain_job, progress)
         for state in states:
-            if state.is_running:
+            if state.is_running and state.prepared is not None:
                 flags = caveats(state.result, [other.result for other in states])
                 flags += option_caveats(state.entry.job, state.result.sample_nbytes)
                 flags += explanation_caveats(state)
@@ -87,11 +86,25 @@ def run_sweep(
     except BaseException as error:
         status = "KILLED" if isinstance(error, KeyboardInterrupt | SystemExit) else "FAILED"
         name = "SystemExit" if isinstance(error, SystemExit) else type(error).__name__
-        for state in states:
+        for state in states if schedule is None else [each for each in states if each.has_begun]:
             with contextlib.suppress(OSError):  # may be the very error that ends the sweep
                 state.abort(status, f"{name}: {error}")
         raise
     return [state.result for state in states]
+
+
+def _round_runner(
+    settings: SweepSettings, session_ms: int, begin_step: Callable[[str], None]
+) -> RunRound:
+    """The function that runs a schedule's rounds."""
+    prepared: dict[str, PreparedData | Failure] = {}
+
+    def run_round(states: Sequence[JobState], number: int) -> list[str]:
+        new = [state for state in states if state.prepared is None and not state.has_begun]
+        prepare_all(new, settings, begin_step, prepared)
+        return _run_round(states, number, session_ms, begin_step)
+
+    return run_round
 
 
 def num_progress_steps(entries: Sequence[SweepJob], settings: SweepSettings) -> int:

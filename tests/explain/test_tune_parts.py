@@ -16,6 +16,7 @@ from fastloop.explain.tune.candidates import find_tune_candidates
 from fastloop.explain.tune.constraints import drop_settings_without_effect
 from fastloop.explain.tune.memory import MemoryProfile, forecast_peak_mib, limit_mib
 from fastloop.explain.tune.objective import check_objective
+from fastloop.explain.tune.outcome import group_reasons
 from fastloop.explain.tune.paste import WRITERS, paste_code
 
 
@@ -170,6 +171,20 @@ def test_forecast_adds_up_what_was_measured(overrides, mib):
     assert forecast_peak_mib(job, PROFILE) == pytest.approx(mib)
 
 
+def test_reasons_that_differ_by_their_values_share_a_line():
+    counts = {
+        "num_workers=1: loader=fastloop has no such setting": 3,
+        "num_workers=2: loader=fastloop has no such setting": 2,
+        "persistent_workers=true needs workers": 4,
+        "anything else": 1,
+    }
+    assert group_reasons(counts) == [
+        ("num_workers=1,2: loader=fastloop has no such setting", 5),
+        ("persistent_workers=true needs workers", 4),
+        ("anything else", 1),
+    ]
+
+
 class Squares(Dataset):
     """Pairs of a vector and a label."""
 
@@ -259,5 +274,7 @@ def test_wrong_spaces_of_a_loop_are_named():
         fastloop.tune(lambda batch_size: [], {"workers": [1]})
     with pytest.raises(ValueError, match="space: allowed"):
         fastloop.tune(lambda batch_size: [], {})
+    with pytest.raises(ValueError, match=r"space: 10,000 combinations; allowed: up to 2,000"):
+        fastloop.tune(lambda a, b: [], {"a": range(100), "b": range(100)})
     with pytest.raises(ValueError, match="budget_s=0"):
         fastloop.tune(lambda batch_size: [], {"batch_size": [1]}, budget_s=0)

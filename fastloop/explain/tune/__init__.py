@@ -1,1 +1,1 @@
-"""Which settings are fastest for a loop: candidates, a race among them, and a confirmed gain."""
+"""The fastest settings for a loop: candidates, a race among them, and a confirmed gain."""

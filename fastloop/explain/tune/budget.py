@@ -15,7 +15,7 @@ ALLOWED = "a time as 300s, 5min or 1h; a number of trials as 60trials; a share a
 
 @dataclass(frozen=True, kw_only=True)
 class TuneBudget:
-    """What tuning may cost: one of these is set."""
+    """Allowed cost of tuning: one of the fields is set."""
 
     seconds: float | None = None
     trials: int | None = None
@@ -39,7 +39,7 @@ def parse_budget(text: object) -> TuneBudget:
 
 @dataclass
 class Spending:
-    """What is spent of a budget in this session and in earlier ones."""
+    """Expenses of a budget in this session and in earlier ones."""
 
     budget: TuneBudget
     exhaustive: int = 0

@@ -77,7 +77,7 @@ def find_tune_candidates(
     def find_effect(change: Change) -> Effect:
         if change not in effects:
             changed = compose(Variation(overrides=change).apply(overrides)) if change else present
-            effects[change] = _changed_values(present, changed)
+            effects[change] = _find_changes(present, changed)
         return effects[change]
 
     dimensions = _in_order(fold_settings(dimensions, find_effect))
@@ -184,7 +184,7 @@ def _in_order(dimensions: Dimensions) -> Dimensions:
     return {name: dimensions[name] for name in dict.fromkeys((*first, *dimensions))}
 
 
-def _changed_values(present: Job, changed: Job) -> dict[str, Any]:
+def _find_changes(present: Job, changed: Job) -> dict[str, Any]:
     """Fields of Job and of its LoadingSettings that differ, with the values of the changed job."""
     values = {
         each.name: getattr(changed, each.name)

@@ -25,7 +25,7 @@ PREPARATION = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """What a candidate may take."""
+    """Most that a candidate may take."""
 
     memory_mib: float
     budget_s: float | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,11 +26,13 @@ from fastloop.data.digest import (
 from fastloop.explain.tune.budget import Spending, TuneBudget
 from fastloop.explain.tune.outcome import comparison_rows, verdict_text
 from fastloop.explain.tune.race import RaceResult, race
+from fastloop.explain.tune.surrogate import Surrogate
 from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.in_process import LoaderLike, default_step, epochs_of
 from fastloop.sweep.loader_timer import warm_timer
 from fastloop.trial.window import MIN_WINDOW_S
 
+MOST_COMBINATIONS = 2_000
 THREADS = "torch_threads"
 """A setting that is no argument of a loader: torch's threads in this process."""
 
@@ -142,9 +145,9 @@ def tune(  # noqa: PLR0913 - the settings of a run, by their names
     of samples are compared, for random transforms. min_window_s: epochs are repeated until a
     measurement takes this long.
 
-    Combinations run in interleaved rounds in this process, each time with a new loader, the present
-    one in all rounds; half of them drop out after each rung. The winner's gain is confirmed by
-    fresh rounds. A combination that raises, or delivers other data, is left out.
+    Combinations run in interleaved rounds in this process, each time with a new loader: the present
+    one in all rounds, with those that promise most by what was measured so far. The winner's gain
+    is confirmed by fresh rounds. A combination that raises, or delivers other data, is left out.
 
     Raises ValueError for a wrong space or budget, and whatever the present settings raise.
     """
@@ -161,7 +164,9 @@ def tune(  # noqa: PLR0913 - the settings of a run, by their names
         min_window_s=min_window_s,
     )
     spending = Spending(budget=TuneBudget(seconds=budget_s))
-    result = race(names[0], names[1:], measurements.measure, spending.share)
+    changes = [_find_changes(each, settings[names[0]]) for each in settings.values()]
+    surrogate = Surrogate(names=names, changes=changes, predicted=[1.0] * len(names))
+    result = race(surrogate, measurements.measure, spending.share)
     best = result.winner if result.is_faster else result.present
     return LoopTuning(settings=settings[best], race=result, reasons=measurements.reasons)
 
@@ -171,6 +176,10 @@ def _check_space(
 ) -> None:
     if not space or any(isinstance(values, str) or not len(values) for values in space.values()):
         raise ValueError("space: allowed: one value or more of each setting, as a list")
+    count = math.prod(map(len, space.values()))
+    if count > MOST_COMBINATIONS:
+        allowed = f"allowed: up to {MOST_COMBINATIONS:,}"
+        raise ValueError(f"space: {count:,} combinations; {allowed}")
     if not 0 < budget_s < float("inf"):
         raise ValueError(f"budget_s={budget_s}: allowed is more than 0")
     parameters = inspect.signature(make_loader).parameters
@@ -186,6 +195,13 @@ def _combinations(space: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any
     every = [dict(zip(space, values, strict=True)) for values in product(*space.values())]
     every.sort(key=lambda settings: sum(settings[name] != present[name] for name in space))
     return {_name(settings): settings for settings in every}
+
+
+def _find_changes(settings: Mapping[str, Any], present: Mapping[str, Any]) -> frozenset[str]:
+    """The settings that differ from the present ones."""
+    return frozenset(
+        f"{name}={value}" for name, value in settings.items() if value != present[name]
+    )
 
 
 def _name(settings: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ QUEUES = 1
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryProfile:
-    """What a forecast is made of, in MiB."""
+    """Parts of a forecast, in MiB."""
 
     process_mib: float
     """Peak of the job without workers, in which the dataset is read as it is."""

@@ -1,4 +1,4 @@
-"""What tuning makes small: a cost of each trial, by the name of the objective."""
+"""Objectives of tuning: a cost of each trial, which is made small."""
 
 from __future__ import annotations
 

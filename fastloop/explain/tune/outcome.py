@@ -1,7 +1,9 @@
-"""What tuning has found, as values and as text."""
+"""The outcome of tuning, as values and as text."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,9 +14,12 @@ from fastloop.core.text_lines import align, wrap
 from fastloop.explain.tune.race import RaceResult
 from fastloop.explain.tune.tune_file import TUNE_FILE, TuneFile
 
+SETTING = re.compile(r"([\w.]+)=([^\s:]+)(:? .+)")
+"""A reason that begins with a setting and its value."""
 MOST_SHOWN = 8
 """Rows of configurations that are printed."""
 MOST_REASONS = 8
+MOST_TIES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +60,30 @@ def format_outcome(outcome: TuneOutcome) -> str:
     lines += comparison_rows(result)
     notes = [*_memory_lines(outcome)]
     notes += [f"failed: {name}: {reason}" for name, reason in outcome.reasons.items()]
-    notes += [f"not tried: {note}" for note in file.notes]
-    left_out = sorted(file.left_out.items(), key=lambda pair: -pair[1])
+    notes += file.notes
+    left_out = group_reasons(file.left_out)
     notes += [f"left out: {count:,} x {reason}" for reason, count in left_out[:MOST_REASONS]]
     if more := sum(count for _, count in left_out[MOST_REASONS:]):
         notes.append(f"left out: {more:,} more, see {TUNE_FILE}")
     if rest := file.combinations + 1 - len(result.seconds) - len(outcome.reasons):
-        notes.append(f"no room in the budget: {rest:,} that the model ranks lower")
+        notes.append(f"not run: {rest:,} that promise less, or that the budget has no room for")
     return "\n".join([*lines, "", *wrap(notes)])
+
+
+def group_reasons(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Reasons with their numbers, the largest first; values with the same reason share a line."""
+    groups: dict[str, dict[str, list[str]]] = {}
+    totals = Counter[str]()
+    for reason, count in counts.items():
+        match = SETTING.fullmatch(reason)
+        name, value, rest = match.groups() if match else ("", "", reason)
+        groups.setdefault(rest, {}).setdefault(name, []).append(value)
+        totals[rest] += count
+    lines = []
+    for rest, count in totals.most_common():
+        named = [f"{name}={','.join(values)}" for name, values in groups[rest].items() if name]
+        lines.append((" ".join(named) + rest, count))
+    return lines
 
 
 def _memory_lines(outcome: TuneOutcome) -> list[str]:
@@ -79,17 +100,26 @@ def _memory_lines(outcome: TuneOutcome) -> list[str]:
 def verdict_text(result: RaceResult, is_faster: bool) -> str:
     """A sentence: the winner with its gain and what ties with it, or that nothing is faster."""
     if len(result.seconds) == 1:
-        return "Nothing was tried beside yours: the budget was spent, or nothing else could be run."
+        reason = "the budget is too small for a race" if result.not_run else "nothing else can run"
+        return f"Nothing was tried beside yours: {reason}."
     if not is_faster or result.gain is None:
         text = "Yours is as good as any that was tried"
-        return text + (f": {_refuted(result)}." if result.winner != result.present else ".")
+        return text + (
+            f": {_describe_refutation(result)}." if result.winner != result.present else "."
+        )
     ties = [name for name in result.ties if name != result.present]
-    others = f"not told apart from it: {'; '.join(ties)}" if ties else "all others were slower"
+    others = f"not told apart from it: {_list_some(ties)}" if ties else "all others were slower"
     gain, rounds = _show_ratio(result.gain), len(result.confirming)
     return f"{result.winner}: {gain} times as fast as yours, in {rounds} fresh rounds; {others}."
 
 
-def _refuted(result: RaceResult) -> str:
+def _list_some(names: Sequence[str]) -> str:
+    more = len(names) - MOST_TIES
+    shown = "; ".join(names[:MOST_TIES])
+    return shown if more <= 0 else f"{shown}; and {more} more"
+
+
+def _describe_refutation(result: RaceResult) -> str:
     if result.gain is None:
         return f"{result.winner} seemed faster, and could not be confirmed"
     gain = _show_ratio(result.gain)

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 
 from fastloop.core import stats
 from fastloop.core.plan import PreparedData
+from fastloop.core.spans import now_ns
 from fastloop.core.types import JobFailed
 from fastloop.explain.explained_job import FEWEST_BATCHES, ExplainedJob, count_batches
 from fastloop.explain.model_input import measure_for_model
 from fastloop.explain.part_costs import PartCosts
+from fastloop.explain.passes import BatchTimes
 from fastloop.explain.predict import Measured, predict_gathered_seconds, predict_seconds
 from fastloop.explain.rungs import uses_dataloader
-from fastloop.explain.tune.candidates import TuneCandidate
 from fastloop.explain.tune.memory import MIB, MemoryProfile
 from fastloop.sweep.prepare_stage import prepare_job
 from fastloop.sweep.request import JobRequest
@@ -29,26 +32,29 @@ EPOCH_S = 2.0
 """About the length of a raced epoch; longer ones are cut, see `batches`."""
 OBSERVED_WORKERS = 2
 """Workers of the pass that tells a worker's own memory."""
-LIKE = 0.1
-"""Predictions within this share are alike: of these, the ones with fewer changes come first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pilot:
-    """What is known of the present configuration, and by it of others."""
+    """Measurements of the present configuration, and predictions of others from them."""
 
     present: Job
     prepared: PreparedData
-    measured: Measured
+    measured: Measured | None
+    """None where the budget has no time for it."""
     memory: MemoryProfile | None
     """None where no pass could be observed."""
     decode_s: float
     """Seconds to read all samples once, as writing a store does."""
+    epoch_s: float
+    """Seconds of a raced epoch of the present configuration, without workers."""
     cut: int | None
     """Batches of an epoch in the race; None: whole epochs."""
 
     def predict(self, job: Job) -> float:
-        """Seconds of a whole epoch of the job, by the model."""
+        """Seconds of a whole epoch of the job, by the model; 1 for all where there is none."""
+        if self.measured is None:
+            return 1.0
         if job.loader != self.present.loader and not uses_dataloader(job):
             return predict_gathered_seconds(job, self.measured)
         is_new_store = self.present.loader.store is None and job.loader.store is not None
@@ -57,11 +63,16 @@ class Pilot:
 
 
 def run_pilot(
-    request: JobRequest, present: Job, workers: Sequence[int], begin_step: Callable[[str], None]
+    request: JobRequest,
+    present: Job,
+    workers: Sequence[int],
+    begin_step: Callable[[str], None],
+    limit_s: float,
 ) -> Pilot:
     """The pilot of the request's job as the race runs it; workers: numbers in the space.
 
-    Raises JobFailed where the job can't be run.
+    limit_s: after this time from when the data is prepared nothing further is measured. Raises
+    JobFailed where the job can't be run.
     """
     begin_step("preparing the data")
     prepared = prepare_job(present, request.launcher)
@@ -73,41 +84,44 @@ def run_pilot(
         begin_step=begin_step,
         whole_batches=whole_batches,
     )
+    end_ns = now_ns() + int(1e9 * min(limit_s, 1e6))
     as_is = whole.without_workers(present.torch_threads).time_batches()
-    single = as_is if as_is.torch_threads == 1 else whole.without_workers(1).time_batches()
-    short = whole.cut(as_is)
-    serial = short.without_workers(1).time_ladder(1, None)[0]
+    whole = replace(whole, begin_step=partial(_begin_before, end_ns, begin_step))
     counts = {*workers, present.loading.num_workers} if uses_dataloader(present) else set()
-    measured = measure_for_model(short, (as_is, single), serial, sorted(counts), PartCosts())
+    memory, measured = None, None
+    with suppress(_OutOfTimeError):
+        memory = _observe(whole.cut(as_is), bool(counts - {0}))
+        measured = _measure_for_model(whole, as_is, sorted(counts))
     batch_s = stats.mean(as_is.load_s) + stats.mean(as_is.step_s)
     batches = max(FEWEST_BATCHES, math.ceil(EPOCH_S / batch_s))
     return Pilot(
         present=present,
         prepared=prepared,
         measured=measured,
-        memory=_observe(short, bool(counts - {0})),
+        memory=memory,
         decode_s=stats.mean(as_is.load_s) * whole_batches,
+        epoch_s=batch_s * min(batches, whole_batches),
         cut=batches if batches < whole_batches and not present.batches else None,
     )
 
 
-def rank_candidates(candidates: Sequence[TuneCandidate], pilot: Pilot) -> list[TuneCandidate]:
-    """The candidates, the most promising first.
+class _OutOfTimeError(Exception):
+    """The pilot has no time left."""
 
-    Of alike predictions, each loader's first comes before any loader's second: the model knows
-    less of loaders than of settings.
-    """
-    predicted = {each.change: pilot.predict(each.job) for each in candidates}
-    classes = {key: math.floor(math.log(max(s, 1e-9)) / LIKE) for key, s in predicted.items()}
-    ordered = sorted(candidates, key=lambda each: (classes[each.change], len(each.change)))
-    seen: dict[tuple[int, str], int] = {}
-    places = {}
-    for each in ordered:
-        kind = classes[each.change], repr(each.job.loader)
-        places[each.change] = seen[kind] = seen.get(kind, -1) + 1
-    return sorted(
-        ordered, key=lambda each: (classes[each.change], places[each.change], len(each.change))
-    )
+
+def _begin_before(end_ns: int, begin_step: Callable[[str], None], step: str) -> None:
+    """Begin a step; raises _OutOfTimeError after that clock reading."""
+    if now_ns() > end_ns:
+        raise _OutOfTimeError(step)
+    begin_step(step)
+
+
+def _measure_for_model(whole: ExplainedJob, as_is: BatchTimes, workers: Sequence[int]) -> Measured:
+    is_single = as_is.torch_threads == 1
+    single = as_is if is_single else whole.without_workers(1).time_batches()
+    short = whole.cut(as_is)
+    serial = short.without_workers(1).time_ladder(1, None)[0]
+    return measure_for_model(short, (as_is, single), serial, workers, PartCosts())
 
 
 def _observe(short: ExplainedJob, with_workers: bool) -> MemoryProfile | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,11 @@ from fastloop.explain.tune.constraints import (
 )
 from fastloop.explain.tune.memory import forecast_peak_mib
 from fastloop.explain.tune.outcome import TuneOutcome, names_of
-from fastloop.explain.tune.pilot import Pilot, rank_candidates, run_pilot
-from fastloop.explain.tune.race import RaceRules, choose_rungs
+from fastloop.explain.tune.pilot import Pilot, run_pilot
+from fastloop.explain.tune.race import RaceRules
+from fastloop.explain.tune.surrogate import Surrogate
 from fastloop.explain.tune.tune_file import TuneFile
-from fastloop.explain.tune.tuned_sweep import NO_ROOM, RaceSchedule
+from fastloop.explain.tune.tuned_sweep import RaceSchedule
 from fastloop.explain.variations import Variation
 from fastloop.sweep.measure import sweep_job
 from fastloop.sweep.progress import Progress
@@ -38,6 +40,11 @@ from fastloop.sweep.tracking import SweepTracker
 MOST_TRIALS = 1000
 """Setting `trials` of raced jobs, of which the race decides how many it runs."""
 MOST_RACED = 64
+FEWEST_RACED = 8
+PILOT_SHARE = 0.25
+"""Largest share of the budget for the pilot's measurements."""
+RULES = RaceRules(finishing=4)
+"""The winner and the present configuration each run a trial with all data compared, and a pass."""
 TRIAL_S, TRIAL_EPOCHS = 0.5, 4
 """About what a trial takes: its process, and epochs for comparing data, warming up and timing."""
 
@@ -54,7 +61,7 @@ class TuneSettings:
     is_default_space: bool
 
 
-def raced_overrides(request: JobRequest) -> tuple[str, ...]:
+def override_for_race(request: JobRequest) -> tuple[str, ...]:
     """The overrides of the request's job as the race runs it: its one benchmark, epoch by epoch."""
     named = {each.lstrip("+").partition("=")[0] for each in request.overrides}
     ours = {"trials": MOST_TRIALS, "report": "false", "explain": "false", "profile": "false"}
@@ -78,7 +85,7 @@ def plan_tuning(
     compose: the job of a list of overrides; raises UsageError for what no job can have.
     Raises JobFailed where the present job can't be run.
     """
-    overrides = raced_overrides(request)
+    overrides = override_for_race(request)
     present = compose(overrides)
     space, notes = settings.space, list[str]()
     if settings.is_default_space:
@@ -86,11 +93,13 @@ def plan_tuning(
     begin_step("finding candidates")
     found = find_tune_candidates(present, overrides, space, compose)
     workers = sorted({each.job.loading.num_workers for each in found.found})
-    pilot = run_pilot(request, present, workers, begin_step)
+    limit_s = PILOT_SHARE * (settings.budget.seconds or math.inf)
+    pilot = run_pilot(request, present, workers, begin_step, limit_s)
+    notes = [*(f"not tried: {note}" for note in notes), *_describe_gaps(pilot)]
     bounds = Bounds(memory_mib=settings.memory_limit_mib, budget_s=settings.budget.seconds)
     affordable, unaffordable = drop_unaffordable(found.found, pilot, bounds)
     spending.exhaustive = (1 + len(affordable)) * request.job.trials
-    raced = _choose_raced(rank_candidates(affordable, pilot), pilot, spending)
+    raced = _choose_raced(affordable, pilot, spending)
     if pilot.cut:
         overrides = Variation(overrides=(f"batches={pilot.cut}",)).apply(overrides)
     changes = [(), *(each.change for each in raced)]
@@ -103,6 +112,7 @@ def plan_tuning(
             forecast_peak_mib(job, pilot.memory) if pilot.memory else None for job in jobs
         ],
         left_out={**found.left_out, **unaffordable},
+        predicted=[pilot.predict(job) for job in jobs],
         notes=notes,
         combinations=len(affordable),
         exhaustive=spending.exhaustive,
@@ -129,9 +139,9 @@ def run_race(
         jobs = with_earlier_results(jobs, folder)
     file.save(folder)
     schedule = RaceSchedule(
-        names=names,
+        surrogate=_make_surrogate(names, file.changes, file.predicted),
         objective=settings.objective,
-        rules=RaceRules(),
+        rules=RULES,
         spending=spending,
         file=file,
         folder=folder,
@@ -156,21 +166,42 @@ def _as_variation(values: Mapping[str, object]) -> Variation:
 
 
 def _choose_raced(
-    ranked: Sequence[TuneCandidate], pilot: Pilot, spending: Spending
-) -> Sequence[TuneCandidate]:
-    """The most promising candidates, as many as the budget has room for."""
-    budget, count = spending.budget, min(len(ranked), MOST_RACED)
-    kept = RaceRules().reserve
+    candidates: Sequence[TuneCandidate], pilot: Pilot, spending: Spending
+) -> list[TuneCandidate]:
+    """The most promising candidates, about twice as many as the budget has trials for."""
+    by_name = {each.name: each for each in candidates}
+    count = min(max(FEWEST_RACED, 2 * _count_trials(pilot, spending)), MOST_RACED)
+    predicted = [pilot.predict(pilot.present), *(pilot.predict(each.job) for each in candidates)]
+    changes = [(), *(each.change for each in candidates)]
+    surrogate = _make_surrogate([YOURS, *by_name], changes, predicted)
+    return [by_name[name] for name in surrogate.shortlist(count)]
+
+
+def _make_surrogate(
+    names: Sequence[str], changes: Sequence[Sequence[str]], predicted: Sequence[float]
+) -> Surrogate:
+    settings = [frozenset(change) for change in changes]
+    return Surrogate(names=names, changes=settings, predicted=predicted)
+
+
+def _count_trials(pilot: Pilot, spending: Spending) -> int:
+    """About the number of trials for which there is room."""
+    budget = spending.budget
     if budget.seconds is None:
-        trials = (1 - kept) * (budget.trials or (budget.share or 0.0) * spending.exhaustive)
-    else:
-        epoch_s = pilot.predict(pilot.present)
-        if pilot.cut:
-            epoch_s *= pilot.cut / pilot.measured.batches
-        window_s = max(epoch_s, pilot.present.shortest_window_s)
-        trial_s = TRIAL_S + (TRIAL_EPOCHS - 1) * epoch_s + window_s
-        trials = max(0.0, (1 - kept) * budget.seconds - spending.seconds) / trial_s
-    return ranked[: max(1, choose_rungs(count, trials)[0][0])]
+        return int(budget.trials or (budget.share or 0.0) * spending.exhaustive)
+    window_s = max(pilot.epoch_s, pilot.present.shortest_window_s)
+    trial_s = TRIAL_S + (TRIAL_EPOCHS - 1) * pilot.epoch_s + window_s
+    return int(max(0.0, budget.seconds - spending.seconds) / trial_s)
+
+
+def _describe_gaps(pilot: Pilot) -> list[str]:
+    """Notes on what the pilot had no time to measure, or no means."""
+    notes = []
+    if pilot.memory is None:
+        notes.append("no forecast of memory: none can be observed, or not within the budget")
+    if pilot.measured is None:
+        notes.append("not ranked by the model: a quarter of the budget is too short to measure it")
+    return notes
 
 
 def _reasons(names: Sequence[str], results: Sequence[Result]) -> dict[str, str]:
@@ -178,7 +209,7 @@ def _reasons(names: Sequence[str], results: Sequence[Result]) -> dict[str, str]:
     return {
         name: result.status_reason
         for name, result in zip(names, results, strict=True)
-        if result.status == "FAILED" and result.status_reason != NO_ROOM
+        if result.status == "FAILED"
     }
 
 

@@ -29,8 +29,10 @@ class TuneFile:
     """Number of combinations by the reason why they are not raced."""
     forecast_mib: list[float | None]
     """Forecast peak of memory of each job; None where nothing could be observed."""
+    predicted: list[float]
+    """Cost of each job by the model, in any unit."""
     notes: list[str]
-    """Settings that are not tried, with the reasons."""
+    """Settings that are not tried, and what could not be measured, with the reasons."""
     combinations: int
     """All that could be raced, beside the present configuration."""
     exhaustive: int

@@ -9,22 +9,21 @@ from pathlib import Path
 
 from fastloop.core.result import Measurement
 from fastloop.core.spans import now_ns
-from fastloop.core.types import Failure, FailureKind, UsageError
+from fastloop.core.types import UsageError
 from fastloop.explain.tune.budget import Spending
 from fastloop.explain.tune.objective import COSTS
 from fastloop.explain.tune.race import RaceResult, RaceRules, race
+from fastloop.explain.tune.surrogate import Surrogate
 from fastloop.explain.tune.tune_file import TuneFile
 from fastloop.sweep.job_state import JobState
 from fastloop.sweep.rounds import RunRound
-
-NO_ROOM = "unsupported: no room in the budget"
 
 
 @dataclass(kw_only=True)
 class RaceSchedule:
     """Races the jobs of a sweep, the first of which is the present configuration."""
 
-    names: Sequence[str]
+    surrogate: Surrogate
     """Of the jobs, in their order."""
     objective: str
     rules: RaceRules
@@ -40,20 +39,20 @@ class RaceSchedule:
 
         Raises UsageError where the present configuration can't be run.
         """
-        self._states, self._run_round = dict(zip(self.names, states, strict=True)), run_round
+        self._states, self._run_round = (
+            dict(zip(self.surrogate.names, states, strict=True)),
+            run_round,
+        )
         for state in states:
             state.shadow_number = None  # it is not known which rounds a job will run
-        present, *others = self.names
         try:
-            outcome = race(present, others, self._measure, self.spending.share, self.rules)
+            outcome = race(self.surrogate, self._measure, self.spending.share, self.rules)
         except ValueError:
             reason = states[0].result.status_reason
             raise UsageError(f"the present configuration can't be run: {reason}") from None
         self.outcome = outcome
-        for name in outcome.not_run:
-            message = NO_ROOM.partition(": ")[2]
-            self._states[name].fail(Failure(kind=FailureKind.UNSUPPORTED, message=message))
-        return [self._states[name] for name in dict.fromkeys((present, outcome.winner))]
+        finalists = dict.fromkeys((outcome.present, outcome.winner))
+        return [self._states[name] for name in finalists]
 
     def _measure(self, names: Sequence[str], number: int) -> Mapping[str, float]:
         """The costs of a round; those of jobs that have run it in an earlier session are known."""
