@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from fastloop.core import stats
 from fastloop.core.stats import MINIMUM_EFFECT, Ratio
 from fastloop.explain.tune.surrogate import Posterior, Surrogate
@@ -138,16 +140,19 @@ class _Race:
 
     def is_open(self, posterior: Posterior) -> bool:
         """True while a configuration may be better than the leader by enough to matter."""
-        place = self.surrogate.places[self.find_leader(posterior)]
+        return sum(self.find_chances(posterior).values()) > LEAST_CHANCE
+
+    def find_chances(self, posterior: Posterior) -> dict[str, float]:
+        """Of the others that have not failed, the chance of each to be better by that much."""
+        leader = self.find_leader(posterior)
+        place = self.surrogate.places[leader]
         gains = posterior.mean[place] - posterior.mean - WORTH
-        stds = posterior.difference_std(place)
-        failed = {self.surrogate.places[name] for name in self.failed} | {place}
-        chances = [
-            0.5 * math.erfc(-gain / std / math.sqrt(2))
-            for other, (gain, std) in enumerate(zip(gains, stds, strict=True))
-            if other not in failed and std > 0
-        ]
-        return sum(chances) > LEAST_CHANCE
+        scores = gains / np.maximum(posterior.difference_std(place), 1e-9)
+        return {
+            name: 0.5 * math.erfc(-score / math.sqrt(2))
+            for name, score in zip(self.surrogate.names, scores, strict=True)
+            if name != leader and name not in self.failed
+        }
 
     def find_ties(self, posterior: Posterior) -> tuple[str, ...]:
         """Names that have run and are not told apart from the leader."""
@@ -160,8 +165,10 @@ class _Race:
     def choose_round(self, posterior: Posterior, count: int) -> list[str]:
         """The names of the next round."""
         chosen = [*dict.fromkeys((self.present, self.find_leader(posterior)))]
-        count -= len(chosen) - 1
-        return [*chosen[1:], *self.surrogate.choose(posterior, count, chosen, self.failed)]
+        chances, count = self.find_chances(posterior), count - len(chosen) + 1
+        least = LEAST_CHANCE / len(self.surrogate.names)
+        hopeless = {name for name in self.surrogate.names if chances.get(name, 0.0) < least}
+        return [*chosen[1:], *self.surrogate.choose(posterior, count, chosen, hopeless)]
 
 
 def race(
