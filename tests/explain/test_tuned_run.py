@@ -62,7 +62,7 @@ def test_resuming_repeats_no_trial(tuning):
 
 
 def test_gain_is_told_with_its_interval_and_the_rest_is_said(tuning):
-    _, _, process = tuning
+    folder, _, process = tuning
     verdict = " ".join(process.stdout.split())
     found = re.search(
         r"loader=\w+.*: ([\d.]+) \[([\d.]+), ([\d.]+)\] times as fast as yours", verdict
@@ -70,7 +70,7 @@ def test_gain_is_told_with_its_interval_and_the_rest_is_said(tuning):
     assert found, process.stdout
     gain, low, high = map(float, found.groups())
     assert 1.02 < low <= gain <= high
-    assert "6 configurations ran" in verdict
+    assert re.search(rf"{len(results(folder))} of 6 configurations ran", verdict)
 
 
 def test_present_configuration_runs_in_every_round(tuning):
@@ -85,7 +85,7 @@ def test_present_configuration_runs_in_every_round(tuning):
 def test_tracker_has_the_race_as_one_sweep(tuning):
     folder, _, _ = tuning
     logged = runs(folder)
-    assert len(logged) == 6
+    assert 2 < len(logged) == len(results(folder)) <= 6  # what has not run leaves nothing
     assert len({run.data.tags["sweep"] for run in logged}) == 1
 
 

@@ -1,18 +1,25 @@
-"""Objectives of tuning: a cost of each trial, which is made small."""
+"""Objectives of tuning: a cost of each trial or of each pass, which is made small."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from fastloop.core.result import Measurement
+from fastloop.core.result import Attribution, Measurement
 from fastloop.core.types import UsageError
 
-COSTS: dict[str, Callable[[Measurement], float]] = {
+SHORTEST_S = 1e-6
+"""Waits below this count as much: they have no logarithm, and none is worth a change."""
+TRIAL_COSTS: dict[str, Callable[[Measurement], float]] = {
     "epoch": lambda measured: measured.seconds / measured.epochs,
     "samples_per_s": lambda measured: 1 / measured.samples_per_s,
 }
-"""By objective, the cost that a timed window tells."""
-OBJECTIVES = tuple(COSTS)
+"""By objective, the cost by a timed window."""
+PASS_COSTS: dict[str, Callable[[Attribution], float]] = {
+    "first_batch": lambda seen: seen.first_batch_s,
+    "exposed_wait": lambda seen: max(SHORTEST_S, seen.stall_fraction * seen.seconds),
+}
+"""By objective, the cost by an instrumented pass."""
+OBJECTIVES = (*TRIAL_COSTS, *PASS_COSTS)
 
 
 def check_objective(name: object) -> str:

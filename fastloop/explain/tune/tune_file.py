@@ -40,6 +40,9 @@ class TuneFile:
     spent_s: list[float] = field(default_factory=list)
     """Seconds since the command began, by the end of each round."""
 
+    costs: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By configuration and round, the costs that trials do not hold: those of passes."""
+
     def save(self, folder: Path) -> None:
         """Write <folder>/tune.json atomically."""
         write_text(folder / TUNE_FILE, json.dumps(asdict(self), indent=1) + "\n")
