@@ -135,12 +135,12 @@ def estimate_noise(costs: Costs) -> float:
         for number, cost in each.items():
             table[row, rounds.index(number)] = np.log(cost)
     squares, free = 0.0, int(np.isfinite(table).sum()) - len(repeated) - len(rounds) + 1
-    if free > 0:
+    if repeated and free > 0:
         for _ in range(10):  # alternately, as rounds and names are not fully crossed
             table -= np.nanmean(table, axis=1, keepdims=True)
             table -= np.nanmean(table, axis=0, keepdims=True)
         squares = float(np.nansum(table**2))
-    weight = ITS_WEIGHT + max(0, free)
+    weight = ITS_WEIGHT + (max(0, free) if repeated else 0)
     return float(np.sqrt((ITS_WEIGHT * USUAL_NOISE**2 + squares) / weight))
 
 
