@@ -175,11 +175,13 @@ def test_reasons_that_differ_by_their_values_share_a_line():
     counts = {
         "num_workers=1: loader=fastloop has no such setting": 3,
         "num_workers=2: loader=fastloop has no such setting": 2,
+        "num_workers=1: loader=grain has no such setting": 2,
+        "num_workers=2: loader=grain has no such setting": 2,
         "persistent_workers=true needs workers": 4,
         "anything else": 1,
     }
     assert group_reasons(counts) == [
-        ("num_workers=1,2: loader=fastloop has no such setting", 5),
+        ("num_workers=1,2: loader=fastloop,grain has no such setting", 9),
         ("persistent_workers=true needs workers", 4),
         ("anything else", 1),
     ]

@@ -14,8 +14,10 @@ from fastloop.core.text_lines import align, wrap
 from fastloop.explain.tune.race import RaceResult
 from fastloop.explain.tune.tune_file import TUNE_FILE, TuneFile
 
-SETTING = re.compile(r"([\w.]+)=([^\s:]+)(:? .+)")
+SETTING = re.compile(r"()([\w.]+)=([^\s:]+)(:? .+)")
 """A reason that begins with a setting and its value."""
+LACKING = re.compile(r"(\S+: )(\w+)=(\w+)( has no such setting)")
+"""A reason that is an option's: what comes before it, group, name, and what comes after it."""
 MOST_SHOWN = 8
 """Rows of configurations that are printed."""
 MOST_REASONS = 8
@@ -71,18 +73,25 @@ def format_outcome(outcome: TuneOutcome) -> str:
 
 
 def group_reasons(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Reasons with their numbers, the largest first; values with the same reason share a line."""
-    groups: dict[str, dict[str, list[str]]] = {}
-    totals = Counter[str]()
+    """Reasons with their numbers, the largest first; values with the same reason share a line, and
+    options that lack the same settings."""
+    by_rest = _group(counts, SETTING)
+    return _group(dict(by_rest), LACKING)
+
+
+def _group(counts: Mapping[str, int], pattern: re.Pattern[str]) -> list[tuple[str, int]]:
+    """Reasons in which values share a line if `name=value` is all that differs."""
+    groups: dict[tuple[str, str], dict[str, list[str]]] = {}
+    totals = Counter[tuple[str, str]]()
     for reason, count in counts.items():
-        match = SETTING.fullmatch(reason)
-        name, value, rest = match.groups() if match else ("", "", reason)
-        groups.setdefault(rest, {}).setdefault(name, []).append(value)
-        totals[rest] += count
+        match = pattern.fullmatch(reason)
+        before, name, value, after = match.groups() if match else ("", "", "", reason)
+        groups.setdefault((before, after), {}).setdefault(name, []).append(value)
+        totals[before, after] += count
     lines = []
-    for rest, count in totals.most_common():
-        named = [f"{name}={','.join(values)}" for name, values in groups[rest].items() if name]
-        lines.append((" ".join(named) + rest, count))
+    for key, count in totals.most_common():
+        named = [f"{name}={','.join(values)}" for name, values in groups[key].items() if name]
+        lines.append((key[0] + " ".join(named) + key[1], count))
     return lines
 
 
