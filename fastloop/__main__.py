@@ -33,8 +33,8 @@ commands:
   check    fail if a job of your repository is slower than its recorded base
   log      log results to MLflow that its server did not receive
   explain  say why a job takes as long as it does, and what would change that
-  tune     find the fastest settings for a job within a budget
   attach   run a script of your own and say what its loops wait for
+  tune     find the fastest settings for a job within a budget
 
 fastloop <command> --help describes a command; fastloop run --help lists all
 options and settings. The command run may be left out:

@@ -45,7 +45,6 @@ from fastloop.config.flags import read_command_line
 from fastloop.config.tune_settings import split_arguments
 from fastloop.config.tune_space import read_space
 from fastloop.core.files import remove_unused, write_text
-from fastloop.core.spans import now_ns
 from fastloop.core.types import JobFailed, MachineBusy, UsageError
 from fastloop.processes.lifecycle import handle_signals, restore_default_signals
 from fastloop.sweep.request import JobRequest
@@ -63,14 +62,13 @@ def main() -> None:
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(__doc__, end="")
         return
-    begun_ns = now_ns()
     given, sys.argv[1:] = split_arguments(sys.argv[1:])
     requests: list[JobRequest] = []
     try:
         settings = _check_settings(given)
         requests = compose_all(_refuse_launcher)
         if requests:
-            _tune(requests, settings, given, begun_ns)
+            _tune(requests, settings, given)
     except (UsageError, MachineBusy, JobFailed) as error:
         sys.exit(str(error).removeprefix("BadData: "))
     finally:
@@ -97,11 +95,9 @@ def _check_settings(given: dict[str, Any]) -> TuneSettings:
     )
 
 
-def _tune(
-    requests: Sequence[JobRequest], settings: TuneSettings, given: dict[str, Any], begun_ns: int
-) -> None:
+def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[str, Any]) -> None:
     from fastloop.explain.explain import check_request
-    from fastloop.explain.tune.budget import Spending
+    from fastloop.explain.tune.budget import Spending, process_begun_ns
     from fastloop.explain.tune.outcome import format_outcome
     from fastloop.explain.tune.tune_file import find_tuning, fingerprint_command
     from fastloop.sweep.machine_lock import lock_machine
@@ -115,7 +111,7 @@ def _tune(
     handle_signals(lambda: _describe_kept(folder))
     is_free = sweep.allow_concurrent and not sweep.wait
     with nullcontext() if is_free else lock_machine(sweep.wait), show_progress(0) as progress:
-        spending = Spending(budget=settings.budget, begun_ns=begun_ns)
+        spending = Spending(budget=settings.budget, begun_ns=process_begun_ns())
         found = file or _plan(request, settings, command, spending, progress)
         outcome = _race(found, folder, settings, spending, progress)
     print(f"{format_outcome(outcome)}\n\nfiles:  {folder}")
@@ -157,7 +153,7 @@ def _race(
 
 def _hand_over(outcome: TuneOutcome, request: JobRequest, folder: Path) -> None:
     """Print the command line and the code, and write tuned.yaml."""
-    from fastloop.explain.tune.paste import paste_code
+    from fastloop.explain.tune.paste import explain_no_code, paste_code
     from fastloop.explain.variations import Variation
 
     overrides = Variation(overrides=tuple(outcome.change)).apply(request.overrides)
@@ -169,10 +165,11 @@ def _hand_over(outcome: TuneOutcome, request: JobRequest, folder: Path) -> None:
         (folder / "experiment").mkdir(exist_ok=True)
         write_text(folder / "experiment" / "tuned.yaml", text)
         print(f"or:     python -m fastloop.run -cd {folder} experiment=tuned")
-    code = paste_code(_compose_job(overrides))
+    job = _compose_job(overrides)
+    code = paste_code(job)
     if code:
         write_text(folder / "tuned.py", code)
-    print(f"\n{code}" if code else f"code:   none for {' '.join(outcome.change)}")
+    print(f"\n{code}" if code else f"code:   {explain_no_code(job)}")
 
 
 def _compose_job(overrides: Sequence[str]) -> Job:

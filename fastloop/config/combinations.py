@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,7 +26,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from fastloop.config.experiments import register_experiments
 from fastloop.config.flags import CommandLine, read_command_line
 from fastloop.config.foreign_settings import describe_foreign_setting
-from fastloop.config.help import help_text, resource_folder
+from fastloop.config.help import help_text, resource_folder, settings
 from fastloop.config.messages import ConfigError
 from fastloop.config.overrides import override_values, parse_overrides, product
 
@@ -79,14 +80,33 @@ def compose_each(
 ) -> list[Combination]:
     """The combination of each list of overrides, as jobs of one sweep in that folder.
 
-    line: whose flags name folders of options. Raises ConfigError and Hydra's exceptions.
+    line: whose flags name folders of options. Jobs that differ in settings at the top level alone
+    are composed once. Raises ConfigError and Hydra's exceptions.
     """
     with compose_api(line):
-        name = line.config_name or CONFIG_NAME
-        return [
-            combination_of(_compose(name, overrides, number, str(folder)))
-            for number, overrides in enumerate(jobs)
-        ]
+        name, names = line.config_name or CONFIG_NAME, {each.name for each in settings()}
+        bases: dict[tuple[str, ...], DictConfig] = {}
+        combinations = []
+        for number, overrides in enumerate(jobs):
+            of_settings = [text for text in overrides if text.partition("=")[0] in names]
+            others = tuple(text for text in overrides if text not in of_settings)
+            if others not in bases:
+                bases[others] = _compose(name, others, 0, str(folder))
+            cfg = _change_settings(deepcopy(bases[others]), overrides, of_settings, number)
+            combinations.append(combination_of(cfg))
+        return combinations
+
+
+def _change_settings(
+    cfg: DictConfig, overrides: Sequence[str], changes: Sequence[str], number: int
+) -> DictConfig:
+    """The configuration with these settings at the top level, as that job of a sweep."""
+    with read_write(cfg.hydra), open_dict(cfg.hydra):
+        cfg.hydra.job.num, cfg.hydra.job.id = number, str(number)
+        cfg.hydra.overrides.task = [*overrides]
+    for override in parse_overrides(changes):
+        OmegaConf.update(cfg, override.key_or_group, override.value())
+    return cfg
 
 
 def compose_values(*overrides: str) -> dict[str, Any]:

@@ -57,15 +57,19 @@ class ExplainedJob:
         """The job with nothing that runs beside its loop, where its loader can do without."""
         loading = self.job.loading
         if uses_dataloader(self.job):
-            loading = replace(
-                loading, num_workers=0, prefetch_factor=None, persistent_workers=False
-            )
+            no_workers = {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False}
+            loading = replace(loading, **no_workers, multiprocessing_context=None)
         settings = {"device_prefetch": 0, "device_prefetch_by": None, "loading": loading}
         return replace(self, job=replace(self.job, **settings, torch_threads=torch_threads))
 
-    def with_workers(self, workers: int) -> ExplainedJob:
-        """The job with that number of workers, at least one."""
-        loading = replace(self.job.loading, num_workers=workers)
+    def with_workers(self, workers: int, context: str | None = None) -> ExplainedJob:
+        """The job with that number of workers, at least one.
+
+        context: how they are started; None: as the job says.
+        """
+        context = context or self.job.loading.multiprocessing_context
+        settings = {"num_workers": workers, "multiprocessing_context": context}
+        loading = replace(self.job.loading, **settings)
         return replace(self, job=replace(self.job, loading=loading))
 
     def cut(self, times: BatchTimes) -> ExplainedJob:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from tqdm import tqdm
@@ -46,7 +46,7 @@ measure in one process."""
 RunRound = Callable[[Sequence[JobState], int], list[str]]
 """(jobs, number) -> the names of those that go on, once each that lacks it has run that trial; data
 is prepared for a job that runs for the first time."""
-Schedule = Callable[[Sequence[JobState], RunRound], Sequence[JobState]]
+Schedule = Callable[[Sequence[JobState], RunRound], Iterable[JobState]]
 """Decides which jobs run in which round, and returns those whose passes follow."""
 
 
@@ -66,7 +66,7 @@ def run_sweep(
     states = [JobState(entry, tracking) for entry in entries]
     session_ms = wall_ms()
     try:
-        finishing: Sequence[JobState] = states
+        finishing: Iterable[JobState] = states
         if schedule is None:
             prepare_all(states, settings, progress.begin_step)
             _run_rounds(states, settings, session_ms, progress)

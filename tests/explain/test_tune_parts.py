@@ -1,23 +1,31 @@
-"""Parts of `fastloop tune`: space, candidates, budget, memory forecast, code, and settings."""
+"""Parts of `fastloop tune`: space, candidates, budget, memory forecast, and settings."""
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 import fastloop
-from fastloop.config.compose import compose_job, usage_errors
+from fastloop.config.combinations import compose_each, compose_values
+from fastloop.config.compose import compose_job, compose_requests, usage_errors
+from fastloop.config.flags import read_command_line
 from fastloop.config.tune_settings import split_arguments
 from fastloop.config.tune_space import read_space
+from fastloop.core.plan import LoadingSettings
+from fastloop.core.result import Attribution
+from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import UsageError
-from fastloop.explain.tune.budget import Spending, TuneBudget, parse_budget
+from fastloop.explain.explained_job import ExplainedJob
+from fastloop.explain.tune.budget import Spending, TuneBudget, parse_budget, process_begun_ns
 from fastloop.explain.tune.candidates import find_tune_candidates
 from fastloop.explain.tune.constraints import drop_settings_without_effect
 from fastloop.explain.tune.memory import MemoryProfile, forecast_peak_mib, limit_mib
-from fastloop.explain.tune.objective import check_objective
+from fastloop.explain.tune.objective import PASS_COSTS, SHORTEST_S, check_objective
 from fastloop.explain.tune.outcome import group_reasons
-from fastloop.explain.tune.paste import WRITERS, paste_code
+from fastloop.trial.support import check_support
 
 
 def compose(overrides):
@@ -58,6 +66,41 @@ def test_spending_is_a_share_of_what_is_allowed():
     assert Spending(budget=TuneBudget(share=0.1), exhaustive=400, trials=10).share() == 0.25
     spent = Spending(budget=TuneBudget(seconds=1e6), before_s=5e5)
     assert spent.share() == pytest.approx(0.5, abs=0.001)
+
+
+def test_process_has_begun_before_this():
+    age_s = seconds_between(process_begun_ns(), now_ns())
+    assert 0 < age_s < 1e6
+    assert Spending(budget=TuneBudget(seconds=1e9), begun_ns=process_begun_ns()).seconds >= age_s
+
+
+def test_time_that_is_kept_for_the_end_counts_as_spent():
+    spent = Spending(budget=TuneBudget(seconds=1e6), before_s=4e5, ending_s=1e5)
+    assert spent.share() == pytest.approx(0.5, abs=0.001)
+    assert spent.has_time(4e5)
+    assert not spent.has_time(6e5)
+    assert Spending(budget=TuneBudget(trials=1), trials=5).has_time(1e9)
+
+
+def test_longest_trial_is_known_by_configuration():
+    spent = Spending(budget=TuneBudget(seconds=60))
+    for seconds in (1.0, 3.0, 2.0):
+        spent.add_trial("a", seconds)
+    assert (spent.trials, spent.longest_trial_s("a"), spent.longest_trial_s("b")) == (3, 3.0, 0.0)
+
+
+def attribution(**values) -> Attribution:
+    given = {"seconds": 2.0, "first_batch_s": 0.25, "wait_s": [0.1, 0.2], "place_s": [0.1, 0.0]}
+    return Attribution(**(given | {"cpu_s": 0.5} | values))
+
+
+def test_costs_by_passes():
+    seen = attribution()
+    assert PASS_COSTS["first_batch"](seen) == 0.25
+    assert PASS_COSTS["exposed_wait"](seen) == pytest.approx(0.4)  # waits and placements
+    assert PASS_COSTS["exposed_wait"](attribution(idle_s=0.75)) == pytest.approx(0.75)  # of a GPU
+    nothing = attribution(wait_s=[0.0], place_s=[0.0])
+    assert PASS_COSTS["exposed_wait"](nothing) == SHORTEST_S  # costs have logarithms
 
 
 @pytest.mark.parametrize("name", ["nope", "", None])
@@ -187,64 +230,6 @@ def test_reasons_that_differ_by_their_values_share_a_line():
     ]
 
 
-class Squares(Dataset):
-    """Pairs of a vector and a label."""
-
-    def __len__(self):
-        return 20
-
-    def __getitem__(self, index):
-        return torch.full((3,), float(index)), index % 10
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ("loader=raw", "num_workers=1", "prefetch_factor=4", "persistent_workers=true"),
-        ("loader=raw", "num_workers=1", "multiprocessing_context=fork", "drop_last=true"),
-        ("loader=preload", "torch_threads=1"),
-        ("loader=dataloader",),
-        ("loader=fastloop", "loader.num_threads=1", "loader.ahead=2"),
-        ("loader=fastloop", "loader.in_memory=true"),
-        ("loader=fastloop", "loader.store=null"),
-        ("loader=raw", "order=sequential", "device_prefetch=2"),
-    ],
-    ids=" ".join,
-)
-def test_pasted_code_delivers_every_sample_once(overrides, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    code = paste_code(compose_job("dataset=digits", "batch_size=8", *overrides))
-    scope = {"dataset": Squares()}
-    threads = torch.get_num_threads()
-    try:
-        exec(compile(code, "tuned.py", "exec"), scope)
-        batches = [(inputs.clone(), labels.clone()) for inputs, labels in scope["loader"]]
-    finally:
-        torch.set_num_threads(threads)
-    values = [int(row[0]) for inputs, _ in batches for row in inputs]
-    assert len(values) == (16 if "drop_last=true" in overrides else 20)
-    assert len(set(values)) == len(values)
-    assert all(
-        int(row[0]) % 10 == int(y) for x, ys in batches for row, y in zip(x, ys, strict=True)
-    )
-    if "order=sequential" in overrides:
-        assert values == sorted(values)
-        assert "device_prefetch=2" in code
-
-
-def test_code_of_a_dataset_of_your_own_makes_it():
-    code = paste_code(
-        compose_job("dataset._target_=slow_stages.Samples", "+dataset.sleep_s=0.5", "loader=raw")
-    )
-    assert "from slow_stages import Samples" in code
-    assert "dataset = Samples(sleep_s=0.5)" in code
-
-
-def test_loaders_without_code_are_said():
-    assert "index_loop" not in WRITERS
-    assert paste_code(compose_job("dataset=digits", "loader=index_loop")) == ""
-
-
 def test_loop_is_tuned_in_this_process():
     def make_loader(batch_size, drop_last):
         return DataLoader(torch.arange(80), batch_size=batch_size, drop_last=drop_last)
@@ -280,3 +265,40 @@ def test_wrong_spaces_of_a_loop_are_named():
         fastloop.tune(lambda a, b: [], {"a": range(100), "b": range(100)})
     with pytest.raises(ValueError, match="budget_s=0"):
         fastloop.tune(lambda batch_size: [], {"batch_size": [1]}, budget_s=0)
+
+
+def test_jobs_that_are_composed_together_are_those_composed_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["fastloop"])
+    jobs = [
+        ["dataset=digits", "loader=raw", "num_workers=2", "multiprocessing_context=null"],
+        ["dataset=digits", "loader=raw", "torch_threads=1", "device_prefetch=2"],
+        ["dataset=digits", "loader=fastloop", "loader.num_threads=1", "seed=3"],
+        ["dataset=texts", "order=buckets", "collate=pad", "batch_size=7"],  # order.batch_size is it
+    ]
+    line = read_command_line([])
+    together = compose_each(line, jobs, tmp_path)
+    alone = [compose_each(line, [job], tmp_path)[0] for job in jobs]
+    assert [each.values for each in together] == [each.values for each in alone]
+    assert [each.values for each in together] == [compose_values(*job) for job in jobs]
+    assert [each.choices for each in together] == [each.choices for each in alone]
+    assert [list(each.overrides) for each in together] == jobs
+    assert [each.folder for each in together] == [tmp_path / str(n) for n in range(len(jobs))]
+    with pytest.raises(UsageError, match="num_workers"), usage_errors():
+        compose_requests([["dataset=digits", "num_workers=-1"]], tmp_path)
+
+
+def test_job_of_a_pilot_can_run_without_workers():
+    settings = "num_workers=1", "prefetch_factor=4", "persistent_workers=true"
+    job = compose_job("dataset=digits", "multiprocessing_context=spawn", *settings)
+    explained = ExplainedJob(
+        job=job,
+        prepared=cast("Any", None),
+        launcher=cast("Any", None),
+        begin_step=print,
+        whole_batches=1,
+    )
+    alone = explained.without_workers(1)
+    check_support(alone.job)
+    assert alone.job.loading == LoadingSettings(batch_size=job.loading.batch_size)
+    assert alone.with_workers(2, "spawn").job.start_method() == "spawn"
+    assert explained.with_workers(2).job.start_method() == "spawn"

@@ -9,7 +9,8 @@ import pytest
 
 from fastloop.core.stats import MINIMUM_EFFECT
 from fastloop.explain.tune.outcome import verdict_text
-from fastloop.explain.tune.race import RaceResult, RaceRules, race
+from fastloop.explain.tune.race import FEWEST_CONFIRMING, RaceRules, race
+from fastloop.explain.tune.race_result import RaceResult
 from fastloop.explain.tune.surrogate import Surrogate, estimate_noise
 
 PRESENT = "yours"
@@ -21,18 +22,17 @@ class Table:
     def __init__(self, seconds: dict[str, float], seed: int, noise: float = 0.05) -> None:
         self.seconds, self.noise = seconds, noise
         self.random = np.random.default_rng(seed)
-        self.spent, self.rounds = 0.0, []
+        self.spent, self.shocks = 0.0, dict[int, float]()
+        self.rounds: list[list[str]] = []
 
-    def measure(self, names, number):
-        assert number == len(self.rounds)
-        self.rounds.append([*names])
-        shock = self.noise * self.random.standard_normal()
-        drawn = {
-            name: seconds * math.exp(shock + self.noise * self.random.standard_normal())
-            for name, seconds in self.seconds.items()
-            if name in names
-        }
-        self.spent += sum(drawn.values())
+    def measure(self, name, number, _room):
+        if number == len(self.rounds):
+            self.rounds.append([])
+            self.shocks[number] = self.noise * self.random.standard_normal()
+        self.rounds[number].append(name)
+        noise = self.shocks[number] + self.noise * self.random.standard_normal()
+        drawn = self.seconds[name] * math.exp(noise)
+        self.spent += drawn
         return drawn
 
     def race(self, budget: float, **rules) -> RaceResult:
@@ -109,28 +109,67 @@ def test_confirming_rounds_are_none_of_the_race():
     assert compared != result.gain
 
 
-@pytest.mark.parametrize("budget", [5, 20, 60, 250, 10_000])
-def test_budget_is_kept_but_for_the_fewest_confirming_rounds(budget):
+@pytest.mark.parametrize("budget", [1, 5, 12, 20, 60, 250, 10_000])
+def test_budget_is_kept_and_has_room_for_confirming(budget):
     for seed in range(20):
         drawn = table(40, seed)
         result = drawn.race(budget=budget)
-        slowest = max(drawn.seconds.values())
-        assert drawn.spent <= budget + 8 * slowest  # a round costs more than others before it
-        known = {*result.seconds, *result.not_run}
-        assert known == {*drawn.seconds}
+        assert drawn.spent <= budget + max(drawn.seconds.values())
+        assert {*result.seconds, *result.not_run} == {*drawn.seconds}
+        if result.winner != PRESENT:
+            assert len(result.confirming) >= FEWEST_CONFIRMING
+            assert result.gain is not None
+
+
+def test_first_trials_that_cost_more_leave_room_for_confirming():
+    for seed in range(20):
+        drawn = table(40, seed)
+        begun = set[str]()
+
+        def measure(name, number, room, drawn=drawn, begun=begun):
+            drawn.spent += 0.0 if name in {PRESENT, *begun} else 6.0  # its store is written
+            begun.add(name)
+            return drawn.measure(name, number, room)
+
+        spent = lambda drawn=drawn: drawn.spent / 120  # noqa: E731
+        result = race(surrogate([*drawn.seconds]), measure, spent)
+        assert drawn.spent <= 120 + 6 + max(drawn.seconds.values())
+        assert result.winner == PRESENT or result.gain is not None
+
+
+def test_each_trial_is_given_the_room_that_there_is():
+    drawn, rooms = table(10, 0), list[tuple[str, float]]()
+
+    def measure(name, number, room):
+        rooms.append((name, room))
+        assert name == PRESENT or room <= 1 - drawn.spent / 60
+        return drawn.measure(name, number, room)
+
+    race(surrogate([*drawn.seconds]), measure, lambda: drawn.spent / 60)
+    assert all((name == PRESENT) == math.isinf(room) for name, room in rooms)
 
 
 def test_failed_configurations_leave_the_race():
     drawn = table(10, 1, noise=0.0)
     best = min(drawn.seconds, key=drawn.seconds.__getitem__)
 
-    def measure(names, number):
-        return {k: v for k, v in drawn.measure(names, number).items() if k != best or number < 2}
+    def measure(name, number, room):
+        cost = drawn.measure(name, number, room)
+        return cost if name != best or number < 2 else None
 
     result = race(surrogate([*drawn.seconds]), measure, lambda: drawn.spent / 300)
     assert result.winner != best
+
+
+@pytest.mark.parametrize("last", [0, 1, 2])
+def test_present_configuration_must_run(last):
+    drawn = table(10, 1)
+
+    def measure(name, number, room):
+        return None if name == PRESENT and number >= last else drawn.measure(name, number, room)
+
     with pytest.raises(ValueError, match="yours"):
-        race(surrogate([PRESENT, "a"]), lambda _names, _number: {}, lambda: 0.0)
+        race(surrogate([*drawn.seconds]), measure, lambda: sum(map(len, drawn.rounds)) / 1000)
 
 
 def test_race_without_room_claims_nothing():

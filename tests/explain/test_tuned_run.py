@@ -25,9 +25,9 @@ JOB = (
 TUNE = (*JOB, "space=loader=raw,preload,index_loop device_prefetch=0,2", "budget=30trials")
 
 
-def trials(cwd: Path) -> list[list[int]]:
+def trials(cwd: Path) -> dict[str, list[int]]:
     """Start times of the finished trials, by configuration."""
-    return [[trial.started_ms for trial in result.trials] for result in results(cwd)]
+    return {each.name: [trial.started_ms for trial in each.trials] for each in results(cwd)}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def tuning(tmp_path_factory, empty_database):
     shutil.copy(empty_database, folder / "outputs")
     shutil.copy(SUPPORT / "slow_stages.py", folder)
     command = fork_server.start("fastloop", ("tune", *TUNE), folder, dict(os.environ))
-    command.wait_until(lambda: sum(map(len, trials(folder))) >= 8)
+    command.wait_until(lambda: sum(map(len, trials(folder).values())) >= 8)
     command.process.send_signal(signal.SIGKILL)
     command.wait()
     before = trials(folder)
@@ -55,7 +55,7 @@ def only_sweep(cwd: Path) -> Path:
 def test_resuming_repeats_no_trial(tuning):
     folder, before, _ = tuning
     after = trials(folder)
-    assert all(new[: len(old)] == old for old, new in zip(before, after, strict=True))
+    assert all(after[name][: len(old)] == old for name, old in before.items())
     assert {result.status for result in results(folder)} == {"FINISHED"}
     numbers = [[trial.number for trial in result.trials] for result in results(folder)]
     assert all(len({*each}) == len(each) for each in numbers)
@@ -127,3 +127,16 @@ def test_wrong_input_is_one_line(argument, message, tmp_path):
     assert message in process.stderr
     assert process.stderr.strip().count("\n") == 0
     assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize("objective", ["first_batch", "exposed_wait"])
+def test_other_objectives_choose_by_passes(objective, tmp_path):
+    shutil.copy(SUPPORT / "slow_stages.py", tmp_path)
+    given = *JOB, f"objective={objective}", "space=loader=raw,preload", "tracker=none"
+    process = run_fastloop(*given, "budget=20trials", cwd=tmp_path, command="tune")
+    assert process.returncode == 0, process.stderr
+    verdict = " ".join(process.stdout.split())
+    assert f"objective {objective}: 2 of 2 configurations ran" in verdict
+    assert re.search(r"loader=preload: [\d.]+ \[[\d.]+, [\d.]+\] times as fast as yours", verdict)
+    plan = json.loads((only_sweep(tmp_path) / "tune.json").read_text())
+    assert len(plan["costs"]["yours"]) > 3

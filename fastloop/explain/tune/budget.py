@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from fastloop.core.spans import now_ns, seconds_between
+import psutil
+
+from fastloop.core.spans import now_ns, seconds_between, wall_ms
 from fastloop.core.types import UsageError
 
 SECONDS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}
@@ -47,7 +49,10 @@ class Spending:
     before_s: float = 0.0
     """Seconds that earlier sessions have spent."""
     begun_ns: int = 0
+    ending_s: float = 0.0
+    """Seconds that are kept for what follows the race."""
     trials: int = 0
+    _longest_s: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.begun_ns = self.begun_ns or now_ns()
@@ -60,6 +65,30 @@ class Spending:
     def share(self) -> float:
         """The share of the budget that is spent: above 1 it is exceeded."""
         if self.budget.seconds is not None:
-            return self.seconds / self.budget.seconds
+            return (self.seconds + self.ending_s) / self.budget.seconds
         allowed = self.budget.trials or (self.budget.share or 0.0) * self.exhaustive
         return self.trials / max(1, allowed)
+
+    def has_time(self, seconds: float) -> bool:
+        """True where the budget is no time, or as much is left of it."""
+        limit_s = self.budget.seconds
+        return limit_s is None or self.seconds + self.ending_s + seconds <= limit_s
+
+    def continue_from(self, seconds: float) -> None:
+        """Count from here on, where earlier sessions have spent that time."""
+        self.before_s, self.begun_ns = seconds, now_ns()
+
+    def add_trial(self, name: str, seconds: float) -> None:
+        """Count a trial of that configuration."""
+        self.trials += 1
+        self._longest_s[name] = max(seconds, self.longest_trial_s(name))
+
+    def longest_trial_s(self, name: str) -> float:
+        """Seconds of the longest trial of that configuration so far."""
+        return self._longest_s.get(name, 0.0)
+
+
+def process_begun_ns() -> int:
+    """The clock when this process began, so that its imports count."""
+    age_ms = wall_ms() - 1e3 * psutil.Process().create_time()
+    return now_ns() - int(1e6 * age_ms)

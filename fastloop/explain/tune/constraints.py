@@ -19,7 +19,7 @@ from fastloop.trial.job import Job
 
 DISK_KEPT = 0.1
 """Share of a disk's free space that stores leave."""
-PREPARATION = 0.5
+PREPARATION = 0.25
 """Largest share of the budget that writing one store may take."""
 
 

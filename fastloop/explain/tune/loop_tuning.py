@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,7 +24,8 @@ from fastloop.data.digest import (
 )
 from fastloop.explain.tune.budget import Spending, TuneBudget
 from fastloop.explain.tune.outcome import comparison_rows, verdict_text
-from fastloop.explain.tune.race import RaceResult, race
+from fastloop.explain.tune.race import race
+from fastloop.explain.tune.race_result import RaceResult
 from fastloop.explain.tune.surrogate import Surrogate
 from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.in_process import LoaderLike, default_step, epochs_of
@@ -87,20 +87,15 @@ class _Measurements:
     checked: set[str] = field(default_factory=set)
     reasons: dict[str, str] = field(default_factory=dict)
 
-    def measure(self, names: Sequence[str], number: int) -> dict[str, float]:
-        """Seconds of an epoch of each configuration that can be run."""
-        order = [*names]
-        if number:
-            random.Random(number).shuffle(order)
-        seconds = {}
-        for name in order:
-            try:
-                seconds[name] = self._time(name)
-            except Exception as error:  # of the user's loader, with settings that it can't have
-                if name == self.present:
-                    raise
-                self.reasons[name] = error_line(error)
-        return seconds
+    def measure(self, name: str, _number: int, _room: float) -> float | None:
+        """Seconds of an epoch of a configuration; None where it can't be run."""
+        try:
+            return self._time(name)
+        except Exception as error:  # of the user's loader, with settings that it can't have
+            if name == self.present:
+                raise
+            self.reasons[name] = error_line(error)
+            return None
 
     def _time(self, name: str) -> float:
         settings = self.settings[name]

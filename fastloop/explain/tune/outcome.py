@@ -11,7 +11,7 @@ from fastloop.core import stats
 from fastloop.core.number_text import significant
 from fastloop.core.stats import Ratio
 from fastloop.core.text_lines import align, wrap
-from fastloop.explain.tune.race import RaceResult
+from fastloop.explain.tune.race_result import RaceResult
 from fastloop.explain.tune.tune_file import TUNE_FILE, TuneFile
 
 SETTING = re.compile(r"()([\w.]+)=([^\s:]+)(:? .+)")
@@ -37,6 +37,8 @@ class TuneOutcome:
     """Why configurations have failed, by name."""
     peak_mib: Mapping[str, float]
     """Measured peaks of memory of the finalists."""
+    unobserved: Sequence[str] = ()
+    """Configurations that were not observed for lack of time."""
     seconds: float
     trials: int
 
@@ -61,6 +63,7 @@ def format_outcome(outcome: TuneOutcome) -> str:
     lines = [*wrap([head]), "", *wrap([verdict_text(result, outcome.is_faster)]), ""]
     lines += comparison_rows(result)
     notes = [*_memory_lines(outcome)]
+    notes += [f"no time left to observe the memory of {name}" for name in outcome.unobserved]
     notes += [f"failed: {name}: {reason}" for name, reason in outcome.reasons.items()]
     notes += file.notes
     left_out = group_reasons(file.left_out)

@@ -7,14 +7,25 @@ from typing import Any
 
 from fastloop.core.plan import LoadingSettings
 from fastloop.core.types import name_of
+from fastloop.explain.tune.paste_rows import (
+    IMPORT_PYTREE,
+    IMPORT_TORCH,
+    OPEN_STORE,
+    Code,
+    write_index_batches,
+    write_loop,
+    write_mapped_rows,
+    write_permuted_loop,
+    write_rows_in_memory,
+)
+from fastloop.processes.rank_group import resolve_device
 from fastloop.trial.job import Job
 
-STORE = "tuned-store"
-"""Folder of the store in the code, relative to the working folder."""
 SHUFFLED = {"random": True, "sequential": False}
 """DataLoader's `shuffle` by the name of the order."""
 LOOP_SETTINGS = ("device_prefetch", "pinned_buffers")
 """Settings of the loop around a loader, which have no counterpart in the code."""
+IMPORT_DATALOADER = "from torch.utils.data import DataLoader"
 
 
 def paste_code(job: Job) -> str:
@@ -27,82 +38,134 @@ def paste_code(job: Job) -> str:
         return ""
     imports, body = write(job)
     if job.torch_threads:
-        imports = [*dict.fromkeys(("import torch", *imports))]
+        imports = [*dict.fromkeys((IMPORT_TORCH, *imports))]
     dataset_imports, dataset = _dataset(job)
     head = sorted({*imports, *dataset_imports}, key=lambda line: (line.startswith("from"), line))
     threads = [f"torch.set_num_threads({job.torch_threads})"] if job.torch_threads else []
     return "\n".join([*head, "", *dataset, *threads, *body, *_remarks(job), ""])
 
 
-def _raw(job: Job) -> tuple[list[str], list[str]]:
+def explain_no_code(job: Job) -> str:
+    """The reason why there is no code for a job, as a line."""
+    loader = name_of(job.loader)
+    where = f"fastloop/options/loader/{loader}.py"
+    return f"none: loader={loader} is a class of its own, see {where}; the command line runs it"
+
+
+def _raw(job: Job) -> Code:
     return [IMPORT_DATALOADER], _dataloader(job, "dataset")
 
 
-def _preload(job: Job) -> tuple[list[str], list[str]]:
+def _preload(job: Job) -> Code:
     read = "samples = [dataset[index] for index in range(len(dataset))]  # all in memory"
     return [IMPORT_DATALOADER], [read, *_dataloader(job, "samples")]
 
 
-def _in_memory(job: Job) -> tuple[list[str], list[str]]:
+def _in_memory(job: Job) -> Code:
     """DataLoader over tensors in memory; its samples are tuples of tensors."""
-    imports = ["import torch", "from torch.utils.data import DataLoader, TensorDataset"]
+    imports = [IMPORT_TORCH, "from torch.utils.data import DataLoader, TensorDataset"]
     imports.append("from fastloop import open_store, write_store")
-    rows = f'rows = open_store(write_store(dataset, "{STORE}"))  # written once'
+    rows = f"rows = {OPEN_STORE}  # written once"
     samples = "samples = TensorDataset(*(torch.tensor(leaf) for leaf in rows))"
     return imports, [rows, samples, *_dataloader(job, "samples")]
 
 
-def _fastloop(job: Job) -> tuple[list[str], list[str]]:
+def _np_memmap(job: Job) -> Code:
+    imports, rows = write_mapped_rows()
+    return imports, [*rows, *_dataloader(job, "rows")]
+
+
+def _getitems(job: Job) -> Code:
+    imports, rows = write_rows_in_memory(with_sampler=False)
+    return imports, [*rows, *_dataloader(job, "rows", collate_fn="deliver")]
+
+
+def _batch_sampler(job: Job) -> Code:
+    imports, rows = write_rows_in_memory(with_sampler=True)
+    sampler = {"sampler": "IndexBatches(len(rows))", "batch_size": "None", "collate_fn": "deliver"}
+    lines = [*write_index_batches(job, _is_shuffled(job)), *rows]
+    return imports, [*lines, *_call("DataLoader", "rows", sampler | _of_workers(job))]
+
+
+def _fastloop(job: Job) -> Code:
     loader: Any = job.loader
-    arguments = {"batch_size": job.loading.batch_size, **_order(job)}
-    if job.loading.drop_last:
-        arguments["drop_last"] = True
+    arguments = _batches(job)
     if loader.num_threads is not None:
-        arguments["num_threads"] = loader.num_threads
+        arguments["num_threads"] = repr(loader.num_threads)
     if loader.ahead is not None:
-        arguments["prefetch_factor"] = loader.ahead
+        arguments["prefetch_factor"] = repr(loader.ahead)
     if loader.store is None:
         return ["from fastloop import FastLoader"], _call("FastLoader", "dataset", arguments)
     imports = ["from fastloop import FastLoader, open_store, write_store"]
-    rows = f'rows = open_store(write_store(dataset, "{STORE}"))  # written once'
-    lines = [rows]
+    lines = [f"rows = {OPEN_STORE}  # written once"]
     if loader.in_memory:
-        imports += ["import numpy as np", "from torch.utils import _pytree as pytree"]
+        imports += ["import numpy as np", IMPORT_PYTREE]
         lines.append("rows = pytree.tree_map(np.array, rows)  # all in memory")
     return imports, [*lines, *_call("FastLoader", "rows", arguments)]
 
 
-IMPORT_DATALOADER = "from torch.utils.data import DataLoader"
-WRITERS: Mapping[str, Callable[[Job], tuple[list[str], list[str]]]] = {
+def _index_loop(job: Job) -> Code:
+    return write_loop(job, _is_shuffled(job), None)
+
+
+def _device_resident(job: Job) -> Code:
+    return write_loop(job, _is_shuffled(job), str(resolve_device(job.device)))
+
+
+def _numpy_loop(job: Job) -> Code:
+    return write_permuted_loop(job, _is_shuffled(job))
+
+
+WRITERS: Mapping[str, Callable[[Job], Code]] = {
     "raw": _raw,
     "preload": _preload,
     "dataloader": _in_memory,
+    "np_memmap": _np_memmap,
+    "getitems": _getitems,
+    "batch_sampler": _batch_sampler,
     "fastloop": _fastloop,
+    "index_loop": _index_loop,
+    "device_resident": _device_resident,
+    "numpy_loop": _numpy_loop,
 }
 """By loader, what gives its imports and its lines."""
 
 
-def _dataloader(job: Job, samples: str) -> list[str]:
-    loading, defaults = job.loading, LoadingSettings()
-    arguments: dict[str, Any] = {"batch_size": loading.batch_size, **_order(job)}
-    for name in ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "drop_last"):
+def _dataloader(job: Job, samples: str, **more: str) -> list[str]:
+    return _call("DataLoader", samples, _batches(job) | _of_workers(job) | more)
+
+
+def _batches(job: Job) -> dict[str, str]:
+    """Arguments that say which samples a batch has, as code."""
+    arguments = {"batch_size": repr(job.loading.batch_size)}
+    if _is_shuffled(job):
+        arguments["shuffle"] = "True"
+    if job.loading.drop_last:
+        arguments["drop_last"] = "True"
+    return arguments
+
+
+def _of_workers(job: Job) -> dict[str, str]:
+    """Arguments of workers and their queues, as code."""
+    loading, defaults, arguments = job.loading, LoadingSettings(), dict[str, str]()
+    for name in ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers"):
         if getattr(loading, name) != getattr(defaults, name):
-            arguments[name] = getattr(loading, name)
+            arguments[name] = repr(getattr(loading, name))
     if loading.num_workers and loading.multiprocessing_context:
-        arguments["multiprocessing_context"] = loading.multiprocessing_context
-    return _call("DataLoader", samples, arguments)
+        arguments["multiprocessing_context"] = repr(loading.multiprocessing_context)
+    return arguments
 
 
-def _order(job: Job) -> dict[str, Any]:
-    return {"shuffle": True} if SHUFFLED.get(name_of(job.order)) else {}
+def _is_shuffled(job: Job) -> bool:
+    return SHUFFLED.get(name_of(job.order), False)
 
 
-def _call(name: str, first: str, arguments: Mapping[str, Any]) -> list[str]:
-    lines = [f"    {first},", *(f"    {key}={value!r}," for key, value in arguments.items())]
+def _call(name: str, first: str, arguments: Mapping[str, str]) -> list[str]:
+    lines = [f"    {first},", *(f"    {key}={code}," for key, code in arguments.items())]
     return [f"loader = {name}(", *lines, ")"]
 
 
-def _dataset(job: Job) -> tuple[list[str], list[str]]:
+def _dataset(job: Job) -> Code:
     """Imports and lines that make the Dataset."""
     dataset: Any = job.dataset
     target = getattr(dataset, "target", None)

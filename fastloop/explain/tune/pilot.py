@@ -71,9 +71,10 @@ def run_pilot(
 ) -> Pilot:
     """The pilot of the request's job as the race runs it; workers: numbers in the space.
 
-    limit_s: after this time from when the data is prepared nothing further is measured. Raises
+    limit_s: seconds from now after which nothing further is measured but single batches. Raises
     JobFailed where the job can't be run.
     """
+    end_ns = now_ns() + int(1e9 * min(limit_s, 1e6))
     begin_step("preparing the data")
     prepared = prepare_job(present, request.launcher)
     whole_batches = count_batches(present, prepared)
@@ -84,7 +85,6 @@ def run_pilot(
         begin_step=begin_step,
         whole_batches=whole_batches,
     )
-    end_ns = now_ns() + int(1e9 * min(limit_s, 1e6))
     as_is = whole.without_workers(present.torch_threads).time_batches()
     whole = replace(whole, begin_step=partial(_begin_before, end_ns, begin_step))
     counts = {*workers, present.loading.num_workers} if uses_dataloader(present) else set()
@@ -134,7 +134,7 @@ def _observe(short: ExplainedJob, with_workers: bool) -> MemoryProfile | None:
     batch_mib = prepared.sample_nbytes * short.job.loading.batch_size / MIB
     worker_mib: dict[str, float] = {}
     if with_workers:
-        several = alone.with_workers(OBSERVED_WORKERS)
+        several = alone.with_workers(OBSERVED_WORKERS, short.job.loading.multiprocessing_context)
         peak_mib = _peak_mib(several)
         if peak_mib is not None:
             own = (peak_mib - process_mib) / OBSERVED_WORKERS - 3 * batch_mib

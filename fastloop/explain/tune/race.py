@@ -3,33 +3,35 @@
 Pure but for `measure`, so that it can be replayed on a recorded table. Each round runs the present
 configuration, the leader, and those that promise most by the model and by what was measured so far:
 one trial of many first, more of those that are not told apart from the leader. The winner is then
-confirmed by rounds that took no part in choosing it.
+confirmed by rounds that took no part in choosing it. Before each trial there must be room for it,
+and for what is to follow, by what trials have cost so far.
 """
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from fastloop.core import stats
-from fastloop.core.stats import MINIMUM_EFFECT, Ratio
+from fastloop.core.stats import Ratio
+from fastloop.explain.tune.race_result import RaceResult
 from fastloop.explain.tune.surrogate import Posterior, Surrogate
 
-Measure = Callable[[Sequence[str], int], Mapping[str, float]]
-"""(names, number of the round) -> seconds, or any other cost, of each of them that has run.
-
-A name that is missing in the answer has failed, or there was no time for it; it is out of the race.
-"""
-SIGNIFICANCE = 0.05
+Measure = Callable[[str, int, float], float | None]
+"""(name, number of the round, share of the budget that there is room for) -> seconds, or any other
+cost; None where it has failed, which ends its race."""
 FEWEST_CONFIRMING = 3
 """An interval needs as many rounds."""
 SMALLEST_ROUND, LARGEST_ROUND = 3, 8
 """Configurations in a round beside the present one."""
 ROUNDS = 6
 """About the number of rounds that the budget is divided into."""
+MARGIN = 1.2
+"""Room that is kept for what must follow, relative to what trials have cost so far."""
 SURE = 2.0
 """Standard deviations by which a difference is beyond noise."""
 WORTH = 0.03
@@ -47,42 +49,7 @@ class RaceRules:
     reserve: float = 0.3
     """Largest share of the budget that is kept for more of them than an interval needs."""
     finishing: int = 0
-    """Trials for which there must be room after these rounds."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RaceResult:
-    """All that was measured in a race, and its outcome."""
-
-    present: str
-    winner: str
-    """The fastest in the race; `present` where nothing was faster."""
-    seconds: Mapping[str, Mapping[int, float]]
-    """By name and number of the round."""
-    confirming: tuple[int, ...] = ()
-    """Numbers of the rounds that confirm the gain."""
-    gain: Ratio | None = None
-    """Seconds of `present` over those of the winner in the confirming rounds: 2 is twice as fast.
-    None where there was nothing to confirm."""
-    not_run: tuple[str, ...] = ()
-    """Those that did not run: there was no room, or they promised too little."""
-    ties: tuple[str, ...] = ()
-    """The others that have run and are not told apart from the winner."""
-
-    @property
-    def is_faster(self) -> bool:
-        """True where the winner is faster beyond noise, and by enough to matter."""
-        gain = self.gain
-        if gain is None or gain.estimate < 1 + MINIMUM_EFFECT:
-            return False
-        return gain.low > 1 and gain.p_value < SIGNIFICANCE
-
-    def compare(self, name: str) -> Ratio | None:
-        """Seconds over those of the winner, in the rounds of the race in which both have run."""
-        of_name, of_winner = self.seconds.get(name, {}), self.seconds[self.winner]
-        shared = [each for each in of_name if each in of_winner and each not in self.confirming]
-        lists = [of_name[each] for each in shared], [of_winner[each] for each in shared]
-        return stats.ratio_or_range(*lists)
+    """Rounds of both for which there must be room after these."""
 
 
 @dataclass(kw_only=True)
@@ -95,40 +62,68 @@ class _Race:
     rules: RaceRules
     seconds: dict[str, dict[int, float]] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
-    prices: list[float] = field(default_factory=list)
-    """Share of the budget that a trial has cost, by round."""
+    prices: dict[str, list[float]] = field(default_factory=dict)
+    """Share of the budget that each trial has cost, by name."""
+    rounds: int = 0
 
     @property
     def present(self) -> str:
         return self.surrogate.names[0]
 
-    @property
-    def rounds(self) -> int:
-        return len(self.prices)
+    def run_round(self, names: Sequence[str], kept: float) -> list[str]:
+        """Run a round of the present configuration and of these, in random order and as far as
+        there is room; returns those of the names that have run.
 
-    def run_round(self, names: Sequence[str]) -> list[str]:
-        """The names that have run a round, which the present configuration is part of."""
-        before, asked = self.spent(), [*dict.fromkeys((self.present, *names))]
-        measured = self.measure(asked, self.rounds)
-        for name, seconds in measured.items():
-            self.seconds.setdefault(name, {})[self.rounds] = seconds
-        for name in set(asked) - set(measured):
-            self.failed.add(name)
-            self.seconds.pop(name, None)
-        self.prices.append((self.spent() - before) / max(1, len(measured)))
+        kept: the share of the budget that others than the present configuration must leave.
+        """
+        order, number = [*dict.fromkeys((self.present, *names))], self.rounds
+        random.Random(number).shuffle(order)
+        self.rounds += 1
+        measured = [name for name in order if self._run_trial(name, number, kept)]
         return [name for name in names if name in measured]
 
-    @property
-    def price(self) -> float:
-        """The share of the budget that a trial costs; the median, as some rounds write stores."""
-        return max(1e-9, stats.median(self.prices))
+    def _run_trial(self, name: str, number: int, kept: float) -> bool:
+        """Run a trial, if there is room for it; True once it has been measured."""
+        of_present, before = self.seconds.get(self.present, {}), self.spent()
+        room = 1 - before - kept
+        if name == self.present:
+            room = math.inf  # without it there is nothing to compare with
+        elif number not in of_present:
+            room -= self.price(self.present)
+        if room < self.price(name) or self.present in self.failed:
+            return False
+        cost = self.measure(name, number, room)
+        self.prices.setdefault(name, []).append(self.spent() - before)
+        if cost is None:
+            self.failed.add(name)
+            self.seconds.pop(name, None)
+            return False
+        self.seconds.setdefault(name, {})[number] = cost
+        return True
 
-    def trials_left(self) -> float:
-        """Trials for which there is room, less those that are kept for confirming."""
-        rules, price = self.rules, self.price
-        wished = min(rules.reserve, (2 * rules.confirming + rules.finishing) * price)
-        kept = max(wished, (2 * FEWEST_CONFIRMING + rules.finishing) * price)
-        return max(0.0, 1 - self.spent() - kept) / price
+    def price(self, name: str) -> float:
+        """The share of the budget that a trial of that name costs."""
+        own, usual = self.prices.get(name, []), self.usual_price
+        if name == self.present or len(own) > 1:
+            return stats.median(own[-3:]) if own else 0.0
+        if own:  # which may have included writing a store
+            return min(own[0], max(usual, self.price(self.present)))
+        return usual
+
+    @property
+    def usual_price(self) -> float:
+        """The share of the budget that a trial costs."""
+        return max(1e-9, stats.median([each[-1] for each in self.prices.values()] or [0.0]))
+
+    def price_of_both(self, leader: str) -> float:
+        """The share of the budget that a round of both costs."""
+        return self.price(self.present) + self.price(leader)
+
+    def share_to_keep(self, leader: str) -> float:
+        """The share of the budget that is kept for confirming a leader, and for what follows."""
+        rules, both = self.rules, MARGIN * self.price_of_both(leader)
+        wished = min(rules.reserve, (rules.confirming + rules.finishing) * both)
+        return max(wished, (FEWEST_CONFIRMING + rules.finishing) * both)
 
     def fit(self) -> Posterior:
         """The posterior of all configurations."""
@@ -180,20 +175,24 @@ def race(
     """The outcome of a race of the surrogate's configurations.
 
     spent: the share of the budget that is spent so far, from 0; nothing begins for which there is
-    no room, by what trials have cost. Raises ValueError where the first configuration can't be run.
+    no room, but for trials of the present configuration in a round that has begun. Raises
+    ValueError where that can't be run.
     """
     run = _Race(surrogate=surrogate, measure=measure, spent=spent, rules=rules)
-    run.run_round([])
-    if run.present not in run.seconds:
-        raise ValueError(f"{run.present}: it has failed")
-    while run.present in run.seconds and run.trials_left() >= 2 and run.is_open(run.fit()):
-        room = run.trials_left()
-        count = min(max(SMALLEST_ROUND, int(room / ROUNDS)), LARGEST_ROUND, int(room) - 1)
-        if not run.run_round(run.choose_round(run.fit(), count)):
+    run.run_round([], 0.0)
+    while run.present not in run.failed:
+        posterior = run.fit()
+        kept = run.share_to_keep(run.find_leader(posterior))
+        room = (1 - run.spent() - kept - run.price(run.present)) / run.usual_price
+        if room < 1 or not run.is_open(posterior):
             break
-    if run.present not in run.seconds:
+        count = min(max(SMALLEST_ROUND, int(room / ROUNDS)), LARGEST_ROUND, int(room))
+        if not run.run_round(run.choose_round(posterior, count), kept):
+            break
+    result = None if run.present in run.failed else _finish(run)
+    if result is None or run.present in run.failed:
         raise ValueError(f"{run.present}: it has failed")
-    return _finish(run)
+    return result
 
 
 def _finish(run: _Race) -> RaceResult:
@@ -202,27 +201,33 @@ def _finish(run: _Race) -> RaceResult:
     winner, ties = run.find_leader(posterior), run.find_ties(posterior)
     known = {*run.seconds, *run.failed}
     seconds = {name: dict(each) for name, each in run.seconds.items()}
-    confirmed: list[Mapping[str, float]] = []
-    while winner != run.present and run.rounds - first < run.rules.confirming:
-        after = run.spent() + (2 + run.rules.finishing) * run.price
-        if run.rounds - first >= FEWEST_CONFIRMING and after > 1:
-            break
-        if not run.run_round([winner]) or run.present not in run.seconds:
-            break
-        number = run.rounds - 1
-        confirmed.append({name: run.seconds[name][number] for name in (run.present, winner)})
-        for name, cost in confirmed[-1].items():
+    confirmed = _confirm(run, winner) if winner != run.present else []
+    for number, costs in enumerate(confirmed, first):
+        for name, cost in costs.items():
             seconds[name][number] = cost
-    is_whole = run.rounds - first == len(confirmed)
     return RaceResult(
         present=run.present,
         winner=winner,
         seconds=seconds,
         confirming=tuple(range(first, first + len(confirmed))),
-        gain=_find_gain(confirmed, run.present, winner) if is_whole else None,
+        gain=None if winner in run.failed else _find_gain(confirmed, run.present, winner),
         not_run=tuple(name for name in run.surrogate.names if name not in known),
         ties=ties,
     )
+
+
+def _confirm(run: _Race, winner: str) -> list[Mapping[str, float]]:
+    """The costs of both in fresh rounds, in each of which both have run."""
+    confirmed: list[Mapping[str, float]] = []
+    finishing = run.rules.finishing * run.price_of_both(winner)
+    while len(confirmed) < run.rules.confirming:
+        if run.spent() + run.price_of_both(winner) + finishing > 1:
+            break
+        number = run.rounds
+        if not run.run_round([winner], finishing) or run.present in run.failed:
+            break
+        confirmed.append({name: run.seconds[name][number] for name in (run.present, winner)})
+    return confirmed
 
 
 def _find_gain(confirmed: Sequence[Mapping[str, float]], present: str, winner: str) -> Ratio | None:

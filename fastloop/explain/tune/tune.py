@@ -28,7 +28,7 @@ from fastloop.explain.tune.pilot import Pilot, run_pilot
 from fastloop.explain.tune.race import RaceRules
 from fastloop.explain.tune.surrogate import Surrogate
 from fastloop.explain.tune.tune_file import TuneFile
-from fastloop.explain.tune.tuned_sweep import RaceSchedule
+from fastloop.explain.tune.tuned_sweep import PASSES, RaceSchedule
 from fastloop.explain.variations import Variation
 from fastloop.sweep.measure import sweep_job
 from fastloop.sweep.progress import Progress
@@ -39,12 +39,10 @@ from fastloop.sweep.tracking import SweepTracker
 
 MOST_TRIALS = 1000
 """Setting `trials` of raced jobs, of which the race decides how many it runs."""
-MOST_RACED = 64
+MOST_RACED = 256
 FEWEST_RACED = 8
-PILOT_SHARE = 0.25
-"""Largest share of the budget for the pilot's measurements."""
-RULES = RaceRules(finishing=4)
-"""The winner and the present configuration each run a trial with all data compared, and a pass."""
+PILOT_UNTIL = 0.4
+"""Share of the budget after which the pilot measures nothing further."""
 TRIAL_S, TRIAL_EPOCHS = 0.5, 4
 """About what a trial takes: its process, and epochs for comparing data, warming up and timing."""
 
@@ -93,8 +91,8 @@ def plan_tuning(
     begin_step("finding candidates")
     found = find_tune_candidates(present, overrides, space, compose)
     workers = sorted({each.job.loading.num_workers for each in found.found})
-    limit_s = PILOT_SHARE * (settings.budget.seconds or math.inf)
-    pilot = run_pilot(request, present, workers, begin_step, limit_s)
+    until_s = PILOT_UNTIL * (settings.budget.seconds or math.inf)
+    pilot = run_pilot(request, present, workers, begin_step, until_s - spending.seconds)
     notes = [*(f"not tried: {note}" for note in notes), *_describe_gaps(pilot)]
     bounds = Bounds(memory_mib=settings.memory_limit_mib, budget_s=settings.budget.seconds)
     affordable, unaffordable = drop_unaffordable(found.found, pilot, bounds)
@@ -141,7 +139,7 @@ def run_race(
     schedule = RaceSchedule(
         surrogate=_make_surrogate(names, file.changes, file.predicted),
         objective=settings.objective,
-        rules=RULES,
+        rules=_choose_rules(settings.budget),
         spending=spending,
         file=file,
         folder=folder,
@@ -154,11 +152,17 @@ def run_race(
         objective=settings.objective,
         label=f"{results[0].name}, {next(iter(first.job.benchmark))}",
         file=file,
-        reasons=_reasons(names, results),
-        peak_mib=_peaks(names, results),
+        reasons=_find_reasons(names, results),
+        peak_mib=_find_peaks(names, results),
+        unobserved=schedule.unobserved,
         seconds=spending.seconds,
         trials=spending.trials,
     )
+
+
+def _choose_rules(budget: TuneBudget) -> RaceRules:
+    """The rules of a race; passes that follow it take time, and are no trials."""
+    return RaceRules(finishing=0 if budget.seconds is None else PASSES)
 
 
 def _as_variation(values: Mapping[str, object]) -> Variation:
@@ -200,11 +204,11 @@ def _describe_gaps(pilot: Pilot) -> list[str]:
     if pilot.memory is None:
         notes.append("no forecast of memory: none can be observed, or not within the budget")
     if pilot.measured is None:
-        notes.append("not ranked by the model: a quarter of the budget is too short to measure it")
+        notes.append("not ranked by the model: the budget is too short to measure for it")
     return notes
 
 
-def _reasons(names: Sequence[str], results: Sequence[Result]) -> dict[str, str]:
+def _find_reasons(names: Sequence[str], results: Sequence[Result]) -> dict[str, str]:
     """Why configurations have failed, by name."""
     return {
         name: result.status_reason
@@ -213,7 +217,7 @@ def _reasons(names: Sequence[str], results: Sequence[Result]) -> dict[str, str]:
     }
 
 
-def _peaks(names: Sequence[str], results: Sequence[Result]) -> dict[str, float]:
+def _find_peaks(names: Sequence[str], results: Sequence[Result]) -> dict[str, float]:
     """Measured peaks of memory in MiB, of the configurations that were observed."""
     peaks = {}
     for name, result in zip(names, results, strict=True):

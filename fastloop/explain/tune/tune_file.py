@@ -37,8 +37,8 @@ class TuneFile:
     """All that could be raced, beside the present configuration."""
     exhaustive: int
     """Trials of measuring all of them."""
-    spent_s: list[float] = field(default_factory=list)
-    """Seconds since the command began, by the end of each round."""
+    spent_s: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By configuration and round, the seconds that were spent by the end of that trial."""
 
     costs: dict[str, dict[str, float]] = field(default_factory=dict)
     """By configuration and round, the costs that trials do not hold: those of passes."""

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fastloop.core.result import Measurement
-from fastloop.core.spans import now_ns
 from fastloop.core.types import JobFailed, UsageError
 from fastloop.explain.tune.budget import Spending
 from fastloop.explain.tune.objective import PASS_COSTS, TRIAL_COSTS
-from fastloop.explain.tune.race import RaceResult, RaceRules, race
+from fastloop.explain.tune.race import RaceRules, race
+from fastloop.explain.tune.race_result import RaceResult
 from fastloop.explain.tune.surrogate import Surrogate
 from fastloop.explain.tune.tune_file import TuneFile
 from fastloop.sweep.job_state import JobState
 from fastloop.sweep.merge_ranks import merge_passes
 from fastloop.sweep.rounds import RunRound
 from fastloop.trial.tasks import instrumentation_task
+
+SHORTEST_LIMIT_S = 5.0
+"""Least time that a trial is given, so that a slow start of its process is not its end."""
+PASSES = 2
+"""Passes that follow a configuration's trials: one with all data compared, one observed."""
 
 
 @dataclass(kw_only=True)
@@ -33,46 +38,74 @@ class RaceSchedule:
     file: TuneFile
     folder: Path
     outcome: RaceResult | None = None
+    unobserved: list[str] = field(default_factory=list)
+    """Names for whose passes no time was left."""
     _states: dict[str, JobState] = field(default_factory=dict)
+    _orders: dict[int, list[str]] = field(default_factory=dict)
+    """Names in the order in which they ran, by round."""
+    _timeout_s: float = math.inf
     _run_round: RunRound | None = None
 
-    def __call__(self, states: Sequence[JobState], run_round: RunRound) -> Sequence[JobState]:
-        """Run the race; returns the jobs whose gain is told, or the present one alone.
+    def __call__(self, states: Sequence[JobState], run_round: RunRound) -> Iterator[JobState]:
+        """Run the race; returns the jobs whose passes follow, as long as there is time.
 
         Raises UsageError where the present configuration can't be run.
         """
-        self._states, self._run_round = (
-            dict(zip(self.surrogate.names, states, strict=True)),
-            run_round,
-        )
+        self._states = dict(zip(self.surrogate.names, states, strict=True))
+        self._timeout_s = states[0].entry.job.trial_timeout_s
+        self._run_round = run_round
         for state in states:
             state.shadow_number = None  # it is not known which rounds a job will run
         try:
-            outcome = race(self.surrogate, self._measure, self.spending.share, self.rules)
+            self.outcome = race(self.surrogate, self._measure, self.spending.share, self.rules)
         except ValueError:
             reason = states[0].result.status_reason
             raise UsageError(f"the present configuration can't be run: {reason}") from None
-        self.outcome = outcome
-        finalists = dict.fromkeys((outcome.present, outcome.winner))
-        return [self._states[name] for name in finalists]
+        self._note_rounds()
+        return self._finalists(self.outcome)
 
-    def _measure(self, names: Sequence[str], number: int) -> Mapping[str, float]:
-        """The costs of a round; those of jobs that have run it in an earlier session are known."""
+    def _finalists(self, outcome: RaceResult) -> Iterator[JobState]:
+        """The winner, whose data must be compared if it is recommended, and the present one."""
+        if outcome.is_faster:
+            self._limit(outcome.winner, math.inf)
+            yield self._states[outcome.winner]
+        if self.spending.has_time(PASSES * self.spending.longest_trial_s(outcome.present)):
+            yield self._states[outcome.present]
+        else:
+            self.unobserved.append(outcome.present)
+
+    def _note_rounds(self) -> None:
+        """Write the order of the jobs in each round, of which a trial knows its own part alone."""
+        for name, state in self._states.items():
+            if state.is_running and state.prepared is not None:
+                orders = [order for order in self._orders.values() if name in order]
+                names = [[self._states[each].result.name for each in order] for order in orders]
+                state.update(rounds=names)
+
+    def _measure(self, name: str, number: int, room: float) -> float | None:
+        """The cost of a trial, or of one of an earlier session."""
         assert self._run_round is not None
-        order = [*names]
-        if number:
-            random.Random(number).shuffle(order)
-        states = {name: self._states[name] for name in order}
+        self._limit(name, room)
+        state, before_s = self._states[name], self.spending.seconds
+        self._orders.setdefault(number, []).append(name)
         if self.objective in TRIAL_COSTS:
-            self._run_round([*states.values()], number)
-            costs = {name: self._find_cost(states[name], number) for name in names}
-        else:  # a trial of each is enough to compare its data
-            new = [state for state in states.values() if state.prepared is None]
-            self._run_round(new, number)
-            costs = {name: self._run_pass(name, number) for name in order}
-        measured = {name: cost for name, cost in costs.items() if cost is not None}
-        self._note_spending(number, len(measured))
-        return measured
+            self._run_round([state], number)
+            cost = self._find_cost(state, number)
+        else:
+            if state.prepared is None:  # a trial is enough to compare its data
+                self._run_round([state], number)
+            cost = self._run_pass(name, number)
+        self.spending.add_trial(name, self.spending.seconds - before_s)
+        self._note_spending(name, str(number))
+        return cost
+
+    def _limit(self, name: str, room: float) -> None:
+        """Let trials take no longer than that share of the budget, where it is a time."""
+        state, budget_s = self._states[name], self.spending.budget.seconds
+        limit_s = self._timeout_s
+        if budget_s is not None and room < math.inf:
+            limit_s = min(limit_s, max(SHORTEST_LIMIT_S, room * budget_s))
+        state.entry = replace(state.entry, job=replace(state.entry.job, trial_timeout_s=limit_s))
 
     def _find_cost(self, state: JobState, number: int) -> float | None:
         if not state.is_running:
@@ -98,11 +131,11 @@ class RaceSchedule:
             known[str(number)] = PASS_COSTS[self.objective](merge_passes(answers))
         return known[str(number)]
 
-    def _note_spending(self, number: int, trials: int) -> None:
-        """Write what the rounds have cost; of a round of an earlier session take what it has."""
-        self.spending.trials += trials
-        if number < len(self.file.spent_s):
-            self.spending.before_s, self.spending.begun_ns = self.file.spent_s[number], now_ns()
+    def _note_spending(self, name: str, number: str) -> None:
+        """Write what was spent by now; after a trial of an earlier session go on from there."""
+        spent_s = self.file.spent_s.setdefault(name, {})
+        if number in spent_s:
+            self.spending.continue_from(spent_s[number])
             return
-        self.file.spent_s.append(self.spending.seconds)
+        spent_s[number] = self.spending.seconds
         self.file.save(self.folder)

@@ -1,0 +1,46 @@
+"""The result of a race of configurations, and when its winner counts as faster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fastloop.core import stats
+from fastloop.core.stats import MINIMUM_EFFECT, Ratio
+
+SIGNIFICANCE = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaceResult:
+    """All that was measured in a race, and its outcome."""
+
+    present: str
+    winner: str
+    """The fastest in the race; `present` where nothing was faster."""
+    seconds: Mapping[str, Mapping[int, float]]
+    """By name and number of the round."""
+    confirming: tuple[int, ...] = ()
+    """Numbers of the rounds that confirm the gain."""
+    gain: Ratio | None = None
+    """Seconds of `present` over those of the winner in the confirming rounds: 2 is twice as fast.
+    None where there was nothing to confirm."""
+    not_run: tuple[str, ...] = ()
+    """Those that did not run: there was no room, or they promised too little."""
+    ties: tuple[str, ...] = ()
+    """The others that have run and are not told apart from the winner."""
+
+    @property
+    def is_faster(self) -> bool:
+        """True where the winner is faster beyond noise, and by enough to matter."""
+        gain = self.gain
+        if gain is None or gain.estimate < 1 + MINIMUM_EFFECT:
+            return False
+        return gain.low > 1 and gain.p_value < SIGNIFICANCE
+
+    def compare(self, name: str) -> Ratio | None:
+        """Seconds over those of the winner, in the rounds of the race in which both have run."""
+        of_name, of_winner = self.seconds.get(name, {}), self.seconds[self.winner]
+        shared = [each for each in of_name if each in of_winner and each not in self.confirming]
+        lists = [of_name[each] for each in shared], [of_winner[each] for each in shared]
+        return stats.ratio_or_range(*lists)
