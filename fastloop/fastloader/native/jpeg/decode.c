@@ -6,52 +6,21 @@
 enum {
     CHANNELS = 4,       /* the fourth is of no use, but pixels of four bytes are faster */
     MARGIN = 8,         /* decoded beside the window: upsampling looks at the neighbours */
-    MAX_SCANS = 200,    /* a few bytes of a progressive file can ask for a scan of all of it */
     PADDING = 64,       /* bytes behind a row that may be read and written */
     ALIGNMENT = 32,
     UNALIGNED = 8,      /* rows begin behind a multiple of 32: libjpeg-turbo writes aligned ones past
                            the cache, from memory, where the sums would have to read them */
 };
 static const size_t MAX_PIXELS = (size_t)89478485 * 2; /* Pillow's limit */
-static const long MAX_NBYTES = 1L << 28; /* of libjpeg's memory: a progressive file is kept whole */
 
-/* ---- errors: whatever libjpeg complains of is left to another decoder ---- */
-
-static void refuse(j_common_ptr info) { longjmp(((fj_decoder *)info->client_data)->refuse, 1); }
-
-static void refuse_warning(j_common_ptr info, int level) {
-    if (level < 0)
-        refuse(info);
-}
-
-static void ignore(j_common_ptr info) { (void)info; }
-
-static void ignore_text(j_common_ptr info, char *text) {
-    (void)info;
-    *text = 0;
-}
-
-static void watch_scans(j_common_ptr info) {
-    if (((j_decompress_ptr)info)->input_scan_number > MAX_SCANS)
-        refuse(info);
-}
-
-/* 0 where memory is short. Not by jpeg_std_error, which prints, and which a static library that was
- * not made for shared ones has in no other way. */
+/* 0 where memory is short. */
 static int create(fj_decoder *decoder) {
-    decoder->errors = (struct jpeg_error_mgr){.error_exit = refuse,
-                                              .emit_message = refuse_warning,
-                                              .output_message = ignore,
-                                              .format_message = ignore_text,
-                                              .reset_error_mgr = ignore};
-    decoder->info.err = &decoder->errors;
+    decoder->info.err = fj_guard_errors(&decoder->guard);
     decoder->info.client_data = decoder;
-    if (setjmp(decoder->refuse))
+    if (setjmp(decoder->guard.refuse))
         return 0;
     jpeg_create_decompress(&decoder->info);
-    decoder->info.mem->max_memory_to_use = MAX_NBYTES;
-    decoder->progress.progress_monitor = watch_scans;
-    decoder->info.progress = &decoder->progress;
+    fj_guard_work(&decoder->guard, (j_common_ptr)&decoder->info);
     return 1;
 }
 
@@ -151,7 +120,7 @@ static void read_rows(fj_decoder *decoder, int next, int end) {
     for (; next < end; next++) {
         JSAMPROW row = row_of(decoder, next);
         if (jpeg_read_scanlines(&decoder->info, &row, 1) != 1)
-            refuse((j_common_ptr)&decoder->info);
+            longjmp(decoder->guard.refuse, 1);
     }
 }
 
@@ -188,7 +157,7 @@ static int decode_window(fj_decoder *decoder, const fj_crop *crop, const fj_form
 int fj_make_sample(fj_decoder *decoder, const uint8_t *data, size_t nbytes, const fj_crop *crop,
                    const fj_format *format, uint64_t key, char *sample) {
     j_decompress_ptr info = &decoder->info;
-    if (setjmp(decoder->refuse)) {
+    if (setjmp(decoder->guard.refuse)) {
         jpeg_abort_decompress(info);
         return 0;
     }

@@ -2,11 +2,7 @@
 #ifndef FASTLOOP_JPEG_DECODER_H
 #define FASTLOOP_JPEG_DECODER_H
 
-#include <stdio.h>
-
-#include <jpeglib.h>
-#include <setjmp.h>
-
+#include "guard.h"
 #include "jpeg.h"
 #include "scan.h"
 
@@ -17,9 +13,7 @@ typedef struct {
 
 struct fj_decoder {
     struct jpeg_decompress_struct info; /* its client_data is the decoder */
-    struct jpeg_error_mgr errors;
-    struct jpeg_progress_mgr progress;
-    jmp_buf refuse;
+    fj_guard guard;
     fj_weights rows, columns;
     fj_memory ring;     /* rows of the window, by their number modulo num_rows */
     fj_memory taps;     /* the addresses of the rows of a sum */

@@ -1,4 +1,5 @@
-/* libjpeg's errors and warnings, both of which end what is being done: guard.c. */
+/* libjpeg's errors and warnings, both of which end what is being done, so that the image is left to
+ * another decoder: guard.c. */
 #ifndef FASTLOOP_GUARD_H
 #define FASTLOOP_GUARD_H
 
