@@ -22,12 +22,12 @@ from fastloop.core.stats import ratio_or_range
 FOLDER, FILE = "outputs/explain", "overhead.jsonl"
 SCRIPT = Path(__file__).with_name("attached_script.py")
 CASES = {
-    "images": ("images", "0", "30000"),
-    "images, 2 workers": ("images", "2", "30000"),
-    "ready batches": ("batches", "0", "100000"),
+    "images": ("images", "0", "20000"),
+    "images, 2 workers": ("images", "2", "20000"),
+    "ready batches": ("batches", "0", "64000"),
 }
 """The arguments of the script."""
-PAIRS = 10
+PAIRS = 7
 PLAIN, ATTACHED = [sys.executable], [sys.executable, "-m", "fastloop", "attach"]
 COLUMNS = {
     "seconds": "script",

@@ -161,8 +161,11 @@ def _measure(
         serial = explained.without_workers(1).time_ladder(1, None)[0]
         work_s = work_of(serial, whole.whole_batches)
 
+    # each pass has warmed up by an epoch, in which persistent workers have started for good
+    started = None if whole.job.loading.persistent_workers else serial
+
     def build(rounds: list[Round]) -> Ladder:
-        return build_ladder(rounds, whole.whole_batches, work_s, serial)
+        return build_ladder(rounds, whole.whole_batches, work_s, started)
 
     rounds = explained.time_ladder(num_rounds, seconds, lambda few: needs_more_rounds(build(few)))
     findings = _Findings(

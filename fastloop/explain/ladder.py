@@ -28,7 +28,8 @@ def build_ladder(
     """The ladder of a job whose epochs have that many batches.
 
     work_s: seconds of each part in an epoch without overlap; None: the job overlaps nothing.
-    alone: the round that they are from, which tells the start of workers from their first load.
+    alone: the round that they are from, which tells the start of workers from their first load;
+    None where workers don't start in each epoch.
     """
     last = list(rounds[0])[-1]
     epochs = [times[last].whole_epoch_s(batches) for times in rounds]
