@@ -32,6 +32,7 @@ from fastloop.fastloader.open_source import Reading, as_dataset, count_samples, 
 from fastloop.fastloader.order import PiecewiseSampler
 from fastloop.fastloader.pipeline import Pipeline
 from fastloop.fastloader.position import Position, State
+from fastloop.fastloader.process_reading import choose_threads, open_reading
 from fastloop.fastloader.python_epochs import PythonEpochs
 from fastloop.fastloader.tuning import tune
 from fastloop.fastloader.worker_processes import open_workers
@@ -55,7 +56,8 @@ class FastLoader:
             neighbouring rows, so that a mapped file larger than memory can be read fast.
         sampler: indices; excludes shuffle. Read as the epoch proceeds, in the loop's thread.
         batch_sampler: lists of indices; excludes batch_size, shuffle, sampler and drop_last.
-        num_workers: of threads, where num_threads is not given; an IterableDataset's processes.
+        num_workers: of processes that read a Dataset, whose settings are DataLoader's; of threads,
+            where the Dataset is thread_safe or num_threads is given, and for a tree.
         collate_fn: for a Dataset's samples, by default torch's default_collate.
         pin_memory: deliver batches in pinned memory, where there is a CUDA device.
         generator: for shuffle; None: epoch k is shuffled with the seed `epoch_seed(seed, k)`.
@@ -116,21 +118,23 @@ class FastLoader:
         self.generator, self.transform, self.seed = generator, transform, seed
         self.rank, self.world_size, self.thread_safe = rank, world_size, thread_safe
         self.copy, self.native, self.device, self.pin_memory = copy, native, device, pin_memory
-        of_processes = timeout, worker_init_fn, multiprocessing_context
-        self._workers = open_workers(source, num_workers, prefetch_factor, of_processes)
-        unused = of_processes if self._workers is None else (0, None, None)
-        warn_of_settings(*unused, persistent_workers, pin_memory_device, in_order)
+        given = timeout, worker_init_fn, multiprocessing_context, persistent_workers
+        self._workers: Any = open_workers(source, num_workers, num_threads, prefetch_factor, given)
         self._open()
+        self._workers, rest = open_reading(self._source, self._workers, given)
+        warn_of_settings(*rest, pin_memory_device, in_order)
         self.num_samples = count_samples(self._source)
         self._position, _ = Position(), self._order  # raises ValueError for invalid settings
         self._pipeline = self._make_pipeline(num_threads, prefetch_factor, pins_memory(pin_memory))
         self.num_threads, self.prefetch_factor = self._pipeline.tuning.num_threads, prefetch_factor
 
     def _make_pipeline(self, num_threads: int | None, ahead: int | None, pins: bool) -> Pipeline:
-        if num_threads is None:
-            num_threads = 1 if self._workers else self._num_workers
         target, is_native = resolve_target(self.device), self._native is not None
-        requested, is_copied = (num_threads, ahead), self.transform is None
+        is_copied = self.transform is None
+        if num_threads is None:
+            is_plain = is_copied and target is None and not pins
+            num_threads = choose_threads(self._workers, self._num_workers, is_plain)
+        requested = num_threads, ahead
         tuning = tune(self._source, self.batch_size or 1, requested, is_copied, target, is_native)
         return Pipeline(tuning, target, pins)
 
@@ -185,7 +189,7 @@ class FastLoader:
     @property
     def _epochs(self) -> LoaderEpochs:
         is_batched = self.batch_size is not None or asks_for_lists(None, self.sampler)
-        steps = self._pipeline, self.transform, is_batched, not self.copy
+        steps = self._pipeline, self.transform, is_batched, not self.copy, self._workers
         return LoaderEpochs(self._native, PythonEpochs(self._source, *steps))
 
     @property

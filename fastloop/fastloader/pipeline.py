@@ -20,6 +20,7 @@ from fastloop.fastloader.dataset_source import BatchSource
 from fastloop.fastloader.device_copy import Copied, DeviceCopies
 from fastloop.fastloader.epoch_plan import Groups
 from fastloop.fastloader.iterable_source import StreamBatches
+from fastloop.fastloader.process_reading import ProcessBatches
 from fastloop.fastloader.seeded_map import GlobalDraws, map_seeded
 from fastloop.fastloader.source import ColumnSource, is_slow
 from fastloop.fastloader.thread_map import map_ahead
@@ -27,6 +28,7 @@ from fastloop.fastloader.tuning import Tuning
 
 Group = Sequence[np.ndarray]
 Make = Callable[[Group], Any]
+Batches = BatchSource | StreamBatches | ProcessBatches
 Transform = Callable[[Tree, list[int]], Tree]
 """From a batch and the indices of its samples to what is delivered."""
 
@@ -51,12 +53,10 @@ class Pipeline:
         """A pipeline for another process, or for another loader."""
         return replace(self, draws=replace(self.draws))
 
-    def start(
-        self, source: BatchSource | StreamBatches, groups: Groups, transform: Transform | None
-    ) -> Running:
+    def start(self, source: Batches, groups: Groups, transform: Transform | None) -> Running:
         """Start the threads, if any, that make the batches of each group."""
         num_threads, receive = self.tuning.num_threads, _as_it_is
-        is_seeded = transform is not None or not isinstance(source, ColumnSource)
+        is_seeded = transform is not None or not isinstance(source, ColumnSource | ProcessBatches)
         if isinstance(source, ColumnSource):
             is_on_cuda = self.target is not None and self.target.type == "cuda"
             source = _divide(replace(source, is_pinned=self.pins or is_on_cuda), num_threads)
@@ -71,7 +71,8 @@ class Pipeline:
             if not is_seeded and isinstance(source, ColumnSource):  # many small batches at once
                 make, receive = source.gather, partial(_split_copied, source, copies)
             make = partial(copies.make, make)
-        return Running(self._map(make, groups, num_threads, is_seeded), receive)
+        end = source.end if isinstance(source, ProcessBatches) else _end_nothing
+        return Running(self._map(make, groups, num_threads, is_seeded), receive, end)
 
     def _map(
         self, make: Make, groups: Groups, num_threads: int, is_seeded: bool
@@ -92,6 +93,8 @@ class Running:
     results: Generator[Any, None, None]
     receive: Callable[[Any], Sequence[Tree]]
     """From a result to a group's batches, in the loop's thread."""
+    end: Callable[[], None]
+    """Called when the threads have ended; ends processes."""
 
     def deliver(self, state: dict[str, Any], finish: Callable[[], None]) -> Iterator[Tree]:
         """The batches, each counted in the state; closing this ends the threads.
@@ -119,12 +122,17 @@ class Running:
             finish()
         finally:
             self.results.close()
+            self.end()
 
 
 def _refuse_fork(pid: int) -> None:
     if os.getpid() != pid:
         problem = f"process {pid} has begun this epoch of FastLoader, and {os.getpid()} is its fork"
         raise RuntimeError(f"{problem}: iterate over the loader anew in the fork")
+
+
+def _end_nothing() -> None:
+    return
 
 
 def _as_it_is(batches: Sequence[Tree]) -> Sequence[Tree]:
@@ -140,9 +148,7 @@ def _in_one_torch_thread(make: Callable[..., Any], *arguments: Any) -> Any:
         return make(*arguments)
 
 
-def _make_batches(
-    source: BatchSource | StreamBatches, transform: Transform | None, group: Group
-) -> Sequence[Tree]:
+def _make_batches(source: Batches, transform: Transform | None, group: Group) -> Sequence[Tree]:
     batches = source.batches(group)
     if transform is None:
         return batches

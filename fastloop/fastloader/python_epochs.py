@@ -19,9 +19,11 @@ from fastloop.fastloader.iterable_source import (
 )
 from fastloop.fastloader.pipeline import Pipeline
 from fastloop.fastloader.position import State
+from fastloop.fastloader.process_reading import ProcessReading, start_reading
 from fastloop.fastloader.random_transforms import seed_transform
 from fastloop.fastloader.sample_draws import Begin, SampleDraws
 from fastloop.fastloader.source import ColumnSource
+from fastloop.fastloader.worker_processes import WorkerProcesses
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class PythonEpochs:
     """False for single samples."""
     may_show_views: bool
     """True where batches may be views of the source's memory."""
+    reading: ProcessReading | WorkerProcesses | None
+    """The processes that read the source; None: threads do."""
 
     def start(
         self,
@@ -54,7 +58,8 @@ class PythonEpochs:
             first = list(islice(groups, 1))
         source = prepare_source(source, self.pipeline.tuning.num_threads, draws)
         transform = seed_transform(self.transform, draws.begin, self.is_batched)
-        running = self.pipeline.start(source, chain(first, groups), transform)
+        batches, groups = start_reading(self.reading, source, chain(first, groups), draws)
+        running = self.pipeline.start(batches, groups, transform)
         return running.deliver(state, finish)
 
     def plan(

@@ -23,6 +23,8 @@ class WorkerProcesses:
     timeout: float
     worker_init_fn: Callable[[int], None] | None
     multiprocessing_context: Any
+    persistent_workers: bool
+    """Not used with an iterable, whose processes start with each epoch."""
 
     def read(
         self, iterable: Any, collate_fn: Callable[[Any], Tree], order: Any, epoch: int
@@ -49,12 +51,22 @@ class WorkerProcesses:
 
 
 def open_workers(
-    source: Any, num_workers: int | None, prefetch_factor: int | None, settings: tuple
+    source: Any,
+    num_workers: int | None,
+    num_threads: int | None,
+    prefetch_factor: int | None,
+    settings: tuple,
 ) -> WorkerProcesses | None:
-    """The processes that read the source, an IterableDataset, where any are asked for.
+    """The processes that may read the source, where any are asked for.
 
-    settings: timeout, worker_init_fn and multiprocessing_context.
+    num_threads asks for threads in the place of processes, unless an IterableDataset is read.
+    settings: timeout, worker_init_fn, multiprocessing_context and persistent_workers. Raises
+    ValueError for numbers below 0.
     """
-    if not isinstance(source, IterableDataset) or not num_workers:
+    if num_workers is not None and (not isinstance(num_workers, int) or num_workers < 0):
+        raise ValueError(f"num_workers={num_workers!r}: allowed is 0 or more")
+    if settings[0] < 0:
+        raise ValueError(f"timeout={settings[0]!r}: allowed are seconds, and 0 for no limit")
+    if not num_workers or (num_threads is not None and not isinstance(source, IterableDataset)):
         return None
     return WorkerProcesses(num_workers, prefetch_factor, *settings)

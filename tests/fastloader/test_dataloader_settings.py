@@ -88,16 +88,32 @@ def test_pinned_batches():
             assert all(leaf.is_pinned() for leaf in (batch if isinstance(batch, list) else [batch]))
 
 
-def test_num_workers_is_the_number_of_threads_unless_that_is_given():
-    for settings, expected in [
-        ({"num_workers": 3}, 3),
-        ({"num_workers": 0}, 0),
-        ({"num_workers": 3, "num_threads": 2}, 2),
-        ({}, 1),
+def test_num_workers_is_the_number_of_processes_or_of_threads_where_these_read():
+    for source, settings, expected in [
+        (Numbers(), {"num_workers": 3}, 0),  # besides the processes
+        (Numbers(), {"num_workers": 3, "transform": list}, 1),
+        (Numbers(), {"num_workers": 0}, 0),
+        (Numbers(), {"num_workers": 3, "num_threads": 2}, 2),
+        (Numbers(), {"num_workers": 3, "thread_safe": True}, 3),
+        (torch.arange(20), {"num_workers": 3}, 3),
+        (Numbers(), {}, 1),
     ]:
-        loader = FastLoader(Numbers(), 4, **settings)
+        loader = FastLoader(source, 4, **settings)
         assert loader.num_threads == expected
         assert len(list(loader)) == 5
+    with pytest.raises(ValueError, match="num_workers=-1: allowed is 0 or more"):
+        FastLoader(Numbers(), num_workers=-1)
+
+
+def test_settings_of_processes_are_theirs():
+    """And warn of nothing."""
+    settings = {
+        "worker_init_fn": abs,
+        "timeout": 100,
+        "multiprocessing_context": "fork",
+        "persistent_workers": True,
+    }
+    assert len(list(FastLoader(Numbers(), 4, num_workers=1, **settings))) == 5
 
 
 SOURCES = {

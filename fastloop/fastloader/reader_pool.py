@@ -1,0 +1,152 @@
+"""The processes that read a Dataset, as their parent sees them, and their end."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import sys
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+import numpy as np
+from torch._utils import ExceptionWrapper
+
+from fastloop.fastloader.columns.column import Tree
+from fastloop.fastloader.reader_process import Task
+from fastloop.fastloader.sample_draws import SampleDraws
+from fastloop.fastloader.shared_batch import read_batch
+from fastloop.fastloader.shared_memory import receive_memory
+
+MOST_LENT = 8
+"""Batches of a process that may stay in shared memory while the program keeps them; further ones
+are copied, so that a program that keeps all batches runs out of neither files nor shared memory."""
+LEAVE_S = 5.0
+"""The longest that processes are waited for to end their batches, before they are terminated."""
+INTERRUPTED_S = 0.5
+"""The same after a KeyboardInterrupt or the end of one of them, and then for the termination."""
+
+
+@dataclass
+class Reader:
+    """A process that reads samples, with the memory of its batches."""
+
+    process: BaseProcess
+    connection: Connection
+    memories: dict[int, mmap.mmap] = field(default_factory=dict)
+    free: list[int] = field(default_factory=list)
+    """Numbers of memories that nothing refers to."""
+    lent: set[int] = field(default_factory=set)
+    """Numbers of memories with batches that the program has."""
+    asked: list[int | None] = field(default_factory=list)
+    """The memories for the batches that it is to make, in that sequence."""
+
+    def ask(self, draws: SampleDraws, indices: np.ndarray) -> None:
+        """Ask for a batch; raises OSError where the process has ended."""
+        memory = self.free.pop() if self.free else None
+        self.asked.append(memory)
+        self.connection.send(Task(draws, indices, memory))
+
+    def receive(self) -> Tree:
+        """The next batch, or its error; raises EOFError or OSError where the process has ended."""
+        reply = self.connection.recv()
+        asked = self.asked.pop(0)
+        if isinstance(reply, ExceptionWrapper):
+            reply.reraise()
+        if reply.is_new:
+            if asked is not None:
+                del self.memories[asked]  # too small
+            self.memories[reply.memory] = receive_memory(self.connection)
+        return read_batch(self._lend(reply.memory, reply.begin + reply.nbytes), *reply[2:])
+
+    def _lend(self, number: int, used: int) -> memoryview:
+        """The memory, which is free again when nothing refers to what is returned; or a copy."""
+        memory = self.memories[number]
+        if len(self.lent) >= MOST_LENT:
+            self.free.append(number)
+            return np.array(np.frombuffer(memory, np.uint8, used)).data
+        view = memoryview(memory)
+        self.lent.add(number)
+        weakref.finalize(view, self._take_back, number).atexit = False
+        return view
+
+    def _take_back(self, number: int) -> None:
+        self.lent.discard(number)
+        self.free.append(number)
+
+
+class ReaderPool:
+    """Running processes; they end when it is closed or collected, or with the interpreter."""
+
+    def __init__(self, readers: Sequence[Reader], timeout_s: float) -> None:
+        self.readers, self.timeout_s, self.pid = readers, timeout_s, os.getpid()
+        self.close = weakref.finalize(self, _end, readers, self.pid)
+
+    def ask(self, number: int, draws: SampleDraws, indices: np.ndarray) -> None:
+        """Ask a process for a batch; raises RuntimeError where it has ended."""
+        reader = self.readers[number]
+        try:
+            reader.ask(draws, indices)
+        except OSError as error:
+            raise RuntimeError(_describe_end(number, reader)) from error
+
+    def receive(self, number: int) -> Tree:
+        """The next batch of a process, or the error in its place.
+
+        Raises RuntimeError at once where any of the processes has ended, or after the timeout.
+        """
+        reader = self.readers[number]
+        if not reader.connection.poll():
+            self._wait(reader)
+        try:
+            return reader.receive()
+        except (EOFError, ConnectionResetError) as error:
+            raise RuntimeError(_describe_end(number, reader)) from error
+
+    def _wait(self, reader: Reader) -> None:
+        sentinels = [other.process.sentinel for other in self.readers]
+        ready = wait([reader.connection, *sentinels], self.timeout_s or None)
+        if not ready:
+            problem = f"no batch within timeout={self.timeout_s:g} seconds"
+            raise RuntimeError(f"FastLoader: {problem}; 0 waits without limit")
+        if reader.connection not in ready:
+            ended = next(number for number, each in enumerate(sentinels) if each in ready)
+            raise RuntimeError(_describe_end(ended, self.readers[ended]))
+
+
+def _describe_end(number: int, reader: Reader) -> str:
+    reader.process.join(LEAVE_S)  # its status follows the end of its connection
+    code = reader.process.exitcode
+    if code is None or code >= 0:
+        cause = f"has ended with status {code}"
+    else:
+        cause = f"was killed by {signal.Signals(-code).name}"
+    advice = "; the kernel does that where memory runs out" if code == -signal.SIGKILL else ""
+    return f"FastLoader worker process {number} (pid {reader.process.pid}) {cause}{advice}"
+
+
+def _end(readers: Sequence[Reader], pid: int) -> None:
+    """Let the processes end after their batches, or terminate them."""
+    if os.getpid() != pid:
+        return  # a fork has its parent's processes, but is not their parent
+    is_broken = any(not reader.process.is_alive() for reader in readers)
+    is_interrupted = isinstance(sys.exception(), KeyboardInterrupt)
+    patience = INTERRUPTED_S if is_interrupted or is_broken else LEAVE_S
+    for reader in readers:
+        with suppress(OSError):
+            os.set_blocking(reader.connection.fileno(), False)  # it may not read for long
+            reader.connection.send(None)
+    for reader in readers:
+        reader.process.join(patience)
+        for end in (reader.process.terminate, reader.process.kill):
+            if reader.process.is_alive():
+                patience = 0  # together they are waited for no longer than one
+                end()
+                reader.process.join(INTERRUPTED_S)
+    for reader in readers:  # last: a thread that still waits for a batch is told by the end
+        reader.connection.close()
+        reader.memories.clear()

@@ -1,0 +1,215 @@
+"""The work of a process that reads a Dataset: it makes the batches that its parent asks for, in
+memory that both share."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch._utils import ExceptionWrapper
+from torch.utils.data import default_collate
+from torch.utils.data._utils import worker as torch_worker
+from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
+
+from fastloop.core.seeds import mix_seed
+from fastloop.fastloader.dataset_readers import share
+from fastloop.fastloader.dataset_source import DatasetSource
+from fastloop.fastloader.sample_draws import COLLATE, SampleDraws, draw_globally
+from fastloop.fastloader.shared_batch import BatchWriter, is_plain
+from fastloop.fastloader.shared_memory import send_file
+
+PARENT_S = 5.0
+"""The time after which a process that has nothing to do looks whether its parent still lives."""
+MOST_TEXT = 30_000
+"""Characters of a traceback that are sent, its last ones: a reply never fills the connection, for
+then each side might wait for the other to read."""
+
+
+class Task(NamedTuple):
+    """A batch that is to be made."""
+
+    draws: SampleDraws
+    indices: np.ndarray
+    memory: int | None
+    """Number of the process's memory to use again, if any."""
+
+
+class Reply(NamedTuple):
+    """A batch that was made; where it lies in new memory, its file follows."""
+
+    memory: int
+    is_new: bool
+    begin: int
+    """Of its description in the memory."""
+    nbytes: int
+    """Of the description."""
+
+
+@dataclass(frozen=True)
+class ReaderSettings:
+    """The process's number, and what it reads."""
+
+    number: int
+    num_readers: int
+    seed: int
+    worker_init_fn: Callable[[int], None] | None
+    dataset: Any
+    collate_fn: Callable[[Any], Any]
+    is_unbatched: bool
+    reads_lists: bool
+
+
+@dataclass
+class _Reader:
+    """The Dataset in this process, and the memory for its batches."""
+
+    source: DatasetSource
+    where: str
+    writer: BatchWriter = field(default_factory=BatchWriter)
+    failure: ExceptionWrapper | None = None
+    """Of worker_init_fn."""
+    making: tuple[int, Sequence[int]] = (COLLATE, ())
+    """The kind of the code of the user that runs, and of which samples."""
+
+    def make(self, task: Task) -> Reply | ExceptionWrapper:
+        """The batch of a task, or the error that it ended in."""
+        if self.failure is not None:
+            return self.failure
+        self.making = COLLATE, task.indices.tolist()
+        self.writer.open(task.memory)
+        try:
+            with draw_globally():
+                (batch,) = replace(self.source, begin=self._note(task.draws)).batches(
+                    [task.indices]
+                )
+            begin, nbytes = self.writer.write(batch)
+        except Exception:
+            return _wrap(f"{self.where}, at {_describe(*self.making)}")
+        assert self.writer.number is not None
+        return Reply(self.writer.number, self.writer.new_file is not None, begin, nbytes)
+
+    def _note(self, draws: SampleDraws) -> Callable[[int, Sequence[int]], None]:
+        def begin(kind: int, indices: Sequence[int]) -> None:
+            self.making = kind, indices
+            draws.begin(kind, indices)
+
+        return begin
+
+
+def run_reader(
+    connection: Connection, settings: ReaderSettings, others: Sequence[Connection]
+) -> None:
+    """Make batches until the parent has no more tasks, or is gone.
+
+    others: ends of connections of the parent, of which a fork has copies: it would not notice that
+    its parent is gone while one is open.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends this process
+    for other in others:
+        other.close()
+    torch.set_num_threads(1)
+    reader = _start(settings)
+    try:
+        for task in _receive_tasks(connection):
+            _send(connection, reader.make(task), reader.writer)
+    except (BrokenPipeError, ConnectionResetError):
+        return  # the parent does not wait for this batch
+
+
+def _start(settings: ReaderSettings) -> _Reader:
+    parts = settings.dataset, settings.collate_fn
+    source = DatasetSource(*parts, settings.is_unbatched, share(parts), True, settings.reads_lists)
+    reader = _Reader(source, f"in FastLoader worker process {settings.number}")
+    _collate_into(reader.writer if settings.collate_fn is default_collate else None)
+    _seed(settings.seed)
+    torch_worker._worker_info = torch_worker.WorkerInfo(
+        id=settings.number,
+        num_workers=settings.num_readers,
+        seed=settings.seed,
+        dataset=settings.dataset,
+    )
+    try:
+        if settings.worker_init_fn is not None:
+            settings.worker_init_fn(settings.number)
+    except Exception:
+        reader.failure = _wrap(f"{reader.where}, in worker_init_fn")
+    return reader
+
+
+def _seed(seed: int) -> None:
+    """Seed what worker_init_fn draws; samples have seeds of their own."""
+    random.seed(seed)
+    np.random.seed(mix_seed(seed) % 2**32)
+    torch.manual_seed(seed)
+
+
+def _collate_into(writer: BatchWriter | None) -> None:
+    """Let default_collate stack tensors in the batch's memory; None: in this process's own.
+
+    As it is, it would take new memory from /dev/shm for each tensor.
+    """
+
+    def stack(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
+        first = batch[0]
+        if not all(is_plain(tensor) and tensor.dtype == first.dtype for tensor in batch):
+            return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+        is_even = writer is not None and all(tensor.shape == first.shape for tensor in batch)
+        out = writer.take((len(batch), *first.shape), first.dtype) if writer and is_even else None
+        return torch.stack(list(batch), 0, out=out)
+
+    default_collate_fn_map[torch.Tensor] = stack
+
+
+def _receive_tasks(connection: Connection) -> Iterator[Task]:
+    """The tasks, until there is a None among those that have arrived, or the parent is gone."""
+    parent, pending = os.getppid(), deque()
+    while True:
+        while not pending or connection.poll():
+            if not connection.poll(PARENT_S):
+                if os.getppid() != parent:
+                    return
+                continue
+            try:
+                task = connection.recv()
+            except (EOFError, ConnectionResetError):
+                return
+            if task is None:
+                return
+            pending.append(task)
+        yield pending.popleft()
+
+
+def _send(connection: Connection, reply: Reply | ExceptionWrapper, writer: BatchWriter) -> None:
+    connection.send(reply)
+    if writer.new_file is not None:
+        if isinstance(reply, Reply):
+            send_file(connection, writer.new_file)
+        os.close(writer.new_file)
+        writer.new_file = None
+
+
+def _wrap(where: str) -> ExceptionWrapper:
+    """The exception that is being handled, with its traceback as text."""
+    failure = ExceptionWrapper(where=where)
+    failure.exc_msg = failure.exc_msg[-MOST_TEXT:]
+    try:
+        pickle.dumps(failure)
+    except Exception:  # its class can't be found by name in the parent
+        failure.exc_type = RuntimeError
+    return failure
+
+
+def _describe(kind: int, indices: Sequence[int]) -> str:
+    if len(indices) == 1:
+        return f"sample {indices[0]}"
+    shown = ", ".join(map(str, indices[:8])) + (", ..." if len(indices) > 8 else "")
+    return f"{'the batch' if kind == COLLATE else 'samples'} of samples {shown}"

@@ -1,0 +1,194 @@
+"""A batch in shared memory: its tensors and arrays one after another, then all else, pickled."""
+
+from __future__ import annotations
+
+import mmap
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastloop.fastloader.columns.column import Tree
+from fastloop.fastloader.shared_memory import Place, align, create_file, tensor_at
+
+SPARE = 1.25
+"""Memory that takes the place of too small one has room for somewhat larger batches still."""
+
+
+@dataclass(frozen=True)
+class ArrayPlace:
+    """The place of an array, as bytes."""
+
+    place: Place
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+
+@dataclass
+class BatchWriter:
+    """The memory that a process writes batches to, one after another, each into memory of its own.
+
+    Memory has a number, by which the parent asks for its use again.
+    """
+
+    memories: dict[int, mmap.mmap] = field(default_factory=dict)
+    created: int = 0
+    number: int | None = None
+    """Of the memory for the batch that is being made; None: there is none yet."""
+    used: int = 0
+    """Bytes of it that are taken."""
+    new_file: int | None = None
+    """Of memory that the parent does not have yet."""
+
+    def open(self, number: int | None) -> None:
+        """Begin with a batch in the memory of this number."""
+        self.number, self.used, self.new_file = number, 0, None
+
+    def take(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor | None:
+        """A contiguous tensor in the batch's memory, not set; None where there is no room."""
+        place = _contiguous(self.used, shape, dtype)
+        end = self.used + _nbytes(place)
+        if self.number is None or end > len(self.memory):
+            return None
+        self.used = align(end)
+        return tensor_at(self.memory, place)
+
+    @property
+    def memory(self) -> mmap.mmap:
+        """The batch's memory."""
+        assert self.number is not None
+        return self.memories[self.number]
+
+    def write(self, batch: Tree) -> tuple[int, int]:
+        """Write what is not there yet; returns where the description begins and its bytes."""
+        leaves: list[Any] = []
+        skeleton = _pickle(batch, leaves)
+        places, end = self._plan(leaves)
+        described = pickle.dumps((skeleton, places), pickle.HIGHEST_PROTOCOL)
+        if self.number is None or end + len(described) > len(self.memory):
+            places, end = self._plan(leaves, is_new=True)
+            described = pickle.dumps((skeleton, places), pickle.HIGHEST_PROTOCOL)
+            self._create(end + len(described))
+        for leaf, place in zip(leaves, places, strict=True):
+            _copy(leaf, self.memory, place)
+        self.memory[end : end + len(described)] = described
+        return end, len(described)
+
+    def _plan(self, leaves: list[Any], is_new: bool = False) -> tuple[list[Any], int]:
+        """The places of the leaves, and where they end; is_new: in memory without any."""
+        end, places = 0 if is_new else self.used, []
+        for leaf in leaves:
+            offset = None if is_new else self._offset(leaf)
+            places.append(_place(leaf, end if offset is None else offset))
+            if offset is None:
+                end = align(end + _nbytes(places[-1]))
+        return places, end
+
+    def _offset(self, leaf: Any) -> int | None:
+        """The leaf's offset in the batch's memory; None elsewhere."""
+        if self.number is None or not isinstance(leaf, torch.Tensor) or not leaf.is_contiguous():
+            return None
+        offset = leaf.data_ptr() - _address(self.memory)
+        return offset if leaf.numel() and 0 <= offset < self.used else None
+
+    def _create(self, nbytes: int) -> None:
+        """Let the batch be in new memory; the parent will not ask for that of before again."""
+        if self.number is not None:
+            del self.memories[self.number]
+            nbytes = int(SPARE * nbytes)
+        file = create_file(-(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
+        self.number, self.new_file = self.created, file
+        self.memories[self.created] = mmap.mmap(file, 0)
+        self.created += 1
+
+
+def read_batch(buffer: memoryview, begin: int, nbytes: int) -> Tree:
+    """The batch that is described there; its tensors and arrays keep the buffer."""
+    skeleton, places = pickle.loads(buffer[begin : begin + nbytes])
+    leaves = [_read(buffer, place) for place in places]
+    unpickler = pickle.Unpickler(BytesIO(skeleton))
+    unpickler.persistent_load = leaves.__getitem__
+    return unpickler.load()
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """True for a tensor that its values, type and strides describe."""
+    is_strided = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+    if not is_strided or tensor.device.type != "cpu" or tensor.is_nested:
+        return False
+    return not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+
+
+def _pickle(batch: Tree, leaves: list[Any]) -> bytes:
+    """The batch without the tensors and arrays that are added to `leaves`."""
+    file, numbers = BytesIO(), {}
+
+    def number_leaf(leaf: Any) -> int | None:
+        if not _is_leaf(leaf):
+            return None
+        if id(leaf) not in numbers:
+            numbers[id(leaf)] = len(leaves)
+            leaves.append(leaf)
+        return numbers[id(leaf)]
+
+    pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
+    pickler.persistent_id = number_leaf
+    pickler.dump(batch)
+    return file.getvalue()
+
+
+def _is_leaf(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return is_plain(value)
+    return type(value) is np.ndarray and value.flags.c_contiguous and not value.dtype.hasobject
+
+
+def _place(leaf: Any, offset: int) -> Place | ArrayPlace:
+    if isinstance(leaf, np.ndarray):
+        bytes_ = _contiguous(offset, (leaf.nbytes,), torch.uint8)
+        return ArrayPlace(bytes_, leaf.dtype, leaf.shape)
+    if leaf.is_contiguous():
+        return _contiguous(offset, leaf.shape, leaf.dtype)
+    # those of a dense tensor in another memory format, such as channels_last, are kept
+    strides = torch.empty_like(leaf, device="meta").stride()
+    return Place(offset, leaf.dtype, tuple(leaf.shape), strides)
+
+
+def _contiguous(offset: int, shape: Sequence[int], dtype: torch.dtype) -> Place:
+    strides, step = [], 1
+    for length in reversed(shape):
+        strides.append(step)
+        step *= max(1, length)
+    return Place(offset, dtype, tuple(shape), tuple(reversed(strides)))
+
+
+def _nbytes(place: Place | ArrayPlace) -> int:
+    place = place.place if isinstance(place, ArrayPlace) else place
+    return torch.Size(place.shape).numel() * place.dtype.itemsize
+
+
+def _copy(leaf: Any, memory: mmap.mmap, place: Place | ArrayPlace) -> None:
+    """Copy the leaf to its place, unless it lies there already."""
+    if isinstance(place, ArrayPlace):
+        _read(memoryview(memory), place)[...] = leaf
+    elif leaf.numel() and leaf.data_ptr() != _address(memory) + place.offset:
+        tensor_at(memory, place).copy_(leaf)
+
+
+def _read(buffer: memoryview, place: Place | ArrayPlace) -> Any:
+    if isinstance(place, Place):
+        return tensor_at(buffer, place)
+    bytes_ = tensor_at(buffer, place.place).numpy()
+    return (
+        bytes_.view(place.dtype).reshape(place.shape)
+        if len(bytes_)
+        else np.empty(place.shape, place.dtype)
+    )
+
+
+def _address(memory: mmap.mmap) -> int:
+    return torch.frombuffer(memory, dtype=torch.uint8, count=1).data_ptr()

@@ -1,0 +1,425 @@
+"""Datasets that processes read: the batches of threads, in memory that stays a batch's own."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import os_threads
+import psutil
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Subset, default_collate
+from torchvision.transforms import v2
+from usual_sources import (
+    Fetched,
+    Listed,
+    Samples,
+    mapping,
+    named,
+    optional,
+    pair,
+    texts,
+    without_none,
+)
+from worker_datasets import (
+    Ending,
+    Failing,
+    LocalError,
+    Pids,
+    Rows,
+    Worker,
+    fail_to_begin,
+    refuse_files,
+)
+
+from fastloop import FastLoader
+
+
+def draw_everything(index: int):
+    drawn = (
+        random.random(),
+        np.random.rand(),
+        torch.rand(2),
+        torch.dropout(torch.ones(3), 0.5, True),
+    )
+    return index, *drawn
+
+
+SOURCES = {
+    "tuples": Samples(pair, 23),
+    "dicts": Samples(mapping, 23),
+    "named tuples": Samples(named, 23),
+    "texts": Samples(texts, 23),
+    "numbers": Samples(float, 23),
+    "getitems": Fetched(pair, 23),
+    "a Subset": Subset(Samples(pair, 30), range(3, 26)),
+    "random": Samples(draw_everything, 23),
+}
+
+
+def children() -> set[int]:
+    return {process.pid for process in psutil.Process().children()}
+
+
+def num_children() -> int:
+    return len([child for child in psutil.Process().children() if child.status() != "zombie"])
+
+
+def values(loader) -> list:
+    return [repr(batch) for batch in loader]
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+@pytest.mark.parametrize(
+    "given_settings",
+    [
+        {"batch_size": 4, "shuffle": True},
+        {"batch_size": None},
+        {"batch_size": 5, "drop_last": True},
+    ],
+    ids=str,
+)
+def test_any_number_of_processes_delivers_the_epochs_of_the_loop_itself(source, given_settings):
+    expected = FastLoader(source, num_threads=0, seed=3, **given_settings)
+    loaders = [FastLoader(source, num_workers=n, seed=3, **given_settings) for n in (1, 3)]
+    before = random.getstate(), torch.get_rng_state().tolist(), children()
+    for _ in range(2):
+        epoch = values(expected)
+        assert all(values(loader) == epoch for loader in loaders)
+    assert (random.getstate(), torch.get_rng_state().tolist(), children()) == before
+
+
+@given(
+    count=st.integers(0, 30),
+    batch_size=st.integers(1, 12),
+    num_workers=st.integers(1, 3),
+    prefetch_factor=st.one_of(st.none(), st.integers(1, 3)),
+    drop_last=st.booleans(),
+    varies=st.booleans(),
+)
+@settings(max_examples=10)
+def test_epochs_of_any_size(count, batch_size, num_workers, prefetch_factor, drop_last, varies):
+    source = Rows(count, 5, varies)
+    common = {"collate_fn": list, "drop_last": drop_last, "shuffle": True, "seed": count}
+    processes = {"num_workers": num_workers, "prefetch_factor": prefetch_factor}
+    ours = FastLoader(source, batch_size, **common, **processes)
+    assert values(ours) == values(FastLoader(source, batch_size, num_threads=0, **common))
+    assert len(ours) == len(DataLoader(source, batch_size, drop_last=drop_last))
+
+
+def add_one(batch):
+    return batch[0] + 1, batch[1] + torch.rand(1)
+
+
+def draw_numpy(batch):
+    return batch[0] + np.random.rand(), batch[1]
+
+
+@pytest.mark.filterwarnings("ignore:samples are drawn from the global generators")
+@pytest.mark.parametrize("transform", [add_one, draw_numpy], ids=["torch", "numpy"])
+def test_transforms_are_applied_to_what_processes_make(transform):
+    epochs = []
+    for how in ({"num_workers": 2}, {"num_threads": 0}):
+        loader = FastLoader(Samples(pair, 23), 4, transform=transform, **how)
+        epochs.append([values(loader) for _ in range(2)])
+    assert epochs[0] == epochs[1]
+    images = Samples(partial(torch.full, (3, 4, 4)), 8)
+    loader = FastLoader(images, 4, transform=v2.Resize(2), num_workers=2)
+    assert [tuple(batch.shape) for batch in loader] == [(4, 3, 2, 2)] * 2
+
+
+def collate_half(samples: list):
+    images, labels = default_collate(samples)
+    return {"images": images.half(), "labels": labels.numpy(), "first": samples[0]}
+
+
+@pytest.mark.parametrize("collate_fn", [list, len, collate_half, without_none], ids=str)
+def test_whatever_a_collate_fn_returns_arrives(collate_fn):
+    source = Samples(optional, 23) if collate_fn is without_none else Samples(pair, 23)
+    loaders = [FastLoader(source, 4, collate_fn=collate_fn, **how) for how in HOW]
+    assert values(loaders[0]) == values(loaders[1])
+
+
+HOW = {"num_workers": 2}, {"num_threads": 0}
+
+
+def test_lists_of_indices_and_samplers():
+    for given_settings in (
+        lambda: {"sampler": BatchSampler(RandomSampler(range(10)), 3, False), "batch_size": None},
+        lambda: {"batch_sampler": [[1, 2], [3], [], [4, 5, 6]], "collate_fn": list},
+    ):
+        epochs = []
+        for how in HOW:
+            torch.manual_seed(3)
+            source = Listed(None) if "sampler" in given_settings() else Samples(float)
+            epochs.append(values(FastLoader(source, **given_settings(), **how)))
+        assert epochs[0] == epochs[1]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_start_methods(context):
+    loader = FastLoader(Pids(), 4, num_workers=1, multiprocessing_context=context)
+    pids = {int(pid) for _, batch, _ in loader for pid in batch}
+    assert len(pids) == 1
+    assert os.getpid() not in pids
+
+
+def test_what_cannot_be_pickled_is_refused_where_it_would_have_to_be():
+    loader = FastLoader(
+        Samples(lambda index: index), num_workers=1, multiprocessing_context="spawn"
+    )
+    with pytest.raises(
+        ValueError, match=r"get Samples, collate_fn .* pickled by 'spawn', and that"
+    ):
+        iter(loader)
+    with pytest.raises(ValueError, match="context"):
+        FastLoader(Pids(), num_workers=1, multiprocessing_context="thread")
+
+
+def test_processes_know_their_number_and_begin_with_worker_init_fn():
+    seen = torch.zeros(3).share_memory_()
+    loader = FastLoader(
+        Worker(), 2, num_workers=3, worker_init_fn=lambda number: seen[number].fill_(number + 1)
+    )
+    ids, counts, seeds = zip(*loader, strict=True)
+    assert [batch.tolist() for batch in ids] == [[n % 3] * 2 for n in range(6)]
+    assert {int(count) for batch in counts for count in batch} == {3}
+    assert len({int(seed) for batch in seeds for seed in batch}) == 3
+    assert seen.tolist() == [1, 2, 3]
+
+
+def test_processes_end_with_the_epoch_unless_they_persist():
+    before, epochs = children(), []
+    for persistent in (False, True):
+        loader = FastLoader(Pids(), 4, num_workers=2, persistent_workers=persistent)
+        for _ in range(2):
+            epochs.append({int(pid) for _, pids, _ in loader for pid in pids})
+            assert (children() > before) == persistent
+    assert not epochs[0] & epochs[1]
+    assert epochs[2] == epochs[3]
+    copied = pickle.loads(pickle.dumps(loader))
+    assert {int(pid) for _, pids, _ in copied for pid in pids}.isdisjoint(epochs[3])
+    del loader, copied
+    assert children() == before
+
+
+def test_a_dataset_is_read_as_it_is_when_the_epoch_begins():
+    source = Samples(float, 6)
+    loader = FastLoader(source, 3, num_workers=2)
+    assert [batch.tolist() for batch in loader] == [[0, 1, 2], [3, 4, 5]]
+    source.make = abs
+    assert [batch.dtype for batch in loader] == [torch.int64] * 2
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_an_epoch_that_is_left_ends_its_processes(persistent):
+    before = children()
+    loader = FastLoader(Pids(), 2, num_workers=2, persistent_workers=persistent)
+    for _ in loader:
+        break
+    del _
+    iter(loader)  # never asked for anything
+    assert children() == before
+    assert len(list(zip(loader, loader, strict=True))) == 20  # two epochs at once
+    del loader
+    assert children() == before
+
+
+@pytest.mark.parametrize("varies", [False, True])
+def test_kept_batches_stay_as_they_are(varies):
+    files = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+    loader = FastLoader(Rows(150, 64, varies), 1, num_workers=2, persistent_workers=True)
+    for _ in range(2):
+        kept = list(loader)
+        for index, (row, label) in enumerate(kept):
+            assert row.tolist() == [[index] * (64 * (1 + index) if varies else 64)]
+            assert label.tolist() == [[index] * 3]
+        if files:
+            assert len(os.listdir("/proc/self/fd")) < files + 80
+
+
+def test_memory_is_used_again_once_nothing_refers_to_a_batch():
+    loader = FastLoader(Rows(200), 4, num_workers=2, persistent_workers=True)
+    part = None
+    for _ in range(2):
+        pointers = set()
+        for rows, labels in loader:
+            pointers.add(rows.data_ptr())
+            assert (rows == labels[:, :1]).all()
+            part = rows[1:2, 3] if part is None else part
+            rows.add_(1)
+            labels.zero_()
+        assert len(pointers) <= 2 * 6
+    assert part.tolist() == [2]  # which a view of one of its rows keeps
+
+
+def test_batches_are_not_in_dev_shm():
+    folder = Path("/dev/shm")
+    if not folder.exists():
+        pytest.skip("this system has none")
+    before = set(folder.iterdir())
+    loader = iter(FastLoader(Rows(40), 4, num_workers=2))
+    kept = [next(loader) for _ in range(5)]
+    assert {path for path in set(folder.iterdir()) - before if "torch" in path.name} == set()
+    del kept
+
+
+def test_no_shared_memory_is_an_error():
+    pytest.importorskip("resource")
+    loader = FastLoader(Rows(9, 99_999), 3, num_workers=1, worker_init_fn=refuse_files)
+    with pytest.raises(MemoryError, match=r"no shared memory of .* bytes.* smaller batch_size"):
+        list(loader)
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_error_of_a_sample_is_raised_at_its_batch_with_its_index(num_workers):
+    before, seen = children(), []
+    loader = FastLoader(Failing(17, ZeroDivisionError("of mine")), 4, num_workers=num_workers)
+    with pytest.raises(ZeroDivisionError, match=r"at sample 17\.(?s:.*)in __getitem__.*") as caught:
+        seen.extend(batch.tolist() for batch in loader)
+    assert "of mine" in str(caught.value)
+    assert "FastLoader worker process" in str(caught.value)
+    assert seen == [list(range(first, first + 4)) for first in range(0, 16, 4)]
+    assert children() == before
+
+
+def collate_badly(samples: list):
+    return samples[0] / 0
+
+
+@pytest.mark.parametrize(
+    ("loader", "error", "message"),
+    [
+        (lambda: FastLoader(Failing(3, LocalError(1, 2)), num_workers=1), RuntimeError, "1 and 2"),
+        (lambda: FastLoader(Failing(3, KeyError("x")), num_workers=1), KeyError, "at sample 3"),
+        (
+            lambda: FastLoader(Pids(), 3, num_workers=1, collate_fn=collate_badly),
+            TypeError,
+            "at the batch of samples 0, 1, 2",
+        ),
+        (
+            lambda: FastLoader(Pids(), num_workers=1, collate_fn=lambda batch: (_ for _ in batch)),
+            TypeError,
+            "cannot pickle 'generator' object",
+        ),
+        (
+            lambda: FastLoader(Pids(), num_workers=2, worker_init_fn=fail_to_begin),
+            LookupError,
+            "in worker_init_fn.(?s:.*)worker 0",
+        ),
+        (lambda: FastLoader(Pids(), sampler=[1, 99], num_workers=1), IndexError, "index 99 is out"),
+    ],
+    ids=["two arguments", "KeyError", "collate_fn", "pickle", "worker_init_fn", "sampler"],
+)
+def test_errors_of_the_users_code_arrive(loader, error, message):
+    before = children()
+    with pytest.raises(error, match=message):
+        list(loader())
+    assert children() == before
+
+
+def test_error_of_a_sampler_is_raised_after_the_batches_before():
+    def draw():
+        yield from range(10)
+        raise LookupError("of the sampler")
+
+    class Sampler:
+        def __iter__(self):
+            return draw()
+
+    seen = []
+    with pytest.raises(LookupError, match="of the sampler"):
+        seen.extend(
+            int(index) for index, _, _ in FastLoader(Pids(), sampler=Sampler(), num_workers=2)
+        )
+    assert seen == list(range(len(seen)))
+
+
+@pytest.mark.parametrize(
+    ("way", "message"), [("kill", "was killed by SIGKILL"), ("exit", "has ended with status 3")]
+)
+def test_a_process_that_ends_is_an_error_at_once(way, message):
+    """Although the other one will never answer."""
+    before, seen = children(), []
+    loader = FastLoader(Ending(way), 4, num_workers=2, prefetch_factor=4)
+    with pytest.raises(RuntimeError, match=rf"FastLoader worker process 0 \(pid \d+\) {message}"):
+        seen.extend(batch.tolist() for batch in loader)
+    assert children() == before
+
+
+def test_a_process_that_is_killed_between_two_epochs_is_an_error():
+    loader = FastLoader(Pids(), 4, num_workers=2, persistent_workers=True)
+    pids = {int(pid) for _, batch, _ in loader for pid in batch}
+    for pid in pids:
+        psutil.Process(pid).kill()
+    with pytest.raises(RuntimeError, match="was killed by SIGKILL"):
+        list(loader)
+    assert len(list(loader)) == 10
+
+
+def test_timeout_is_an_error():
+    loader = FastLoader(Ending("exit", 99), 1, sampler=[18], num_workers=1, timeout=0.2)
+    with pytest.raises(RuntimeError, match=r"no batch within timeout=0\.2 seconds"):
+        list(loader)
+    with pytest.raises(ValueError, match="timeout=-1: allowed"):
+        FastLoader(Pids(), num_workers=1, timeout=-1)
+
+
+def test_many_indices_and_long_texts_fill_no_connection():
+    long, order = [*range(40_000)], [[*range(2000)], [3], [*range(1000)]] * 2
+    loader = FastLoader(
+        Samples("x".__mul__, 2000), batch_sampler=order, collate_fn=list, num_workers=1
+    )
+    assert [len(batch) for batch in loader] == [2000, 1, 1000] * 2
+    counted = FastLoader(Samples(abs, len(long)), batch_sampler=[long, [3]] * 2, num_workers=1)
+    assert [len(batch) for batch in counted] == [len(long), 1] * 2
+
+
+def test_state_resumes_the_rest_of_an_epoch():
+    source = Samples(draw_everything, 23)
+    loader = FastLoader(source, 3, shuffle=True, num_workers=2)
+    running = iter(loader)
+    for _ in range(3):
+        next(running)
+    state = loader.state_dict()
+    rest = values(running)
+    for how in HOW:
+        resumed = FastLoader(source, 3, shuffle=True, **how)
+        resumed.load_state_dict(state)
+        assert values(resumed) == rest
+
+
+@pytest.mark.parametrize(
+    ("source", "given_settings"),
+    [
+        (torch.arange(20), {}),
+        ([(index, index) for index in range(20)], {}),
+        (Pids(), {"thread_safe": True}),
+        (Pids(), {"num_threads": 1}),
+    ],
+    ids=["rows", "list", "thread-safe", "num_threads"],
+)
+def test_threads_read_what_they_may_share_and_where_they_are_asked_for(source, given_settings):
+    before = children()
+    running = iter(FastLoader(source, 2, num_workers=2, **given_settings))
+    next(running)
+    assert children() == before
+
+
+def test_processes_and_threads_end(tmp_path):
+    threads, before = os_threads.count_threads(), num_children()
+    for _ in range(3):
+        with suppress(ZeroDivisionError):
+            for batch in FastLoader(Failing(9, ZeroDivisionError()), num_workers=2, transform=abs):
+                del batch
+    assert os_threads.falls_to(threads)
+    assert os_threads.falls_to(before, num_children)
