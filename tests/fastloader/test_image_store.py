@@ -5,14 +5,15 @@ from __future__ import annotations
 import io
 import os
 import pickle
-from types import SimpleNamespace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from image_samples import IMAGES, crop, jpeg, photograph, png, write_files
+from image_samples import IMAGES, crop, jpeg, photograph, png, write_class_folders, write_files
 from native_jpeg import needs_jpeg
 from PIL import Image
+from torchvision.datasets import ImageFolder
 
 from fastloop import (
     FastLoader,
@@ -89,14 +90,22 @@ def test_whole_images_of_a_store(tmp_path):
 
 
 def test_tree_and_image_folder_keep_their_labels(tmp_path, paths):
-    tree = {"photo": paths, "more": (np.arange(COUNT * 2.0).reshape(COUNT, 2).T.copy().T,)}
-    opened = open_store(write_store(tree, tmp_path / "tree", images="as_is"))
+    masks = [png(crop(top=n)) for n in range(COUNT)]
+    tree = {
+        "photo": paths,
+        "mask": masks,
+        "more": (np.arange(COUNT * 2.0).reshape(COUNT, 2).T.copy().T,),
+    }
+    stored = write_store(tree, tmp_path / "tree", images="as_is")
+    opened = open_store(stored)
+    assert stored.num_images == 2 * COUNT
+    assert stored_bytes(opened["mask"]) == masks
     assert np.array_equal(opened["more"][0], tree["more"][0])
     assert stored_bytes(opened["photo"]) == list(FILES.values())
-    folder = SimpleNamespace(samples=[(path, n % 2) for n, path in enumerate(paths)])
+    folder = ImageFolder(write_class_folders(tmp_path / "classes"))
     images, classes = open_store(write_store(folder, tmp_path / "folder", images="as_is"))
-    assert stored_bytes(images) == list(FILES.values())
-    assert classes.tolist() == [0, 1, 0, 1, 0, 1]
+    assert stored_bytes(images) == [Path(path).read_bytes() for path, _ in folder.samples]
+    assert classes.tolist() == folder.targets
 
 
 def test_images_of_one_length_are_images_too(tmp_path):
@@ -191,6 +200,13 @@ def test_what_can_not_be_stored_is_named_and_nothing_written(
         write_store(make(paths), tmp_path / "store", **{"images": "as_is"} | settings)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "store").exists()
+
+
+def test_path_of_a_store_is_no_list_of_images(tmp_path, paths):
+    stored = write_store(paths, tmp_path / "store", images="as_is")
+    for path in (stored, str(stored.root)):
+        with pytest.raises(ValueError, match=r"got a path: open_store\('.*/store'\) opens"):
+            Images(path)
 
 
 @pytest.mark.parametrize(

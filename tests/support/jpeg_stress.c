@@ -21,8 +21,20 @@ static int random_between(int low, int high) {
     return low + (int)(random_bits() % (uint64_t)(high - low + 1));
 }
 
+/* Put a part of the file over another, or a restart marker somewhere, or nothing. */
+static void damage_segments(uint8_t *data, size_t nbytes) {
+    size_t from = random_bits() % nbytes, to = random_bits() % nbytes;
+    size_t most = nbytes - (from > to ? from : to);
+    int kind = random_between(0, 5);
+    if (kind == 0)
+        memmove(data + to, data + from, random_bits() % (most + 1));
+    if (kind == 1 && most > 1)
+        data[to] = 0xFF, data[to + 1] = (uint8_t)random_between(0xD0, 0xD9);
+}
+
 /* Change some bytes, more often in the header than elsewhere, or none. */
 static size_t damage(uint8_t *data, size_t nbytes) {
+    damage_segments(data, nbytes);
     int changes = random_between(0, MAX_CHANGES);
     size_t header = nbytes < 700 ? nbytes : 700;
     for (int k = 0; k < changes; k++) {

@@ -108,6 +108,10 @@ def open_images(encoded: Any) -> EncodedImages:
         return _image_array(encoded.values, encoded.offsets)
     if isinstance(encoded, tuple) and len(encoded) == 2 and hasattr(encoded[0], "dtype"):
         return _image_array(*encoded)
+    if isinstance(encoded, str | os.PathLike):
+        path = os.fspath(encoded)
+        how = f"open_store({path!r}) opens a store, [{path!r}] is one image"
+        raise ValueError(f"images are a sequence, got a path: {how}")
     images = list(encoded)
     if images and all(isinstance(image, str | os.PathLike) for image in images):
         return ImageFiles([os.fspath(image) for image in images])
