@@ -54,8 +54,9 @@ class Images:
     "simplejpeg" calls cv2.setNumThreads(0), which affects the whole process.
 
     Crops: Pillow decodes files of other kinds that it reads (CMYK, PNG, also of 16 bits, WebP). A
-    file that is broken below the crop's part, but has its end marker, is not noticed. EXIF
-    orientation and colour profiles are ignored, as Pillow's `open` ignores them.
+    file that is broken below the crop's part, or between restart markers beside it, but has its
+    end marker, is not noticed. EXIF orientation and colour profiles are ignored, as Pillow's
+    `open` ignores them.
 
     Raises ValueError for an invalid argument and ImportError where the decoder's library is
     missing; while iterating, OSError or ValueError that names the file or the image's number.

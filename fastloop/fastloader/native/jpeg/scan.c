@@ -8,6 +8,7 @@
 enum {
     BLOCK = 64,
     BLOCK_NBYTES = BLOCK * 31 / 8 + 1, /* of codes at most: a symbol has 16 + 15 bits */
+    MAX_SPARE = 1 << 20,               /* for the next image */
     PADDING = BLOCK_NBYTES + 32,       /* the reader is checked once a block, and looks ahead */
 };
 
@@ -194,7 +195,7 @@ static int begin_interval(fj_scan *scan, int column, int is_row_needed) {
 int fj_begin_scan(fj_scan *scan, const uint8_t *data, size_t nbytes) {
     if (nbytes + PADDING > scan->room) {
         free(scan->codes);
-        scan->room = nbytes + nbytes / 2 + PADDING;
+        scan->room = nbytes + (nbytes < MAX_SPARE ? nbytes : MAX_SPARE) + PADDING;
         scan->codes = malloc(scan->room);
         scan->room = scan->codes ? scan->room : 0;
     }
