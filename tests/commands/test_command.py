@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.heavy
 def test_readme_command_creates_one_run_of_all_trials(tmp_path):
     process = spawn_fastloop(
-        *["loader=np_memmap", "dataset=mydataset", "-m", "trials=6"],
+        *["loader=np_memmap", "dataset=mydataset", "-m", "trials=2"],
         *MYDATASET[1:],
         "epochs=1",
         "benchmark=traversal",
@@ -30,7 +30,7 @@ def test_readme_command_creates_one_run_of_all_trials(tmp_path):
     )
     assert process.returncode == 0, process.stderr
     (result,) = results(tmp_path)
-    assert len(result.trials) == 6
+    assert len(result.trials) == 2
     assert result.name == "np_memmap mydataset"
     assert (result.status, result.status_reason) == ("FINISHED", "")
     assert "compareRunsMode=CHART" in process.stdout
@@ -179,7 +179,8 @@ def test_sweep_over_datasets_prints_a_table_per_dataset(tmp_path):
     process = run_fastloop(
         "-m",
         "loader=np_memmap",
-        "dataset=digits,mydataset",
+        "dataset=synthetic,mydataset",
+        "dataset.count=203",
         "trials=1",
         "epochs=1",
         "min_window_s=0",
@@ -190,7 +191,7 @@ def test_sweep_over_datasets_prints_a_table_per_dataset(tmp_path):
     )
     assert process.returncode == 0, process.stderr
     assert {result.name for result in results(tmp_path)} == {
-        "np_memmap digits",
+        "np_memmap synthetic",
         "np_memmap mydataset",
     }
     assert process.stdout.count("samples, batch_size") == 2
@@ -315,6 +316,7 @@ def test_console_script_imports_from_the_working_folder_as_its_workers_do(tmp_pa
     # each start of a worker imports torch
     workers = ("multiprocessing_context=spawn", "persistent_workers=true", "min_window_s=0")
     quick = ("epochs=1", "trials=1", "tracker=none", "report=false", "benchmark=training")
+    quick = (*quick, "same_data=false")  # fewer starts
     process = run_script(*options, *quick, *workers, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     (result,) = results(tmp_path)
@@ -338,7 +340,7 @@ def test_table_shows_the_repetition_of_fashion_mnist(tmp_path, fashion_root):
         "trials=1",
         "epochs=1",
         "tracker=none",
-        "report=false",
+        *("report=false", "benchmark=traversal", "min_window_s=0"),
         cwd=tmp_path,
     )
     assert process.returncode == 0, process.stderr
@@ -352,7 +354,7 @@ def test_different_amounts_of_work_are_ranked_separately(tmp_path):
         "benchmark=traversal,training",
         "dataset.count=100,203",
         "tracker=none",
-        "report=false",
+        *("report=false", "min_window_s=0"),
         "trials=1",
         "epochs=1",
         "dataset=mydataset",
@@ -426,7 +428,9 @@ def test_user_config_folder_adds_options(tmp_path):
         (tmp_path / "my_conf" / f"{name}.yaml").write_text(f"_target_: mine.{target}\n")
     sweep = ("-cd", "my_conf", "-m", "dataset=mine,plain", "loader=mine,np_memmap")
     process = run_fastloop(
-        *sweep, "epochs=1", "trials=1", "tracker=none", "report=false", cwd=tmp_path
+        *sweep,
+        *("epochs=1", "trials=1", "tracker=none", "report=false", "min_window_s=0"),
+        cwd=tmp_path,
     )
     assert process.returncode == 0, process.stderr
     sweep_results = results(tmp_path)
@@ -484,7 +488,7 @@ class WrongLoader(NpMemmapLoader):
 
 def test_gate_rejects_loader_that_is_correct_only_in_its_first_epoch(tmp_path):
     (tmp_path / "wrong_loader.py").write_text(WRONG_LOADER)
-    overrides = ["loader=np_memmap,raw", "tracker=none", *SMALL]
+    overrides = ["loader=np_memmap,raw", *QUICK, "epochs=2"]
     valid = run_fastloop("-m", *overrides, cwd=tmp_path)
     assert valid.returncode == 0, valid.stderr
     invalid = run_fastloop(
@@ -521,7 +525,9 @@ def test_invalid_job_names_its_damaged_store_which_the_next_command_writes_again
 @pytest.mark.heavy
 def test_diverging_loss_is_recorded(tmp_path):
     process = run_fastloop(
-        "dataset=digits", "learning_rate=1e9", "trials=1", "tracker=none", cwd=tmp_path
+        *("dataset=digits", "learning_rate=1e9", "trials=1", "tracker=none", "report=false"),
+        *("benchmark=training", "epochs=2", "min_window_s=0"),
+        cwd=tmp_path,
     )
     assert process.returncode == 0, process.stderr
     (result,) = results(tmp_path)

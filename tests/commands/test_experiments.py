@@ -113,6 +113,7 @@ def test_gains_are_relative_to_the_previous_or_first_row():
 def test_pinning_study_measures_rows_and_reports_those_that_need_cuda(monkeypatch, outputs):
     monkeypatch.setattr(pinning_settings, "AHEAD", (0, 2))
     settings = {"dataset.count": 64, "dataset.shape": [4], "batch_size": 8, "epochs": 1}
+    settings["min_window_s"] = 0
     rows = pinning.measure("cpu", trials=1, more=settings)
     assert [bool(row.reason) for row in rows] == [False] * 4 + [True] * 8
     assert all(row.samples_per_s > 0 and row.wait_s > 0 for row in rows[:4])

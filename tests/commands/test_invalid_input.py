@@ -195,8 +195,10 @@ def test_download_from_a_silent_server_times_out(tmp_path):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("damage", ["empty", "truncated", "foreign"])
-@pytest.mark.parametrize("kind", ["images-idx3", "labels-idx1"])
+@pytest.mark.parametrize(
+    ("damage", "kind"),
+    [("empty", "labels-idx1"), ("truncated", "images-idx3"), ("foreign", "labels-idx1")],
+)
 def test_damaged_idx_file_is_named(tmp_path, fashion_root, damage, kind):
     shutil.copytree(fashion_root / "FashionMNIST", tmp_path / "FashionMNIST")
     path = tmp_path / "FashionMNIST" / "raw" / f"train-{kind}-ubyte"

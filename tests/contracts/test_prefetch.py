@@ -250,11 +250,11 @@ def test_prefetch_cleans_up_after_an_error_in_placement_or_step(mechanism, stage
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_prefetch_leaks_no_resource_over_thousands_of_epochs(mechanism):
+def test_prefetch_leaks_no_resource_over_hundreds_of_epochs(mechanism, is_soak):
     with open_prefetched(mechanism, partial(generate_batches, count=3)) as epochs:
         list(epochs(0))
         before = count_resources()
-        for epoch in range(2000):
+        for epoch in range(2000 if is_soak else 500):
             batches = epochs(epoch)
             assert next(batches)["epoch"] == epoch
             assert len(list(batches) if epoch % 3 else []) in (0, 2)
@@ -295,19 +295,25 @@ def test_process_prefetch_reports_that_it_was_killed():
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("settings", PREFETCH_SETTINGS.values(), ids=PREFETCH_SETTINGS.keys())
 @pytest.mark.parametrize(
-    "overrides",
-    [
-        ("dataset=digits", "loader=raw", "collate=fast"),
-        ("dataset=digits", "loader=raw", "transform=augment", "num_workers=1", "batches=5"),
-        ("dataset=digits", "loader=np_memmap", "transform=normalize", "transform.where=device"),
-        ("dataset=mydataset", "dataset.count=300", "cache=cold", "loader=np_memmap"),
-        (*("dataset=texts", "dataset.count=100", "collate=pad"), *TRAVERSAL),
+    ("mechanism", "overrides"),
+    [  # each way of loading with one mechanism: what both share is tested above, with either
+        ("thread", ("dataset=digits", "loader=raw", "collate=fast")),
+        (
+            "process",
+            ("dataset=digits", "loader=raw", "transform=augment", "num_workers=1", "batches=5"),
+        ),
+        (
+            "process",
+            ("dataset=digits", "loader=np_memmap", "transform=normalize", "transform.where=device"),
+        ),
+        ("process", ("dataset=mydataset", "dataset.count=300", "cache=cold", "loader=np_memmap")),
+        ("thread", (*("dataset=texts", "dataset.count=100", "collate=pad"), *TRAVERSAL)),
     ],
-    ids=lambda overrides: overrides[2],
+    ids=lambda value: value if isinstance(value, str) else value[2],
 )
-def test_trial_with_prefetch_runs_and_passes_the_gate(prepared_job, settings, overrides):
+def test_trial_with_prefetch_runs_and_passes_the_gate(prepared_job, mechanism, overrides):
+    settings = PREFETCH_SETTINGS[mechanism]
     job, prepared = prepared_job(*overrides, *settings, "epochs=1", "min_window_s=0")
     trial = run_trial(job, prepared, 0, now_ns())
     assert all(measurement.seconds > 0 for measurement in trial.benchmarks.values())

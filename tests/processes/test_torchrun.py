@@ -19,6 +19,7 @@ import psutil
 import pytest
 from commands import QUICK, results, run_fastloop, runs, start_fastloop
 from options import MYDATASET, require_library
+from shared_memory import mapped_names
 
 from fastloop.core.sweep_protocols import RankTask
 from fastloop.core.types import JobFailed
@@ -158,24 +159,25 @@ def succeeded_silently(process: subprocess.CompletedProcess) -> bool:
     return (process.returncode, process.stdout, process.stderr) == (0, "", "")
 
 
-def leftover_files() -> set[str]:
-    """Paths in shared memory and TMPDIR that belong to no live process."""
+def existing_files() -> set[str]:
+    """Paths in shared memory and TMPDIR."""
     folders = [Path("/dev/shm"), Path(os.environ["TMPDIR"])]
     paths = {str(path) for folder in folders if folder.is_dir() for path in folder.iterdir()}
-    alive = {path for path in paths if _belongs_to_a_live_process(path)}
-    return {path for path in paths - alive if not re.search("fastloop-measures|inductor", path)}
+    return {path for path in paths if not re.search("fastloop-measures|inductor", path)}
 
 
 def _belongs_to_a_live_process(path: str) -> bool:
     """True for shared memory of a live process, perhaps of another test."""
-    owner = re.search(r"/(?:torch_|sem\.loky-)(\d+)", path)
-    return owner is not None and psutil.pid_exists(int(owner[1]))
+    if owner := re.search(r"/(?:torch_|sem\.loky-)(\d+)", path):
+        return psutil.pid_exists(int(owner[1]))
+    return Path(path).name in mapped_names(psutil.pids())
 
 
 def assert_no_files_are_left(before: set[str], ignored: str = "") -> None:
     """Assert that there are no other files than before; those of concurrent tests go by and by."""
     for _ in range(1200):
-        new = [path for path in leftover_files() - before if not ignored or ignored not in path]
+        new = [path for path in existing_files() - before if not ignored or ignored not in path]
+        new = [path for path in new if not _belongs_to_a_live_process(path)]
         if not new:
             return
         time.sleep(0.1)
@@ -348,7 +350,7 @@ FAILURES = {
 def test_failed_rank_fails_its_job_and_other_jobs_continue(folder, start):
     loaders = ",".join(f"mine.{name}" for name in (*FAILURES, "Noisy"))
     arguments = ("-m", f"loader._target_={loaders}", "benchmark=training", *PLAIN)
-    leftovers = leftover_files()
+    leftovers = existing_files()
     if start == "by itself":
         process = run_fastloop(*TWO, *arguments, cwd=folder)
     else:
@@ -398,7 +400,7 @@ def trial_starts(folder: Path) -> list[list[int]]:
     [signal.SIGINT, signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.heavy)],
 )
 def test_ended_command_ends_all_its_ranks(tmp_path, database, sign):
-    leftovers = leftover_files()
+    leftovers = existing_files()
     arguments = (*TWO, *QUICK, "trials=1000", "tracker=mlflow")
     command = start_fastloop(*arguments, cwd=tmp_path)
     command.wait_until(lambda: any(trial_starts(tmp_path)))

@@ -21,6 +21,7 @@ PAIRS = (
     *("nested_pairs", "nested_dict"),
 )
 """Loaders whose batches hold the same two tensors in different trees."""
+AHEAD = ("device_prefetch=2", "device_prefetch_by=thread")
 
 
 def prepare_user_job(*overrides: str):
@@ -37,8 +38,9 @@ def losses(*overrides: str) -> list[float]:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("ahead", [(), ("device_prefetch=2", "device_prefetch_by=thread")])
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize(
+    ("name", "ahead"), [*((name, ()) for name in PAIRS), ("nested_dict", AHEAD)]
+)
 def test_training_losses_do_not_depend_on_the_tree_of_a_batch(outputs, name, ahead):
     wanted = losses("loader._target_=my_code.list_batches")
     placement = "recursive" if name != "tensorclasses" else "direct"

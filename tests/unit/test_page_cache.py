@@ -91,8 +91,14 @@ def run_traversal(prepared_job, *overrides):
 
 @pytest.mark.heavy
 @disk_only
-@pytest.mark.parametrize("workers", [(), ("num_workers=1", "persistent_workers=true")])
-@pytest.mark.parametrize("loader", ["np_memmap", "tensorclass_memmap", "torch_storage"])
+@pytest.mark.parametrize(
+    ("loader", "workers"),
+    [
+        ("np_memmap", ()),
+        ("tensorclass_memmap", ()),
+        ("torch_storage", ("num_workers=1", "persistent_workers=true")),
+    ],
+)
 def test_cold_window_starts_cold_after_the_gates_epoch(prepared_job, loader, workers):
     trial = run_traversal(prepared_job, f"loader={loader}", "cache=cold", *workers)
     measurement = trial.benchmarks["traversal"]
