@@ -24,10 +24,10 @@ from commands import (
     results,
     run_fastloop,
     runs,
-    spawn_fastloop,
     start_fastloop,
 )
 from options import MYDATASET, REPOSITORY
+from shared_memory import mapped_names
 
 pytestmark = pytest.mark.slow
 TRACKED = (*QUICK, "tracker=mlflow")
@@ -66,20 +66,19 @@ def wait_for(condition, command: psutil.Popen) -> None:
     [
         signal.SIGINT,
         pytest.param(signal.SIGTERM, marks=pytest.mark.heavy),
-        pytest.param(signal.SIGHUP, marks=pytest.mark.heavy),
         pytest.param(signal.SIGKILL, marks=pytest.mark.heavy),
     ],
     ids=lambda sign: sign.name,
 )
 def test_ended_command_keeps_finished_trials_and_closes_its_run(tmp_path, database, sign):
-    shm = set(os.listdir("/dev/shm"))
     command = start_fastloop(*MYDATASET, "trials=1000", "benchmark=traversal", cwd=tmp_path)
     command.wait_until(lambda: any(result.trials for result in results(tmp_path)))
     processes = command.process.children(recursive=True)
+    shared = mapped_names([command.pid, *(process.pid for process in processes)])
     command.process.send_signal(sign)
     process = command.wait()
     assert psutil.wait_procs(processes, timeout=120)[1] == []
-    while not set(os.listdir("/dev/shm")) <= shm:  # concurrent tests have files there too
+    while shared & set(os.listdir("/dev/shm")):
         time.sleep(0.1)
     assert "Traceback" not in process.stderr
     (result,) = results(tmp_path)
@@ -134,7 +133,7 @@ def test_signal_without_a_terminal_records_status_killed(tmp_path, database):
     command.stdout.close()
     command.stderr.close()
     command.send_signal(signal.SIGHUP)
-    command.wait()
+    assert command.wait() == 128 + signal.SIGHUP
     assert [result.status for result in results(tmp_path)] == ["KILLED"]
     assert [run.info.status for run in runs(tmp_path)] == ["KILLED"]
 
@@ -310,7 +309,7 @@ def test_refusing_tracking_server_loses_nothing_and_is_logged_later(
     assert "still written to files: MLFLOW_TRACKING_URI=http://127.0.0.1:9: " in line
     (folder,) = tmp_path.glob("outputs/20*/*")
     for message in ("raw mydataset, 1 trials", "already in the tracker"):
-        process = spawn_fastloop(str(folder), cwd=tmp_path, command="log")
+        process = run_fastloop(str(folder), cwd=tmp_path, command="log")
         assert process.returncode == 0, process.stderr
         assert message in process.stdout
     assert [run.info.status for run in runs(tmp_path)] == ["FINISHED", "FINISHED"]
