@@ -97,6 +97,18 @@ def test_what_each_worker_opens_is_start_up_and_its_first_load_is_not():
     assert word(ladder) == "start-up"
 
 
+def test_workers_that_persist_start_nothing_in_an_epoch():
+    """What the first batch waits longer for samples than for ready ones is the samples'."""
+    by_round = rounds(step=1, copy=1, hand_off=1.05, decode=1.6)
+    for times_of in by_round:
+        times_of[Rung.DECODE] = times(times_of[Rung.DECODE].seconds, 0.5)
+    ladder = build_ladder(by_round, BATCHES, {}, None)
+    exposed = {row.rung: row.exposed_ms.value for row in ladder.rows}
+    assert exposed[Rung.START_UP] == pytest.approx(0, abs=0.1)
+    assert exposed[Rung.DECODE] == pytest.approx(5.5, abs=0.1)
+    assert word(ladder) == "decode"
+
+
 def test_a_start_counts_once_in_an_epoch_that_was_cut():
     cut = [
         {
