@@ -87,7 +87,7 @@ def write_image_store(
         if folder.exists():
             check_is_store(folder)
             if not overwrite:
-                return _find_same(folder, columns, encode, repr(images))
+                return _find_same(folder, columns, encode, str(images))
         with write_beside(folder) as beside:
             beside.mkdir()
             start_ns = now_ns()
@@ -95,7 +95,7 @@ def write_image_store(
             seconds, tally = seconds_between(start_ns, now_ns()), writer.tally
             stored = StoredImages(
                 root=folder,
-                encoding=repr(images),
+                encoding=str(images),
                 num_images=tally.changes.total(),
                 num_transcoded=tally.changes["transcoded"],
                 num_resized=tally.changes["resized"],

@@ -90,6 +90,8 @@ def write_store(  # noqa: PLR0913 - settings of samples and of encoded images
     if images is not None:
         if ragged or strings:
             raise ValueError(f"images={images!r}: ragged and strings are settings of samples")
+        if num_workers < 0:
+            raise ValueError(f"num_workers={num_workers}: allowed are 0 or more")
         settings = {"overwrite": overwrite, "num_threads": num_workers}
         return write_image_store(dataset, folder, images, **settings)
     source = list(dataset.tensors) if type(dataset) is TensorDataset else dataset

@@ -191,6 +191,7 @@ def test_folder_that_is_no_store_is_never_replaced(tmp_path, paths):
         (lambda paths: (paths, torch.ones(COUNT).bfloat16()), {}, Unsupported, "bfloat16"),
         (lambda paths: paths, {"images": "png"}, ValueError, "images='png': allowed are 'as_is'"),
         (lambda paths: paths, {"ragged": True}, ValueError, "ragged and strings are settings"),
+        (lambda paths: paths, {"num_workers": -1}, ValueError, "num_workers=-1: allowed are 0"),
     ],
 )
 def test_what_can_not_be_stored_is_named_and_nothing_written(
