@@ -31,7 +31,7 @@ INTERRUPTED_S = 0.5
 """The same after a KeyboardInterrupt or the end of one of them, and then for the termination."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Reader:
     """A process that reads samples, with the memory of its batches."""
 
@@ -44,12 +44,19 @@ class Reader:
     """Numbers of memories with batches that the program has."""
     asked: list[int | None] = field(default_factory=list)
     """The memories for the batches that it is to make, in that sequence."""
+    left: list[int] = field(default_factory=list)
+    """Numbers of memories that are not to be used again, as forks may have their batches."""
+
+    def __post_init__(self) -> None:
+        """Let forks be noticed."""
+        READERS.add(self)
 
     def ask(self, draws: SampleDraws, indices: np.ndarray) -> None:
         """Ask for a batch; raises OSError where the process has ended."""
         memory = self.free.pop() if self.free else None
         self.asked.append(memory)
-        self.connection.send(Task(draws, indices, memory))
+        left, self.left = self.left, []
+        self.connection.send(Task(draws, indices, memory, left))
 
     def receive(self) -> Tree:
         """The next batch, or its error; raises EOFError or OSError where the process has ended."""
@@ -75,8 +82,30 @@ class Reader:
         return view
 
     def _take_back(self, number: int) -> None:
-        self.lent.discard(number)
-        self.free.append(number)
+        with suppress(KeyError):  # left to a fork
+            self.lent.remove(number)
+            self.free.append(number)
+
+    def leave_to_fork(self) -> None:
+        """Never use the memory of the batches again that the program has: a fork of it has them for
+        as long as it lives."""
+        for number in list(self.lent):
+            with suppress(KeyError):  # nothing refers to it any more
+                self.lent.remove(number)
+                self.memories.pop(number)
+                self.left.append(number)
+
+
+READERS: weakref.WeakSet[Reader] = weakref.WeakSet()
+
+
+def _leave_to_fork() -> None:
+    for reader in list(READERS):
+        reader.leave_to_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_leave_to_fork)
 
 
 class ReaderPool:

@@ -41,6 +41,8 @@ class Task(NamedTuple):
     indices: np.ndarray
     memory: int | None
     """Number of the process's memory to use again, if any."""
+    left: list[int]
+    """Numbers of memories to forget."""
 
 
 class Reply(NamedTuple):
@@ -85,7 +87,7 @@ class _Reader:
         if self.failure is not None:
             return self.failure
         self.making = COLLATE, task.indices.tolist()
-        self.writer.open(task.memory)
+        self.writer.open(task.memory, task.left)
         try:
             with draw_globally():
                 (batch,) = replace(self.source, begin=self._note(task.draws)).batches(
@@ -159,11 +161,12 @@ def _collate_into(writer: BatchWriter | None) -> None:
     """
 
     def stack(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
-        first = batch[0]
-        if not all(is_plain(tensor) and tensor.dtype == first.dtype for tensor in batch):
-            return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
-        is_even = writer is not None and all(tensor.shape == first.shape for tensor in batch)
-        out = writer.take((len(batch), *first.shape), first.dtype) if writer and is_even else None
+        first, out = batch[0], None
+        if first.is_nested or first.layout is not torch.strided:
+            return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)  # it refuses them
+        kind = first.dtype, first.shape
+        if writer and all(is_plain(each) and (each.dtype, each.shape) == kind for each in batch):
+            out = writer.take((len(batch), *first.shape), first.dtype)
         return torch.stack(list(batch), 0, out=out)
 
     default_collate_fn_map[torch.Tensor] = stack

@@ -44,8 +44,10 @@ class BatchWriter:
     new_file: int | None = None
     """Of memory that the parent does not have yet."""
 
-    def open(self, number: int | None) -> None:
-        """Begin with a batch in the memory of this number."""
+    def open(self, number: int | None, left: Sequence[int] = ()) -> None:
+        """Begin with a batch in the memory of this number; forget those that are left."""
+        for other in left:
+            del self.memories[other]
         self.number, self.used, self.new_file = number, 0, None
 
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor | None:

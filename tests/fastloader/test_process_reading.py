@@ -17,6 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Subset, default_collate
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 from usual_sources import (
     Fetched,
@@ -262,15 +263,48 @@ def test_memory_is_used_again_once_nothing_refers_to_a_batch():
     assert part.tolist() == [2]  # which a view of one of its rows keeps
 
 
-def test_batches_are_not_in_dev_shm():
-    folder = Path("/dev/shm")
-    if not folder.exists():
-        pytest.skip("this system has none")
-    before = set(folder.iterdir())
-    loader = iter(FastLoader(Rows(40), 4, num_workers=2))
-    kept = [next(loader) for _ in range(5)]
-    assert {path for path in set(folder.iterdir()) - before if "torch" in path.name} == set()
-    del kept
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_fork_keeps_the_batches_that_it_has():
+    """Although its parent drops them."""
+    running = iter(FastLoader(Rows(200), 4, num_workers=1))
+    rows, labels = next(running)
+    may_look, look = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(may_look, 1)
+        os._exit(
+            0 if (rows == labels[:, :1]).all() and labels[:, 0].tolist() == [0, 1, 2, 3] else 1
+        )
+    del rows, labels
+    for rows, labels in running:
+        assert (rows == labels[:, :1]).all()
+    os.write(look, b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(look), os.close(may_look)
+
+
+def tv_image(index: int):
+    return tv_tensors.Image(torch.full((3, 4, 4), index, dtype=torch.uint8)), index
+
+
+def file_of(tensor: torch.Tensor) -> str:
+    """The name of the mapped file that the tensor lies in, as Linux shows it."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        bounds, _, rest = line.partition(" ")
+        begin, end = (int(bound, 16) for bound in bounds.split("-"))
+        if begin <= tensor.data_ptr() < end:
+            return rest.split(maxsplit=4)[-1]
+    return ""
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no anonymous files")
+@pytest.mark.parametrize("source", [Rows(40), Samples(tv_image, 40)], ids=["rows", "tv_tensors"])
+def test_batches_are_in_no_folder(source):
+    running = iter(FastLoader(source, 4, num_workers=2))
+    kept = [next(running) for _ in range(5)]
+    files = {file_of(leaf) for batch in kept for leaf in batch}
+    assert files == {"/memfd:fastloop-batches (deleted)"}
+    assert values(kept) + values(running) == values(FastLoader(source, 4, num_threads=0))
 
 
 def test_no_shared_memory_is_an_error():
