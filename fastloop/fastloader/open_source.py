@@ -23,9 +23,10 @@ from fastloop.fastloader.dataset_source import BatchSource, CollateFn, DatasetSo
 from fastloop.fastloader.epoch_order import asks_for_lists
 from fastloop.fastloader.iterable_source import IterableSource
 from fastloop.fastloader.recognised_images import recognise_images
-from fastloop.fastloader.source import ColumnSource, column_source
+from fastloop.fastloader.source import ColumnSource
 from fastloop.fastloader.source_kinds import ListedSamples, is_dataset, read_source
 from fastloop.fastloader.tables import columns_of_hf_dataset
+from fastloop.fastloader.tree_columns import column_source
 from fastloop.fastloader.worker_processes import WorkerProcesses
 
 
