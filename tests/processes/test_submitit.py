@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from commands import QUICK, results, run_fastloop, runs, spawn_fastloop
+from commands import QUICK, results, run_fastloop, runs
 from options import require_library
 
 pytestmark = [pytest.mark.slow, pytest.mark.heavy]
@@ -89,7 +89,7 @@ def test_submitit_jobs_form_one_sweep(folder, database):
         "other work ran concurrently with these trials",
     ):
         assert message in " ".join(process.stdout.split("\n"))
-    report = spawn_fastloop(f"folder={sweep}", "format=csv", cwd=folder, command="report")
+    report = run_fastloop(f"folder={sweep}", "format=csv", cwd=folder, command="report")
     assert report.returncode == 0, report.stderr
     assert len((sweep / "report" / "report.csv").read_text().splitlines()) == 3
 
