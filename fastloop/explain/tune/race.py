@@ -49,7 +49,7 @@ class RaceRules:
     reserve: float = 0.3
     """Largest share of the budget that is kept for more of them than an interval needs."""
     finishing: int = 0
-    """Rounds of both for which there must be room after these."""
+    """Passes of the winner, and of both if possible, for which there is to be room after these."""
 
 
 @dataclass(kw_only=True)
@@ -70,11 +70,11 @@ class _Race:
     def present(self) -> str:
         return self.surrogate.names[0]
 
-    def run_round(self, names: Sequence[str], kept: float) -> list[str]:
+    def run_round(self, names: Sequence[str], kept: float | None) -> list[str]:
         """Run a round of the present configuration and of these, in random order and as far as
         there is room; returns those of the names that have run.
 
-        kept: the share of the budget that others than the present configuration must leave.
+        kept: the share of the budget that must be left; None: room was left for this round.
         """
         order, number = [*dict.fromkeys((self.present, *names))], self.rounds
         random.Random(number).shuffle(order)
@@ -82,14 +82,9 @@ class _Race:
         measured = [name for name in order if self._run_trial(name, number, kept)]
         return [name for name in names if name in measured]
 
-    def _run_trial(self, name: str, number: int, kept: float) -> bool:
+    def _run_trial(self, name: str, number: int, kept: float | None) -> bool:
         """Run a trial, if there is room for it; True once it has been measured."""
-        of_present, before = self.seconds.get(self.present, {}), self.spent()
-        room = 1 - before - kept
-        if name == self.present:
-            room = math.inf  # without it there is nothing to compare with
-        elif number not in of_present:
-            room -= self.price(self.present)
+        before, room = self.spent(), self._find_room(name, number, kept)
         if room < self.price(name) or self.present in self.failed:
             return False
         cost = self.measure(name, number, room)
@@ -100,6 +95,16 @@ class _Race:
             return False
         self.seconds.setdefault(name, {})[number] = cost
         return True
+
+    def _find_room(self, name: str, number: int, kept: float | None) -> float:
+        """The share of the budget that a trial may take."""
+        if name == self.present:
+            return math.inf  # without it there is nothing to compare with
+        room = 1 - self.spent()
+        if kept is None:
+            return max(room, 2 * self.price(name))
+        has_run = number in self.seconds.get(self.present, {})
+        return room - kept - (0.0 if has_run else self.price(self.present))
 
     def price(self, name: str) -> float:
         """The share of the budget that a trial of that name costs."""
@@ -121,9 +126,9 @@ class _Race:
 
     def share_to_keep(self, leader: str) -> float:
         """The share of the budget that is kept for confirming a leader, and for what follows."""
-        rules, both = self.rules, MARGIN * self.price_of_both(leader)
-        wished = min(rules.reserve, (rules.confirming + rules.finishing) * both)
-        return max(wished, (FEWEST_CONFIRMING + rules.finishing) * both)
+        rules, both = self.rules, self.price_of_both(leader)
+        wished = min(rules.reserve, MARGIN * (rules.confirming + rules.finishing) * both)
+        return max(wished, FEWEST_CONFIRMING * both + rules.finishing * self.price(leader))
 
     def fit(self) -> Posterior:
         """The posterior of all configurations."""
@@ -219,12 +224,13 @@ def _finish(run: _Race) -> RaceResult:
 def _confirm(run: _Race, winner: str) -> list[Mapping[str, float]]:
     """The costs of both in fresh rounds, in each of which both have run."""
     confirmed: list[Mapping[str, float]] = []
-    finishing = run.rules.finishing * run.price_of_both(winner)
+    finishing = run.rules.finishing * run.price(winner)
     while len(confirmed) < run.rules.confirming:
-        if run.spent() + run.price_of_both(winner) + finishing > 1:
+        is_extra, number = len(confirmed) >= FEWEST_CONFIRMING, run.rounds
+        if is_extra and run.spent() + run.price_of_both(winner) + finishing > 1:
             break
-        number = run.rounds
-        if not run.run_round([winner], finishing) or run.present in run.failed:
+        ran = run.run_round([winner], finishing if is_extra else None)
+        if not ran or run.present in run.failed:
             break
         confirmed.append({name: run.seconds[name][number] for name in (run.present, winner)})
     return confirmed

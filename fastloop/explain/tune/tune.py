@@ -25,7 +25,7 @@ from fastloop.explain.tune.constraints import (
 from fastloop.explain.tune.memory import forecast_peak_mib
 from fastloop.explain.tune.outcome import TuneOutcome, names_of
 from fastloop.explain.tune.pilot import Pilot, run_pilot
-from fastloop.explain.tune.race import RaceRules
+from fastloop.explain.tune.race import FEWEST_CONFIRMING, RaceRules
 from fastloop.explain.tune.surrogate import Surrogate
 from fastloop.explain.tune.tune_file import TuneFile
 from fastloop.explain.tune.tuned_sweep import PASSES, RaceSchedule
@@ -111,6 +111,7 @@ def plan_tuning(
         ],
         left_out={**found.left_out, **unaffordable},
         predicted=[pilot.predict(job) for job in jobs],
+        trial_s=_forecast_trial_s(pilot),
         notes=notes,
         combinations=len(affordable),
         exhaustive=spending.exhaustive,
@@ -136,6 +137,7 @@ def run_race(
     if file.spent_s:
         jobs = with_earlier_results(jobs, folder)
     file.save(folder)
+    _check_time(file, spending)
     schedule = RaceSchedule(
         surrogate=_make_surrogate(names, file.changes, file.predicted),
         objective=settings.objective,
@@ -193,9 +195,26 @@ def _count_trials(pilot: Pilot, spending: Spending) -> int:
     budget = spending.budget
     if budget.seconds is None:
         return int(budget.trials or (budget.share or 0.0) * spending.exhaustive)
+    return int(max(0.0, budget.seconds - spending.seconds) / _forecast_trial_s(pilot))
+
+
+def _forecast_trial_s(pilot: Pilot) -> float:
+    """About the seconds of a trial of the present configuration."""
     window_s = max(pilot.epoch_s, pilot.present.shortest_window_s)
-    trial_s = TRIAL_S + (TRIAL_EPOCHS - 1) * pilot.epoch_s + window_s
-    return int(max(0.0, budget.seconds - spending.seconds) / trial_s)
+    return TRIAL_S + (TRIAL_EPOCHS - 1) * pilot.epoch_s + window_s
+
+
+def _check_time(file: TuneFile, spending: Spending) -> None:
+    """Raise UsageError where there is no time to compare anything with the present configuration.
+
+    The plan is kept, for the same command with more time.
+    """
+    fewest_s = (1 + 2 * FEWEST_CONFIRMING) * file.trial_s
+    if file.spent_s or spending.has_time(fewest_s):
+        return
+    spent = f"{spending.seconds:.0f} s have gone into finding candidates and preparing the data"
+    needed = f"the least race takes another {fewest_s:.0f} s"
+    raise UsageError(f"budget: {spent}, and {needed}; resume=last with a larger budget goes on")
 
 
 def _describe_gaps(pilot: Pilot) -> list[str]:

@@ -31,6 +31,8 @@ class TuneFile:
     """Forecast peak of memory of each job; None where nothing could be observed."""
     predicted: list[float]
     """Cost of each job by the model, in any unit."""
+    trial_s: float
+    """About the seconds of a trial of the present configuration."""
     notes: list[str]
     """Settings that are not tried, and what could not be measured, with the reasons."""
     combinations: int

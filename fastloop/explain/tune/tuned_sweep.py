@@ -22,6 +22,8 @@ from fastloop.trial.tasks import instrumentation_task
 
 SHORTEST_LIMIT_S = 5.0
 """Least time that a trial is given, so that a slow start of its process is not its end."""
+ENDING_S, ENDING_OF_JOB_S = 2.0, 0.1
+"""Time for the outcome, and for the tracker to log each job."""
 PASSES = 2
 """Passes that follow a configuration's trials: one with all data compared, one observed."""
 
@@ -87,6 +89,8 @@ class RaceSchedule:
         assert self._run_round is not None
         self._limit(name, room)
         state, before_s = self._states[name], self.spending.seconds
+        begun = sum(each.has_begun for each in self._states.values())
+        self.spending.ending_s = ENDING_S + ENDING_OF_JOB_S * begun
         self._orders.setdefault(number, []).append(name)
         if self.objective in TRIAL_COSTS:
             self._run_round([state], number)
