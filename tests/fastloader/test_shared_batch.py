@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict, namedtuple
 from itertools import chain
 
@@ -159,3 +160,14 @@ def test_no_room_is_an_error_that_says_what_to_do():
     with pytest.raises(MemoryError, match=r"no shared memory of .* bytes .*smaller batch_size"):
         create_file(1 << 60)
     assert len(map_file(create_file(8192))) == 8192
+
+
+@pytest.mark.parametrize("missing", [[], ["memfd_create"], ["memfd_create", "posix_fallocate"]])
+def test_memory_can_be_mapped_twice_also_on_systems_that_lack_some_calls(missing, monkeypatch):
+    for name in missing:
+        monkeypatch.delattr(os, name, raising=False)
+    file = create_file(8192)
+    first, second = map_file(os.dup(file)), map_file(file)
+    first[8000:8003] = b"abc"
+    assert second[8000:8003] == b"abc"
+    assert len(second) == 8192
