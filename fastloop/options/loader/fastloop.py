@@ -171,14 +171,16 @@ def fastloader_epochs(loader: FastLoader, plan: Plan) -> Epochs:
     A permutation that the loader would draw itself with the same seed is left to it, so that it
     runs as it does outside of the benchmark.
     """
-    loader.shuffle = isinstance(plan.order, RandpermOrder) and loader.num_samples <= MAX_RANDPERM
-    return partial(_epoch, loader, plan)
+    num_samples = loader.num_samples
+    assert num_samples is not None  # a stream has no order
+    loader.shuffle = isinstance(plan.order, RandpermOrder) and num_samples <= MAX_RANDPERM
+    return partial(_epoch, loader, num_samples, plan)
 
 
-def _epoch(loader: FastLoader, plan: Plan, epoch: int) -> Iterator[Tree]:
+def _epoch(loader: FastLoader, num_samples: int, plan: Plan, epoch: int) -> Iterator[Tree]:
     if loader.shuffle:
         loader.set_epoch(epoch)
     else:
-        loader.sampler = EpochOrder(plan, loader.num_samples, epoch)
+        loader.sampler = EpochOrder(plan, num_samples, epoch)
     tolerant = plan.collate is not None and plan.collate.tolerant
     return filter(is_not_empty, iter(loader)) if tolerant else iter(loader)
