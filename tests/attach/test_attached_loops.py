@@ -78,7 +78,14 @@ def loops_of(findings):
     return {loop["name"].rpartition(":")[0]: loop for loop in findings["loops"]}
 
 
-@pytest.mark.parametrize(("way", "status"), [("raise", 1), ("exit", 3), ("kill", -signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("way", "status"),
+    [
+        pytest.param("raise", 1, marks=pytest.mark.heavy),
+        pytest.param("exit", 3, marks=pytest.mark.heavy),
+        ("kill", -signal.SIGKILL),
+    ],
+)
 def test_two_loaders_are_told_apart_however_the_script_ends(tmp_path, way, status):
     command = [sys.executable, "-m", "fastloop", "attach", str(SCRIPTS / "two_loaders.py"), way]
     process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

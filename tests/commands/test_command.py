@@ -37,8 +37,8 @@ def test_readme_command_creates_one_run_of_all_trials(tmp_path):
     assert "np_memmap" in process.stdout
 
 
-LOADERS = ("raw", "np_memmap", "index_loop")
-"""A loader of samples, one of rows, and one without workers."""
+LOADERS = ("raw", "index_loop")
+"""A loader of samples, and one of rows without workers."""
 
 
 @pytest.fixture(scope="module")

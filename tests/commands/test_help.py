@@ -42,7 +42,9 @@ def test_version_is_that_of_fastloop(monkeypatch, capsys, arguments):
     assert capsys.readouterr().out == f"fastloop {fastloop.__version__}\n"
 
 
-@pytest.mark.parametrize("name", ["fastloop.run", "fastloop", "fastloop compare"])
+@pytest.mark.parametrize(
+    "name", ["fastloop.run", "fastloop", pytest.param("fastloop compare", marks=pytest.mark.heavy)]
+)
 def test_reader_that_stops_reading_gets_no_traceback(tmp_path, name):
     command = [sys.executable, "-m", *name.split(), "--help"]
     with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True) as process:

@@ -129,7 +129,7 @@ def test_process_prefetch_never_changes_a_delivered_batch(prepared_job, loader, 
                 leaf.zero_()
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", [pytest.param("thread", marks=pytest.mark.heavy), "process"])
 def test_prefetch_keeps_persistent_workers(prepared_job, mechanism):
     workers = ("num_workers=2", "persistent_workers=true", "loader=np_memmap")
     job, prepared = prepared_job(
@@ -233,8 +233,15 @@ def test_process_prefetch_reports_an_error_that_cannot_be_pickled():
         consume("process", epochs, identity)
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize("stage", ["placement", "step"])
+@pytest.mark.parametrize(
+    ("mechanism", "stage"),
+    [
+        ("thread", "placement"),
+        pytest.param("thread", "step", marks=pytest.mark.heavy),
+        pytest.param("process", "placement", marks=pytest.mark.heavy),
+        ("process", "step"),
+    ],
+)
 def test_prefetch_cleans_up_after_an_error_in_placement_or_step(mechanism, stage):
     def fail(batch):
         if float(batch["x"][0, 0]) == 3:

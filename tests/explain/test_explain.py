@@ -67,7 +67,7 @@ def check_explained(text: str, values: dict, stage: str) -> None:
     ],
 )
 def test_the_slow_stage_is_the_greatest_part(overrides, stage, folder):
-    check_explained(*explain(folder, *overrides, "try=0"), stage)
+    check_explained(*explain(folder, *overrides, "try=0", "trials=2"), stage)
 
 
 def test_what_is_predicted_is_tried(folder):

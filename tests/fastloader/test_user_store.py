@@ -174,7 +174,9 @@ def test_write_to_a_full_disk_leaves_no_store(small_disk):
     assert {path.name for path in small_disk.iterdir()} <= {".store.lock"}
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "sign", [pytest.param(signal.SIGINT, marks=pytest.mark.heavy), signal.SIGKILL]
+)
 def test_interrupted_write_leaves_no_store_and_the_next_succeeds(tmp_path, sign):
     program = tmp_path / "writes.py"
     program.write_text(
