@@ -94,6 +94,10 @@ def describe(stored: StoredImages) -> list[Line]:
     return [
         Line("write_store, an image", f"{1e3 * stored.seconds / stored.num_images:.2f} ms"),
         Line(
+            "write_store, an image, CPU time",
+            f"{1e3 * stored.cpu_seconds / stored.num_images:.2f} ms",
+        ),
+        Line(
             "bytes of its store over the files'", f"{stored.bytes_after / stored.bytes_before:.3f}"
         ),
         Line("CPU time that it saves a crop, as it says", saved),

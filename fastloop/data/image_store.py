@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.files import flush_to_disk, hold_lock, write_beside
-from fastloop.core.spans import now_ns, seconds_between
+from fastloop.core.spans import now_ns, process_cpu_ns, seconds_between
 from fastloop.core.types import BadData
 from fastloop.data.encoded_source import EncodedSource, read_encoded_source
 from fastloop.data.image_encodings import Change, Encode, ImageEncoding, open_encoding
@@ -90,9 +90,9 @@ def write_image_store(
                 return _find_same(folder, columns, encode, str(images))
         with write_beside(folder) as beside:
             beside.mkdir()
-            start_ns = now_ns()
+            start_ns, cpu_start_ns = now_ns(), process_cpu_ns()
             _write_columns(beside, columns, writer)
-            seconds, tally = seconds_between(start_ns, now_ns()), writer.tally
+            end_ns, cpu_end_ns, tally = now_ns(), process_cpu_ns(), writer.tally
             stored = StoredImages(
                 root=folder,
                 encoding=str(images),
@@ -101,8 +101,8 @@ def write_image_store(
                 num_resized=tally.changes["resized"],
                 bytes_before=tally.before,
                 bytes_after=tally.after,
-                seconds=seconds,
-                num_threads=writer.num_threads,
+                seconds=seconds_between(start_ns, end_ns),
+                cpu_seconds=seconds_between(cpu_start_ns, cpu_end_ns),
                 saved_ms=_measure_saving_ms(beside, columns),
             )
             save_stored(stored, beside)

@@ -27,8 +27,8 @@ class StoredImages:
     bytes_after: int
     seconds: float
     """To write the store."""
-    num_threads: int
-    """That encoded it."""
+    cpu_seconds: float
+    """Of all threads meanwhile."""
     saved_ms: float | None
     """CPU time that a RandomResizedCrop(224) takes less than of the source, a mean of up to 64
     images; None where none of these could be decoded."""
@@ -38,10 +38,10 @@ class StoredImages:
 
     @property
     def epochs_to_pay_back(self) -> float | None:
-        """Epochs of crops, made by as many threads, that save what writing took; None: never."""
+        """Epochs of crops that save the CPU time that writing took; None: never."""
         if self.saved_ms is None or self.saved_ms <= 0:
             return None
-        return 1e3 * self.seconds * self.num_threads / (self.num_images * self.saved_ms)
+        return 1e3 * self.cpu_seconds / (self.num_images * self.saved_ms)
 
     def __str__(self) -> str:
         kept = self.num_images - self.num_transcoded - self.num_resized
@@ -57,7 +57,8 @@ class StoredImages:
             parts.append(f"{self.saved_ms:.3f} ms of CPU time saved a crop")
         epochs = self.epochs_to_pay_back
         parts.append("not paid back" if epochs is None else f"paid back after {epochs:.1f} epochs")
-        images = f"{self.num_images} images in {self.seconds:.1f} s"
+        seconds = f"{self.seconds:.1f} s ({self.cpu_seconds:.1f} s of CPU time)"
+        images = f"{self.num_images} images in {seconds}"
         return f"{self.root}: {images}: {', '.join(parts)}"
 
 
