@@ -14,8 +14,13 @@ from functools import cached_property
 import numpy as np
 
 OF_CHANGE, OF_SETTING, OF_PAIR, OF_ONE = 0.3, 0.3, 0.2, 0.2
-"""Standard deviations of the model's error, as logarithms: of any change at all, of a setting, of
-two settings together, and of a configuration."""
+"""Weights of what configurations share of the model's error, squared: any change at all, a setting,
+two settings together, and nothing.
+
+Each configuration has the same error, SPREAD. Were those with more settings more uncertain, the
+first trials would all go to them, and the loader that needs none would not be tried."""
+SPREAD = 1.2
+"""Standard deviation of the model's error, as a logarithm."""
 LEVEL, OF_ROUND = 10.0, 0.15
 """Those of the level that all share, and of what a round adds to all of its trials."""
 USUAL_NOISE, ITS_WEIGHT = 0.08, 4
@@ -69,7 +74,10 @@ class Surrogate:
         any_change = np.outer(is_change, is_change)
         pairs = shared * (shared - 1) / 2
         covariance = OF_SETTING**2 * shared + OF_PAIR**2 * pairs + OF_CHANGE**2 * any_change
-        return covariance + OF_ONE**2 * np.diag(is_change)
+        covariance += OF_ONE**2 * np.diag(is_change)
+        deviations = np.sqrt(np.diag(covariance))
+        deviations[deviations == 0] = 1.0  # of the present one, to which all are compared
+        return SPREAD**2 * covariance / np.outer(deviations, deviations)
 
     def fit(self, costs: Costs) -> Posterior:
         """The posterior of all names, given the costs of those that have run."""
@@ -118,7 +126,7 @@ class Surrogate:
 
     def _scale(self, places: np.ndarray, errors: np.ndarray) -> float:
         """Variance of the errors of those that have run, over the expected one; at least 1."""
-        own = np.diag(self.prior)[places] - OF_CHANGE**2
+        own = np.diag(self.prior)[places]
         others = own > 0
         if others.sum() < 2:
             return 1.0

@@ -1,0 +1,45 @@
+"""Observe the peak of memory of some configurations of every workload, each in its own process.
+
+python -m experiments.tune.peaks
+"""
+
+from __future__ import annotations
+
+import random
+
+from experiments.explain.record import Record, add_record, read_records
+from experiments.tune.grid import LAUNCHER, PEAKS_FILE, Grid, load_grid
+from experiments.tune.workloads import WORKLOADS, YOURS
+from fastloop.trial.tasks import instrumentation_task
+
+COUNT = 12
+"""Configurations of a workload, the user's own among them."""
+LIMIT_S = 300.0
+
+
+def main() -> None:
+    """Observe what is missing."""
+    done = {each["workload"] for each in read_records(PEAKS_FILE)}
+    for workload in WORKLOADS:
+        if workload.name not in done:
+            peaks = observe(load_grid(workload))
+            add_record(PEAKS_FILE, {"workload": workload.name, "peak_pss_mib": peaks})
+            print(workload.name, flush=True)
+
+
+def observe(grid: Grid) -> Record:
+    """Peak of the PSS of configurations drawn at random, in MiB, as tuning observes it."""
+    others = [name for name in grid if name != YOURS]
+    peaks = {}
+    for name in [YOURS, *random.Random(0).sample(others, COUNT - 1)]:
+        job, prepared = grid[name].job, grid[name].prepared
+        task = instrumentation_task(0, job, prepared, next(iter(job.benchmark)))
+        (answer,) = LAUNCHER.call_ranks(task, timeout_s=LIMIT_S, observed=True)
+        peaks[name] = answer.resources.peak_pss_mib if answer.resources else None
+    return peaks
+
+
+if __name__ == "__main__":
+    from experiments.tune.peaks import main as run  # functions are sent to processes by name
+
+    run()

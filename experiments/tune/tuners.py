@@ -1,0 +1,123 @@
+"""Tuners that are replayed on a recording: fastloop's race, and what people do otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from experiments.tune.recordings import Recording
+from experiments.tune.workloads import YOURS, changes_from_yours
+from fastloop.core import stats
+from fastloop.explain.tune.race import race
+from fastloop.explain.tune.surrogate import Surrogate
+
+TRIALS = 5
+"""Of every configuration in the exhaustive grid: the default of `fastloop run`."""
+
+
+@dataclass(kw_only=True)
+class Replay:
+    """Trials that are drawn from a recording; a round is a recorded one, in random order."""
+
+    recording: Recording
+    generator: np.random.Generator
+    trials: int = 0
+    cost_s: float = 0.0
+    drawn: list[int] = field(default_factory=list)
+    """The recorded round of each round so far."""
+
+    def measure(self, names: Sequence[str], number: int) -> dict[str, float]:
+        """Seconds of each of them in that round."""
+        while len(self.drawn) <= number:
+            self.drawn += self.generator.permutation(self.recording.rounds).tolist()
+        places = [self.recording.names.index(name) for name in names]
+        self.trials += len(names)
+        self.cost_s += float(self.recording.cost_s[places].sum())
+        seconds = self.recording.seconds[places, self.drawn[number]]
+        return dict(zip(names, seconds.tolist(), strict=True))
+
+    def measure_one(self, name: str, number: int, _room: float) -> float:
+        """Seconds of that one, as the race asks for them."""
+        return self.measure([name], number)[name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """What a tuner recommends."""
+
+    name: str
+    claims_gain: bool
+    """Whether it says that this is faster than the user's own."""
+
+
+Tuner = Callable[[Replay], Chosen]
+
+
+def by_race(share: float, predicted: Mapping[str, float] | None) -> Tuner:
+    """fastloop's race with that share of the exhaustive trials.
+
+    predicted: seconds of each configuration by the model; None: all alike.
+    """
+
+    def tune(replay: Replay) -> Chosen:
+        names = replay.recording.names
+        surrogate = Surrogate(
+            names=names,
+            changes=changes_from_yours(replay.recording.workload, names),
+            predicted=[predicted[name] if predicted else 1.0 for name in names],
+        )
+        allowed = share * TRIALS * len(names)
+        outcome = race(surrogate, replay.measure_one, lambda: replay.trials / allowed)
+        name = outcome.winner if outcome.is_faster else YOURS
+        return Chosen(name=name, claims_gain=outcome.is_faster)
+
+    return tune
+
+
+def grid(replay: Replay) -> Chosen:
+    """Every configuration TRIALS times, the least median wins."""
+    names = replay.recording.names
+    rounds = [replay.measure(names, number) for number in range(TRIALS)]
+    return _least(names, rounds)
+
+
+def random_search(share: float) -> Tuner:
+    """Configurations at random, TRIALS times each beside the user's own, the least median wins."""
+
+    def tune(replay: Replay) -> Chosen:
+        others = [name for name in replay.recording.names if name != YOURS]
+        count = max(1, round(share * len(others)) - 1)
+        names = [YOURS, *replay.generator.choice(others, count, replace=False).tolist()]
+        return _least(names, [replay.measure(names, number) for number in range(TRIALS)])
+
+    return tune
+
+
+def once_each(count: int) -> Tuner:
+    """So many configurations at random once each, one after the other, as loadtune does."""
+
+    def tune(replay: Replay) -> Chosen:
+        others = [name for name in replay.recording.names if name != YOURS]
+        names = [YOURS, *replay.generator.choice(others, count - 1, replace=False).tolist()]
+        seconds = {name: replay.measure([name], number)[name] for number, name in enumerate(names)}
+        best = min(seconds, key=seconds.__getitem__)
+        return Chosen(name=best, claims_gain=best != YOURS)
+
+    return tune
+
+
+def textbook(replay: Replay) -> Chosen:
+    """As many workers as cores with the user's own loader, and what else is usually advised."""
+    fitting = [name for name in replay.recording.names if "num_workers=2" in name]
+    raw = [name for name in fitting if "loader=raw" in name] or fitting
+    persistent = [name for name in raw if "persistent_workers=true" in name] or raw
+    name = str(replay.generator.choice(persistent)) if persistent else YOURS
+    return Chosen(name=name, claims_gain=True)
+
+
+def _least(names: Sequence[str], rounds: Sequence[dict[str, float]]) -> Chosen:
+    medians = {name: stats.median([each[name] for each in rounds]) for name in names}
+    best = min(medians, key=medians.__getitem__)
+    return Chosen(name=best, claims_gain=best != YOURS)
