@@ -48,6 +48,8 @@ def test_recorded_epoch_is_accounted_for(overrides, maker, stages, prepared_job,
     loop = [event.name for event in lanes["main"].events]
     assert [loop.count(each) for each in (Stage.WAIT, Stage.COPY, Stage.STEP)] == [3, 3, 3]
     assert (loop.count(Stage.START), loop.count(Stage.END)) == (1, 1)
+    makers = {name.split()[0] for name in lanes} & {"native", "thread"}
+    assert {name.split()[1] for name in lanes if name.startswith("queue ")} >= makers
     made = {e.name for lane in lanes.values() for e in lane.events} & MAKING
     assert made == stages
     if maker:
