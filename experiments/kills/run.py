@@ -1,6 +1,6 @@
 """Kill the command at random moments and check what is left: see README.md.
 
-    python -m experiments.kills.run [kills] [seed]
+    python -m experiments.kills.run [kills] [seed] [overrides]
 
 Prints one line per kill and the count of each outcome; exits with 1 at the first failed check.
 """
@@ -76,7 +76,7 @@ def run_until(
     start = time.monotonic()
     environment = os.environ | {"FASTLOOP_OUTPUTS": str(outputs)}
     command = subprocess.Popen(
-        [sys.executable, *COMMAND],
+        [sys.executable, *COMMAND, *sys.argv[3:]],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -95,10 +95,12 @@ def shorten(command: str) -> str:
     """The command with less data and fewer repetitions; "" if it is tested elsewhere."""
     if command in TESTED_ELSEWHERE:
         return ""
-    if command.startswith("make "):
-        command = expand_make_target(command)
+    if command.startswith("make "):  # test_browser.py runs the experiment
+        return f"{expand_make_target(command)} --cfg job"
     if command.startswith("torchrun ") or "launcher=torchrun" in command:
         return re.sub(r"^torchrun \S+ -m", "python -m", command) + " --cfg job"
+    if command.startswith("fastloop explain "):
+        return f"{command} try=1 min_window_s=0"
     if "fastloop.run" not in command or "--cfg" in command or "--help" in command:
         return command.replace("trials=5", "trials=2")
     extra_settings = list(FAST_SETTINGS)
