@@ -50,12 +50,11 @@ def make_pil() -> Read:
     return read
 
 
-def make_v2() -> Read:
-    """torchvision's best: its own decoder, and version 2 of its transforms, of uint8 tensors."""
-    from torchvision.io import ImageReadMode, decode_image
+def make_v2_transform() -> Callable[[torch.Tensor], torch.Tensor]:
+    """Version 2 of torchvision's transforms, of uint8 tensors."""
     from torchvision.transforms import v2
 
-    transform = v2.Compose(
+    return v2.Compose(
         [
             v2.RandomResizedCrop(SIDE, SCALE, RATIO, antialias=True),
             v2.RandomHorizontalFlip(),
@@ -63,6 +62,13 @@ def make_v2() -> Read:
             v2.Normalize(MEAN, STD),
         ]
     )
+
+
+def make_v2() -> Read:
+    """torchvision's best: its own decoder, and version 2 of its transforms."""
+    from torchvision.io import ImageReadMode, decode_image
+
+    transform = make_v2_transform()
 
     def read(path: str) -> torch.Tensor:
         return transform(decode_image(path, ImageReadMode.RGB))

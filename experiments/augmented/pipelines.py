@@ -1,4 +1,4 @@
-"""The loops of other libraries than torch over the same photographs: SPDL's and FFCV's."""
+"""The loops of other libraries than torch over the same photographs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +21,12 @@ from experiments.augmented.loops import (
     make_simplejpeg,
 )
 from experiments.augmented.photographs import QUALITY
+from experiments.augmented.rivals import (
+    make_dali,
+    make_spdl_by_batches,
+    make_torchcodec,
+    make_turboloader,
+)
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,21 @@ def make_ffcv(paths: Sequence[str]) -> Iterable[Any]:
     )
 
 
-MAKERS = {"SPDL": ("spdl", make_spdl), "FFCV": ("ffcv", make_ffcv)}
-PIPELINES = {name: make for name, (module, make) in MAKERS.items() if find_spec(module)}
+def is_installed(module: str) -> bool:
+    """False also where the package that would contain the module is missing."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+MAKERS: dict[str, tuple[str, Callable[[Sequence[str]], Iterable[Any]]]] = {
+    "SPDL": ("spdl", make_spdl),
+    "SPDL by batches": ("spdl", make_spdl_by_batches),
+    "FFCV": ("ffcv", make_ffcv),
+    "torchcodec": ("torchcodec", make_torchcodec),
+    "DALI": ("nvidia.dali", make_dali),
+    "turboloader": ("turboloader", make_turboloader),
+}
+PIPELINES = {name: make for name, (module, make) in MAKERS.items() if is_installed(module)}
 """Those that are installed."""
