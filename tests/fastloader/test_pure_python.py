@@ -11,7 +11,10 @@ import pytest
 from options import REPOSITORY
 
 FOLDER = Path(__file__).parent
-PYTHON_ONLY = ("test_bare_environment.py", "test_dataset_threads.py", "test_user_store.py")
+PYTHON_ONLY = (
+    *("test_bare_environment.py", "test_dataset_threads.py", "test_user_store.py"),
+    *("test_iterable_sources.py", "test_process_reading.py", "test_shared_batch.py"),
+)
 """Files that test nothing of what the core does, but start processes."""
 
 
