@@ -39,6 +39,8 @@ class TuneFile:
     """All that could be raced, beside the present configuration."""
     exhaustive: int
     """Trials of measuring all of them."""
+    raced_from_s: float | None = None
+    """Seconds that were spent when the race began; None before."""
     spent_s: dict[str, dict[str, float]] = field(default_factory=dict)
     """By configuration and round, the seconds that were spent by the end of that trial."""
 

@@ -58,6 +58,9 @@ class RaceSchedule:
         self._run_round = run_round
         for state in states:
             state.shadow_number = None  # it is not known which rounds a job will run
+        if self.file.raced_from_s is None:
+            self.file.raced_from_s = self.spending.seconds
+        self.spending.continue_from(self.file.raced_from_s)
         try:
             self.outcome = race(self.surrogate, self._measure, self.spending.share, self.rules)
         except ValueError:
