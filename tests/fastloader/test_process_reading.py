@@ -142,7 +142,9 @@ def collate_half(samples: list):
     return {"images": images.half(), "labels": labels.numpy(), "first": samples[0]}
 
 
-@pytest.mark.parametrize("collate_fn", [list, len, collate_half, without_none], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    "collate_fn", [list, len, collate_half, without_none], ids=lambda each: each.__name__
+)
 def test_whatever_a_collate_fn_returns_arrives(collate_fn):
     source = Samples(optional, 23) if collate_fn is without_none else Samples(pair, 23)
     loaders = [FastLoader(source, 4, collate_fn=collate_fn, **how) for how in HOW]
