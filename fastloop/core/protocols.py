@@ -174,7 +174,10 @@ class Collate(Protocol):
 
 @runtime_checkable
 class Transform(Protocol):
-    """Transforms samples before the step; the same-data gate compares data before the transform."""
+    """Transforms samples before the step; the same-data gate compares data before the transform.
+
+    One that crops image files is a part of the dataset instead, see data/cropped_dataset.py.
+    """
 
     where: Literal["worker", "device"]
     """worker: each sample in the process that decodes it; device: each batch on the device."""

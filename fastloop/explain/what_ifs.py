@@ -105,8 +105,12 @@ def _gain_of_warm_files(ladder: Ladder) -> Estimate | None:
 
 def choose(candidates: Sequence[Candidate], tries: int) -> list[Candidate]:
     """The candidates to try: the best by prediction; of each common cause the best that promises
-    anything, and always those of ALWAYS_TRIED; and whatever the user named."""
-    ranked = sorted(candidates, key=lambda each: -_prediction_of(each))
+    anything, and always those of ALWAYS_TRIED; and whatever the user named.
+
+    Without predictions other loaders come first, as they may save all of the work of loading.
+    """
+    loaders = _changes_of("loader", candidates)
+    ranked = sorted(candidates, key=lambda each: (-_prediction_of(each), each not in loaders))
     promising = [each for each in ranked if _may_gain(each)]
     chosen = promising[:tries]
     if tries:

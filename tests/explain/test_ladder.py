@@ -308,6 +308,14 @@ def test_the_best_by_prediction_and_one_thread_are_tried(gains, tries, chosen):
     assert [each.change.name for each in choose(candidates, tries)] == chosen
 
 
+def test_without_predictions_other_loaders_are_tried_first():
+    names = ("prefetch_factor=4", "persistent_workers=true", "loader=a", "loader=b")
+    unknown = [candidate(name, None) for name in names]
+    assert [each.change.name for each in choose(unknown, 2)] == ["loader=a", "loader=b"]
+    known = [candidate("pin_memory=true", 0.1), *unknown]
+    assert [each.change.name for each in choose(known, 1)] == ["pin_memory=true"]
+
+
 def test_threads_are_a_change_of_loaders_that_take_no_workers(monkeypatch):
     monkeypatch.setattr("fastloop.explain.variations.usable_cores", lambda: 4)
     monkeypatch.setattr("torch.get_num_threads", lambda: 4)
