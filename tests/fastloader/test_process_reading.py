@@ -309,8 +309,8 @@ def test_batches_are_in_no_folder(source):
     assert values(kept) + values(running) == values(FastLoader(source, 4, num_threads=0))
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no limits of resources")
 def test_no_shared_memory_is_an_error():
-    pytest.importorskip("resource")
     loader = FastLoader(Rows(9, 99_999), 3, num_workers=1, worker_init_fn=refuse_files)
     with pytest.raises(MemoryError, match=r"no shared memory of .* bytes.* smaller batch_size"):
         list(loader)
