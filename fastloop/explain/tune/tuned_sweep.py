@@ -61,6 +61,7 @@ class RaceSchedule:
         if self.file.raced_from_s is None:
             self.file.raced_from_s = self.spending.seconds
         self.spending.continue_from(self.file.raced_from_s)
+        self.spending.ending_s = ENDING_S  # or the first trial would count it as its price
         try:
             self.outcome = race(self.surrogate, self._measure, self.spending.share, self.rules)
         except ValueError:
