@@ -8,7 +8,8 @@ OUTPUTS := $(or $(FASTLOOP_OUTPUTS),$(CURDIR)/outputs)
 OUT ?= outputs/gpu
 
 # What an editable install compiles, or reads once.
-BUILT_OF := pyproject.toml hatch_build.py $(wildcard fastloop/fastloader/native/*)
+NATIVE := fastloop/fastloader/native
+BUILT_OF := pyproject.toml hatch_build.py $(wildcard $(NATIVE)/*.[ch] $(NATIVE)/*/*.[ch])
 
 .PHONY: run test gpu ui docs check lint soak format clean
 

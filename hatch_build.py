@@ -36,7 +36,8 @@ class CustomBuildHook(BuildHookInterface):
         for target in (core, jpeg):
             target.unlink(missing_ok=True)  # of an earlier build
         try:
-            compile_extension(sorted(package.glob("native/*.c")), core)
+            sources = [*package.glob("native/*.c"), *package.glob("native/python/*.c")]
+            compile_extension(sorted(sources), core)
         except (OSError, subprocess.CalledProcessError) as error:
             if os.environ.get("FASTLOOP_NATIVE") == "1":
                 raise RuntimeError(

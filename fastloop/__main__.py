@@ -6,7 +6,11 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from fastloop.processes.startup import exit_at_once_on_signals, quiet_on_closed_pipe
+from fastloop.processes.startup import (
+    exit_at_once_on_signals,
+    exit_on_system_error,
+    quiet_on_closed_pipe,
+)
 
 COMMANDS = {
     "run": "fastloop.run",
@@ -45,7 +49,7 @@ fastloop loader=np_memmap -m trials=20
 def main() -> None:
     """Run the command that the first argument names, or print help; exits with its status."""
     exit_at_once_on_signals()
-    with quiet_on_closed_pipe():
+    with quiet_on_closed_pipe(), exit_on_system_error():
         _run_command()
 
 

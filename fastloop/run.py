@@ -9,7 +9,11 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from fastloop.processes.startup import exit_at_once_on_signals, quiet_on_closed_pipe
+from fastloop.processes.startup import (
+    exit_at_once_on_signals,
+    exit_on_system_error,
+    quiet_on_closed_pipe,
+)
 
 if TYPE_CHECKING:
     from fastloop.processes.torchrun_env import TorchrunProcess
@@ -62,18 +66,15 @@ def _measure_command() -> None:
     if not requests:
         return
     try:
-        if requests[0].sweep.explain:
-            from fastloop.explain.in_sweep import job_explainer
+        with exit_on_system_error(lambda: "; finished trials are kept"):
+            if requests[0].sweep.explain:
+                from fastloop.explain.in_sweep import job_explainer
 
-            status = measure(requests, job_explainer(requests, compose_changed))
-        else:
-            status = measure(requests)
-        exit_if_signalled()
-        sys.exit(status)
-    except OSError as error:  # a full or lost disk
-        if os.environ.get("HYDRA_FULL_ERROR"):
-            raise
-        sys.exit(f"{error}; finished trials are kept")
+                status = measure(requests, job_explainer(requests, compose_changed))
+            else:
+                status = measure(requests)
+            exit_if_signalled()
+            sys.exit(status)
     finally:
         remove_unused(requests[0].sweep_folder)
 

@@ -13,6 +13,7 @@ import hypothesis
 import options
 import pytest
 from commands import run_fastloop
+from filelock import FileLock
 from options import MYDATASET, REPOSITORY, compose_job, skip_without_library
 
 from experiments.lib import memory_groups
@@ -21,6 +22,9 @@ from fastloop.core.types import Unsupported
 from fastloop.data.prepare import prepare
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+# Every process that a test starts would compile all of fastloop again, and every worker all tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Commands write to the folder they are called in, whatever the shell's environment.
 os.environ.pop("FASTLOOP_OUTPUTS", None)
 # Tests run concurrently: each worker gets its own folder of temporary files, and lock of measuring.
@@ -42,7 +46,7 @@ multiprocessing.set_forkserver_preload(
 
 
 hypothesis.settings.register_profile("dev", max_examples=20, deadline=None)
-hypothesis.settings.register_profile("ci", max_examples=80, deadline=None)
+hypothesis.settings.register_profile("ci", max_examples=50, deadline=None)
 hypothesis.settings.load_profile("dev")
 
 HEAVY = {"tf_data", "ffcv", "jax", "compiled"}
@@ -170,11 +174,19 @@ def measured_sweep(tmp_path_factory, empty_database) -> Path:
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory) -> Path:
-    """An MLflow database without runs; creating its tables takes seconds."""
-    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    """An MLflow database without runs; creating its tables takes seconds, so it is done once."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of all workers
+    path = folder / "mlflow" / "mlflow.db"
+    path.parent.mkdir(exist_ok=True)
     program = "import sys; from mlflow.tracking import MlflowClient\n"
     program += "MlflowClient(tracking_uri=f'sqlite:///{sys.argv[1]}').search_experiments()"
-    subprocess.run([sys.executable, "-c", program, path], check=True, capture_output=True)
+    with FileLock(f"{path}.lock"):
+        if not path.exists():
+            new = path.with_suffix(".new")
+            subprocess.run([sys.executable, "-c", program, new], check=True, capture_output=True)
+            new.rename(path)
     return path
 
 

@@ -1,6 +1,6 @@
 """Loops over augmented photographs: RandomResizedCrop(224), flip, normalized float32 CHW."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,16 @@ BATCH_SIZE, NUM_WORKERS, SIDE = 60, 2, 224
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
 Read = Callable[[str], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop whose every iteration is an epoch."""
+
+    epoch: Callable[[], Iterator[Any]]
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.epoch()
 
 
 @dataclass(frozen=True)

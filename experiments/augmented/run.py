@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from experiments.augmented.limit import load_library, make_samples
 from experiments.augmented.loops import READERS, make_loop
+from experiments.augmented.other_loops import OTHER_LOOPS
 from experiments.augmented.photographs import write_photographs
-from experiments.augmented.pipelines import PIPELINES
 from experiments.peers.lines import Line, figure, ratio_by_round, table, times
 from experiments.peers.processes import measure_in_rounds, processes
 from fastloop import StoredImages, write_store
@@ -23,7 +23,7 @@ BARS = {
     OURS: {"PIL": 3.5, "torchvision v2": 2.3, "SPDL": 2.3, "FFCV": 3.0, LIMIT: 0.9},
     MARKED: {"PIL": 4.0, "torchvision v2": 2.8},
 }
-RIVALS = [*READERS, *PIPELINES]
+RIVALS = [*READERS, *OTHER_LOOPS]
 
 Source = tuple[str, ...] | str
 """Paths, or the folder of a store."""
@@ -40,7 +40,7 @@ class Took(NamedTuple):
 @cache
 def warm_loop(name: str, source: Source) -> Iterable[Any]:
     """The loop that a process uses in all rounds."""
-    return PIPELINES[name](source) if name in PIPELINES else make_loop(name, source)
+    return OTHER_LOOPS[name](source) if name in OTHER_LOOPS else make_loop(name, source)
 
 
 def run_epoch(name: str, source: Source) -> int:

@@ -1,6 +1,6 @@
 """What a step waits for augmented photographs, with each library's loop; see README.md.
 
-python -m experiments.augmented.steps [rounds]
+python -m experiments.augmented.steps [rounds [network ...]]
 """
 
 import sys
@@ -15,8 +15,8 @@ import torch
 import torchvision
 
 from experiments.augmented.loops import BATCH_SIZE, READERS, SIDE, make_loop
+from experiments.augmented.other_loops import OTHER_LOOPS
 from experiments.augmented.photographs import write_photographs
-from experiments.augmented.pipelines import PIPELINES
 from experiments.peers.lines import Line, figure, ratio_by_round, table, times
 from experiments.peers.processes import measure_in_rounds, processes
 from fastloop.core.spans import now_ns, seconds_between
@@ -41,7 +41,7 @@ class EpochTimes:
 @cache
 def warm_loop(name: str, paths: tuple[str, ...]) -> Iterable[Any]:
     """The loop that a process uses in all rounds."""
-    return PIPELINES[name](paths) if name in PIPELINES else make_loop(name, paths)
+    return OTHER_LOOPS[name](paths) if name in OTHER_LOOPS else make_loop(name, paths)
 
 
 @cache
@@ -99,7 +99,7 @@ def _describe(images: torch.Tensor) -> tuple[int, str]:
 
 def measure(num_rounds: int, model: str, num_batches: int) -> list[Line]:
     """The table's lines of a network."""
-    names = [FASTLOADER, *READERS, *(name for name in PIPELINES if name != BY_SAMPLES)]
+    names = [FASTLOADER, *READERS, *(name for name in OTHER_LOOPS if name != BY_SAMPLES)]
     with TemporaryDirectory() as folder, processes(names) as call:
         paths = tuple(write_photographs(Path(folder), min(NUM_FILES, num_batches * BATCH_SIZE)))
         paths *= num_batches * BATCH_SIZE // len(paths)
@@ -121,15 +121,20 @@ def _compare(name: str, took: dict[str, list[EpochTimes]], model: str) -> Line:
     return Line(label, figure(values[name], "ms"), times(ratio))
 
 
-def parse(arguments: Sequence[str]) -> int:
-    """The number of rounds."""
-    return int(arguments[0]) if arguments else 5
+def parse(arguments: Sequence[str]) -> tuple[int, dict[str, int]]:
+    """The number of rounds, and the batches of an epoch by network: of those that are named, or of
+    all."""
+    num_rounds, *names = arguments or ("5",)
+    tables = {NO_STEP: 20, **MODELS}
+    if unknown := [name for name in names if name not in tables]:
+        sys.exit(f"{unknown[0]!r}: allowed are {', '.join(map(repr, tables))}")
+    return int(num_rounds), {name: tables[name] for name in names or tables}
 
 
 def main() -> None:
     """Print the table of each network."""
-    num_rounds = parse(sys.argv[1:])
-    for model, num_batches in {NO_STEP: 20, **MODELS}.items():
+    num_rounds, tables = parse(sys.argv[1:])
+    for model, num_batches in tables.items():
         print(f"{model}\n{table(measure(num_rounds, model, num_batches))}\n", flush=True)
 
 

@@ -7,80 +7,79 @@ Continues where an earlier run in the same folder has stopped.
 
 from __future__ import annotations
 
-import re
-import subprocess
 import sys
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
 from experiments.explain.markdown import Rows, markdown
 from experiments.explain.record import Record, add_record, read_records
-from fastloop.core.spans import now_ns, seconds_between
+from experiments.explain.turns import time_command, time_pair
 from fastloop.core.stats import ratio_or_range
 
-FOLDER, FILE = "outputs/explain", "overhead.jsonl"
-SCRIPT = Path(__file__).with_name("attached_script.py")
+FOLDER, FILE = "outputs/explain", "overhead_turns.jsonl"
 CASES = {
-    "images": ("images", "0", "20000"),
-    "images, 2 workers": ("images", "2", "20000"),
-    "ready batches": ("batches", "0", "64000"),
+    "images": ("images", "0", "8000"),
+    "images, 2 workers": ("images", "2", "8000"),
+    "ready batches": ("batches", "0", "16000"),
 }
 """The arguments of the script."""
-PAIRS = 7
-PLAIN, ATTACHED = [sys.executable], [sys.executable, "-m", "fastloop", "attach"]
-COLUMNS = {
-    "seconds": "script",
-    "loop": "its loop alone",
-    "cpu": "CPU time of its processes",
-    "whole": "whole command",
-}
-"""What is timed, by the heading of its column."""
+PAIRS, COMMANDS = 12, 3
+"""Pairs of processes of a case; and whole commands, for what they take beside the script."""
+HEADING = (
+    *("loop", "pairs", "script, s", "script", "CPU time of its processes"),
+    *("an epoch", "CPU time of an epoch", "start, CPU ms more", "command after the script, s"),
+)
 
 
 def main(folder: Path, pairs: int) -> None:
     path = folder / FILE
     for number in range(-1, pairs):  # the first one warms up
-        for case in CASES:
+        for case, arguments in CASES.items():
             done = [each["number"] for each in read_records(path) if each["case"] == case]
             if number not in done:
-                add_record(path, time_pair(case, number))
+                record = {"case": case, "number": number, **time_pair(arguments, number)}
+                if 0 <= number < COMMANDS:
+                    record["command"] = time_command(arguments)
+                add_record(path, record)
     print(markdown(overhead_table(read_records(path))))
 
 
-def time_pair(case: str, number: int) -> Record:
-    """Seconds of the script, plain and attached; the one that comes first changes."""
-    ways = {"plain": PLAIN, "attached": ATTACHED}
-    order = list(ways)[:: -1 if number % 2 else 1]
-    times = {way: _time([*ways[way], str(SCRIPT), *CASES[case]]) for way in order}
-    return {"case": case, "number": number, **times}
-
-
 def overhead_table(records: list[Record]) -> Rows:
-    """A row for each case: the median of attached / plain with its 95 % interval."""
-    rows = [("loop", "pairs", "plain s", *COLUMNS.values())]
+    """A row for each case; ratios are attached / plain, with their 95 % intervals over pairs."""
+    rows: list[Sequence[str]] = [HEADING]
     for case in CASES:
         pairs = [each for each in records if each["case"] == case and each["number"] >= 0]
         if pairs:
-            plain_s = median(each["plain"]["seconds"] for each in pairs)
-            cells = [_ratio(pairs, name) for name in COLUMNS]
-            rows.append((case, str(len(pairs)), f"{plain_s:.2f}", *cells))
+            rows.append((case, str(len(pairs)), *_figures(pairs)))
     return rows
 
 
-def _ratio(pairs: list[Record], name: str) -> str:
-    attached_s, plain_s = ([each[way][name] for each in pairs] for way in ("attached", "plain"))
-    found = ratio_or_range(attached_s, plain_s)
+def _figures(pairs: list[Record]) -> list[str]:
+    more_s = [each["attached"]["start_cpu"] - each["plain"]["start_cpu"] for each in pairs]
+    rest_s = [each["command"] - each["attached"]["seconds"] for each in pairs if "command" in each]
+    return [
+        f"{median(each['plain']['seconds'] for each in pairs):.2f}",
+        *(_ratio([_of_script(each, name) for each in pairs]) for name in ("seconds", "cpu")),
+        *(_ratio([_of_epoch(each, name) for each in pairs]) for name in ("epochs", "epochs_cpu")),
+        f"{1e3 * median(more_s):.0f}",
+        f"{median(rest_s):.2f}" if rest_s else "-",
+    ]
+
+
+def _of_script(pair: Record, name: str) -> float:
+    return pair["attached"][name] / pair["plain"][name]
+
+
+def _of_epoch(pair: Record, name: str) -> float:
+    """Of the epochs that followed each other, the median."""
+    turns = zip(pair["attached"][name], pair["plain"][name], strict=True)
+    return median(attached / plain for attached, plain in turns)
+
+
+def _ratio(ratios: list[float]) -> str:
+    found = ratio_or_range(ratios, [1.0] * len(ratios))
     return f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}]" if found else "-"
-
-
-def _time(command: list[str]) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as folder:
-        start_ns = now_ns()
-        process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-        whole_s = seconds_between(start_ns, now_ns())
-    printed = re.findall(r"^(\w+)=([\d.]+)$", process.stdout, re.MULTILINE)
-    return {name: float(value) for name, value in printed} | {"whole": whole_s}
 
 
 if __name__ == "__main__":

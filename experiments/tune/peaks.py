@@ -10,7 +10,7 @@ import random
 from experiments.explain.record import Record, add_record, read_records
 from experiments.tune.grid import LAUNCHER, PEAKS_FILE, Grid, load_grid
 from experiments.tune.workloads import WORKLOADS, YOURS
-from fastloop.trial.tasks import instrumentation_task
+from fastloop.explain.tune.peak import observe_peak_mib
 
 COUNT = 12
 """Configurations of a workload, the user's own among them."""
@@ -33,9 +33,7 @@ def observe(grid: Grid) -> Record:
     peaks = {}
     for name in [YOURS, *random.Random(0).sample(others, COUNT - 1)]:
         job, prepared = grid[name].job, grid[name].prepared
-        task = instrumentation_task(0, job, prepared, next(iter(job.benchmark)))
-        (answer,) = LAUNCHER.call_ranks(task, timeout_s=LIMIT_S, observed=True)
-        peaks[name] = answer.resources.peak_pss_mib if answer.resources else None
+        peaks[name] = LAUNCHER.call(observe_peak_mib, job, prepared, timeout_s=LIMIT_S)
     return peaks
 
 

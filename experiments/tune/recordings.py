@@ -29,6 +29,11 @@ class Recording:
     """(configurations,): mean of what a trial took, with its warm-up."""
 
     @cached_property
+    def places(self) -> dict[str, int]:
+        """Index of each name."""
+        return {name: place for place, name in enumerate(self.names)}
+
+    @cached_property
     def medians(self) -> np.ndarray:
         """(configurations,)"""
         return np.median(self.seconds, axis=1)
@@ -58,7 +63,7 @@ class Recording:
 
     def median_of(self, name: str) -> float:
         """Median seconds over all rounds."""
-        return float(self.medians[self.names.index(name)])
+        return float(self.medians[self.places[name]])
 
     def _is_slower(self, name: str, other: int) -> bool:
         ratio = stats.ratio([*self.seconds[self.names.index(name)]], [*self.seconds[other]])

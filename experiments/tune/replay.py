@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
+from experiments.tune import tpe
 from experiments.tune.recordings import Recording, all_alike
 from experiments.tune.tuners import (
     TRIALS,
@@ -20,8 +22,9 @@ from experiments.tune.tuners import (
     textbook,
 )
 
-FEWER = 5
-"""Budgets beyond the first are replayed with so many times fewer seeds."""
+FEWER, FEWER_BY_TPE = 5, 20
+"""Budgets beyond the first are replayed with so many times fewer seeds, and Optuna, which takes a
+hundred times as long."""
 SHARES = (0.1, 0.2, 0.4)
 Predicted = Mapping[str, float]
 """Seconds of each configuration by the model."""
@@ -39,6 +42,9 @@ class Score:
     """Relative to the exhaustive grid, in seconds; `trials` likewise in trials."""
     regret: float
     """Median time of the recommended configuration relative to the best one's, less 1."""
+    rounds: float
+    """Mean number of rounds that a replay has drawn."""
+    seeds: int
 
 
 Scores = dict[str, Score]
@@ -46,15 +52,19 @@ Scores = dict[str, Score]
 
 
 def replay_all(
-    recordings: Sequence[Recording], predicted: Mapping[str, Predicted], seeds: int
+    recordings: Sequence[Recording],
+    predicted: Mapping[str, Predicted],
+    seeds: int,
+    processes: int | None = None,
 ) -> list[tuple[Scores, Scores]]:
     """The scores on each recording, and on ones in which nothing differs.
 
-    predicted: by workload; a workload without predictions is raced without a model.
+    predicted: by workload; a workload without predictions is raced without a model. processes:
+    None: as many as cores.
     """
     work = [(each, predicted.get(each.workload), seeds) for each in recordings]
-    with get_context("fork").Pool() as pool:
-        return pool.starmap(score_all, work)
+    with get_context("fork").Pool(processes, initializer=threadpool_limits, initargs=(1,)) as pool:
+        return pool.starmap(score_all, work, chunksize=1)
 
 
 def score_all(
@@ -78,11 +88,26 @@ def score_all(
         "textbook": (textbook, seeds),
         "exhaustive grid": (grid, seeds),
     }
-    tuners = races | searches | others
+    tuners = races | searches | others | _tuners_by_tpe(max(1, seeds // FEWER_BY_TPE))
     real = {name: score(recording, *each) for name, each in tuners.items()}
-    claiming = [name for name in tuners if "with the model" not in name and name != "textbook"]
+    unjudged = ("with the model", "TPE", "textbook")
+    claiming = [name for name in tuners if not any(each in name for each in unjudged)]
     alike = {name: score(recording, *tuners[name], alike=True) for name in claiming}
     return real, alike
+
+
+def _tuners_by_tpe(seeds: int) -> dict[str, tuple[Tuner, int]]:
+    """The tuners that need Optuna; none where it is not installed."""
+    if not tpe.has_optuna():
+        return {}
+    share = SHARES[0]
+    return {
+        f"race among candidates of Optuna's TPE, {100 * share:.0f} %": (
+            tpe.race_by_tpe(share),
+            seeds,
+        ),
+        f"Optuna's TPE alone, {100 * share:.0f} %": (tpe.tpe_alone(share), seeds),
+    }
 
 
 def score(recording: Recording, tuner: Tuner, seeds: int, alike: bool = False) -> Score:
@@ -102,9 +127,18 @@ def score(recording: Recording, tuner: Tuner, seeds: int, alike: bool = False) -
                 replay.trials / exhaustive[0],
                 replay.cost_s / exhaustive[1],
                 recording.median_of(chosen.name) / recording.medians.min() - 1,
+                replay.rounds,
             )
         )
     columns = np.array(rows, float)
-    good, slower, claims, trials, cost, _ = columns.mean(axis=0).tolist()
-    regret = float(np.median(columns[:, 5]))
-    return Score(good=good, slower=slower, claims=claims, trials=trials, cost=cost, regret=regret)
+    good, slower, claims, trials, cost, _, rounds = columns.mean(axis=0).tolist()
+    return Score(
+        good=good,
+        slower=slower,
+        claims=claims,
+        trials=trials,
+        cost=cost,
+        regret=float(np.median(columns[:, 5])),
+        rounds=rounds,
+        seeds=seeds,
+    )

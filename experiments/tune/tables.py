@@ -14,8 +14,10 @@ import numpy as np
 from experiments.explain.record import Record, read_records
 from experiments.explain.tables import markdown
 from experiments.tune.grid import PEAKS_FILE, PILOTS_FILE, ROUNDS_FILE
+from experiments.tune.live import LIVE_FILE, live_table
 from experiments.tune.recordings import Recording, build_recordings
 from experiments.tune.replay import SHARES, Scores, replay_all
+from experiments.tune.tpe import has_optuna
 from experiments.tune.workloads import YOURS
 from fastloop.core.files import write_text
 from fastloop.core.machine import describe_machine
@@ -33,15 +35,23 @@ def main(seeds: int) -> None:
         sys.exit(f"{ROUNDS_FILE}: no round is recorded; python -m experiments.tune.record does")
     pilots, peaks = read_records(PILOTS_FILE), read_records(PEAKS_FILE)
     predicted = {each["workload"]: each["predicted_s"] for each in pilots}
+    if not has_optuna():
+        print("Optuna's TPE is left out: pip install optuna")
     scores, alike = zip(*replay_all(recordings, predicted, seeds), strict=True)
     sections = {
         f"What was recorded, {describe_recording(recordings)}": workload_table(recordings),
-        f"What each tuner reaches, over {seeds:,} seeds and all workloads": tuner_table(scores),
+        f"What each tuner reaches, means of {len(recordings)} workloads": tuner_table(scores),
         "As good as best, by workload": by_workload(recordings, scores),
         "Where nothing differs": alike_table(alike),
         "Peaks of memory": memory_table(peaks, pilots),
+        "`fastloop tune` live, and fresh trials of what it recommends": live_table(
+            read_records(LIVE_FILE)
+        ),
     }
-    text = "\n\n".join(f"**{title}.**\n\n{markdown(rows)}" for title, rows in sections.items())
+    text = "\n\n".join(
+        f"**{title}.**\n\n{markdown(rows) if rows[1:] else 'Not recorded yet.'}"
+        for title, rows in sections.items()
+    )
     write_text(README, fill(README.read_text(), text))
     print(f"{README}: tables of {len(recordings)} workloads")
 
@@ -80,13 +90,15 @@ def workload_table(recordings: Sequence[Recording]) -> list[Row]:
 def tuner_table(scores: Sequence[Scores]) -> list[Row]:
     """A row a tuner, means over the workloads; of the regret the median."""
     heads = ("tuner", "as good as best", "slower than yours", "median regret", "trials", "time")
-    rows: list[Row] = [heads]
+    rows: list[Row] = [(*heads, "rounds drawn", "seeds a workload")]
     for name in scores[0]:
         each = [one[name] for one in scores if name in one]
         fields = ("good", "slower", "trials", "cost")
         good, slower, trials, cost = (np.mean([getattr(one, f) for one in each]) for f in fields)
         values = good, slower, np.median([one.regret for one in each]), trials, cost
-        rows.append((name, *(f"{100 * value:.1f} %" for value in values)))
+        shares = (f"{100 * value:.1f} %" for value in values)
+        rounds = np.mean([one.rounds for one in each])
+        rows.append((name, *shares, f"{rounds:.1f}", f"{each[0].seeds:,}"))
     return rows
 
 
@@ -103,10 +115,12 @@ def by_workload(recordings: Sequence[Recording], scores: Sequence[Scores]) -> li
 
 def alike_table(scores: Sequence[Scores]) -> list[Row]:
     """How often each tuner claims a gain that does not exist."""
-    rows: list[Row] = [("tuner", "a gain is claimed", "most, of a workload")]
+    heads = ("tuner", "a gain is claimed", "most, of a workload", "seeds a workload")
+    rows: list[Row] = [heads]
     for name in scores[0]:
         claims = [each[name].claims for each in scores]
-        rows.append((name, f"{100 * np.mean(claims):.1f} %", f"{100 * max(claims):.1f} %"))
+        shares = f"{100 * np.mean(claims):.1f} %", f"{100 * max(claims):.1f} %"
+        rows.append((name, *shares, f"{scores[0][name].seeds:,}"))
     return rows
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
@@ -25,22 +26,33 @@ class Replay:
     generator: np.random.Generator
     trials: int = 0
     cost_s: float = 0.0
+    rounds: int = 0
+    """Rounds drawn; beyond those of the recording they are ones drawn before."""
     drawn: list[int] = field(default_factory=list)
-    """The recorded round of each round so far."""
+    """The recorded round of each round, as far as they have been shuffled."""
 
     def measure(self, names: Sequence[str], number: int) -> dict[str, float]:
         """Seconds of each of them in that round."""
-        while len(self.drawn) <= number:
-            self.drawn += self.generator.permutation(self.recording.rounds).tolist()
-        places = [self.recording.names.index(name) for name in names]
+        drawn = self._draw(number)
+        places = [self.recording.places[name] for name in names]
         self.trials += len(names)
         self.cost_s += float(self.recording.cost_s[places].sum())
-        seconds = self.recording.seconds[places, self.drawn[number]]
+        seconds = self.recording.seconds[places, drawn]
         return dict(zip(names, seconds.tolist(), strict=True))
 
     def measure_one(self, name: str, number: int, _room: float) -> float:
         """Seconds of that one, as the race asks for them."""
-        return self.measure([name], number)[name]
+        place, drawn = self.recording.places[name], self._draw(number)
+        self.trials += 1
+        self.cost_s += float(self.recording.cost_s[place])
+        return float(self.recording.seconds[place, drawn])
+
+    def _draw(self, number: int) -> int:
+        """The recorded round that stands for that one."""
+        self.rounds = max(self.rounds, number + 1)
+        while len(self.drawn) <= number:
+            self.drawn += self.generator.permutation(self.recording.rounds).tolist()
+        return self.drawn[number]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +67,13 @@ class Chosen:
 Tuner = Callable[[Replay], Chosen]
 
 
+@cache
+def surrogate_of(workload: str, names: tuple[str, ...], predicted: tuple[float, ...]) -> Surrogate:
+    """The surrogate of a race, which all seeds share."""
+    changes = changes_from_yours(workload, names)
+    return Surrogate(names=names, changes=changes, predicted=predicted)
+
+
 def by_race(share: float, predicted: Mapping[str, float] | None) -> Tuner:
     """fastloop's race with that share of the exhaustive trials.
 
@@ -63,11 +82,8 @@ def by_race(share: float, predicted: Mapping[str, float] | None) -> Tuner:
 
     def tune(replay: Replay) -> Chosen:
         names = replay.recording.names
-        surrogate = Surrogate(
-            names=names,
-            changes=changes_from_yours(replay.recording.workload, names),
-            predicted=[predicted[name] if predicted else 1.0 for name in names],
-        )
+        costs = tuple(predicted[name] if predicted else 1.0 for name in names)
+        surrogate = surrogate_of(replay.recording.workload, names, costs)
         allowed = share * TRIALS * len(names)
         outcome = race(surrogate, replay.measure_one, lambda: replay.trials / allowed)
         name = outcome.winner if outcome.is_faster else YOURS

@@ -206,6 +206,22 @@ def changes_from_yours(workload_name: str, names: Sequence[str]) -> list[frozens
     return [frozenset(each - yours) for each in settings]
 
 
+def settings_of(workload_name: str, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """The value of each setting by the name of the configuration; empty where it has none such."""
+    (workload,) = (each for each in WORKLOADS if each.name == workload_name)
+    pairs = {
+        name: {
+            text.partition("=")[0]: text.partition("=")[2]
+            for text in _settings(workload.yours if name == YOURS else name.split())
+        }
+        for name in names
+    }
+    every = sorted({setting for each in pairs.values() for setting in each})
+    return {
+        name: {setting: each.get(setting, "") for setting in every} for name, each in pairs.items()
+    }
+
+
 def _settings(change: Sequence[str]) -> set[str]:
     """All settings of a configuration, those that are not named with their defaults."""
     named = {each.partition("=")[0] for each in change}

@@ -22,8 +22,12 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+
+NOTHING = "fastloop: no DataLoader was iterated over, nothing to explain"
 
 
 def main() -> None:
@@ -33,29 +37,40 @@ def main() -> None:
         print(__doc__, end="")
         return
     arguments = _find_command(arguments[1:] if arguments[:1] == ["--"] else arguments)
-    if message := _refusal(arguments):
+    if message := _refusal(arguments) or _unwritable_outputs():
         print(message, file=sys.stderr)
         sys.exit(2)
     from fastloop.explain.attach.launch import end_like, run_script
+    from fastloop.processes.lifecycle import handle_signals, restore_default_signals
 
     records = Path(tempfile.mkdtemp(prefix="fastloop-attach-"))
     try:
         status = run_script(arguments, records)
+        handle_signals()  # from here on there are files to remove
         _explain(records, arguments, status)
     finally:
         shutil.rmtree(records, ignore_errors=True)
+        restore_default_signals()
     end_like(status)
 
 
 def _explain(records: Path, arguments: list[str], status: int) -> None:
+    """Print what the records tell; on a full disk a line says so, and the script's status stays."""
     from fastloop.explain.attach.attach import explain_records
     from fastloop.explain.attach.findings import format_findings
 
     if not any(records.iterdir()):
-        print("fastloop: no DataLoader was iterated over, nothing to explain", file=sys.stderr)
+        print(NOTHING, file=sys.stderr)
         return
-    folder = _make_folder(arguments)
-    findings = explain_records(records, arguments, status, folder)
+    try:
+        with _findings_folder(arguments) as folder:
+            findings = explain_records(records, arguments, status, folder)
+    except OSError as error:
+        print(f"fastloop: no findings: {error}", file=sys.stderr)
+        return
+    if not findings.loops:
+        print(NOTHING, file=sys.stderr)
+        return
     print(f"\n{format_findings(findings)}\n\nfiles:  {folder}", file=sys.stderr)
 
 
@@ -84,6 +99,35 @@ def _refusal(arguments: list[str]) -> str:
     if not Path(name).exists():
         return f"attach {name}: no such file; allowed: a Python script, or -m <module>"
     return ""
+
+
+def _unwritable_outputs() -> str:
+    """Why nothing can be written to the outputs folder, so that no script runs in vain; else empty.
+
+    The folder is not made: other ranks may look at the same time.
+    """
+    from fastloop.core.files import outputs_folder
+
+    folder = outputs_folder()
+    nearest = next(each for each in (folder, *folder.parents) if each.exists())
+    try:
+        tempfile.TemporaryFile(dir=nearest).close()
+    except OSError as error:
+        return f"the outputs folder (FASTLOOP_OUTPUTS): {error.strerror}: '{folder}'"
+    return ""
+
+
+@contextmanager
+def _findings_folder(arguments: list[str]) -> Iterator[Path]:
+    """A new folder, which is removed on any error and where nothing is written to it."""
+    folder = _make_folder(arguments)
+    try:
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    if not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def _make_folder(arguments: list[str]) -> Path:

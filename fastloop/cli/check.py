@@ -38,6 +38,7 @@ from fastloop.core.files import remove_unused
 from fastloop.core.result_file import RESULT_FILE, load_results
 from fastloop.core.types import SignalExit, UsageError
 from fastloop.processes.lifecycle import exit_if_signalled, restore_default_signals
+from fastloop.processes.startup import exit_on_system_error
 from fastloop.reporting.checked import NOT_JUDGED, SLOWER, Checked, check_conditions, check_speed
 
 if TYPE_CHECKING:
@@ -54,23 +55,28 @@ def main() -> None:
         print(__doc__, end="")
         return
     try:
-        given = parse_settings(sys.argv[1:], DEFAULTS)
-        if given["record"] not in ("true", "false"):
-            raise UsageError(f"record={given['record']}: allowed: true, false")
-        path = Path(given["file"])
-        settings = read_check_file(path)
-        base = path.parent / settings.base
-        if given["record"] == "true":
-            _record(settings, base)
-        else:
-            checked = _check(settings, load_base(base))
-            print("\n".join(checked.lines))
-            sys.exit(checked.status)
+        with exit_on_system_error(status=NOT_JUDGED):
+            _run()
     except UsageError as error:
         print(error, file=sys.stderr)
         sys.exit(NOT_JUDGED)
     finally:
         restore_default_signals()
+
+
+def _run() -> None:
+    given = parse_settings(sys.argv[1:], DEFAULTS)
+    if given["record"] not in ("true", "false"):
+        raise UsageError(f"record={given['record']}: allowed: true, false")
+    path = Path(given["file"])
+    settings = read_check_file(path)
+    base = path.parent / settings.base
+    if given["record"] == "true":
+        _record(settings, base)
+        return
+    checked = _check(settings, load_base(base))
+    print("\n".join(checked.lines))
+    sys.exit(checked.status)
 
 
 def _record(settings: CheckSettings, base: Path) -> None:

@@ -29,13 +29,13 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+from fastloop.config.catalogue import overridable_names
 from fastloop.config.compose import compose_all, compose_changed
 from fastloop.config.experiment_yaml import experiment_yaml
 from fastloop.config.flags import read_command_line
-from fastloop.config.help import overridable_names
 from fastloop.config.messages import usage_message
 from fastloop.core.explanation import EXPLANATION_FILE, TIMELINE_SVG, TIMELINE_TRACE, WhatIf
-from fastloop.core.files import remove_unused, write_text
+from fastloop.core.files import make_sweep_folder, remove_unused, write_text
 from fastloop.core.types import (
     Failure,
     FailureKind,
@@ -76,6 +76,7 @@ def _explain(requests: Sequence[JobRequest]) -> None:
 
     request = check_request(requests)
     _check_asked(request)
+    make_sweep_folder(request.sweep_folder)
     handle_signals()
     sweep = request.sweep
     is_free = sweep.allow_concurrent and not sweep.wait

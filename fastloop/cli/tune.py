@@ -44,9 +44,10 @@ from fastloop.config.experiment_yaml import experiment_yaml
 from fastloop.config.flags import read_command_line
 from fastloop.config.tune_settings import split_arguments
 from fastloop.config.tune_space import read_space
-from fastloop.core.files import remove_unused, write_text
+from fastloop.core.files import make_sweep_folder, remove_unused, write_text
 from fastloop.core.types import JobFailed, MachineBusy, UsageError
 from fastloop.processes.lifecycle import handle_signals, restore_default_signals
+from fastloop.processes.startup import exit_on_system_error
 from fastloop.sweep.request import JobRequest
 
 if TYPE_CHECKING:
@@ -108,9 +109,14 @@ def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[st
     command = fingerprint_command(request.overrides, given)
     if sweep.resume:
         folder, file = find_tuning(sweep.resume, command)
+    make_sweep_folder(folder)
     handle_signals(lambda: _describe_kept(folder))
     is_free = sweep.allow_concurrent and not sweep.wait
-    with nullcontext() if is_free else lock_machine(sweep.wait), show_progress(0) as progress:
+    with (
+        exit_on_system_error(lambda: _describe_kept(folder)),
+        nullcontext() if is_free else lock_machine(sweep.wait),
+        show_progress(0) as progress,
+    ):
         spending = Spending(budget=settings.budget, begun_ns=process_begun_ns())
         found = file or _plan(request, settings, command, spending, progress)
         outcome = _race(found, folder, settings, spending, progress)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hydra.errors import InstantiationException
 from omegaconf import OmegaConf
 
+from fastloop.config.catalogue import options_of
 from fastloop.config.combinations import Combination
 from fastloop.config.foreign_settings import check_experiment_settings
-from fastloop.config.help import options_of
 from fastloop.config.kinds import kind_message
 from fastloop.config.messages import ConfigError, instantiation_message, validation_message
 from fastloop.config.user_options import (

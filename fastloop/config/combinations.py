@@ -23,10 +23,11 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
+from fastloop.config.catalogue import resource_folder, settings
 from fastloop.config.experiments import register_experiments
 from fastloop.config.flags import CommandLine, read_command_line
 from fastloop.config.foreign_settings import describe_foreign_setting
-from fastloop.config.help import help_text, resource_folder, settings
+from fastloop.config.help import help_text
 from fastloop.config.messages import ConfigError
 from fastloop.config.overrides import override_values, parse_overrides, product
 

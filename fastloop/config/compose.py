@@ -19,6 +19,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from fastloop.config.build import build_job, build_request
+from fastloop.config.catalogue import overridable_names, resource_folder
 from fastloop.config.combinations import (
     BASIC,
     CONFIG_NAME,
@@ -32,7 +33,6 @@ from fastloop.config.combinations import (
 )
 from fastloop.config.experiments import register_experiments
 from fastloop.config.flags import CommandLine, prepare_completion, read_command_line
-from fastloop.config.help import overridable_names, resource_folder
 from fastloop.config.messages import ConfigError, usage_message
 from fastloop.core.files import remove_unused
 from fastloop.core.types import UsageError

@@ -8,7 +8,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
-from fastloop.config.help import default_options
+from fastloop.config.catalogue import default_options
 
 
 def experiment_yaml(overrides: Sequence[str], question: str) -> str | None:

@@ -8,7 +8,7 @@ from functools import cache
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-from fastloop.config.help import experiment_files, resource_folder
+from fastloop.config.catalogue import experiment_files, resource_folder
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from fastloop.config.help import default_options, experiment_files, groups, options_of
+from fastloop.config.catalogue import default_options, experiment_files, groups, options_of
 from fastloop.config.messages import ConfigError
 from fastloop.config.yaml_files import option_values
 

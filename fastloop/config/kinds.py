@@ -18,9 +18,9 @@ def kind_message(setting: str, thing: Any, kind: str) -> str:
 
 def _members(kind: str) -> set[str]:
     """Names of the attributes and methods of the Protocol of that name."""
-    from fastloop.core import plan, protocols, sweep_protocols
+    from fastloop.core import device_protocols, plan, protocols, sweep_protocols
 
-    modules = (plan, protocols, sweep_protocols)
+    modules = (device_protocols, plan, protocols, sweep_protocols)
     protocol = next((vars(module)[kind] for module in modules if kind in vars(module)), object)
     return {
         name

@@ -10,7 +10,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
-from fastloop.config.help import default_options, settings, takes_several
+from fastloop.config.catalogue import default_options, settings, takes_several
 from fastloop.config.messages import ConfigError
 
 FOLDERS = ("root", "dir")

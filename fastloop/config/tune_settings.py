@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from fastloop.config.help import resource_folder
+from fastloop.config.catalogue import resource_folder
 
 FILE = "tune.yaml"
 TRIED = "tried"

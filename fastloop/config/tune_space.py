@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
+from fastloop.config.catalogue import default_options, groups, settings
 from fastloop.config.combinations import compose_api
 from fastloop.config.flags import read_command_line
-from fastloop.config.help import default_options, groups, settings
 from fastloop.config.messages import ConfigError
 from fastloop.config.overrides import override_values, parse_overrides
 from fastloop.config.tune_settings import TRIED, tune_defaults

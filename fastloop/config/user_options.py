@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fastloop.config.help import default_of
+from fastloop.config.catalogue import default_of
 from fastloop.config.messages import ConfigError
 from fastloop.config.yaml_files import option_values
 from fastloop.core.user_code import check_callable, check_usable, locate, parameter_names

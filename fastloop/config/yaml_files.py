@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from fastloop.config.help import resource_folder
+from fastloop.config.catalogue import resource_folder
 
 
 def option_values(group: str, option: str) -> Any:

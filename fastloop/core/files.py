@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from fastloop.core.types import BadData
+from fastloop.core.types import BadData, UsageError
 
 EDGE_BYTES = 1 << 20
 
@@ -20,6 +20,15 @@ EDGE_BYTES = 1 << 20
 def outputs_folder() -> Path:
     """$FASTLOOP_OUTPUTS, or outputs/ in the working directory."""
     return Path(os.environ.get("FASTLOOP_OUTPUTS") or "outputs").absolute()
+
+
+def make_sweep_folder(folder: Path) -> None:
+    """Make a sweep's folder; raises UsageError, naming the outputs folder, where that fails."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        where = f"{error.strerror}: '{error.filename}'"
+        raise UsageError(f"the outputs folder (FASTLOOP_OUTPUTS): {where}") from error
 
 
 def sweep_folders() -> list[Path]:

@@ -12,10 +12,11 @@ from pydantic.dataclasses import dataclass
 
 from fastloop.core import stats
 
-LimitKind = Literal["rows", "converted rows", "decoded images", "copies", "steps"]
+LimitKind = Literal["rows", "converted rows", "decoded images", "cropped images", "copies", "steps"]
 """rows: gathered in memory; converted rows: gathered, and their bytes made floats; decoded images:
-also resized where the dataset does; copies: from pinned memory to the device; steps: the job's own,
-on batches that are on the device already."""
+also resized where the dataset does; cropped images: decoded, cropped, resized and normalized;
+copies: from pinned memory to the device; steps: the job's own, on batches that are on the device
+already."""
 
 
 @dataclass(frozen=True, kw_only=True, config=pydantic.ConfigDict(ser_json_inf_nan="constants"))

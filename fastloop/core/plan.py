@@ -14,11 +14,10 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from fastloop.core.bounds import PositiveDepth, SampleCount, Threads
+from fastloop.core.device_protocols import Execution, Model
 from fastloop.core.protocols import (
     Collate,
     Dataset,
-    Execution,
-    Model,
     Order,
     Store,
     Transform,

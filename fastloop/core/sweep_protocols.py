@@ -12,7 +12,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from fastloop.core.result import Resources, Result
+from fastloop.core.instrumented_pass import Resources
+from fastloop.core.result import Result
 
 
 @dataclass(frozen=True, kw_only=True)

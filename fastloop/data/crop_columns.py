@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -10,6 +11,7 @@ import torch
 
 from fastloop.core.traits import DecoderTraits, traits_of
 from fastloop.data.cropped_dataset import CroppedDataset, CroppedSamples
+from fastloop.data.cropping import Cropping
 from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.cropped_images import NATIVE
 from fastloop.fastloader.columns.images import Images
@@ -55,6 +57,11 @@ def crop_columns(dataset: CroppedDataset) -> list[Any]:
     if not (has_jpeg() and traits_of(DecoderTraits, dataset.decoder).is_reference):
         return [CropColumn(samples), images.labels]
     paths = [str(images.path(index)) for index in range(len(images))]
+    return [native_crops(paths, cropping), images.labels]
+
+
+def native_crops(encoded: Sequence[str] | Sequence[bytes], cropping: Cropping) -> Images:
+    """The crops of files, or of their bytes, by the native decoder; raises ImportError without."""
     statistics = cropping.mean, cropping.std
     settings = {"crop": cropping.crop, "flip": cropping.flip, "normalize": statistics}
-    return [Images(paths, decoder=NATIVE, **settings), images.labels]
+    return Images(encoded, decoder=NATIVE, **settings)

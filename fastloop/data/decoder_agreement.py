@@ -84,6 +84,10 @@ def _leaf_difference(leaf: Any, reference: Any) -> int:
     """Difference of floats in 0..1, in 255ths; 0 or MAX_DIFFERENCE for other leaves."""
     if leaf.shape != reference.shape:
         return MAX_DIFFERENCE
-    if leaf.is_floating_point():
-        return round(255 * float((leaf - reference).abs().max()))
-    return 0 if leaf.equal(reference) else MAX_DIFFERENCE
+    if not leaf.is_floating_point():
+        return 0 if leaf.equal(reference) else MAX_DIFFERENCE
+    difference = (leaf - reference).abs()
+    difference[leaf.isnan() & reference.isnan()] = 0  # as of landmarks that are missing
+    if not difference.isfinite().all():
+        return MAX_DIFFERENCE
+    return round(255 * float(difference.max()))

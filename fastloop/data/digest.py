@@ -1,24 +1,16 @@
 """Same-data gate: digests that show whether a step receives exactly the dataset's samples.
 
-Each (canonical sample, label) is hashed to 128 bits; the digest of a batch is the sum of its hashes
-modulo 2^128, which does not depend on their order and counts repetitions. The canonical form of
-floats is the integers from which they were decoded where the dataset has a uint8_scale (x/255 and
-x*(1/255) differ in 126 of 256 values in float32), and their exact bits otherwise.
-
-Padding is removed from samples that differ in length, and the rest is hashed together with its
-length: a sample that is truncated, padded inside or has a wrong length differs. The values of the
-padding are ignored.
+Each (canonical sample, label) is hashed to 128 bits (sample_hashes.py); the digest of a batch is
+the sum of its hashes modulo 2^128, which does not depend on their order and counts repetitions.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +19,7 @@ from fastloop.core.files import fingerprint
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import Invalid, Leaves, Tree
 from fastloop.data.ragged import VARIES, JaggedTensor, remove_padding
+from fastloop.data.sample_hashes import canonical_columns, hash_columns
 
 HELD_BATCHES = 8
 """Number of batches held before the first is looked at again, which detects a loader that reuses
@@ -74,11 +67,6 @@ def nbytes_of(batch: Tree) -> int:
 def row_nbytes(leaves: Leaves) -> int:
     """Bytes of a sample with these leaves, all of fixed length."""
     return sum(int(np.prod(shape)) * getattr(torch, dtype).itemsize for dtype, shape in leaves)
-
-
-def sample_hashes(batch: Tree, uint8_scale: float | None) -> np.ndarray:
-    """Hash of each sample of a batch: (batch, 16) uint8."""
-    return _hash_columns([_canonical(leaf, uint8_scale) for leaf in tree_leaves(batch)])
 
 
 def digest(
@@ -190,26 +178,16 @@ class _Delivered:
         self._batch, self._scale, self._expected = batch, uint8_scale, expected
         tree = remove_padding(batch, expected)
         self.leaves = leaves_of(tree)
-        self._columns = [column.copy() for column in self._read(tree)]
+        self._columns = [column.copy() for column in canonical_columns(tree, uint8_scale)]
 
     def hashes(self) -> np.ndarray:
         """Hash of each sample: (batch, 16) uint8; raises Invalid if the batch has changed."""
-        columns = self._read(remove_padding(self._batch, self._expected))
+        tree = remove_padding(self._batch, self._expected)
+        columns = canonical_columns(tree, self._scale)
         if not all(map(np.array_equal, columns, self._columns)):
             reason = "it is filled late, or its memory is used again too early"
             raise Invalid(f"a batch changes after it was delivered: {reason}")
-        return _hash_columns(columns)
-
-    def _read(self, tree: Tree) -> list[Any]:
-        return [_canonical(leaf, self._scale) for leaf in tree_leaves(tree)]
-
-
-def _hash_columns(columns: list[Any]) -> np.ndarray:
-    """Hash of each row of canonical columns: (rows, 16) uint8."""
-    ragged = any(isinstance(column, list) for column in columns)
-    rows = map(b"".join, zip(*columns, strict=True)) if ragged else np.concatenate(columns, axis=1)
-    hashes = b"".join([hashlib.blake2b(row, digest_size=16).digest() for row in rows])
-    return np.frombuffer(hashes, np.uint8).reshape(-1, 16)
+        return hash_columns(columns)
 
 
 def _has_length(batches: Iterable[Tree]) -> bool:
@@ -227,29 +205,3 @@ def _hold_back(batches: Iterable[_Delivered]) -> Iterator[_Delivered]:
         if len(queue) > HELD_BATCHES:
             yield queue.popleft()
     yield from chain(queue)
-
-
-def _canonical(
-    leaf: torch.Tensor | JaggedTensor, uint8_scale: float | None
-) -> np.ndarray | list[bytes]:
-    """Canonical bytes of a leaf: (batch, bytes) uint8; of a JaggedTensor, length and bytes of each
-    sample."""
-    if isinstance(leaf, JaggedTensor):
-        return _canonical_each(leaf, uint8_scale)
-    leaf = leaf.detach().cpu()
-    if uint8_scale is not None and leaf.is_floating_point():
-        # int16, so that a value outside the range of a byte does not wrap around into it
-        leaf = leaf.to(torch.float64).mul(uint8_scale).round().clamp(-32768, 32767).to(torch.int16)
-    width = math.prod(leaf.shape[1:])  # -1 would be ambiguous for a leaf without any bytes
-    return leaf.contiguous().view(len(leaf), width).view(torch.uint8).numpy()
-
-
-def _canonical_each(leaf: JaggedTensor, uint8_scale: float | None) -> list[bytes]:
-    lengths = leaf.lengths.tolist()
-    # all samples may be empty, where the width of a row is ambiguous
-    rows: Any = _canonical(leaf.values, uint8_scale) if sum(lengths) else np.empty((0, 0), np.uint8)
-    ends = np.cumsum(lengths)
-    return [
-        length.to_bytes(8) + rows[end - length : end].tobytes()
-        for length, end in zip(lengths, ends, strict=True)
-    ]

@@ -12,10 +12,13 @@ from typing import Any, Literal
 from fastloop.fastloader.columns.decoders import BROKEN
 from fastloop.fastloader.columns.image_headers import Encoded, encoding_of
 from fastloop.fastloader.columns.jpeg import INSTALL, load_jpeg
+from fastloop.fastloader.columns.orientation import ORIENTATION, read_orientation
 
 Change = Literal["kept", "transcoded", "resized"]
 Encode = Callable[[Encoded], tuple[Encoded, Change]]
 """From the bytes of a file to those that are stored, and what they are."""
+MAX_EXIF_NBYTES = 65_533
+"""Of what Pillow writes: a segment of a JPEG has room for no more."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +81,19 @@ def _resize(side: LongestSide, data: Encoded) -> tuple[Encoded, Change]:
                 return _transcode(data)
             size = [max(1, round(length * side.pixels / max(image.size))) for length in image.size]
             smaller = image.resize(size, pil.Resampling.LANCZOS)
-            info = {
-                name: image.info[name] for name in ("exif", "icc_profile") if name in image.info
-            }
+            headers = _headers_of(image, data)
     except (*BROKEN, pil.DecompressionBombError):
         return data, "kept"
     file = io.BytesIO()
-    smaller.save(file, "JPEG", quality=side.quality, **info)
+    smaller.save(file, "JPEG", quality=side.quality, **headers)
     return _transcode(file.getvalue())[0], "resized"
+
+
+def _headers_of(image: Any, data: Encoded) -> dict[str, Any]:
+    """Headers with which a smaller image is shown alike; of EXIF data that spans several segments,
+    the orientation alone."""
+    headers = {name: image.info[name] for name in ("exif", "icc_profile") if name in image.info}
+    if len(headers.get("exif", b"")) > MAX_EXIF_NBYTES:
+        headers["exif"] = import_module("PIL.Image").Exif()
+        headers["exif"][ORIENTATION] = read_orientation(data)
+    return headers

@@ -22,10 +22,10 @@ from fastloop.data.digest import (
     hash_sum,
     leaves_of,
     reference_digest,
-    sample_hashes,
 )
 from fastloop.data.prepare import reference_hashes
 from fastloop.data.ragged import collate_jagged, is_ragged
+from fastloop.data.sample_hashes import sample_hashes
 from fastloop.data.samples import fetch_samples
 from fastloop.data.seeded import SeededDataset
 from fastloop.processes.rank_group import all_gather

@@ -6,7 +6,8 @@ import numpy as np
 
 from fastloop.core.protocols import Dataset, StreamingDataset
 from fastloop.core.types import BadData, SamplesDiffer
-from fastloop.data.chunked_reader import IndexedSamples, collate_chunk
+from fastloop.data.chunked_reader import IndexedSamples
+from fastloop.data.collate_chunk import collate_chunk
 from fastloop.data.prepare import add_remedy
 from fastloop.data.ragged import is_ragged
 

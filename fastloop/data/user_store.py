@@ -15,7 +15,9 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from fastloop.core.files import flush_to_disk, hold_lock, write_beside
 from fastloop.core.types import SamplesDiffer, Tree
-from fastloop.data.chunked_reader import collate_chunk, collate_chunks
+from fastloop.core.user_code import is_iterable
+from fastloop.data.chunked_reader import collate_chunks
+from fastloop.data.collate_chunk import collate_chunk
 from fastloop.data.image_encodings import ImageEncoding
 from fastloop.data.image_store import write_image_store
 from fastloop.data.npy_format import STRUCTURE, open_npy, write_npy
@@ -129,6 +131,9 @@ def open_store(root: str | Path) -> Tree:
 def _prepare_samples(source: Any, strings: str | None) -> Any:
     if _is_tree(source):
         return source
+    if not is_iterable(source):
+        allowed = "allowed: a Dataset, an iterable of samples, or a tree of tensors or arrays"
+        raise ValueError(f"dataset={type(source).__name__}: {allowed}")
     return (StoreSamples if _has_indices(source) else StoreStream)(source, strings)
 
 

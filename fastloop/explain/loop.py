@@ -3,64 +3,41 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import islice
-from typing import Any, cast
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset  # noqa: TID251 - for isinstance
+from torch.utils.data import DataLoader  # noqa: TID251 - for isinstance
 
 from fastloop.core import stats
 from fastloop.core.explanation import Rung
 from fastloop.core.interleave import rounds
 from fastloop.core.spans import now_ns, seconds_between, synchronize
-from fastloop.core.trees import map_tensors
 from fastloop.core.types import Epochs, Tree
-from fastloop.data.dataloader import copy_settings, identity_collate
-from fastloop.data.samples import fetch_samples
 from fastloop.explain.explained_job import FEWEST_BATCHES, FEWEST_ROUNDS, MOST_SECONDS, WINDOW_S
-from fastloop.explain.ladder import Round, build_ladder, work_of
+from fastloop.explain.ladder import Round, build_ladder
 from fastloop.explain.loop_explanation import LoopExplanation
-from fastloop.explain.passes import EpochTimes, consume_epoch, summarize_epochs
+from fastloop.explain.loop_rungs import (
+    LoopStep,
+    UserLoop,
+    measure_work,
+    rung_notes,
+    rung_openers,
+)
 from fastloop.explain.rung_loaders import MOST_READY, READY_S
-from fastloop.explain.substitutes import ReadyBatches, ReadySamples
 from fastloop.explain.verdict import judge
 from fastloop.options.loader.user import iterable_epochs
+from fastloop.processes.rank_group import resolve_device
+from fastloop.sweep.in_process import check_numbers, check_seconds
 
 SYNCHRONIZED = ("cpu", "cuda", "mps")
 """Devices whose queued work can be waited for."""
 LoaderOrFunction = Iterable[Tree] | Callable[..., Iterable[Tree]]
-Step = Callable[[Tree], Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Loop:
-    """A loader and a step, with the batches that stand in for others."""
-
-    epochs: Epochs
-    step: Step
-    device: torch.device
-    host: list[Tree]
-    batches: int
-    """Of an epoch that is run."""
-
-    def time(self, epoch: Iterable[Tree], step: Step) -> EpochTimes:
-        """Times of the beginning of an epoch."""
-        synchronize(self.device)
-        start_ns = now_ns()
-        waits = consume_epoch(_first(epoch, self.batches), step)
-        synchronize(self.device)
-        return summarize_epochs([waits], seconds_between(start_ns, now_ns()))
-
-    def repeat(self, batches: list[Tree]) -> Iterator[Tree]:
-        """An epoch that repeats these batches."""
-        return (batches[place % len(batches)] for place in range(self.batches))
 
 
 def explain_loop(
     loader: LoaderOrFunction,
-    step: Step,
+    step: LoopStep,
     *,
     trials: int = 5,
     device: str = "auto",
@@ -76,19 +53,21 @@ def explain_loop(
     computes.
 
     Raises TypeError for what can be iterated over only once, and ValueError for a loader without
-    batches and for a device whose work can't be waited for.
+    batches, a device whose work can't be waited for, and a number below its least value.
     """
+    check_numbers(trials=trials)
+    check_seconds(seconds)
     epochs, target = _repeatable(loader), _resolve(device)
     loop, first_batch_s, is_whole = _look(epochs, step, target)
     length = None if is_whole else _length(loader)
     whole_batches = length or loop.batches
-    openers = _openers(loop, loader)
+    openers = rung_openers(loop, loader)
     timed, alone_s = _run_rounds(loop, openers, trials, seconds)
     work_s: dict[Rung, float] | None = {}
     if isinstance(loader, DataLoader):
-        work_s = _work(loop, loader, whole_batches) if loader.num_workers else None
+        work_s = measure_work(loop, loader, whole_batches) if loader.num_workers else None
     ladder = build_ladder(timed, whole_batches, work_s)
-    notes = _notes(loader, openers)
+    notes = rung_notes(loader, openers)
     if not is_whole and length is None:
         notes.append(f"the length of an epoch is unknown: its first {loop.batches} batches ran")
     return LoopExplanation(
@@ -126,7 +105,7 @@ def _resolve(device: str) -> torch.device:
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         resolved = accelerator or torch.device("cpu")
     else:
-        resolved = torch.device(device)
+        resolved = resolve_device(device)
     if resolved.type not in SYNCHRONIZED:
         allowed = ", ".join(SYNCHRONIZED)
         reason = "its steps can't be waited for, and so can't be timed"
@@ -134,7 +113,7 @@ def _resolve(device: str) -> torch.device:
     return resolved
 
 
-def _look(epochs: Epochs, step: Step, device: torch.device) -> tuple[_Loop, float, bool]:
+def _look(epochs: Epochs, step: LoopStep, device: torch.device) -> tuple[UserLoop, float, bool]:
     """The loop, the seconds to its first batch, and whether it runs whole epochs."""
     opened_ns = now_ns()
     host, count, first_batch_s, is_whole = [], 0, 0.0, True
@@ -157,7 +136,7 @@ def _look(epochs: Epochs, step: Step, device: torch.device) -> tuple[_Loop, floa
             "loader: its second epoch has no batches; it can be iterated over only once"
         )
     host = host[: max(1, len(host) - 1)]  # the last one of an epoch may be short
-    loop = _Loop(epochs=epochs, step=step, device=device, host=host, batches=count)
+    loop = UserLoop(epochs=epochs, step=step, device=device, host=host, batches=count)
     return loop, first_batch_s, is_whole
 
 
@@ -174,57 +153,11 @@ def _length(loader: Any) -> int | None:
         return None
 
 
-def _first(epoch: Iterable[Tree], count: int) -> Iterator[Tree]:
-    """The first batches of an epoch, which is closed after them."""
-    iterator = iter(epoch)
-    yield from islice(iterator, count)
-    del iterator  # ends workers, in the time of the loop's end
-
-
-def _openers(loop: _Loop, loader: Any) -> dict[Rung, Callable[[int], Iterable[Tree]]]:
-    """For each rung, lowest first, what gives an epoch of that number."""
-    resident = loop.host
-    openers: dict[Rung, Callable[[int], Iterable[Tree]]] = {}
-    if loop.device.type != "cpu":
-        resident = [map_tensors(lambda leaf: leaf.to(loop.device), each) for each in loop.host]
-        openers[Rung.COPY] = lambda _: loop.repeat(loop.host)
-    openers = {Rung.STEP: lambda _: loop.repeat(resident), **openers}
-    if not _can_be_divided(loader):
-        return {**openers, Rung.UNATTRIBUTED: loop.epochs}
-    ready, samples = _substitutes(loop, loader)
-    for rung, substitute in ((Rung.HAND_OFF, ready), (Rung.COLLATE, samples)):
-        openers[rung] = iterable_epochs(substitute)
-    return {**openers, Rung.DECODE: loop.epochs}
-
-
-def _can_be_divided(loader: Any) -> bool:
-    """True for a DataLoader that collates samples of a Dataset with indices."""
-    return (
-        type(loader) is DataLoader
-        and loader.batch_sampler is not None
-        and not isinstance(loader.dataset, IterableDataset)
-    )
-
-
-def _substitutes(loop: _Loop, loader: DataLoader) -> tuple[DataLoader, DataLoader]:
-    """The loader with ready batches, and with ready samples, in the place of its dataset."""
-    sampler, dataset = cast("Any", loader.batch_sampler), cast("Any", loader.dataset)
-    indices = [index for batch in islice(sampler, MOST_READY) for index in batch]
-    start_ns, made = now_ns(), []
-    for index in indices:
-        made += fetch_samples(dataset, [index])
-        if seconds_between(start_ns, now_ns()) > READY_S:
-            break
-    length = len(dataset)
-    ready = ReadyBatches(loop.host, length)
-    return (
-        copy_settings(loader, ready, identity_collate),
-        copy_settings(loader, ReadySamples(made, length), loader.collate_fn),
-    )
-
-
 def _run_rounds(
-    loop: _Loop, openers: dict[Rung, Callable[[int], Iterable[Tree]]], trials: int, seconds: float
+    loop: UserLoop,
+    openers: dict[Rung, Callable[[int], Iterable[Tree]]],
+    trials: int,
+    seconds: float,
 ) -> tuple[list[Round], list[float]]:
     """Times of all rungs, and seconds of the loader alone, in each round."""
     timed, alone_s, start_ns = [], [], now_ns()
@@ -240,25 +173,3 @@ def _run_rounds(
                 times[rung] = loop.time(openers[rung](number + 2), loop.step)
         timed.append({rung: times[rung] for rung in openers})
     return timed, alone_s
-
-
-def _work(loop: _Loop, loader: DataLoader, whole_batches: int) -> dict[Rung, float]:
-    """Seconds of each part in an epoch without workers."""
-    if not _can_be_divided(loader):
-        return {}
-    bare = copy_settings(loader, loader.dataset, loader.collate_fn, num_workers=0)
-    ready, samples = _substitutes(loop, bare)
-    openers = _openers(loop, loader)
-    openers |= {Rung.HAND_OFF: iterable_epochs(ready), Rung.COLLATE: iterable_epochs(samples)}
-    openers[Rung.DECODE] = iterable_epochs(bare)
-    times = {rung: loop.time(open_epoch(0), loop.step) for rung, open_epoch in openers.items()}
-    return work_of(times, whole_batches)
-
-
-def _notes(loader: Any, openers: dict[Rung, Any]) -> list[str]:
-    if Rung.UNATTRIBUTED not in openers:
-        return ["decode is all that the dataset does: it can't be told apart from reading"]
-    kind = type(loader).__name__
-    return [
-        f"a {kind} can't be taken apart: its parts are told for DataLoaders with a batch sampler"
-    ]

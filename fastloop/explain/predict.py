@@ -62,6 +62,8 @@ def predict_seconds(
     start_s = 0.0
     if workers:
         hand_off_s, start_s = _hand_off(measured, workers)
+        if job.loading.persistent_workers:
+            start_s = 0.0  # they have started in an epoch before
         steps = [[Phase(seconds=hand_off_s), *step] for step in steps]
     prefetch = job.loading.prefetch_factor or PREFETCH
     if job.device_prefetch and not workers:  # a thread loads ahead of the loop
@@ -78,6 +80,20 @@ def predict_gathered_seconds(job: Job, measured: Measured) -> float:
     loads = [[Phase(seconds=measured.single.clone_s)] for _ in threads.step_s]
     steps = _phases(threads.step_s, threads.step_cpu_s, cores)
     machinery = Machinery(workers=1, prefetch=PREFETCH, cores=cores)
+    return _epoch(loads, steps, machinery, measured.batches)
+
+
+def predict_threaded_seconds(job: Job, measured: Measured, num_threads: int) -> float:
+    """Seconds of a whole epoch with a loader whose threads of Python read samples ahead.
+
+    All CPU time of reading is taken for the interpreter's, whose lock one thread holds at a time;
+    that of code which gives it back is less.
+    """
+    cores = available_cores()
+    threads = measured.single if job.torch_threads == 1 else measured.as_is
+    loads = _with_lock(_phases(measured.single.load_s, measured.single.load_cpu_s, cores))
+    steps = _with_lock(_phases(threads.step_s, threads.step_cpu_s, cores))
+    machinery = Machinery(workers=num_threads, prefetch=PREFETCH, cores=cores)
     return _epoch(loads, steps, machinery, measured.batches)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,21 +22,57 @@ SETTINGS = "batch_size", "drop_last", "num_samples", "seed", "shuffle", "world_s
 one of them: all ranks may load the state that one has saved."""
 
 
-def random_states(generator: torch.Generator | None, sampler: Any) -> States:
-    """The states of the loader's generator, its sampler, and the samplers that this one wraps.
+@dataclass(frozen=True)
+class RandomSources:
+    """The generator and the sampler, if any, from which a loader's epoch draws its order."""
 
-    A sampler's state is its state_dict(), or else its generator's state and its epoch; torch's
-    global random state is added where none of the samplers has either.
-    """
-    states: States = {}
-    if generator is not None:
-        states["generator"] = generator.get_state()
-    if sampler is not None and not isinstance(sampler, DETERMINISTIC | PiecewiseSampler):
-        samplers = [_sampler_state(sampler) for sampler in _sampler_chain(sampler)]
-        states["samplers"] = samplers
-        if not any({"state_dict", "generator"} & set(state) for state in samplers):
-            states["torch"] = torch.get_rng_state()
-    return states
+    generator: torch.Generator | None
+    sampler: Any
+
+    def states(self) -> States:
+        """The states of the generator, the sampler, and the samplers that this one wraps.
+
+        A sampler's state is its state_dict(), or else its generator's state and its epoch; torch's
+        global random state is added where none of the samplers has either.
+        """
+        states: States = {}
+        if self.generator is not None:
+            states["generator"] = self.generator.get_state()
+        if not isinstance(self.sampler, DETERMINISTIC | PiecewiseSampler | None):
+            samplers = [_sampler_state(sampler) for sampler in _sampler_chain(self.sampler)]
+            states["samplers"] = samplers
+            if not any({"state_dict", "generator"} & set(state) for state in samplers):
+                states["torch"] = torch.get_rng_state()
+        return states
+
+    def restore(self, states: States | None) -> AbstractContextManager[None]:
+        """Restore the states, if any; torch's global random state only within this context.
+
+        Entering raises ValueError for the states of a loader with other generators or samplers.
+        """
+        return nullcontext() if states is None else self._restore(states)
+
+    @contextmanager
+    def _restore(self, states: States) -> Iterator[None]:
+        samplers = list(_sampler_chain(self.sampler)) if "samplers" in states else []
+        saved = states.get("samplers", [])
+        is_generated = self.generator is not None
+        if ("generator" in states) != is_generated or len(samplers) != len(saved):
+            raise ValueError("this state is of a loader with another generator or sampler")
+        if self.generator is not None:
+            self.generator.set_state(states["generator"])
+        for sampler, state in zip(samplers, saved, strict=True):
+            _restore_sampler(sampler, state)
+        with torch.random.fork_rng(devices=[], enabled="torch" in states):
+            if "torch" in states:
+                torch.set_rng_state(states["torch"])
+            yield
+
+    def set_epoch(self, epoch: int) -> None:
+        """Call set_epoch of the sampler and of those that it wraps, where they have it."""
+        for sampler in _sampler_chain(self.sampler):
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
 
 
 def order_settings(order: EpochOrder) -> States:
@@ -61,39 +98,6 @@ def check_settings(state: States, order: EpochOrder) -> None:
             raise ValueError(f"{name}={value}: this state does not contain {name}")
         if saved[name] != value:
             raise ValueError(f"{name}={value}: this state is of a loader with {name}={saved[name]}")
-
-
-def restore_states(
-    states: States | None, generator: torch.Generator | None, sampler: Any
-) -> AbstractContextManager[None]:
-    """Restore the states, if any; torch's global random state only within this context.
-
-    Entering raises ValueError for the states of a loader with other generators or samplers.
-    """
-    return nullcontext() if states is None else _restore(states, generator, sampler)
-
-
-@contextmanager
-def _restore(states: States, generator: torch.Generator | None, sampler: Any) -> Iterator[None]:
-    samplers = list(_sampler_chain(sampler)) if "samplers" in states else []
-    saved = states.get("samplers", [])
-    if ("generator" in states) != (generator is not None) or len(samplers) != len(saved):
-        raise ValueError("this state is of a loader with another generator or sampler")
-    if generator is not None:
-        generator.set_state(states["generator"])
-    for chained, state in zip(samplers, saved, strict=True):
-        _restore_sampler(chained, state)
-    with torch.random.fork_rng(devices=[], enabled="torch" in states):
-        if "torch" in states:
-            torch.set_rng_state(states["torch"])
-        yield
-
-
-def set_epoch(sampler: Any, epoch: int) -> None:
-    """Call set_epoch of a sampler and of those that it wraps, where they have it."""
-    for chained in _sampler_chain(sampler):
-        if hasattr(chained, "set_epoch"):
-            chained.set_epoch(epoch)
 
 
 def _sampler_chain(sampler: Any) -> Iterator[Any]:

@@ -53,11 +53,14 @@ class DeviceCopies:
 def resolve_target(device: str | torch.device | None) -> torch.device | None:
     """Return the device with its current index; None where batches stay on the CPU.
 
-    Raises ValueError for a CUDA device that torch does not see.
+    Raises ValueError for a CUDA device that torch does not see, and for what names no device.
     """
-    if device is None or torch.device(device).type == "cpu":
+    try:
+        target = torch.device("cpu" if device is None else device)
+    except (RuntimeError, TypeError):
+        raise ValueError(f"device={device!r}: allowed are cpu, cuda, cuda:<number>, mps") from None
+    if target.type == "cpu":
         return None
-    target = torch.device(device)
     if target.type != "cuda":
         return target
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0

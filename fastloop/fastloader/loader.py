@@ -10,13 +10,7 @@ import torch
 from torch.utils.data import Dataset
 
 from fastloop.fastloader.block_shuffle import Blocks
-from fastloop.fastloader.checkpoint import (
-    check_settings,
-    initial_state,
-    random_states,
-    restore_states,
-    set_epoch,
-)
+from fastloop.fastloader.checkpoint import RandomSources, check_settings, initial_state
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
 from fastloop.fastloader.dataloader_settings import pins_memory, warn_of_settings
@@ -198,8 +192,9 @@ class FastLoader:
         return resolve_order(self, self._source)
 
     @property
-    def _user_sampler(self) -> Any:
-        return self.sampler if self._batch_sampler is None else self._batch_sampler
+    def _random_sources(self) -> RandomSources:
+        sampler = self.sampler if self._batch_sampler is None else self._batch_sampler
+        return RandomSources(self.generator, sampler)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle what another process needs; it has its own threads and buffers."""
@@ -215,7 +210,7 @@ class FastLoader:
     def set_epoch(self, epoch: int) -> None:
         """Set the next iteration's epoch, also of the sampler; keeps a state loaded within it."""
         self._position.set_epoch(epoch)
-        set_epoch(self._user_sampler, epoch)
+        self._random_sources.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the loader's position, for `load_state_dict`.
@@ -240,7 +235,7 @@ class FastLoader:
         core's wait a second for the next epoch after a whole one."""
         order = self._order
         state, drawn_from = self._position.begin(partial(self._initial_state, order))
-        restored = restore_states(drawn_from, self.generator, self._user_sampler)
+        restored = self._random_sources.restore(drawn_from)
         finish = partial(self._position.finish, state)
         batches = self._epochs.start(order, state, finish, restored)
         self._position.advance(state)
@@ -251,4 +246,4 @@ class FastLoader:
         return (batch.tolist() for batch in self._order.batches(self.epoch))
 
     def _initial_state(self, order: EpochOrder) -> State:
-        return initial_state(self.epoch, random_states(self.generator, self._user_sampler), order)
+        return initial_state(self.epoch, self._random_sources.states(), order)

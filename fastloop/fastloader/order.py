@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
+from numbers import Integral
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -98,8 +99,8 @@ class LoaderOrder:
         self._check_numbers()
 
     def _check_numbers(self) -> None:
-        if not -(2**63) <= self.seed < 2**64:  # torch's own limits
-            raise ValueError(f"seed={self.seed}: allowed are -2^63 to 2^64 - 1")
+        if not isinstance(self.seed, Integral) or not -(2**63) <= self.seed < 2**64:  # as torch
+            raise ValueError(f"seed={self.seed!r}: allowed are -2^63 to 2^64 - 1")
         if not 0 <= self.rank < self.world_size:
             allowed = f"allowed are 0 to world_size - 1, and world_size={self.world_size}"
             raise ValueError(f"rank={self.rank}: {allowed}")

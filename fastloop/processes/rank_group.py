@@ -116,7 +116,7 @@ def device_index() -> int:
 def resolve_device(name: str) -> torch.device:
     """The torch device of that name; "auto" is one accelerator for each rank, or the CPU.
 
-    Raises Unsupported if this machine has no such device.
+    Raises Unsupported if this machine has no such device, and ValueError for any other name.
     """
     if name == "auto":
         # is_available first: a CUDA build names its accelerator even on a machine without one
@@ -126,7 +126,11 @@ def resolve_device(name: str) -> torch.device:
         if accelerator is None:
             return torch.device("cpu")
         return torch.device(accelerator.type, device_index())
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        allowed = "allowed are auto, cpu, mps, cuda and cuda:<number>"
+        raise ValueError(f"device={name}: {allowed}") from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise Unsupported(
             f"device={name}: this machine has {torch.cuda.device_count()} CUDA devices"

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from fastloop.core.result import Resources
+from fastloop.core.instrumented_pass import Resources
 
 SHM = Path("/dev/shm")
 MIB = 2**20

@@ -1,4 +1,4 @@
-"""Signals and a closed pipe while a command starts, before there is anything to record.
+"""Ends of a command that need one line: signals while it starts, a closed pipe, a full disk.
 
 Imports next to nothing: a signal that arrives before the handlers are set prints a traceback.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -43,6 +43,23 @@ def quiet_on_closed_pipe() -> Iterator[None]:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the flush at exit would fail again
         sys.exit(1)
+
+
+@contextmanager
+def exit_on_system_error(describe: Callable[[], str] = str, status: int = 1) -> Iterator[None]:
+    """Exit with the status and one line on an OSError, as of a full or a lost disk.
+
+    describe: called for what follows the error in the line. HYDRA_FULL_ERROR=1 shows the traceback.
+    """
+    try:
+        yield
+    except BrokenPipeError:  # see quiet_on_closed_pipe
+        raise
+    except OSError as error:
+        if os.environ.get("HYDRA_FULL_ERROR"):
+            raise
+        print(f"{error}{describe()}", file=sys.stderr)
+        sys.exit(status)
 
 
 def print_ending(number: int, addition: str = "") -> None:

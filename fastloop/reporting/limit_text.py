@@ -14,6 +14,7 @@ ABILITIES = {
     "rows": "gather in memory",
     "converted rows": "gather and convert in memory",
     "decoded images": "decode",
+    "cropped images": "decode, crop and resize",
 }
 """By kind of limit, what cores can do."""
 OTHER_WORK = {

@@ -10,18 +10,13 @@ from fastloop.core import stats
 from fastloop.core.limit import LimitOrigin, typical_origin
 from fastloop.core.metrics import metrics
 from fastloop.core.ranking import rank_jobs
-from fastloop.core.result import Measurement, Result, verdict_word, world_size
-from fastloop.core.user_code import LOADER_DATA
+from fastloop.core.result import Measurement, Result, verdict_word
 from fastloop.reporting.baseline import find_baseline, no_baseline
+from fastloop.reporting.comparable import UNRANKED, brings_data, partition
 from fastloop.reporting.short_names import short_names
 
 DEFAULT_COLOUR = "#0072b2"
 """Of jobs whose result holds no colour."""
-UNRANKED = {
-    "concurrent": "other work ran concurrently with these trials (allow_concurrent=true)",
-    "unverified": "the data that these jobs deliver was not compared (same_data=false)",
-}
-"""Reason why a job gets no rank, by the tag that marks the job."""
 LONGEST_LIST = 3
 """Most loaders that a title names."""
 
@@ -99,40 +94,6 @@ class JobGroup:
     comparisons: tuple[Comparison, ...]
 
 
-def comparable(result: Result, other: Result) -> bool:
-    """True if the two jobs may be ranked together.
-
-    They have to agree in amount of work, cache state, sweep and data. Data agrees if its source or
-    its content is equal, or if only the decoders differ and are equivalent. A loader that brings
-    its own data is never ranked with one that was compared with a dataset.
-    """
-    return _work(result) == _work(other) and delivers_same(result, other)
-
-
-def brings_data(result: Result) -> bool:
-    """True for a loader that brings its own data, which is compared with its first epoch alone."""
-    return result.params.get("dataset._target_") == LOADER_DATA
-
-
-def delivers_same(result: Result, other: Result) -> bool:
-    """True if the two jobs deliver the same samples, or differ in equivalent decoders only."""
-    return not _data_ids(result).isdisjoint(_data_ids(other))
-
-
-def _work(result: Result) -> tuple:
-    values = [result.params.get(name) for name in ("epochs", "batches", "drop_last", "cache")]
-    # the first ten batches of 64 samples are other work than the first ten of 32
-    values += [result.params.get("batch_size") if result.params.get("batches") else None]
-    # every rank drops its last batch, so more ranks deliver fewer samples
-    values += [world_size(result) if result.params.get("drop_last") else 1]
-    values += [result.tags.get(tag) for tag in UNRANKED]
-    return result.tags.get("sweep"), result.dataset, brings_data(result), *values
-
-
-def _data_ids(result: Result) -> set[str]:
-    return {result.fingerprint, result.content, result.decoder_equivalence_id} - {""} or {""}
-
-
 def check_baseline(results: Sequence[Result], baseline: str) -> None:
     """Raise ValueError with the allowed names if no job or loader of that name finished."""
     finished = [result for result in results if result.status == "FINISHED"]
@@ -147,21 +108,8 @@ def summarize(results: Sequence[Result], baseline: str = "") -> list[JobGroup]:
     finished = [result for result in results if result.status == "FINISHED" and result.trials]
     reference = _reference(finished, baseline)
     several = len({result.tags.get("sweep") for result in finished}) > 1
-    groups = [_group(members, reference, several) for members in _partition(finished)]
+    groups = [_group(members, reference, several) for members in partition(finished)]
     return _shorten_titles(groups)
-
-
-def _partition(finished: list[Result]) -> list[list[Result]]:
-    """The results in groups: connected components of the relation `comparable`."""
-    groups: list[list[Result]] = []
-    for result in finished:
-        near = [group for group in groups if any(comparable(result, member) for member in group)]
-        first, *others = near or [[]]
-        if not near:
-            groups.append(first)
-        first += [*(member for group in others for member in group), result]
-        groups = [group for group in groups if not any(group is other for other in others)]
-    return groups
 
 
 def _shorten_titles(groups: list[JobGroup]) -> list[JobGroup]:

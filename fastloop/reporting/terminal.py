@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from fastloop.core import stats
 from fastloop.core.printable import printable
 from fastloop.core.result import Result, world_size
+from fastloop.reporting.comparable import brings_data
 from fastloop.reporting.header import describe_samples
 from fastloop.reporting.limit_text import limit_legend
 from fastloop.reporting.notes import group_caveats
 from fastloop.reporting.ranks import rank_lines
-from fastloop.reporting.summary import Comparison, JobGroup, Row, brings_data, summarize
+from fastloop.reporting.summary import Comparison, JobGroup, Row, summarize
 from fastloop.reporting.tables import decimals, why_legend
 from fastloop.reporting.verdict import verdict
 

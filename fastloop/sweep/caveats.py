@@ -1,33 +1,21 @@
-"""Caveats of a job's figures, one short line each, derived from raw values; no value is dropped.
-
-Thresholds follow pyperf (std of 10 %), Tukey (fences) and pytorch#19836 (every n-th batch waits).
-"""
+"""Caveats of a job's figures, one short line each, derived from raw values; no value is dropped."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from fastloop.core import stats
+from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.limit import typical_origin
 from fastloop.core.metrics import metrics
-from fastloop.core.number_text import significant
 from fastloop.core.protocols import HasCaveat
-from fastloop.core.result import Attribution, Result, measurements
+from fastloop.core.result import Result, measurements
 from fastloop.sweep.data_caveats import data_caveats
+from fastloop.sweep.timing_caveats import trial_caveats, wait_caveats
 from fastloop.trial.job import Job
 from fastloop.trial.page_cache import COLD_FRACTION
 
-UNSTABLE_FRACTION = 0.10
-FENCE = 3.0
-"""Tukey's outer fence. The inner one (1.5) flags a third of all quiet jobs with five trials."""
-DRIFT_P = 0.01
-"""A sweep tests each job and benchmark: five trials rise or fall steadily by chance in 2 of 120
-cases, so that at 0.05 one of six quickstarts, with ten such tests, would have a drift."""
-MIN_FENCE_FRACTION = 0.05
-"""Least distance of a fence, as a share of the median: a very quiet job's would be too tight."""
 FOREIGN_CORES = 0.5
 ABOVE_LIMIT = 1.1
 """Share of the limit from which noise does not explain it: nothing does that work faster."""
@@ -35,13 +23,10 @@ CAUSES = {
     "rows": "its rows lie next to each other, or were gathered before",
     "converted rows": "its rows lie next to each other, or were converted before",
     "decoded images": "its images were decoded before, or by a decoder that was not measured",
+    "cropped images": "its crops were made before, or by a decoder that was not measured",
     "copies": "its batches were copied before",
 }
 """By kind of limit, why a loader can be above it."""
-PERIODIC_FACTOR = 3.0
-"""Waits of one worker this many times as long as those of the others are periodic."""
-MIN_TURNS = 5
-"""Fewest turns of all workers in which a pattern is looked for."""
 
 
 def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
@@ -112,13 +97,6 @@ def loss_caveats(losses: Sequence[Sequence[float]]) -> list[str]:
     return ["loss is not finite: learning_rate is too high, or samples hold NaN or infinity"]
 
 
-def trial_caveats(*, seconds: Sequence[float]) -> list[str]:
-    """Caveats of one job's trials, in the order of the rounds: unstable, drift, outliers."""
-    if len(seconds) < 2 or not all(0 < value < math.inf for value in seconds):
-        return []
-    return [*_unstable_or_outliers(seconds), *_drift(seconds)]
-
-
 def machine_caveats(
     *,
     load_averages: Sequence[float | None],
@@ -144,27 +122,6 @@ def machine_caveats(
         cores = "1 core" if usable_cores == 1 else f"{usable_cores} cores"
         lines += [f"CPU oversubscribed: {' and '.join(crowds)} on {cores}"]
     return lines
-
-
-def wait_caveats(*, wait_s: Sequence[float], num_workers: int) -> list[str]:
-    """The caveat of one epoch's waits for batches, in order: worker-periodic.
-
-    Batch i comes from worker i modulo num_workers. If one worker's batches wait longer than the
-    others', the workers finish together or one is slow; either way the loop waits for them. The
-    first turn, in which all workers start, is left out. Kruskal and Wallis (1952) test the workers.
-    """
-    turns = len(wait_s) // num_workers - 1 if num_workers > 1 else 0
-    if turns < MIN_TURNS:
-        return []
-    waits = np.asarray(wait_s[num_workers : (turns + 1) * num_workers]).reshape(turns, num_workers)
-    medians = np.median(waits, axis=0)
-    slow = int(medians.argmax())
-    others = float(np.median(np.delete(waits, slow, axis=1)))
-    if medians[slow] <= PERIODIC_FACTOR * others or _same_distribution(waits):
-        return []
-    waits = [significant(1e3 * wait_s, 2) for wait_s in (medians[slow], others)]
-    times = f"{waits[0]} ms, the others {waits[1]} ms"
-    return [f"worker-periodic: every {_ordinal(num_workers)} batch waits {times}"]
 
 
 def _load_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
@@ -210,50 +167,9 @@ def _rereads_memory(result: Result) -> str:
     return f"{sizes}: at most the first epoch of each window reads the disk"
 
 
-def _unstable_or_outliers(seconds: Sequence[float]) -> list[str]:
-    """A single caveat for both: outliers alone can make a job unstable."""
-    share = (stats.std(seconds) or 0.0) / stats.mean(seconds)
-    outliers = _count_outliers(seconds)
-    if share < UNSTABLE_FRACTION:
-        return [f"outliers: {outliers}"] if outliers else []
-    cause = f", {outliers} outlier{'s' if outliers > 1 else ''}" if outliers else ""
-    return [f"unstable: std {100 * share:.0f} %{cause}"]
-
-
-def _drift(seconds: Sequence[float]) -> list[str]:
-    """Kendall's trend test (1938); Theil and Sen's slope, relative to the median, for its size."""
-    from scipy.stats import kendalltau, theilslopes
-
-    if len(seconds) < 3 or min(seconds) == max(seconds):
-        return []
-    rounds = np.arange(len(seconds))
-    p_value = np.asarray(kendalltau(rounds, seconds))[1]
-    change = theilslopes(seconds, rounds)[0] * rounds[-1] / stats.median(seconds)
-    if p_value >= DRIFT_P or abs(change) < stats.MINIMUM_EFFECT:
-        return []
-    return [f"drift: {100 * change:+.0f} % over rounds"]
-
-
-def _count_outliers(seconds: Sequence[float]) -> int:
-    low, median, high = np.percentile(seconds, [25, 50, 75])
-    reach = max(FENCE * (high - low), MIN_FENCE_FRACTION * median)
-    return sum(value < low - reach or value > high + reach for value in seconds)
-
-
 def _foreign_load(loads: list[float], own_load: float) -> list[str]:
     """Judged by the median trial, not the worst: a noisy round affects all its jobs equally."""
     load = stats.median(loads) if loads else 0.0
     if load - own_load < FOREIGN_CORES:
         return []
     return [f"foreign load: load average {load:.1f}, own work {own_load:.1f}"]
-
-
-def _same_distribution(waits: np.ndarray) -> bool:
-    from scipy.stats import kruskal
-
-    return waits.min() == waits.max() or float(kruskal(*waits.T)[1]) >= 0.001
-
-
-def _ordinal(number: int) -> str:
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10)
-    return f"{number}{ending or 'th'}"

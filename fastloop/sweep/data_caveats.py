@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fastloop.core.result import Result, measurements
 from fastloop.data.decoder_agreement import COMPARED_SAMPLES, TOLERANCE
-from fastloop.reporting.summary import brings_data, delivers_same
+from fastloop.reporting.comparable import brings_data, delivers_same
 from fastloop.sweep.request import LOADER_BATCH_SIZE
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -25,9 +26,9 @@ from fastloop.data.digest import (
 from fastloop.options.loader.user import iterable_epochs
 from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.bench_results import Bench, BenchResult
-from fastloop.sweep.caveats import trial_caveats
 from fastloop.sweep.loader_timer import first_batches, warm_timer
 from fastloop.sweep.progress import round_reports
+from fastloop.sweep.timing_caveats import trial_caveats
 from fastloop.trial.limits import row_limit
 from fastloop.trial.window import MIN_WINDOW_S, time_instrumented_epoch
 
@@ -65,8 +66,8 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
     batches and for an endless one; ValueError for a number below its least value, and for an
     iterator, which has only one epoch.
     """
-    _check_numbers(trials=trials, epochs=epochs, batches=batches)
-    _check_seconds(seconds=seconds, min_window_s=min_window_s)
+    check_numbers(trials=trials, epochs=epochs, batches=batches)
+    check_seconds(seconds=seconds, min_window_s=min_window_s)
     target = resolve_device(device)
     consume, epoch_of = step or default_step(target), first_batches(epochs_of(loader), batches)
     hashes, leaves = epoch_hashes(epoch_of(0), None)
@@ -126,8 +127,10 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     random transforms) not the same number; ValueError for a number below its least value, and for
     an iterator, which has only one epoch.
     """
-    _check_numbers(loaders=len(loaders), trials=trials, epochs=epochs, batches=batches)
-    _check_seconds(seconds=seconds, min_window_s=min_window_s)
+    if not isinstance(loaders, Mapping):
+        raise ValueError(f"loaders={type(loaders).__name__}: allowed: a dict of loaders by name")
+    check_numbers(loaders=len(loaders), trials=trials, epochs=epochs, batches=batches)
+    check_seconds(seconds=seconds, min_window_s=min_window_s)
     target = resolve_device(device)
     consume = step or default_step(target)
     epochs_by_name = {
@@ -149,14 +152,15 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     return _summarize(trial_s, order, samples)
 
 
-def _check_numbers(**numbers: int | None) -> None:
-    """Raise ValueError for a number below 1; None is not set."""
+def check_numbers(**numbers: int | None) -> None:
+    """Raise ValueError for anything but a whole number from 1 on; None is not set."""
     for name, number in numbers.items():
-        if number is not None and number < 1:
-            raise ValueError(f"{name}={number}: allowed is 1 or more")
+        if number is not None and not (isinstance(number, Integral) and number >= 1):
+            raise ValueError(f"{name}={number!r}: allowed is 1 or more")
 
 
-def _check_seconds(seconds: float | None, min_window_s: float) -> None:
+def check_seconds(seconds: float | None, min_window_s: float = MIN_WINDOW_S) -> None:
+    """Raise ValueError for times that none of `bench`, `bench_all` and `explain` can keep."""
     if seconds is not None and not seconds > 0:
         raise ValueError(f"seconds={seconds}: allowed is more than 0")
     if not 0 <= min_window_s < math.inf:

@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastloop.core.files import remove_unused
-from fastloop.core.types import FailureKind, MachineBusy, Unsupported, UsageError
-from fastloop.processes.lifecycle import defer_signals, handle_signals, signal_handling
+from fastloop.core.files import make_sweep_folder, remove_unused
+from fastloop.core.types import MachineBusy, Unsupported, UsageError
+from fastloop.processes.lifecycle import handle_signals, signal_handling
 from fastloop.processes.torchrun_env import torchrun_process
 from fastloop.sweep.followers import assemble
+from fastloop.sweep.print_results import print_results
 from fastloop.sweep.request import JobRequest, config_hash, job_names, run_params, run_tags
 
 if TYPE_CHECKING:  # --cfg, --help and completion must not pay for importing torch
-    from fastloop.core.result import Result
     from fastloop.sweep.explanations import ExplainJob
     from fastloop.sweep.job_state import SweepJob
     from fastloop.sweep.settings import SweepSettings
-    from fastloop.sweep.tracking import SweepTracker
 
 IMPORTED_LATER = (
     *("fastloop.processes.leader", "fastloop.reporting.terminal", "fastloop.sweep.progress"),
     *("fastloop.sweep.resume", "fastloop.sweep.rounds", "fastloop.trial.support"),
 )
 """Modules that a sweep imports while signals still end the command at once."""
-SYSTEM_ERROR = re.compile(r"^\w+: \[Errno \d+\] (.*)$")
 
 
 def measure(requests: Sequence[JobRequest], explain_job: ExplainJob | None = None) -> int:
@@ -49,9 +44,11 @@ def measure(requests: Sequence[JobRequest], explain_job: ExplainJob | None = Non
 
     handle_signals()
     settings = requests[0].sweep
-    reason = _rejection(requests) or _make_folder(requests[0].sweep_folder)
-    reason = reason or _assemble_followers(requests)
+    reason = _rejection(requests)
     try:
+        if not reason:
+            make_sweep_folder(requests[0].sweep_folder)
+            reason = _assemble_followers(requests)
         no_lock = reason or _may_be_concurrent(settings)
         with (
             nullcontext()
@@ -93,19 +90,6 @@ def measure_one_job(requests: Sequence[JobRequest]) -> int:
     return 0
 
 
-def failure_line(result: Result, details: str) -> str:
-    """The reason why a job failed, and the path of its details, unless the reason says everything.
-
-    details: path of a file with the traceback; empty if there is none.
-    """
-    reason, kind = result.status_reason, result.failure_kind
-    if match := SYSTEM_ERROR.match(reason):
-        return match.group(1)
-    if (kind and kind.is_verdict) or reason.startswith("BadData: "):
-        return reason.removeprefix("BadData: ")
-    return f"{reason}; see {details}" if details else reason
-
-
 def _run(jobs: Sequence[SweepJob], request: JobRequest, explain_job: ExplainJob | None) -> int:
     from fastloop.core.ranking import explain_no_ranks
     from fastloop.sweep.progress import show_progress
@@ -119,7 +103,7 @@ def _run(jobs: Sequence[SweepJob], request: JobRequest, explain_job: ExplainJob 
     handle_signals(lambda: describe_kept_trials(jobs, request.sweep_folder))
     with show_progress(num_progress_steps(jobs, request.sweep)) as progress:
         results = run_sweep(jobs, request.sweep, tracking, progress, explain_job)
-    return _print_results(results, jobs, request, tracking)
+    return print_results(results, jobs, request, tracking)
 
 
 def _print_measured(requests: Sequence[JobRequest]) -> int:
@@ -137,51 +121,11 @@ def _print_measured(requests: Sequence[JobRequest]) -> int:
             result = replace(result, status_reason=reason)
         results.append(result)
     tracking = SweepTracker(request.tracker, request.sweep_folder)
-    return _print_results(results, jobs, request, tracking)
-
-
-def _print_results(
-    results: Sequence[Result], jobs: Sequence[SweepJob], request: JobRequest, tracking: SweepTracker
-) -> int:
-    """Print the table and the places of files, report and tracker; returns the exit status."""
-    from fastloop.reporting.files import file_lines
-    from fastloop.reporting.terminal import WIDTH, format_tables
-    from fastloop.sweep.job_state import DETAILS
-
-    if len(results) == 1 and not results[0].trials:
-        details = jobs[0].folder / DETAILS
-        print(failure_line(results[0], str(details) if details.exists() else ""), file=sys.stderr)
-        return 1
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    print(format_tables(results, request.sweep.baseline or "", width))
-    print(f"\n{file_lines(results, str(request.sweep_folder), width or WIDTH)}")
-    if request.sweep.report:
-        print(f"report: {_write_report(results, request, tracking)}")
-    print(tracking.where(jobs[0].result.tags["sweep"]))
-    return _exit_status(results)
+    return print_results(results, jobs, request, tracking)
 
 
 def _may_be_concurrent(settings: SweepSettings) -> bool:
     return settings.allow_concurrent and not settings.wait
-
-
-def _write_report(results: Sequence[Result], request: JobRequest, tracking: SweepTracker) -> Path:
-    """Write the report, attach it to the tracker's runs, and return the path of its page."""
-    with defer_signals():  # an import that a signal interrupts can't be repeated
-        from fastloop.core.result_file import load_timelines
-        from fastloop.reporting.baseline import find_baseline
-        from fastloop.reporting.write import write_report
-
-    baseline = request.sweep.baseline or ""
-    names = {result.name: result.loader for result in results if result.status == "FINISHED"}
-    if not find_baseline(names, baseline):
-        baseline = ""  # it has failed, as its row says; ratios are to the first job instead
-    timelines = load_timelines(request.sweep_folder)
-    folder = request.sweep_folder / "report"
-    paths = write_report(results, folder, baseline, timelines=timelines)
-    for result in results:
-        tracking.attach(result, [path for path in paths if path.suffix in (".html", ".png")])
-    return paths[0]
 
 
 def _sweep_jobs(requests: Sequence[JobRequest]) -> tuple[list[SweepJob], JobRequest]:
@@ -251,23 +195,7 @@ def _rejection(requests: Sequence[JobRequest]) -> str:
     return ""
 
 
-def _make_folder(folder: Path) -> str:
-    """Make the sweep's folder; an error message, empty on success."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        return f"the outputs folder (FASTLOOP_OUTPUTS): {error.strerror}: '{error.filename}'"
-    return ""
-
-
 def _assemble_followers(requests: Sequence[JobRequest]) -> str:
     """Wait for the other ranks under torchrun; an error message, empty on success."""
     process = torchrun_process()
     return assemble(process, requests) if process else ""
-
-
-def _exit_status(results: Sequence[Result]) -> int:
-    """1 where a job failed, or where none finished; a job may be unsupported beside others."""
-    unfinished = [result.failure_kind for result in results if result.status != "FINISHED"]
-    failed = [kind for kind in unfinished if kind != FailureKind.UNSUPPORTED]
-    return int(bool(failed) or len(unfinished) == len(results))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing.util import Finalize
+from mmap import mmap
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import current_thread, get_ident, local, main_thread
@@ -16,17 +15,13 @@ from typing import Any
 
 from torch.utils.data._utils.worker import get_worker_info  # torch.utils.data may not be there yet
 
+from fastloop.timeline.event_file import RECORD, map_more, read_records
 from fastloop.timeline.events import STAGES, UNKNOWN, Event, Stage
 
 MOST_EVENTS = 100_000
 """Events of a thread, at 48 bytes; later ones are not recorded."""
 MAIN = "main"
 SUFFIX, FACTS = ".events", ".facts"
-FIELDS = 6
-"""Stage, start, stop, batch, epoch and CPU time of an event, each an int64."""
-WRITE_NS = 250_000_000
-MOST_PENDING = 4096 * FIELDS
-"""A thread writes its events four times a second at most, or when there are so many."""
 _NUMBERS = {stage: number for number, stage in enumerate(STAGES)}
 
 
@@ -44,9 +39,10 @@ class ThreadLog:
     arrived: int = 0
     """Number of the batch that the loop has, or waits for."""
     count: int = 0
-    pending: array[int] = field(default_factory=lambda: array("q"))
-    written_ns: int = 0
-    """Stop of the last event when the thread wrote last."""
+    records: mmap | bytearray = field(default_factory=bytearray)
+    """The last part of the file."""
+    place: int = 0
+    """Where the next event belongs in it."""
 
     @property
     def is_detailed(self) -> bool:
@@ -65,34 +61,41 @@ class ThreadLog:
         """Record an event; of the batch that is being made here unless another one is named."""
         if self.count >= self.most_events:
             return
+        if self.place == len(self.records) and not self._extend():
+            return
         self.count += 1
         number = self.batch if batch is None else batch
         in_pass = self.epoch if epoch is None else epoch
-        self.pending.extend((_NUMBERS[stage], start_ns, stop_ns, number, in_pass, cpu_ns))
-        if stop_ns - self.written_ns > WRITE_NS or len(self.pending) >= MOST_PENDING:
-            self.written_ns = stop_ns
-            self.write()
+        record = _NUMBERS[stage], start_ns, number, in_pass, cpu_ns, stop_ns
+        RECORD.pack_into(self.records, self.place, *record)
+        self.place += RECORD.size
 
-    def write(self) -> None:
-        """Append what is not in the file yet."""
-        if not self.pending:
-            return
-        pending, self.pending = self.pending, array("q")
+    def _extend(self) -> bool:
+        """Make place for events; False for a disk that is full, for good."""
         try:
-            _append(self.path, pending.tobytes())
+            self.records, self.place = map_more(self.path), 0
         except OSError:
             if not self.is_lenient:
                 raise
             self.most_events = 0
+            return False
+        return True
 
 
-_logs: dict[tuple[Path, int, int | str], ThreadLog] = {}
-"""By folder, process and thread, or name; also those inherited by fork, which this process does not
-use."""
+_logs: dict[tuple[Path, int | str], ThreadLog] = {}
+"""By folder and thread, or name: those of this process."""
 _last = local()
 """`folder` and `log` of what a thread has asked for last."""
+
+
+def _forget_parent() -> None:
+    """Leave the records of the process from which this one was forked to that one."""
+    _logs.clear()
+    _last.__dict__.clear()  # that of the thread which has forked, the only one here
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_last.__dict__.clear)
+    os.register_at_fork(after_in_child=_forget_parent)
 
 
 @dataclass(frozen=True)
@@ -110,14 +113,14 @@ class EventLog:
         """The log of this thread."""
         if getattr(_last, "folder", None) is self.folder:
             return _last.log
-        key = self.folder, os.getpid(), get_ident()
+        key = self.folder, get_ident()
         log = _logs.get(key) or _logs.setdefault(key, self._open(self._name_lane()))
         _last.folder, _last.log = self.folder, log
         return log
 
     def lane(self, name: str) -> ThreadLog:
         """The log of a thread of this process that can't write itself."""
-        key = self.folder, os.getpid(), name
+        key = self.folder, name
         return _logs.get(key) or _logs.setdefault(key, self._open(name))
 
     def add_fact(self, **fact: Any) -> None:
@@ -130,10 +133,7 @@ class EventLog:
                 raise
 
     def read(self) -> list[Event]:
-        """The events of all processes; of others that still run, what they have written."""
-        for (folder, process_id, _), log in list(_logs.items()):
-            if (folder, process_id) == (self.folder, os.getpid()):
-                log.write()
+        """The events of all processes, also of those that still run or were killed."""
         return [event for path in sorted(self.folder.glob(f"*{SUFFIX}")) for event in _read(path)]
 
     def read_facts(self) -> dict[int, list[dict[str, Any]]]:
@@ -157,15 +157,13 @@ class EventLog:
         if info is not None:
             lane = f"worker {info.id}"
         if current_thread() is not main_thread():
-            count = sum(key[:2] == (self.folder, process_id) for key in _logs)
+            count = sum(key[0] == self.folder for key in _logs)
             lane = f"thread {count}" if lane == MAIN else f"{lane}, thread {count}"
         return lane
 
     def _open(self, lane: str) -> ThreadLog:
         path = self.folder / f"{os.getpid()} {lane}{SUFFIX}"
-        log = ThreadLog(path, self.most_events, self.is_lenient)
-        Finalize(None, _write_if_open, (self.folder, log), exitpriority=0)  # of this process only
-        return log
+        return ThreadLog(path, self.most_events, self.is_lenient)
 
 
 @contextmanager
@@ -179,12 +177,6 @@ def open_log() -> Iterator[EventLog]:
             log.close()
 
 
-def _write_if_open(folder: Path, log: ThreadLog) -> None:
-    """Write the rest of a thread's events, at the end of its process."""
-    if folder.exists():
-        log.write()
-
-
 def _append(path: Path, data: bytes) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
@@ -195,10 +187,5 @@ def _append(path: Path, data: bytes) -> None:
 
 def _read(path: Path) -> Iterator[Event]:
     process_id, _, lane = path.name.removesuffix(SUFFIX).partition(" ")
-    data = array("q")
-    content = path.read_bytes()
-    size = FIELDS * data.itemsize
-    data.frombytes(content[: len(content) // size * size])  # without the rest of a killed write
-    for place in range(0, len(data), FIELDS):
-        stage, start_ns, stop_ns, batch, epoch, cpu_ns = data[place : place + FIELDS]
+    for stage, start_ns, batch, epoch, cpu_ns, stop_ns in read_records(path):
         yield Event(int(process_id), lane, STAGES[stage], start_ns, stop_ns, batch, epoch, cpu_ns)

@@ -95,8 +95,8 @@ def decode_limit(samples: Any, broken: Collection[int], seed: int, window_s: flo
     if not isinstance(samples, EncodedSamples):
         return None
     cores = cores_of_rank()
-    files = _read_files(samples, broken, seed, cores)
-    with _keep_opencv_threads():
+    files = read_files(samples, broken, seed, cores)
+    with keep_opencv_threads():
         libraries = _libraries(samples)
         slice_ns = budget_ns(window_s) // len(libraries)
         own, *others = (Decoding(each.decode_file, files, cores) for each in libraries.values())
@@ -113,8 +113,8 @@ def seconds_by_library(samples: Any, broken: Collection[int], seed: int) -> dict
     the decoder, are not known."""
     if not isinstance(samples, EncodedSamples) or getattr(samples, "decoder", None) is None:
         return {}
-    files = _read_files(samples, broken, seed, 1)
-    with _keep_opencv_threads():
+    files = read_files(samples, broken, seed, 1)
+    with keep_opencv_threads():
         libraries = {
             name: Decoding(each.decode_file, files, 1) for name, each in _libraries(samples).items()
         }
@@ -155,7 +155,7 @@ def _is_installed(module: str) -> bool:
     return True
 
 
-def _read_files(
+def read_files(
     samples: EncodedSamples, broken: Collection[int], seed: int, least: int
 ) -> list[bytes]:
     """Files of random samples, `least` at least where there are as many."""
@@ -175,7 +175,7 @@ def _difference(one: np.ndarray, two: np.ndarray) -> int:
 
 
 @contextmanager
-def _keep_opencv_threads() -> Iterator[None]:
+def keep_opencv_threads() -> Iterator[None]:
     """Restore OpenCV's number of threads, which decoding by it changes, for what the job does with
     OpenCV later; it stays where the job itself has decoded by OpenCV before."""
     is_set = decoders.load_opencv.cache_info().currsize > 0

@@ -17,16 +17,14 @@ from fastloop.core.bounds import (
     SampleCount,
     Seed,
 )
+from fastloop.core.device_protocols import Execution, Model, Placement
 from fastloop.core.order_prefix import OrderPrefix
 from fastloop.core.plan import Benchmark, Loader, LoadingSettings, Plan
 from fastloop.core.protocols import (
     Collate,
     Dataset,
     Decoder,
-    Execution,
-    Model,
     Order,
-    Placement,
     Store,
     Transform,
 )

@@ -4,16 +4,21 @@ job's loader does, or none."""
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import torch
 
 from fastloop.core.limit import Limit, LimitOrigin
 from fastloop.core.spans import bandwidth
 from fastloop.core.traits import DatasetTraits, TransformTraits, traits_of
+from fastloop.data.cropped_dataset import CroppedDataset, CroppedSamples
+from fastloop.fastloader.columns.jpeg import INSTALL, has_jpeg
 from fastloop.trial.all_cores import MAX_BUDGET_S
 from fastloop.trial.context import JobContext
+from fastloop.trial.crop_limit import crop_limit
 from fastloop.trial.decoding import decode_limit
 from fastloop.trial.gather import FLOAT_NBYTES, conversion_limit, gather_limit
+from fastloop.trial.job import Job
 
 PINNED_COPY_NS = 250_000_000
 
@@ -25,15 +30,36 @@ def loading_limit(context: JobContext, reads: bool, window_s: float) -> Limit | 
     reads: bytes of a batch may be unread, so that the step reads all of them.
     """
     job, prepared, batch_size = context.job, context.prepared, context.job.loading.batch_size
-    if job.loader.store is None and traits_of(DatasetTraits, job.dataset).decodes:
-        broken = {index for index, _ in prepared.broken}
-        limit = decode_limit(job.dataset.open(), broken, context.plan.seed, window_s)
+    if _decodes(job):
+        limit = _image_limit(context, window_s)
         return limit and _cap(limit, prepared.sample_nbytes, batch_size, context.device)
     if num_bytes := _bytes_to_convert(context):
         limit = conversion_limit(prepared.num_samples, num_bytes, batch_size, reads, window_s)
         return _cap(limit, FLOAT_NBYTES * num_bytes, batch_size, context.device)
     size = prepared.num_samples, prepared.sample_nbytes, batch_size
     return row_limit(*size, context.device, reads, window_s)
+
+
+def missing_limits(job: Job) -> list[str]:
+    """A caveat for each benchmark whose limit can't be measured here, with the reason."""
+    if has_jpeg() or not (_decodes(job) and isinstance(job.dataset, CroppedDataset)):
+        return []
+    reason = f"unsupported: the native decoder measures it: {INSTALL}"
+    names = [name for name, benchmark in job.benchmark.items() if benchmark.limit == "gather"]
+    return [f"{name}: limit {reason}" for name in names]
+
+
+def _decodes(job: Job) -> bool:
+    """True where the job's loader decodes image files."""
+    return job.loader.store is None and traits_of(DatasetTraits, job.dataset).decodes
+
+
+def _image_limit(context: JobContext, window_s: float) -> Limit | None:
+    """Images that this machine can decode, or crops that it can make of them."""
+    samples: Any = context.job.dataset.open()
+    broken = {index for index, _ in context.prepared.broken}
+    measure = crop_limit if isinstance(samples, CroppedSamples) else decode_limit
+    return measure(samples, broken, context.plan.seed, window_s)
 
 
 def _bytes_to_convert(context: JobContext) -> int:

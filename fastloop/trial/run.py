@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 
+from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.machine import cpu_seconds, load_average
 from fastloop.core.plan import Benchmark, PreparedData, Session, Setup
-from fastloop.core.result import Attribution, Measurement, Trial
+from fastloop.core.result import Measurement, Trial
 from fastloop.core.spans import Spans, StepMarks, now_ns, seconds_between, synchronize, wall_ms
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import Epochs, Tree

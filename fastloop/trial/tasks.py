@@ -13,9 +13,10 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import Dataset
-from fastloop.core.result import Attribution, Shadow, Trial
+from fastloop.core.result import Shadow, Trial
 from fastloop.core.spans import now_ns
 from fastloop.core.sweep_protocols import RankTask
 from fastloop.trial.job import Job

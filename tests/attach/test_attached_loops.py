@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from commands import run_fastloop
+from commands import fill_disk, run_fastloop
 
 SVG = "{http://www.w3.org/2000/svg}"
 SCRIPTS = Path(__file__).parents[1] / "support" / "scripts"
@@ -74,6 +74,32 @@ def test_workers_carry_the_probe(tmp_path, context):
     assert findings["loops"][0]["facts"]["start_method"] == context
 
 
+@pytest.mark.heavy
+def test_more_workers_are_said_to_help_where_one_is_slow(tmp_path):
+    process, findings = attach(
+        str(SCRIPTS / "plain_loop.py"), json.dumps({"num_workers": 1}), cwd=tmp_path
+    )
+    assert process.returncode == 0, process.stderr
+    (loop,) = findings["loops"]
+    gains = {each["change"]: each["gain"] for each in loop["what_ifs"]}
+    if gains:  # none where a busy machine makes the model miss the loop as it is
+        assert gains["num_workers=2"] > 0.1
+        assert gains["samples from a store (fastloop.write_store)"] > 0.2
+
+
+@pytest.mark.heavy
+def test_full_disk_costs_the_findings_and_not_the_status(tmp_path, small_disk):
+    fill_disk(small_disk)
+    arguments = (str(SCRIPTS / "plain_loop.py"), "{}")
+    process = run_fastloop(
+        *arguments, cwd=tmp_path, command="attach", FASTLOOP_OUTPUTS=str(small_disk)
+    )
+    assert (process.returncode, process.stdout) == (0, "True DataLoader\n")
+    assert process.stderr.startswith("fastloop: no findings: [Errno 28] No space left on device")
+    assert process.stderr.count("\n") == 1
+    assert list((small_disk / "attach").iterdir()) == []
+
+
 def loops_of(findings):
     return {loop["name"].rpartition(":")[0]: loop for loop in findings["loops"]}
 
@@ -87,8 +113,7 @@ def loops_of(findings):
     ],
 )
 def test_two_loaders_are_told_apart_however_the_script_ends(tmp_path, way, status):
-    command = [sys.executable, "-m", "fastloop", "attach", str(SCRIPTS / "two_loaders.py"), way]
-    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    process, _ = attach(str(SCRIPTS / "two_loaders.py"), way, cwd=tmp_path)
     assert process.returncode == status
     assert process.stdout == "trained\n"
     assert ("RuntimeError: diverged\n\nfastloop:" in process.stderr) == (way == "raise")

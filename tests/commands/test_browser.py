@@ -20,7 +20,7 @@ from fastloop.sweep.colours import loader_colour
 
 pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 SCREENSHOTS = REPOSITORY / "outputs" / "screenshots"
-QUICKSTART = ("experiment=quickstart", "trials=1", "epochs=1", "min_window_s=0")
+QUICKSTART = ("experiment=quickstart", "trials=1", "epochs=1", "min_window_s=0", "isolation=inline")
 FLAGS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
     *("--window-size=1600,3200", "--disable-background-networking", "--disable-component-update"),

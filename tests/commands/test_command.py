@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from commands import QUICK, SMALL, results, run_fastloop, runs, spawn_fastloop
-from options import CONF, MYDATASET, options
+from options import MYDATASET, options, store_of
 
-from fastloop.config import help as catalogue
+from fastloop.config import catalogue
 from fastloop.core.metrics import metrics
 from fastloop.core.result_file import load
 
@@ -42,13 +42,13 @@ LOADERS = ("raw", "index_loop")
 
 
 @pytest.fixture(scope="module")
-def sweep(tmp_path_factory):
+def sweep(tmp_path_factory, empty_database):
     """A sweep of some loaders on one dataset, logged to MLflow: (folder, finished process)."""
     folder = tmp_path_factory.mktemp("sweep")
+    (folder / "outputs").mkdir()
+    shutil.copy(empty_database, folder / "outputs")
     loaders = f"loader={','.join(LOADERS)}"
-    return folder, spawn_fastloop(
-        "-m", loaders, "num_workers=0,1", *SMALL, "report=true", cwd=folder
-    )
+    return folder, run_fastloop("-m", loaders, "num_workers=0,1", *SMALL, "report=true", cwd=folder)
 
 
 def finished_results(folder):
@@ -281,20 +281,14 @@ def test_a_job_without_images_imports_neither_torchvision_nor_tensordict(tmp_pat
     assert process.stdout == "set()\n"
 
 
-def store_name(loader: str) -> str:
-    """Name of the loader's store; empty for the loader that reads the dataset directly."""
-    text = (CONF / "loader" / f"{loader}.yaml").read_text()
-    return "".join(re.findall(r"/store@store: (\w+)", text))
-
-
 @pytest.mark.heavy
 def test_prepare_writes_every_store(tmp_path):
-    process = spawn_fastloop(*MYDATASET, cwd=tmp_path, command="prepare")
+    process = run_fastloop(*MYDATASET, cwd=tmp_path, command="prepare")
     assert process.returncode == 0, process.stderr
     folders = [path for path in (tmp_path / "outputs" / "stores").iterdir() if path.is_dir()]
     stores = {path.suffix.partition("-")[0] for path in folders}  # .<store>-<settings>
     absent = {name for name in options("loader") if f"loader {name}: unsupported" in process.stderr}
-    expected = [store_name(name) for name in options("loader") if name not in absent]
+    expected = [store_of(name) for name in options("loader") if name not in absent]
     assert stores - {".reference"} == {f".{name}" for name in expected if name}
     assert sorted(path.name for path in (tmp_path / "outputs").iterdir()) == ["data", "stores"]
     second = run_fastloop(*MYDATASET, "loader=np_memmap", cwd=tmp_path, command="prepare")

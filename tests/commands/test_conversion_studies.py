@@ -9,7 +9,11 @@ import torch
 from experiments.copies import run as copies
 from experiments.placements import run as placements
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+    # torch.load's advice, given once in a process: to the first test that loads there
+    pytest.mark.filterwarnings("ignore:Validating sparse tensor invariants:UserWarning"),
+]
 DTYPES = (np.uint8, np.int64, np.float16, np.float32, np.float64, np.bool_)
 
 

@@ -15,7 +15,9 @@ import fork_server
 import pytest
 from options import REPOSITORY
 
-from fastloop.config import help as catalogue
+import fastloop
+from fastloop.config import catalogue
+from fastloop.config.help import options_page
 
 BIN = Path(sys.executable).parent
 README = REPOSITORY / "README.md"
@@ -30,7 +32,7 @@ TESTED_ELSEWHERE = {
 }
 READER_OPTIONS = [("dataset", "squares"), ("experiment", "best"), ("experiment", "tuned")]
 """Options that the pages ask their readers to write, or that a command writes."""
-FAST_SETTINGS = ("epochs=1", "trials=1", "tracker=none", "min_window_s=0")
+FAST_SETTINGS = ("epochs=1", "trials=1", "tracker=none", "min_window_s=0", "isolation=inline")
 """Settings appended to commands that measure."""
 
 
@@ -100,7 +102,7 @@ def shorten(command: str) -> str:
     if command.startswith("torchrun ") or "launcher=torchrun" in command:
         return re.sub(r"^torchrun \S+ -m", "python -m", command) + " --cfg job"
     if command.startswith("fastloop explain "):
-        return f"{command} try=1 min_window_s=0"
+        return f"{command} try=1 min_window_s=0 isolation=inline"
     if "fastloop.run" not in command or "--cfg" in command or "--help" in command:
         return command.replace("trials=5", "trials=2")
     extra_settings = list(FAST_SETTINGS)
@@ -160,7 +162,7 @@ def test_readme_is_at_most_10_kb():
 
 def test_options_page_is_up_to_date():
     page = REPOSITORY / "docs" / "options.md"
-    assert page.read_text() == catalogue.options_page(), "make docs writes it"
+    assert page.read_text() == options_page(), "make docs writes it"
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
@@ -190,6 +192,12 @@ def test_choosing_page_has_every_loader_dataset_and_decoder():
     names = [name for group in ("loader", "dataset") for name in catalogue.options_of(group)]
     names += [f"decoder={name}" for name in catalogue.options_of("decoder")]
     assert [name for name in names if f"`{name}`" not in text] == []
+
+
+def test_api_page_has_every_public_name():
+    names = re.findall(r":: ([\w.]+)$", (REPOSITORY / "docs" / "api.md").read_text(), re.M)
+    assert {*fastloop.__all__} - {*names} == {"explain"}  # a module, see its explain_loop
+    assert "fastloop.explain.loop.explain_loop" in names
 
 
 @pytest.mark.heavy

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import QUICK, fill_disk, results, run_fastloop
-from options import options
+from options import MYDATASET, options
 
 pytestmark = pytest.mark.slow
 
@@ -144,6 +144,17 @@ def test_unwritable_outputs_folder_is_named(tmp_path, outputs):
     line = error_line(run_fastloop(*QUICK, cwd=tmp_path, FASTLOOP_OUTPUTS=str(path)))
     assert line.startswith("the outputs folder (FASTLOOP_OUTPUTS): ")
     assert str(path) in line
+
+
+@pytest.mark.parametrize("command", ["explain", "tune", "attach"])
+def test_unwritable_outputs_folder_is_named_before_anything_runs(tmp_path, command):
+    (tmp_path / "train.py").write_text("open('ran', 'w')")
+    arguments = ["train.py"] if command == "attach" else ["loader=raw", *MYDATASET]
+    process = run_fastloop(*arguments, cwd=tmp_path, command=command, FASTLOOP_OUTPUTS="/proc/none")
+    line = error_line(process)
+    assert line.startswith("the outputs folder (FASTLOOP_OUTPUTS): "), line
+    assert "/proc/none" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
 def test_empty_outputs_variable_means_the_default_folder(tmp_path):

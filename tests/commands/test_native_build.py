@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from importlib.util import find_spec
 
 import pytest
 from wheels import build, build_wheel, copy_sources
@@ -90,6 +91,19 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-c", code]
     variables = os.environ | environment
     return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(shutil.which("nm") is None, reason="no nm: binutils are not installed")
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems list symbols otherwise")
+@pytest.mark.parametrize("name", ["_core", "_jpeg"])
+def test_extension_exports_its_entry_point_alone(name):
+    extension = find_spec(f"fastloop.fastloader.{name}")
+    if extension is None or extension.origin is None:
+        pytest.skip(f"{name} is not built here")
+    command = ["nm", "--dynamic", "--defined-only", extension.origin]
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    symbols = [line.split()[-1] for line in process.stdout.splitlines()]
+    assert symbols == [f"PyInit_{name}"]
 
 
 def test_variables_choose_the_engine():

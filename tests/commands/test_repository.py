@@ -21,6 +21,7 @@ import fastloop
 BIN = Path(sys.executable).parent
 PACKAGE = REPOSITORY / "fastloop"
 MODULES = sorted(PACKAGE.rglob("*.py"))
+C_SOURCES = sorted((PACKAGE / "fastloader" / "native").rglob("*.[ch]"))
 SCRIPTS = sorted((REPOSITORY / "experiments").rglob("*.py"))
 OPTIONS = sorted(path for path in CONF.glob("*/*.yaml"))
 
@@ -56,6 +57,7 @@ def test_public_names_differ_from_module_names():
 def test_files_and_functions_are_small():
     texts = {path.relative_to(REPOSITORY): path.read_text() for path in MODULES + SCRIPTS}
     assert [str(path) for path, text in texts.items() if text.count("\n") > 300] == []
+    assert [path.name for path in C_SOURCES if path.read_text().count("\n") > 250] == []
     functions = [
         (str(path), node)
         for path, text in texts.items()

@@ -24,6 +24,7 @@ from fastloop.data.same_crops import check_crops
 from fastloop.data.same_data import check_data
 from fastloop.fastloader.columns.crops import draw_cut
 from fastloop.fastloader.columns.splitmix import sample_key
+from fastloop.trial.delivery import loader_opener
 from fastloop.trial.run import run_trial
 from fastloop.trial.shadow import run_shadow
 from fastloop.trial.support import check_support
@@ -93,6 +94,28 @@ def test_loader_delivers_the_crops_of_each_epoch(folder, overrides, transform):
     if transform is RANDOM:
         with pytest.raises(Invalid, match=r"place .* of epoch 1: "):
             check_crops(prepared, job.plan(3), delivered[0], 1)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("order", ["sequential", "blocks"])
+@pytest.mark.parametrize("overrides", LOADERS.values(), ids=LOADERS.keys())
+def test_crops_are_of_the_epoch_that_is_asked_for_in_any_order(folder, overrides, order):
+    job, prepared = prepare_job(folder, *overrides, *RANDOM, f"order={order}")
+    with open_epochs(job, prepared, job.plan(3)) as epochs:
+        for epoch in (3, 1):
+            check_crops(prepared, job.plan(3), epochs(epoch), epoch)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("by", ["thread", "process"])
+@pytest.mark.parametrize("overrides", LOADERS.values(), ids=LOADERS.keys())
+def test_crops_are_prefetched(folder, overrides, by):
+    ahead = ("device_prefetch=2", f"device_prefetch_by={by}")
+    job, prepared = prepare_job(folder, *overrides, *RANDOM, *ahead)
+    plan = job.plan(3)
+    with loader_opener(job, prepared, plan, torch.device("cpu"))() as epochs:
+        for epoch in (2, 0):
+            check_crops(prepared, plan, epochs(epoch), epoch)
 
 
 def by_torchvision(path, job, key: int) -> torch.Tensor:

@@ -126,9 +126,9 @@ def test_compiled_code_is_cached_in_the_outputs_and_leaves_no_process(
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)  # the import has set it
     before = os.listdir(tmp_path)
     children = set(psutil.Process().children(recursive=True))
-    job, prepared = prepared_job("execution=compiled", "epochs=1", "benchmark=[training,inference]")
+    job, prepared = prepared_job("execution=compiled", "epochs=1", "benchmark=inference")
     trial = run_trial(job, prepared, 0, now_ns())
-    assert len(trial.benchmarks["training"].losses) == 1
+    assert trial.benchmarks.keys() == {"inference"}
     assert any((shared_outputs / "compiled").iterdir())
     assert os.listdir(tmp_path) == before
     assert set(psutil.Process().children(recursive=True)) == children

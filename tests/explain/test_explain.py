@@ -19,6 +19,8 @@ DATA = ("dataset._target_=slow_stages.Samples", "batch_size=16")
 SETTINGS = (
     *("benchmark=training", "torch_threads=1", "trials=3", "tracker=none", "min_window_s=0"),
 )
+IN_ONE_PROCESS = ("isolation=inline",)
+"""Passes start no processes, for tests of what is said about them."""
 SLOW_DECODE = (*QUICK_STEP, "+dataset.sleep_s=0.006")
 TRANSFORM = "slow_stages.SlowTransform"
 SLOW_TRANSFORM = (*QUICK_STEP, f"transform._target_={TRANSFORM}", "+transform.sleep_s=0.004")
@@ -67,9 +69,10 @@ def check_explained(text: str, values: dict, stage: str) -> None:
     ],
 )
 def test_the_slow_stage_is_the_greatest_part(overrides, stage, folder):
-    check_explained(*explain(folder, *overrides, "try=0", "trials=2"), stage)
+    check_explained(*explain(folder, *overrides, "try=0", "trials=2", *IN_ONE_PROCESS), stage)
 
 
+@pytest.mark.heavy
 def test_what_is_predicted_is_tried(folder):
     """Sleeping is removed by both loaders that read a store. On a busy machine the model may miss
     the job, and gains may not be beyond noise; test_ladder.py has what is printed then."""

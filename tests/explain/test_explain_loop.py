@@ -124,6 +124,15 @@ def test_device_that_cannot_be_waited_for_is_refused():
         fastloop.explain([torch.zeros(8)] * 10, lambda batch: batch.to("meta"))
 
 
+@pytest.mark.parametrize(
+    "setting", [{"trials": 0}, {"trials": 2.5}, {"seconds": -1}, {"device": "toaster"}]
+)
+def test_wrong_settings_are_named(setting):
+    ((name, value),) = setting.items()
+    with pytest.raises(ValueError, match=f"{name}={value}: allowed"):
+        fastloop.explain([torch.zeros(8)] * 10, slow_step, **setting)
+
+
 PROGRAM = """
 import fastloop, sys, torch
 from fastloop import explain

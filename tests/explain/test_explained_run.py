@@ -28,7 +28,7 @@ SWEEP = (
     ),
     *("model._target_=slow_stages.SlowNet", "+model.sleep_s=0.004", "batch_size=16"),
     *("benchmark=training", "torch_threads=1", "trials=1", "epochs=1", "min_window_s=0"),
-    *("explain=true", "try=1"),
+    *("explain=true", "try=1", "isolation=inline"),
 )
 PARTS = ("step", "copy", "start-up", "hand-off", "collate", "decode")
 

@@ -9,7 +9,12 @@ from options import compose_job
 
 from fastloop.explain import predict
 from fastloop.explain.passes import BatchTimes, EpochTimes
-from fastloop.explain.predict import Measured, predict_gathered_seconds, predict_seconds
+from fastloop.explain.predict import (
+    Measured,
+    predict_gathered_seconds,
+    predict_seconds,
+    predict_threaded_seconds,
+)
 
 COUNT = 100
 
@@ -50,6 +55,7 @@ def measured(load_s: float = 0.006, load_cpu_s: float = 0.006) -> Measured:
         (("num_workers=1",), 0.02 + COUNT * 0.006),
         (("num_workers=2",), 0.02 + COUNT * 0.0045),
         (("num_workers=2", "torch_threads=1"), 0.02 + COUNT * 0.0055),
+        (("num_workers=2", "persistent_workers=true"), COUNT * 0.0045),
     ],
 )
 def test_settings_change_what_limits_the_epoch(overrides, seconds):
@@ -79,6 +85,16 @@ def test_a_quota_slows_down_what_runs_beside_each_other():
 def test_rows_that_are_gathered_ahead_are_hidden_behind_the_step():
     predicted = predict_gathered_seconds(compose_job("loader=fastloop"), measured())
     assert predicted == pytest.approx(COUNT * 0.004, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "num_threads", "batch_s"),
+    [(0.006, 1, 0.010), (0.006, 4, 0.010), (0.0, 1, 0.006), (0.0, 4, 0.004)],
+)
+def test_threads_that_read_samples_share_the_lock_with_the_loop(cpu_s, num_threads, batch_s):
+    job, times = compose_job("loader=fastloop", "loader.store=null"), measured(load_cpu_s=cpu_s)
+    predicted = predict_threaded_seconds(job, times, num_threads)
+    assert predicted == pytest.approx(COUNT * batch_s, rel=0.03)
 
 
 @pytest.mark.parametrize(("cpu_s", "batch_s"), [(0.006, 0.010), (0.0, 0.006)])

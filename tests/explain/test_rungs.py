@@ -14,6 +14,7 @@ from fastloop.explain.substitutes import ReadyBatches, ReadyFiles, ReadySamples
 
 TRAINING = ("benchmark=training", "torch_threads=1", "min_window_s=0", "batch_size=8")
 PHOTOS = ("dataset=photos", "dataset.count=24", "dataset.crop=[20,24]")
+CROPS = (*PHOTOS, "transform=random_resized_crop", "transform.size=[9,8]")
 TRANSFORM = "transform=normalize"
 
 
@@ -37,6 +38,9 @@ TRANSFORM = "transform=normalize"
         ),
         (("loader=raw", "collate=fast", *PHOTOS), "step copy hand-off collate decode read"),
         (("loader=raw", "cache=cold", *PHOTOS), "step copy hand-off collate decode read"),
+        (("loader=raw", *CROPS), "step copy hand-off collate decode"),
+        (("loader=raw", "cache=cold", *CROPS), "step copy hand-off collate decode read"),
+        (("loader=fastloop", "loader.store=null", *CROPS), "step copy decode"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value[:2]),
 )

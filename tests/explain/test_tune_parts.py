@@ -14,8 +14,8 @@ from fastloop.config.compose import compose_job, compose_requests, usage_errors
 from fastloop.config.flags import read_command_line
 from fastloop.config.tune_settings import split_arguments
 from fastloop.config.tune_space import read_space
+from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.plan import LoadingSettings
-from fastloop.core.result import Attribution
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import UsageError
 from fastloop.explain.explained_job import ExplainedJob
@@ -25,6 +25,7 @@ from fastloop.explain.tune.constraints import drop_settings_without_effect
 from fastloop.explain.tune.memory import MemoryProfile, forecast_peak_mib, limit_mib
 from fastloop.explain.tune.objective import PASS_COSTS, SHORTEST_S, check_objective
 from fastloop.explain.tune.outcome import group_reasons
+from fastloop.explain.tune.quick import check_least_time, expect_cost, is_quick, narrow_space
 from fastloop.trial.support import check_support
 
 
@@ -191,8 +192,38 @@ def test_settings_of_an_option_are_crossed_with_that_option_alone():
     }
 
 
+def test_short_budgets_try_what_helps_most_often():
+    present = compose_job("dataset=digits", "loader=raw", "device=cpu")
+    space, _ = drop_settings_without_effect(read_space(None, []), present)
+    narrow, (note,) = narrow_space(space, "raw")
+    assert {*narrow["loader"]} == {"loader=fastloop", "loader=python_loop", "loader=raw"}
+    assert len(narrow["persistent_workers"]) == 2
+    assert {*narrow} <= {*space}
+    assert "budget is below" in note
+    mine = ("dataset=digits", "loader=raw")
+    found = find_tune_candidates(compose(mine), mine, narrow, compose).found
+    assert 4 < len(found) < 20
+    first = min(found, key=lambda each: expect_cost(each.job, each.change))
+    assert first.change == ("loader=fastloop", "torch_threads=1")
+
+
+def test_budgets_that_hold_no_race_name_the_least_one():
+    least = r"budget=30s: comparing yours with one other .*allowed: from 33s$"
+    with pytest.raises(UsageError, match=least):
+        check_least_time(Spending(budget=TuneBudget(seconds=30), before_s=10), 2.0)
+    check_least_time(Spending(budget=TuneBudget(seconds=33), before_s=10), 2.0)
+    check_least_time(Spending(budget=TuneBudget(trials=2), before_s=1e9), 2.0)
+    assert is_quick(TuneBudget(seconds=60))
+    assert not is_quick(TuneBudget(seconds=300))
+    assert not is_quick(TuneBudget(trials=5))
+
+
 PROFILE = MemoryProfile(
-    process_mib=500, worker_mib={"fork": 40, "spawn": 300}, batch_mib=10, rows_mib=1000
+    process_mib=500,
+    added_mib={"fork": {1: 70, 4: 190}, "spawn": {2: 600}},
+    batch_mib=10,
+    batches=20,
+    rows_mib=1000,
 )
 
 
@@ -200,10 +231,15 @@ PROFILE = MemoryProfile(
     ("overrides", "mib"),
     [
         ((), 500),
-        (("num_workers=2", "multiprocessing_context=fork"), 500 + 2 * (40 + 3 * 10)),
+        (("num_workers=2", "multiprocessing_context=fork"), 500 + 70 + (190 - 70) / 3),
+        (("num_workers=8", "multiprocessing_context=fork"), 500 + 2 * 190),
         (
             ("num_workers=2", "multiprocessing_context=spawn", "prefetch_factor=8"),
-            500 + 2 * (300 + 9 * 10),
+            500 + 600 + (2 * 8 - 2 * 2) * 10,
+        ),
+        (
+            ("num_workers=4", "multiprocessing_context=spawn", "prefetch_factor=8"),
+            500 + 1200 + (20 - 4 * 2) * 10,
         ),
         (("device_prefetch=3",), 500 + 4 * 10),
         (("loader=fastloop",), 1500),

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
+from fastloop.config.catalogue import options_of
 from fastloop.config.compose import compose_job
-from fastloop.config.help import options_of
 from fastloop.explain.tune.paste import WRITERS, explain_no_code, paste_code
 
 WORKERS = ("num_workers=1", "prefetch_factor=4", "persistent_workers=true")
@@ -92,6 +92,7 @@ def test_code_has_the_settings(overrides, tmp_path, monkeypatch):
     assert ("torch.set_num_threads(1)" in code) == ("torch_threads=1" in overrides)
 
 
+@pytest.mark.heavy
 def test_mapped_rows_are_opened_again_in_a_new_process(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given = "dataset=digits", "loader=np_memmap", "multiprocessing_context=spawn"

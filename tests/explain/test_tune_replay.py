@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
+from experiments.tune import live, tpe
 from experiments.tune.recordings import build_recordings
 from experiments.tune.replay import score
 from experiments.tune.tables import BEGIN, END, README, fill, workload_table
-from experiments.tune.tuners import by_race, grid, random_search
-from experiments.tune.workloads import WORKLOADS, YOURS, changes_from_yours
+from experiments.tune.tuners import Replay, by_race, grid, random_search
+from experiments.tune.workloads import WORKLOADS, YOURS, changes_from_yours, settings_of
+from fastloop.core.stats import Ratio
+from fastloop.explain.tune.outcome import verdict_text
+from fastloop.explain.tune.race_result import RaceResult
 
 FASTEST = "loader=fastloop torch_threads=1 device_prefetch=0"
 SETTINGS = [
@@ -77,3 +83,68 @@ def test_tables_replace_what_is_between_the_marks():
         fill("no marks", "new")
     (row,) = workload_table([recording()])[1:]
     assert row[0] == "tiny data"
+
+
+def test_rounds_beyond_those_recorded_are_drawn_again():
+    built = recording()
+    replay = Replay(recording=built, generator=np.random.default_rng(0))
+    trials = [replay.measure_one(YOURS, number, math.inf) for number in range(2 * built.rounds)]
+    assert sorted(trials[: built.rounds]) == sorted(trials[built.rounds :])
+    assert sorted(trials[: built.rounds]) == sorted(built.seconds[0])
+    assert (replay.rounds, replay.trials) == (12, 12)
+    raced = score(built, by_race(0.4, None), 3)
+    assert (raced.seeds, raced.rounds > built.rounds) == (3, True)
+
+
+def test_settings_are_told_apart_by_their_values():
+    settings = settings_of("tiny data", [YOURS, FASTEST])
+    assert settings[YOURS]["num_workers"] == "2"
+    assert settings[FASTEST]["num_workers"] == "0"
+    assert {*settings[YOURS]} == {*settings[FASTEST]}
+
+
+def test_live_claim_and_command_are_those_that_tuning_prints():
+    result = RaceResult(
+        present=YOURS,
+        winner="loader=fastloop",
+        seconds={YOURS: {0: 2.0, 1: 2.1}, "loader=fastloop": {0: 1.0, 1: 1.1}},
+        confirming=(1,),
+        gain=Ratio(estimate=2.0, low=1.9, high=2.25, p_value=0.001),
+    )
+    text = f"head\n\n{verdict_text(result, True)}\n\ntable\n"
+    assert live.read_claim(text) == [2.0, 1.9, 2.25]
+    assert live.read_claim(text.replace(" times", "\ntimes")) == [2.0, 1.9, 2.25]
+    assert live.read_claim(f"head\n\n{verdict_text(result, False)}\n\n") is None
+    assert live.verdict_of(text).startswith("loader=fastloop: 2.00")
+    line = "run:    python -m fastloop.run dataset=custom 'dataset.kwargs={a:1,b:2}'\n"
+    assert live.recommended(line) == ["dataset=custom", "dataset.kwargs={a:1,b:2}"]
+    with pytest.raises(ValueError, match="no command line"):
+        live.recommended("nothing")
+
+
+def test_live_gains_are_confirmed_by_fresh_trials_or_not():
+    random = np.random.default_rng(0)
+    yours = [float(each) for each in np.exp(0.01 * random.standard_normal(5))]
+    found = {"workload": "tokens", "budget_s": 90.0, "took_s": 80.0, "change": ["loader=fastloop"]}
+    for factor, claimed, expected in [
+        (0.5, [2.0, 1.9, 2.1], "yes"),
+        (0.5, [3.0, 2.9, 3.1], "faster, by less"),
+        (0.2, [3.0, 2.9, 3.1], "faster, by more"),
+        (1.0, [2.0, 1.9, 2.1], "no"),
+    ]:
+        tuned = [factor * each * (1 + 0.001 * n) for n, each in enumerate(yours)]
+        record = found | {"claimed": claimed, "confirmed_s": {YOURS: yours, "tuned": tuned}}
+        assert live.live_table([record])[1][-1] == expected
+    nothing = found | {"claimed": None, "confirmed_s": {}}
+    assert live.live_table([nothing])[1][-3:] == ("none", "none", "nothing claimed")
+    failed = {"workload": "tokens", "budget_s": 9.0, "took_s": 8.0, "failed": "too small"}
+    assert "failed: too small" in live.live_table([failed])[1]
+
+
+@pytest.mark.skipif(not tpe.has_optuna(), reason="needs optuna")
+def test_tpe_proposes_candidates_at_the_same_cost():
+    built = recording()
+    raced, alone = (score(built, tuner(0.4), 2) for tuner in (tpe.race_by_tpe, tpe.tpe_alone))
+    assert 0 < raced.trials <= 0.4
+    assert alone.trials == pytest.approx(0.4, abs=0.01)
+    assert raced.slower == 0.0

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
 JOB = (
     *("dataset._target_=slow_stages.Samples", "+dataset.sleep_s=0.004", "loader=raw"),
     *("batch_size=16", "benchmark=traversal", "torch_threads=1", "min_window_s=0"),
+    "isolation=inline",  # starts no process per trial
 )
 TUNE = (*JOB, "space=loader=raw,preload,index_loop device_prefetch=0,2", "budget=30trials")
 
@@ -115,6 +116,7 @@ def test_folder_of_another_command_is_not_resumed(tuning):
     ("argument", "message"),
     [
         ("budget=abc", "budget=abc: allowed: a time as 300s"),
+        ("budget=5s", "budget=5s: comparing yours with one other takes about"),
         ("objective=nope", "objective=nope: allowed: epoch"),
         ("space=num_wrkers=1", "space: num_wrkers=1: no such setting"),
         ("memory_limit_mib=0", "memory_limit_mib=0: allowed"),
@@ -129,6 +131,7 @@ def test_wrong_input_is_one_line(argument, message, tmp_path):
     assert not (tmp_path / "outputs").exists()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("objective", ["first_batch", "exposed_wait"])
 def test_other_objectives_choose_by_passes(objective, tmp_path):
     shutil.copy(SUPPORT / "slow_stages.py", tmp_path)

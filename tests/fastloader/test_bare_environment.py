@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from importlib.metadata import distribution, packages_distributions
 
+import pytest
 from missing_libraries import run_without
 
 PROGRAM = """
@@ -52,6 +53,7 @@ def is_installed(name: str) -> bool:
         return False
 
 
+@pytest.mark.heavy
 def test_fastloader_works_where_only_torch_and_numpy_are_installed(tmp_path):
     needed = needed_by({"torch", "numpy"})
     absent = tuple(

@@ -323,6 +323,7 @@ def deliver_in_process(loader: FastLoader) -> list:
     return batches(loader)
 
 
+@pytest.mark.heavy
 def test_pickled_loader_maps_its_files_again(tmp_path):
     path = tmp_path / "rows.npy"
     np.save(path, np.arange(300_000))

@@ -60,6 +60,11 @@ def test_transform_error_is_raised_with_a_device():
         list(loader)
 
 
+def test_loader_names_a_wrong_device():
+    with pytest.raises(ValueError, match="device='toaster': allowed are cpu, cuda"):
+        FastLoader(torch.arange(10), device="toaster")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 @pytest.mark.parametrize("device", ["cuda", "cuda:1", torch.device("cuda", 0)], ids=str)
 def test_loader_rejects_an_absent_device(device):

@@ -6,7 +6,7 @@ import os
 import subprocess
 
 import pytest
-from image_samples import crop, jpeg, write_files
+from image_samples import crop, jpeg, orientation, write_files
 from native_jpeg import needs_jpeg
 from options import REPOSITORY
 from sanitizers import NATIVE, compile_with, skip_without
@@ -22,6 +22,8 @@ FILES = {
     "rows.jpg": jpeg(crop(70, 90), restart_marker_rows=1),
     "each.jpg": jpeg(crop(70, 90), subsampling=0, restart_marker_blocks=1),
     "greys.jpg": jpeg(crop(70, 90).convert("L"), restart_marker_blocks=6),
+    "turned.jpg": jpeg(crop(70, 90), exif=orientation(6)),
+    "mirrored.jpg": jpeg(crop(70, 90), exif=orientation(4), restart_marker_rows=1),
 }
 
 

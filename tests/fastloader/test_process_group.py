@@ -26,13 +26,17 @@ def test_two_processes_share_each_epoch_without_being_told(tmp_path, trainer):
         pytest.skip(f"{trainer} is not installed")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
-    process = subprocess.run(
-        [*command, str(SUPPORT / "ddp_loops.py"), trainer, str(tmp_path)],
-        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    for _ in range(2):
+        process = subprocess.run(
+            [*command, str(SUPPORT / "ddp_loops.py"), trainer, str(tmp_path)],
+            env=os.environ
+            | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if "Gloo connectFullMesh failed" not in process.stderr:
+            break  # else a connection of another test's has reached Gloo's port before its peer did
     assert process.returncode == 0, process.stderr[-3000:]
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert first[0] == second[0] == 7

@@ -78,23 +78,29 @@ def values(loader) -> list:
     return [repr(batch) for batch in loader]
 
 
-@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-@pytest.mark.parametrize(
-    "given_settings",
-    [
-        {"batch_size": 4, "shuffle": True},
-        {"batch_size": None},
-        {"batch_size": 5, "drop_last": True},
-    ],
-    ids=str,
-)
-def test_any_number_of_processes_delivers_the_epochs_of_the_loop_itself(source, given_settings):
+SHUFFLED = {"batch_size": 4, "shuffle": True}
+LOOPS = [
+    *((name, 2, SHUFFLED) for name in SOURCES),
+    *(("tuples", n, SHUFFLED) for n in (1, 3)),
+    *(
+        (name, 2, given_settings)
+        for name in ("tuples", "texts", "getitems")
+        for given_settings in ({"batch_size": None}, {"batch_size": 5, "drop_last": True})
+    ),
+]
+
+
+@pytest.mark.parametrize(("source", "num_workers", "given_settings"), LOOPS, ids=str)
+def test_any_number_of_processes_delivers_the_epochs_of_the_loop_itself(
+    source, num_workers, given_settings
+):
+    source = SOURCES[source]
     expected = FastLoader(source, num_threads=0, seed=3, **given_settings)
-    loaders = [FastLoader(source, num_workers=n, seed=3, **given_settings) for n in (1, 3)]
+    processes = FastLoader(source, num_workers=num_workers, seed=3, **given_settings)
     before = random.getstate(), torch.get_rng_state().tolist(), children()
     for _ in range(2):
         epoch = values(expected)
-        assert all(values(loader) == epoch for loader in loaders)
+        assert values(processes) == epoch
     assert (random.getstate(), torch.get_rng_state().tolist(), children()) == before
 
 

@@ -116,6 +116,12 @@ def test_loader_rejects_tensors_that_require_grad():
         FastLoader(TensorDataset(torch.ones(4, requires_grad=True)))
 
 
+@pytest.mark.parametrize("seed", ["one", 0.5])
+def test_loader_rejects_seeds_that_are_no_whole_numbers(seed):
+    with pytest.raises(ValueError, match=f"seed={seed!r}: allowed are"):
+        FastLoader(torch.arange(9), shuffle=True, seed=seed)
+
+
 @pytest.mark.parametrize("seed", [2**64, -(2**63) - 1])
 def test_loader_rejects_seeds_of_more_than_64_bits(seed):
     with pytest.raises(ValueError, match=f"seed={seed}: allowed are"):

@@ -263,3 +263,9 @@ def test_class_of_a_program_without_a_file_is_read_by_workers(tmp_path):
     command = [sys.executable, "-", str(tmp_path / "store")]
     process = subprocess.run(command, input=FROM_STDIN, capture_output=True, text=True, check=False)
     assert (process.stdout, process.returncode) == ("True\n", 0), process.stderr
+
+
+def test_what_holds_no_samples_is_named(tmp_path):
+    with pytest.raises(ValueError, match="dataset=int: allowed: a Dataset, an iterable of samples"):
+        write_store(5, tmp_path / "store")
+    assert list(tmp_path.iterdir()) == []

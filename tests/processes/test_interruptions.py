@@ -367,7 +367,7 @@ def test_concurrent_first_commands_share_a_fresh_database(tmp_path):
 def test_sweeps_killed_at_random_moments_lose_nothing(is_soak):
     """The short form of experiments/kills."""
     kills = "6" if is_soak else "1"
-    small = () if is_soak else ("dataset.count=1000", "min_window_s=0")
+    small = () if is_soak else ("dataset.count=1000", "min_window_s=0", "loader=raw,np_memmap")
     command = [sys.executable, "-m", "experiments.kills.run", kills, "1", *small]
     process = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stdout + process.stderr

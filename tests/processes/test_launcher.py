@@ -288,14 +288,13 @@ def test_killed_command_ends_all_its_processes(isolation, tmp_path):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("launcher", LAUNCHERS[:2], ids=lambda launcher: launcher.isolation)
-def test_processes_that_have_left_the_group_are_named_and_ended(launcher):
+def test_processes_that_have_left_the_group_are_named_and_ended():
     task = RankTask(function=leave_running, args=(["sleep", "600"], ["true"]))
-    (answer,) = launcher.call_ranks(task)
+    (answer,) = FORKSERVER.call_ranks(task)
     pid = answer.value[0]
     assert answer.left_running == (f"sleep 600 (pid {pid})",)
     assert not psutil.pid_exists(pid)
-    assert launcher.call_ranks(RankTask(function=leave_running))[0].left_running == ()
+    assert FORKSERVER.call_ranks(RankTask(function=leave_running))[0].left_running == ()
 
 
 def test_processes_left_by_a_failing_trial_are_ended(tmp_path):

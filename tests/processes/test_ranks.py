@@ -16,10 +16,11 @@ from torch.utils.data import DistributedSampler
 from fastloop.config.user_options import use_loader_data
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.epochs import epoch_indices, index_batches, whole_order
+from fastloop.core.instrumented_pass import Attribution, RankPass, Resources
 from fastloop.core.metrics import metrics
 from fastloop.core.optional import check_libraries
 from fastloop.core.plan import PreparedData
-from fastloop.core.result import Attribution, Measurement, RankPass, Resources, Result, Trial
+from fastloop.core.result import Measurement, Result, Trial
 from fastloop.core.seeds import epoch_seed
 from fastloop.core.spans import now_ns
 from fastloop.core.sweep_protocols import RankAnswer, RankTask
@@ -63,10 +64,10 @@ CASES = [
 ]
 CASES += [f"order={order}" for order in options("order")]
 RAGGED = ("dataset=texts", "dataset.count=203", "collate=pad")
-SLOW_TO_START = ("tf_data", "ffcv")
-"""Loaders whose imports take seconds per process; tested with two ranks only."""
+OF_THREE = [f"raw, {WHOLE}", *(case for case in CASES if case.startswith(("fastloop", "order=")))]
+"""Cases that are also tested with three ranks; a loader reads what the plan gives its rank."""
 SHARED = [(name, 2) for name in CASES]
-SHARED += [(name, 3) for name in CASES if not name.startswith(SLOW_TO_START)]
+SHARED += [(name, 3) for name in OF_THREE]
 
 
 def prepare_job(job: Job) -> tuple[Job, PreparedData] | Unsupported:
@@ -101,10 +102,10 @@ def shares(tmp_path_factory):
         patch.setenv("FASTLOOP_OUTPUTS", str(tmp_path_factory.mktemp("shares")))
         jobs = prepare_all()
     supported = {name: job for name, job in jobs.items() if not isinstance(job, Unsupported)}
-    quick = {name: job for name, job in supported.items() if not name.startswith(SLOW_TO_START)}
+    of_three = {name: job for name, job in supported.items() if name in OF_THREE}
     return jobs, {
         2: call_ranks(2, rank_functions.deliver_epochs, supported),
-        3: call_ranks(3, rank_functions.deliver_epochs, quick),
+        3: call_ranks(3, rank_functions.deliver_epochs, of_three),
     }
 
 

@@ -18,7 +18,8 @@ from options import MYDATASET
 from fastloop.core.result_file import load, save
 
 pytestmark = pytest.mark.slow
-SWEEP = ("-m", "loader=raw,np_memmap", *QUICK, "tracker=mlflow", "trials=4")
+SWEEP = ("-m", "loader=raw,np_memmap", *QUICK, "tracker=mlflow", "trials=4", "isolation=inline")
+IN_PROCESSES = (*SWEEP, "isolation=forkserver")
 
 
 def trial_starts(cwd: Path) -> list[list[int]]:
@@ -122,10 +123,10 @@ def test_resume_never_mixes_results_of_other_versions(tmp_path):
 
 @pytest.mark.parametrize("retry", ["true", pytest.param("false", marks=pytest.mark.heavy)])
 def test_resume_retries_failed_jobs_unless_disabled(tmp_path, retry):
-    run_fastloop(*SWEEP, "tracker=none", "trials=2", "trial_timeout_s=0.001", cwd=tmp_path)
+    run_fastloop(*IN_PROCESSES, "tracker=none", "trials=2", "trial_timeout_s=0.001", cwd=tmp_path)
     assert {result.status for result in results(tmp_path)} == {"FAILED"}
     assert all(result.status_reason.startswith("timeout: ") for result in results(tmp_path))
-    arguments = (*SWEEP, "tracker=none", "trials=2", "resume=last", f"retry_failed={retry}")
+    arguments = (*IN_PROCESSES, "tracker=none", "trials=2", "resume=last", f"retry_failed={retry}")
     process = run_fastloop(*arguments, cwd=tmp_path)
     assert process.returncode == (0 if retry == "true" else 1)
     expected = {"FINISHED"} if retry == "true" else {"FAILED"}
@@ -149,11 +150,11 @@ def test_resume_keeps_a_finished_result_when_preparing_fails(resumed_sweep):
 
 @pytest.mark.heavy
 def test_interrupted_resume_keeps_finished_results(tmp_path, database):
-    assert run_fastloop(*SWEEP, "trials=1", cwd=tmp_path).returncode == 0
+    assert run_fastloop(*IN_PROCESSES, "trials=1", cwd=tmp_path).returncode == 0
     before = trial_starts(tmp_path)
     lock = FileLock(next(tmp_path.glob("outputs/stores/.*.reference.lock")))
     with lock:  # preparing waits for this lock
-        command = start_fastloop(*SWEEP, "trials=1", "resume=last", cwd=tmp_path)
+        command = start_fastloop(*IN_PROCESSES, "trials=1", "resume=last", cwd=tmp_path)
         # the process that prepares, a child of the forkserver
         command.wait_until(lambda: any(child.children() for child in command.process.children()))
         time.sleep(1)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from commands import QUICK, results, run_fastloop, runs
+from commands import QUICK, results, run_fastloop, runs, start_fastloop
 from options import require_library
 
 pytestmark = [pytest.mark.slow, pytest.mark.heavy]
@@ -113,22 +113,17 @@ def test_failed_submitit_job_is_a_row_and_a_lost_one_has_no_result(folder):
 
 
 def test_submitit_job_ended_by_its_cluster_resumes_when_restarted(folder, database):
-    jobs = ("-m", "loader=raw", *QUICK, "tracker=mlflow", *SUBMITIT, "trials=300")
-    command = [sys.executable, "-m", "fastloop.run", *jobs]
-    command_process = subprocess.Popen(
-        command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    while not any(result.trials for result in results(folder)):
-        assert command_process.poll() is None, command_process.communicate()
-        time.sleep(0.1)
+    jobs = ("-m", "loader=raw", *INLINE, "tracker=mlflow", *SUBMITIT, "trials=3000")
+    command = start_fastloop(*jobs, cwd=folder)
+    command.wait_until(lambda: any(result.trials for result in results(folder)))
     (submission,) = folder.glob("outputs/20*/*/.submitit/*/*_submitted.pkl")
     pid = submission.parent.name
     (job,) = psutil.Process(int(pid)).children()
     environment = job.environ()
     job.send_signal(signal.SIGTERM)
-    out = command_process.communicate()[0]
-    assert command_process.returncode == 1
-    assert "KILLED: SystemExit" in out
+    process = command.wait()
+    assert process.returncode == 1
+    assert "KILLED: SystemExit" in process.stdout
     (killed,) = results(folder)
     assert (killed.status, killed.status_reason[:10]) == ("KILLED", "SystemExit")
     assert [run.info.status for run in runs(folder)] == ["KILLED"]

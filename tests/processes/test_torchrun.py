@@ -206,7 +206,7 @@ START_COMMANDS = {
 @pytest.mark.parametrize("form", START_COMMANDS)
 def test_every_way_to_start_ranks_prints_on_rank_0_only(folder, database, form):
     command, size = START_COMMANDS[form]
-    sweep = ["loader._target_=mine.Noisy", *QUICK[:4], "trials=2", "tracker=mlflow", *MYDATASET]
+    sweep = ["loader._target_=mine.Noisy", *QUICK[:3], "tracker=mlflow", *MYDATASET]
     process = subprocess.run(
         [*command, *sweep, "-m", "batch_size=16,32", "report=false"],
         cwd=folder,
@@ -226,11 +226,11 @@ def test_every_way_to_start_ranks_prints_on_rank_0_only(folder, database, form):
         assert "opened by rank 0" in output
         assert "opened by rank 1" not in output
     opened = [line.split() for line in (folder / "opened").read_text().splitlines()]
-    for expected_rank in range(size):  # two trials, a shadow and an instrumented pass of two jobs
+    for expected_rank in range(size):  # a trial, a shadow and an instrumented pass of two jobs
         pids = [
             pid for rank, count, pid in opened if (rank, count) == (str(expected_rank), str(size))
         ]
-        assert len(pids) == 2 * (2 + 1 + 1)
+        assert len(pids) == 2 * (1 + 1 + 1)
     assert len({pid for *_, pid in opened}) == len(opened)
 
 

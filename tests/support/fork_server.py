@@ -28,6 +28,7 @@ import psutil
 
 PRELOADED = (
     *("torch", "tensordict", "sklearn.datasets", "fastloop.sweep.measure", "fastloop.sweep.rounds"),
+    *("fastloop.config.compose", "fastloop.data.spot_check", "fastloop.sweep.early_check"),
     *("fastloop.reporting.html", "fastloop.reporting.markdown", "fastloop.reporting.terminal"),
     *(
         "fastloop.core.result",
@@ -40,6 +41,7 @@ PRELOADED = (
         "fastloop.options.loader.preload",
         "fastloop.options.loader.np_memmap",
     ),
+    *("fastloop.options.order.random", "fastloop.options.benchmark.traversal"),
     *(
         "fastloop.options.loader.tensorclass",
         "fastloop.options.dataset.mydataset",

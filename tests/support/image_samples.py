@@ -59,11 +59,16 @@ def add_thumbnail(data: bytes) -> bytes:
     return data[:2] + segment + data[2:]
 
 
+def orientation(number: int) -> Image.Exif:
+    """EXIF data that states this orientation."""
+    exif = Image.Exif()
+    exif[0x0112] = number
+    return exif
+
+
 def quarter_turn() -> Image.Exif:
     """EXIF data with the orientation of a quarter turn."""
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    return exif
+    return orientation(6)
 
 
 IMAGES = {

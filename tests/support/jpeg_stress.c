@@ -50,6 +50,7 @@ static fj_crop random_crop(void) {
     crop.shorter_side = random_between(40, 80);
     crop.min_area = 0.001 * random_between(1, 500), crop.max_area = 1;
     crop.min_ratio = 0.1 * random_between(1, 10), crop.max_ratio = random_between(1, 9);
+    crop.applies_orientation = random_between(0, 1);
     return crop;
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ import pytest
 import torch
 
 from experiments.lib.job_file import read_job
-from fastloop.config.help import resource_folder
+from fastloop.config.catalogue import resource_folder
 from fastloop.core.plan import PreparedData
 from fastloop.core.types import Unsupported
 from fastloop.trial.job import Job
@@ -37,6 +38,12 @@ MYDATASET = ("dataset=mydataset", "dataset.count=203", "dataset.shape=[5,3]", "m
 
 def options(group: str) -> list[str]:
     return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def store_of(loader: str) -> str:
+    """Name of the loader's store; empty for a loader that reads the dataset itself."""
+    text = (CONF / "loader" / f"{loader}.yaml").read_text()
+    return "".join(re.findall(r"/store@store: (\w+)", text))
 
 
 def compose_job(*overrides: str) -> Job:

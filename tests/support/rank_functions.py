@@ -12,17 +12,19 @@ from itertools import count
 import psutil
 import torch
 
-from fastloop.core.epochs import rank_plan
-from fastloop.core.result import Attribution, Trial
+from fastloop.core.epochs import epoch_indices, rank_plan
+from fastloop.core.instrumented_pass import Attribution
+from fastloop.core.result import Trial
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Invalid
-from fastloop.data.digest import sample_hashes
 from fastloop.data.ragged import remove_padding
+from fastloop.data.same_crops import check_crops
 from fastloop.data.same_data import check_data
+from fastloop.data.sample_hashes import sample_hashes
 from fastloop.processes.rank_group import RankSpec, barrier, join_group, rank, world_size
 from fastloop.processes.rendezvous import LOOPBACK, host_store
 from fastloop.trial import replay
-from fastloop.trial.delivery import with_sample_lengths
+from fastloop.trial.delivery import loader_opener, with_sample_lengths
 from fastloop.trial.page_cache import open_reopenable, set_cache_state
 from fastloop.trial.run import run_instrumentation, run_profiling, run_trial
 
@@ -52,6 +54,23 @@ def deliver_epochs(jobs) -> dict[str, list[list[list[bytes]]]]:
                 [hash_samples(prepared, batch) for batch in epochs(epoch)] for epoch in (0, 1, 0)
             ]
             check_data(prepared, plan, epochs(3), epoch=3)
+    return delivered
+
+
+def deliver_crops(jobs) -> dict[str, dict[tuple[int, int], bytes]]:
+    """Pixels of this rank's crops by (epoch, index), in epochs that the gate has checked."""
+    delivered = {}
+    for name, (job, prepared) in jobs.items():
+        plan, crops = plan_of(job, prepared, world_size(), rank()), {}
+        with loader_opener(job, prepared, plan, torch.device("cpu"))() as epochs:
+            for epoch in (0, 1):
+                batches = [tuple(leaf.clone() for leaf in batch) for batch in epochs(epoch)]
+                check_crops(prepared, plan, batches, epoch)
+                indices = epoch_indices(plan.order, prepared.num_samples, plan.seed, epoch)
+                images = [image.numpy().tobytes() for batch in batches for image in batch[0]]
+                keys = [(epoch, index) for index in indices.tolist()]
+                crops |= dict(zip(keys, images, strict=True))
+        delivered[name] = crops
     return delivered
 
 

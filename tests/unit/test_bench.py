@@ -114,6 +114,19 @@ def test_bench_names_an_invalid_number(arguments):
         fastloop.bench(DataLoader(DATA), **arguments)
 
 
+@pytest.mark.parametrize("trials", [2.5, "3"])
+def test_bench_takes_whole_numbers(trials):
+    with pytest.raises(ValueError, match=r"trials=.+: allowed is 1"):
+        fastloop.bench(DataLoader(DATA), trials=trials)
+
+
+def test_bench_names_a_wrong_device_and_loaders_without_names():
+    with pytest.raises(ValueError, match="device=toaster: allowed are auto, cpu, mps, cuda"):
+        fastloop.bench(DataLoader(DATA), device="toaster")
+    with pytest.raises(ValueError, match="loaders=list: allowed: a dict of loaders by name"):
+        fastloop.bench_all([DataLoader(DATA)])  # pyright: ignore[reportArgumentType]
+
+
 def test_bench_reports_seconds_waits_and_limit(clock, monkeypatch):
     monkeypatch.setattr(spans, "now_ns", lambda: clock.ns)
     report = fastloop.bench(clock.loader(2_000_000), trials=6, epochs=2)

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from fastloop.core.result import Attribution, Resources
+from fastloop.core.instrumented_pass import Attribution, Resources
 from fastloop.reporting.charts.memory import spread
 from fastloop.reporting.charts.picture import pictures
 from fastloop.reporting.charts.style import shorten, wrap_label

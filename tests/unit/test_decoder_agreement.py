@@ -184,6 +184,13 @@ def test_equivalence_id_exists_for_landmarks_and_not_for_numbers(outputs, tmp_pa
     assert prepare(compose_job().dataset, None).decoder_equivalence_id == ""
 
 
+def test_landmarks_that_are_missing_agree(outputs, tmp_path):
+    table = write_faces(tmp_path)
+    table.write_text(table.read_text().replace("30.5", "nan"))
+    faces = compose_job("dataset=csv_images", f"dataset.csv_file={table}").dataset
+    assert prepare(faces, None).pixels_off == 0
+
+
 def test_decoder_of_images_that_pillow_rejects_is_not_equivalent(outputs, tmp_path):
     root = write_class_folders(tmp_path / "images")
     (root / "dog" / "0.jpg").write_bytes(b"\xff\xd8\xffnothing")

@@ -17,9 +17,9 @@ from fastloop.data.digest import (
     digest,
     leaves_of,
     reference_digest,
-    sample_hashes,
 )
 from fastloop.data.same_data import check_data
+from fastloop.data.sample_hashes import sample_hashes
 
 BATCH = 8
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 from known_results import result_of
 
+from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.limit import LimitOrigin
-from fastloop.core.result import Attribution, Result
+from fastloop.core.result import Result
 from fastloop.core.result_file import RESULT_FILE, load, save
 from fastloop.reporting.limit_text import describe_work
 from fastloop.reporting.summary import summarize
@@ -22,6 +23,7 @@ from fastloop.sweep.caveats import caveats
 
 ROWS = LimitOrigin(kind="rows", engine="np.take", cores=2, memcpy_fraction=0.57)
 IMAGES = LimitOrigin(kind="decoded images", engine="turbojpeg", cores=2)
+CROPS = LimitOrigin(kind="cropped images", engine="native decoder", cores=2)
 STEPS = LimitOrigin(kind="steps")
 
 
@@ -48,6 +50,7 @@ def legend(*results: Result) -> str:
     [
         (IMAGES, "what 2 cores can decode"),
         (replace(IMAGES, cores=1), "what 1 core can decode"),
+        (CROPS, "what 2 cores can decode, crop and resize"),
         (ROWS, "what 2 cores can gather in memory"),
         (STEPS, "what the steps alone can do"),
         (LimitOrigin(kind="copies"), "what can be copied to the device"),
@@ -96,7 +99,7 @@ def test_trials_in_csv_have_the_kind_of_their_limit():
     assert {row["limit_kind"] for row in rows} == {"decoded images"}
 
 
-@pytest.mark.parametrize("origin", [ROWS, IMAGES, STEPS, None])
+@pytest.mark.parametrize("origin", [ROWS, IMAGES, CROPS, STEPS, None])
 def test_origin_is_kept_in_the_result_file(tmp_path, origin):
     result = result_with(origin, "a")
     save(result, tmp_path)
@@ -116,11 +119,17 @@ def test_result_file_of_a_version_without_origins_is_read(tmp_path):
     assert load(tmp_path) == result_with(None, "a")
 
 
-def test_note_on_a_decoder_above_the_limit_gives_a_cause_of_decoding():
-    known = result_with(IMAGES, "a", limit=5.0)
+@pytest.mark.parametrize(
+    ("origin", "cause"),
+    [
+        (IMAGES, "its images were decoded before, or by a decoder that was not measured"),
+        (CROPS, "its crops were made before, or by a decoder that was not measured"),
+    ],
+)
+def test_note_on_a_decoder_above_the_limit_gives_a_cause_of_decoding(origin, cause):
+    known = result_with(origin, "a", limit=5.0)
     pass_ = Attribution(
         seconds=1.0, first_batch_s=0.1, wait_s=[0.1], place_s=[0.0], cpu_s=1.0, runs_model=False
     )
     lines = caveats(replace(known, attribution={"traversal": pass_}), [])
-    cause = "its images were decoded before, or by a decoder that was not measured"
     assert f"traversal: above the limit: 200 %, as {cause}" in lines

@@ -224,7 +224,7 @@ class LargeFiles:
 @pytest.mark.parametrize(("cores", "most"), [(2, 13), (20, 20)])
 def test_files_stay_within_128_mib_but_one_for_each_thread(cores, most):
     samples = LargeFiles([])
-    files = decoding._read_files(samples, set(), seed=0, least=cores)
+    files = decoding.read_files(samples, set(), seed=0, least=cores)
     assert min(cores, 13) <= len(files) <= most
     assert len(set(samples.num_read)) == len(files)
 

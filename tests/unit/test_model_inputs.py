@@ -37,15 +37,24 @@ def losses(*overrides: str) -> list[float]:
     return trial.benchmarks["training"].losses
 
 
+@pytest.fixture(scope="module")
+def losses_of_lists(tmp_path_factory) -> list[float]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FASTLOOP_OUTPUTS", str(tmp_path_factory.mktemp("lists")))
+        return losses("loader._target_=my_code.list_batches")
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "ahead"), [*((name, ()) for name in PAIRS), ("nested_dict", AHEAD)]
 )
-def test_training_losses_do_not_depend_on_the_tree_of_a_batch(outputs, name, ahead):
-    wanted = losses("loader._target_=my_code.list_batches")
+def test_training_losses_do_not_depend_on_the_tree_of_a_batch(
+    outputs, losses_of_lists, name, ahead
+):
     placement = "recursive" if name != "tensorclasses" else "direct"
     overrides = (f"placement={placement}", *ahead)
-    assert losses(f"loader._target_=my_code.{name}", *overrides) == pytest.approx(wanted, rel=1e-5)
+    found = losses(f"loader._target_=my_code.{name}", *overrides)
+    assert found == pytest.approx(losses_of_lists, rel=1e-5)
 
 
 @pytest.mark.parametrize("loader", ["raw", "np_memmap", "numpy_loop"])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from known_results import result_of
 
-from fastloop.core.result import Attribution
+from fastloop.core.instrumented_pass import Attribution
 from fastloop.reporting.notes import group_caveats
 from fastloop.reporting.terminal import format_tables
 from fastloop.sweep.caveats import caveats

@@ -131,7 +131,7 @@ def test_warm_window_starts_warm_after_an_eviction(prepared_job):
 
 @pytest.mark.heavy
 @disk_only
-@pytest.mark.parametrize("loader", ["preload", "tensorclass", "raw", "index_loop"])
+@pytest.mark.parametrize("loader", ["preload", "raw"])
 def test_loader_that_reads_everything_in_open_gets_a_cache_caveat(prepared_job, loader):
     trial = run_traversal(prepared_job, f"loader={loader}", "cache=cold")
     assert cache_caveats(result_of(trial)) == ["asked for a cold cache, 100% was cached"]

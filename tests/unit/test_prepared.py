@@ -11,22 +11,18 @@ import sys
 import numpy as np
 import pytest
 import torch
-from options import MYDATASET, SUPPORT, compose_job, options, skip_without_library
+from options import MYDATASET, SUPPORT, compose_job, options, skip_without_library, store_of
 from slow_dataset import SlowDataset
 
 from fastloop.core.files import hold_lock
 from fastloop.core.optional import check_libraries
 from fastloop.core.types import BadData, Unsupported
-from fastloop.data.digest import sample_hashes
 from fastloop.data.prepare import find_damage, prepare
+from fastloop.data.sample_hashes import sample_hashes
 from fastloop.data.sealed_folder import SEAL, read_seal, write_once
 
-STORE_LOADERS = [
-    loader for loader in options("loader") if compose_job(f"loader={loader}").loader.store
-]
-LOADER_OF_EACH_STORE = list(
-    {type(compose_job(f"loader={name}").loader.store): name for name in STORE_LOADERS}.values()
-)
+STORE_LOADERS = [loader for loader in options("loader") if store_of(loader)]
+LOADER_OF_EACH_STORE = list({store_of(name): name for name in STORE_LOADERS}.values())
 
 
 def prepare_or_skip(job):

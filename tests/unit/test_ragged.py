@@ -19,10 +19,10 @@ from fastloop.core.epochs import epoch_indices, index_batches
 from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData, Invalid, Unsupported
 from fastloop.data.chunked_reader import collate_chunks
-from fastloop.data.digest import sample_hashes
 from fastloop.data.prepare import prepare, reference_hashes, sample_lengths
 from fastloop.data.ragged import collate_jagged, remove_padding
 from fastloop.data.same_data import check_data
+from fastloop.data.sample_hashes import sample_hashes
 from fastloop.options.collate.pad import PadCollate
 from fastloop.options.order.buckets import BucketOrder
 from fastloop.sweep.caveats import option_caveats
@@ -162,7 +162,13 @@ SETTINGS = {
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-@pytest.mark.parametrize("overrides", SETTINGS.values(), ids=SETTINGS.keys())
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        pytest.param(each, id=name, marks=pytest.mark.heavy if "spawned" in name else ())
+        for name, each in SETTINGS.items()
+    ],
+)
 def test_gate_accepts_a_correct_loader_of_texts(prepared_job, overrides):
     job, prepared = prepared_job(*JOB, *overrides)
     assert prepared.sample == (("int64", (-1,)), ("int64", ()))

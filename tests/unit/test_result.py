@@ -1,6 +1,7 @@
 """Results on disk: files that older versions wrote are still read."""
 
-from fastloop.core.result import Attribution, Result
+from fastloop.core.instrumented_pass import Attribution
+from fastloop.core.result import Result
 from fastloop.core.result_file import RESULT_FILE, load, save
 
 

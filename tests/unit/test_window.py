@@ -13,8 +13,9 @@ from options import MYDATASET
 from tensordict import TensorDict
 
 from fastloop.core import spans, stats
+from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.metrics import metrics
-from fastloop.core.result import Attribution, measurements
+from fastloop.core.result import measurements
 from fastloop.core.spans import Spans, StepMarks
 from fastloop.trial import unread, window
 from fastloop.trial.run import run_trial

@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -15,8 +16,12 @@ from fastloop.timeline.event_log import EventLog
 from fastloop.timeline.events import UNKNOWN, Stage
 from fastloop.timeline.probed import ProbedCall, ProbedCollate, ProbedIterator
 
-FIRST, EVERY = 4, 16
-"""The samples of the first batches of an epoch are timed, and of one batch in this many."""
+FIRST, EVERY = 2, 16
+"""The samples of the first batches of an epoch are timed, and of one batch in this many at most."""
+EVENT_NS = 2000
+"""What an event of a sample costs, about."""
+MOST_COST = 0.005
+"""Share of the time of making batches that these events may take after the first batches."""
 MOST_WRAPPED = 4
 """Datasets around a dataset, such as Subset, through which a transform is looked for."""
 TRANSFORMS = ("transform", "transforms")
@@ -41,14 +46,12 @@ def probe_fetches(module: ModuleType, log: EventLog) -> None:
 
 
 def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
-    fetch, count = fetcher.fetch, 0
+    fetch, turns = fetcher.fetch, SampleTurns()
 
     def fetch_batch(index: Any) -> Any:
-        nonlocal count
         here, cpu_ns = log.here(), UNKNOWN
-        number = here.batch
-        has_samples = (count < FIRST or count % EVERY == 0) and here.is_detailed
-        count += 1
+        number, events = here.batch, here.count
+        has_samples = turns.has_samples() and here.is_detailed
         start_ns = now_ns()
         if has_samples:
             with _probe_samples(fetcher, log):
@@ -57,10 +60,30 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
                 cpu_ns = process_cpu_ns() - begun_ns
         else:
             batch = fetch(index)
-        here.add(Stage.FETCH, start_ns, now_ns(), number, cpu_ns=cpu_ns)
+        stop_ns = now_ns()
+        turns.end_batch(stop_ns - start_ns, here.count - events if has_samples else 0)
+        here.add(Stage.FETCH, start_ns, stop_ns, number, cpu_ns=cpu_ns)
         return batch
 
     fetcher.fetch, fetcher.collate_fn = fetch_batch, ProbedCollate(fetcher.collate_fn, log)
+
+
+@dataclass
+class SampleTurns:
+    """Decides of which batches the samples are timed: the first, and as many as cost little."""
+
+    batches: int = 0
+    allowed_ns: float = 0.0
+    """What events may cost, less what they have cost."""
+
+    def has_samples(self) -> bool:
+        """True if the samples of the next batch are timed."""
+        return self.batches < FIRST or (self.batches % EVERY == 0 and self.allowed_ns >= 0)
+
+    def end_batch(self, spent_ns: int, events: int) -> None:
+        """A batch has been made in that time, with so many events of its samples."""
+        self.batches += 1
+        self.allowed_ns += MOST_COST * spent_ns - EVENT_NS * events
 
 
 @contextmanager
@@ -90,7 +113,7 @@ class ProbedSamples:
     that torch calls, and tracebacks show, what they do without the probe."""
 
     def __init__(self, dataset: Any, log: EventLog) -> None:
-        self._dataset, self._log = dataset, log
+        self._dataset, self._here = dataset, log.here()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dataset, name)
@@ -98,7 +121,7 @@ class ProbedSamples:
     def __getitem__(self, index: Any) -> Any:
         start_ns = now_ns()
         sample = self._dataset[index]
-        self._log.here().add(Stage.DECODE, start_ns, now_ns())
+        self._here.add(Stage.DECODE, start_ns, now_ns())
         return sample
 
 
@@ -153,12 +176,8 @@ class NumberedIndices:
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
         """(number, indices), None at the end, or what begins the next epoch."""
-        here = self._log.here()
-        if (
-            self._queue.empty()
-        ):  # persistent workers are killed while they wait, at the script's end
-            here.write()
         item = self._queue.get(*args, **kwargs)
+        here = self._log.here()
         if isinstance(item, tuple):
             here.batch, here.epoch = item[0], self._passed
         elif item is not None:

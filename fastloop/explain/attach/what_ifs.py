@@ -9,6 +9,7 @@ import numpy as np
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.explanation import Rung
 from fastloop.core.stats import Estimate
+from fastloop.explain.attach.attribution import HAND_OFF
 from fastloop.explain.attach.loops import Loop
 from fastloop.explain.model import Machinery, Phase, epoch_seconds
 
@@ -122,8 +123,8 @@ def _step_cores(loop: Loop) -> float:
 
 
 def _hand_off_s(loop: Loop) -> float:
-    """Median of the wait for a batch that has been in its queue before."""
-    return float(np.quantile(loop.waits_ns.sum(1), 0.1)) / 1e9
+    """The wait for a batch that is ready; where workers are slow, the part that is no work."""
+    return float(np.quantile(loop.waits_ns[:, HAND_OFF], 0.1)) / 1e9
 
 
 def _seconds_of_changes(

@@ -7,7 +7,7 @@ the forecast of memory. It reads the data once, so that it is prepared when the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,18 +20,21 @@ from fastloop.explain.explained_job import FEWEST_BATCHES, ExplainedJob, count_b
 from fastloop.explain.model_input import measure_for_model
 from fastloop.explain.part_costs import PartCosts
 from fastloop.explain.passes import BatchTimes
-from fastloop.explain.predict import Measured, predict_gathered_seconds, predict_seconds
+from fastloop.explain.predict import (
+    Measured,
+    predict_gathered_seconds,
+    predict_seconds,
+    predict_threaded_seconds,
+)
 from fastloop.explain.rungs import uses_dataloader
-from fastloop.explain.tune.memory import MIB, MemoryProfile
+from fastloop.explain.tune.memory import MIB, PREFETCH, MemoryProfile
+from fastloop.explain.tune.peak import observe_peak_mib
 from fastloop.sweep.prepare_stage import prepare_job
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
-from fastloop.trial.tasks import instrumentation_task
 
 EPOCH_S = 2.0
 """About the length of a raced epoch; longer ones are cut, see `batches`."""
-OBSERVED_WORKERS = 2
-"""Workers of the pass that tells a worker's own memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +59,10 @@ class Pilot:
         if self.measured is None:
             return 1.0
         if job.loader != self.present.loader and not uses_dataloader(job):
-            return predict_gathered_seconds(job, self.measured)
+            if job.loader.store is not None:
+                return predict_gathered_seconds(job, self.measured)
+            num_threads = getattr(job.loader, "num_threads", None) or 1
+            return predict_threaded_seconds(job, self.measured, num_threads)
         is_new_store = self.present.loader.store is None and job.loader.store is not None
         kept = self.measured.kept if is_new_store else 1.0
         return predict_seconds(job, self.measured, kept=kept)
@@ -68,11 +74,12 @@ def run_pilot(
     workers: Sequence[int],
     begin_step: Callable[[str], None],
     limit_s: float,
+    longest_epoch_s: float = EPOCH_S,
 ) -> Pilot:
     """The pilot of the request's job as the race runs it; workers: numbers in the space.
 
-    limit_s: seconds from now after which nothing further is measured but single batches. Raises
-    JobFailed where the job can't be run.
+    limit_s: seconds from now after which nothing further is measured but single batches.
+    longest_epoch_s: about that of a raced epoch. Raises JobFailed where the job can't be run.
     """
     end_ns = now_ns() + int(1e9 * min(limit_s, 1e6))
     begin_step("preparing the data")
@@ -90,10 +97,10 @@ def run_pilot(
     counts = {*workers, present.loading.num_workers} if uses_dataloader(present) else set()
     memory, measured = None, None
     with suppress(_OutOfTimeError):
-        memory = _observe(whole.cut(as_is), bool(counts - {0}))
+        memory = _observe(whole.cut(as_is), counts - {0}, whole_batches)
         measured = _measure_for_model(whole, as_is, sorted(counts))
     batch_s = stats.mean(as_is.load_s) + stats.mean(as_is.step_s)
-    batches = max(FEWEST_BATCHES, math.ceil(EPOCH_S / batch_s))
+    batches = max(FEWEST_BATCHES, math.ceil(longest_epoch_s / batch_s))
     return Pilot(
         present=present,
         prepared=prepared,
@@ -124,26 +131,30 @@ def _measure_for_model(whole: ExplainedJob, as_is: BatchTimes, workers: Sequence
     return measure_for_model(short, (as_is, single), serial, workers, PartCosts())
 
 
-def _observe(short: ExplainedJob, with_workers: bool) -> MemoryProfile | None:
-    """The memory of the present job without workers, and of one more worker of its start method."""
+def _observe(short: ExplainedJob, workers: Set[int], whole_batches: int) -> MemoryProfile | None:
+    """The memory of the present job without workers, and with the fewest and the most of these.
+
+    What workers add is not proportional to their number: the first also keeps what the process has
+    changed since, and in a short epoch the last ones have little to do.
+    """
     alone = short.without_workers(short.job.torch_threads)
     process_mib = _peak_mib(alone)
     if process_mib is None:
         return None
     prepared = short.prepared
-    batch_mib = prepared.sample_nbytes * short.job.loading.batch_size / MIB
-    worker_mib: dict[str, float] = {}
-    if with_workers:
-        several = alone.with_workers(OBSERVED_WORKERS, short.job.loading.multiprocessing_context)
-        peak_mib = _peak_mib(several)
-        if peak_mib is not None:
-            own = (peak_mib - process_mib) / OBSERVED_WORKERS - 3 * batch_mib
-            worker_mib[several.job.start_method()] = max(0.0, own)
+    rows_mib = prepared.num_samples * prepared.sample_nbytes / MIB
+    added_mib: dict[int, float] = {}
+    for count in sorted({min(workers), max(workers)}) if workers else ():
+        several = alone.with_workers(count, short.job.loading.multiprocessing_context)
+        if (peak_mib := _peak_mib(several)) is not None:
+            added_mib[count] = max(0.0, peak_mib - process_mib)
     return MemoryProfile(
         process_mib=process_mib,
-        worker_mib=worker_mib,
-        batch_mib=batch_mib,
-        rows_mib=prepared.num_samples * prepared.sample_nbytes / MIB,
+        added_mib={short.job.start_method(): added_mib} if added_mib else {},
+        prefetch_factor=short.job.loading.prefetch_factor or PREFETCH,
+        batch_mib=prepared.sample_nbytes * short.job.loading.batch_size / MIB,
+        batches=short.job.batches or whole_batches,
+        rows_mib=0.0 if short.job.loader.store else rows_mib,
     )
 
 
@@ -151,11 +162,8 @@ def _peak_mib(explained: ExplainedJob) -> float | None:
     """Peak of the PSS in an observed pass; None where the system does not tell it."""
     job = explained.job
     explained.begin_step("observing memory")
-    task = instrumentation_task(0, job, explained.prepared, next(iter(job.benchmark)))
+    arguments = observe_peak_mib, job, explained.prepared
     try:
-        (answer,) = explained.launcher.call_ranks(
-            task, timeout_s=job.trial_timeout_s, observed=True
-        )
+        return explained.launcher.call(*arguments, timeout_s=job.trial_timeout_s)
     except JobFailed:
         return None
-    return answer.resources.peak_pss_mib if answer.resources else None

@@ -108,12 +108,12 @@ class _Race:
 
     def price(self, name: str) -> float:
         """The share of the budget that a trial of that name costs."""
-        own, usual = self.prices.get(name, []), self.usual_price
+        own = self.prices.get(name, [])
         if name == self.present or len(own) > 1:
             return stats.median(own[-3:]) if own else 0.0
         if own:  # which may have included writing a store
-            return min(own[0], max(usual, self.price(self.present)))
-        return usual
+            return min(own[0], max(self.usual_price, self.price(self.present)))
+        return self.usual_price
 
     @property
     def usual_price(self) -> float:
@@ -150,7 +150,7 @@ class _Race:
         scores = gains / np.maximum(posterior.difference_std(place), 1e-9)
         return {
             name: 0.5 * math.erfc(-score / math.sqrt(2))
-            for name, score in zip(self.surrogate.names, scores, strict=True)
+            for name, score in zip(self.surrogate.names, scores.tolist(), strict=True)
             if name != leader and name not in self.failed
         }
 

@@ -82,16 +82,23 @@ class Surrogate:
     def fit(self, costs: Costs) -> Posterior:
         """The posterior of all names, given the costs of those that have run."""
         logs = np.log(np.asarray(self.predicted, float))
-        seen = [(self.places[name], number) for name in costs for number in costs[name]]
-        places, numbers = (np.array(each) for each in zip(*seen, strict=True))
-        values = np.log([costs[name][number] for name in costs for number in costs[name]])
-        errors, noise = values - logs[places], estimate_noise(costs)
-        prior = self._scale(places, errors) * self.prior + LEVEL**2
-        same_round = numbers[:, None] == numbers[None, :]
-        between = prior[np.ix_(places, places)] + OF_ROUND**2 * same_round
-        weights = np.linalg.solve(between + noise**2 * np.eye(len(seen)), prior[places]).T
-        mean, covariance = logs + weights @ errors, prior - weights @ prior[places]
-        return Posterior(mean=mean, covariance=covariance, noise=noise)
+        places = np.array([self.places[name] for name in costs])
+        values, has_run = _tabulate([*costs.values()])
+        errors, noise = has_run * (values - logs[places, None]), estimate_noise(costs)
+        rows, columns = np.nonzero(has_run)
+        prior = self._scale(places[rows], errors[rows, columns]) * self.prior + LEVEL**2
+        # In terms of names and rounds, of which there are fewer than trials.
+        count, rounds = has_run.shape
+        between = OF_ROUND**2 * np.eye(count + rounds)
+        between[:count, :count] = prior[np.ix_(places, places)]
+        to_seen = np.vstack([prior[places], np.zeros((rounds, len(logs)))])
+        sums = np.concatenate([errors.sum(axis=1), errors.sum(axis=0)])
+        counts = np.diag(np.concatenate([has_run.sum(axis=1), has_run.sum(axis=0)]))
+        counts[:count, count:], counts[count:, :count] = has_run, has_run.T
+        system = counts @ between + noise**2 * np.eye(count + rounds)
+        known = np.linalg.solve(system, np.column_stack([sums, counts @ to_seen]))
+        mean, covariance = to_seen.T @ known[:, 0], prior - to_seen.T @ known[:, 1:]
+        return Posterior(mean=logs + mean, covariance=covariance, noise=noise)
 
     def choose(
         self,
@@ -136,20 +143,28 @@ class Surrogate:
 
 def estimate_noise(costs: Costs) -> float:
     """Standard deviation of the logarithm of a trial's cost, from repeated trials."""
-    repeated = {name: each for name, each in costs.items() if len(each) > 1}
-    rounds = sorted({number for each in repeated.values() for number in each})
-    table = np.full((len(repeated), len(rounds)), np.nan)
-    for row, each in enumerate(repeated.values()):
-        for number, cost in each.items():
-            table[row, rounds.index(number)] = np.log(cost)
-    squares, free = 0.0, int(np.isfinite(table).sum()) - len(repeated) - len(rounds) + 1
+    repeated = [each for each in costs.values() if len(each) > 1]
+    logs, is_known = _tabulate(repeated)
+    squares, free = 0.0, int(is_known.sum()) - sum(logs.shape) + 1
     if repeated and free > 0:
+        of_names, of_rounds = is_known.sum(axis=1, keepdims=True), is_known.sum(axis=0)
         for _ in range(10):  # alternately, as rounds and names are not fully crossed
-            table -= np.nanmean(table, axis=1, keepdims=True)
-            table -= np.nanmean(table, axis=0, keepdims=True)
-        squares = float(np.nansum(table**2))
+            logs -= is_known * (logs.sum(axis=1, keepdims=True) / of_names)
+            logs -= is_known * (logs.sum(axis=0) / of_rounds)
+        squares = float((logs**2).sum())
     weight = ITS_WEIGHT + (max(0, free) if repeated else 0)
     return float(np.sqrt((ITS_WEIGHT * USUAL_NOISE**2 + squares) / weight))
+
+
+def _tabulate(costs: Sequence[Mapping[int, float]]) -> tuple[np.ndarray, np.ndarray]:
+    """Logarithms of costs (names, rounds), 0 where none is known, and 1 where one is."""
+    numbers = sorted({number for each in costs for number in each})
+    columns = {number: column for column, number in enumerate(numbers)}
+    logs, is_known = np.zeros((2, len(costs), len(columns)))
+    for row, each in enumerate(costs):
+        places = [columns[number] for number in each]
+        logs[row, places], is_known[row, places] = np.log([*each.values()]), 1.0
+    return logs, is_known
 
 
 def _expect_trial(covariance: np.ndarray, place: int, noise: float) -> None:

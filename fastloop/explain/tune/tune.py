@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from fastloop.core.result import Result
@@ -24,8 +25,17 @@ from fastloop.explain.tune.constraints import (
 )
 from fastloop.explain.tune.memory import forecast_peak_mib
 from fastloop.explain.tune.outcome import TuneOutcome, names_of
-from fastloop.explain.tune.pilot import Pilot, run_pilot
-from fastloop.explain.tune.race import FEWEST_CONFIRMING, RaceRules
+from fastloop.explain.tune.pilot import EPOCH_S, Pilot, run_pilot
+from fastloop.explain.tune.quick import (
+    LEAST_TRIAL_S,
+    PLANNING_S,
+    QUICK_S,
+    check_least_time,
+    expect_cost,
+    is_quick,
+    narrow_space,
+)
+from fastloop.explain.tune.race import RaceRules
 from fastloop.explain.tune.surrogate import Surrogate
 from fastloop.explain.tune.tune_file import TuneFile
 from fastloop.explain.tune.tuned_sweep import PASSES, RaceSchedule
@@ -36,6 +46,7 @@ from fastloop.sweep.request import JobRequest, job_names
 from fastloop.sweep.resume import with_earlier_results
 from fastloop.sweep.rounds import run_sweep
 from fastloop.sweep.tracking import SweepTracker
+from fastloop.trial.job import Job
 
 MOST_TRIALS = 1000
 """Setting `trials` of raced jobs, of which the race decides how many it runs."""
@@ -81,18 +92,20 @@ def plan_tuning(
     """The plan of the sweep: the jobs that are raced, the present one first.
 
     compose: the job of a list of overrides; raises UsageError for what no job can have.
-    Raises JobFailed where the present job can't be run.
+    Raises JobFailed where the present job can't be run, and UsageError for too small a budget.
     """
+    check_least_time(spending, LEAST_TRIAL_S, PLANNING_S)
     overrides = override_for_race(request)
     present = compose(overrides)
-    space, notes = settings.space, list[str]()
-    if settings.is_default_space:
-        space, notes = drop_settings_without_effect(space, present)
+    space, notes = _choose_space(settings, present, request.choices["loader"])
     begin_step("finding candidates")
     found = find_tune_candidates(present, overrides, space, compose)
     workers = sorted({each.job.loading.num_workers for each in found.found})
     until_s = PILOT_UNTIL * (settings.budget.seconds or math.inf)
-    pilot = run_pilot(request, present, workers, begin_step, until_s - spending.seconds)
+    limit_s, epoch_s = until_s - spending.seconds, EPOCH_S
+    if is_quick(settings.budget):
+        limit_s, epoch_s = 0.0, EPOCH_S / QUICK_S * (settings.budget.seconds or 0.0)
+    pilot = run_pilot(request, present, workers, begin_step, limit_s, epoch_s)
     notes = [*(f"not tried: {note}" for note in notes), *_describe_gaps(pilot)]
     bounds = Bounds(memory_mib=settings.memory_limit_mib, budget_s=settings.budget.seconds)
     affordable, unaffordable = drop_unaffordable(found.found, pilot, bounds)
@@ -110,7 +123,7 @@ def plan_tuning(
             forecast_peak_mib(job, pilot.memory) if pilot.memory else None for job in jobs
         ],
         left_out={**found.left_out, **unaffordable},
-        predicted=[pilot.predict(job) for job in jobs],
+        predicted=[*map(partial(_predict, pilot), jobs, changes)],
         trial_s=_forecast_trial_s(pilot),
         notes=notes,
         combinations=len(affordable),
@@ -137,7 +150,8 @@ def run_race(
     if file.spent_s:
         jobs = with_earlier_results(jobs, folder)
     file.save(folder)
-    _check_time(file, spending)
+    if not file.spent_s:
+        check_least_time(spending, file.trial_s, hint="; resume=last then goes on from here")
     schedule = RaceSchedule(
         surrogate=_make_surrogate(names, file.changes, file.predicted),
         objective=settings.objective,
@@ -171,16 +185,35 @@ def _as_variation(values: Mapping[str, object]) -> Variation:
     return Variation(overrides=tuple(f"{name}={value}" for name, value in values.items()))
 
 
+def _choose_space(
+    settings: TuneSettings, present: Job, own_loader: str
+) -> tuple[Mapping[str, Sequence[str]], list[str]]:
+    """The space that the budget has time for, and notes on the rest."""
+    if not settings.is_default_space:
+        return settings.space, []
+    space, notes = drop_settings_without_effect(settings.space, present)
+    if not is_quick(settings.budget):
+        return space, notes
+    narrow, more = narrow_space(space, own_loader)
+    return narrow, [*notes, *more]
+
+
 def _choose_raced(
     candidates: Sequence[TuneCandidate], pilot: Pilot, spending: Spending
 ) -> list[TuneCandidate]:
     """The most promising candidates, about twice as many as the budget has trials for."""
     by_name = {each.name: each for each in candidates}
     count = min(max(FEWEST_RACED, 2 * _count_trials(pilot, spending)), MOST_RACED)
-    predicted = [pilot.predict(pilot.present), *(pilot.predict(each.job) for each in candidates)]
     changes = [(), *(each.change for each in candidates)]
+    jobs = [pilot.present, *(each.job for each in candidates)]
+    predicted = [*map(partial(_predict, pilot), jobs, changes)]
     surrogate = _make_surrogate([YOURS, *by_name], changes, predicted)
     return [by_name[name] for name in surrogate.shortlist(count)]
+
+
+def _predict(pilot: Pilot, job: Job, change: Sequence[str]) -> float:
+    """Cost of a job by the model, or where there is none, what is usual."""
+    return pilot.predict(job) if pilot.measured else expect_cost(job, change)
 
 
 def _make_surrogate(
@@ -202,19 +235,6 @@ def _forecast_trial_s(pilot: Pilot) -> float:
     """About the seconds of a trial of the present configuration."""
     window_s = max(pilot.epoch_s, pilot.present.shortest_window_s)
     return TRIAL_S + (TRIAL_EPOCHS - 1) * pilot.epoch_s + window_s
-
-
-def _check_time(file: TuneFile, spending: Spending) -> None:
-    """Raise UsageError where there is no time to compare anything with the present configuration.
-
-    The plan is kept, for the same command with more time.
-    """
-    fewest_s = (1 + 2 * FEWEST_CONFIRMING) * file.trial_s
-    if file.spent_s or spending.has_time(fewest_s):
-        return
-    spent = f"{spending.seconds:.0f} s have gone into finding candidates and preparing the data"
-    needed = f"the least race takes another {fewest_s:.0f} s"
-    raise UsageError(f"budget: {spent}, and {needed}; resume=last with a larger budget goes on")
 
 
 def _describe_gaps(pilot: Pilot) -> list[str]:

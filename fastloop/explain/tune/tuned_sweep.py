@@ -58,6 +58,7 @@ class RaceSchedule:
         self._run_round = run_round
         for state in states:
             state.shadow_number = None  # it is not known which rounds a job will run
+        run_round(states[:1], None)  # or the first trial would cost what none after it does
         if self.file.raced_from_s is None:
             self.file.raced_from_s = self.spending.seconds
         self.spending.continue_from(self.file.raced_from_s)
@@ -100,7 +101,7 @@ class RaceSchedule:
             self._run_round([state], number)
             cost = self._find_cost(state, number)
         else:
-            if state.prepared is None:  # a trial is enough to compare its data
+            if state.prepared is None or not state.result.trials:  # to compare its data
                 self._run_round([state], number)
             cost = self._run_pass(name, number)
         self.spending.add_trial(name, self.spending.seconds - before_s)

@@ -60,11 +60,11 @@ def load_codec(decoder: str) -> Codec:
 
 
 def _simplejpeg() -> Codec:
-    """libjpeg-turbo for JPEG files; OpenCV for PNG files and for resizing."""
+    """libjpeg-turbo for JPEG files; OpenCV for others and for resizing."""
     cv2 = load_opencv()
 
     def decode(data: Encoded, encoding: Encoding) -> np.ndarray:
-        decode_file = decode_by_opencv if encoding == "PNG" else decode_by_simplejpeg
+        decode_file = decode_by_simplejpeg if encoding.endswith("JPEG") else decode_by_opencv
         return decode_file(data, encoding)
 
     def resize(pixels: np.ndarray, out: np.ndarray, antialias: bool) -> None:

@@ -15,8 +15,9 @@ from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.crops import Crop, Cut, draw_cut
 from fastloop.fastloader.columns.decoders import decode_any
 from fastloop.fastloader.columns.encoded_images import EncodedImages, ImageFiles
-from fastloop.fastloader.columns.image_headers import encoding_of
+from fastloop.fastloader.columns.image_headers import Encoded, encoding_of
 from fastloop.fastloader.columns.jpeg import INSTALL, has_jpeg, load_jpeg
+from fastloop.fastloader.columns.orientation import read_orientation, turn_pixels
 from fastloop.fastloader.columns.splitmix import splitmix64
 
 DTYPES = torch.uint8, torch.float32, torch.bfloat16
@@ -100,6 +101,7 @@ class CroppedImages:
     """ "native", or a library of codecs.py."""
     seed: int = 0
     """Of the epoch: a sample draws from a generator that this and its index begin."""
+    apply_exif_orientation: bool = False
 
     slow: ClassVar[bool] = True
 
@@ -134,23 +136,31 @@ class CroppedImages:
         """uint8: 1 for each sample that the native decoder has made."""
         are_files = isinstance(self.images, ImageFiles)
         encoded = tuple(self.images.inputs(indices.tolist()))
-        crop, jpeg = (*self.crop.native, self.flip), load_jpeg()
+        jpeg = load_jpeg()
+        crop = *self.crop.native, self.flip, self.apply_exif_orientation
         assert jpeg is not None
         states = jpeg.make_samples(encoded, are_files, keys, crop, self.format.native, out)
         return np.frombuffer(states, np.uint8)
 
     def _decode(self, index: int) -> np.ndarray:
-        """(height, width, 3) uint8, by Pillow where the decoder's library does not read it."""
+        """(height, width, 3) uint8, as the image is shown."""
         data = self.images.read(index)
+        try:
+            pixels = self._read_pixels(data)
+        except ValueError as error:
+            raise ValueError(f"{self.images.name(index)}: {error}") from error
+        if self.apply_exif_orientation:
+            return turn_pixels(pixels, read_orientation(data))
+        return pixels
+
+    def _read_pixels(self, data: Encoded) -> np.ndarray:
+        """By Pillow where the decoder's library does not read the image."""
         if self.decoder not in (NATIVE, "pil"):
             try:
                 return load_codec(self.decoder).decode(data, encoding_of(data))
             except ValueError:
                 pass  # Pillow reads more, or says what is wrong with it
-        try:
-            return decode_any(data)
-        except ValueError as error:
-            raise ValueError(f"{self.images.name(index)}: {error}") from error
+        return decode_any(data)
 
     def _check(self, index: int, cut: Cut) -> None:
         if cut.rows.resized * cut.columns.resized > MAX_PIXELS:

@@ -20,7 +20,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastloop.fastloader.columns.image_headers import Encoded, Encoding, has_end, is_whole_png
+from fastloop.fastloader.columns.image_headers import (
+    Encoded,
+    Encoding,
+    check_bits_of_jpeg,
+    has_end,
+    is_whole_png,
+)
 
 BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error)
 """Exceptions that Pillow raises for a broken file."""
@@ -92,6 +98,7 @@ def decode_any(data: Encoded) -> np.ndarray:
             return np.asarray(image.convert("RGB"))
     except (*BROKEN, pil.DecompressionBombError) as error:
         if isinstance(error, pil.UnidentifiedImageError):
+            check_bits_of_jpeg(data)
             raise ValueError(
                 "no image that Pillow reads" if data else "the file is empty"
             ) from error

@@ -12,30 +12,39 @@ Encoding = Literal["JPEG", "CMYK JPEG", "PNG", "WebP"]
 JPEG_MAGIC, PNG_MAGIC = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Second bytes of the markers that begin a JPEG's frame header (ITU-T T.81, table B.1)."""
+ALLOWED_BITS = "only 8 bits are supported"
 
 
 def encoding_of(data: Encoded) -> Encoding:
     """Return an image file's encoding; all decoders use it, so that all reject the same files.
 
-    Raises ValueError for other formats, and for PNG files of 16 bits per channel, which some
-    libraries truncate to 8 bits, some scale and some leave as they are.
+    Raises ValueError for other formats, for JPEG files of other than 8 bits per channel, and for
+    PNG files of 16, which some libraries truncate to 8 bits, some scale and some leave alone.
     """
     start = bytes(data[:25])
     if start.startswith(JPEG_MAGIC):
-        return "CMYK JPEG" if _frame(data)[0] == 4 else "JPEG"
+        components, frame = _frame(data)
+        _check_bits(data, frame)
+        return "CMYK JPEG" if components == 4 else "JPEG"
     if start.startswith(PNG_MAGIC):
         if start[24:] == b"\x10":
-            raise ValueError("a PNG of 16 bits per channel; only 8 bits are supported")
+            raise ValueError(f"a PNG of 16 bits per channel; {ALLOWED_BITS}")
         return "PNG"
-    if _is_webp(start):
+    if is_webp(start):
         return "WebP"
     raise ValueError("no JPEG, PNG or WebP file" if start else "the file is empty")
+
+
+def check_bits_of_jpeg(data: Encoded) -> None:
+    """Raise ValueError for a JPEG of other than 8 bits per channel."""
+    if bytes(data[:3]) == JPEG_MAGIC:
+        _check_bits(data, _frame(data)[1])
 
 
 def has_end(data: bytes) -> bool:
     """True where a JPEG or PNG file has an end marker after its header, and a WebP file is as long
     as its header says."""
-    if _is_webp(data[:12]):
+    if is_webp(data[:12]):
         return len(data) >= 8 + int.from_bytes(data[4:8], "little")
     if data.startswith(PNG_MAGIC):
         return data.rfind(b"IEND") > 0
@@ -57,8 +66,14 @@ def is_whole_png(data: Encoded) -> bool:
     return False
 
 
-def _is_webp(start: bytes) -> bool:
+def is_webp(start: bytes) -> bool:
+    """True where these are the first twelve bytes of a WebP file."""
     return start[:4] == b"RIFF" and start[8:12] == b"WEBP"
+
+
+def _check_bits(data: Encoded, frame: int) -> None:
+    if frame and data[frame + 4] != 8:
+        raise ValueError(f"a JPEG of {data[frame + 4]} bits per channel; {ALLOWED_BITS}")
 
 
 def _frame(data: Encoded) -> tuple[int, int]:

@@ -38,25 +38,27 @@ class Images:
         channels_first: deliver whole images as (3, height, width) in torch's memory_format
             channels_last.
         antialias: average the pixels when a whole image is made smaller.
-        decoder: "simplejpeg" (OpenCV decodes PNG files, and resizes), "torchvision" or "pil", and
-            "native" for crops; None: the first that is installed, which the attribute `decoder`
-            then names.
+        decoder: "simplejpeg" (OpenCV decodes PNG and WebP files, and resizes), "torchvision" or
+            "pil", and "native" for crops; None: the first that is installed, which the attribute
+            `decoder` then names.
         crop: `RandomResizedCrop` or `CenterCrop`.
         flip: the probability that a crop is flipped horizontally.
         normalize: (mean, std), three numbers each: crops are (image / 255 - mean) / std.
         dtype: of crops: torch.uint8, torch.float32 or torch.bfloat16; None: uint8, or float32
             where they are normalized. Floats that are not normalized are 0 to 1.
         layout: of a crop in memory: "CHW" (three planes) or "channels_last".
+        apply_exif_orientation: turn and mirror each image as the EXIF data of its JPEG, PNG or WebP
+            file says, before it is cropped or resized; False: pixels are as they are stored, as
+            `PIL.Image.open` and torchvision's ImageFolder deliver them.
 
-    Whole images: all decoders read JPEG files and PNG files of 8 bits per channel, and convert
+    Whole images: all decoders read JPEG, PNG and WebP files of 8 bits per channel, and convert
     other colour spaces as Pillow's `convert("RGB")` does. Their resizes agree within 1 of 255,
     except with antialias: OpenCV's is INTER_AREA, torchvision's and Pillow's are bilinear.
     "simplejpeg" calls cv2.setNumThreads(0), which affects the whole process.
 
     Crops: Pillow decodes files of other kinds that it reads (CMYK, PNG, also of 16 bits, WebP). A
     file that is broken below the crop's part, or between restart markers beside it, but has its
-    end marker, is not noticed. EXIF orientation and colour profiles are ignored, as Pillow's
-    `open` ignores them.
+    end marker, is not noticed. Colour profiles are ignored, as Pillow's `open` ignores them.
 
     Raises ValueError for an invalid argument and ImportError where the decoder's library is
     missing; while iterating, OSError or ValueError that names the file or the image's number.
@@ -82,6 +84,7 @@ class Images:
         normalize: Statistics | None = None,
         dtype: torch.dtype | None = None,
         layout: Literal["CHW", "channels_last"] = "CHW",
+        apply_exif_orientation: bool = False,
     ) -> None:
         images = open_images(encoded)
         of_crops = flip or normalize or dtype or layout != "CHW" or decoder == NATIVE
@@ -92,7 +95,8 @@ class Images:
             if size is not None and (len(size) != 2 or min(size) < 1):
                 raise ValueError(f"size={size}: allowed are (height, width) of 1 or more, and None")
             library = choose_decoder(decoder)
-            self._column = WholeImages(images, size, channels_first, antialias, library)
+            settings = size, channels_first, antialias, library, apply_exif_orientation
+            self._column = WholeImages(images, *settings)
             return
         if size is not None or channels_first or antialias:
             names = "size, channels_first and antialias"
@@ -100,7 +104,10 @@ class Images:
         if not 0 <= flip <= 1:
             raise ValueError(f"flip={flip}: allowed are 0 to 1")
         pixels = pixel_format(normalize, dtype, layout)
-        self._column = CroppedImages(images, crop, flip, pixels, choose_crop_decoder(decoder))
+        library = choose_crop_decoder(decoder)
+        self._column = CroppedImages(
+            images, crop, flip, pixels, library, apply_exif_orientation=apply_exif_orientation
+        )
 
     def __repr__(self) -> str:
         column = self._column
@@ -109,6 +116,8 @@ class Images:
         else:
             settings = f"size={column.size}, channels_first={column.channels_first}"
             settings += f", antialias={column.antialias}"
+        if column.apply_exif_orientation:
+            settings += ", apply_exif_orientation=True"
         return f"Images({len(self)} images, {settings}, decoder={self.decoder!r})"
 
     def __len__(self) -> int:

@@ -13,6 +13,7 @@ from fastloop.fastloader.columns.codecs import load_codec
 from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.encoded_images import EncodedImages
 from fastloop.fastloader.columns.image_headers import encoding_of
+from fastloop.fastloader.columns.orientation import read_orientation, turn_pixels
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +25,7 @@ class WholeImages:
     channels_first: bool
     antialias: bool
     decoder: str
+    apply_exif_orientation: bool = False
 
     slow: ClassVar[bool] = True
 
@@ -60,6 +62,10 @@ class WholeImages:
     def _decode(self, index: int) -> np.ndarray:
         data = self.images.read(index)
         try:
-            return load_codec(self.decoder).decode(data, encoding_of(data))
+            pixels = load_codec(self.decoder).decode(data, encoding_of(data))
         except ValueError as error:
             raise ValueError(f"{self.images.name(index)}: {error}") from error
+        if not self.apply_exif_orientation:
+            return pixels
+        # libraries that resize take no reversed rows
+        return np.ascontiguousarray(turn_pixels(pixels, read_orientation(data)))

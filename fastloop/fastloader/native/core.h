@@ -1,7 +1,7 @@
 /* The native core of FastLoader: rows by index, conversion, orders, and the stream of an epoch.
  *
  * Nothing here knows of Python. Threads of a stream never wait for an interpreter, and a batch is
- * given back by a plain C function that any thread may call. module.c is the door to Python.
+ * given back by a plain C function that any thread may call. python/ is the door to Python.
  */
 #ifndef FASTLOOP_CORE_H
 #define FASTLOOP_CORE_H
@@ -148,7 +148,7 @@ void fl_close_order(fl_order *order);
 fl_indices fl_read_order(fl_order *order, int64_t start, int64_t count, int64_t *room);
 int fl_feed_order(fl_order *order, fl_indices indices, int64_t count);
 
-/* ---- epochs: stream.c ---- */
+/* ---- epochs: stream.c, stream_consumer.c and stream_feed.c ---- */
 
 /* A piece of the batches from `batch` on: which thread made it (0: the consumer), and when, on the
  * clock of Python's time.perf_counter_ns. */

@@ -178,9 +178,8 @@ def fastloader_epochs(loader: FastLoader, plan: Plan) -> Epochs:
 
 
 def _epoch(loader: FastLoader, num_samples: int, plan: Plan, epoch: int) -> Iterator[Tree]:
-    if loader.shuffle:
-        loader.set_epoch(epoch)
-    else:
+    loader.set_epoch(epoch)  # also of crops, which draw by it in whatever order
+    if not loader.shuffle:
         loader.sampler = EpochOrder(plan, num_samples, epoch)
     tolerant = plan.collate is not None and plan.collate.tolerant
     return filter(is_not_empty, iter(loader)) if tolerant else iter(loader)

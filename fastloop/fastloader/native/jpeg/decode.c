@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "turn.h"
+
 enum {
     CHANNELS = 4,       /* the fourth is of no use, but pixels of four bytes are faster */
     MARGIN = 8,         /* decoded beside the window: upsampling looks at the neighbours */
@@ -44,6 +46,7 @@ void fj_close_decoder(fj_decoder *decoder) {
     free(decoder->taps.bytes);
     free(decoder->line.bytes);
     free(decoder->sums.bytes);
+    free(decoder->turned.bytes);
     free(decoder);
 }
 
@@ -154,19 +157,44 @@ static int decode_window(fj_decoder *decoder, const fj_crop *crop, const fj_form
     return 1;
 }
 
+static int make_stored(fj_decoder *decoder, const fj_crop *crop, const fj_format *format,
+                       const fj_cut *cut, char *sample) {
+    return fj_weigh(&decoder->rows, &cut->rows, 0) &&
+           fj_weigh(&decoder->columns, &cut->columns, cut->is_flipped) &&
+           decode_window(decoder, crop, format, sample);
+}
+
+/* The sample of an image that is shown in another orientation than the first. */
+static int make_turned(fj_decoder *decoder, const fj_crop *crop, const fj_format *format,
+                       uint64_t key, int orientation, char *sample) {
+    fj_turn turn = fj_turn_of(orientation);
+    int height = (int)decoder->info.image_height, width = (int)decoder->info.image_width;
+    if (turn.is_transposed)
+        height = width, width = (int)decoder->info.image_height;
+    fj_cut shown = fj_draw_cut(crop, key, height, width);
+    fj_cut cut = fj_stored_cut(&turn, &shown, height, width);
+    fj_crop stored = fj_stored_crop(&turn, crop);
+    int is_made = reserve(&decoder->turned, fj_sample_nbytes(crop, format)) &&
+                  make_stored(decoder, &stored, format, &cut, decoder->turned.bytes);
+    if (is_made)
+        fj_turn_sample(&turn, shown.is_flipped, format, crop, decoder->turned.bytes, sample);
+    return is_made;
+}
+
 int fj_make_sample(fj_decoder *decoder, const uint8_t *data, size_t nbytes, const fj_crop *crop,
                    const fj_format *format, uint64_t key, char *sample) {
     j_decompress_ptr info = &decoder->info;
+    int orientation = crop->applies_orientation ? fj_read_orientation(data, nbytes) : 1;
     if (setjmp(decoder->guard.refuse)) {
         jpeg_abort_decompress(info);
         return 0;
     }
     int is_made = read_header(decoder, data, nbytes);
-    if (is_made) {
+    if (is_made && orientation == 1) {
         fj_cut cut = fj_draw_cut(crop, key, (int)info->image_height, (int)info->image_width);
-        is_made = fj_weigh(&decoder->rows, &cut.rows, 0) &&
-                  fj_weigh(&decoder->columns, &cut.columns, cut.is_flipped) &&
-                  decode_window(decoder, crop, format, sample);
+        is_made = make_stored(decoder, crop, format, &cut, sample);
+    } else if (is_made) {
+        is_made = make_turned(decoder, crop, format, key, orientation, sample);
     }
     jpeg_abort_decompress(info); /* what is below the window is not decoded */
     return is_made;

@@ -18,6 +18,7 @@ struct fj_decoder {
     fj_memory ring;     /* rows of the window, by their number modulo num_rows */
     fj_memory taps;     /* the addresses of the rows of a sum */
     fj_memory line, sums;
+    fj_memory turned;   /* the sample of a stored image that is shown turned */
     size_t stride;      /* bytes of a row in the ring */
     int num_rows;
     fj_scan scan;

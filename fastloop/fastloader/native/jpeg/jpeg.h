@@ -21,6 +21,7 @@ typedef struct {
     double min_ratio, max_ratio;  /* and width / height of the crop */
     int shorter_side;             /* FJ_CENTER_CROP: to which the image is resized first */
     double flip;                  /* probability */
+    int applies_orientation;      /* of an image that is shown turned, what is shown is cut */
 } fj_crop;
 
 /* Along one axis, `length` pixels of the image from `start` on are resized to `resized` pixels, of
@@ -36,6 +37,11 @@ typedef struct {
 
 /* The cut that a sample's key draws. crops.py computes the same numbers. */
 fj_cut fj_draw_cut(const fj_crop *crop, uint64_t key, int height, int width);
+
+/* ---- how an image is shown: orientation.c ---- */
+
+/* 1 to 8, as EXIF numbers orientations; 1 where a JPEG states none, or nothing that can be read. */
+int fj_read_orientation(const uint8_t *data, size_t nbytes);
 
 /* ---- how the pixels of an axis are weighted: weights.c ---- */
 

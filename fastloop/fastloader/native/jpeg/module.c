@@ -1,9 +1,6 @@
 /* The door to Python: samples of JPEG images, by the limited API. */
-#if !defined(Py_GIL_DISABLED) && !defined(Py_LIMITED_API)
-#define Py_LIMITED_API 0x030B0000
-#endif
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "../python/limited_api.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,9 +67,10 @@ static int check_crop(const fj_crop *crop) {
 
 static int read_crop(PyObject *tuple, fj_crop *crop) {
     int kind;
-    if (!PyArg_ParseTuple(tuple, "i(ii)(dd)(dd)id", &kind, &crop->height, &crop->width,
+    crop->applies_orientation = 0;
+    if (!PyArg_ParseTuple(tuple, "i(ii)(dd)(dd)id|p", &kind, &crop->height, &crop->width,
                           &crop->min_area, &crop->max_area, &crop->min_ratio, &crop->max_ratio,
-                          &crop->shorter_side, &crop->flip))
+                          &crop->shorter_side, &crop->flip, &crop->applies_orientation))
         return 0;
     crop->kind = (fj_crop_kind)kind;
     return check_crop(crop);
@@ -162,7 +160,7 @@ static PyObject *draw_cut_of(PyObject *module, PyObject *args) {
                          columns.count, cut.is_flipped);
 }
 
-/* ---- transcode ---- */
+/* ---- transcode and read_orientation ---- */
 
 static PyObject *transcode_of(PyObject *module, PyObject *args) {
     (void)module;
@@ -181,12 +179,24 @@ static PyObject *transcode_of(PyObject *module, PyObject *args) {
     return bytes;
 }
 
+static PyObject *read_orientation_of(PyObject *module, PyObject *args) {
+    (void)module;
+    Py_buffer data;
+    if (!PyArg_ParseTuple(args, "y*", &data))
+        return NULL;
+    int orientation = fj_read_orientation(data.buf, (size_t)data.len);
+    PyBuffer_Release(&data);
+    return PyLong_FromLong(orientation);
+}
+
 static PyMethodDef functions[] = {
     {"make_samples", make_samples_of, METH_VARARGS,
      "make_samples(images, are_paths, keys, crop, format, out): a byte for each, 1 where it is made."},
     {"draw_cut", draw_cut_of, METH_VARARGS,
      "draw_cut(crop, key, height, width): (start, length, resized, first, count) of rows and of "
      "columns, and whether they are flipped."},
+    {"read_orientation", read_orientation_of, METH_VARARGS,
+     "read_orientation(data): 1 to 8, as a JPEG's EXIF data states it; 1 without a statement."},
     {"transcode", transcode_of, METH_VARARGS,
      "transcode(data): the JPEG with restart markers; None where it can't be one of the same pixels."},
     {NULL, NULL, 0, NULL},

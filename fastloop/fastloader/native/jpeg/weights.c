@@ -65,7 +65,7 @@ int fj_weigh(fj_weights *weights, const fj_axis *axis, int is_flipped) {
         int pixel = axis->first + (is_flipped ? axis->count - 1 - k : k);
         triangle place = place_triangle(axis, pixel);
         int first = axis->start + place.first, end = first + place.count;
-        fill_weights(&place, taps, weights->weights + (size_t)k * taps);
+        fill_weights(&place, taps, weights->weights + (size_t)k * (size_t)taps);
         weights->firsts[k] = first;
         weights->begin = first < weights->begin ? first : weights->begin;
         weights->end = end > weights->end ? end : weights->end;

@@ -1,5 +1,5 @@
-"""Other libraries' loops over augmented photographs, each as its documentation has it, on two
-threads or workers. Each draws crops of its own: nothing compares them."""
+"""Loops of other libraries than torch over augmented photographs, each as its documentation has it,
+on two threads or workers. Each draws crops of its own: nothing compares them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from importlib.util import find_spec
 from itertools import count
-from multiprocessing.util import Finalize
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader
 
 from experiments.augmented.loops import (
@@ -25,24 +25,14 @@ from experiments.augmented.loops import (
     SCALE,
     SIDE,
     STD,
+    Loop,
     Photographs,
-    Read,
-    make_simplejpeg,
     make_v2_transform,
 )
+from experiments.augmented.photographs import QUALITY
+from experiments.augmented.spdl_loops import make_spdl, make_spdl_by_batches
 
 BYTE_MEAN, BYTE_STD = ([255 * value for value in values] for values in (MEAN, STD))
-AHEAD = 4
-
-
-@dataclass(frozen=True)
-class Loop:
-    """A loop whose every iteration is an epoch."""
-
-    epoch: Callable[[], Iterator[Any]]
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.epoch()
 
 
 def make_torchcodec(paths: Sequence[str]) -> Iterable[Any]:
@@ -61,42 +51,49 @@ def make_torchcodec(paths: Sequence[str]) -> Iterable[Any]:
     )
 
 
-def make_spdl_by_batches(paths: Sequence[str]) -> Iterable[Any]:
-    """SPDL's pipeline, one for all epochs: two threads, each of which makes a whole batch with
-    simplejpeg and OpenCV, as its own decoders are slower."""
-    from spdl.pipeline import PipelineBuilder
+@dataclass(frozen=True)
+class Pixels:
+    """(pixels, number) of each path, which FFCV writes."""
 
-    torch.set_num_threads(1)
-    requests: SimpleQueue[Any] = SimpleQueue()
-    pipeline = (
-        PipelineBuilder()
-        .add_source(iter(requests.get, None))
-        .pipe(partial(_make_batch, make_simplejpeg(), paths), concurrency=NUM_WORKERS)
-        .add_sink(AHEAD)
-        .build(num_threads=NUM_WORKERS, use_thread_output_queue=True)
+    paths: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        with Image.open(self.paths[index]) as image:
+            return np.asarray(image.convert("RGB")), index
+
+
+def make_ffcv(paths: Sequence[str]) -> Iterable[Any]:
+    """FFCV's Loader over its own file of JPEG images of the same quality."""
+    from ffcv.fields import IntField, RGBImageField
+    from ffcv.fields.decoders import IntDecoder
+    from ffcv.fields.rgb_image import RandomResizedCropRGBImageDecoder
+    from ffcv.loader import Loader, OrderOption
+    from ffcv.transforms import NormalizeImage, RandomHorizontalFlip, ToTensor, ToTorchImage
+    from ffcv.writer import DatasetWriter
+
+    path = Path(paths[0]).with_name("photographs.beton")
+    fields = {"image": RGBImageField("jpg", jpeg_quality=QUALITY), "label": IntField()}
+    DatasetWriter(str(path), fields, num_workers=1).from_indexed_dataset(Pixels(paths))
+    mean, std = 255 * np.array(MEAN), 255 * np.array(STD)
+    image = [
+        RandomResizedCropRGBImageDecoder((SIDE, SIDE), SCALE, RATIO),
+        RandomHorizontalFlip(),
+        NormalizeImage(mean, std, np.float32),
+        ToTensor(),
+        ToTorchImage(channels_last=False),
+    ]
+    return Loader(
+        str(path),
+        batch_size=BATCH_SIZE,
+        num_workers=NUM_WORKERS,
+        os_cache=True,
+        order=OrderOption.RANDOM,
+        drop_last=False,
+        pipelines={"image": image, "label": [IntDecoder(), ToTensor()]},
     )
-    pipeline.start()
-    Finalize(
-        None, _stop, (requests, pipeline), exitpriority=1
-    )  # or its thread would keep the process
-
-    def epoch() -> Iterator[Any]:
-        batches = torch.randperm(len(paths)).split(BATCH_SIZE)
-        for batch in batches:
-            requests.put(batch)
-        for _ in batches:
-            yield pipeline.get_item()
-
-    return Loop(epoch)
-
-
-def _stop(requests: SimpleQueue[Any], pipeline: Any) -> None:
-    requests.put(None)
-    pipeline.stop()
-
-
-def _make_batch(read: Read, paths: Sequence[str], indices: torch.Tensor) -> Any:
-    return torch.stack([read(paths[index]) for index in indices.tolist()]), indices
 
 
 def make_dali(paths: Sequence[str]) -> Iterable[Any]:
@@ -160,3 +157,23 @@ def make_turboloader(paths: Sequence[str]) -> Iterable[Any]:
         return ((torch.as_tensor(images), facts) for images, facts in loader)
 
     return Loop(epoch)
+
+
+def is_installed(module: str) -> bool:
+    """False also where the package that would contain the module is missing."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+MAKERS: dict[str, tuple[str, Callable[[Sequence[str]], Iterable[Any]]]] = {
+    "SPDL": ("spdl", make_spdl),
+    "SPDL by batches": ("spdl", make_spdl_by_batches),
+    "FFCV": ("ffcv", make_ffcv),
+    "torchcodec": ("torchcodec", make_torchcodec),
+    "DALI": ("nvidia.dali", make_dali),
+    "turboloader": ("turboloader", make_turboloader),
+}
+OTHER_LOOPS = {name: make for name, (module, make) in MAKERS.items() if is_installed(module)}
+"""Those that are installed."""

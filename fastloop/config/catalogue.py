@@ -1,0 +1,153 @@
+"""Groups, options and settings that can be chosen, with their defaults and meanings, from conf/."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1]
+OUTPUTS = "${oc.env:FASTLOOP_OUTPUTS,outputs}"
+STORE = "chosen by the loader; store@loader.store=<option> picks another"
+LINE = re.compile(r"^(\w+): +(.*?)(?: +# (.*))?$", re.M)
+DEFAULT = re.compile(r"^  - (\w+): +(\w+) +# (.*)$", re.M)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Name, default and meaning of a setting."""
+
+    name: str
+    default: str
+    meaning: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """An option of a group, read from its yaml, with its settings."""
+
+    name: str
+    meaning: str
+    settings: tuple[Setting, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A group of options, read from a folder of conf/."""
+
+    name: str
+    default: str
+    meaning: str
+    options: tuple[Option, ...]
+
+    @property
+    def path(self) -> str:
+        """Dotted path of the group in the configuration."""
+        return "loader.store" if self.name == "store" else self.name
+
+
+def resource_folder(name: str) -> Path:
+    """The folder conf or experiments: next to the package, or in its resources/ in a wheel."""
+    file = "config.yaml" if name == "conf" else "quickstart/sweep.yaml"
+    for base in (PACKAGE.parent, PACKAGE / "resources"):
+        if (base / name / file).is_file():
+            return base / name
+    raise FileNotFoundError(f"{name}: neither next to {PACKAGE} nor in its resources/")
+
+
+def experiment_files() -> dict[str, Path]:
+    """The yaml of each sweep by the <name> of experiment=<name>.
+
+    experiments/<question>/sweep.yaml is <question>; a further sweep of that question,
+    experiments/<question>/<sweep>.yaml, is <question>_<sweep>.
+    """
+    paths = resource_folder("experiments").glob("*/*.yaml")
+    names = {path: f"{path.parent.name}_{path.stem}".removesuffix("_sweep") for path in paths}
+    return {name: path for path, name in sorted(names.items(), key=lambda pair: pair[1])}
+
+
+def options_of(group: str) -> list[str]:
+    """Names of a group's options."""
+    return sorted(path.stem for path in (resource_folder("conf") / group).glob("*.yaml"))
+
+
+def takes_several(group: str) -> bool:
+    """True for a group of which a job may have several options: each has a key of its own."""
+    files = (resource_folder("conf") / group).glob("*.yaml")
+    return not any(re.search(r"^_target_:", file.read_text(), re.M) for file in files)
+
+
+def groups() -> list[Group]:
+    """All groups: those of conf/config.yaml in its order, then those that options choose from."""
+    text = _config_text()
+    chosen = {name: (default, meaning) for name, default, meaning in DEFAULT.findall(text)}
+    folders = [path.name for path in sorted(resource_folder("conf").iterdir()) if path.is_dir()]
+    names = [*chosen, *(name for name in folders if name not in chosen)]
+    return [_group(name, *chosen.get(name, ("", STORE))) for name in names]
+
+
+def settings() -> tuple[Setting, ...]:
+    """Settings at the top level."""
+    text = _config_text()
+    return _settings(text[text.index("batch_size:") : text.index("\nhydra:")])
+
+
+def default_options() -> dict[str, str]:
+    """The default option of each group from which every job has one."""
+    defaults = {group: default for group, default, _ in DEFAULT.findall(_config_text())}
+    return {group: default for group, default in defaults.items() if default != "null"}
+
+
+def default_of(name: str) -> str:
+    """The default of a group or of a setting at the top level."""
+    return (default_options() | {setting.name: setting.default for setting in settings()})[name]
+
+
+def overridable_names() -> list[str]:
+    """All names that can be overridden on the command line."""
+    names = [setting.name for setting in settings()]
+    for group in groups():
+        group_names = {setting.name for option in group.options for setting in option.settings}
+        names += [group.name, *(f"{group.path}.{name}" for name in sorted(group_names))]
+    return names
+
+
+def tune_settings() -> tuple[Setting, ...]:
+    """Settings of `fastloop tune`, which no job has."""
+    return _settings(_tune_text().partition("\ntried:")[0])
+
+
+def tune_space() -> tuple[Setting, ...]:
+    """The settings that `fastloop tune` tries by itself, with their values as default."""
+    text = _tune_text().partition("\ntried:\n")[2]
+    return _settings("\n".join(line.strip() for line in text.splitlines()))
+
+
+def _tune_text() -> str:
+    return (resource_folder("conf") / "tune.yaml").read_text()
+
+
+def _config_text() -> str:
+    return (resource_folder("conf") / "config.yaml").read_text()
+
+
+def _group(name: str, default: str, meaning: str) -> Group:
+    paths = {path.stem: path for path in sorted((resource_folder("conf") / name).glob("*.yaml"))}
+    files = experiment_files() if name == "experiment" else paths
+    options = tuple(_option(*item) for item in files.items())
+    return Group(name=name, default=default, meaning=meaning, options=options)
+
+
+def _option(name: str, path: Path) -> Option:
+    text = path.read_text()
+    meaning = re.match(r"# (.*)\n", text)
+    option_settings = _settings(text) if "_target_:" in text else ()
+    return Option(name=name, meaning=meaning.group(1) if meaning else "", settings=option_settings)
+
+
+def _settings(text: str) -> tuple[Setting, ...]:
+    return tuple(
+        Setting(name=name, default=default.replace(OUTPUTS, "outputs"), meaning=meaning)
+        for name, default, meaning in LINE.findall(text)
+        if name != "_target_" and default != f"${{{name}}}"  # a top-level setting
+    )

@@ -1,0 +1,90 @@
+"""Raw values of the instrumented pass: where the time of one epoch goes, and what it needs."""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+import pydantic
+from pydantic.dataclasses import dataclass
+
+KEEPS_NAN = pydantic.ConfigDict(ser_json_inf_nan="constants")
+"""The loss of a diverged model is a raw value too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """Resources of a process and all its children, from start to answer; None where unknown."""
+
+    peak_pss_mib: float | None = None
+    """Proportional set size: memory that several processes share is counted once."""
+    peak_shm_mib: float | None = None
+    """Growth of /dev/shm by any process; mapped parts of it also count in the PSS."""
+    peak_gpu_mib: float | None = None
+    """As NVML reports it for these processes, including the CUDA context."""
+    cpu_cores: float | None = None
+    """User and system time per second."""
+    context_switches: int | None = None
+    """Voluntary and involuntary, of all threads."""
+    read_mib: float | None = None
+    """Read from storage; data from the page cache is not counted."""
+    samples: int = 0
+    """Number of observations."""
+
+
+@dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
+class RankPass:
+    """A rank in the instrumented pass: its batches, and seconds of the epoch and of its waits."""
+
+    batches: int
+    seconds: float
+    wait_s: float
+    place_s: float
+    idle_s: float | None = None
+    """Time in which the device ran no step; None where the step runs on the host's clock."""
+
+    @property
+    def loading_s(self) -> float:
+        """Time that loading cost the steps.
+
+        On a device a copy waits for work of other ranks, so that on the host's clock the fast ranks
+        would seem to wait for data.
+        """
+        return self.wait_s + self.place_s if self.idle_s is None else self.idle_s
+
+
+@dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
+class Attribution:
+    """A benchmark in the instrumented pass: one epoch with spans."""
+
+    seconds: float
+    first_batch_s: float
+    """From `open` until the first batch is on the device."""
+    wait_s: list[float]
+    """Wait for each batch of the loader."""
+    place_s: list[float]
+    """Duration of each placement."""
+    idle_s: float | None = None
+    """Time of the epoch in which the device ran no step, by CUDA events; None where steps run on
+    the host's clock, so that this is the time of all waits and placements."""
+    cpu_s: float
+    """User and system time of the process and its workers in that epoch."""
+    runs_model: bool = True
+    """False where a placed batch is not used further, so that no step can wait for it."""
+    step_s: float | None = None
+    """Duration of a step of several ranks on resident batches; None for one process."""
+    local_step_s: float | None = pydantic.Field(
+        default=None, validation_alias=pydantic.AliasChoices("local_step_s", "own_step_s")
+    )
+    """Duration of such a step without the exchange of gradients; `own_step_s` in older files."""
+    ranks: list[RankPass] = field(default_factory=list)
+    """The pass of each rank; the fields above cover all ranks, `seconds` is that of the slowest.
+    Empty for one process."""
+    resources: Resources | None = None
+    """Of the whole instrumented process and its workers: start, opening of the loader, warm-up
+    epoch and epoch with spans; sampled by another process, None where that was off."""
+
+    @property
+    def stall_fraction(self) -> float:
+        """Share of the epoch in which no step ran for lack of a batch; the mean over all ranks."""
+        host_s = (sum(self.wait_s) + sum(self.place_s)) / max(1, len(self.ranks))
+        return (host_s if self.idle_s is None else self.idle_s) / self.seconds

@@ -1,0 +1,174 @@
+"""Chunks of consecutive samples from (index, sample, error) items; errors where samples differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import optree
+import torch
+from torch.utils.data import default_collate
+
+from fastloop.core.trees import tree_leaves
+from fastloop.core.types import BadData, Invalid, SamplesDiffer, Tree
+from fastloop.core.user_code import error_line
+from fastloop.data.digest import leaves_of
+from fastloop.data.ragged import JaggedTensor, collate_jagged
+from fastloop.data.samples import is_broken
+
+PYTHON_DTYPES = {bool: "bool", int: "int64", float: "float64"}
+"""dtypes to which default_collate converts Python's numbers."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive samples."""
+
+    batch: Tree
+    """The decoded samples, collated by torch's default_collate, or with JaggedTensor leaves where
+    samples differ in length; None where no sample could be decoded."""
+    broken: list[tuple[int, str]]
+    """Index and reason of each sample that could not be decoded."""
+    size: int
+
+
+def collate_chunk(
+    items: list[tuple[int, Tree, str]], ragged: bool, tolerant: bool = False
+) -> Chunk:
+    """Collate (index, sample, error) items into a chunk.
+
+    Raises SamplesDiffer where samples differ, BadData where they can't be collated, also for a None
+    unless `tolerant`.
+    """
+    missing = {
+        index: _missing(index, error)
+        for index, sample, error in items
+        if sample is None or (not ragged and is_broken(sample))
+    }
+    if missing and not tolerant:
+        remedy = "a measurement leaves it out with collate=skip_broken or a collate of your own"
+        raise BadData(f"{next(iter(missing.values()))}; {remedy}")
+    decoded = [(index, sample) for index, sample, _ in items if index not in missing]
+    broken = list(missing.items())
+    collate = collate_jagged if ragged else default_collate
+    try:
+        batch = collate([sample for _, sample in decoded]) if decoded else None
+    except (RuntimeError, TypeError, KeyError, ValueError) as error:
+        if difference := _describe_difference(decoded, _describe, ragged):
+            raise SamplesDiffer(difference) from error
+        raise BadData(f"samples can't be collated: {error}") from error
+    # default_collate drops keys that the first sample lacks, and converts dtypes
+    if difference := _describe_difference(decoded, _signature, ragged):
+        raise SamplesDiffer(difference)
+    _check_leaves(batch)
+    return Chunk(batch, broken, len(items))
+
+
+def collate_each(items: list[tuple[int, Any, str]], collate: Callable[[Any], Tree]) -> Chunk:
+    """Collate each of (index, fetched, error) items by itself; fetched: as by a DataLoader for that
+    index alone.
+
+    A sample of which `collate` makes no batch is broken. Raises BadData where it fails for a sample
+    that is not None or makes no batch of one, and SamplesDiffer where samples differ.
+    """
+    batches = {index: _batch_of_one(index, fetched, collate) for index, fetched, _ in items}
+    whole = [(index, batch) for index, batch in batches.items() if batch is not None]
+    broken = [
+        (index, _missing(index, error))
+        if is_broken(fetched)
+        else (index, f"sample {index}: the collate leaves it out")
+        for index, fetched, error in items
+        if batches[index] is None
+    ]
+    return Chunk(_concatenate(whole) if whole else None, broken, len(items))
+
+
+def _batch_of_one(index: int, fetched: Any, collate: Callable[[Any], Tree]) -> Tree | None:
+    try:
+        batch = collate(fetched)
+    except Exception as error:  # a user's function may raise anything
+        if is_broken(fetched):  # default_collate raises for the empty list that is left
+            return None
+        raise BadData(f"sample {index}: the collate fails: {error_line(error)}") from error
+    if is_broken(batch):
+        return None
+    try:
+        leaves_of(batch)
+    except Invalid as error:
+        raise BadData(f"sample {index}: the collate makes no batch: {error}") from error
+    count = len(tree_leaves(batch)[0])
+    if count > 1:
+        raise BadData(f"sample {index}: the collate makes a batch of {count} samples of it")
+    return batch if count else None
+
+
+def _concatenate(batches: list[tuple[int, Tree]]) -> Tree:
+    """The batches as one; raises SamplesDiffer where their trees, dtypes or shapes differ."""
+    (first, batch), *others = batches
+    kind = optree.tree_structure(batch), leaves_of(batch)
+    for index, other in others:
+        if (optree.tree_structure(other), leaves_of(other)) != kind:
+            pair = f"{first} is {kind[1]}, {index} is {leaves_of(other)}"
+            raise SamplesDiffer(f"samples differ once collated: {pair}")
+    columns = zip(*(tree_leaves(each) for _, each in batches), strict=True)
+    joined = [torch.cat(column) for column in columns]
+    return kind[0].unflatten(joined) if kind[0].num_leaves == len(joined) else joined
+
+
+def _missing(index: int, error: str) -> str:
+    return error or f"sample {index} is None, or holds a None"
+
+
+def _check_leaves(batch: Tree) -> None:
+    leaves = [] if batch is None else optree.tree_leaves(batch)
+    others = {
+        type(leaf).__name__ for leaf in leaves if not isinstance(leaf, torch.Tensor | JaggedTensor)
+    }
+    if others:
+        names = ", ".join(sorted(others))
+        raise BadData(f"samples hold {names}; only tensors, arrays and numbers are supported")
+
+
+def _describe_difference(
+    samples: list[tuple[int, Tree]], key: Callable[[Tree, bool], Any], ragged: bool
+) -> str:
+    """The first two samples whose keys differ; empty where all keys are equal."""
+    if not samples:
+        return ""
+    (first, sample), *others = samples
+    expected = key(sample, ragged)
+    for index, other in others:
+        if key(other, ragged) != expected:
+            pair = f"{first} is {_describe(sample, ragged)}, {index} is {_describe(other, ragged)}"
+            return f"samples differ: {pair}"
+    return ""
+
+
+def _signature(sample: Tree, ragged: bool) -> tuple[Any, list[Any]]:
+    """The tree, and dtype and shape of each leaf as in a batch: int and int64 are equal."""
+    leaves, structure = optree.tree_flatten(sample)
+    return structure, [(_dtype(leaf), _sizes(leaf, ragged)) for leaf in leaves]
+
+
+def _describe(sample: Tree, ragged: bool) -> str:
+    return str(optree.tree_map(partial(_describe_leaf, ragged=ragged), sample)).replace("'", "")
+
+
+def _describe_leaf(leaf: Any, ragged: bool) -> str:
+    if not hasattr(leaf, "dtype"):
+        return type(leaf).__name__
+    return f"{_dtype(leaf)}[{', '.join(map(str, _sizes(leaf, ragged)))}]"
+
+
+def _dtype(leaf: Any) -> str:
+    if hasattr(leaf, "dtype"):
+        return str(leaf.dtype).removeprefix("torch.")
+    return PYTHON_DTYPES.get(type(leaf), type(leaf).__name__)
+
+
+def _sizes(leaf: Any, ragged: bool) -> tuple[Any, ...]:
+    shape: Any = getattr(leaf, "shape", ())
+    sizes: tuple[Any, ...] = tuple(shape)
+    return ("*", *sizes[1:]) if ragged and sizes else sizes

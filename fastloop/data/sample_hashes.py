@@ -1,0 +1,67 @@
+"""Hash of each sample of a batch: 128 bits of its canonical form, the label included.
+
+The canonical form of floats is the integers from which they were decoded where the dataset has a
+uint8_scale (x/255 and x*(1/255) differ in 126 of 256 values in float32), and their exact bits
+otherwise.
+
+Samples that differ in length are a JaggedTensor without padding; each is hashed together with its
+length, so that one which is truncated, padded inside or has a wrong length differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastloop.core.trees import tree_leaves
+from fastloop.core.types import Tree
+from fastloop.data.ragged import JaggedTensor
+
+
+def sample_hashes(batch: Tree, uint8_scale: float | None) -> np.ndarray:
+    """Hash of each sample of a batch: (batch, 16) uint8."""
+    return hash_columns(canonical_columns(batch, uint8_scale))
+
+
+def canonical_columns(batch: Tree, uint8_scale: float | None) -> list[Any]:
+    """Canonical bytes of each leaf: (batch, bytes) uint8; of a JaggedTensor, length and bytes of
+    each sample."""
+    return [_canonical(leaf, uint8_scale) for leaf in tree_leaves(batch)]
+
+
+def hash_columns(columns: list[Any]) -> np.ndarray:
+    """Hash of each row of canonical columns: (rows, 16) uint8."""
+    ragged = any(isinstance(column, list) for column in columns)
+    rows = map(b"".join, zip(*columns, strict=True)) if ragged else np.concatenate(columns, axis=1)
+    hashes = b"".join([hashlib.blake2b(row, digest_size=16).digest() for row in rows])
+    return np.frombuffer(hashes, np.uint8).reshape(-1, 16)
+
+
+def _canonical(
+    leaf: torch.Tensor | JaggedTensor, uint8_scale: float | None
+) -> np.ndarray | list[bytes]:
+    """Canonical bytes of a leaf: (batch, bytes) uint8; of a JaggedTensor, length and bytes of each
+    sample."""
+    if isinstance(leaf, JaggedTensor):
+        return _canonical_each(leaf, uint8_scale)
+    leaf = leaf.detach().cpu()
+    if uint8_scale is not None and leaf.is_floating_point():
+        # int16, so that a value outside the range of a byte does not wrap around into it
+        leaf = leaf.to(torch.float64).mul(uint8_scale).round().clamp(-32768, 32767).to(torch.int16)
+    width = math.prod(leaf.shape[1:])  # -1 would be ambiguous for a leaf without any bytes
+    return leaf.contiguous().view(len(leaf), width).view(torch.uint8).numpy()
+
+
+def _canonical_each(leaf: JaggedTensor, uint8_scale: float | None) -> list[bytes]:
+    lengths = leaf.lengths.tolist()
+    # all samples may be empty, where the width of a row is ambiguous
+    rows: Any = _canonical(leaf.values, uint8_scale) if sum(lengths) else np.empty((0, 0), np.uint8)
+    ends = np.cumsum(lengths)
+    return [
+        length.to_bytes(8) + rows[end - length : end].tobytes()
+        for length, end in zip(lengths, ends, strict=True)
+    ]

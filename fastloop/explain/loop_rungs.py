@@ -1,0 +1,122 @@
+"""Rungs of a user's loop: its loader with ready batches or samples in the place of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, cast
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset  # noqa: TID251 - for isinstance
+
+from fastloop.core.explanation import Rung
+from fastloop.core.spans import now_ns, seconds_between, synchronize
+from fastloop.core.trees import map_tensors
+from fastloop.core.types import Epochs, Tree
+from fastloop.data.dataloader import copy_settings, identity_collate
+from fastloop.data.samples import fetch_samples
+from fastloop.explain.ladder import work_of
+from fastloop.explain.passes import EpochTimes, consume_epoch, summarize_epochs
+from fastloop.explain.rung_loaders import MOST_READY, READY_S
+from fastloop.explain.substitutes import ReadyBatches, ReadySamples
+from fastloop.options.loader.user import iterable_epochs
+
+LoopStep = Callable[[Tree], Any]
+"""Called with each batch of a loop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserLoop:
+    """A loader and a step, with the batches that stand in for others."""
+
+    epochs: Epochs
+    step: LoopStep
+    device: torch.device
+    host: list[Tree]
+    batches: int
+    """Of an epoch that is run."""
+
+    def time(self, epoch: Iterable[Tree], step: LoopStep) -> EpochTimes:
+        """Times of the beginning of an epoch."""
+        synchronize(self.device)
+        start_ns = now_ns()
+        waits = consume_epoch(_first(epoch, self.batches), step)
+        synchronize(self.device)
+        return summarize_epochs([waits], seconds_between(start_ns, now_ns()))
+
+    def repeat(self, batches: list[Tree]) -> Iterator[Tree]:
+        """An epoch that repeats these batches."""
+        return (batches[place % len(batches)] for place in range(self.batches))
+
+
+def _first(epoch: Iterable[Tree], count: int) -> Iterator[Tree]:
+    """The first batches of an epoch, which is closed after them."""
+    iterator = iter(epoch)
+    yield from islice(iterator, count)
+    del iterator  # ends workers, in the time of the loop's end
+
+
+def rung_openers(loop: UserLoop, loader: Any) -> dict[Rung, Callable[[int], Iterable[Tree]]]:
+    """For each rung, lowest first, what gives an epoch of that number."""
+    resident = loop.host
+    openers: dict[Rung, Callable[[int], Iterable[Tree]]] = {}
+    if loop.device.type != "cpu":
+        resident = [map_tensors(lambda leaf: leaf.to(loop.device), each) for each in loop.host]
+        openers[Rung.COPY] = lambda _: loop.repeat(loop.host)
+    openers = {Rung.STEP: lambda _: loop.repeat(resident), **openers}
+    if not _can_be_divided(loader):
+        return {**openers, Rung.UNATTRIBUTED: loop.epochs}
+    ready, samples = _substitutes(loop, loader)
+    for rung, substitute in ((Rung.HAND_OFF, ready), (Rung.COLLATE, samples)):
+        openers[rung] = iterable_epochs(substitute)
+    return {**openers, Rung.DECODE: loop.epochs}
+
+
+def _can_be_divided(loader: Any) -> bool:
+    """True for a DataLoader that collates samples of a Dataset with indices."""
+    return (
+        type(loader) is DataLoader
+        and loader.batch_sampler is not None
+        and not isinstance(loader.dataset, IterableDataset)
+    )
+
+
+def _substitutes(loop: UserLoop, loader: DataLoader) -> tuple[DataLoader, DataLoader]:
+    """The loader with ready batches, and with ready samples, in the place of its dataset."""
+    sampler, dataset = cast("Any", loader.batch_sampler), cast("Any", loader.dataset)
+    indices = [index for batch in islice(sampler, MOST_READY) for index in batch]
+    start_ns, made = now_ns(), []
+    for index in indices:
+        made += fetch_samples(dataset, [index])
+        if seconds_between(start_ns, now_ns()) > READY_S:
+            break
+    length = len(dataset)
+    ready = ReadyBatches(loop.host, length)
+    return (
+        copy_settings(loader, ready, identity_collate),
+        copy_settings(loader, ReadySamples(made, length), loader.collate_fn),
+    )
+
+
+def measure_work(loop: UserLoop, loader: DataLoader, whole_batches: int) -> dict[Rung, float]:
+    """Seconds of each part in an epoch without workers."""
+    if not _can_be_divided(loader):
+        return {}
+    bare = copy_settings(loader, loader.dataset, loader.collate_fn, num_workers=0)
+    ready, samples = _substitutes(loop, bare)
+    openers = rung_openers(loop, loader)
+    openers |= {Rung.HAND_OFF: iterable_epochs(ready), Rung.COLLATE: iterable_epochs(samples)}
+    openers[Rung.DECODE] = iterable_epochs(bare)
+    times = {rung: loop.time(open_epoch(0), loop.step) for rung, open_epoch in openers.items()}
+    return work_of(times, whole_batches)
+
+
+def rung_notes(loader: Any, openers: dict[Rung, Any]) -> list[str]:
+    """Notes on what the ladder of such a loader can't tell."""
+    if Rung.UNATTRIBUTED not in openers:
+        return ["decode is all that the dataset does: it can't be told apart from reading"]
+    kind = type(loader).__name__
+    return [
+        f"a {kind} can't be taken apart: its parts are told for DataLoaders with a batch sampler"
+    ]

@@ -1,0 +1,81 @@
+/* The consumer of a stream: batches of complete blocks, in order, and waiting for the next one. */
+#if !defined(_POSIX_C_SOURCE)
+#define _POSIX_C_SOURCE 200809L
+#endif
+#include "stream.h"
+
+#include <time.h>
+
+static void retire_head(fl_stream *stream) {
+    fl_release_block(fl_slot_of(stream, stream->head)->block);
+    fl_slot_of(stream, stream->head)->block = NULL;
+    stream->head++;
+    stream->is_delivering = 0;
+    pthread_cond_signal(&stream->work);
+}
+
+static fl_status deliver(fl_stream *stream, fl_batch *batch) {
+    fl_slot *slot = fl_slot_of(stream, stream->head);
+    int64_t k = stream->next_batch++;
+    if (slot->bounds[k + 1] > slot->num_valid) {
+        batch->invalid_index = fl_index(slot->indices, slot->num_valid);
+        stream->next_batch = k; /* asked again, the answer is the same */
+        return FL_INVALID_INDEX;
+    }
+    batch->block = slot->block;
+    batch->memory = slot->block->memory + slot->places[k];
+    batch->num_rows = slot->bounds[k + 1] - slot->bounds[k];
+    return FL_READY;
+}
+
+fl_status fl_look(const fl_stream *stream) {
+    if (stream->is_stopped)
+        return FL_END;
+    if (fl_is_starved(stream))
+        return FL_STARVED;
+    if (stream->head < stream->tail && !fl_slot_of(stream, stream->head)->unfinished)
+        return FL_READY;
+    if (stream->is_out_of_memory)
+        return FL_NO_MEMORY;
+    return stream->is_ended && stream->head == stream->tail ? FL_END : FL_WAITING;
+}
+
+static fl_status begin_block(fl_stream *stream, fl_status status, fl_batch *batch) {
+    pthread_mutex_unlock(&stream->mutex);
+    if (status != FL_READY)
+        return status;
+    stream->is_delivering = 1;
+    stream->next_batch = 0;
+    return deliver(stream, batch);
+}
+
+fl_status fl_try_next(fl_stream *stream, fl_batch *batch) {
+    if (stream->is_delivering &&
+        stream->next_batch < fl_slot_of(stream, stream->head)->num_batches)
+        return deliver(stream, batch);
+    pthread_mutex_lock(&stream->mutex);
+    if (stream->is_delivering)
+        retire_head(stream);
+    return begin_block(stream, fl_look(stream), batch);
+}
+
+static void wait_for(fl_stream *stream, int wait_ms) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += wait_ms * 1000000L;
+    until.tv_sec += until.tv_nsec / 1000000000L;
+    until.tv_nsec %= 1000000000L;
+    pthread_cond_timedwait(&stream->ready, &stream->mutex, &until);
+}
+
+fl_status fl_next(fl_stream *stream, int wait_ms, fl_batch *batch) {
+    pthread_mutex_lock(&stream->mutex);
+    fl_status status = fl_look(stream);
+    while (status == FL_WAITING && fl_work_once(stream, 0))
+        status = fl_look(stream);
+    if (status == FL_WAITING) {
+        wait_for(stream, wait_ms);
+        status = fl_look(stream);
+    }
+    return begin_block(stream, status, batch);
+}

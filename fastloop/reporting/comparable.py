@@ -1,0 +1,61 @@
+"""Rules for which jobs can be ranked together: those that do the same work with the same data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastloop.core.result import Result, world_size
+from fastloop.core.user_code import LOADER_DATA
+
+UNRANKED = {
+    "concurrent": "other work ran concurrently with these trials (allow_concurrent=true)",
+    "unverified": "the data that these jobs deliver was not compared (same_data=false)",
+}
+"""Reason why a job gets no rank, by the tag that marks the job."""
+
+
+def comparable(result: Result, other: Result) -> bool:
+    """True if the two jobs may be ranked together.
+
+    They have to agree in amount of work, cache state, sweep and data. Data agrees if its source or
+    its content is equal, or if only the decoders differ and are equivalent. A loader that brings
+    its own data is never ranked with one that was compared with a dataset.
+    """
+    return _work(result) == _work(other) and delivers_same(result, other)
+
+
+def brings_data(result: Result) -> bool:
+    """True for a loader that brings its own data, which is compared with its first epoch alone."""
+    return result.params.get("dataset._target_") == LOADER_DATA
+
+
+def delivers_same(result: Result, other: Result) -> bool:
+    """True if the two jobs deliver the same samples, or differ in equivalent decoders only."""
+    return not _data_ids(result).isdisjoint(_data_ids(other))
+
+
+def _work(result: Result) -> tuple:
+    values = [result.params.get(name) for name in ("epochs", "batches", "drop_last", "cache")]
+    # the first ten batches of 64 samples are other work than the first ten of 32
+    values += [result.params.get("batch_size") if result.params.get("batches") else None]
+    # every rank drops its last batch, so more ranks deliver fewer samples
+    values += [world_size(result) if result.params.get("drop_last") else 1]
+    values += [result.tags.get(tag) for tag in UNRANKED]
+    return result.tags.get("sweep"), result.dataset, brings_data(result), *values
+
+
+def _data_ids(result: Result) -> set[str]:
+    return {result.fingerprint, result.content, result.decoder_equivalence_id} - {""} or {""}
+
+
+def partition(results: Sequence[Result]) -> list[list[Result]]:
+    """The results in groups: connected components of the relation `comparable`."""
+    groups: list[list[Result]] = []
+    for result in results:
+        near = [group for group in groups if any(comparable(result, member) for member in group)]
+        first, *others = near or [[]]
+        if not near:
+            groups.append(first)
+        first += [*(member for group in others for member in group), result]
+        groups = [group for group in groups if not any(group is other for other in others)]
+    return groups

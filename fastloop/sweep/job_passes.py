@@ -1,0 +1,129 @@
+"""Passes of one job besides its timed trials: shadow, one process, instrumentation, profiling.
+
+A job that fails in one of them ends with its reason, and the others of its sweep go on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tqdm import tqdm
+
+from fastloop.core.result import Trial
+from fastloop.core.spans import now_ns
+from fastloop.core.types import Failure, FailureKind, JobFailed
+from fastloop.data.prepare import find_damage
+from fastloop.sweep.job_state import JobState
+from fastloop.sweep.merge_ranks import merge_passes, merge_shadows
+from fastloop.trial.job import Job
+from fastloop.trial.profiling import profile_paths
+from fastloop.trial.run import run_trial
+from fastloop.trial.shadow import SHADOW_TIME
+from fastloop.trial.tasks import instrumentation_task, profiling_task, shadow_task
+
+MAX_ONE_PROCESS_TRIALS = 3
+"""Trials in one process, to compare with, of a job of several ranks that the sweep does not also
+measure in one process."""
+
+
+def run_shadow(state: JobState, trial: Trial, begin_step: Callable[[str], None]) -> None:
+    """Run the shadow of a trial; the job fails if it does not deliver the same data there."""
+    entry, job = state.entry, state.entry.job
+    assert state.prepared is not None
+    begin_step(f"comparing the data of {state.result.name}")
+    repeats = {name: measured.repeats for name, measured in trial.benchmarks.items()}
+    task = shadow_task(entry.index, job, state.prepared, trial.number, repeats)
+    try:
+        answers = entry.launcher.call_ranks(task, timeout_s=SHADOW_TIME * job.trial_timeout_s)
+    except JobFailed as error:
+        fail_job(state, error.failure)
+    else:
+        state.update(shadow=merge_shadows([answer.value for answer in answers]))
+
+
+def run_passes(
+    state: JobState, states: Sequence[JobState], profile: bool, begin_step: Callable[[str], None]
+) -> None:
+    """Run what follows a job's trials: trials in one process to compare with, and its passes."""
+    if state.is_running and state.result.shadow is None:  # its trial ran in an earlier session
+        run_shadow(state, state.result.trials[-1], begin_step)
+    if state.is_running and state.entry.launcher.world_size > 1:
+        _run_one_process(state, states, begin_step)
+    if state.is_running:
+        _run_instrumentation(state, begin_step)
+    if state.is_running and profile:
+        _run_profiling(state, begin_step)
+
+
+def fail_job(state: JobState, failure: Failure) -> None:
+    """End the job; with several ranks, print the traceback of the one that failed."""
+    if failure.details and state.entry.launcher.world_size > 1 and not failure.kind.is_verdict:
+        tqdm.write(failure.details.rstrip(), file=sys.stderr)
+    damage = ""
+    if failure.kind == FailureKind.INVALID and state.prepared is not None:
+        damage = find_damage(state.prepared)  # then it is not the loader's fault
+    state.fail(replace(failure, message="; ".join(filter(None, [failure.message, damage]))))
+
+
+def _run_one_process(
+    state: JobState, states: Sequence[JobState], begin_step: Callable[[str], None]
+) -> None:
+    """Record the rates of one process doing the same work, in this sweep or in extra trials."""
+    entry, job = state.entry, state.entry.job
+    in_sweep = [
+        other.result.trials
+        for other in states
+        if other.entry.job == job and other.entry.launcher.world_size == 1 and other.is_running
+    ]
+    trials: list[Trial] = in_sweep[0] if in_sweep else []
+    is_known = bool(in_sweep or state.result.one_process)
+    try:
+        for number in range(0 if is_known else num_one_process_trials(job)):
+            begin_step(f"in one process, trial {number + 1} of {state.result.name}")
+            arguments = (run_trial, job, state.prepared, number, now_ns())
+            trials = [*trials, entry.launcher.call(*arguments, timeout_s=job.trial_timeout_s)]
+    except JobFailed as error:  # does not invalidate the trials of several ranks
+        tqdm.write(f"{state.result.name}: {error} (in one process)", file=sys.stderr)
+    rates = {
+        name: [trial.benchmarks[name].samples_per_s for trial in trials] for name in job.benchmark
+    }
+    state.update(one_process=rates if trials else state.result.one_process)
+
+
+def num_one_process_trials(job: Job) -> int:
+    """Number of trials in one process, to compare with, that a job of several ranks needs."""
+    return min(job.trials, MAX_ONE_PROCESS_TRIALS)
+
+
+def _run_instrumentation(state: JobState, begin_step: Callable[[str], None]) -> None:
+    entry, job = state.entry, state.entry.job
+    assert state.prepared is not None
+    for name in job.benchmark:
+        if name in state.result.attribution:
+            continue
+        begin_step(f"instrumented pass of {state.result.name}, {name}")
+        task = instrumentation_task(entry.index, job, state.prepared, name)
+        limit_s = job.trial_timeout_s
+        try:
+            answers = entry.launcher.call_ranks(task, timeout_s=limit_s, observed=True)
+        except JobFailed as error:
+            fail_job(state, error.failure)
+            return
+        state.update(attribution=state.result.attribution | {name: merge_passes(answers)})
+
+
+def _run_profiling(state: JobState, begin_step: Callable[[str], None]) -> None:
+    entry, job = state.entry, state.entry.job
+    assert state.prepared is not None
+    for name in job.benchmark:
+        if all(path.exists() for path in profile_paths(entry.folder, name)):
+            continue
+        begin_step(f"profiling {state.result.name}, {name}")
+        task = profiling_task(entry.index, job, state.prepared, name, entry.folder)
+        try:
+            entry.launcher.call_ranks(task, timeout_s=job.trial_timeout_s)
+        except JobFailed as error:
+            fail_job(state, error.failure)
+            return

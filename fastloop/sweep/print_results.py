@@ -1,0 +1,81 @@
+"""Printing of a sweep's results: the table or the failure, the places of files, the exit status."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastloop.core.types import FailureKind
+from fastloop.processes.lifecycle import defer_signals
+from fastloop.sweep.request import JobRequest
+
+if TYPE_CHECKING:  # --cfg, --help and completion must not pay for importing torch
+    from fastloop.core.result import Result
+    from fastloop.sweep.job_state import SweepJob
+    from fastloop.sweep.tracking import SweepTracker
+
+SYSTEM_ERROR = re.compile(r"^\w+: \[Errno \d+\] (.*)$")
+
+
+def failure_line(result: Result, details: str) -> str:
+    """The reason why a job failed, and the path of its details, unless the reason says everything.
+
+    details: path of a file with the traceback; empty if there is none.
+    """
+    reason, kind = result.status_reason, result.failure_kind
+    if match := SYSTEM_ERROR.match(reason):
+        return match.group(1)
+    if (kind and kind.is_verdict) or reason.startswith("BadData: "):
+        return reason.removeprefix("BadData: ")
+    return f"{reason}; see {details}" if details else reason
+
+
+def print_results(
+    results: Sequence[Result], jobs: Sequence[SweepJob], request: JobRequest, tracking: SweepTracker
+) -> int:
+    """Print the table and the places of files, report and tracker; returns the exit status."""
+    from fastloop.reporting.files import file_lines
+    from fastloop.reporting.terminal import WIDTH, format_tables
+    from fastloop.sweep.job_state import DETAILS
+
+    if len(results) == 1 and not results[0].trials:
+        details = jobs[0].folder / DETAILS
+        print(failure_line(results[0], str(details) if details.exists() else ""), file=sys.stderr)
+        return 1
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    print(format_tables(results, request.sweep.baseline or "", width))
+    print(f"\n{file_lines(results, str(request.sweep_folder), width or WIDTH)}")
+    if request.sweep.report:
+        print(f"report: {_write_report(results, request, tracking)}")
+    print(tracking.where(jobs[0].result.tags["sweep"]))
+    return _exit_status(results)
+
+
+def _write_report(results: Sequence[Result], request: JobRequest, tracking: SweepTracker) -> Path:
+    """Write the report, attach it to the tracker's runs, and return the path of its page."""
+    with defer_signals():  # an import that a signal interrupts can't be repeated
+        from fastloop.core.result_file import load_timelines
+        from fastloop.reporting.baseline import find_baseline
+        from fastloop.reporting.write import write_report
+
+    baseline = request.sweep.baseline or ""
+    names = {result.name: result.loader for result in results if result.status == "FINISHED"}
+    if not find_baseline(names, baseline):
+        baseline = ""  # it has failed, as its row says; ratios are to the first job instead
+    timelines = load_timelines(request.sweep_folder)
+    folder = request.sweep_folder / "report"
+    paths = write_report(results, folder, baseline, timelines=timelines)
+    for result in results:
+        tracking.attach(result, [path for path in paths if path.suffix in (".html", ".png")])
+    return paths[0]
+
+
+def _exit_status(results: Sequence[Result]) -> int:
+    """1 where a job failed, or where none finished; a job may be unsupported beside others."""
+    unfinished = [result.failure_kind for result in results if result.status != "FINISHED"]
+    failed = [kind for kind in unfinished if kind != FailureKind.UNSUPPORTED]
+    return int(bool(failed) or len(unfinished) == len(results))

@@ -1,0 +1,87 @@
+"""The files of an event log: complete however their process ends, and bounded by the disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from fastloop.timeline.event_file import LEAST_BYTES, RECORD
+from fastloop.timeline.event_log import EventLog
+from fastloop.timeline.events import Stage
+
+COUNT = 5 * LEAST_BYTES // RECORD.size + 7
+"""More than a file has place for until it has grown three times."""
+ADD = """
+import os, resource, signal, sys
+from pathlib import Path
+from fastloop.timeline.event_log import EventLog
+from fastloop.timeline.events import Stage
+
+folder, count, most_bytes, is_lenient = Path(sys.argv[1]), *map(int, sys.argv[2:])
+if most_bytes:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+log = EventLog(folder, is_lenient=bool(is_lenient))
+for number in range(count):
+    log.here().add(Stage.FETCH, number, number + 1, number)
+if not most_bytes:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def add_events(folder, most_bytes=0, is_lenient=True):
+    command = [sys.executable, "-c", ADD, str(folder), str(COUNT), str(most_bytes)]
+    return subprocess.run(
+        [*command, str(int(is_lenient))], capture_output=True, text=True, check=False
+    )
+
+
+def test_killed_process_has_recorded_all(tmp_path):
+    assert add_events(tmp_path).returncode == -signal.SIGKILL
+    events = EventLog(tmp_path).read()
+    assert [event.batch for event in events] == list(range(COUNT))
+    assert [event.stop_ns for event in events] == list(range(1, COUNT + 1))
+
+
+@pytest.mark.parametrize("most_bytes", [1, LEAST_BYTES, 3 * LEAST_BYTES])
+def test_full_disk_ends_a_lenient_log(tmp_path, most_bytes):
+    process = add_events(tmp_path, most_bytes)
+    assert (process.returncode, process.stderr) == (0, "")
+    numbers = [event.batch for event in EventLog(tmp_path).read()]
+    whole = max(size for size in (0, 1, 2) if size * LEAST_BYTES <= most_bytes)
+    assert numbers == list(range(whole * LEAST_BYTES // RECORD.size))
+
+
+def test_full_disk_is_an_error_of_another_log(tmp_path):
+    process = add_events(tmp_path, 1, is_lenient=False)
+    assert process.returncode == 1
+    assert process.stderr.splitlines()[-1].startswith("OSError: ")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forked_process_leaves_the_records_of_its_parent_alone(tmp_path):
+    log = EventLog(tmp_path, main_process_id=None)
+    log.here().add(Stage.WAIT, 1, 2, 0)
+    child = os.fork()
+    if child == 0:
+        log.here().add(Stage.WAIT, 3, 4, 1)
+        os._exit(0)
+    assert os.waitpid(child, 0) == (child, 0)
+    log.here().add(Stage.WAIT, 5, 6, 2)
+    batches = {process_id: [] for process_id in (os.getpid(), child)}
+    for event in log.read():
+        batches[event.process_id].append(event.batch)
+    assert batches == {os.getpid(): [0, 2], child: [1]}
+    log.close()
+
+
+def test_later_process_of_the_same_id_adds_to_the_file(tmp_path):
+    first, second = (EventLog(tmp_path) for _ in range(2))
+    first.here().add(Stage.WAIT, 1, 2, 0)
+    first.close()
+    second.here().add(Stage.WAIT, 3, 4, 1)
+    assert [event.batch for event in second.read()] == [0, 1]
+    second.close()

@@ -1,0 +1,46 @@
+"""System errors of a command, as of a full disk: one line, and a status."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fastloop.core.files import make_sweep_folder
+from fastloop.core.types import UsageError
+from fastloop.processes.startup import exit_on_system_error
+
+FULL = Path("/dev/full")
+needs_full_device = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
+
+
+@needs_full_device
+@pytest.mark.parametrize("status", [1, 4])
+def test_full_disk_ends_a_command_in_one_line(capsys, monkeypatch, status):
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    with (
+        pytest.raises(SystemExit) as end,
+        exit_on_system_error(lambda: "; finished trials are kept", status),
+    ):
+        FULL.write_text("x")
+    assert end.value.code == status
+    line = capsys.readouterr().err
+    assert line == "[Errno 28] No space left on device; finished trials are kept\n"
+
+
+@needs_full_device
+def test_traceback_is_shown_on_demand(monkeypatch):
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    with pytest.raises(OSError, match="No space left"), exit_on_system_error():
+        FULL.write_text("x")
+
+
+def test_reader_that_has_gone_is_no_system_error():
+    with pytest.raises(BrokenPipeError), exit_on_system_error():
+        raise BrokenPipeError
+
+
+def test_outputs_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"the outputs folder \(FASTLOOP_OUTPUTS\): Not a dir"):
+        make_sweep_folder(tmp_path / "file" / "sweep")
