@@ -53,7 +53,7 @@ from fastloop.sweep.request import JobRequest
 if TYPE_CHECKING:
     from fastloop.explain.tune.budget import Spending
     from fastloop.explain.tune.outcome import TuneOutcome
-    from fastloop.explain.tune.tune import TuneSettings
+    from fastloop.explain.tune.planning import TuneSettings
     from fastloop.explain.tune.tune_file import TuneFile
     from fastloop.trial.job import Job
 
@@ -83,7 +83,7 @@ def _check_settings(given: dict[str, Any]) -> TuneSettings:
     from fastloop.explain.tune.budget import parse_budget
     from fastloop.explain.tune.memory import limit_mib
     from fastloop.explain.tune.objective import check_objective
-    from fastloop.explain.tune.tune import TuneSettings
+    from fastloop.explain.tune.planning import TuneSettings
 
     with usage_errors():
         space = read_space(given["space"], sys.argv[1:])
@@ -136,7 +136,7 @@ def _describe_kept(folder: Path) -> str:
 def _plan(
     request: JobRequest, settings: TuneSettings, command: str, spending: Spending, progress: Any
 ) -> TuneFile:
-    from fastloop.explain.tune.tune import plan_tuning
+    from fastloop.explain.tune.planning import plan_tuning
 
     begin_step = progress.begin_step
     return plan_tuning(command, request, settings, _compose_job, spending, begin_step)

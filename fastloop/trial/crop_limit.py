@@ -90,7 +90,8 @@ class CropMaking:
 def crop_limit(
     samples: CroppedSamples, broken: Collection[int], seed: int, window_s: float
 ) -> Limit | None:
-    """Crops per second that this machine can make; None without the native decoder.
+    """Crops per second that this machine can make; None without the native decoder, and where no
+    decoder reads the files.
 
     broken: indices of images that can't be decoded. Measuring takes about window_s, but 0.05 to 1 s
     and one call of each thread, and 128 MiB of files besides the samples of a call.
@@ -108,6 +109,8 @@ def crop_limit(
         slice_ns = budget_ns(window_s) // len(ways)
         rates = {name: way.rate(slice_ns) for name, way in ways.items()}
     engine, best = max(rates.items(), key=lambda item: item[1])
+    if best == 0:
+        return None
     origin = LimitOrigin(kind="cropped images", engine=engine, cores=cores)
     return Limit(samples_per_s=best, origin=origin)
 

@@ -89,7 +89,14 @@ def test_rows_that_are_gathered_ahead_are_hidden_behind_the_step():
 
 @pytest.mark.parametrize(
     ("cpu_s", "num_threads", "batch_s"),
-    [(0.006, 1, 0.010), (0.006, 4, 0.010), (0.0, 1, 0.006), (0.0, 4, 0.004)],
+    [
+        (0.006, 0, 0.010),
+        (0.006, 1, 0.010),
+        (0.006, 4, 0.010),
+        (0.0, 0, 0.010),
+        (0.0, 1, 0.006),
+        (0.0, 4, 0.004),
+    ],
 )
 def test_threads_that_read_samples_share_the_lock_with_the_loop(cpu_s, num_threads, batch_s):
     job, times = compose_job("loader=fastloop", "loader.store=null"), measured(load_cpu_s=cpu_s)

@@ -25,7 +25,7 @@ from fastloop.explain.tune.constraints import drop_settings_without_effect
 from fastloop.explain.tune.memory import MemoryProfile, forecast_peak_mib, limit_mib
 from fastloop.explain.tune.objective import PASS_COSTS, SHORTEST_S, check_objective
 from fastloop.explain.tune.outcome import group_reasons
-from fastloop.explain.tune.quick import check_least_time, expect_cost, is_quick, narrow_space
+from fastloop.explain.tune.short_budget import check_least_time, expect_cost, is_short, narrow_space
 from fastloop.trial.support import check_support
 
 
@@ -213,9 +213,9 @@ def test_budgets_that_hold_no_race_name_the_least_one():
         check_least_time(Spending(budget=TuneBudget(seconds=30), before_s=10), 2.0)
     check_least_time(Spending(budget=TuneBudget(seconds=33), before_s=10), 2.0)
     check_least_time(Spending(budget=TuneBudget(trials=2), before_s=1e9), 2.0)
-    assert is_quick(TuneBudget(seconds=60))
-    assert not is_quick(TuneBudget(seconds=300))
-    assert not is_quick(TuneBudget(trials=5))
+    assert is_short(TuneBudget(seconds=60))
+    assert not is_short(TuneBudget(seconds=300))
+    assert not is_short(TuneBudget(trials=5))
 
 
 PROFILE = MemoryProfile(

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from fastloop.core.epochs import num_batches
 from fastloop.core.plan import PreparedData
 from fastloop.core.types import Tree
+from fastloop.explain.explained_job import count_batches
 from fastloop.explain.passes import benchmark_of
 from fastloop.processes.resources import MIB, sample
 from fastloop.trial.context import start_job
@@ -27,7 +27,7 @@ def observe_peak_mib(job: Job, prepared: PreparedData) -> float | None:
     """The greatest PSS, in MiB, of this process and its workers in two epochs with their steps,
     read at deliveries of batches, the last one among them; None where the system does not tell."""
     context = start_job(job, prepared, 0)
-    whole = num_batches(job.plan(job.seed), prepared.num_samples)
+    whole = count_batches(job, prepared)
     count = min(whole, job.batches or whole)
     peaks: list[int] = []
     with context.open_loader() as loader:

@@ -61,8 +61,10 @@ class Pilot:
         if job.loader != self.present.loader and not uses_dataloader(job):
             if job.loader.store is not None:
                 return predict_gathered_seconds(job, self.measured)
-            num_threads = getattr(job.loader, "num_threads", None) or 1
-            return predict_threaded_seconds(job, self.measured, num_threads)
+            num_threads = getattr(job.loader, "num_threads", None)
+            return predict_threaded_seconds(
+                job, self.measured, 1 if num_threads is None else num_threads
+            )
         is_new_store = self.present.loader.store is None and job.loader.store is not None
         kept = self.measured.kept if is_new_store else 1.0
         return predict_seconds(job, self.measured, kept=kept)

@@ -141,6 +141,14 @@ class Surrogate:
         return float(np.clip(ratio, 1.0, MOST_SCALED))
 
 
+def make_surrogate(
+    names: Sequence[str], changes: Sequence[Sequence[str]], predicted: Sequence[float]
+) -> Surrogate:
+    """The surrogate of these configurations; changes: the settings by which each differs."""
+    settings = [frozenset(change) for change in changes]
+    return Surrogate(names=names, changes=settings, predicted=predicted)
+
+
 def estimate_noise(costs: Costs) -> float:
     """Standard deviation of the logarithm of a trial's cost, from repeated trials."""
     repeated = [each for each in costs.values() if len(each) > 1]

@@ -24,11 +24,10 @@ from mlflow.tracking import MlflowClient
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from fastloop.core import stats
 from fastloop.core.explanation import EXPLANATION_FILE
 from fastloop.core.files import flush_to_disk, hold_lock, outputs_folder, write_beside
 from fastloop.core.metrics import metrics
-from fastloop.core.result import Result, measurements
+from fastloop.core.result import Result
 from fastloop.core.result_file import RESULT_FILE, load
 from fastloop.core.spans import wall_ms
 from fastloop.core.types import UsageError, option
@@ -39,6 +38,7 @@ from fastloop.options.tracker._location import (
     tracker_place,
     tracking_uri,
 )
+from fastloop.options.tracker._series import rank_series, trial_series
 
 # Set before the client is used. Telemetry would run a thread during the measurements. By default
 # MLflow retries a refused connection for 247 s and waits 8 x 120 s for a server that does not
@@ -128,8 +128,9 @@ class MlflowTracker:
         """Log metrics, trials and files, and end the run with the result's status."""
         now_ms = wall_ms()
         single = [Metric(name, value, now_ms, 0) for name, value in metrics(result).items()]
-        several = _trial_metrics(result) + _rank_metrics(result)
-        self._client.log_batch(result.run_id, metrics=single + several)
+        points = trial_series(result) + rank_series(result)
+        series = [Metric(each.name, each.value, each.time_ms, each.step) for each in points]
+        self._client.log_batch(result.run_id, metrics=single + series)
         tags = {"status_reason": result.status_reason, "verdict": _verdict(result)}
         if present := [RunTag(name, value) for name, value in tags.items() if value]:
             self._client.log_batch(result.run_id, tags=present)
@@ -239,27 +240,3 @@ def _synchronous_off() -> Iterator[None]:
 
 def _verdict(result: Result) -> str:
     return result.explanation.verdict.word if result.explanation else ""
-
-
-def _trial_metrics(result: Result) -> list[Metric]:
-    return [
-        Metric(f"trials/{name}_seconds", measurement.seconds, trial.started_ms, trial.number)
-        for trial in result.trials
-        for name, measurement in trial.benchmarks.items()
-    ]
-
-
-def _rank_metrics(result: Result) -> list[Metric]:
-    """Per rank, as a step: the median of its seconds, and the seconds that it waited per epoch."""
-    now_ms, rows = wall_ms(), []
-    for name in result.trials[0].benchmarks if result.trials else ():
-        trials = [trial.rank_seconds for trial in measurements(result, name)]
-        seconds = [stats.median(list(by_trial)) for by_trial in zip(*trials, strict=True)]
-        attribution = result.attribution.get(name)
-        waits = [rank.wait_s + rank.place_s for rank in attribution.ranks] if attribution else []
-        rows += [
-            Metric(f"ranks/{name}_{metric}", value, now_ms, rank)
-            for metric, values in (("seconds", seconds), ("wait_s", waits))
-            for rank, value in enumerate(values)
-        ]
-    return rows

@@ -1,4 +1,4 @@
-"""Tuning within a minute or two: a small space, no model, and whether a budget holds any race."""
+"""Tuning on a short budget: a small space, no model, and the least time for any race."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastloop.explain.tune.race import FEWEST_CONFIRMING
 from fastloop.explain.tune.tuned_sweep import ENDING_S, PASSES
 from fastloop.trial.job import Job
 
-QUICK_S = 120.0
+SHORT_S = 120.0
 """Shorter budgets have no time for a large space, and for the model's measurements, which take
 about half a minute."""
 LIKELY: Mapping[str, Sequence[str]] = {
@@ -20,20 +20,22 @@ LIKELY: Mapping[str, Sequence[str]] = {
     "num_workers": ("0", "2"),
     "persistent_workers": ("false", "true"),
 }
-"""What helps most often, by the recordings of experiments/tune, beside the user's own loader."""
+"""Values to try beside the user's own loader. Chosen by hand: on the recordings of experiments/tune
+FastLoader, one torch thread and the right number of workers gain most; python_loop was not among
+them."""
 EXPECTED: Mapping[str, float] = {"loader=fastloop": 0.5, "loader=python_loop": 0.7}
 OF_ONE_THREAD = 0.8
-"""Costs that decide what is tried first where nothing is predicted: far less than what they save on
-most of the recordings, so that a trial or two outweigh them."""
+"""Costs that decide what is tried first where nothing is predicted. Chosen by hand, nearer to 1
+than most gains on the recordings, so that a trial or two outweigh them."""
 FEWEST_TRIALS = 2 + 2 * FEWEST_CONFIRMING + PASSES
 """One of the present configuration and of another, those that confirm a gain, and what follows."""
 PLANNING_S, LEAST_TRIAL_S = 4.0, 1.0
 """Least time for preparing and timing a job's batches, and for a trial, in their own processes."""
 
 
-def is_quick(budget: TuneBudget) -> bool:
+def is_short(budget: TuneBudget) -> bool:
     """True for a time that is too short for the model."""
-    return budget.seconds is not None and budget.seconds < QUICK_S
+    return budget.seconds is not None and budget.seconds < SHORT_S
 
 
 def narrow_space(
@@ -48,7 +50,7 @@ def narrow_space(
     }
     kept = {name: texts for name, texts in narrow.items() if texts}
     shown = "; ".join(" ".join(texts) for texts in kept.values())
-    return kept, [f"others than {shown}: the budget is below {QUICK_S:.0f} s"]
+    return kept, [f"others than {shown}: the budget is below {SHORT_S:.0f} s"]
 
 
 def expect_cost(job: Job, change: Sequence[str]) -> float:

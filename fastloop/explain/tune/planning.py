@@ -1,0 +1,179 @@
+"""Planning a tuning: the candidates of a job, the most promising of which are raced."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from fastloop.explain.rungs import benchmark_name
+from fastloop.explain.tune.budget import Spending, TuneBudget
+from fastloop.explain.tune.candidates import (
+    YOURS,
+    Compose,
+    TuneCandidate,
+    find_tune_candidates,
+)
+from fastloop.explain.tune.constraints import (
+    Bounds,
+    drop_settings_without_effect,
+    drop_unaffordable,
+)
+from fastloop.explain.tune.memory import forecast_peak_mib
+from fastloop.explain.tune.pilot import EPOCH_S, Pilot, run_pilot
+from fastloop.explain.tune.short_budget import (
+    LEAST_TRIAL_S,
+    PLANNING_S,
+    SHORT_S,
+    check_least_time,
+    expect_cost,
+    is_short,
+    narrow_space,
+)
+from fastloop.explain.tune.surrogate import make_surrogate
+from fastloop.explain.tune.tune_file import TuneFile
+from fastloop.explain.variations import Variation
+from fastloop.sweep.request import JobRequest
+from fastloop.trial.job import Job
+
+MOST_TRIALS = 1000
+"""Setting `trials` of raced jobs, of which the race decides how many it runs."""
+MOST_RACED = 256
+FEWEST_RACED = 8
+PILOT_UNTIL = 0.4
+"""Share of the budget after which the pilot measures nothing further."""
+TRIAL_S, TRIAL_EPOCHS = 0.5, 4
+"""About what a trial takes: its process, and epochs for comparing data, warming up and timing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneSettings:
+    """The settings of the command, checked."""
+
+    budget: TuneBudget
+    objective: str
+    memory_limit_mib: float
+    space: Mapping[str, Sequence[str]]
+    """name=value of every value that is tried, by the name of the setting."""
+    is_default_space: bool
+
+
+def override_for_race(request: JobRequest) -> tuple[str, ...]:
+    """The overrides of the request's job as the race runs it: its one benchmark, epoch by epoch."""
+    named = {each.lstrip("+").partition("=")[0] for each in request.overrides}
+    ours = {"trials": MOST_TRIALS, "report": "false", "explain": "false", "profile": "false"}
+    if "epochs" not in named:
+        ours["epochs"] = 1
+    if len(request.job.benchmark) > 1:
+        ours["benchmark"] = benchmark_name(request.job)
+    return _as_variation(ours).apply(request.overrides)
+
+
+def plan_tuning(
+    command: str,
+    request: JobRequest,
+    settings: TuneSettings,
+    compose: Compose,
+    spending: Spending,
+    begin_step: Callable[[str], None],
+) -> TuneFile:
+    """The plan of the sweep: the jobs that are raced, the present one first.
+
+    compose: the job of a list of overrides; raises UsageError for what no job can have.
+    Raises JobFailed where the present job can't be run, and UsageError for too small a budget.
+    """
+    check_least_time(spending, LEAST_TRIAL_S, PLANNING_S)
+    overrides = override_for_race(request)
+    present = compose(overrides)
+    space, notes = _choose_space(settings, present, request.choices["loader"])
+    begin_step("finding candidates")
+    found = find_tune_candidates(present, overrides, space, compose)
+    workers = sorted({each.job.loading.num_workers for each in found.found})
+    until_s = PILOT_UNTIL * (settings.budget.seconds or math.inf)
+    limit_s, epoch_s = until_s - spending.seconds, EPOCH_S
+    if is_short(settings.budget):
+        limit_s, epoch_s = 0.0, EPOCH_S / SHORT_S * (settings.budget.seconds or 0.0)
+    pilot = run_pilot(request, present, workers, begin_step, limit_s, epoch_s)
+    notes = [*(f"not tried: {note}" for note in notes), *_describe_gaps(pilot)]
+    bounds = Bounds(memory_mib=settings.memory_limit_mib, budget_s=settings.budget.seconds)
+    affordable, unaffordable = drop_unaffordable(found.found, pilot, bounds)
+    spending.exhaustive = (1 + len(affordable)) * request.job.trials
+    raced = _choose_raced(affordable, pilot, spending)
+    if pilot.cut:
+        overrides = Variation(overrides=(f"batches={pilot.cut}",)).apply(overrides)
+    changes = [(), *(each.change for each in raced)]
+    jobs = [present, *(each.job for each in raced)]
+    return TuneFile(
+        command=command,
+        jobs=[[*Variation(overrides=change).apply(overrides)] for change in changes],
+        changes=[[*change] for change in changes],
+        forecast_mib=[
+            forecast_peak_mib(job, pilot.memory) if pilot.memory else None for job in jobs
+        ],
+        left_out={**found.left_out, **unaffordable},
+        predicted=[*map(partial(_predict, pilot), jobs, changes)],
+        trial_s=_forecast_trial_s(pilot),
+        notes=notes,
+        combinations=len(affordable),
+        exhaustive=spending.exhaustive,
+    )
+
+
+def _as_variation(values: Mapping[str, object]) -> Variation:
+    return Variation(overrides=tuple(f"{name}={value}" for name, value in values.items()))
+
+
+def _choose_space(
+    settings: TuneSettings, present: Job, own_loader: str
+) -> tuple[Mapping[str, Sequence[str]], list[str]]:
+    """The space that the budget has time for, and notes on the rest."""
+    if not settings.is_default_space:
+        return settings.space, []
+    space, notes = drop_settings_without_effect(settings.space, present)
+    if not is_short(settings.budget):
+        return space, notes
+    narrow, more = narrow_space(space, own_loader)
+    return narrow, [*notes, *more]
+
+
+def _choose_raced(
+    candidates: Sequence[TuneCandidate], pilot: Pilot, spending: Spending
+) -> list[TuneCandidate]:
+    """The most promising candidates, about twice as many as the budget has trials for."""
+    by_name = {each.name: each for each in candidates}
+    count = min(max(FEWEST_RACED, 2 * _count_trials(pilot, spending)), MOST_RACED)
+    changes = [(), *(each.change for each in candidates)]
+    jobs = [pilot.present, *(each.job for each in candidates)]
+    predicted = [*map(partial(_predict, pilot), jobs, changes)]
+    surrogate = make_surrogate([YOURS, *by_name], changes, predicted)
+    return [by_name[name] for name in surrogate.shortlist(count)]
+
+
+def _predict(pilot: Pilot, job: Job, change: Sequence[str]) -> float:
+    """Cost of a job by the model, or where there is none, what is usual."""
+    return pilot.predict(job) if pilot.measured else expect_cost(job, change)
+
+
+def _count_trials(pilot: Pilot, spending: Spending) -> int:
+    """About the number of trials for which there is room."""
+    budget = spending.budget
+    if budget.seconds is None:
+        return int(budget.trials or (budget.share or 0.0) * spending.exhaustive)
+    return int(max(0.0, budget.seconds - spending.seconds) / _forecast_trial_s(pilot))
+
+
+def _forecast_trial_s(pilot: Pilot) -> float:
+    """About the seconds of a trial of the present configuration."""
+    window_s = max(pilot.epoch_s, pilot.present.shortest_window_s)
+    return TRIAL_S + (TRIAL_EPOCHS - 1) * pilot.epoch_s + window_s
+
+
+def _describe_gaps(pilot: Pilot) -> list[str]:
+    """Notes on what the pilot had no time to measure, or no means."""
+    notes = []
+    if pilot.memory is None:
+        notes.append("no forecast of memory: none can be observed, or not within the budget")
+    if pilot.measured is None:
+        notes.append("not ranked by the model: the budget is too short to measure for it")
+    return notes

@@ -1,0 +1,52 @@
+"""Series of a result for a tracker's charts: one point for each trial, or for each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fastloop.core import stats
+from fastloop.core.result import Result, measurements
+from fastloop.core.spans import wall_ms
+
+
+@dataclass(frozen=True)
+class Point:
+    """A value of a series."""
+
+    name: str
+    value: float
+    time_ms: int
+    """Milliseconds since 1970."""
+    step: int
+    """Number of the trial, or the rank."""
+
+
+def trial_series(result: Result) -> list[Point]:
+    """`trials/<benchmark>_seconds` at the start of each trial; the step is the trial's number."""
+    return [
+        Point(f"trials/{name}_seconds", measurement.seconds, trial.started_ms, trial.number)
+        for trial in result.trials
+        for name, measurement in trial.benchmarks.items()
+    ]
+
+
+def rank_series(result: Result) -> list[Point]:
+    """`ranks/<benchmark>_seconds`, the median over all trials, and `ranks/<benchmark>_wait_s`, the
+    wait per epoch; the step is the rank. Empty for one process."""
+    now_ms, names = wall_ms(), result.trials[0].benchmarks if result.trials else ()
+    return [
+        Point(f"ranks/{name}_{metric}", value, now_ms, rank)
+        for name in names
+        for metric, values in _rank_values(result, name)
+        for rank, value in enumerate(values)
+    ]
+
+
+def _rank_values(result: Result, name: str) -> Iterator[tuple[str, list[float]]]:
+    """A metric of the benchmark, and its value for each rank."""
+    trials = [trial.rank_seconds for trial in measurements(result, name)]
+    yield "seconds", [stats.median(list(by_trial)) for by_trial in zip(*trials, strict=True)]
+    attribution = result.attribution.get(name)
+    ranks = attribution.ranks if attribution else []
+    yield "wait_s", [rank.wait_s + rank.place_s for rank in ranks]
