@@ -102,7 +102,8 @@ static void run_epoch(const fl_column *columns, fl_pool *pool, int64_t *array) {
         order.tables[k] = tables[k];
     if (order.kind == FL_FED)
         order.length = 0;
-    if (!fl_open_order(&order, (uint32_t)random_below(1000), random_below(2) ? pool : NULL))
+    order.seed = (uint32_t)random_below(1000);
+    if (!fl_open_order(&order, random_below(2) ? pool : NULL))
         fail("no memory for the order");
     int has_sizes = order.kind == FL_FED && random_below(2), num_feeds = (int)random_below(8);
     fl_plan plan = {.columns = columns, .num_columns = 3, .order = &order, .pool = pool};

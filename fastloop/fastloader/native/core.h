@@ -128,8 +128,10 @@ typedef struct {
     int64_t length;             /* indices of this rank; of FL_FED: fed so far */
     int64_t rank, world_size;   /* this rank has every world_size-th, wrapping at the end */
     fl_indices array;           /* FL_ARRAY */
-    int32_t *permutation;       /* FL_RANDPERM: final up to `drawn` */
+    uint32_t seed;              /* FL_RANDPERM */
+    int32_t *permutation;       /* final up to `drawn` */
     fl_block *block;            /* with the permutation; NULL: it is allocated by itself */
+    int is_begun;               /* 0: the permutation is not set */
     int64_t drawn;
     fl_twister twister;
     const uint32_t *tables[4];  /* FL_FEISTEL: alternately num_columns and num_rows numbers */
@@ -140,8 +142,8 @@ typedef struct {
 } fl_order;
 
 /* 0 where memory is short. It is taken from the pool where there is one: the pages of new memory
- * cost more than the drawing of its first indices. */
-int fl_open_order(fl_order *order, uint32_t seed, fl_pool *pool);
+ * cost more than the drawing of its first indices. Nothing is drawn before it is read. */
+int fl_open_order(fl_order *order, fl_pool *pool);
 void fl_close_order(fl_order *order);
 /* Indices start to start + count - 1; `room` has space for them. One thread at a time, and of
  * FL_FED each index only once. */

@@ -45,8 +45,17 @@ static uint32_t draw(fl_twister *twister) {
     return bits ^ bits >> 18;
 }
 
+static void begin_permutation(fl_order *order) {
+    for (int64_t k = 0; k < order->num_samples; k++)
+        order->permutation[k] = (int32_t)k;
+    seed_twister(&order->twister, order->seed);
+    order->is_begun = 1;
+}
+
 /* Make the first `stop` indices of the permutation final. */
 static void draw_permutation(fl_order *order, int64_t stop) {
+    if (!order->is_begun)
+        begin_permutation(order);
     int32_t *permutation = order->permutation;
     int64_t count = order->num_samples, partners[DRAWN_AT_ONCE];
     while (order->drawn < stop) {
@@ -99,19 +108,14 @@ static void read_share(const fl_order *order, int64_t start, int64_t count, int6
     }
 }
 
-int fl_open_order(fl_order *order, uint32_t seed, fl_pool *pool) {
+int fl_open_order(fl_order *order, fl_pool *pool) {
     if (order->kind != FL_RANDPERM)
         return 1;
     size_t nbytes = (size_t)(order->num_samples + 1) * sizeof *order->permutation;
     if (pool)
         order->block = fl_take_block(pool, nbytes);
     order->permutation = order->block ? (int32_t *)order->block->memory : malloc(nbytes);
-    if (!order->permutation)
-        return 0;
-    for (int64_t k = 0; k < order->num_samples; k++)
-        order->permutation[k] = (int32_t)k;
-    seed_twister(&order->twister, seed);
-    return 1;
+    return order->permutation != NULL;
 }
 
 void fl_close_order(fl_order *order) {

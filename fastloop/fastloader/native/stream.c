@@ -35,6 +35,15 @@ static void choose_sizes(fl_stream *stream) {
     stream->bypasses = 3 * stream->batch_nbytes > CACHED_BYTES;
 }
 
+/* The first block is opened while they wake up. */
+static void start_threads(fl_stream *stream) {
+    fl_start_crew(stream->crew, fl_run_thread, stream);
+    pthread_mutex_lock(&stream->mutex);
+    if (fl_can_open_block(stream))
+        fl_open_block(stream);
+    pthread_mutex_unlock(&stream->mutex);
+}
+
 fl_stream *fl_open_stream(const fl_plan *plan) {
     fl_stream *stream = calloc(1, sizeof *stream);
     if (!stream)
@@ -53,7 +62,7 @@ fl_stream *fl_open_stream(const fl_plan *plan) {
     }
     choose_sizes(stream);
     if (stream->crew)
-        fl_start_crew(stream->crew, fl_run_thread, stream);
+        start_threads(stream);
     return stream;
 }
 

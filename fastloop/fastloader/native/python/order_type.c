@@ -81,7 +81,8 @@ static PyObject *order_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (is_read && order->kind != FL_ARRAY && order->kind != FL_FED)
         order->length = (num_samples + world_size - 1) / world_size;
     fl_pool *pool = is_read && self->pool ? ((pool_object *)self->pool)->pool : NULL;
-    if (is_read && !fl_open_order(order, (uint32_t)seed, pool)) {
+    order->seed = (uint32_t)seed;
+    if (is_read && !fl_open_order(order, pool)) {
         PyErr_NoMemory();
         is_read = 0;
     }
