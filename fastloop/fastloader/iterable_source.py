@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.position import STREAMED, State
+from fastloop.fastloader.process_group import is_in_group
 from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin
 from fastloop.fastloader.worker_processes import WorkerProcesses
 
@@ -147,9 +148,8 @@ def stream_order(loader: Any, source: IterableSource) -> StreamOrder:
 def _check_sharded(loader: Any, iterable: Any) -> None:
     size = loader.world_size
     if size is None:
-        is_group = dist.is_available() and dist.is_initialized()
         is_sharded = getattr(iterable, "_distributed", None) is not None  # Hugging Face's
-        size = dist.get_world_size() if is_group and not is_sharded else 1
+        size = dist.get_world_size() if is_in_group() and not is_sharded else 1
     if size > 1:
         advice = "shard it, as split_dataset_by_node does, and say so with rank=0, world_size=1"
         raise ValueError(f"world_size={size}: an IterableDataset shards itself; {advice}")

@@ -10,16 +10,16 @@ import torch
 from torch.utils.data import Dataset
 
 from fastloop.fastloader.block_shuffle import Blocks
-from fastloop.fastloader.checkpoint import RandomSources, check_settings, initial_state
+from fastloop.fastloader.checkpoint import check_settings, initial_state
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
 from fastloop.fastloader.dataloader_settings import pins_memory, warn_of_settings
 from fastloop.fastloader.dataset_source import BatchSource, CollateFn
 from fastloop.fastloader.device_copy import resolve_target
 from fastloop.fastloader.epoch_batches import EpochBatches, collation
-from fastloop.fastloader.epoch_order import EpochOrder, asks_for_lists, resolve_order
+from fastloop.fastloader.epoch_order import EpochOrder, resolve_order
 from fastloop.fastloader.iterable_source import IterableSource
-from fastloop.fastloader.loader_epochs import LoaderEpochs
+from fastloop.fastloader.loader_epochs import EpochsCache, LoaderEpochs
 from fastloop.fastloader.native import PieceTimes
 from fastloop.fastloader.native_epochs import open_natively
 from fastloop.fastloader.open_source import Reading, as_dataset, count_samples, open_source
@@ -27,7 +27,6 @@ from fastloop.fastloader.order import PiecewiseSampler
 from fastloop.fastloader.pipeline import Pipeline
 from fastloop.fastloader.position import Position, State
 from fastloop.fastloader.process_reading import choose_threads, open_reading
-from fastloop.fastloader.python_epochs import PythonEpochs
 from fastloop.fastloader.tuning import tune
 from fastloop.fastloader.worker_processes import open_workers
 
@@ -137,7 +136,7 @@ class FastLoader:
         settings = self._collate_fn, self.batch_size, self.sampler, self.thread_safe
         reading = Reading(*settings, self.native, self._workers)
         self._source: BatchSource | IterableSource = open_source(self.source, reading)
-        self._native = open_natively(self._source)
+        self._native, self._epochs_cache = open_natively(self._source), EpochsCache()
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch; TypeError where a sampler has no length."""
@@ -172,35 +171,29 @@ class FastLoader:
     def engine(self) -> str:
         """The string "native" where the native core makes the batches, "python" where threads of
         Python do, which also apply transforms, read Datasets and copy to devices."""
-        return "python" if self._epochs.native_for(self._order) is None else "native"
+        return "python" if self._epochs.native is None else "native"
 
     def record_pieces(self) -> PieceTimes | None:
         """Record which thread of the native core makes what and when, in epochs that begin from now
         on; None where the core is not used. For pictures: it costs two clock readings a piece."""
-        native = self._epochs.native_for(self._order)
+        native = self._epochs.native
         return None if native is None else native.record()
 
     @property
     def _epochs(self) -> LoaderEpochs:
-        is_batched = self.batch_size is not None or asks_for_lists(None, self.sampler)
-        steps = self._pipeline, self.transform, is_batched, not self.copy, self._workers
-        return LoaderEpochs(self._native, PythonEpochs(self._source, *steps))
+        """The epochs of the settings, which may be assigned to between epochs."""
+        return self._epochs_cache.get(self)
 
     @property
     def _order(self) -> EpochOrder:
         """The order of the settings, which may be assigned to between epochs."""
         return resolve_order(self, self._source)
 
-    @property
-    def _random_sources(self) -> RandomSources:
-        sampler = self.sampler if self._batch_sampler is None else self._batch_sampler
-        return RandomSources(self.generator, sampler)
-
     def __getstate__(self) -> dict[str, Any]:
         """Pickle what another process needs; it has its own threads and buffers."""
         copies = {"_pipeline": self._pipeline.copy(), "_position": self._position.copy()}
-        here = {"_source": None, "_native": None, "source": pack_maps(self.source)}
-        return self.__dict__ | here | copies
+        here = dict.fromkeys(["_source", "_native", "_epochs_cache"])
+        return self.__dict__ | here | copies | {"source": pack_maps(self.source)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -210,7 +203,7 @@ class FastLoader:
     def set_epoch(self, epoch: int) -> None:
         """Set the next iteration's epoch, also of the sampler; keeps a state loaded within it."""
         self._position.set_epoch(epoch)
-        self._random_sources.set_epoch(epoch)
+        self._epochs.sources.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the loader's position, for `load_state_dict`.
@@ -219,7 +212,7 @@ class FastLoader:
         begin, and the order's settings. All ranks may load one rank's. Of an epoch that was left
         early it is where that one stopped.
         """
-        return self._position.current() or self._initial_state(self._order)
+        return self._position.current() or self._initial_state(self._epochs)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume: the next iteration delivers the rest of the epoch that the state is from.
@@ -233,17 +226,16 @@ class FastLoader:
     def __iter__(self) -> Iterator[Tree]:
         """Start an epoch; its threads end with it, also where it is left early or fails. The native
         core's wait a second for the next epoch after a whole one."""
-        order = self._order
-        state, drawn_from = self._position.begin(partial(self._initial_state, order))
-        restored = self._random_sources.restore(drawn_from)
-        finish = partial(self._position.finish, state)
-        batches = self._epochs.start(order, state, finish, restored)
-        self._position.advance(state)
+        epochs, position = self._epochs, self._position
+        state, drawn_from = position.begin(partial(self._initial_state, epochs))
+        restored = epochs.sources.restore(drawn_from)
+        batches = epochs.start(state, partial(position.finish, state), restored)
+        position.advance(state)
         return batches
 
     def index_batches(self) -> Iterator[list[int]]:
         """The indices of each batch of the next epoch; TypeError for an IterableDataset."""
         return (batch.tolist() for batch in self._order.batches(self.epoch))
 
-    def _initial_state(self, order: EpochOrder) -> State:
-        return initial_state(self.epoch, self._random_sources.states(), order)
+    def _initial_state(self, epochs: LoaderEpochs) -> State:
+        return initial_state(self._position.epoch, epochs.sources.states(), epochs.order)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 from weakref import WeakSet
 
@@ -15,7 +16,7 @@ from torch._C import _from_dlpack  # pyright: ignore[reportAttributeAccessIssue]
 from fastloop.fastloader.batch_memory import open_pool
 from fastloop.fastloader.columns.column import Column
 from fastloop.fastloader.columns.engine import load_core, open_column
-from fastloop.fastloader.native_orders import NativeOrder, Piece, open_order
+from fastloop.fastloader.native_orders import NativeOrder, Piece, is_fed, open_order
 
 BLOCK_BYTES = 1 << 20
 """Batches are made in blocks of about this size: it fits a core's own cache, and the hand-over of
@@ -52,29 +53,24 @@ def open_columns(columns: Sequence[Column]) -> NativeColumns | None:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamPlan:
-    """The columns, order and batches of a stream, and the number of threads besides the loop's."""
+    """The columns and batches of streams, and the number of threads besides the loop's."""
 
     columns: NativeColumns
-    order: NativeOrder
     batch_size: int
     """0: the sizes of the batches come with the pieces of the order."""
     drop_last: bool = False
-    start: int = 0
-    """The first index that is delivered."""
     num_threads: int = 1
-    times: PieceTimes | None = None
-    """Where it is recorded who makes what; None: nowhere."""
     is_lazy: bool = False
     """True where a user's sampler gives the order, of which no more is read ahead than needed."""
 
-    @property
+    @cached_property
     def block_nbytes(self) -> int:
         """Bytes of a block, about."""
         if not self.is_lazy:
             return BLOCK_BYTES
         return min(BLOCK_BYTES, max(1, self.columns.row_nbytes) * MOST_LAZY_ROWS // MIN_BLOCKS)
 
-    @property
+    @cached_property
     def max_blocks(self) -> int:
         """The number of blocks made ahead."""
         if self.is_lazy:
@@ -90,8 +86,8 @@ class StreamPlan:
 class PieceFeeder:
     """The pieces of an order, which the core asks for when it has less than a block of indices."""
 
-    def __init__(self, pieces: Iterator[Piece]) -> None:
-        self._pieces = pieces
+    def __init__(self, pieces: Iterator[Piece], finish: Callable[[], None]) -> None:
+        self._pieces, self._finish = pieces, finish
         self._error: BaseException | None = None
 
     def __call__(self, stream: Any) -> None:
@@ -106,10 +102,11 @@ class PieceFeeder:
             indices, sizes = piece
             stream.feed(np.ascontiguousarray(indices), sizes)
 
-    def raise_error(self) -> None:
-        """Raise what the pieces have raised, after which none follow."""
+    def end(self) -> None:
+        """Raise what the pieces have raised, after which none follow; else finish."""
         if self._error is not None:
             raise self._error from None
+        self._finish()
 
 
 @dataclass(frozen=True)
@@ -122,6 +119,8 @@ class Delivery:
     """An int64, by one greater with each batch."""
     finish: Callable[[], None] = lambda: None
     """Called after the last one."""
+    start: int = 0
+    """The first index that is delivered."""
 
 
 @dataclass
@@ -150,8 +149,16 @@ class MemoryPools:
     orders: Any = field(default_factory=open_pool)
 
 
-def open_stream(plan: StreamPlan, pools: MemoryPools, delivery: Delivery = Delivery()) -> Any:
+def open_stream(
+    plan: StreamPlan,
+    order: NativeOrder,
+    pools: MemoryPools,
+    delivery: Delivery = Delivery(),
+    times: PieceTimes | None = None,
+) -> Any:
     """An iterator over the batches of an epoch, in order.
+
+    times: where it is recorded who makes what; None: nowhere.
 
     Its threads start at once, and end with its close() or where the epoch is left early; those of a
     whole epoch wait a second for the next one that shares the pools. A batch owns its memory, which
@@ -164,26 +171,24 @@ def open_stream(plan: StreamPlan, pools: MemoryPools, delivery: Delivery = Deliv
     """
     core = load_core()
     assert core is not None
-    feeder = PieceFeeder(plan.order if isinstance(plan.order, Iterator) else iter(()))
-
-    def end() -> None:
-        feeder.raise_error()
-        delivery.finish()
-
+    feeder, end = None, delivery.finish
+    if is_fed(order):
+        feeder = PieceFeeder(order, delivery.finish)
+        end = feeder.end
     wraps = _from_dlpack, _wrap_normally, torch.is_inference_mode_enabled
     stream = core.Stream(
         plan.columns.opened,
-        open_order(plan.order, plan.columns.num_samples, pools.orders),
+        open_order(order, plan.columns.num_samples, pools.orders),
         pools.batches,
         (*wraps, delivery.assemble, feeder, end),  # none knows the stream: unused, it ends at once
         delivery.delivered,
-        plan.start,
+        delivery.start,
         min(plan.batch_size, MAX_BATCH_SIZE),
         plan.drop_last,
         plan.num_threads,
         plan.block_nbytes,
         plan.max_blocks,
-        *([plan.times.room()] if plan.times else ()),
+        *([times.room()] if times else ()),
     )
     OPEN_STREAMS.add(stream)
     return stream

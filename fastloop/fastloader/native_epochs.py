@@ -20,7 +20,7 @@ from fastloop.fastloader.native import (
     open_columns,
     open_stream,
 )
-from fastloop.fastloader.native_orders import NativeOrder
+from fastloop.fastloader.native_orders import NativeOrder, is_fed
 from fastloop.fastloader.order import LoaderOrder
 from fastloop.fastloader.position import State
 from fastloop.fastloader.source import ColumnSource
@@ -43,13 +43,23 @@ class NativeEpochs:
         self.times = PieceTimes()
         return self.times
 
+    def plan(self, order: LoaderOrder, num_threads: int) -> StreamPlan:
+        """The plan of the epochs of an order."""
+        return StreamPlan(
+            columns=self.columns,
+            batch_size=0 if order.batch_sampler is not None else order.batch_size or 1,
+            drop_last=order.drop_last,
+            num_threads=num_threads,
+            is_lazy=order.is_lazy,
+        )
+
     def start(
         self,
+        plan: StreamPlan,
         order: LoaderOrder,
         state: State,
         finish: Callable[[], None],
         restored: AbstractContextManager[None],
-        num_threads: int,
     ) -> Iterator[Tree]:
         """Iterate over the rest of an epoch, and count its batches in the state.
 
@@ -59,24 +69,14 @@ class NativeEpochs:
         with restored:
             native_order, start = _begin(order, state)
         state["delivered"] = np.array(state["delivered"], np.int64)  # to which the core adds
-        delivery = Delivery(self.assemble, state["delivered"], finish)
-        plan = StreamPlan(
-            columns=self.columns,
-            order=native_order,
-            batch_size=0 if order.batch_sampler is not None else order.batch_size or 1,
-            drop_last=order.drop_last,
-            start=start,
-            num_threads=num_threads,
-            times=self.times,
-            is_lazy=order.is_lazy,
-        )
-        return open_stream(plan, self.pools, delivery)
+        delivery = Delivery(self.assemble, state["delivered"], finish, start)
+        return open_stream(plan, native_order, self.pools, delivery, self.times)
 
 
 def _begin(order: LoaderOrder, state: State) -> tuple[NativeOrder, int]:
     """The order, and the first index to deliver; a sampler has drawn what it draws at its begin."""
     native_order, start = order.native(state["epoch"], int(state["delivered"]))
-    if isinstance(native_order, Iterator):
+    if is_fed(native_order):
         native_order = chain(list(islice(native_order, 1)), native_order)
     return native_order, start
 

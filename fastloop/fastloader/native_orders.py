@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -51,6 +51,12 @@ class FeistelOrder:
 NativeOrder = np.ndarray | SourceOrder | SeededOrder | FeistelOrder | Iterator[Piece]
 """An array of int32 or int64 indices, an order that the core computes, or pieces that are read as
 the epoch proceeds."""
+
+
+def is_fed(order: NativeOrder) -> TypeGuard[Iterator[Piece]]:
+    """True where the core is fed with the order piece by piece."""
+    # asking for an Iterator takes longer, see EpochsCache
+    return not isinstance(order, (SeededOrder, SourceOrder, FeistelOrder, np.ndarray))
 
 
 def open_order(order: NativeOrder, num_samples: int, pool: Any = None) -> Any:

@@ -9,6 +9,13 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 
+IS_AVAILABLE = dist.is_available()
+
+
+def is_in_group() -> bool:
+    """True where torch.distributed has a group of processes."""
+    return IS_AVAILABLE and dist.is_initialized()
+
 
 def resolve_rank(rank: int | None, world_size: int | None, sampler: Any) -> tuple[int, int]:
     """(rank, world_size): as given, else those of the process group, else (0, 1).
@@ -21,7 +28,7 @@ def resolve_rank(rank: int | None, world_size: int | None, sampler: Any) -> tupl
         raise ValueError(f"rank={rank} with world_size={world_size}: give both, or neither")
     if rank is not None and world_size is not None:
         return rank, world_size
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+    if not is_in_group() or dist.get_world_size() == 1:
         return 0, 1
     if _is_sharded(sampler):
         return 0, 1

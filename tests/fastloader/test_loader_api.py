@@ -193,6 +193,34 @@ def test_loader_accepts_samplers_and_batch_samplers_of_torch():
     assert check_rows(FastLoader(source, 4, sampler=iter(range(5)))) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch_size", 7),
+        ("shuffle", False),
+        ("seed", 5),
+        ("drop_last", True),
+        ("rank", 1),
+        ("world_size", 3),
+        ("generator", torch.Generator().manual_seed(1)),
+        ("transform", lambda batch: (batch[0] + 1, batch[1])),
+    ],
+)
+def test_settings_may_be_assigned_between_epochs(name, value):
+    settings = {"batch_size": 8, "shuffle": True, "rank": 0, "world_size": 2}
+    loader = FastLoader(numbered_rows(100), **settings)
+    assert len(list(loader)) == 7
+    setattr(loader, name, value)
+    expected = FastLoader(numbered_rows(100), **settings | {name: value})
+    expected.set_epoch(1)
+    batches = [torch.cat(leaves) for leaves in zip(*loader, strict=True)]
+    if name == "generator":
+        value.manual_seed(1)
+    same = [torch.cat(leaves) for leaves in zip(*expected, strict=True)]
+    assert all(map(torch.equal, batches, same))
+    assert len(loader) == len(expected)
+
+
 def test_transform_is_applied_to_every_batch():
     loader = FastLoader(numbered_rows(10), 4, transform=lambda pair: pair[0].float() / 2)
     assert torch.cat(list(loader))[:, 0].tolist() == [number / 2 for number in range(10)]

@@ -16,7 +16,7 @@ from fastloop.fastloader.batch_memory import open_pool
 from fastloop.fastloader.columns import array, convert, windows
 from fastloop.fastloader.columns.array import array_column
 from fastloop.fastloader.columns.engine import gather_into, open_column
-from fastloop.fastloader.native import MemoryPools, StreamPlan, open_columns, open_stream
+from fastloop.fastloader.native import Delivery, MemoryPools, StreamPlan, open_columns, open_stream
 from fastloop.fastloader.native_orders import (
     FeistelOrder,
     SeededOrder,
@@ -55,7 +55,7 @@ def as_bits(rows: torch.Tensor) -> np.ndarray:
     return rows.contiguous().flatten().view(torch.uint8).numpy()
 
 
-def stream_of(leaves, order, batch_size: int, pool=None, **settings):
+def stream_of(leaves, order, batch_size: int, pool=None, start: int = 0, **settings):
     columns = open_columns(
         [
             array_column(leaf) if isinstance(leaf, torch.Tensor | np.ndarray) else leaf
@@ -63,8 +63,8 @@ def stream_of(leaves, order, batch_size: int, pool=None, **settings):
         ]
     )
     assert columns is not None
-    plan = StreamPlan(columns=columns, order=order, batch_size=batch_size, **settings)
-    return open_stream(plan, MemoryPools(pool or open_pool()))
+    plan = StreamPlan(columns=columns, batch_size=batch_size, **settings)
+    return open_stream(plan, order, MemoryPools(pool or open_pool()), Delivery(start=start))
 
 
 def reference_batches(indices: np.ndarray, batch_size: int, drop_last: bool) -> list[np.ndarray]:

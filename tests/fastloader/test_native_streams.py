@@ -31,12 +31,12 @@ ROWS = torch.arange(COUNT * 10).reshape(COUNT, 10)
 PIECE = np.arange(1000)
 
 
-def open_stream(order=None, pool=None, batch_size: int = 64, **settings):
+def open_stream(order=None, pool=None, batch_size: int = 64, times=None, **settings):
     columns = open_columns([array_column(ROWS), array_column(ROWS[:, 0])])
     assert columns is not None
     order = SeededOrder(COUNT, 0) if order is None else order
-    plan = StreamPlan(columns=columns, order=order, batch_size=batch_size, **settings)
-    return open_native(plan, MemoryPools(pool or open_pool()))
+    plan = StreamPlan(columns=columns, batch_size=batch_size, **settings)
+    return open_native(plan, order, MemoryPools(pool or open_pool()), times=times)
 
 
 def is_intact(batch) -> bool:
@@ -284,8 +284,8 @@ from fastloop.fastloader.native import *
 from fastloop.fastloader.native_orders import SeededOrder
 rows = torch.rand(200_000, 100)
 columns, order = open_columns([array_column(rows)]), SeededOrder(200_000, 0)
-plan = StreamPlan(columns=columns, order=order, batch_size=8, num_threads=3)
-stream = open_stream(plan, MemoryPools())
+plan = StreamPlan(columns=columns, batch_size=8, num_threads=3)
+stream = open_stream(plan, order, MemoryPools())
 batch = next(stream)
 sys.held = stream, batch, iter([stream])  # outlives the modules
 print(len(batch[0]))
@@ -305,10 +305,8 @@ def test_thousands_of_tiny_epochs_take_no_more_memory():
     columns = open_columns([array_column(ROWS[:50])])
     for epoch in range(100_000):
         threads = 1 if epoch % 100 == 0 else 0
-        plan = StreamPlan(
-            columns=columns, order=SeededOrder(50, epoch), batch_size=8, num_threads=threads
-        )
-        stream = open_native(plan, pools)
+        plan = StreamPlan(columns=columns, batch_size=8, num_threads=threads)
+        stream = open_native(plan, SeededOrder(50, epoch), pools)
         for _ in islice(stream, epoch % 9):
             pass
         if epoch == 5000:
