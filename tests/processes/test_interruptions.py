@@ -14,7 +14,6 @@ import sys
 import time
 from pathlib import Path
 
-import fork_server
 import psutil
 import pytest
 from commands import (
@@ -353,7 +352,6 @@ def test_read_only_tracking_database_loses_nothing(tmp_path, small_disk, empty_d
 
 @pytest.mark.heavy
 def test_concurrent_first_commands_share_a_fresh_database(tmp_path):
-    fork_server.start_servers(2)
     commands = [start_fastloop(*TRACKED, "allow_concurrent=true", cwd=tmp_path) for _ in range(2)]
     for process in [command.wait() for command in commands]:
         assert process.returncode == 0, process.stderr

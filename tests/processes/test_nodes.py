@@ -8,18 +8,19 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+import fork_server
 import psutil
 import pytest
 from commands import QUICK, results, runs
+from rank_commands import rank_variables, run_two_ranks
+
+from fastloop.processes.rendezvous import host_store
 
 pytestmark = pytest.mark.slow
-PORT = 29400
 BIN = Path(sys.executable).parent
 READER_DATASET = """
 import os
@@ -37,23 +38,12 @@ class ReaderDataset:
 """
 
 
-@dataclass(frozen=True)
-class Nodes:
-    """Two nodes."""
-
-    inside: tuple[tuple[str, ...], ...]
-    """Command prefix that starts a process on each node."""
-    host: str
-    """Address of the first node, as both see it."""
-    port: int
-
-    @property
-    def endpoint(self) -> str:
-        return f"{self.host}:{self.port}"
+Inside = tuple[str, ...]
+"""Prefix of commands that start on one of the nodes."""
 
 
 @pytest.fixture(scope="module")
-def namespaces(tmp_path_factory) -> Iterator[Nodes]:
+def namespaces(tmp_path_factory) -> Iterator[list[Inside]]:
     """Two namespaces with an interface and an address each, but one host name that has no address.
 
     The name `first` is that of the first node; there, as on Debian, it is a loopback address.
@@ -73,7 +63,7 @@ def namespaces(tmp_path_factory) -> Iterator[Nodes]:
             hosts.write_text(f"127.0.0.1 localhost\n{address} first\n")
             shell = f'mount --bind {hosts} /etc/hosts && exec "$@"'
             inside.append(("ip", "netns", "exec", name, "sh", "-c", shell, "sh"))
-        yield Nodes(inside=tuple(inside), host="first", port=PORT)
+        yield inside
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no network namespaces here: {getattr(error, 'stderr', '') or error}")
     finally:
@@ -83,56 +73,53 @@ def namespaces(tmp_path_factory) -> Iterator[Nodes]:
 
 
 @pytest.fixture
-def loopback() -> Nodes:
-    with socket.create_server(("127.0.0.2", 0)) as free:
-        return Nodes(inside=((), ()), host="127.0.0.2", port=free.getsockname()[1])
+def hidden_outputs(tmp_path) -> Inside:
+    """Prefix of commands for which the folder of outputs is an empty one, as on another node."""
+    outputs = tmp_path / "outputs"
+    outputs.mkdir()
+    mount = f'mount -t tmpfs none {outputs} && exec "$@"'
+    inside = ("unshare", "--mount", "sh", "-c", mount, "sh")
+    if subprocess.run([*inside, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("hiding a folder needs root")
+    return inside
 
 
-def start_agents(
-    nodes: Nodes, flags: Sequence[Sequence[str]], *arguments: str, cwd: Path
-) -> list[psutil.Popen]:
-    """Start one agent per node, each with its own flags."""
-    commands = []
-    for inside, node_flags in zip(nodes.inside, flags, strict=True):
-        agent = [*inside, str(BIN / "torchrun"), "--nnodes=2", "--nproc_per_node=1", *node_flags]
-        command = [*agent, "-m", "fastloop.run", *arguments]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        commands.append(psutil.Popen(command, cwd=cwd, text=True, **pipes))
-    return commands
+def agent_arguments(flags: Sequence[str], *arguments: str) -> list[str]:
+    return ["--nnodes=2", "--nproc_per_node=1", *flags, "-m", "fastloop.run", *arguments]
 
 
-def wait_for_agents(commands: Sequence[psutil.Popen]) -> list[subprocess.CompletedProcess]:
-    output = [command.communicate() for command in commands]
-    return [
-        subprocess.CompletedProcess(command.args, command.returncode, *streams)
-        for command, streams in zip(commands, output, strict=True)
-    ]
+RENDEZVOUS = ("--rdzv_backend=c10d", "--rdzv_id=1", "--rdzv_endpoint=first:29400")
+# without local_addr, torchrun would look up the host name
+RENDEZVOUS_FLAGS = [
+    (*RENDEZVOUS, "--rdzv_conf=is_host=1", "--local_addr=10.77.0.1"),
+    (*RENDEZVOUS, "--rdzv_conf=is_host=0", "--local_addr=10.77.0.2"),
+]
+"""Flags of the agents with a rendezvous endpoint."""
 
 
-def rendezvous_flags(nodes: Nodes) -> list[list[str]]:
-    """Flags of the agents with a rendezvous endpoint."""
-    common = ["--rdzv_backend=c10d", "--rdzv_id=1", f"--rdzv_endpoint={nodes.endpoint}"]
-    # without local_addr, torchrun would look up the host name
-    per_node = [
-        ["--rdzv_conf=is_host=1", "--local_addr=10.77.0.1"],
-        ["--rdzv_conf=is_host=0", "--local_addr=10.77.0.2"],
-    ]
-    return [[*common, *flags] for flags in per_node]
-
-
-def master_address_flags(nodes: Nodes) -> list[list[str]]:
+def master_address_flags() -> list[list[str]]:
     """Flags of the agents with the address of the first node."""
-    address = [f"--master_addr={nodes.host}", f"--master_port={nodes.port}"]
+    with socket.create_server(("127.0.0.2", 0)) as free:
+        address = ["--master_addr=127.0.0.2", f"--master_port={free.getsockname()[1]}"]
     return [[*address, f"--node_rank={number}"] for number in range(2)]
 
 
 @pytest.mark.heavy
 def test_agents_with_a_rendezvous_endpoint_run_one_job(namespaces, tmp_path, database):
     arguments = (*job_arguments(tmp_path), "tracker=mlflow")
-    agents = wait_for_agents(
-        start_agents(namespaces, rendezvous_flags(namespaces), *arguments, cwd=tmp_path)
-    )
-    assert_one_job_ran(agents, tmp_path)
+    agents = [
+        subprocess.Popen(
+            [*inside, str(BIN / "torchrun"), *agent_arguments(flags, *arguments)],
+            cwd=tmp_path,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for inside, flags in zip(namespaces, RENDEZVOUS_FLAGS, strict=True)
+    ]
+    output = [agent.communicate() for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], output
+    assert_one_job_ran(output, tmp_path)
     (run,) = runs(tmp_path)
     assert (run.info.status, run.data.params["world_size"]) == ("FINISHED", "2")
     assert run.data.params["launcher"] == "torchrun"
@@ -150,12 +137,11 @@ def job_arguments(folder: Path) -> tuple[str, ...]:
     )
 
 
-def assert_one_job_ran(agents: Sequence[subprocess.CompletedProcess], folder: Path) -> None:
+def assert_one_job_ran(output: Sequence[tuple[str, str]], folder: Path) -> None:
     """Assert that one agent printed, and that there is one result of two ranks and one store."""
-    assert [agent.returncode for agent in agents] == [0, 0], [agent.stderr for agent in agents]
-    silent, printing = sorted(agents, key=lambda agent: len(agent.stdout))
-    assert silent.stdout == ""
-    assert printing.stdout.count("files:") == 1
+    silent, printing = sorted(stdout for stdout, _ in output)
+    assert silent == ""
+    assert printing.count("files:") == 1
     (result,) = results(folder)
     assert result.params["world_size"] == 2
     assert len(result.trials[0].benchmarks["traversal"].rank_seconds) == 2
@@ -169,37 +155,38 @@ def assert_one_job_ran(agents: Sequence[subprocess.CompletedProcess], folder: Pa
 
 
 @pytest.mark.heavy
-def test_node_without_the_shared_folder_is_named(namespaces, tmp_path):
-    outputs = tmp_path / "outputs"
-    outputs.mkdir()
-    first, (*netns, shell, name) = namespaces.inside
-    # an empty file system hides the folder on the second node
-    hidden = shell.replace("exec", f"mount -t tmpfs none {outputs} && exec")
-    nodes = replace(namespaces, inside=(first, (*netns, hidden, name)))
-    agent, _ = wait_for_agents(
-        start_agents(nodes, rendezvous_flags(nodes), *job_arguments(tmp_path), cwd=tmp_path)
-    )
-    assert agent.returncode == 1
+def test_node_without_the_shared_folder_is_named(tmp_path, hidden_outputs):
+    agent = host_store()
+    ranks = [
+        subprocess.Popen(
+            [*inside, sys.executable, "-m", "fastloop.run", *job_arguments(tmp_path)],
+            cwd=tmp_path,
+            env=os.environ | rank_variables(rank, 1, agent.port),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, inside in enumerate(((), hidden_outputs))
+    ]
+    stderr_text, _ = [rank.communicate()[1] for rank in ranks]
+    assert ranks[0].returncode == 1
     (result,) = results(tmp_path)
     assert result.status == "FAILED"
     path, _, hint = result.status_reason.partition(": not on node ")
-    assert path.removeprefix("BadData: ") in map(str, (outputs / "stores").iterdir())
+    stores = tmp_path / "outputs" / "stores"
+    assert path.removeprefix("BadData: ") in map(str, stores.iterdir())
     assert hint.startswith(os.uname().nodename)
     assert hint.endswith("see FASTLOOP_OUTPUTS (rank 1)")
-    assert path in agent.stderr
+    assert path in stderr_text
 
 
 @pytest.mark.heavy
-def test_nodes_with_different_command_lines_are_rejected(loopback, tmp_path):
-    flags = master_address_flags(loopback)
+def test_nodes_with_different_command_lines_are_rejected(tmp_path):
     arguments = (*QUICK, "trial_timeout_s=300")
-    first = start_agents(replace(loopback, inside=((),)), flags[:1], *arguments, cwd=tmp_path)
     others = (*arguments, "batch_size=7")
-    second = start_agents(replace(loopback, inside=((),)), flags[1:], *others, cwd=tmp_path)
-    agent, _ = wait_for_agents([*first, *second])
-    assert agent.returncode == 1
+    rank, _ = run_two_ranks(*arguments, cwd=tmp_path, others=others, ranks_per_node=1)
+    assert rank.returncode == 1
     assert re.search(
-        r"rank 1 on \S+ has composed different jobs: command lines or conf/ differ", agent.stderr
+        r"rank 1 on \S+ has composed different jobs: command lines or conf/ differ", rank.stderr
     )
     assert results(tmp_path) == []
 
@@ -209,14 +196,20 @@ LONG_JOB = (*QUICK, "trials=1000", "loader=np_memmap")
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("killed", [0, 1])
-def test_end_of_one_agent_ends_the_job_and_keeps_finished_trials(loopback, tmp_path, killed):
-    commands = start_agents(loopback, master_address_flags(loopback), *LONG_JOB, cwd=tmp_path)
-    while not any(result.trials for result in results(tmp_path)):
-        assert all(command.poll() is None for command in commands), wait_for_agents(commands)
-        time.sleep(0.1)
-    children = [child for command in commands for child in command.children(recursive=True)]
-    commands[killed].send_signal(signal.SIGKILL)
-    agents = wait_for_agents(commands)
+def test_end_of_one_agent_ends_the_job_and_keeps_finished_trials(tmp_path, killed):
+    commands = [
+        fork_server.start(
+            "torch.distributed.run",
+            (*agent_arguments(flags, *LONG_JOB),),
+            tmp_path,
+            dict(os.environ),
+        )
+        for flags in master_address_flags()
+    ]
+    commands[0].wait_until(lambda: any(result.trials for result in results(tmp_path)))
+    children = [child for each in commands for child in each.process.children(recursive=True)]
+    commands[killed].process.send_signal(signal.SIGKILL)
+    agents = [command.wait() for command in commands]
     assert psutil.wait_procs(children, timeout=60)[1] == []
     assert all(agent.returncode for agent in agents)
     (result,) = results(tmp_path)
@@ -235,12 +228,10 @@ def make_loader(dataset, sampler, batch_size):
 
 
 @pytest.mark.heavy
-def test_agents_with_a_master_address_name_what_their_trials_left_running(loopback, tmp_path):
+def test_every_node_names_what_its_trials_left_running(tmp_path):
     (tmp_path / "leaving.py").write_text(LEAVING_LOADER)
     arguments = (*QUICK, "loader._target_=leaving.make_loader", "trial_timeout_s=300")
-    first, second = wait_for_agents(
-        start_agents(loopback, master_address_flags(loopback), *arguments, cwd=tmp_path)
-    )
+    first, second = run_two_ranks(*arguments, cwd=tmp_path, ranks_per_node=1)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert (first.stdout.count("files:"), second.stdout) == (1, "")
     (result,) = results(tmp_path)  # of one job

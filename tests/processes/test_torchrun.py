@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -19,6 +18,7 @@ import psutil
 import pytest
 from commands import QUICK, results, run_fastloop, runs, start_fastloop
 from options import MYDATASET, require_library
+from rank_commands import run_two_ranks
 from shared_memory import mapped_names
 
 from fastloop.core.sweep_protocols import RankTask
@@ -31,7 +31,6 @@ from fastloop.processes.torchrun_env import StoreAddress
 pytestmark = pytest.mark.slow
 TWO = ("launcher=torchrun", "launcher.nproc_per_node=2")
 PLAIN = ("epochs=1", "trials=1", "tracker=none", "report=false", *MYDATASET)
-BIN = Path(sys.executable).parent
 USER_CODE = """
 import os
 import signal
@@ -131,30 +130,6 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
-def torchrun(*arguments: str) -> list[str]:
-    return [str(BIN / "torchrun"), *arguments]
-
-
-def run_two_ranks(
-    *arguments: str, cwd: Path, **environment: str
-) -> list[subprocess.CompletedProcess]:
-    """Run a command as two ranks, as torchrun starts them, but without its agent."""
-    agent = host_store()
-    variables = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    variables |= {"MASTER_PORT": str(agent.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    fork_server.start_servers(2)
-    commands = [
-        fork_server.start(
-            "fastloop.run",
-            arguments,
-            cwd,
-            os.environ | variables | {"RANK": number, "LOCAL_RANK": number} | environment,
-        )
-        for number in "01"
-    ]
-    return [command.wait() for command in commands]
-
-
 def succeeded_silently(process: subprocess.CompletedProcess) -> bool:
     return (process.returncode, process.stdout, process.stderr) == (0, "", "")
 
@@ -192,28 +167,22 @@ def num_ranks(result) -> int:
     return count
 
 
+TORCHRUN, MODULE = "torch.distributed.run", ("-m", "fastloop.run")
+"""torchrun's module, and the last of its own arguments."""
 START_COMMANDS = {
-    "by itself": ([sys.executable, "-m", "fastloop.run", *TWO], 2),
-    "torchrun with one process": ([*torchrun("--nproc_per_node=1"), "-m", "fastloop.run"], 1),
-    "standalone": (
-        [*torchrun("--standalone", "--nproc-per-node", "2"), "-m", "fastloop.run", TWO[0]],
-        2,
-    ),
+    "by itself": ("fastloop.run", TWO, 2),
+    "torchrun with one process": (TORCHRUN, ("--nproc_per_node=1", *MODULE), 1),
+    "standalone": (TORCHRUN, ("--standalone", "--nproc-per-node", "2", *MODULE, TWO[0]), 2),
 }
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("form", START_COMMANDS)
 def test_every_way_to_start_ranks_prints_on_rank_0_only(folder, database, form):
-    command, size = START_COMMANDS[form]
-    sweep = ["loader._target_=mine.Noisy", *QUICK[:3], "tracker=mlflow", *MYDATASET]
-    process = subprocess.run(
-        [*command, *sweep, "-m", "batch_size=16,32", "report=false"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    module, arguments, size = START_COMMANDS[form]
+    sweep = ("loader._target_=mine.Noisy", *QUICK[:3], "tracker=mlflow", *MYDATASET)
+    arguments = (*arguments, *sweep, "-m", "batch_size=16,32", "report=false")
+    process = fork_server.run(module, arguments, folder, dict(os.environ))
     assert process.returncode == 0, process.stderr
     assert process.stdout.count("files:  ") == process.stdout.count("charts: ") == 1
     assert process.stdout.count("mean (std) of the trials") == 1
@@ -422,7 +391,7 @@ def test_ended_command_ends_all_its_ranks(tmp_path, database, sign):
     assert [run.info.status for run in runs(tmp_path)] == ["KILLED"]
 
 
-def ranks_of_agent(agent: psutil.Popen) -> dict[str, psutil.Process]:
+def ranks_of_agent(agent: psutil.Process) -> dict[str, psutil.Process]:
     """The processes that the agent has started, by rank."""
     return {child.environ()["RANK"]: child for child in agent.children()}
 
@@ -434,29 +403,22 @@ def ranks_of_agent(agent: psutil.Popen) -> dict[str, psutil.Process]:
 )
 def test_end_of_torchrun_or_of_a_follower_ends_all_ranks(tmp_path, target, sign):
     temporary = Path(tempfile.mkdtemp())  # sockets have short paths
-    agent = psutil.Popen(
-        [*torchrun("--nproc_per_node=2"), "-m", "fastloop.run", *QUICK, "trials=1000"],
-        cwd=tmp_path,
-        env=os.environ | {"TMPDIR": str(temporary)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    while not any(trial_starts(tmp_path)):
-        assert agent.poll() is None, agent.communicate()
-        time.sleep(0.1)
+    arguments = ("--nproc_per_node=2", *MODULE, *QUICK, "trials=1000")
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    command = fork_server.start(TORCHRUN, arguments, tmp_path, environment)
+    command.wait_until(lambda: any(trial_starts(tmp_path)))
+    agent = command.process
     processes = agent.children(recursive=True)
     ({"agent": agent} | ranks_of_agent(agent))[target].send_signal(sign)
-    stderr_text = agent.communicate()[1]
+    ended = command.wait()
     assert psutil.wait_procs(processes, timeout=120)[1] == []
-    assert agent.returncode != 0
+    assert ended.returncode != 0
     (result,) = results(tmp_path)
     assert result.trials
     lost = "ConnectionError: process 1 of 2, on "  # noticed before torchrun sends its signal
     endings = {"KILLED": "SystemExit: 1", "FAILED": lost}
     assert result.status_reason.startswith(endings[result.status])
-    assert "fastloop/" not in stderr_text  # no traceback of fastloop
+    assert "fastloop/" not in ended.stderr  # no traceback of fastloop
     allowed = ["torchelastic_", "fastloop-measures", "torchinductor"]
     allowed += ["pymp-"] if target == "1" else []
     leftovers = [

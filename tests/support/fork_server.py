@@ -19,10 +19,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker, util
 from pathlib import Path
+from typing import TextIO
 
 import psutil
 
@@ -61,7 +63,8 @@ fastloop.processes.forkserver_hook."""
 def run(
     module: str, arguments: tuple[str, ...], cwd: Path, environment: dict[str, str]
 ) -> subprocess.CompletedProcess:
-    """Run `python -m <module> <arguments>` in the folder and environment, and wait for its end."""
+    """Run `python -m <module> <arguments>`, or `python <path of a script> <arguments>`, in the
+    folder and environment, and wait for its end."""
     return start(module, arguments, cwd, environment).wait()
 
 
@@ -95,44 +98,74 @@ def start(
     environment: dict[str, str],
     inside: tuple[str, ...] = (),
 ) -> Command:
-    """Start the command without waiting for it; concurrent commands are forks of different servers.
+    """Start the command without waiting for it.
 
     inside: prefix of the command that starts the server, such as `ip netns exec <name>`.
     """
-    start_servers(1, inside)
-    idle_servers = _idle_servers[inside]
-    server = idle_servers.pop()
+    server = _servers.get(inside) or _start_server(inside)
+    ours, theirs = socket.socketpair()
     read, write = zip(*(os.pipe() for _ in range(2)), strict=True)
-    socket.send_fds(server, [READY], write)
-    for descriptor in write:
-        os.close(descriptor)
     request = {"module": module, "arguments": arguments, "cwd": str(cwd)}
-    server.sendall(json.dumps(request | {"environment": environment}).encode() + b"\n")
+    replies = ours.makefile()
+    ours.close()  # once the file is
+    try:
+        server.send(request | {"environment": environment}, [*write, theirs.detach()])
+        pid = server.read_number(replies)
+    except ChildProcessError:
+        for each in (replies, *map(open, read)):
+            each.close()
+        raise
     output = ["", ""]
     readers = [
         threading.Thread(target=_read_output, args=(*each, output)) for each in enumerate(read)
     ]
     for reader in readers:
         reader.start()
-    replies = server.makefile()
 
     def finish() -> subprocess.CompletedProcess:
         for reader in readers:
             reader.join()
-        status = int(replies.readline())
-        idle_servers.append(server)
+        status = server.read_number(replies)
+        replies.close()
         return subprocess.CompletedProcess([module, *arguments], status, *output)
 
-    return Command(int(replies.readline()), finish)
+    return Command(pid, finish)
 
 
-def start_servers(count: int, inside: tuple[str, ...] = ()) -> None:
-    """Start servers until `count` are idle, so that as many commands can start at the same time."""
-    idle_servers = _idle_servers.setdefault(inside, [])
-    new = [_server(inside) for _ in range(count - len(idle_servers))]
-    for server in new:
-        server.recv(len(READY))
-    idle_servers += new
+@dataclass(frozen=True)
+class Server:
+    """A server's process, and this end of the socket for its requests."""
+
+    process: subprocess.Popen
+    connection: socket.socket
+    inside: tuple[str, ...]
+
+    def send(self, request: dict, descriptors: Sequence[int]) -> None:
+        """Send a request with the descriptors of its command, and close these here."""
+        try:
+            socket.send_fds(self.connection, [READY], descriptors)
+            self.connection.sendall(json.dumps(request).encode() + b"\n")
+        except OSError as error:
+            raise self._end() from error
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def read_number(self, replies: TextIO) -> int:
+        """The next line of a command's replies."""
+        line = replies.readline()
+        if not line:
+            raise self._end()
+        return int(line)
+
+    def _end(self) -> ChildProcessError:
+        """The error that says how the server has ended, which no test may bring about."""
+        try:
+            status = self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            return ChildProcessError("the process that waits for a test's command has ended")
+        _servers.pop(self.inside, None)
+        return ChildProcessError(f"the server of commands has ended with exit status {status}")
 
 
 def _read_output(number: int, descriptor: int, output: list[str]) -> None:
@@ -141,59 +174,78 @@ def _read_output(number: int, descriptor: int, output: list[str]) -> None:
 
 
 READY = b"!"
-_idle_servers: dict[tuple[str, ...], list[socket.socket]] = {}
-"""Sockets of idle servers, by `inside`."""
+"""What descriptors are sent with."""
+END_S = 5
+"""Time in which a server whose socket is closed has ended."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_servers: dict[tuple[str, ...], Server] = {}
+"""Servers by `inside`."""
 
 
-def _server(inside: tuple[str, ...]) -> socket.socket:
-    """Start a server, which ends with this process; return the socket for its requests."""
+def _start_server(inside: tuple[str, ...], preloaded: tuple[str, ...] = PRELOADED) -> Server:
+    """Start a server, which ends with this process."""
     ours, theirs = socket.socketpair()
     program = f"import sys; sys.path[0] = {str(Path(__file__).parent)!r}; import fork_server; "
-    command = [*inside, sys.executable, "-c", f"{program}fork_server.serve({theirs.fileno()})"]
-    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+    program += f"fork_server.serve({theirs.fileno()}, {preloaded})"
+    command = [*inside, sys.executable, "-c", program]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
     theirs.close()
     owner = os.getpid()
 
     def end() -> None:
         if os.getpid() != owner:  # a fork's exit handlers must not end the server of its parent
             return
-        ours.shutdown(socket.SHUT_RDWR)  # close alone does not wake up the reading server
+        with suppress(OSError):  # it has ended
+            ours.shutdown(socket.SHUT_RDWR)  # close alone does not wake up the reading server
         ours.close()
-        server.wait()
+        process.wait()
 
     atexit.register(end)
-    return ours
+    _servers[inside] = Server(process, ours, inside)
+    return _servers[inside]
 
 
-def serve(descriptor: int) -> None:
-    """Fork into one command after the other until the socket is closed."""
+def serve(descriptor: int, preloaded: tuple[str, ...]) -> None:
+    """Fork into one command after the other until the socket is closed.
+
+    A signal that a test sends to more processes than its own command does not end the server.
+    """
+    for sign in SIGNALS:
+        signal.signal(sign, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait for commands
     started_with = set(os.environ)
     os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # as fastloop.run, before torch is imported
-    for name in PRELOADED:
+    for name in preloaded:
         importlib.import_module(name)
     gc.freeze()  # excludes the imported objects from later collections
     util.spawnv_passfds = _fork_forkserver
     with socket.socket(fileno=descriptor) as connection, connection.makefile() as lines:
-        connection.sendall(READY)
-        while (received := socket.recv_fds(connection, 1, 2))[0]:
+        while (received := socket.recv_fds(connection, 1, 3))[0]:
             request = json.loads(lines.readline())
-            if (pid := os.fork()) == 0:
+            if os.fork() == 0:
                 break
-            for pipe in received[1]:
-                os.close(pipe)
-            connection.sendall(f"{pid}\n".encode())
-            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            connection.sendall(f"{status}\n".encode())
+            for each in received[1]:
+                os.close(each)
         else:
-            return
-    _run_command(request, received[1], started_with)
+            os._exit(0)
+    *pipes, reply = received[1]
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if pid := os.fork():
+        for each in pipes:
+            os.close(each)
+        os.write(reply, f"{pid}\n".encode())
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        os.write(reply, f"{status}\n".encode())
+        os._exit(0)
+    os.close(reply)
+    _run_command(request, pipes, started_with)
 
 
 def _run_command(request: dict, pipes: list[int], started_with: set[str]) -> None:
     """Set up the process like `python -m`, run the command and exit."""
     # as from a terminal: background processes of a shell ignore SIGINT
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for sign in (signal.SIGTERM, signal.SIGHUP):
+    for sign in SIGNALS[1:]:
         signal.signal(sign, signal.SIG_DFL)
     for number, pipe in enumerate(pipes, 1):
         os.dup2(pipe, number)
@@ -202,19 +254,23 @@ def _run_command(request: dict, pipes: list[int], started_with: set[str]) -> Non
     for name in started_with - set(request["environment"]):  # variables set by imports stay
         os.environ.pop(name, None)
     os.environ.update(request["environment"])
-    sys.path[0] = request["cwd"]
+    is_script = request["module"].endswith(".py")
+    sys.path[0] = os.path.dirname(request["module"]) if is_script else request["cwd"]
     sys.argv[1:] = request["arguments"]
     os._exit(_run_module(request["module"]))
 
 
 def _run_module(module: str) -> int:
-    """Run the module and Python's exit handlers; return the exit status.
+    """Run the module or script and Python's exit handlers; return the exit status.
 
     The interpreter is not finalized: with all these imports that takes longer than most commands.
     """
     status = 0
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if module.endswith(".py"):
+            runpy.run_path(module, run_name="__main__")
+        else:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
         if status != end.code and end.code is not None:
