@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import atexit
+import gc
 import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,11 +18,13 @@ import pytest
 from commands import run_fastloop
 from filelock import FileLock
 from options import MYDATASET, REPOSITORY, compose_job, skip_without_library
+from wheels import build_wheel
 
 from experiments.lib import memory_groups
 from fastloop.core.optional import check_libraries
 from fastloop.core.types import Unsupported
 from fastloop.data.prepare import prepare
+from fastloop.processes.startup import ENDINGS
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 # Every process that a test starts would compile all of fastloop again, and every worker all tests.
@@ -69,6 +74,14 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group(name))
 
 
+def pytest_collection_finish():
+    """Spare later collections the objects of all imports, of which there are a million: a test that
+    counts resources collects several times."""
+    gc.collect()
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # libraries report what is never collected as leaked
+
+
 def _runs_jax(item) -> bool:
     """True for tests that start JAX's threads in this process, which must not fork from then on."""
     return "jax" in _string_parameters(item) or item.get_closest_marker("jax") is not None
@@ -85,6 +98,16 @@ def jobs_without_hydra(request, monkeypatch):
     """Let tests marked gpu read their jobs from the file, as where Hydra is not installed."""
     is_gpu_test = request.node.get_closest_marker("gpu") is not None
     monkeypatch.setattr(options, "is_gpu_test", is_gpu_test)
+
+
+@pytest.fixture(autouse=True)
+def restored_signal_handlers():
+    """main() sets handlers that end its process, which in a test is that of all others too."""
+    before = {number: signal.getsignal(number) for number in ENDINGS}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) != handler:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")
@@ -175,10 +198,7 @@ def measured_sweep(tmp_path_factory, empty_database) -> Path:
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory) -> Path:
     """An MLflow database without runs; creating its tables takes seconds, so it is done once."""
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent  # of all workers
-    path = folder / "mlflow" / "mlflow.db"
+    path = folder_of_all_workers(tmp_path_factory) / "mlflow" / "mlflow.db"
     path.parent.mkdir(exist_ok=True)
     program = "import sys; from mlflow.tracking import MlflowClient\n"
     program += "MlflowClient(tracking_uri=f'sqlite:///{sys.argv[1]}').search_experiments()"
@@ -188,6 +208,25 @@ def empty_database(tmp_path_factory) -> Path:
             subprocess.run([sys.executable, "-c", program, new], check=True, capture_output=True)
             new.rename(path)
     return path
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory) -> Path:
+    """The wheel, built once, from an sdist of a copy of the sources."""
+    folder = folder_of_all_workers(tmp_path_factory) / "wheel"
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            new = folder.with_suffix(".new")
+            build_wheel(new)
+            new.rename(folder)
+    (path,) = folder.glob("dist/*.whl")
+    return path
+
+
+def folder_of_all_workers(tmp_path_factory) -> Path:
+    """The temporary folder that pytest's concurrent workers share."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
 @pytest.fixture

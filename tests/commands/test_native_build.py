@@ -11,7 +11,7 @@ import zipfile
 from importlib.util import find_spec
 
 import pytest
-from wheels import build, build_wheel, copy_sources
+from wheels import build, copy_sources
 
 from fastloop.fastloader import has_jpeg
 
@@ -37,8 +37,7 @@ print(sys.version_info[:2], out.tolist(), len(list(stream)), count[0])
 
 
 @pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C compiler")
-def test_one_wheel_has_a_core_for_every_python(tmp_path):
-    wheel = build_wheel(tmp_path)
+def test_one_wheel_has_a_core_for_every_python(tmp_path, wheel):
     assert "-cp311-abi3-" in wheel.name
     names = zipfile.ZipFile(wheel).namelist()
     binaries = [name for name in names if name.startswith("fastloop/fastloader/_core")]
