@@ -17,11 +17,13 @@ from hydra.conf import HydraConf
 from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.errors import ConfigCompositionException, HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf.errors import OmegaConfBaseException
 
 from fastloop.config.catalogue import resource_folder, settings
 from fastloop.config.experiments import register_experiments
@@ -33,6 +35,8 @@ from fastloop.config.overrides import override_values, parse_overrides, product
 
 CONFIG_NAME = "config"
 VERSION_BASE = "1.3"
+VALUE_IN_OPTION = re.compile(r"(?!hydra\.)\w+(\.\w+)+=")
+"""Start of an override that changes a value in an option, and chooses none."""
 BASIC = "basic"
 """Hydra's default launcher and sweeper."""
 
@@ -105,9 +109,7 @@ def _change_settings(
     with read_write(cfg.hydra), open_dict(cfg.hydra):
         cfg.hydra.job.num, cfg.hydra.job.id = number, str(number)
         cfg.hydra.overrides.task = [*overrides]
-    for override in parse_overrides(changes):
-        OmegaConf.update(cfg, override.key_or_group, override.value())
-    return cfg
+    return _change_values(cfg, parse_overrides(changes))
 
 
 def compose_values(*overrides: str) -> dict[str, Any]:
@@ -150,11 +152,32 @@ def register_resolvers() -> None:
 
 @cache
 def _compose_unresolved(overrides: tuple[str, ...]) -> DictConfig:
-    """Compose a job; cached, unlike resolving, which is fast and depends on the environment."""
+    """Compose a job; cached, unlike resolving, which is fast and depends on the environment.
+
+    Jobs that differ in values alone are composed once, and these changed, as Hydra does.
+    """
     register_experiments()
-    line = read_command_line(overrides)
+    line, names = read_command_line(overrides), {each.name for each in settings()}
+    values = [
+        text
+        for text in line.overrides
+        if text.partition("=")[0] in names or VALUE_IN_OPTION.match(text)
+    ]
+    if values:
+        cfg = deepcopy(_compose_unresolved(tuple(text for text in overrides if text not in values)))
+        with suppress(OmegaConfBaseException), compose_api(line):  # Hydra says below what is wrong
+            changes = parse_overrides(values)
+            if not any(change.is_sweep_override() for change in changes):
+                return _change_values(cfg, changes)
     with compose_api(line):
         return _hydra_compose(line.config_name or CONFIG_NAME, list(line.overrides))
+
+
+def _change_values(cfg: DictConfig, changes: Sequence[Override]) -> DictConfig:
+    """The configuration with these values. Raises OmegaConf's errors."""
+    for change in changes:
+        OmegaConf.update(cfg, change.key_or_group, change.value())
+    return cfg
 
 
 @contextmanager
