@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 from fastloop.core.interleave import rounds
 
 T = TypeVar("T")
+START_METHOD = "spawn"
+"""A new interpreter holds what its own calls need, and nothing else."""
 
 
 @contextmanager
@@ -31,5 +33,5 @@ def measure_in_rounds(num_rounds: int, calls: Mapping[Any, Callable[[], T]]) -> 
 
 
 def _start(stack: ExitStack) -> Callable[..., Any]:
-    pool = stack.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
+    pool = stack.enter_context(ProcessPoolExecutor(1, mp_context=get_context(START_METHOD)))
     return lambda function, *arguments: pool.submit(function, *arguments).result()

@@ -77,6 +77,7 @@ class EncodedFiles:
 ROWS = Workload(60_000, (1, 28, 28), "float32", 256)
 NORMALIZED = Workload(60_000, (1, 28, 28), "uint8", 256)
 MAPPED = Workload(10_240, (3, 224, 224), "uint8", 256)
+NUM_JPEGS = 4000
 
 
 def outputs_folder() -> Path:
@@ -100,6 +101,6 @@ def jpeg_files() -> EncodedFiles:
     from experiments.peers.dataset.jpegs import Jpegs
 
     root = str(outputs_folder() / "data")
-    jpegs = Jpegs(root=root, count=4000, crop=(256, 256), size=(224, 224))
+    jpegs = Jpegs(root=root, count=NUM_JPEGS, crop=(256, 256), size=(224, 224))
     jpegs.fetch()
     return EncodedFiles(str(jpegs.photos.folder), jpegs.size, jpegs.count, 64)

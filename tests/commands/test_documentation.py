@@ -32,8 +32,16 @@ TESTED_ELSEWHERE = {
 }
 READER_OPTIONS = [("dataset", "squares"), ("experiment", "best"), ("experiment", "tuned")]
 """Options that the pages ask their readers to write, or that a command writes."""
-FAST_SETTINGS = ("epochs=1", "trials=1", "tracker=none", "min_window_s=0", "isolation=inline")
+FAST_SETTINGS = (
+    *("epochs=1", "trials=1", "tracker=none", "min_window_s=0", "isolation=inline"),
+    "report=false",  # the pages' own `fastloop report` writes one
+)
 """Settings appended to commands that measure."""
+OTHER_SETTINGS = {
+    "fastloop explain": "try=1 trials=1 min_window_s=0 isolation=inline",
+    "fastloop prepare": "dataset.count=512",
+}
+"""Settings appended to a command of that name."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +109,9 @@ def shorten(command: str) -> str:
         return f"{expand_make_target(command)} --cfg job"
     if command.startswith("torchrun ") or "launcher=torchrun" in command:
         return re.sub(r"^torchrun \S+ -m", "python -m", command) + " --cfg job"
-    if command.startswith("fastloop explain "):
-        return f"{command} try=1 min_window_s=0 isolation=inline"
+    name = command.partition(" dataset=")[0]
+    if name in OTHER_SETTINGS:
+        return f"{command} {OTHER_SETTINGS[name]}"
     if "fastloop.run" not in command or "--cfg" in command or "--help" in command:
         return command.replace("trials=5", "trials=2")
     extra_settings = list(FAST_SETTINGS)
@@ -123,7 +132,7 @@ def expand_make_target(command: str) -> str:
 
 
 def execute(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command by a shell, or in a fork of an interpreter if it only starts fastloop."""
+    """Run the command by a shell, or in a fork of an interpreter if it only starts Python."""
     environment = os.environ | {
         "FASTLOOP_OUTPUTS": str(folder / "outputs"),
         "PATH": f"{BIN}:{os.environ['PATH']}",
@@ -131,6 +140,8 @@ def execute(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     words = shlex.split(command)
     if words[:2] == ["python", "-m"]:
         return fork_server.run(words[2], (*words[3:],), folder, environment)
+    if words[:1] == ["python"] and words[1].endswith(".py"):
+        return fork_server.run(str(folder / words[1]), (*words[2:],), folder, environment)
     if words[:1] == ["fastloop"]:
         return fork_server.run("fastloop", (*words[1:],), folder, environment)
     return subprocess.run(

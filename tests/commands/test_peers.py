@@ -15,7 +15,15 @@ import torch
 from batches import child_processes, collate_all, rows, sizes
 from options import compose_job, require_library, skip_or_fail
 
-from experiments.peers import bare_integers, factors, growth, larger_than_memory, run, workloads
+from experiments.peers import (
+    bare_integers,
+    factors,
+    growth,
+    larger_than_memory,
+    processes,
+    run,
+    workloads,
+)
 from experiments.peers.lines import table
 from experiments.peers.loader.gather import gather_library
 from fastloop.core.epochs import epoch_indices
@@ -30,6 +38,12 @@ SMALL = ("dataset=peers/jpegs", "dataset.count=10", "dataset.crop=[60,80]", "dat
 def compiler():
     if which("cc") is None:
         skip_or_fail("no C compiler")
+
+
+@pytest.fixture
+def forked_processes(monkeypatch):
+    """Let processes be forks of a server that has imported torch, which takes 2 s in each."""
+    monkeypatch.setattr(processes, "START_METHOD", "forkserver")
 
 
 def compose_and_prepare(outputs, *overrides):
@@ -149,11 +163,14 @@ def test_rows_of_the_peer_experiments_set_their_settings():
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 @pytest.mark.parametrize("part", ["waits", "memory", "start", "neighbour", "first"])
-def test_every_part_of_the_script_measures_its_figures(outputs, monkeypatch, part):
+def test_every_part_of_the_script_measures_its_figures(
+    outputs, monkeypatch, forked_processes, part
+):
     monkeypatch.setattr(run, "ROWS", replace(run.ROWS, count=700))
     monkeypatch.setattr(run, "NORMALIZED", replace(run.NORMALIZED, count=700))
     monkeypatch.setattr(run, "MAPPED", replace(run.MAPPED, count=24, batch_size=8))
     monkeypatch.setattr(run, "START_SAMPLES", 10**5)
+    monkeypatch.setattr(workloads, "NUM_JPEGS", 64)
     lines = run.PARTS[part](1)
     assert any(line.met is not None for line in lines)
     assert all(line.figure and bool(line.bar) == (line.met is not None) for line in lines)
@@ -163,7 +180,7 @@ def test_every_part_of_the_script_measures_its_figures(outputs, monkeypatch, par
 
 @pytest.mark.heavy
 @pytest.mark.slow
-def test_integer_loops_are_compared():
+def test_integer_loops_are_compared():  # in new interpreters, as by the script
     lines = bare_integers.integers(1, 900)
     assert [line.met is None for line in lines] == [True] * 3 + [False] * 2
 
@@ -171,7 +188,7 @@ def test_integer_loops_are_compared():
 @pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["B: uint8 to normalized float32", "tokens: windows of 1,024"])
-def test_factors_compare_loops_that_deliver_the_same(outputs, compiler, name):
+def test_factors_compare_loops_that_deliver_the_same(outputs, compiler, forked_processes, name):
     case = factors.CASES[name]
     tokens, plain = (5000, 0) if case.tokens else (0, 1.4)
     few = replace(case, count=3 * case.batch_size, tokens=tokens, least_plain=plain)
@@ -185,14 +202,14 @@ def test_factors_compare_loops_that_deliver_the_same(outputs, compiler, name):
 
 @pytest.mark.heavy
 @pytest.mark.slow
-def test_growth_compares_the_loader_with_the_bare_gather():
+def test_growth_compares_the_loader_with_the_bare_gather(forked_processes):
     lines = growth.growth_of(1, workloads.NORMALIZED, {300: 2, 600: 1}, "torch")
     assert [line.met is None for line in lines] == [True] * 6 + [False] * 2
 
 
 @pytest.mark.heavy
 @pytest.mark.slow
-def test_larger_than_memory_study_measures_a_file(outputs):
+def test_larger_than_memory_study_measures_a_file(outputs, forked_processes):
     outputs.mkdir()
     file = larger_than_memory.write_rows(outputs / "larger.npy", 4000)
     try:

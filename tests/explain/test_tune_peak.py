@@ -10,7 +10,7 @@ from fastloop.explain.tune.peak import observe_peak_mib
 from fastloop.options.launcher.single import SingleLauncher
 
 ROW_MIB = 2
-ROWS = ("dataset=synthetic", "dataset.shape=[512,1024]", "batch_size=2", "epochs=1")
+ROWS = ("dataset=synthetic", "dataset.shape=[512,1024]", "batch_size=2", "benchmark=traversal")
 LAUNCHER = SingleLauncher(isolation="forkserver")
 
 

@@ -27,6 +27,11 @@ def run_fastloop(*arguments: str, cwd: Path, command: str = "", **environment: s
     return fork_server.run(module, arguments, cwd, os.environ | environment)
 
 
+def run_script(script: Path, *arguments: str, cwd: Path):
+    """Run `python <script> …` in the folder, in such a fork."""
+    return fork_server.run(str(script), arguments, cwd, dict(os.environ))
+
+
 def start_fastloop(*arguments: str, cwd: Path, **environment: str) -> fork_server.Command:
     """Start `python -m fastloop.run …` like `run_fastloop`, without waiting for its end."""
     return fork_server.start("fastloop.run", arguments, cwd, os.environ | environment)
