@@ -17,7 +17,7 @@ import options
 import pytest
 from commands import run_fastloop
 from filelock import FileLock
-from options import MYDATASET, REPOSITORY, compose_job, skip_without_library
+from options import MYDATASET, REPOSITORY, compose_short_job, skip_without_library
 from wheels import build_wheel
 
 from experiments.lib import memory_groups
@@ -132,11 +132,11 @@ def shared_outputs(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def prepared_job(shared_outputs, monkeypatch):
-    """A function of overrides that composes the job and prepares its data: (job, prepared)."""
+    """A function of overrides that composes a short job and prepares its data: (job, prepared)."""
     monkeypatch.setenv("FASTLOOP_OUTPUTS", str(shared_outputs))
 
     def make(*overrides: str):
-        job = compose_job(*overrides)
+        job = compose_short_job(*overrides)
         try:
             check_libraries(job.loader)
             return job, prepare(job.dataset, job.loader.store, job.collate.tolerant)

@@ -59,7 +59,7 @@ def part_jobs(part: str, device: str, small: bool = False) -> dict[str, Job]:
 
 
 def resize(job: Job, device: str, sizes: dict[str, Any]) -> Job:
-    """The job on that device and with those sizes."""
+    """The job on that device and with those sizes; where there are any, its windows are short."""
     batch_size = sizes.get("batch_size", job.loading.batch_size)
     return replace(
         job,
@@ -67,6 +67,7 @@ def resize(job: Job, device: str, sizes: dict[str, Any]) -> Job:
         dataset=replace(job.dataset, **sizes.get("dataset", {})),
         loading=replace(job.loading, batch_size=batch_size),
         epochs=sizes.get("epochs", job.epochs),
+        min_window_s=0.0 if sizes else job.min_window_s,
     )
 
 

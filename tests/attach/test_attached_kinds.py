@@ -6,12 +6,10 @@ Others are in test_attached_loops.py, test_attached_ranks.py and test_attached_t
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from commands import run_fastloop
+from commands import run_fastloop, run_script
 
 SCRIPTS = Path(__file__).parents[1] / "support" / "scripts"
 pytestmark = pytest.mark.heavy
@@ -19,20 +17,19 @@ pytestmark = pytest.mark.heavy
 
 def run_both(folder, name, *arguments):
     """What is found about the script, which prints the same with and without us."""
-    plain_folder, attached_folder = folder / "plain", folder / "attached"
-    for each in (plain_folder, attached_folder):
-        each.mkdir()
-    plain = subprocess.run(
-        [sys.executable, str(SCRIPTS / name), *arguments],
-        cwd=plain_folder,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    script = str(SCRIPTS / name)
-    process = run_fastloop(script, *arguments, cwd=attached_folder, command="attach")
-    assert (process.returncode, process.stdout) == (0, plain.stdout), process.stderr
-    (path,) = attached_folder.glob("outputs/attach/*/attach.json")
+    (folder / "plain").mkdir()
+    plain = run_script(SCRIPTS / name, *arguments, cwd=folder / "plain")
+    assert plain.returncode == 0, plain.stderr
+    return attach(folder, name, plain.stdout, *arguments)
+
+
+def attach(folder, name, printed, *arguments):
+    """What is found about the script, which prints this."""
+    cwd = folder / "attached"
+    cwd.mkdir()
+    process = run_fastloop(str(SCRIPTS / name), *arguments, cwd=cwd, command="attach")
+    assert (process.returncode, process.stdout) == (0, printed), process.stderr
+    (path,) = cwd.glob("outputs/attach/*/attach.json")
     loops = json.loads(path.read_text())["loops"]
     assert path.with_name("attach.html").read_text().count("<svg") == len(loops)
     return {loop["facts"]["dataset"]: loop for loop in loops}
@@ -72,7 +69,7 @@ def test_two_loaders_side_by_side(tmp_path):
 
 
 def test_processes_that_a_script_spawns(tmp_path):
-    (loop,) = run_both(tmp_path, "spawned.py").values()
+    (loop,) = attach(tmp_path, "spawned.py", "trained\n").values()
     assert count(loop) == (2, 24)
     assert loop["shares"]["decode"]["value"] > 0
     assert loop["ranks"] is None

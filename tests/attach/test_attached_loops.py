@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from commands import fill_disk, run_fastloop
+from commands import fill_disk, run_fastloop, run_script
 
 SVG = "{http://www.w3.org/2000/svg}"
 SCRIPTS = Path(__file__).parents[1] / "support" / "scripts"
@@ -167,11 +167,10 @@ def test_stream_is_explained(tmp_path, workers):
 
 @pytest.mark.heavy
 def test_usual_example_learns_the_same_and_its_transform_is_seen(tmp_path):
-    arguments = [str(SCRIPTS / "fashion.py"), "--batch-size=32", "--epochs=3"]
-    plain = subprocess.run(
-        [sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    process, findings = attach(*arguments, cwd=tmp_path)
+    arguments = ["--batch-size=32", "--epochs=3"]
+    plain = run_script(SCRIPTS / "fashion.py", *arguments, cwd=tmp_path)
+    process, findings = attach(str(SCRIPTS / "fashion.py"), *arguments, cwd=tmp_path)
+    assert plain.returncode == 0, plain.stderr
     assert process.stdout == plain.stdout
     (loop,) = findings["loops"]
     assert loop["facts"]["type"] == "DeviceLoader"

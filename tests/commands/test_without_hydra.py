@@ -19,7 +19,7 @@ from experiments.lib.time_budget import measure_in_time
 
 OVERRIDES = (
     *("dataset=mydataset", "dataset.count=37", "dataset.shape=[4]"),
-    *("trials=1", "epochs=1", "batch_size=8"),
+    *("trials=1", "epochs=1", "batch_size=8", "min_window_s=0"),
 )
 SWEEP_PROGRAM = """
 import sys
@@ -266,6 +266,7 @@ def test_pytest_part_reports_skipped_and_omitted_tests():
 @pytest.mark.parametrize("passes_first", [False, True])
 def test_time_budget_runs_trials_and_passes_in_the_given_order(outputs, passes_first):
     overrides = ("dataset=mydataset", "dataset.count=37", "dataset.shape=[4]", "epochs=1")
+    overrides = (*overrides, "min_window_s=0")
     updates = []
     named_jobs = {
         name: compose_job(*overrides, "benchmark=training", "loader=np_memmap", f"device={device}")

@@ -188,6 +188,7 @@ def measure_spawned_worker(prepared_job, loader, count) -> tuple[float, float, f
         f"loader={loader}",
         "dataset=mydataset",
         f"dataset.count={count}",
+        "dataset.shape=[3,64,64]",
         "num_workers=1",
         "multiprocessing_context=spawn",
     )
@@ -209,8 +210,8 @@ def measure_spawned_worker(prepared_job, loader, count) -> tuple[float, float, f
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports which pages are copies")
 @pytest.mark.parametrize("loader", ["np_memmap", "tensorclass_memmap", "torch_storage"])
 def test_spawned_worker_maps_the_store_again_without_copying_it(prepared_job, loader):
-    _, _, base_mib = measure_spawned_worker(prepared_job, loader, 500)
-    store_mib, copied_mib, private_mib = measure_spawned_worker(prepared_job, loader, 16_000)
+    _, _, base_mib = measure_spawned_worker(prepared_job, loader, 70)
+    store_mib, copied_mib, private_mib = measure_spawned_worker(prepared_job, loader, 1000)
     assert store_mib > 45
     assert copied_mib < 1
     assert private_mib - base_mib < 20

@@ -5,16 +5,30 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from importlib.util import find_spec
+from pathlib import Path
 
+import fork_server
 import pytest
 import torch
 import torch.distributed as dist
 from options import REPOSITORY, SUPPORT
+from rank_commands import run_two_ranks
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
 
 from fastloop import FastLoader
+
+SCRIPT = SUPPORT / "ddp_loops.py"
+
+
+def run_ranks(trainer: str, folder: Path) -> list[subprocess.CompletedProcess]:
+    """Run the script by torchrun, or with a trainer as two ranks that find their imports made."""
+    if trainer != "plain":
+        return run_two_ranks(trainer, str(folder), cwd=folder, module=str(SCRIPT), GROUP_RANK="0")
+    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
+    arguments = ("--standalone", "--nproc_per_node=2", str(SCRIPT), trainer, str(folder))
+    environment = os.environ | {"PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
+    return [fork_server.run("torch.distributed.run", arguments, folder, environment)]
 
 
 @pytest.mark.heavy
@@ -24,20 +38,12 @@ from fastloop import FastLoader
 def test_two_processes_share_each_epoch_without_being_told(tmp_path, trainer):
     if trainer != "plain" and find_spec(trainer.partition("_")[0]) is None:
         pytest.skip(f"{trainer} is not installed")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     for _ in range(2):
-        process = subprocess.run(
-            [*command, str(SUPPORT / "ddp_loops.py"), trainer, str(tmp_path)],
-            env=os.environ
-            | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if "Gloo connectFullMesh failed" not in process.stderr:
+        ranks = run_ranks(trainer, tmp_path)
+        errors = "".join(rank.stderr for rank in ranks)
+        if "Gloo connectFullMesh failed" not in errors:
             break  # else a connection of another test's has reached Gloo's port before its peer did
-    assert process.returncode == 0, process.stderr[-3000:]
+    assert not any(rank.returncode for rank in ranks), errors[-3000:]
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert first[0] == second[0] == 7
     for batches, others in zip(first[1], second[1], strict=True):

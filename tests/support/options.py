@@ -7,6 +7,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -55,6 +56,13 @@ def compose_job(*overrides: str) -> Job:
     from fastloop.config import compose
 
     return compose.compose_job(*overrides)
+
+
+def compose_short_job(*overrides: str) -> Job:
+    """The job, whose windows are no longer than its epochs, unless an override says so."""
+    job = compose_job(*overrides)
+    is_given = any(override.startswith("min_window_s=") for override in overrides)
+    return job if is_given else replace(job, min_window_s=0.0)
 
 
 def require_cuda() -> None:

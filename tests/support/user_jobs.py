@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from options import compose_job
+from options import compose_short_job
 
 from fastloop.config.user_options import loader_brings_data, use_loader_data
 from fastloop.data.prepare import prepare
@@ -11,7 +11,7 @@ from fastloop.data.same_data import check_data
 
 def prepare_user_job(*overrides: str):
     """(job, prepared), with the loader's data where no dataset is named, as in a command."""
-    job = compose_job(*overrides)
+    job = compose_short_job(*overrides)
     if loader_brings_data(job, {"dataset": "digits"}, overrides):
         job = use_loader_data(job)
     return job, prepare(*job.prepare_arguments())
