@@ -5,7 +5,6 @@ python -m experiments.tune.pilots [seconds]
 
 from __future__ import annotations
 
-import math
 import sys
 
 from experiments.explain.judge import request_of
@@ -36,7 +35,7 @@ def run_one(workload: Workload, grid: Grid) -> Record:
     present = grid[YOURS].job
     workers = sorted({each.job.loading.num_workers for each in grid.values()})
     request = request_of(overrides_of(workload, workload.yours))
-    pilot = run_pilot(request, present, workers, lambda _: None, math.inf)
+    pilot = run_pilot(request, present, workers, lambda _: None)
     seconds = seconds_between(start_ns, now_ns())
     memory = pilot.memory
     return {

@@ -37,6 +37,8 @@ class LoaderTraits:
     """True where all ranks get the same number of batches, because the plan's order is followed."""
     on_device: bool = False
     """True where batches are built on the plan's device."""
+    in_memory: bool = False
+    """True where all rows are copied from the store into memory before the first epoch."""
     honours_batch_size: bool = True
     """False where the sizes of batches don't depend on `batch_size`."""
     brings_data: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -22,7 +23,13 @@ from fastloop.explain.explained_job import ExplainedJob
 from fastloop.explain.tune.budget import Spending, TuneBudget, parse_budget, process_begun_ns
 from fastloop.explain.tune.candidates import find_tune_candidates
 from fastloop.explain.tune.constraints import drop_settings_without_effect
-from fastloop.explain.tune.memory import MemoryProfile, forecast_peak_mib, limit_mib
+from fastloop.explain.tune.memory import (
+    MARGIN,
+    MemoryProfile,
+    forecast_peak_mib,
+    forecast_trial_mib,
+    limit_mib,
+)
 from fastloop.explain.tune.objective import PASS_COSTS, SHORTEST_S, check_objective
 from fastloop.explain.tune.outcome import group_reasons
 from fastloop.explain.tune.short_budget import check_least_time, expect_cost, is_short, narrow_space
@@ -115,7 +122,7 @@ def test_wrong_memory_limits_are_named(text):
     with pytest.raises(UsageError, match=f"memory_limit_mib={text}: allowed"):
         limit_mib(text)
     assert limit_mib("1500") == 1500
-    assert limit_mib(None) > 0
+    assert limit_mib(None) is None
 
 
 def test_settings_of_tune_are_told_from_those_of_jobs():
@@ -243,11 +250,35 @@ PROFILE = MemoryProfile(
         ),
         (("device_prefetch=3",), 500 + 4 * 10),
         (("loader=fastloop",), 1500),
+        (("loader=preload",), 2500),  # the mapped rows and their copy
+        (("loader=fastloop", "loader.in_memory=true"), 2500),
     ],
 )
 def test_forecast_adds_up_what_was_measured(overrides, mib):
     job = compose_job("dataset=digits", "loader=raw", *overrides)
     assert forecast_peak_mib(job, PROFILE) == pytest.approx(mib)
+
+
+def test_rows_that_the_present_loader_maps_count_once():
+    profile = replace(PROFILE, included_rows_mib=1000)
+    mapped, copied = (
+        forecast_peak_mib(compose_job("dataset=digits", f"loader={name}"), profile)
+        for name in ("np_memmap", "preload")
+    )
+    assert (mapped, copied) == (500, 1500)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "measuring_mib"),
+    [
+        (("benchmark=traversal",), 256),  # the most that the limit gathers from
+        (("benchmark=training",), 32 * 10),  # batches that the limit repeats
+    ],
+)
+def test_trials_need_more_than_their_configuration(overrides, measuring_mib):
+    job = compose_job("dataset=digits", "loader=raw", *overrides)
+    expected = (1 + MARGIN) * (500 + measuring_mib)
+    assert forecast_trial_mib(job, PROFILE) == pytest.approx(expected)
 
 
 def test_reasons_that_differ_by_their_values_share_a_line():

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 from pathlib import Path
 
 import fork_server
@@ -129,6 +130,23 @@ def test_wrong_input_is_one_line(argument, message, tmp_path):
     assert message in process.stderr
     assert process.stderr.strip().count("\n") == 0
     assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the PSS is Linux's")
+def test_limit_of_memory_leaves_out_what_needs_more_and_says_so(tmp_path):
+    given = (
+        *("dataset=synthetic", "dataset.count=48", "dataset.shape=[512,1024]", "batch_size=4"),
+        *("loader=raw", "benchmark=traversal", "min_window_s=0", "tracker=none"),
+        *("space=loader=raw,preload torch_threads=null,1", "budget=8trials"),
+    )
+    refused = run_fastloop(*given, "memory_limit_mib=1", cwd=tmp_path, command="tune")
+    least = re.search(r"memory_limit_mib=1: .* allowed: from (\d+)\n$", refused.stderr)
+    assert least, refused.stderr
+    limit = f"memory_limit_mib={1.05 * int(least.group(1)):.0f}"
+    process = run_fastloop(*given, limit, cwd=tmp_path, command="tune")
+    assert process.returncode == 0, process.stderr
+    reason = "left out: 2 x num_workers=0: forecast peak of memory above the limit"
+    assert reason in " ".join(process.stdout.split())
 
 
 @pytest.mark.heavy

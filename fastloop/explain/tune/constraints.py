@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,8 +12,9 @@ from pathlib import Path
 import torch
 
 from fastloop.core.cgroup import usable_cores
+from fastloop.core.types import UsageError
 from fastloop.explain.tune.candidates import TuneCandidate
-from fastloop.explain.tune.memory import MIB, forecast_peak_mib
+from fastloop.explain.tune.memory import MIB, forecast_trial_mib
 from fastloop.explain.tune.pilot import Pilot
 from fastloop.processes.rank_group import resolve_device
 from fastloop.trial.job import Job
@@ -30,6 +32,20 @@ class Bounds:
     memory_mib: float
     budget_s: float | None
     """None: the budget is no time."""
+
+
+def check_memory(pilot: Pilot, limit_mib: float | None) -> None:
+    """Raise UsageError where the user's limit can't be kept: where memory can't be observed, or
+    the present configuration, with which all others are compared, is above it."""
+    if limit_mib is None:
+        return
+    given = f"memory_limit_mib={limit_mib:g}"
+    if pilot.memory is None:
+        raise UsageError(f"{given}: memory can't be observed here; allowed: null")
+    peak_mib = forecast_trial_mib(pilot.present, pilot.memory)
+    if peak_mib > limit_mib:
+        yours = f"trials of the present configuration may take {peak_mib:,.0f} MiB"
+        raise UsageError(f"{given}: {yours}; allowed: from {math.ceil(peak_mib)}")
 
 
 def drop_settings_without_effect(
@@ -71,7 +87,7 @@ def drop_unaffordable(
 
 def _reason(job: Job, pilot: Pilot, bounds: Bounds) -> str:
     if pilot.memory is not None:
-        peak_mib = forecast_peak_mib(job, pilot.memory)
+        peak_mib = forecast_trial_mib(job, pilot.memory)
         if peak_mib > bounds.memory_mib:
             limit = f"above the limit of {bounds.memory_mib:,.0f} MiB"
             return f"num_workers={job.loading.num_workers}: forecast peak of memory {limit}"

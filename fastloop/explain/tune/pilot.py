@@ -7,7 +7,7 @@ the forecast of memory. It reads the data once, so that it is prepared when the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +15,7 @@ from functools import partial
 from fastloop.core import stats
 from fastloop.core.plan import PreparedData
 from fastloop.core.spans import now_ns
+from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import JobFailed
 from fastloop.explain.explained_job import FEWEST_BATCHES, ExplainedJob, count_batches
 from fastloop.explain.model_input import measure_for_model
@@ -35,6 +36,18 @@ from fastloop.trial.job import Job
 
 EPOCH_S = 2.0
 """About the length of a raced epoch; longer ones are cut, see `batches`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PilotLimits:
+    """Most that a pilot may take."""
+
+    seconds: float = math.inf
+    """After which nothing further is measured, but what the limit of memory needs."""
+    epoch_s: float = EPOCH_S
+    """About the length of a raced epoch."""
+    memory_mib: float | None = None
+    """The user's limit of memory; None: there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,15 +88,13 @@ def run_pilot(
     present: Job,
     workers: Sequence[int],
     begin_step: Callable[[str], None],
-    limit_s: float,
-    longest_epoch_s: float = EPOCH_S,
+    limits: PilotLimits = PilotLimits(),
 ) -> Pilot:
     """The pilot of the request's job as the race runs it; workers: numbers in the space.
 
-    limit_s: seconds from now after which nothing further is measured but single batches.
-    longest_epoch_s: about that of a raced epoch. Raises JobFailed where the job can't be run.
+    Raises JobFailed where the job can't be run.
     """
-    end_ns = now_ns() + int(1e9 * min(limit_s, 1e6))
+    end_ns = now_ns() + int(1e9 * min(limits.seconds, 1e6))
     begin_step("preparing the data")
     prepared = prepare_job(present, request.launcher)
     whole_batches = count_batches(present, prepared)
@@ -95,14 +106,17 @@ def run_pilot(
         whole_batches=whole_batches,
     )
     as_is = whole.without_workers(present.torch_threads).time_batches()
-    whole = replace(whole, begin_step=partial(_begin_before, end_ns, begin_step))
     counts = {*workers, present.loading.num_workers} if uses_dataloader(present) else set()
     memory, measured = None, None
+    observe = partial(_observe, workers=counts - {0}, limit_mib=limits.memory_mib or math.inf)
+    if limits.memory_mib is not None:  # it holds for every budget
+        memory = observe(whole.cut(as_is), whole_batches)
+    whole = replace(whole, begin_step=partial(_begin_before, end_ns, begin_step))
     with suppress(_OutOfTimeError):
-        memory = _observe(whole.cut(as_is), counts - {0}, whole_batches)
+        memory = memory or observe(whole.cut(as_is), whole_batches)
         measured = _measure_for_model(whole, as_is, sorted(counts))
     batch_s = stats.mean(as_is.load_s) + stats.mean(as_is.step_s)
-    batches = max(FEWEST_BATCHES, math.ceil(longest_epoch_s / batch_s))
+    batches = max(FEWEST_BATCHES, math.ceil(limits.epoch_s / batch_s))
     return Pilot(
         present=present,
         prepared=prepared,
@@ -133,8 +147,11 @@ def _measure_for_model(whole: ExplainedJob, as_is: BatchTimes, workers: Sequence
     return measure_for_model(short, (as_is, single), serial, workers, PartCosts())
 
 
-def _observe(short: ExplainedJob, workers: Set[int], whole_batches: int) -> MemoryProfile | None:
-    """The memory of the present job without workers, and with the fewest and the most of these.
+def _observe(
+    short: ExplainedJob, whole_batches: int, workers: Set[int], limit_mib: float
+) -> MemoryProfile | None:
+    """The memory of the present job without workers, with the fewest of these, and with the most
+    that by then seem to stay within the limit.
 
     What workers add is not proportional to their number: the first also keeps what the process has
     changed since, and in a short epoch the last ones have little to do.
@@ -146,7 +163,12 @@ def _observe(short: ExplainedJob, workers: Set[int], whole_batches: int) -> Memo
     prepared = short.prepared
     rows_mib = prepared.num_samples * prepared.sample_nbytes / MIB
     added_mib: dict[int, float] = {}
-    for count in sorted({min(workers), max(workers)}) if workers else ():
+    for choose in (min, max):
+        room = limit_mib - process_mib
+        counts = [n for n in workers if _extrapolate(added_mib, n) <= room and n not in added_mib]
+        if not counts:
+            break
+        count = choose(counts)
         several = alone.with_workers(count, short.job.loading.multiprocessing_context)
         if (peak_mib := _peak_mib(several)) is not None:
             added_mib[count] = max(0.0, peak_mib - process_mib)
@@ -156,8 +178,26 @@ def _observe(short: ExplainedJob, workers: Set[int], whole_batches: int) -> Memo
         prefetch_factor=short.job.loading.prefetch_factor or PREFETCH,
         batch_mib=prepared.sample_nbytes * short.job.loading.batch_size / MIB,
         batches=short.job.batches or whole_batches,
-        rows_mib=0.0 if short.job.loader.store else rows_mib,
+        rows_mib=rows_mib,
+        included_rows_mib=_count_rows_held(short.job, prepared) * rows_mib,
     )
+
+
+def _extrapolate(added_mib: Mapping[int, float], workers: int) -> float:
+    """The MiB that so many workers add, in proportion to the most observed; 0 before any."""
+    most = max(added_mib, default=1)
+    return added_mib.get(most, 0.0) * workers / most
+
+
+def _count_rows_held(job: Job, prepared: PreparedData) -> float:
+    """Times that an observed pass holds all rows in memory: the share that it has read of a
+    mapped store, or mapped rows and their copy."""
+    if job.loader.store is None:
+        return 0.0
+    if traits_of(LoaderTraits, job.loader).in_memory:
+        return 2.0
+    batches = job.batches or math.inf
+    return min(1.0, batches * job.loading.batch_size / prepared.num_samples)
 
 
 def _peak_mib(explained: ExplainedJob) -> float | None:

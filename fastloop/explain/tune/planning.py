@@ -17,11 +17,12 @@ from fastloop.explain.tune.candidates import (
 )
 from fastloop.explain.tune.constraints import (
     Bounds,
+    check_memory,
     drop_settings_without_effect,
     drop_unaffordable,
 )
-from fastloop.explain.tune.memory import forecast_peak_mib
-from fastloop.explain.tune.pilot import EPOCH_S, Pilot, run_pilot
+from fastloop.explain.tune.memory import forecast_peak_mib, usable_mib
+from fastloop.explain.tune.pilot import EPOCH_S, Pilot, PilotLimits, run_pilot
 from fastloop.explain.tune.short_budget import (
     LEAST_TRIAL_S,
     PLANNING_S,
@@ -53,7 +54,8 @@ class TuneSettings:
 
     budget: TuneBudget
     objective: str
-    memory_limit_mib: float
+    memory_limit_mib: float | None
+    """None: what cgroup and machine allow."""
     space: Mapping[str, Sequence[str]]
     """name=value of every value that is tried, by the name of the setting."""
     is_default_space: bool
@@ -91,12 +93,12 @@ def plan_tuning(
     found = find_tune_candidates(present, overrides, space, compose)
     workers = sorted({each.job.loading.num_workers for each in found.found})
     until_s = PILOT_UNTIL * (settings.budget.seconds or math.inf)
-    limit_s, epoch_s = until_s - spending.seconds, EPOCH_S
-    if is_short(settings.budget):
-        limit_s, epoch_s = 0.0, EPOCH_S / SHORT_S * (settings.budget.seconds or 0.0)
-    pilot = run_pilot(request, present, workers, begin_step, limit_s, epoch_s)
+    memory_mib = settings.memory_limit_mib
+    limits = _limit_pilot(settings, until_s - spending.seconds)
+    pilot = run_pilot(request, present, workers, begin_step, limits)
+    check_memory(pilot, memory_mib)
     notes = [*(f"not tried: {note}" for note in notes), *_describe_gaps(pilot)]
-    bounds = Bounds(memory_mib=settings.memory_limit_mib, budget_s=settings.budget.seconds)
+    bounds = Bounds(memory_mib=memory_mib or usable_mib(), budget_s=settings.budget.seconds)
     affordable, unaffordable = drop_unaffordable(found.found, pilot, bounds)
     spending.exhaustive = (1 + len(affordable)) * request.job.trials
     raced = _choose_raced(affordable, pilot, spending)
@@ -167,6 +169,15 @@ def _forecast_trial_s(pilot: Pilot) -> float:
     """About the seconds of a trial of the present configuration."""
     window_s = max(pilot.epoch_s, pilot.present.shortest_window_s)
     return TRIAL_S + (TRIAL_EPOCHS - 1) * pilot.epoch_s + window_s
+
+
+def _limit_pilot(settings: TuneSettings, seconds: float) -> PilotLimits:
+    """The limits of the pilot, which a short budget has no time for but where memory is limited."""
+    memory_mib = settings.memory_limit_mib
+    if not is_short(settings.budget):
+        return PilotLimits(seconds=seconds, memory_mib=memory_mib)
+    epoch_s = EPOCH_S / SHORT_S * (settings.budget.seconds or 0.0)
+    return PilotLimits(seconds=0.0, epoch_s=epoch_s, memory_mib=memory_mib)
 
 
 def _describe_gaps(pilot: Pilot) -> list[str]:

@@ -24,6 +24,7 @@ class BatchSamplerLoader:
     store: Store
     honours: ClassVar[tuple[str, ...]] = DATALOADER
     even_shares: ClassVar[bool] = True
+    in_memory: ClassVar[bool] = True
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:

@@ -32,6 +32,7 @@ class DeviceResidentLoader:
     store: Store
     honours: ClassVar[tuple[str, ...]] = ()
     even_shares: ClassVar[bool] = True
+    in_memory: ClassVar[bool] = True
     on_device: ClassVar[bool] = True
 
     @contextmanager

@@ -34,6 +34,7 @@ class PythonLoop:
     store: Store
     honours: ClassVar[tuple[str, ...]] = ()
     even_shares: ClassVar[bool] = True
+    in_memory: ClassVar[bool] = True
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:

@@ -26,6 +26,7 @@ class TensorClassLoader:
     store: Store
     honours: ClassVar[tuple[str, ...]] = DATALOADER
     even_shares: ClassVar[bool] = True
+    in_memory: ClassVar[bool] = True
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:

@@ -1,0 +1,117 @@
+"""Tune workloads within a limit of memory, and read the peak of every process that is started.
+
+python -m experiments.tune.memory_limit [seconds]
+
+The limit is the median forecast of a workload's space, or what the user's own job needs if that is
+more. `fastloop tune` runs as a user runs it, but for its launcher, which reads the memory of the
+processes that it starts, with their workers, all the time. Begins no workload after `seconds`, and
+continues where it was interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.explain.judge import request_of
+from experiments.explain.record import Record, add_record, read_records
+from experiments.tune.grid import FOLDER
+from experiments.tune.live import LIMIT_S, Row, live_overrides
+from experiments.tune.watched_launcher import PEAKS_FILE
+from experiments.tune.workloads import WORKLOADS, Workload
+from fastloop.config.compose import compose_job
+from fastloop.config.tune_space import read_space
+from fastloop.core import stats
+from fastloop.core.spans import now_ns, seconds_between
+from fastloop.explain.tune.candidates import find_tune_candidates
+from fastloop.explain.tune.memory import forecast_trial_mib
+from fastloop.explain.tune.pilot import PilotLimits, run_pilot
+
+LIMITS_FILE = FOLDER / "memory_limit.jsonl"
+NAMES = ("mapped rows", "bytes to floats", "trained model", "JPEG with augmentation", "small rows")
+BUDGET_S = 30.0
+SPACE = "loader=raw,fastloop,np_memmap,preload num_workers=0,1,2,4 device_prefetch=0,2"
+WORKERS = (1, 2, 4)
+ROOM = 1.05
+"""A further pilot's forecast for the user's own job differs by less."""
+LAUNCHER = "launcher._target_=experiments.tune.watched_launcher.WatchedLauncher"
+FILES = re.compile(r"^files: +(.+)$", re.MULTILINE)
+
+
+def main(seconds: float) -> None:
+    """Tune the workloads that were not, until no time is left; prints the table."""
+    start_ns = now_ns()
+    done = {each["workload"] for each in read_records(LIMITS_FILE)}
+    for workload in sorted(WORKLOADS, key=_place)[: len(NAMES)]:
+        if workload.name in done or seconds_between(start_ns, now_ns()) > seconds:
+            continue
+        add_record(LIMITS_FILE, {"workload": workload.name} | tune_within(workload))
+        print(f"{seconds_between(start_ns, now_ns()):.0f} s: {workload.name}", flush=True)
+    print(*limit_table(read_records(LIMITS_FILE)), sep="\n")
+
+
+def _place(workload: Workload) -> int:
+    return NAMES.index(workload.name) if workload.name in NAMES else len(NAMES)
+
+
+def tune_within(workload: Workload) -> Record:
+    """What a tuning within the limit has run and left out, and the peaks of all of its processes.
+
+    Raises CalledProcessError where tuning fails.
+    """
+    own = live_overrides(workload)
+    forecasts = forecast_space(own)
+    limit_mib = math.ceil(max(stats.median(forecasts), ROOM * forecasts[0]))
+    settings = f"budget={BUDGET_S:g}s", f"space={SPACE}", f"memory_limit_mib={limit_mib}"
+    command = [sys.executable, "-m", "fastloop", "tune", *own, LAUNCHER, *settings]
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    PEAKS_FILE.unlink(missing_ok=True)
+    process = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, check=True
+    )
+    found = FILES.search(process.stdout)
+    assert found, process.stdout
+    left_out = json.loads((Path(found.group(1)) / "tune.json").read_text())["left_out"]
+    return {
+        "limit_mib": limit_mib,
+        "forecast_mib": forecasts,
+        "left_out": sum(count for reason, count in left_out.items() if "of memory" in reason),
+        "peaks": read_records(PEAKS_FILE),
+    }
+
+
+def forecast_space(own: Sequence[str]) -> list[float]:
+    """The forecasts for trials of all configurations of the space, the user's own first."""
+    request = request_of(own)
+    limits = PilotLimits(seconds=0.0, memory_mib=math.inf)
+    memory = run_pilot(request, request.job, WORKERS, lambda _: None, limits).memory
+    assert memory, "memory can't be observed here"
+    space = read_space(SPACE, [])
+    found = find_tune_candidates(request.job, own, space, lambda changed: compose_job(*changed))
+    jobs = [request.job, *(each.job for each in found.found)]
+    return [forecast_trial_mib(job, memory) for job in jobs]
+
+
+def limit_table(records: Sequence[Record]) -> list[Row]:
+    """A row a workload: what was left out, what ran, and how near its peaks came to the limit."""
+    heads = ("workload", "forecasts, MiB", "limit, MiB", "left out", "trials", "other processes")
+    rows: list[Row] = [(*heads, "above the limit", "greatest peak / limit")]
+    for each in records:
+        forecasts, limit_mib, peaks = each["forecast_mib"], each["limit_mib"], each["peaks"]
+        trials = sum(peak["function"] == "run_trial" for peak in peaks)
+        above = sum(peak["peak_mib"] > limit_mib for peak in peaks)
+        greatest = max(peak["peak_mib"] for peak in peaks) / limit_mib
+        shown = f"{min(forecasts):.0f} to {max(forecasts):.0f}", f"{limit_mib}"
+        left_out = f"{each['left_out']} of {len(forecasts)}"
+        counts = left_out, str(trials), str(len(peaks) - trials), str(above)
+        rows.append((each["workload"], *shown, *counts, f"{greatest:.2f}"))
+    return rows
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 1e9)

@@ -1,0 +1,91 @@
+"""A launcher of single processes that reads their memory all the time, and keeps their peaks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from threading import Event, Thread
+from typing import Any, ClassVar, Literal
+
+import psutil
+import torch
+
+from experiments.tune.grid import FOLDER
+from fastloop.core.sweep_protocols import RankAnswer, RankTask
+from fastloop.core.types import option
+from fastloop.options.launcher.single import SingleLauncher
+from fastloop.processes.resources import MIB
+from fastloop.trial.job import Job
+
+PEAKS_FILE = FOLDER / "memory_limit.peaks"
+INTERVAL_S = 0.003
+
+
+@option
+class WatchedLauncher:
+    """The launcher of single processes, which adds the peak of each to a file."""
+
+    world_size: ClassVar[int] = 1
+    isolation: Literal["forkserver"]
+
+    def check(self, device: torch.device) -> None:
+        """Accept every machine."""
+
+    def call(self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None) -> Any:
+        """function(*args), computed in a new process. Raises JobFailed."""
+        return self.call_ranks(RankTask(function=function, args=args), timeout_s=timeout_s)[0].value
+
+    def call_ranks(
+        self, task: RankTask, *, timeout_s: float | None = None, observed: bool = False
+    ) -> list[RankAnswer]:
+        """The answer of the one rank, whose memory is read meanwhile. Raises JobFailed."""
+        launcher, readings = SingleLauncher(isolation=self.isolation), list[int]()
+        try:
+            with watch_processes(readings):
+                return launcher.call_ranks(task, timeout_s=timeout_s, observed=observed)
+        finally:  # a call that fails has used memory, too
+            note_peak(task, readings)
+
+
+def note_peak(task: RankTask, readings: Sequence[int]) -> None:
+    """Add a line with the peak of a call's processes, in MiB, to the file."""
+    jobs = [each for each in task.args if isinstance(each, Job)]
+    shown = {
+        "function": task.function.__name__,
+        "configuration": [[each.loader.option_name, each.loading.num_workers] for each in jobs],
+        "readings": len(readings),
+        "peak_mib": max(readings, default=0) / MIB,
+    }
+    with PEAKS_FILE.open("a") as file:
+        file.write(json.dumps(shown) + "\n")
+
+
+@contextmanager
+def watch_processes(readings: list[int]) -> Iterator[None]:
+    """A context in which the PSS of the forkserver's children, and of theirs, is added in bytes."""
+    ended = Event()
+
+    def read() -> None:
+        while not ended.wait(INTERVAL_S):
+            readings.append(read_pss())
+
+    thread = Thread(target=read)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def read_pss() -> int:
+    """The PSS of all processes below this one's children, which are Python's own servers."""
+    this = psutil.Process()
+    servers = {each.pid for each in this.children()}
+    total = 0
+    for process in this.children(recursive=True):
+        if process.pid not in servers:
+            with suppress(psutil.Error):  # it has ended meanwhile
+                total += process.memory_full_info().pss
+    return total
