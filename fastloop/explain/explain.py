@@ -16,7 +16,11 @@ from fastloop.explain.causes import find_causes
 from fastloop.explain.decoding import describe_decoding
 from fastloop.explain.explained_job import ExplainedJob, count_batches
 from fastloop.explain.ladder import Round, build_ladder, work_of
-from fastloop.explain.model_input import measure_for_model, time_single_batches
+from fastloop.explain.model_input import (
+    measure_for_model,
+    measure_hand_off,
+    time_single_batches,
+)
 from fastloop.explain.part_costs import PartCosts, measure_parts
 from fastloop.explain.passes import BatchTimes, benchmark_of
 from fastloop.explain.predict import Measured, predict_seconds
@@ -24,7 +28,7 @@ from fastloop.explain.rungs import benchmark_name, overlaps, uses_dataloader
 from fastloop.explain.surroundings import Beginning, look_after, look_before
 from fastloop.explain.timeline_files import write_timeline
 from fastloop.explain.variations import Variation, variations_from, variations_of
-from fastloop.explain.verdict import judge, needs_more_rounds
+from fastloop.explain.verdict import judge, tells_too_little
 from fastloop.explain.what_ifs import (
     Candidate,
     choose,
@@ -58,8 +62,8 @@ class _Findings:
     """Without workers: with the job's threads, and with one."""
     serial: Round
     """A round in which nothing overlaps, where the loader can do without."""
+    rounds: list[Round]
     ladder: Ladder
-    num_rounds: int
 
 
 def check_request(requests: Sequence[JobRequest]) -> JobRequest:
@@ -118,7 +122,7 @@ def explain(
         name=label,
         benchmark=name,
         device=str(resolve_device(request.job.device)),
-        rounds=findings.num_rounds,
+        rounds=len(findings.rounds),
         window_batches=count_batches(explained.job, explained.prepared),
         model_ratio=model_ratio,
         loader_samples_per_s=alone.samples_per_s,
@@ -167,13 +171,13 @@ def _measure(
     def build(rounds: list[Round]) -> Ladder:
         return build_ladder(rounds, whole.whole_batches, work_s, started)
 
-    rounds = explained.time_ladder(num_rounds, seconds, lambda few: needs_more_rounds(build(few)))
+    rounds = explained.time_ladder(num_rounds, seconds, lambda few: tells_too_little(build(few)))
     findings = _Findings(
         first_batch_s=present.first_batch_s,
         times=times,
         serial=serial or rounds[-1],
+        rounds=rounds,
         ladder=build(rounds),
-        num_rounds=len(rounds),
     )
     return findings, explained
 
@@ -213,7 +217,8 @@ def _measure_for_changes(
 ) -> Measured:
     workers = {each.job.loading.num_workers for _, each in found if uses_dataloader(each.job)}
     workers.add(explained.job.loading.num_workers)  # the model has to give the job as it is, too
-    return measure_for_model(explained, findings.times, findings.serial, sorted(workers), costs)
+    hand_off = measure_hand_off(explained, sorted(workers), findings.rounds)
+    return measure_for_model(explained, findings.times, findings.serial, hand_off, costs)
 
 
 def _predict(

@@ -108,8 +108,8 @@ class ExplainedJob:
     ) -> list[Round]:
         """Times of all rungs, round by round.
 
-        needs_more: whether these rounds leave the verdict open; then up to as many follow, of which
-        none begins after MORE_UNTIL_S.
+        needs_more: whether these rounds tell too little; then up to as many follow, of which none
+        begins after MORE_UNTIL_S.
         """
         start_ns, timed = now_ns(), self._time_rounds(num_rounds, seconds)
         rest_s = min(seconds or MORE_UNTIL_S, MORE_UNTIL_S) - seconds_between(start_ns, now_ns())

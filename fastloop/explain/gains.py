@@ -17,7 +17,7 @@ from fastloop.core import stats
 from fastloop.core.stats import Estimate
 from fastloop.explain.ladder import Ladder
 from fastloop.explain.passes import BatchTimes
-from fastloop.explain.predict import Measured
+from fastloop.explain.predict import HandOff, Measured
 
 RESAMPLES = 16
 BEYOND = 1.645
@@ -75,13 +75,13 @@ def _spread(prediction: Prediction, measured: Measured, noise: float) -> float:
 
 
 def resample(measured: Measured, noise: float, generator: np.random.Generator) -> Measured:
-    """The measurements with batches drawn anew, and hand-offs as noisy as passes are."""
-    factors = np.exp(noise * generator.standard_normal(len(measured.hand_off)))
+    """The measurements with batches and rounds of hand-offs drawn anew.
+
+    Few rounds may be equal by chance: they are also taken to be as noisy as passes of the ladder.
+    """
     hand_off = {
-        workers: (replace(through, seconds=through.seconds * float(factor)), ready)
-        for factor, (workers, (through, ready)) in zip(
-            factors, measured.hand_off.items(), strict=True
-        )
+        workers: _resample_rounds(rounds, noise, generator)
+        for workers, rounds in measured.hand_off.items()
     }
     return replace(
         measured,
@@ -89,6 +89,19 @@ def resample(measured: Measured, noise: float, generator: np.random.Generator) -
         single=_resample_batches(measured.single, generator),
         hand_off=hand_off,
     )
+
+
+def _resample_rounds(
+    rounds: Sequence[HandOff], noise: float, generator: np.random.Generator
+) -> list[HandOff]:
+    places = generator.integers(len(rounds), size=len(rounds)).tolist()
+    factors = np.exp(noise * generator.standard_normal(len(rounds))).tolist()
+    return [
+        (replace(through, seconds=through.seconds * factor), ready)
+        for factor, (through, ready) in zip(
+            factors, (rounds[place] for place in places), strict=True
+        )
+    ]
 
 
 def _resample_batches(times: BatchTimes, generator: np.random.Generator) -> BatchTimes:

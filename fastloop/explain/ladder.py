@@ -84,9 +84,15 @@ def _starting_rungs(times: Mapping[Rung, Any]) -> tuple[Rung, Rung]:
 
 
 def _start_s(times: Round) -> float:
-    """Start-up of an epoch, in one round."""
+    """Start-up of an epoch, in one round.
+
+    What a worker takes to write the first batch to shared memory is the hand-off's, as that of any
+    batch: nothing hides it, but it is work on a batch.
+    """
     starting, before = _starting_rungs(times)
-    return times[starting].start_up_s - times[before].start_up_s
+    start_s = times[starting].start_up_s - times[before].start_up_s
+    first_s = max(0.0, times[starting].share_s - times[starting].later_wait_s)
+    return start_s - min(first_s, max(0.0, start_s))
 
 
 def _sampling_rung(times: Mapping[Rung, Any]) -> Rung:
@@ -98,13 +104,14 @@ def _late_start_s(times: Round, alone: Round | None) -> float:
     """Start-up of what makes samples, such as a Dataset that opens its file in each worker.
 
     An epoch's start-up beyond that with ready batches, less the load of its first batch, which
-    nothing hides.
+    nothing hides. It may be below zero by noise; it counts as none only after the median of the
+    rounds, as noise would become start-up otherwise.
     """
     rung = _sampling_rung(times)
     if alone is None or Rung.HAND_OFF not in times or rung not in alone:
         return 0.0
     first_load_s = max(0.0, alone[rung].first_wait_s - times[rung].later_wait_s)
-    return max(0.0, times[rung].start_up_s - times[Rung.HAND_OFF].start_up_s - first_load_s)
+    return times[rung].start_up_s - times[Rung.HAND_OFF].start_up_s - first_load_s
 
 
 def _draw_starts(
@@ -122,10 +129,15 @@ def _draw_starts(
 def _split(seconds: Mapping[Rung, T], start_s: T, late_s: T) -> dict[Rung, T]:
     """Seconds of a whole epoch by part, lowest first; they add up to the job's.
 
-    late_s: the part of start-up that comes with what makes samples.
+    late_s: the part of start-up that comes with what makes samples. Either is a piece of what its
+    rung adds to an epoch, and counts up to that only: the rest would be missing from another part.
     """
     rungs = list(seconds)
-    starting, _ = _starting_rungs(seconds)
+    starting, before = _starting_rungs(seconds)
+    start_s = _limit(start_s, seconds[starting] - seconds[before])
+    sampling = _sampling_rung(seconds)
+    below = rungs[rungs.index(sampling) - 1]
+    late_s = _limit(late_s, seconds[sampling] - seconds[below])
     parts = {rungs[0]: seconds[rungs[0]]}
     for below, rung in pairwise(rungs):
         if rung is starting:
@@ -133,8 +145,13 @@ def _split(seconds: Mapping[Rung, T], start_s: T, late_s: T) -> dict[Rung, T]:
             parts[rung] = seconds[rung] - seconds[below] - start_s
         else:
             parts[rung] = seconds[rung] - seconds[below]
-    parts[_sampling_rung(seconds)] -= late_s
+    parts[sampling] -= late_s
     return parts
+
+
+def _limit(start_s: T, added_s: T) -> Any:
+    """The start-up, at least nothing and at most the time that its rung adds."""
+    return np.clip(start_s, 0.0, np.maximum(0.0, added_s))
 
 
 def _find_slower_steps(rounds: Sequence[Round], shares: Mapping[Rung, np.ndarray]) -> Estimate:

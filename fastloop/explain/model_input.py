@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fastloop.core.explanation import Rung
 from fastloop.explain.explained_job import ExplainedJob
 from fastloop.explain.ladder import Round
 from fastloop.explain.part_costs import PartCosts, share_of_loading
 from fastloop.explain.passes import BatchTimes, merge_batches
-from fastloop.explain.predict import Measured
+from fastloop.explain.predict import HandOff, Measured
+
+HAND_OFF_ROUNDS = 3
 
 
 def time_single_batches(whole: ExplainedJob) -> tuple[BatchTimes, BatchTimes]:
@@ -24,22 +26,38 @@ def time_single_batches(whole: ExplainedJob) -> tuple[BatchTimes, BatchTimes]:
     return merge_batches(first, as_is.time_batches()), merge_batches(*passes)
 
 
+def measure_hand_off(
+    explained: ExplainedJob,
+    workers: Sequence[int],
+    ladder: Sequence[Round] = (),
+    num_rounds: int = HAND_OFF_ROUNDS,
+) -> dict[int, list[HandOff]]:
+    """Times of the hand-off from these numbers of workers, in interleaved rounds.
+
+    ladder: rounds that have the hand-off from the job's own workers. Of the others several are run,
+    too: a single pass in which processes start may be far from the next one.
+    """
+    present = explained.job.loading.num_workers
+    hand_off: dict[int, list[HandOff]] = {count: [] for count in workers if count}
+    if present in hand_off and ladder and Rung.HAND_OFF in ladder[0]:
+        hand_off[present] = [(each[Rung.HAND_OFF], each[Rung.COPY]) for each in ladder]
+    missing = [count for count, pairs in hand_off.items() if not pairs]
+    for number in range(num_rounds if missing else 0):
+        ready = explained.time_rung(Rung.COPY, number)
+        for count in missing:
+            through = explained.with_workers(count).time_rung(Rung.HAND_OFF, number)
+            hand_off[count].append((through, ready))
+    return hand_off
+
+
 def measure_for_model(
     explained: ExplainedJob,
     times: tuple[BatchTimes, BatchTimes],
     ladder: Round,
-    workers: Sequence[int],
+    hand_off: Mapping[int, Sequence[HandOff]],
     costs: PartCosts,
 ) -> Measured:
-    """The model's input: single batches, and the hand-off from these numbers of workers.
-
-    ladder: a round of the job in which nothing overlaps.
-    """
-    hand_off = {}
-    if counts := sorted({*workers} - {0}):
-        ready = explained.time_rung(Rung.COPY, 0)
-        for count in counts:
-            hand_off[count] = explained.with_workers(count).time_rung(Rung.HAND_OFF, 0), ready
+    """The model's input. ladder: a round of the job in which nothing overlaps."""
     as_is, single = times
     return Measured(
         batches=explained.whole_batches,

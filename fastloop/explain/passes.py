@@ -17,6 +17,7 @@ from fastloop.core.trees import map_tensors
 from fastloop.core.types import Epochs, Tree
 from fastloop.explain.rung_loaders import open_rung, take_batches
 from fastloop.explain.rungs import benchmark_name, rungs_of
+from fastloop.explain.substitutes import share_seconds
 from fastloop.trial.context import JobContext, start_job
 from fastloop.trial.job import Job
 from fastloop.trial.page_cache import ReopenableLoader, set_cache_state
@@ -45,6 +46,8 @@ class EpochTimes:
     """Mean wait for another batch."""
     end_s: float
     """Median time from the last step of an epoch until the loop ends, as when workers end."""
+    share_s: float = 0.0
+    """Time to write a ready batch to new shared memory, as workers do; 0: there are none."""
 
     @property
     def start_up_s(self) -> float:
@@ -86,14 +89,16 @@ def time_rung(job: Job, prepared: PreparedData, rung: Rung, number: int) -> Epoc
     warnings.filterwarnings("ignore", "This DataLoader will create")
     context = start_job(job, prepared, number)
     host = take_batches(context)
-    setup = context.build_setup(host[0])
-    session = benchmark_of(job).session(setup)
+    session = benchmark_of(job).session(context.build_setup(host[0]))
     with open_rung(context, rung, host) as (loader, deliver):
         consume, _ = session.start(deliver)
         drain(loader.epochs, consume, job.epochs, context.device)
         if rung is rungs_of(job, prepared)[-1]:
             set_cache_state(job.cache, prepared.files, loader)
-        return _time_window(context, session, loader, deliver)
+        times = _time_window(context, session, loader, deliver)
+    if rung is Rung.HAND_OFF and job.loading.num_workers:
+        times = replace(times, share_s=share_seconds(host[0]))
+    return times
 
 
 def time_batches(job: Job, prepared: PreparedData) -> BatchTimes:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from fastloop.core import stats
 from fastloop.core.cgroup import available_cores
 from fastloop.explain.model import Machinery, Phase, epoch_seconds
 from fastloop.explain.passes import BatchTimes, EpochTimes
@@ -14,6 +15,9 @@ PREFETCH = 2
 """torch's default, and FastLoader's order of magnitude."""
 MOST_SIMULATED = 400
 """Batches of a simulated epoch; those of longer ones follow at the same pace."""
+MOST_BEGINNINGS = 8
+HandOff = tuple[EpochTimes, EpochTimes]
+"""In one round: times with ready batches from workers, and with ready batches alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +30,8 @@ class Measured:
     """With the job's threads, and without workers where the loader can do without."""
     single: BatchTimes
     """The same with torch_threads=1, as in a worker."""
-    hand_off: Mapping[int, tuple[EpochTimes, EpochTimes]]
-    """By number of workers: times with ready batches from them, and with ready batches alone."""
+    hand_off: Mapping[int, Sequence[HandOff]]
+    """By number of workers, a pair of passes for each round."""
     kept: float
     """Share of the work of loading that is left if samples come from a store."""
     decode_share: float = 0.0
@@ -99,10 +103,13 @@ def predict_threaded_seconds(job: Job, measured: Measured, num_threads: int) -> 
 
 def _hand_off(measured: Measured, workers: int) -> tuple[float, float]:
     """Seconds a batch that the loop takes to receive it, and those until workers have started."""
-    through, ready = measured.hand_off[workers]
-    start_s = through.start_up_s
-    extra_s = through.seconds - start_s - ready.seconds
-    return max(0.0, extra_s / through.batches), start_s
+    rounds = measured.hand_off[workers]
+    batch_s = [
+        (through.seconds - through.start_up_s - ready.seconds) / through.batches
+        for through, ready in rounds
+    ]
+    start_s = stats.median([through.start_up_s for through, _ in rounds])
+    return max(0.0, stats.median(batch_s)), start_s
 
 
 def _phases(
@@ -122,10 +129,23 @@ def _with_lock(batches: list[list[Phase]]) -> list[list[Phase]]:
 def _epoch(
     loads: list[list[Phase]], steps: list[list[Phase]], machinery: Machinery, batches: int
 ) -> float:
-    """Seconds of an epoch in which the measured batches are repeated."""
+    """Seconds of an epoch in which the measured batches are repeated.
+
+    Timing has begun at some batch, while what a queue hides of a rare slow one depends on its place
+    in a short epoch: such an epoch is the mean of several that begin at different batches.
+    """
     count = min(batches, MOST_SIMULATED)
-    places = [place % len(loads) for place in range(count)]
-    steps = [steps[place % len(steps)] for place in range(count)]
-    seconds = epoch_seconds([loads[place] for place in places], steps, machinery)
+    beginnings = max(1, min(MOST_BEGINNINGS, len(loads), MOST_SIMULATED // count))
+    firsts = [number * len(loads) // beginnings for number in range(beginnings)]
+    seconds = stats.mean(
+        [
+            epoch_seconds(_repeat(loads, first, count), _repeat(steps, first, count), machinery)
+            for first in firsts
+        ]
+    )
     start_s = machinery.start_s
     return start_s + (seconds - start_s) * batches / count
+
+
+def _repeat(batches: list[list[Phase]], first: int, count: int) -> list[list[Phase]]:
+    return [batches[(first + place) % len(batches)] for place in range(count)]

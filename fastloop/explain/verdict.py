@@ -21,6 +21,8 @@ MOST_UNSURE = 0.25
 """Upper end of the interval of that share up to which a loader is said not to be worth it."""
 MOST_UNATTRIBUTED = 0.05
 """Share of an epoch by which the parts may miss the whole."""
+WIDE = 0.05
+"""Length of the interval of a part, as a share of the epoch, from which rounds are added."""
 SURE = 0.80
 """Least certainty that a part is the greatest, from which it is named; wrong names are rarer than
 the rest, as a part that is not the greatest is seldom far from it."""
@@ -50,6 +52,13 @@ def needs_more_rounds(ladder: Ladder) -> bool:
     if not _is_sure(ladder) or wait.low < WORTH < wait.high:
         return True
     return wait.value >= WORTH and leading_row(ladder).sure_greatest < SURE
+
+
+def tells_too_little(ladder: Ladder) -> bool:
+    """True where further rounds may tell the verdict, or what a part costs within some points of
+    the epoch: the gain of removing a part depends on its size also where the verdict is sure."""
+    is_wide = any(row.share.high - row.share.low > WIDE for row in ladder.rows)
+    return is_wide or needs_more_rounds(ladder)
 
 
 def _is_sure(ladder: Ladder) -> bool:

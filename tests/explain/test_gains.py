@@ -87,13 +87,15 @@ def test_other_loaders_and_uneven_batches_are_less_sure():
 def test_batches_are_drawn_with_their_own_steps():
     load_s = [float(number) for number in range(50)]
     times = replace(measured().as_is, load_s=load_s, step_s=[2 * each for each in load_s])
-    through = {2: (pass_of(2.0), pass_of(1.0))}
+    through = {2: [(pass_of(2.0), pass_of(1.0)), (pass_of(3.0), pass_of(1.5))]}
     once = replace(measured(), as_is=times, hand_off=through)
     again = resample(once, 0.1, np.random.default_rng(0))
     assert again.as_is.step_s == [2 * each for each in again.as_is.load_s]
     assert set(again.as_is.load_s) < set(load_s)
-    assert again.hand_off[2][0].seconds != 2.0
-    assert again.hand_off[2][1] == through[2][1]
+    assert len(again.hand_off[2]) == 2
+    for with_workers, ready in again.hand_off[2]:
+        assert with_workers.seconds / ready.seconds != 2.0
+        assert with_workers.seconds / ready.seconds == pytest.approx(2.0, rel=0.5)
 
 
 def test_two_passes_that_differ_are_a_weak_basis_or_none():

@@ -19,7 +19,7 @@ from fastloop.explain.explanation import format_explanation, to_json
 from fastloop.explain.ladder import build_ladder, work_of
 from fastloop.explain.passes import EpochTimes
 from fastloop.explain.variations import Variation, variations_from, variations_of
-from fastloop.explain.verdict import judge, needs_more_rounds
+from fastloop.explain.verdict import judge, needs_more_rounds, tells_too_little
 from fastloop.explain.what_ifs import Candidate, choose, find_best
 
 BATCHES = 100
@@ -107,6 +107,42 @@ def test_workers_that_persist_start_nothing_in_an_epoch():
     assert exposed[Rung.START_UP] == pytest.approx(0, abs=0.1)
     assert exposed[Rung.DECODE] == pytest.approx(5.5, abs=0.1)
     assert word(ladder) == "decode"
+
+
+def test_the_first_hand_off_of_an_epoch_is_hand_off_and_not_start_up():
+    """Of 0.5 s until the first ready batch, a worker writes it to shared memory for 0.3 s."""
+    by_round = rounds(0.5, step=1, copy=1, hand_off=2, decode=2)
+    for times_of in by_round:
+        times_of[Rung.HAND_OFF] = replace(times_of[Rung.HAND_OFF], share_s=0.301)
+    exposed = {row.rung: row.exposed_ms.value for row in build_ladder(by_round, BATCHES, {}).rows}
+    assert exposed[Rung.START_UP] == pytest.approx(2, abs=0.1)
+    assert exposed[Rung.HAND_OFF] == pytest.approx(8, abs=0.1)
+
+
+def test_start_up_is_at_most_what_its_rung_adds_to_an_epoch():
+    """The first batch waits 0.4 s longer for samples, of which later batches make up for 0.35 s."""
+    by_round = rounds(step=1, copy=1, hand_off=1.5, decode=1.55)
+    for times_of in by_round:
+        times_of[Rung.DECODE] = times(times_of[Rung.DECODE].seconds, 0.4)
+    ladder = build_ladder(by_round, BATCHES, {}, {Rung.DECODE: times(1.6)})
+    exposed = {row.rung: row.exposed_ms.value for row in ladder.rows}
+    assert exposed[Rung.START_UP] == pytest.approx(0.5, abs=0.1)
+    assert exposed[Rung.DECODE] == pytest.approx(0, abs=0.1)
+    assert ladder.residue < 0.01
+
+
+@pytest.mark.parametrize(("spread", "is_wide"), [(0.001, False), (0.2, True)])
+def test_more_rounds_are_run_where_the_size_of_a_part_is_open(spread, is_wide):
+    noise = np.exp(spread * np.random.default_rng(0).standard_normal((3, 3)))
+    seconds = {Rung.STEP: 1.0, Rung.COPY: 1.0, Rung.READ: 2.0}
+    timed = [
+        {
+            rung: times(each * factor)
+            for (rung, each), factor in zip(seconds.items(), row, strict=True)
+        }
+        for row in noise.tolist()
+    ]
+    assert tells_too_little(build_ladder(timed, BATCHES, {})) == is_wide
 
 
 def test_a_start_counts_once_in_an_epoch_that_was_cut():

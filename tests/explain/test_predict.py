@@ -42,9 +42,34 @@ def measured(load_s: float = 0.006, load_cpu_s: float = 0.006) -> Measured:
         batches=COUNT,
         as_is=batch_times(load_s, load_cpu_s, 0.004, 4),
         single=batch_times(load_s, load_cpu_s, 0.005, 1),
-        hand_off={1: (through, ready), 2: (through, ready)},
+        hand_off={1: [(through, ready)], 2: [(through, ready)]},
         kept=0.25,
     )
+
+
+def test_a_round_of_the_hand_off_that_was_disturbed_changes_nothing():
+    times = measured()
+    through, ready = times.hand_off[2][0]
+    disturbed = replace(through, seconds=9 * through.seconds, first_wait_s=0.3)
+    rounds = [(through, ready), (disturbed, ready), (through, ready)]
+    job = compose_job("num_workers=2")
+    again = replace(times, hand_off={2: rounds})
+    assert predict_seconds(job, again) == pytest.approx(predict_seconds(job, times))
+
+
+def test_a_rare_slow_batch_of_a_short_epoch_may_come_anywhere():
+    """The model doesn't know at which batch of an epoch timing has begun."""
+    times, job = measured(load_s=0.001), compose_job("num_workers=1", "persistent_workers=true")
+    seconds = set()
+    for place in range(8):
+        load_s = [0.001] * 8
+        load_s[place] = 0.05
+        batches = BatchTimes(
+            load_s=load_s, load_cpu_s=load_s, step_s=[0.005] * 8, step_cpu_s=[0.005] * 8
+        )
+        once = replace(times, batches=8, as_is=batches, single=batches)
+        seconds.add(round(predict_seconds(job, once), 9))
+    assert len(seconds) == 1
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from fastloop.core.spans import now_ns
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import JobFailed
 from fastloop.explain.explained_job import FEWEST_BATCHES, ExplainedJob, count_batches
-from fastloop.explain.model_input import measure_for_model
+from fastloop.explain.model_input import measure_for_model, measure_hand_off
 from fastloop.explain.part_costs import PartCosts
 from fastloop.explain.passes import BatchTimes
 from fastloop.explain.predict import (
@@ -144,7 +144,8 @@ def _measure_for_model(whole: ExplainedJob, as_is: BatchTimes, workers: Sequence
     single = as_is if is_single else whole.without_workers(1).time_batches()
     short = whole.cut(as_is)
     serial = short.without_workers(1).time_ladder(1, None)[0]
-    return measure_for_model(short, (as_is, single), serial, workers, PartCosts())
+    hand_off = measure_hand_off(short, sorted({*workers}), num_rounds=1)
+    return measure_for_model(short, (as_is, single), serial, hand_off, PartCosts())
 
 
 def _observe(
