@@ -34,7 +34,7 @@ from fastloop.explain.tune.pilot import PilotLimits, run_pilot
 
 LIMITS_FILE = FOLDER / "memory_limit.jsonl"
 NAMES = ("mapped rows", "bytes to floats", "trained model", "JPEG with augmentation", "small rows")
-BUDGET_S = 30.0
+BUDGET_S = 60.0
 SPACE = "loader=raw,fastloop,np_memmap,preload num_workers=0,1,2,4 device_prefetch=0,2"
 WORKERS = (1, 2, 4)
 ROOM = 1.05

@@ -16,7 +16,7 @@ it. It prints
 budget=     what it may cost: 300s, 5min, 1h; 60trials; or 10% of the trials that
             measuring every candidate takes
 space=      what is tried, in Hydra's syntax: space="num_workers=0,2 loader=raw,fastloop"
-objective=  what is made small or great: epoch, samples_per_s, first_batch (seconds until
+objective=  what is optimized: epoch, samples_per_s, first_batch (seconds until
             there is one), exposed_wait (seconds of an epoch without a step)
 memory_limit_mib=
             configurations with a higher forecast peak of memory are not run
