@@ -12,8 +12,10 @@ def parse_settings(arguments: Sequence[str], defaults: Mapping[str, str]) -> dic
     settings = dict(defaults)
     for argument in arguments:
         name, equals, value = argument.partition("=")
-        if not equals or name not in defaults:
-            allowed = ", ".join(f"{setting}=…" for setting in defaults)
-            raise UsageError(f"{argument}: no such setting; allowed: {allowed}")
+        allowed = "allowed: " + ", ".join(f"{setting}=…" for setting in defaults)
+        if not equals:
+            raise UsageError(f"{argument}: settings have the form name=value; {allowed}")
+        if name not in defaults:
+            raise UsageError(f"{argument}: no such setting; {allowed}")
         settings[name] = value
     return settings

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 from fastloop.cli.arguments import parse_settings
 from fastloop.config.check_file import CheckSettings, read_check_file
 from fastloop.config.compose import compose_all
-from fastloop.core.base_file import load_base, save_base
+from fastloop.core.base_file import check_base_path, load_base, save_base
 from fastloop.core.files import remove_unused
 from fastloop.core.result_file import RESULT_FILE, load_results
 from fastloop.core.types import SignalExit, UsageError
@@ -80,6 +80,7 @@ def _run() -> None:
 
 
 def _record(settings: CheckSettings, base: Path) -> None:
+    check_base_path(base)
     results = _measure(settings)
     for name, result in results.items():
         if result.status != "FINISHED":

@@ -36,6 +36,7 @@ from fastloop.config.flags import read_command_line
 from fastloop.config.messages import usage_message
 from fastloop.core.explanation import EXPLANATION_FILE, TIMELINE_SVG, TIMELINE_TRACE, WhatIf
 from fastloop.core.files import make_sweep_folder, remove_unused, write_text
+from fastloop.core.printable import plain_reason
 from fastloop.core.types import (
     Failure,
     FailureKind,
@@ -61,7 +62,7 @@ def main() -> None:
     except JobFailed as error:
         sys.exit(_failure_line(error.failure, requests[0].sweep_folder))
     except (UsageError, MachineBusy) as error:
-        sys.exit(str(error).removeprefix("BadData: "))
+        sys.exit(plain_reason(str(error)))
     finally:
         restore_default_signals()
         for request in requests[:1]:
@@ -122,7 +123,7 @@ def _write_best(best: WhatIf, folder: Path) -> bool:
 
 def _failure_line(failure: Failure, folder: Path) -> str:
     """The reason, and the path of the stacks where the time limit has ended a pass."""
-    reason = failure.reason.removeprefix("BadData: ")
+    reason = plain_reason(failure.reason)
     if failure.kind is not FailureKind.TIMEOUT or not failure.details:
         return reason
     from fastloop.sweep.job_state import DETAILS

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from fastloop.config.compose import compose_all
 from fastloop.core.files import remove_unused
+from fastloop.core.printable import plain_reason
 from fastloop.processes.lifecycle import handle_signals, restore_default_signals
 from fastloop.sweep.request import JobRequest
 
@@ -53,7 +54,7 @@ def _prepare_all(requests: Sequence[JobRequest]) -> int:
         try:
             print(_summary(prepare_job(job, request.launcher, whole=True)))
         except JobFailed as error:
-            reason = str(error).removeprefix("BadData: ")
+            reason = plain_reason(str(error))
             failed.setdefault((request.choices["dataset"], reason), []).append(
                 request.choices["loader"]
             )

@@ -45,6 +45,7 @@ from fastloop.config.flags import read_command_line
 from fastloop.config.tune_settings import split_arguments
 from fastloop.config.tune_space import read_space
 from fastloop.core.files import make_sweep_folder, remove_unused, write_text
+from fastloop.core.printable import plain_reason
 from fastloop.core.types import JobFailed, MachineBusy, UsageError
 from fastloop.processes.lifecycle import handle_signals, restore_default_signals
 from fastloop.processes.startup import exit_on_system_error
@@ -71,7 +72,7 @@ def main() -> None:
         if requests:
             _tune(requests, settings, given)
     except (UsageError, MachineBusy, JobFailed) as error:
-        sys.exit(str(error).removeprefix("BadData: "))
+        sys.exit(plain_reason(str(error)))
     finally:
         restore_default_signals()
         for request in requests[:1]:

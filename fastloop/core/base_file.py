@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +22,18 @@ def save_base(results: Sequence[Result], path: Path) -> None:
     """Write the results with all of their trials; what is not compared is left out."""
     kept = [replace(each, attribution={}, explanation=None, rounds=[]) for each in results]
     write_text(path, _adapter.dump_json(kept, indent=1).decode() + "\n")
+
+
+def check_base_path(path: Path) -> None:
+    """Raise UsageError where no base can be written; makes nothing."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        nearest = next(each for each in path.absolute().parents if each.exists())
+        tempfile.TemporaryFile(dir=nearest).close()
+    except OSError as error:
+        allowed = "allowed: the path of a file that can be written"
+        raise UsageError(f"base: {path}: {error.strerror}; {allowed}") from error
 
 
 def load_base(path: Path) -> dict[str, Result]:

@@ -7,8 +7,8 @@ import re
 UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 """Control characters except tab and newline, and halves of surrogate pairs: a terminal would obey
 some of them, and XML allows none."""
-
-
+CLASS = re.compile(r"^(?:BadData: |\w+: \[Errno \d+\] )")
+"""What a reason begins with where the rest of it says everything."""
 LONGEST_WORD = 240
 """Number of characters of a word that are printed whole; a path of usual length is shorter."""
 SHOWN = 40
@@ -27,3 +27,9 @@ def shorten_words(text: str) -> str:
         lambda word: f"{word.group()[:SHOWN]}… ({len(word.group()):,} characters)",
         text,
     )
+
+
+def plain_reason(reason: str) -> str:
+    """A failure's reason for a terminal: of unusable data and of an error of the system, such as a
+    full disk, without the class and the number."""
+    return CLASS.sub("", reason)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
+from reprlib import repr as short_repr
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +16,15 @@ IMAGES = "images.json"
 """What is known of a store of encoded images."""
 COMPARED = 16
 """Number of samples, spread evenly, that must be equal for a store to count as the same data."""
+
+
+def store_folder(root: Any) -> Path:
+    """The absolute path of a store's folder. Raises TypeError or ValueError for what is no path."""
+    if not isinstance(root, str | os.PathLike):
+        raise TypeError(f"root={short_repr(root)}: allowed is the path of a folder")
+    if not os.fspath(root):
+        raise ValueError("root='': allowed is the path of a folder")
+    return Path(root).absolute()
 
 
 def check_is_store(folder: Path) -> None:

@@ -24,7 +24,12 @@ from fastloop.data.npy_format import STRUCTURE, open_npy, write_npy
 from fastloop.data.ragged import JaggedTensor
 from fastloop.data.ragged_store import open_ragged, select_rows, write_ragged
 from fastloop.data.rows import bytes_of
-from fastloop.data.store_folder import check_is_store, refuse_other_data, spread_indices
+from fastloop.data.store_folder import (
+    check_is_store,
+    refuse_other_data,
+    spread_indices,
+    store_folder,
+)
 from fastloop.data.store_samples import StoreSamples, StoreStream
 from fastloop.data.stored_images import StoredImages
 
@@ -88,7 +93,7 @@ def write_store(  # noqa: PLR0913 - settings of samples and of encoded images
     Raises FileExistsError, OSError, ValueError for a dataset without samples, BadData for samples
     that differ or can't be read, and Unsupported for trees and dtypes that .npy files can't hold.
     """
-    folder = Path(root).absolute()
+    folder = store_folder(root)
     if images is not None:
         if ragged or strings:
             raise ValueError(f"images={images!r}: ragged and strings are settings of samples")
@@ -122,7 +127,7 @@ def open_store(root: str | Path) -> Tree:
 
     Raises FileNotFoundError where there is no store.
     """
-    folder = Path(root).absolute()
+    folder = store_folder(root)
     if not (folder / STRUCTURE).is_file():
         raise FileNotFoundError(errno.ENOENT, "no store here; write_store writes one", str(folder))
     return open_ragged(folder, open_npy(folder, "r"))

@@ -28,7 +28,7 @@ from fastloop.explain.rung_loaders import MOST_READY, READY_S
 from fastloop.explain.verdict import judge
 from fastloop.options.loader.user import iterable_epochs
 from fastloop.processes.rank_group import resolve_device
-from fastloop.sweep.in_process import check_numbers, check_seconds
+from fastloop.sweep.in_process import check_numbers, check_seconds, check_step
 
 SYNCHRONIZED = ("cpu", "cuda", "mps")
 """Devices whose queued work can be waited for."""
@@ -57,6 +57,9 @@ def explain_loop(
     """
     check_numbers(trials=trials)
     check_seconds(seconds)
+    if step is None:
+        raise TypeError("step=None: allowed is a function of a batch")
+    check_step(step)
     epochs, target = _repeatable(loader), _resolve(device)
     loop, first_batch_s, is_whole = _look(epochs, step, target)
     length = None if is_whole else _length(loader)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
+from reprlib import repr as short_repr
 from typing import Any
 
 import numpy as np
@@ -89,16 +90,32 @@ def initial_state(epoch: int, states: States, order: EpochOrder) -> States:
 
 
 def check_settings(state: States, order: EpochOrder) -> None:
-    """Raise ValueError for a state that was saved by a loader with another order's settings."""
+    """Raise ValueError for a state that was saved by a loader with another order's settings, and
+    TypeError for what is no state."""
+    if not isinstance(state, Mapping):
+        raise TypeError(f"state={short_repr(state)}: allowed is what state_dict() has returned")
     if "_num_yielded" in state or "_snapshot" in state:
         advice = "finish its epoch with that, or begin the next one with set_epoch"
         raise ValueError(f"this state is of torchdata's StatefulDataLoader: {advice}")
-    saved, settings = state.get("settings", {}), order_settings(order)
+    given, settings = state.get("settings"), order_settings(order)
+    saved = given if isinstance(given, Mapping) else {}
     for name, value in settings.items():
         if name not in saved:
             raise ValueError(f"{name}={value}: this state does not contain {name}")
         if saved[name] != value:
             raise ValueError(f"{name}={value}: this state is of a loader with {name}={saved[name]}")
+    _check_position(state)
+
+
+def _check_position(state: States) -> None:
+    """Raise ValueError for a state that names no position of an epoch."""
+    for name in ("epoch", "delivered"):
+        value: Any = state.get(name)
+        if not hasattr(value, "__index__") or value < 0:
+            raise ValueError(f"state[{name!r}]={short_repr(value)}: allowed is 0 or more")
+    if not isinstance(state.get("drawn_from"), Mapping):
+        value = short_repr(state.get("drawn_from"))
+        raise ValueError(f"state['drawn_from']={value}: allowed is a dict of random states")
 
 
 def _sampler_chain(sampler: Any) -> Iterator[Any]:

@@ -10,6 +10,7 @@ from fastloop.fastloader.dataset_source import BatchSource
 from fastloop.fastloader.iterable_source import IterableSource, StreamOrder, stream_order
 from fastloop.fastloader.order import LoaderOrder
 from fastloop.fastloader.process_group import resolve_rank
+from fastloop.fastloader.setting_kinds import check_kinds
 
 EpochOrder = LoaderOrder | StreamOrder
 """Of a source with samples by index, or of an iterable."""
@@ -23,8 +24,9 @@ def asks_for_lists(batch_size: int | None, sampler: Any) -> bool:
 def resolve_order(loader: Any, source: BatchSource | IterableSource) -> EpochOrder:
     """The order of a loader of this source; its rank may be the process group's.
 
-    Raises ValueError for settings that are invalid, or exclude each other.
+    Raises TypeError and ValueError for settings that are invalid, or exclude each other.
     """
+    check_kinds(loader)
     if isinstance(source, IterableSource):
         return stream_order(loader, source)
     batch_size, sampler, batch_sampler = loader.batch_size, loader.sampler, loader._batch_sampler

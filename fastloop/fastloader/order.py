@@ -101,9 +101,10 @@ class LoaderOrder:
     def _check_numbers(self) -> None:
         if not isinstance(self.seed, Integral) or not -(2**63) <= self.seed < 2**64:  # as torch
             raise ValueError(f"seed={self.seed!r}: allowed are -2^63 to 2^64 - 1")
-        if not 0 <= self.rank < self.world_size:
-            allowed = f"allowed are 0 to world_size - 1, and world_size={self.world_size}"
-            raise ValueError(f"rank={self.rank}: {allowed}")
+        are_whole = isinstance(self.rank, Integral) and isinstance(self.world_size, Integral)
+        if not are_whole or not 0 <= self.rank < self.world_size:
+            allowed = f"allowed are 0 to world_size - 1, and world_size={self.world_size!r}"
+            raise ValueError(f"rank={self.rank!r}: {allowed}")
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""

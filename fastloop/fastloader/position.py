@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fastloop.fastloader.setting_kinds import check_epoch
+
 State = dict[str, Any]
 """`epoch`, `delivered` (batches; an int64 array without dimensions while the native core counts),
 `drawn_from` (random states at its begin), `settings`, and `dataset`, the state of an iterable that
@@ -38,7 +40,11 @@ class Position:
         return state
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration be this epoch; a state loaded within this epoch is kept."""
+        """Let the next iteration be this epoch; a state loaded within this epoch is kept.
+
+        Raises ValueError for a number below 0.
+        """
+        check_epoch(epoch)
         if not (self.state and self.is_loaded and self.state["epoch"] == epoch):
             self.epoch, self.state, self.is_loaded = epoch, None, False
 

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from fastloop.core.seeds import epoch_seed
 from fastloop.fastloader.columns.column import Tree
+from fastloop.fastloader.setting_kinds import check_worker_settings
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,11 @@ def open_workers(
 
     num_threads asks for threads in the place of processes, unless an IterableDataset is read.
     settings: timeout, worker_init_fn, multiprocessing_context and persistent_workers. Raises
-    ValueError for numbers below 0.
+    ValueError for numbers below 0, and TypeError for a worker_init_fn that is no function.
     """
     if num_workers is not None and (not isinstance(num_workers, int) or num_workers < 0):
         raise ValueError(f"num_workers={num_workers!r}: allowed is 0 or more")
-    if settings[0] < 0:
-        raise ValueError(f"timeout={settings[0]!r}: allowed are seconds, and 0 for no limit")
+    check_worker_settings(*settings[:2])
     if not num_workers or (num_threads is not None and not isinstance(source, IterableDataset)):
         return None
     return WorkerProcesses(num_workers, prefetch_factor, *settings)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from threading import Event
 from typing import Literal
 
-from fastloop.core.types import Failure, FailureKind, JobFailed
+from fastloop.core.types import Failure, FailureKind, JobFailed, SignalExit
 from fastloop.processes.lifecycle import defer_signals, exit_if_signalled
 
 Isolation = Literal["forkserver", "spawn"]
@@ -87,6 +89,18 @@ def _start(process: BaseProcess, isolation: Isolation) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     if isolation == "forkserver":
         # the first start waits for the server's imports, which take seconds
-        with defer_signals() if SERVER_IS_READY.is_set() else nullcontext():
+        with defer_signals() if SERVER_IS_READY.is_set() else _kill_server_on_exit():
             process.start()
         SERVER_IS_READY.set()
+
+
+@contextmanager
+def _kill_server_on_exit() -> Iterator[None]:
+    """Kill the forkserver where a signal ends this process, as it would import on for seconds."""
+    try:
+        yield
+    except SignalExit:
+        if pid := forkserver._forkserver._forkserver_pid:  # pyright: ignore[reportAttributeAccessIssue]
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        raise

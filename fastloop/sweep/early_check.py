@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from fastloop.core.printable import plain_reason
 from fastloop.core.traits import CollateTraits, traits_of
 from fastloop.core.types import JobFailed, Unsupported, UsageError
 from fastloop.data.spot_check import check_samples
@@ -46,5 +47,5 @@ def _reason(request: JobRequest, checked: dict[str, str]) -> str:
             launcher.call(check_samples, job.dataset, job.collate.tolerant)
             checked[key] = ""
         except JobFailed as error:
-            checked[key] = error.failure.reason.removeprefix("BadData: ")
+            checked[key] = plain_reason(error.failure.reason)
     return checked[key]

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from numbers import Integral
+from numbers import Integral, Real
+from reprlib import repr as short_repr
 from typing import Any
 
 import torch
@@ -64,10 +65,11 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
 
     Raises Invalid for batches that are not trees of tensors of equal length, for an epoch without
     batches and for an endless one; ValueError for a number below its least value, and for an
-    iterator, which has only one epoch.
+    iterator, which has only one epoch; TypeError for a step that is no function.
     """
     check_numbers(trials=trials, epochs=epochs, batches=batches)
     check_seconds(seconds=seconds, min_window_s=min_window_s)
+    check_step(step)
     target = resolve_device(device)
     consume, epoch_of = step or default_step(target), first_batches(epochs_of(loader), batches)
     hashes, leaves = epoch_hashes(epoch_of(0), None)
@@ -131,6 +133,7 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
         raise ValueError(f"loaders={type(loaders).__name__}: allowed: a dict of loaders by name")
     check_numbers(loaders=len(loaders), trials=trials, epochs=epochs, batches=batches)
     check_seconds(seconds=seconds, min_window_s=min_window_s)
+    check_step(step)
     target = resolve_device(device)
     consume = step or default_step(target)
     epochs_by_name = {
@@ -152,6 +155,12 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     return _summarize(trial_s, order, samples)
 
 
+def check_step(step: Any) -> None:
+    """Raise TypeError for anything but a function; None is not set."""
+    if step is not None and not callable(step):
+        raise TypeError(f"step={short_repr(step)}: allowed is a function of a batch")
+
+
 def check_numbers(**numbers: int | None) -> None:
     """Raise ValueError for anything but a whole number from 1 on; None is not set."""
     for name, number in numbers.items():
@@ -161,10 +170,10 @@ def check_numbers(**numbers: int | None) -> None:
 
 def check_seconds(seconds: float | None, min_window_s: float = MIN_WINDOW_S) -> None:
     """Raise ValueError for times that none of `bench`, `bench_all` and `explain` can keep."""
-    if seconds is not None and not seconds > 0:
-        raise ValueError(f"seconds={seconds}: allowed is more than 0")
-    if not 0 <= min_window_s < math.inf:
-        raise ValueError(f"min_window_s={min_window_s}: allowed is 0 or more")
+    if seconds is not None and not (isinstance(seconds, Real) and seconds > 0):
+        raise ValueError(f"seconds={seconds!r}: allowed is more than 0")
+    if not (isinstance(min_window_s, Real) and 0 <= min_window_s < math.inf):
+        raise ValueError(f"min_window_s={min_window_s!r}: allowed is 0 or more")
 
 
 def _summarize(seconds: dict[str, list[float]], order: list[list[str]], samples: int) -> Bench:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastloop.core.printable import plain_reason
 from fastloop.core.types import FailureKind
 from fastloop.processes.lifecycle import defer_signals
 from fastloop.sweep.request import JobRequest
@@ -18,8 +18,6 @@ if TYPE_CHECKING:  # --cfg, --help and completion must not pay for importing tor
     from fastloop.sweep.job_state import SweepJob
     from fastloop.sweep.tracking import SweepTracker
 
-SYSTEM_ERROR = re.compile(r"^\w+: \[Errno \d+\] (.*)$")
-
 
 def failure_line(result: Result, details: str) -> str:
     """The reason why a job failed, and the path of its details, unless the reason says everything.
@@ -27,10 +25,9 @@ def failure_line(result: Result, details: str) -> str:
     details: path of a file with the traceback; empty if there is none.
     """
     reason, kind = result.status_reason, result.failure_kind
-    if match := SYSTEM_ERROR.match(reason):
-        return match.group(1)
-    if (kind and kind.is_verdict) or reason.startswith("BadData: "):
-        return reason.removeprefix("BadData: ")
+    plain = plain_reason(reason)
+    if plain != reason or (kind and kind.is_verdict):
+        return plain
     return f"{reason}; see {details}" if details else reason
 
 

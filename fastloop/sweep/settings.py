@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, Strict
+from pydantic import BeforeValidator, Field, Strict
 
 from fastloop.core.types import option
+
+
+def _check_list(changes: Any) -> Any:
+    """The changes as they are. Raises ValueError for what is no list."""
+    if not isinstance(changes, list | tuple):
+        raise ValueError("allowed: a list of overrides, as \"what_if=['batch_size=128']\"")
+    return changes
 
 
 @option
@@ -23,7 +30,7 @@ class SweepSettings:
     allow_concurrent: bool
     profile: bool
     explain: bool = False
-    what_if: Annotated[tuple[str, ...], Strict(False)] = ()
+    what_if: Annotated[tuple[str, ...], Strict(False), BeforeValidator(_check_list)] = ()
     tries: Annotated[int, Field(ge=0, le=10, alias="try")] = 3
     seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 

@@ -163,6 +163,12 @@ def test_relative_to_the_limit(repository):
         ("job: [unclosed", (), "fastloop.yaml: can't be read"),
         ("- a list", (), "fastloop.yaml: allowed: settings"),
         ("job: loader=rawer\n", ("record=true",), "loader=rawer: there is no such option"),
+        (
+            "job: loader=raw\nbase: fastloop.yaml/base.json",
+            ("record=true",),
+            "base: fastloop.yaml/base.json: Not a directory; allowed: the path of a file",
+        ),
+        ("job: loader=raw\nbase: .", ("record=true",), "base: .: Is a directory; allowed: "),
     ],
 )
 def test_wrong_settings_are_one_line(tmp_path, settings, arguments, line):

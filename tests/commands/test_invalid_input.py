@@ -258,6 +258,14 @@ def test_full_disk_while_writing_leaves_no_partial_store(tmp_path, small_disk):
     assert [path.name for path in small_disk.iterdir() if not path.name.endswith(".lock")] == []
 
 
+@pytest.mark.parametrize("command", ["explain", "tune"])
+def test_full_disk_is_a_plain_line_with_the_path(tmp_path, small_disk, command):
+    store = ("loader=np_memmap", f"loader.store.root={small_disk}", "dataset.count=200000")
+    process = run_fastloop(*MYDATASET, *store, cwd=tmp_path, command=command)
+    line = error_line(process)
+    assert line.startswith(f"No space left on device: '{small_disk}/mydataset-"), line
+
+
 def test_full_disk_from_the_start_is_reported(tmp_path, small_disk):
     fill_disk(small_disk)
     process = run_fastloop("trials=1", cwd=tmp_path, FASTLOOP_OUTPUTS=str(small_disk))

@@ -106,6 +106,7 @@ def test_a_loader_of_other_data_is_not_explained(folder):
         (("try=11",), "try=11: Input should be less than or equal to 10"),
         (("what_if=['batch_size=0']",), "what_if=batch_size=0: batch_size=0: "),
         (("what_if=['nosuch=1']",), "what_if=nosuch=1: "),
+        (("what_if=nope",), "what_if=nope: allowed: a list of overrides, as \"what_if=['batch"),
         (("what_if=['batch_size']",), "what_if=batch_size: allowed: overrides"),
         (("what_if=['prefetch_factor=2']",), "unsupported: prefetch_factor=2 needs workers"),
         (("try=-1",), "try=-1: Input should be greater than or equal to 0"),

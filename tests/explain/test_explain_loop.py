@@ -133,6 +133,12 @@ def test_wrong_settings_are_named(setting):
         fastloop.explain([torch.zeros(8)] * 10, slow_step, **setting)
 
 
+@pytest.mark.parametrize("step", [5, None])
+def test_step_that_is_no_function_is_named(step):
+    with pytest.raises(TypeError, match=f"^step={step}: allowed is a function of a batch$"):
+        fastloop.explain([torch.zeros(8)] * 10, step)
+
+
 PROGRAM = """
 import fastloop, sys, torch
 from fastloop import explain

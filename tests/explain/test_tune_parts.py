@@ -326,12 +326,30 @@ def test_loop_settings_that_fail_or_deliver_other_data_are_left_out():
 def test_wrong_spaces_of_a_loop_are_named():
     with pytest.raises(ValueError, match="space: make_loader has no argument workers"):
         fastloop.tune(lambda batch_size: [], {"workers": [1]})
-    with pytest.raises(ValueError, match="space: allowed"):
+    with pytest.raises(ValueError, match=r"space=\{\}: allowed"):
         fastloop.tune(lambda batch_size: [], {})
     with pytest.raises(ValueError, match=r"space: 10,000 combinations; allowed: up to 2,000"):
         fastloop.tune(lambda a, b: [], {"a": range(100), "b": range(100)})
     with pytest.raises(ValueError, match="budget_s=0"):
         fastloop.tune(lambda batch_size: [], {"batch_size": [1]}, budget_s=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"budget_s": "5min"}, ValueError, "budget_s='5min': allowed is a number of seconds"),
+        ({"budget_s": None}, ValueError, "budget_s=None: allowed is a number of seconds"),
+        ({"min_window_s": "a"}, ValueError, "min_window_s='a': allowed is 0 or more"),
+        ({"make_loader": 5}, TypeError, "make_loader=5: allowed is a function that returns"),
+        ({"step": 5}, TypeError, "step=5: allowed is a function of a batch"),
+        ({"space": {"batch_size": 5}}, ValueError, "space={'batch_size': 5}: allowed: a dict"),
+        ({"space": ["batch_size"]}, ValueError, "space=\\['batch_size'\\]: allowed: a dict"),
+    ],
+)
+def test_wrong_settings_of_tune_are_named(settings, error, message):
+    given = {"make_loader": lambda batch_size: [], "space": {"batch_size": [1]}} | settings
+    with pytest.raises(error, match=f"^{message}"):
+        fastloop.tune(**given)
 
 
 def test_jobs_that_are_composed_together_are_those_composed_alone(tmp_path, monkeypatch):

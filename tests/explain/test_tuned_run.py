@@ -16,6 +16,8 @@ from commands import results, run_fastloop, runs
 from options import SUPPORT
 
 from fastloop.core.result_file import load
+from fastloop.core.types import UsageError
+from fastloop.explain.tune.tune_file import TUNE_FILE, TuneFile, find_tuning
 
 pytestmark = pytest.mark.slow
 
@@ -111,6 +113,37 @@ def test_folder_of_another_command_is_not_resumed(tuning):
     assert process.returncode == 1
     assert "resume=last: it is of another command" in process.stderr
     assert process.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("damage", ["empty", "truncated", "other types", "lengths", "foreign"])
+def test_damaged_tune_file_is_named(damage, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / TUNE_FILE
+    file = TuneFile(
+        command="x",
+        jobs=[["a=1"]],
+        changes=[[]],
+        left_out={},
+        forecast_mib=[None],
+        predicted=[1.0],
+        trial_s=1.0,
+        notes=[],
+        combinations=0,
+        exhaustive=0,
+    )
+    file.save(tmp_path)
+    assert find_tuning(".", "x") == (tmp_path, file)
+    text = path.read_text()
+    damaged = {
+        "empty": b"",
+        "truncated": text.encode()[:50],
+        "other types": text.replace('"x"', "[3]").encode(),
+        "lengths": text.replace('"changes": [', '"changes": [["b=2"],').encode(),
+        "foreign": b"\xff\xfe{}",
+    }
+    path.write_bytes(damaged[damage])
+    with pytest.raises(UsageError, match=rf"^resume=\.: {path}: can't be read: .*; allowed: "):
+        find_tuning(".", "x")
 
 
 @pytest.mark.parametrize(

@@ -289,6 +289,21 @@ def test_state_of_a_loader_with_other_settings_is_rejected(name):
         saved.load_state_dict(state)
 
 
+@pytest.mark.parametrize("state", [None, 5, "text", []])
+def test_what_is_no_state_is_rejected(state):
+    with pytest.raises(TypeError, match=r"^state=.*: allowed is what state_dict\(\) has returned$"):
+        FastLoader(torch.arange(9)).load_state_dict(state)
+
+
+@pytest.mark.parametrize("key", ["epoch", "delivered", "drawn_from"])
+@pytest.mark.parametrize("value", [-1, "x", None])
+def test_state_without_a_position_is_rejected(key, value):
+    loader = FastLoader(torch.arange(9))
+    with pytest.raises(ValueError, match=rf"^state\['{key}'\]={value!r}: allowed is "):
+        loader.load_state_dict(loader.state_dict() | {key: value})
+    assert len(list(loader)) == 9
+
+
 def test_every_rank_loads_the_state_of_one_rank():
     first, second = (FastLoader(torch.arange(12), **SETTINGS | {"rank": rank}) for rank in range(2))
     expected = batches(second)

@@ -266,11 +266,39 @@ def test_loader_rejects_an_index_out_of_bounds(index):
         ({"sampler": [1], "shuffle": True}, "shuffle=True with a sampler"),
         ({"batch_sampler": [[1]], "drop_last": True}, "batch_sampler excludes"),
         ({"rank": 2, "world_size": 2}, "rank=2"),
+        ({"rank": "a", "world_size": 2}, "rank='a': allowed are 0 to world_size - 1"),
+        ({"drop_last": "no"}, "drop_last='no': allowed are True and False"),
+        ({"copy": "no"}, "copy='no': allowed are True and False"),
+        ({"timeout": "a"}, "timeout='a': allowed are seconds"),
     ],
 )
 def test_loader_rejects_contradictory_settings(settings, message):
     with pytest.raises(ValueError, match=message):
         FastLoader(numbered_rows(10), **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "allowed"),
+    [
+        ({"sampler": 5}, "an iterable of indices and None"),
+        ({"sampler": "abc"}, "an iterable of indices and None"),
+        ({"batch_sampler": 5}, "an iterable of lists of indices and None"),
+        ({"generator": 5}, "a torch.Generator and None"),
+        ({"transform": 5}, "a function and None"),
+        ({"worker_init_fn": 5}, "a function and None"),
+    ],
+)
+@pytest.mark.parametrize("source", [numbered_rows(10), range(10)], ids=["tree", "dataset"])
+def test_loader_rejects_values_of_another_kind(source, settings, allowed):
+    ((name, value),) = settings.items()
+    with pytest.raises(TypeError, match=f"^{name}={value!r}: allowed are {allowed}$"):
+        FastLoader(source, **settings)
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.5, None])
+def test_set_epoch_rejects_what_is_no_number_of_an_epoch(epoch):
+    with pytest.raises(ValueError, match=f"^epoch={epoch}: allowed is 0 or more$"):
+        FastLoader(numbered_rows(10)).set_epoch(epoch)
 
 
 @pytest.mark.parametrize(

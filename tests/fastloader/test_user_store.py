@@ -265,6 +265,14 @@ def test_class_of_a_program_without_a_file_is_read_by_workers(tmp_path):
     assert (process.stdout, process.returncode) == ("True\n", 0), process.stderr
 
 
+@pytest.mark.parametrize(("root", "error"), [(5, TypeError), (None, TypeError), ("", ValueError)])
+def test_what_is_no_path_of_a_store_is_named(root, error):
+    with pytest.raises(error, match=f"^root={root!r}: allowed is the path of a folder$"):
+        write_store(torch.arange(3), root)
+    with pytest.raises(error, match=f"^root={root!r}: allowed is the path of a folder$"):
+        open_store(root)
+
+
 def test_what_holds_no_samples_is_named(tmp_path):
     with pytest.raises(ValueError, match="dataset=int: allowed: a Dataset, an iterable of samples"):
         write_store(5, tmp_path / "store")

@@ -121,6 +121,8 @@ def test_bench_takes_whole_numbers(trials):
 
 
 def test_bench_names_a_wrong_device_and_loaders_without_names():
+    with pytest.raises(TypeError, match="step=5: allowed is a function of a batch"):
+        fastloop.bench(DataLoader(DATA), 5)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="device=toaster: allowed are auto, cpu, mps, cuda"):
         fastloop.bench(DataLoader(DATA), device="toaster")
     with pytest.raises(ValueError, match="loaders=list: allowed: a dict of loaders by name"):

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
+from numbers import Real
+from reprlib import repr as short_repr
 from typing import Any
 
 import torch
@@ -28,7 +30,13 @@ from fastloop.explain.tune.race import race
 from fastloop.explain.tune.race_result import RaceResult
 from fastloop.explain.tune.surrogate import Surrogate
 from fastloop.processes.rank_group import resolve_device
-from fastloop.sweep.in_process import LoaderLike, default_step, epochs_of
+from fastloop.sweep.in_process import (
+    LoaderLike,
+    check_seconds,
+    check_step,
+    default_step,
+    epochs_of,
+)
 from fastloop.sweep.loader_timer import warm_timer
 from fastloop.trial.window import MIN_WINDOW_S
 
@@ -144,9 +152,12 @@ def tune(  # noqa: PLR0913 - the settings of a run, by their names
     one in all rounds, with those that promise most by what was measured so far. The winner's gain
     is confirmed by fresh rounds. A combination that raises, or delivers other data, is left out.
 
-    Raises ValueError for a wrong space or budget, and whatever the present settings raise.
+    Raises ValueError for a wrong space or budget, TypeError for what is no function, and whatever
+    the present settings raise.
     """
-    _check_space(make_loader, space, budget_s)
+    _check_numbers(budget_s, min_window_s)
+    check_step(step)
+    _check_space(make_loader, space)
     settings = _combinations(space)
     names = [*settings]
     measurements = _Measurements(
@@ -166,22 +177,37 @@ def tune(  # noqa: PLR0913 - the settings of a run, by their names
     return LoopTuning(settings=settings[best], race=result, reasons=measurements.reasons)
 
 
+def _check_numbers(budget_s: float, min_window_s: float) -> None:
+    if not (isinstance(budget_s, Real) and 0 < budget_s < math.inf):
+        raise ValueError(f"budget_s={budget_s!r}: allowed is a number of seconds, more than 0")
+    check_seconds(seconds=None, min_window_s=min_window_s)
+
+
 def _check_space(
-    make_loader: Callable[..., LoaderLike], space: Mapping[str, Sequence[Any]], budget_s: float
+    make_loader: Callable[..., LoaderLike], space: Mapping[str, Sequence[Any]]
 ) -> None:
-    if not space or any(isinstance(values, str) or not len(values) for values in space.values()):
-        raise ValueError("space: allowed: one value or more of each setting, as a list")
-    count = math.prod(map(len, space.values()))
+    if not callable(make_loader):
+        allowed = "allowed is a function that returns a loader"
+        raise TypeError(f"make_loader={short_repr(make_loader)}: {allowed}")
+    values = [*space.values()] if isinstance(space, Mapping) else [()]
+    if not values or any(not _are_values(each) for each in values):
+        allowed = "allowed: a dict of one value or more of each setting, as a list"
+        raise ValueError(f"space={short_repr(space)}: {allowed}")
+    count = math.prod(map(len, values))
     if count > MOST_COMBINATIONS:
         allowed = f"allowed: up to {MOST_COMBINATIONS:,}"
         raise ValueError(f"space: {count:,} combinations; {allowed}")
-    if not 0 < budget_s < float("inf"):
-        raise ValueError(f"budget_s={budget_s}: allowed is more than 0")
     parameters = inspect.signature(make_loader).parameters
     if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
         return
     if unknown := [name for name in space if name not in parameters and name != THREADS]:
         raise ValueError(f"space: make_loader has no argument {', '.join(unknown)}")
+
+
+def _are_values(values: Any) -> bool:
+    """True for the values of a setting, one or more, as a list or the like."""
+    is_listed = hasattr(values, "__len__") and hasattr(values, "__getitem__")
+    return is_listed and not isinstance(values, str | bytes | Mapping) and len(values) > 0
 
 
 def _combinations(space: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:

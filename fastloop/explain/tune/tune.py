@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from fastloop.core.printable import plain_reason
 from fastloop.core.result import Result
 from fastloop.core.types import UsageError
 from fastloop.explain.tune.budget import Spending, TuneBudget
@@ -96,5 +97,5 @@ def _find_peaks(names: Sequence[str], results: Sequence[Result]) -> dict[str, fl
 def check_outcome(outcome: TuneOutcome) -> TuneOutcome:
     """The outcome; raises UsageError where the present configuration has failed."""
     if reason := outcome.reasons.get(YOURS):
-        raise UsageError(f"the present configuration has failed: {reason}")
+        raise UsageError(f"the present configuration has failed: {plain_reason(reason)}")
     return outcome

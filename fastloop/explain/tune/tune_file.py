@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pydantic
+
 from fastloop.core.files import fingerprint, outputs_folder, sweep_folders, write_text
 from fastloop.core.types import UsageError
 
@@ -52,6 +54,9 @@ class TuneFile:
         write_text(folder / TUNE_FILE, json.dumps(asdict(self), indent=1) + "\n")
 
 
+_adapter = pydantic.TypeAdapter(TuneFile)
+
+
 def fingerprint_command(overrides: Sequence[str], settings: dict[str, Any]) -> str:
     """Equal for commands of which one continues the other."""
     kept = sorted(each for each in overrides if not each.startswith("resume="))
@@ -62,14 +67,29 @@ def fingerprint_command(overrides: Sequence[str], settings: dict[str, Any]) -> s
 def find_tuning(name: str, command: str) -> tuple[Path, TuneFile]:
     """The folder that `resume=` names, or with `last` the newest of this command, and its file.
 
-    Raises UsageError if there is none.
+    Raises UsageError if there is none, or it is damaged.
     """
     folders = reversed(sweep_folders()) if name == LAST else [Path(name).absolute()]
     tuned = [folder for folder in folders if (folder / TUNE_FILE).is_file()]
     for folder in tuned:
-        file = TuneFile(**json.loads((folder / TUNE_FILE).read_text()))
+        file = _load(folder / TUNE_FILE, name)
         if file.command == command:
             return folder, file
     where = outputs_folder() if name == LAST else Path(name).absolute()
     reason = "it is of another command" if tuned else f"no {TUNE_FILE} in {where}"
     raise UsageError(f"resume={name}: {reason}; allowed: the folder of an earlier fastloop tune")
+
+
+def _load(path: Path, name: str) -> TuneFile:
+    """The file's content. Raises UsageError, naming the file, for what no tuning has written."""
+    remedy = f"allowed: the folder of another fastloop tune; without resume={name} it begins anew"
+    try:
+        file = _adapter.validate_json(path.read_bytes())
+    except (pydantic.ValidationError, OSError) as error:
+        reason = "not one of fastloop's" if isinstance(error, ValueError) else str(error)
+        raise UsageError(f"resume={name}: {path}: can't be read: {reason}; {remedy}") from error
+    columns = file.jobs, file.changes, file.forecast_mib, file.predicted
+    if len({len(column) for column in columns}) > 1:
+        reason = "jobs, changes, forecast_mib and predicted differ in length"
+        raise UsageError(f"resume={name}: {path}: can't be read: {reason}; {remedy}")
+    return file

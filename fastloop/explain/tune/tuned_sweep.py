@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fastloop.core.printable import plain_reason
 from fastloop.core.result import Measurement
 from fastloop.core.types import JobFailed, UsageError
 from fastloop.explain.tune.budget import Spending
@@ -66,7 +67,7 @@ class RaceSchedule:
         try:
             self.outcome = race(self.surrogate, self._measure, self.spending.share, self.rules)
         except ValueError:
-            reason = states[0].result.status_reason
+            reason = plain_reason(states[0].result.status_reason)
             raise UsageError(f"the present configuration can't be run: {reason}") from None
         self._note_rounds()
         return self._finalists(self.outcome)
