@@ -56,10 +56,11 @@ def hold_last_batch() -> tuple[int, int, bool]:
         last = batch
     del batch
     free_nbytes = loader._source.memory.pool.free_nbytes()
-    before = psutil.Process().memory_info().rss
+    # addresses, as the system may have taken idle pages out of the resident memory before
+    before = psutil.Process().memory_info().vms
     del loader
     gc.collect()
-    shrunk = before - psutil.Process().memory_info().rss
+    shrunk = before - psutil.Process().memory_info().vms
     return free_nbytes, shrunk, bool((last == 3).all())
 
 
