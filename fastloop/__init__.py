@@ -64,6 +64,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    """The public names, for completion: none of them is imported before its first use."""
+    return sorted([*__all__, "__version__", "__doc__", "__name__", "__path__", "__file__"])
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name's module at its first use: `--help` must not pay for importing torch."""
     if name == "__version__":

@@ -64,12 +64,17 @@ def _limit_text(explanation: Explanation) -> str:
 
 
 def ladder_lines(ladder: Ladder) -> list[str]:
-    """The ladder as a table of text."""
+    """The ladder as aligned lines of text."""
+    return align(ladder_table(ladder))
+
+
+def ladder_table(ladder: Ladder) -> list[tuple[str, ...]]:
+    """The ladder as rows of text, of which the first is the head."""
     rows = [("part", "hidden ms", "exposed ms a batch", "share of the epoch")]
     rows += [_ladder_row(row) for row in ladder.rows]
     if ladder.residue:
         rows.append(("sum", "", "", show_percent(ladder.explained)))
-    return align(rows)
+    return rows
 
 
 def _ladder_row(row: LadderRow) -> tuple[str, ...]:

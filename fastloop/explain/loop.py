@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -28,7 +27,13 @@ from fastloop.explain.rung_loaders import MOST_READY, READY_S
 from fastloop.explain.verdict import judge
 from fastloop.options.loader.user import iterable_epochs
 from fastloop.processes.rank_group import resolve_device
-from fastloop.sweep.in_process import check_numbers, check_seconds, check_step
+from fastloop.sweep.in_process import (
+    check_no_dataset,
+    check_numbers,
+    check_seconds,
+    check_step,
+    function_epochs,
+)
 
 SYNCHRONIZED = ("cpu", "cuda", "mps")
 """Devices whose queued work can be waited for."""
@@ -37,7 +42,7 @@ LoaderOrFunction = Iterable[Tree] | Callable[..., Iterable[Tree]]
 
 def explain_loop(
     loader: LoaderOrFunction,
-    step: LoopStep,
+    step: LoopStep | None = None,
     *,
     trials: int = 5,
     device: str = "auto",
@@ -58,7 +63,8 @@ def explain_loop(
     check_numbers(trials=trials)
     check_seconds(seconds)
     if step is None:
-        raise TypeError("step=None: allowed is a function of a batch")
+        allowed = "allowed is a function of a batch, as in fastloop.explain(loader, step)"
+        raise TypeError(f"step=None: {allowed}")
     check_step(step)
     epochs, target = _repeatable(loader), _resolve(device)
     loop, first_batch_s, is_whole = _look(epochs, step, target)
@@ -88,18 +94,13 @@ def _repeatable(loader: LoaderOrFunction) -> Epochs:
         kind = type(loader).__name__
         allowed = "allowed: what gives a new iterator each time, as a DataLoader, a list or a"
         raise TypeError(f"loader={kind}: it can be iterated over only once; {allowed} function")
+    check_no_dataset(loader)
     if isinstance(loader, Iterable) or hasattr(loader, "__getitem__"):
         return iterable_epochs(loader)  # pyright: ignore[reportArgumentType]
     if not callable(loader):
         kind = type(loader).__name__
         raise TypeError(f"loader={kind}: allowed: an iterable, or a function that returns one")
-    required = [
-        each
-        for each in inspect.signature(loader).parameters.values()
-        if each.default is each.empty
-        and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-    ]
-    return loader if required else lambda _: loader()
+    return function_epochs(loader)
 
 
 def _resolve(device: str) -> torch.device:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from fastloop.core import stats
+from fastloop.core.notebook import notebook_html
 from fastloop.core.number_text import significant
 from fastloop.core.ranking import Ranking
 from fastloop.core.text_lines import wrap
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 WIDTH = 80
+SCHEMA = 1
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -64,28 +71,71 @@ class BenchResult:
         limit = self.limit_samples_per_s
         return None if limit is None else self.samples_per_s / limit
 
+    def to_frame(self) -> DataFrame:
+        """A row for each trial: its seconds and its samples per second."""
+        import pandas as pd
+
+        frame = pd.DataFrame({"seconds": self.seconds})
+        frame["samples_per_s"] = self.epochs * self.samples / frame["seconds"]
+        return frame.rename_axis("trial")
+
+    def to_json(self) -> str:
+        """All fields, and the figures that follow from them, as JSON."""
+        figures = {
+            "samples_per_s": self.samples_per_s,
+            "samples_per_s_interval": self.samples_per_s_interval,
+            "first_batch_s": self.first_batch_s,
+            "wait_fraction": self.wait_fraction,
+            "limit_fraction": self.limit_fraction,
+        }
+        return json.dumps({"schema": SCHEMA, **asdict(self), **figures}, indent=1) + "\n"
+
+    def _repr_html_(self) -> str:
+        first, p50, p95, p99 = self._waits_ms()
+        rows = [
+            ("", "median", "95 %"),
+            ("seconds", significant(stats.median(self.seconds), 4), self._seconds_bounds()),
+            ("samples/s", f"{self.samples_per_s:,.0f}", self._rate_bounds()),
+            ("first batch, ms", first, ""),
+            ("wait for a batch, ms", p50, f"p95 {p95}, p99 {p99}"),
+        ]
+        return notebook_html(self._describe_trials(), rows, self.flags)
+
     def __repr__(self) -> str:
-        waits_s = self.first_batch_s, *(stats.percentile(self.wait_s, p) for p in (50, 95, 99))
-        first, *waits = [significant(1e3 * wait_s) for wait_s in waits_s]
+        first, *waits = self._waits_ms()
         limit = (
             ""
             if self.limit_fraction is None
             else f", {stats.percent(self.limit_fraction)} % of what this machine can gather from "
             "memory"
         )
-        epochs = "1 epoch" if self.epochs == 1 else f"{self.epochs} epochs"
-        seconds = _bounds(stats.interval(self.seconds), partial(significant, digits=4))
-        rate = _bounds(self.samples_per_s_interval, "{:,.0f}".format)
         lines = [
-            f"{self.samples:,} samples in {len(self.wait_s):,} batches, {len(self.seconds)} trials "
-            f"of {epochs} each, device {self.device}",
-            f"{significant(stats.median(self.seconds), 4)} s a trial{seconds}",
-            f"{self.samples_per_s:,.0f} samples/s{rate}{limit}",
+            self._describe_trials(),
+            f"{significant(stats.median(self.seconds), 4)} s a trial{self._seconds_bounds()}",
+            f"{self.samples_per_s:,.0f} samples/s{self._rate_bounds()}{limit}",
             f"waits: first batch {first} ms, p50 {waits[0]}, p95 {waits[1]},"
             f" p99 {waits[2]} ms; {100 * self.wait_fraction:.0f} % of an epoch",
             *self.flags,
         ]
         return "\n".join(wrap(lines, WIDTH))
+
+    def _describe_trials(self) -> str:
+        epochs = "1 epoch" if self.epochs == 1 else f"{self.epochs} epochs"
+        return (
+            f"{self.samples:,} samples in {len(self.wait_s):,} batches, {len(self.seconds)} trials "
+            f"of {epochs} each, device {self.device}"
+        )
+
+    def _seconds_bounds(self) -> str:
+        return _bounds(stats.interval(self.seconds), partial(significant, digits=4))
+
+    def _rate_bounds(self) -> str:
+        return _bounds(self.samples_per_s_interval, "{:,.0f}".format)
+
+    def _waits_ms(self) -> list[str]:
+        """The first wait, and percentiles 50, 95 and 99 of all, in milliseconds."""
+        waits_s = self.first_batch_s, *(stats.percentile(self.wait_s, p) for p in (50, 95, 99))
+        return [significant(1e3 * wait_s) for wait_s in waits_s]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -104,6 +154,49 @@ class Bench:
     flags: dict[str, list[str]]
     """Caveats of each loader's figures, a line each."""
 
+    def to_frame(self) -> DataFrame:
+        """A row for each loader, the fastest first: rank, seconds and ratio to the first loader,
+        each with the 95 % interval; a figure that does not exist is missing."""
+        import pandas as pd
+
+        rows = []
+        for name in self.ranking.order:
+            low, high = stats.interval(self.seconds[name]) or (None, None)
+            ratio = self.ratios.get(name)
+            rows.append(
+                {
+                    "loader": name,
+                    "rank": self.ranking.ranks.get(name),
+                    "trials": len(self.seconds[name]),
+                    "seconds_median": stats.median(self.seconds[name]),
+                    "seconds_low": low,
+                    "seconds_high": high,
+                    "ratio": ratio.estimate if ratio else None,
+                    "ratio_low": ratio.low if ratio else None,
+                    "ratio_high": ratio.high if ratio else None,
+                }
+            )
+        return pd.DataFrame(rows).set_index("loader").astype({"rank": "Int64"})
+
+    def to_json(self) -> str:
+        """All fields as JSON."""
+        ranking = asdict(self.ranking)
+        ranking["faster"] = {name: sorted(names) for name, names in self.ranking.faster.items()}
+        values = {**asdict(self), "ranking": ranking}
+        return json.dumps({"schema": SCHEMA, **values}, indent=1) + "\n"
+
+    def _repr_html_(self) -> str:
+        rows = [("loader", "rank", "median s of a trial [95 %]", "times the first loader's [95 %]")]
+        for name in self.ranking.order:
+            seconds, ratio = self.seconds[name], self.ratios.get(name)
+            time = f"{significant(stats.median(seconds), 4)}" + _bounds(
+                stats.interval(seconds), partial(significant, digits=4)
+            )
+            times = f"{ratio.estimate:.3f}{_ratio_bounds(ratio)}" if ratio else ""
+            rows.append((name, str(self.ranking.ranks.get(name, "?")), time, times))
+        answer, *notes = _sentences(self)
+        return notebook_html(answer, rows, notes)
+
     def __repr__(self) -> str:
         return "\n".join([_line(self, name) for name in self.ranking.order] + _notes(self))
 
@@ -116,24 +209,31 @@ def _line(bench: Bench, name: str) -> str:
     ratio = bench.ratios.get(name)
     if ratio is None:
         return line
+    return f"{line}  x {ratio.estimate:.3f}{_ratio_bounds(ratio)}"
+
+
+def _ratio_bounds(ratio: stats.Ratio) -> str:
+    """The interval of a ratio in brackets; in parentheses the range of fewer than three rounds."""
     bounds = _bounds((ratio.low, ratio.high), "{:.3f}".format)
-    if not ratio.is_interval:
-        bounds = bounds.replace("[", "(").replace("]", ")")
-    return f"{line}  x {ratio.estimate:.3f}{bounds}"
+    return bounds if ratio.is_interval else bounds.replace("[", "(").replace("]", ")")
 
 
 def _notes(bench: Bench) -> list[str]:
+    return ["", *wrap(_sentences(bench), WIDTH)]
+
+
+def _sentences(bench: Bench) -> list[str]:
+    """Why there are no ranks or a tie, if so, what the figures are, and caveats by loader."""
     ranking, ratios = bench.ranking, bench.ratios.values()
     tie = f"sharing rank 1: {ranking.needed}" if ranking.needed else ""
     reason = f"undetermined: {ranking.undetermined}" if ranking.undetermined else tie
     is_range = any(ratio and not ratio.is_interval for ratio in ratios)
     unproven = "; (lowest, highest), which prove nothing" if is_range else ""
-    lines = [
+    return [
         *([reason] if reason else []),
         f"rank, median seconds of a trial [95 %], times the first loader's [95 %]{unproven}",
         *(f"{name}: {flag}" for name, flags in bench.flags.items() for flag in flags),
     ]
-    return ["", *wrap(lines, WIDTH)]
 
 
 def _bounds(interval: tuple[float, float] | None, show: Callable[[float], str]) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from numbers import Integral, Real
@@ -10,6 +11,7 @@ from reprlib import repr as short_repr
 from typing import Any
 
 import torch
+from torch.utils.data import Dataset, IterableDataset
 
 from fastloop.core import stats
 from fastloop.core.interleave import rounds, within
@@ -33,8 +35,9 @@ from fastloop.sweep.timing_caveats import trial_caveats
 from fastloop.trial.limits import row_limit
 from fastloop.trial.window import MIN_WINDOW_S, time_instrumented_epoch
 
-LoaderLike = Iterable[Tree] | Callable[[int], Iterable[Tree]]
-"""An iterable, or a function from an epoch's number to an iterable of its batches.
+LoaderLike = Iterable[Tree] | Callable[[int], Iterable[Tree]] | Callable[[], Iterable[Tree]]
+"""An iterable, or a function that returns an iterable of an epoch's batches; the function is called
+with the epoch's number if it takes an argument.
 
 An iterable is iterated over once per epoch, after a call of `set_epoch` on it, on its sampler or on
 its dataset, where there is one."""
@@ -43,10 +46,10 @@ its dataset, where there is one."""
 def bench(  # noqa: PLR0913 - the settings of a run, by their names
     loader: LoaderLike,
     step: Callable[[Tree], Any] | None = None,
-    epochs: int = 1,
-    trials: int = 20,
-    device: str = "auto",
     *,
+    trials: int = 20,
+    epochs: int = 1,
+    device: str = "auto",
     batches: int | None = None,
     seconds: float | None = None,
     min_window_s: float = MIN_WINDOW_S,
@@ -104,11 +107,11 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
 def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     loaders: Mapping[str, LoaderLike],
     step: Callable[[Tree], Any] | None = None,
+    *,
     trials: int = 20,
     epochs: int = 1,
     device: str = "auto",
     same_data: bool = True,
-    *,
     batches: int | None = None,
     seconds: float | None = None,
     min_window_s: float = MIN_WINDOW_S,
@@ -189,14 +192,43 @@ def _summarize(seconds: dict[str, list[float]], order: list[list[str]], samples:
 
 
 def epochs_of(loader: LoaderLike) -> Epochs:
-    """The epochs of a loader; raises ValueError for what has only one, or none."""
+    """The epochs of a loader; raises ValueError for what has only one, or none, and for a
+    Dataset, which yields samples."""
     if isinstance(loader, Iterator):
         raise ValueError("an iterator has one epoch only; pass the iterable that it comes from")
+    check_no_dataset(loader)
     if isinstance(loader, Iterable) or hasattr(loader, "__getitem__"):
         return iterable_epochs(loader)  # pyright: ignore[reportArgumentType] - iter() takes both
     if not callable(loader):
         raise ValueError(f"a loader is an iterable or a function, not {type(loader).__name__}")
-    return loader
+    return function_epochs(loader)
+
+
+def function_epochs(make_epoch: Callable[..., Iterable[Tree]]) -> Epochs:
+    """The epochs that a function makes, called with the epoch's number if it requires an argument.
+
+    >>> [*function_epochs(lambda: [1, 2])(5)], [*function_epochs(lambda number: [number])(5)]
+    ([1, 2], [5])
+    """
+    try:
+        parameters = inspect.signature(make_epoch).parameters.values()
+    except ValueError:  # some functions of C code have no signature
+        return make_epoch
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    takes_number = any(
+        each.kind is each.VAR_POSITIONAL or (each.kind in positional and each.default is each.empty)
+        for each in parameters
+    )
+    return make_epoch if takes_number else lambda _: make_epoch()
+
+
+def check_no_dataset(loader: Any) -> None:
+    """Raise ValueError for a map-style Dataset of torch: its items are samples, not batches."""
+    if isinstance(loader, Dataset) and not isinstance(loader, IterableDataset):
+        allowed = "pass DataLoader(dataset, batch_size=...)"
+        raise ValueError(
+            f"loader={type(loader).__name__}: a Dataset yields samples, not batches; {allowed}"
+        )
 
 
 def default_step(device: torch.device) -> Callable[[Tree], Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import re
 import shlex
@@ -203,6 +205,26 @@ def test_choosing_page_has_every_loader_dataset_and_decoder():
     names = [name for group in ("loader", "dataset") for name in catalogue.options_of(group)]
     names += [f"decoder={name}" for name in catalogue.options_of("decoder")]
     assert [name for name in names if f"`{name}`" not in text] == []
+
+
+def test_cells_of_the_notebook_run_and_show_tables():
+    """Each cell runs as in a notebook: the value of its last expression is shown."""
+    notebook = json.loads((REPOSITORY / "docs" / "notebook.ipynb").read_text())
+    namespace: dict[str, object] = {}
+    shown = []
+    for cell in notebook["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        assert cell["outputs"] == []  # figures of another machine do not belong here
+        *statements, last = ast.parse("".join(cell["source"])).body
+        exec(compile(ast.Module(statements, []), "<cell>", "exec"), namespace)
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), namespace)
+            shown.append(value)
+        else:
+            exec(compile(ast.Module([last], []), "<cell>", "exec"), namespace)
+    kinds = {type(value).__name__ for value in shown if hasattr(value, "_repr_html_")}
+    assert kinds == {"BenchResult", "Bench", "DataFrame", "LoopExplanation", "LoopTuning"}
 
 
 def test_api_page_has_every_public_name():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any, cast
 
@@ -308,6 +309,11 @@ def test_loop_is_tuned_in_this_process():
     assert tuned.race.gain.low > 1
     assert tuned.code == "loader = make_loader(batch_size=40, drop_last=False)"
     assert tuned.code in repr(tuned)
+    frame = tuned.to_frame().set_index("batch_size")
+    assert [*frame[frame["is_winner"]].index] == [40]
+    assert frame.loc[1, "ratio_low"] > 1
+    assert json.loads(tuned.to_json())["settings"] == tuned.settings
+    assert tuned._repr_html_().count("<tr>") == 3  # the head and two configurations
 
 
 def test_loop_settings_that_fail_or_deliver_other_data_are_left_out():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
+import json
 import random
 
 import pytest
@@ -12,6 +14,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 import fastloop
 from fastloop.core import interleave, spans
 from fastloop.core.types import Invalid
+from fastloop.explain.loop import explain_loop
 from fastloop.trial import window
 
 DATA = TensorDataset(torch.arange(60.0).view(30, 2), torch.arange(30))
@@ -58,7 +61,75 @@ def test_last_line_of_a_notebook_cell_shows_the_table(clock):
     for shown in (result, comparison):
         assert repr(shown) == str(shown)
         assert "seconds=[" not in repr(shown)
+        assert shown._repr_html_().count("<tr>") == shown._repr_html_().count("</tr>") >= 2
     assert "e+" not in str(result)
+
+
+def test_results_become_frames_and_json(clock):
+    loaders = {"slow": clock.loader(3_000_000), "fast": clock.loader(1_000_000)}
+    comparison = fastloop.bench_all(loaders, trials=10)
+    frame = comparison.to_frame()
+    assert frame["rank"].to_dict() == {"fast": 1, "slow": 2}
+    assert frame.loc["fast", "seconds_median"] == pytest.approx(0.003, rel=0.02)
+    assert frame.loc["fast", "ratio_low"] < 1 / 3 < frame.loc["fast", "ratio_high"]
+    assert frame.loc["slow", "ratio"] != frame.loc["slow", "ratio"]  # NaN: it is the first
+    values = json.loads(comparison.to_json())
+    assert values["ranking"]["faster"] == {"fast": [], "slow": ["fast"]}
+    assert values["seconds"] == comparison.seconds
+    result = fastloop.bench(clock.loader(2_000_000), trials=4, epochs=2)
+    rates = result.to_frame()["samples_per_s"]
+    assert rates.median() == pytest.approx(result.samples_per_s)
+    assert json.loads(result.to_json())["samples_per_s"] == result.samples_per_s
+
+
+def test_names_of_loaders_are_escaped_in_a_notebook(clock):
+    comparison = fastloop.bench_all({"<script>": clock.loader(1_000_000)}, trials=3)
+    assert "<script>" not in comparison._repr_html_()
+    assert "&lt;script&gt;" in comparison._repr_html_()
+
+
+def test_functions_with_and_without_the_epochs_number_are_loaders():
+    numbers = []
+
+    def numbered(epoch):
+        numbers.append(epoch)
+        return DataLoader(DATA, 10)
+
+    loaders = {"plain": lambda: DataLoader(DATA, 10), "numbered": numbered}
+    assert fastloop.bench_all(loaders, trials=1, min_window_s=0).samples == 30
+    assert fastloop.bench(loaders["plain"], trials=1, min_window_s=0).samples == 30
+    assert numbers
+    assert {*map(type, numbers)} == {int}
+
+
+@pytest.mark.parametrize("measure", [fastloop.bench, lambda data: fastloop.bench_all({"a": data})])
+def test_a_dataset_is_refused_with_what_to_pass(measure):
+    with pytest.raises(ValueError, match=r"loader=TensorDataset: .*DataLoader\(dataset"):
+        measure(DATA)
+
+
+def test_bench_and_bench_all_take_their_settings_in_one_order():
+    one, many = (
+        [*inspect.signature(function).parameters.values()][1:]
+        for function in (fastloop.bench, fastloop.bench_all)
+    )
+    shared = [each.name for each in many if each.name in {other.name for other in one}]
+    assert shared == [each.name for each in one]
+    assert {each.kind for each in one[1:]} == {inspect.Parameter.KEYWORD_ONLY}
+
+
+def test_public_names_can_be_completed():
+    assert {*fastloop.__all__} <= {*dir(fastloop)}
+    assert [name for name in dir(fastloop) if name not in fastloop.__all__ and name[0] != "_"] == []
+
+
+def test_explain_shows_the_parameters_of_its_function():
+    shown, own = (
+        inspect.signature(function).parameters for function in (fastloop.explain, explain_loop)
+    )
+    assert [(name, each.default, each.kind) for name, each in shown.items()] == [
+        (name, each.default, each.kind) for name, each in own.items()
+    ]
 
 
 def test_bench_all_passes_every_batch_to_the_step():

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from numbers import Real
 from reprlib import repr as short_repr
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fastloop.core import stats
+from fastloop.core.notebook import notebook_html
 from fastloop.core.text_lines import wrap
 from fastloop.core.types import Invalid, Tree
 from fastloop.core.user_code import error_line
@@ -25,7 +28,7 @@ from fastloop.data.digest import (
     reference_digest,
 )
 from fastloop.explain.tune.budget import Spending, TuneBudget
-from fastloop.explain.tune.outcome import comparison_rows, verdict_text
+from fastloop.explain.tune.outcome import comparison_lines, comparison_table, verdict_text
 from fastloop.explain.tune.race import race
 from fastloop.explain.tune.race_result import RaceResult
 from fastloop.explain.tune.surrogate import Surrogate
@@ -40,6 +43,10 @@ from fastloop.sweep.in_process import (
 from fastloop.sweep.loader_timer import warm_timer
 from fastloop.trial.window import MIN_WINDOW_S
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+SCHEMA = 1
 MOST_COMBINATIONS = 2_000
 THREADS = "torch_threads"
 """A setting that is no argument of a loader: torch's threads in this process."""
@@ -55,6 +62,8 @@ class LoopTuning:
     """Seconds of each configuration by round, the winner, and its confirmed gain."""
     reasons: dict[str, str]
     """Why configurations could not be run, by name."""
+    configurations: dict[str, dict[str, Any]]
+    """The settings of every configuration of the space, by name, the present one first."""
 
     @property
     def is_faster(self) -> bool:
@@ -71,8 +80,37 @@ class LoopTuning:
             lines.insert(0, f"torch.set_num_threads({self.settings[THREADS]})")
         return "\n".join(lines)
 
+    def to_frame(self) -> DataFrame:
+        """The configurations that ran, one a row: settings, rounds, median seconds, and how many
+        times the winner's seconds they took."""
+        import pandas as pd
+
+        rows = []
+        for name, by_round in self.race.seconds.items():
+            ratio = self.race.compare(name)
+            row = {
+                "rounds": len(by_round),
+                "seconds_median": stats.median([*by_round.values()]),
+                "ratio": ratio.estimate if ratio else None,
+                "ratio_low": ratio.low if ratio else None,
+                "ratio_high": ratio.high if ratio else None,
+                "is_winner": name == self.race.winner,
+            }
+            rows.append(self.configurations[name] | row)
+        return pd.DataFrame(rows)
+
+    def to_json(self) -> str:
+        """All fields as JSON; values of settings that JSON lacks are shown as Python does."""
+        values = {"schema": SCHEMA, **asdict(self), "is_faster": self.is_faster}
+        return json.dumps(values, indent=1, default=repr) + "\n"
+
+    def _repr_html_(self) -> str:
+        failed = [f"failed: {name}: {reason}" for name, reason in self.reasons.items()]
+        answer = verdict_text(self.race, self.is_faster)
+        return notebook_html(answer, comparison_table(self.race), [*failed, self.code])
+
     def __repr__(self) -> str:
-        lines = [*wrap([verdict_text(self.race, self.is_faster)]), "", *comparison_rows(self.race)]
+        lines = [*wrap([verdict_text(self.race, self.is_faster)]), "", *comparison_lines(self.race)]
         failed = [f"failed: {name}: {reason}" for name, reason in self.reasons.items()]
         if self.race.not_run:
             failed.append(f"no room in the budget: {len(self.race.not_run):,}")
@@ -174,7 +212,12 @@ def tune(  # noqa: PLR0913 - the settings of a run, by their names
     surrogate = Surrogate(names=names, changes=changes, predicted=[1.0] * len(names))
     result = race(surrogate, measurements.measure, spending.share)
     best = result.winner if result.is_faster else result.present
-    return LoopTuning(settings=settings[best], race=result, reasons=measurements.reasons)
+    return LoopTuning(
+        settings=settings[best],
+        race=result,
+        reasons=measurements.reasons,
+        configurations=settings,
+    )
 
 
 def _check_numbers(budget_s: float, min_window_s: float) -> None:

@@ -61,7 +61,7 @@ def format_outcome(outcome: TuneOutcome) -> str:
     head += f"{file.combinations + 1:,} configurations ran, {outcome.trials} trials, "
     head += f"{outcome.seconds:.0f} s"
     lines = [*wrap([head]), "", *wrap([verdict_text(result, outcome.is_faster)]), ""]
-    lines += comparison_rows(result)
+    lines += comparison_lines(result)
     notes = [*_memory_lines(outcome)]
     notes += [f"no time left to observe the memory of {name}" for name in outcome.unobserved]
     notes += [f"failed: {name}: {reason}" for name, reason in outcome.reasons.items()]
@@ -138,8 +138,14 @@ def _describe_refutation(result: RaceResult) -> str:
     return f"{result.winner} seemed faster, and in fresh rounds was {gain} times as fast"
 
 
-def comparison_rows(result: RaceResult) -> list[str]:
-    """A table of the configurations that came closest, with their rounds of the race."""
+def comparison_lines(result: RaceResult) -> list[str]:
+    """The table of the configurations that came closest, as aligned lines of text."""
+    return align(comparison_table(result))
+
+
+def comparison_table(result: RaceResult) -> list[tuple[str, ...]]:
+    """The configurations that came closest, with their rounds of the race; the first row is the
+    head."""
     ranked = sorted(result.seconds, key=lambda name: _ratio_of(result, name))[:MOST_SHOWN]
     if result.present not in ranked:
         ranked.append(result.present)
@@ -149,7 +155,7 @@ def comparison_rows(result: RaceResult) -> list[str]:
         ratio = result.compare(name)
         shown = _show_ratio(ratio) if ratio and name != result.winner else ""
         rows.append((name, str(len(costs)), significant(stats.median(costs)), shown))
-    return align(rows)
+    return rows
 
 
 def _ratio_of(result: RaceResult, name: str) -> float:

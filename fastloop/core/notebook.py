@@ -1,0 +1,20 @@
+"""A result as HTML for the cell of a notebook, with every text escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+
+def notebook_html(answer: str, rows: Sequence[Sequence[str]], notes: Iterable[str] = ()) -> str:
+    """The answer as a paragraph, the rows as a table whose first row is its head, then the notes.
+
+    >>> notebook_html("a < b", [("loader",), ("a",)])
+    '<p>a &lt; b</p><table><thead><tr><th>loader</th></tr></thead>...'
+    """
+    head, *body = [[escape(cell) for cell in row] for row in rows]
+    table_head = "".join(f"<th>{cell}</th>" for cell in head)
+    table_body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in body)
+    table = f"<table><thead><tr>{table_head}</tr></thead><tbody>{table_body}</tbody></table>"
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return f"<p>{escape(answer)}</p>{table}" + (f"<ul>{items}</ul>" if items else "")
