@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hydra.errors import InstantiationException
@@ -10,7 +11,7 @@ from omegaconf import OmegaConf
 
 from fastloop.config.catalogue import options_of
 from fastloop.config.combinations import Combination
-from fastloop.config.foreign_settings import check_experiment_settings
+from fastloop.config.foreign_settings import name_in
 from fastloop.config.kinds import kind_message
 from fastloop.config.messages import ConfigError, instantiation_message, validation_message
 from fastloop.config.user_options import (
@@ -36,8 +37,9 @@ def build_request(combination: Combination) -> JobRequest:
     from fastloop.core.sweep_protocols import Launcher, Tracker
 
     values, overrides = combination.values, combination.overrides
-    check_experiment_settings(combination.choices, values, overrides)
-    job = build_job(values)
+    job = build_job(values, overrides)
+    if job.loader.store is None and values["loader"].get("store"):
+        values["loader"]["store"] = None
     choices = {name.partition("@")[0]: choice for name, choice in combination.choices.items()}
     choices |= user_targets(values, overrides) | _launcher_under_torchrun(values, overrides)
     if loader_brings_data(job, choices, overrides):
@@ -67,10 +69,14 @@ def build_sweep(values: dict[str, Any]) -> SweepSettings:
     )
 
 
-def build_job(values: dict[str, Any]) -> Job:
-    """The job that the configuration describes. Raises ConfigError for an invalid value."""
+def build_job(values: dict[str, Any], overrides: Sequence[str] = ()) -> Job:
+    """The job that the configuration describes. Raises ConfigError for an invalid value.
+
+    overrides: of the command line. A store that none of them asks for is left out where it would
+    repeat one random crop of each image.
+    """
     from fastloop.core.plan import LOADING, LoadingSettings
-    from fastloop.trial.job import Job, crop_images
+    from fastloop.trial.job import Job, crop_images, needs_no_store
 
     of_job = job_config(values)
     nodes = {name: node for name, node in of_job.items() if _is_group(node)}
@@ -79,7 +85,11 @@ def build_job(values: dict[str, Any]) -> Job:
     loading_values = {name: settings.pop(name) for name in LOADING if name in settings}
     loading = _translate_errors("", lambda: LoadingSettings(**loading_values))
     job = _translate_errors("", lambda: Job(**options, **settings, loading=loading))
-    return crop_images(job)
+    job = crop_images(job)
+    is_asked_for = any("loader.store" in name_in(override) for override in overrides)
+    if not is_asked_for and needs_no_store(job):
+        return replace(job, loader=replace(job.loader, store=None))  # pyright: ignore[reportArgumentType]
+    return job
 
 
 def build_option(group: str, node: Any) -> Any:

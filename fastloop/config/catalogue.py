@@ -77,6 +77,12 @@ def takes_several(group: str) -> bool:
     return not any(re.search(r"^_target_:", file.read_text(), re.M) for file in files)
 
 
+def options_with_store() -> list[str]:
+    """Names of the loaders that read a store."""
+    files = sorted((resource_folder("conf") / "loader").glob("*.yaml"))
+    return [path.stem for path in files if "/store@store:" in path.read_text()]
+
+
 def groups() -> list[Group]:
     """All groups: those of conf/config.yaml in its order, then those that options choose from."""
     text = _config_text()

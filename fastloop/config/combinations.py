@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,19 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from fastloop.config.catalogue import resource_folder, settings
+from fastloop.config.catalogue import overridable_names, resource_folder, settings
 from fastloop.config.experiments import register_experiments
 from fastloop.config.flags import CommandLine, read_command_line
-from fastloop.config.foreign_settings import describe_foreign_setting
+from fastloop.config.foreign_settings import (
+    Concerns,
+    ForeignSetting,
+    describe_foreign_setting,
+    find_foreign_setting,
+    leave_out,
+    leave_out_of_experiment,
+)
 from fastloop.config.help import help_text
-from fastloop.config.messages import ConfigError
+from fastloop.config.messages import ConfigError, unknown_setting
 from fastloop.config.overrides import override_values, parse_overrides, product
 
 CONFIG_NAME = "config"
@@ -58,10 +65,20 @@ class Combination:
     sweep_folder: Path
 
 
-def compose_combinations(line: CommandLine) -> list[Combination]:
+@dataclass(frozen=True, kw_only=True)
+class Combinations:
+    """All combinations of a command line."""
+
+    each: list[Combination]
+    concerns: tuple[str, ...] = ()
+    """Lines about settings that only some of the combinations have."""
+
+
+def compose_combinations(line: CommandLine) -> Combinations:
     """All combinations, in the order of Hydra's basic sweeper.
 
-    Raises ConfigError and Hydra's exceptions.
+    A setting is left out of those whose option lacks it; combinations that are equal without it
+    are one. Raises ConfigError and Hydra's exceptions.
     """
     register_experiments()
     register_resolvers()
@@ -69,15 +86,63 @@ def compose_combinations(line: CommandLine) -> list[Combination]:
         name = line.config_name or CONFIG_NAME
         first = _compose_first(name, line)
         if not line.is_sweep and first.hydra.mode != RunMode.MULTIRUN:
-            return [combination_of(first)]
+            alone = Concerns()
+            combination = _add_job(alone, combination_of(first), {})
+            return Combinations(each=[combination], concerns=alone.lines())
         _check_sweeper(first)
         swept = [f"{key}={value}" for key, value in (first.hydra.sweeper.params or {}).items()]
         jobs = product(parse_overrides([*swept, *line.overrides]))
         folder = str(first.hydra.sweep.dir)  # equal for all jobs, although it contains the time
-        return [
-            combination_of(_compose(name, overrides, number, folder))
-            for number, overrides in enumerate(jobs)
-        ]
+        return _compose_sweep(name, jobs, folder)
+
+
+def _compose_sweep(name: str, jobs: Sequence[tuple[str, ...]], folder: str) -> Combinations:
+    """The combinations of these lists of overrides, without those that repeat an earlier one."""
+    concerns, found = Concerns(), dict[tuple[str, ...], Combination]()
+    # What an option lacks does not depend on values, which a sweep may have many of.
+    known: dict[tuple[str, ...], dict[str, ConfigError]] = {}
+    for overrides in jobs:
+        choices = tuple(text for text in overrides if not VALUE_IN_OPTION.match(text))
+        lacking = known.setdefault(choices, {})
+        cfg, own = _compose_own(name, overrides, lacking, len(found), folder)
+        if lacking and own in found:
+            continue
+        found[own] = _add_job(concerns, combination_of(cfg), lacking)
+    return Combinations(each=[*found.values()], concerns=concerns.lines())
+
+
+def _add_job(
+    concerns: Concerns, combination: Combination, lacking: Mapping[str, ConfigError]
+) -> Combination:
+    """The combination without what its experiment sets for other options; both are counted."""
+    choices, overrides = combination.choices, combination.overrides
+    values = deepcopy(combination.values)
+    concerns.add_job(lacking | leave_out_of_experiment(choices, values, overrides))
+    concerns.add_settings(overrides, choices)
+    return replace(combination, values=values)
+
+
+def _compose_own(
+    name: str,
+    overrides: tuple[str, ...],
+    lacking: dict[str, ConfigError],
+    number: int = 0,
+    folder: str | None = None,
+) -> tuple[DictConfig, tuple[str, ...]]:
+    """The configuration of those settings that the job's options have, and these overrides.
+
+    lacking: settings that the options are known to lack, with their errors; more are added.
+    """
+    for setting in lacking:
+        overrides = leave_out(overrides, setting)
+    while True:
+        try:
+            return _compose(name, overrides, number, folder), overrides
+        except ForeignSetting as error:
+            rest = leave_out(overrides, error.name)
+            if rest == overrides:
+                raise
+            lacking[error.name], overrides = error, rest
 
 
 def compose_each(
@@ -210,16 +275,15 @@ def _compose_first(name: str, line: CommandLine) -> DictConfig:
 
     An experiment may set the sweep mode itself. Raises Hydra's error for several values otherwise.
     """
-    first_values = [
-        values[0] for values in override_values(parse_overrides(line.overrides)) if values
-    ]
+    values = override_values(parse_overrides(line.overrides))
+    first_values = tuple(each[0] for each in values if each)
     if line.is_sweep:
-        return _compose(name, first_values)
+        return _compose_own(name, first_values, {})[0]
     try:
         return _compose(name, line.overrides)
-    except ConfigCompositionException:
+    except (ConfigCompositionException, ForeignSetting):
         with suppress(HydraException):
-            cfg = _compose(name, first_values)
+            cfg, _ = _compose_own(name, first_values, {})
             if cfg.hydra.mode == RunMode.MULTIRUN:
                 return cfg
         raise
@@ -235,8 +299,10 @@ def _compose(
     try:
         cfg = _hydra_compose(name, list(overrides), return_hydra_config=True)
     except ConfigCompositionException as error:
-        if message := describe_foreign_setting(str(error), overrides):
-            raise ConfigError(message) from None
+        if setting := find_foreign_setting(str(error)):
+            message = describe_foreign_setting(setting, overrides)
+            message = message or unknown_setting(setting, overridable_names())
+            raise ForeignSetting(message, setting) from None
         raise
     with read_write(cfg.hydra), open_dict(cfg.hydra):
         cfg.hydra.job.num = number

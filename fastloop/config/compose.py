@@ -25,6 +25,7 @@ from fastloop.config.combinations import (
     CONFIG_NAME,
     VERSION_BASE,
     Combination,
+    Combinations,
     combination_of,
     compose_combinations,
     compose_each,
@@ -65,8 +66,10 @@ def compose_all(measure_here: MeasureHere) -> list[JobRequest]:
         if line.prints_info:
             _run_hydra(line, lambda _: None)
             return []
-        combinations = compose_combinations(line)
+        composed = compose_combinations(line)
+        combinations = composed.each
         requests = colour_jobs([build_request(combination) for combination in combinations])
+        _tell_concerns(composed)
         if combinations[0].launcher == BASIC:
             return requests
         return _run_hydra_launcher(line, combinations, requests, measure_here)
@@ -84,6 +87,14 @@ def compose_all(measure_here: MeasureHere) -> list[JobRequest]:
         sys.exit(1)
 
 
+def _tell_concerns(composed: Combinations) -> None:
+    """Print to how many jobs settings apply which some lack; a Hydra launcher takes none such."""
+    for line in composed.concerns:
+        if (launcher := composed.each[0].launcher) != BASIC:
+            raise ConfigError(f"hydra/launcher={launcher}: {line}; allowed: settings of all jobs")
+        print(line, file=sys.stderr)
+
+
 def compose_silently() -> tuple[list[JobRequest], str]:
     """The requests of `compose_all`, without output; and its error message, empty on success."""
     output = io.StringIO()
@@ -99,7 +110,7 @@ def compose_job(*overrides: str) -> Job:
 
     Raises ConfigError or one of Hydra's exceptions for an invalid name or value.
     """
-    return build_job(compose_values(*overrides))
+    return build_job(compose_values(*overrides), overrides)
 
 
 def compose_changed(overrides: Sequence[str]) -> Job:

@@ -1,59 +1,157 @@
-"""Messages for settings that an option of conf/ lacks and another one of its group has."""
+"""Settings that an option of conf/ lacks and another one of its group has.
+
+In a sweep, such a setting applies to the jobs whose option has it.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from fastloop.config.catalogue import default_options, experiment_files, groups, options_of
+from fastloop.config.catalogue import (
+    default_options,
+    experiment_files,
+    groups,
+    options_of,
+    options_with_store,
+)
 from fastloop.config.messages import ConfigError
 from fastloop.config.yaml_files import option_values
 
-NO_KEY = re.compile(r"Could not override '(\w+)\.(\w+)'")
-"""Hydra's message for a setting that the chosen option lacks."""
+NO_KEY = re.compile(r"Could not override '([^']+)'|Could not delete from config\. '([^']+)' does")
+"""Hydra's messages for a setting that the chosen option lacks."""
+SHOWN_OPTIONS = 4
+"""Options that have a setting are listed up to this number."""
 
 
-def describe_foreign_setting(message: str, overrides: Sequence[str]) -> str:
-    """The message for a setting which the job's option lacks and others have; empty if Hydra's
-    message tells of anything else."""
+class ForeignSetting(ConfigError):
+    """A setting that the option of this job lacks; an option of another job may have it."""
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+def find_foreign_setting(message: str) -> str:
+    """The name of the setting which a job's option lacks, by Hydra's message; else empty."""
     match = NO_KEY.search(message)
-    if not match or any(override.startswith(f"{match[1]}._target_=") for override in overrides):
+    name = (match[1] or match[2]) if match else ""
+    is_of_option = "." in name and not name.startswith("hydra")
+    return name if is_of_option else ""
+
+
+def describe_foreign_setting(name: str, overrides: Sequence[str]) -> str:
+    """The message for a setting which the job's option lacks and others have; empty where no
+    option has it."""
+    shown = name.rpartition("@")[2]
+    group, _, setting = shown.partition(".")
+    if any(override.startswith(f"{group}._target_=") for override in overrides):
         return ""
-    group, setting = match.groups()
-    having = [
-        option.name
-        for each in groups()
-        if each.path == group
-        for option in each.options
-        if setting in [known.name for known in option.settings]
-    ]
+    having = _options_with(group, setting)
     if not having:
         return ""
-    chosen = [value for name, _, value in (o.partition("=") for o in overrides) if name == group]
+    chosen = [value for key, _, value in (o.partition("=") for o in overrides) if key == group]
     option = (chosen or [default_options().get(group, "")])[-1]
-    return (
-        f"{group}.{setting}: {group}={option} has no such setting; allowed with {group}="
-        f"{','.join(having)}"
-    )
+    return f"{shown}: {group}={option} has no such setting; allowed with {having}"
 
 
-def check_experiment_settings(
-    choices: Mapping[str, str], values: Mapping[str, Any], overrides: Sequence[str]
-) -> None:
-    """Raise ConfigError where the experiment sets what another option than its own lacks."""
+def _options_with(group: str, setting: str) -> str:
+    """The options that have the setting, as an override: loader=fastloop,spdl; else empty."""
+    if setting.startswith("store."):
+        stores = _options_with("loader.store", setting.partition(".")[2])
+        return stores.replace("loader.store=", "store@loader.store=")
+    options = [option for each in groups() if each.path == group for option in each.options]
+    having = [
+        option.name
+        for option in options
+        if setting in [known.name for known in option.settings]
+        or (setting == "store" and option.name in options_with_store())
+    ]
+    return f"{group}={','.join(having)}" if having else ""
+
+
+def leave_out(overrides: Sequence[str], name: str) -> tuple[str, ...]:
+    """The overrides without those of that setting."""
+    return tuple(text for text in overrides if name_in(text) != name)
+
+
+def name_in(override: str) -> str:
+    """The name of the setting that the override changes or deletes."""
+    return override.partition("=")[0].lstrip("~")
+
+
+@dataclass(kw_only=True)
+class Concerns:
+    """To which jobs of a sweep those settings apply that some of its jobs lack."""
+
+    jobs: int = 0
+    lacking: dict[str, int] = field(default_factory=dict)
+    """Number of jobs that lack a setting, by its name."""
+    errors: dict[str, ConfigError] = field(default_factory=dict)
+    having: dict[str, dict[str, None]] = field(default_factory=dict)
+    """By the setting's name the options that have it, in the order of the jobs."""
+    values: dict[str, dict[str, None]] = field(default_factory=dict)
+    """By the setting's name, its values."""
+
+    def add_job(self, lacking: Mapping[str, ConfigError]) -> None:
+        """Count a job that lacks these settings."""
+        self.jobs += 1
+        for name, error in lacking.items():
+            self.lacking[name] = self.lacking.get(name, 0) + 1
+            self.errors.setdefault(name, error)
+
+    def add_settings(self, overrides: Sequence[str], choices: Mapping[str, str]) -> None:
+        """Note which settings a job has, and by which options."""
+        for text in overrides:
+            name = name_in(text)
+            group = name.rpartition("@")[2].partition(".")[0]
+            if group in choices:
+                self.having.setdefault(name, {})[f"{group}={choices[group]}"] = None
+                self.values.setdefault(name, {})[text] = None
+
+    def lines(self) -> tuple[str, ...]:
+        """A line for each setting that concerns only some jobs. Raises ConfigError for a setting
+        that no job has."""
+        lines = []
+        for name, count in self.lacking.items():
+            if count == self.jobs:
+                raise self.errors[name]
+            values = [*self.values.get(name, {})]
+            shown = values[0] if len(values) == 1 else name
+            line = f"{shown} concerns {self.jobs - count} of {self.jobs} jobs"
+            options = [*self.having.get(name, {})]
+            listed = f": {', '.join(options)}" if 0 < len(options) <= SHOWN_OPTIONS else ""
+            lines.append(line + listed)
+        return tuple(lines)
+
+
+def leave_out_of_experiment(
+    choices: Mapping[str, str], values: dict[str, Any], overrides: Sequence[str]
+) -> dict[str, ConfigError]:
+    """Remove the settings that the experiment gives to options other than its own which lack them.
+
+    Returns the error of each, for the case that no job of the sweep has the setting.
+    """
     path = experiment_files().get(choices.get("experiment", ""))
     if path is None:
-        return
+        return {}
     experiment: Any = OmegaConf.to_container(OmegaConf.load(path))
+    lacking: dict[str, ConfigError] = {}
     for group, settings in experiment.items():
         option = choices.get(group, "")
         replaced = f"{group}={option}" in overrides and option in options_of(group)
         if not isinstance(settings, dict) or not replaced:
             continue
-        for setting in settings.keys() & values[group].keys() - option_values(group, option).keys():
+        known = option_values(group, option).keys()
+        known |= {"store"} if group == "loader" and option in options_with_store() else set()
+        for setting in settings.keys() & values[group].keys() - known:
+            del values[group][setting]
             named = f"experiment={choices['experiment']} sets {group}.{setting}"
             remedy = f"~{group}.{setting} leaves it out"
-            raise ConfigError(f"{named}, which {group}={option} does not have; {remedy}")
+            text = f"{named}, which {group}={option} does not have; {remedy}"
+            lacking[f"{group}.{setting}"] = ConfigError(text)
+    return lacking

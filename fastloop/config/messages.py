@@ -131,13 +131,14 @@ def _hydra_message(
         text += f"\n{error.__cause__}"
     text = " ".join(line.strip() for line in text.splitlines() if line.strip())
     if match := re.search(r"Could not override '(\S+)'\.", text):
-        return _unknown_setting(match.group(1), known_names)
+        return unknown_setting(match.group(1), known_names)
     if match := re.search(r"Ambiguous value for argument '(.*?)' ", text):
         return f"{match.group(1)}: several values need -m (--multirun)"
     return text
 
 
-def _unknown_setting(name: str, known_names: Iterable[str]) -> str:
+def unknown_setting(name: str, known_names: Iterable[str]) -> str:
+    """The message for a setting that no option has."""
     matches = _similar(name, list(known_names))
     hint = f"; did you mean {matches[0]}?" if matches and name not in matches else ""
     if name.startswith(("dataset.", "loader.", "model.", "collate.", "transform.")):

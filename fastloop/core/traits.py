@@ -37,6 +37,8 @@ class LoaderTraits:
     """True where all ranks get the same number of batches, because the plan's order is followed."""
     on_device: bool = False
     """True where batches are built on the plan's device."""
+    reads_samples: bool = False
+    """True where the loader reads the dataset's samples themselves if its store is null."""
     in_memory: bool = False
     """True where all rows are copied from the store into memory before the first epoch."""
     honours_batch_size: bool = True

@@ -28,9 +28,9 @@ from fastloop.core.protocols import (
     Store,
     Transform,
 )
-from fastloop.core.traits import CollateTraits, traits_of
+from fastloop.core.traits import CollateTraits, LoaderTraits, traits_of
 from fastloop.core.types import option
-from fastloop.data.cropped_dataset import crop_dataset
+from fastloop.data.cropped_dataset import CroppedDataset, crop_dataset
 from fastloop.processes.rank_group import resolve_device
 from fastloop.trial.page_cache import CacheState
 from fastloop.trial.window import MIN_WINDOW_S
@@ -113,3 +113,12 @@ class Job:
 def crop_images(job: Job) -> Job:
     """The job with the dataset of the crops, where its transform crops that dataset's images."""
     return replace(job, dataset=crop_dataset(job.dataset, job.transform))
+
+
+def needs_no_store(job: Job) -> bool:
+    """True if a store would repeat one random crop of each image, and the loader can read the
+    images themselves."""
+    dataset, loader = job.dataset, job.loader
+    crops_at_random = isinstance(dataset, CroppedDataset) and dataset.cropping.is_random
+    reads_samples = traits_of(LoaderTraits, loader).reads_samples
+    return crops_at_random and reads_samples and loader.store is not None

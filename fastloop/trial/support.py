@@ -174,7 +174,7 @@ def _check_crops(job: Job) -> None:
         return
     loader = f"{name}: loader={getattr(job.loader, 'target', name_of(job.loader))}"
     if job.loader.store is not None:
-        hint = "loader=raw draws anew, and loader=fastloop, spdl and grain with loader.store=null"
+        hint = "loader=raw, fastloop, spdl and grain draw anew, if no store is asked for"
         raise Unsupported(f"{loader} reads a store, which repeats one draw; {hint}")
     if not traits_of(LoaderTraits, job.loader).even_shares:
         raise Unsupported(f"{loader} sets its own order, and can't tell a sample the epoch")

@@ -83,7 +83,7 @@ LOADERS = ", ".join(options("loader"))
             "dataset.count: dataset=digits has no such setting; allowed with dataset=integers,",
         ),
         (
-            "-m loader=fastloop,raw loader.num_threads=2",
+            "-m loader=raw,preload loader.num_threads=2",
             "loader.num_threads: loader=raw has no such setting; allowed with loader=fastloop,",
         ),
         (

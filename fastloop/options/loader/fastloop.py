@@ -46,6 +46,7 @@ class FastloopLoader:
 
     store: Store | None
     even_shares: ClassVar[bool] = True
+    reads_samples: ClassVar[bool] = True
     in_memory: bool
     num_threads: Threads | None
     ahead: PositiveDepth | None

@@ -36,6 +36,7 @@ class GrainLoader:
     prefetch_buffer_size: Depth
     honours: ClassVar[tuple[str, ...]] = ()
     even_shares: ClassVar[bool] = True
+    reads_samples: ClassVar[bool] = True
 
     def check_installed(self) -> None:
         """Raise Unsupported without grain."""

@@ -37,6 +37,7 @@ class SpdlLoader:
     buffer_size: PositiveDepth
     honours: ClassVar[tuple[str, ...]] = ()
     even_shares: ClassVar[bool] = True
+    reads_samples: ClassVar[bool] = True
 
     def check_installed(self) -> None:
         """Raise Unsupported without SPDL."""
