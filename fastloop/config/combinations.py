@@ -117,7 +117,7 @@ def _add_job(
     """The combination without what its experiment sets for other options; both are counted."""
     choices, overrides = combination.choices, combination.overrides
     values = deepcopy(combination.values)
-    concerns.add_job(lacking | leave_out_of_experiment(choices, values, overrides))
+    concerns.add_job({**lacking, **leave_out_of_experiment(choices, values, overrides)})
     concerns.add_settings(overrides, choices)
     return replace(combination, values=values)
 

@@ -28,7 +28,7 @@ SHOWN_OPTIONS = 4
 """Options that have a setting are listed up to this number."""
 
 
-class ForeignSetting(ConfigError):
+class ForeignSetting(ConfigError):  # noqa: N818 - a verdict on one job, as Unsupported is
     """A setting that the option of this job lacks; an option of another job may have it."""
 
     def __init__(self, message: str, name: str) -> None:
