@@ -15,6 +15,8 @@ from fastloop.core.files import fingerprint
 
 PACKAGE = Path(__file__).parents[1]
 """fastloop's folder, whose code has a version of its own."""
+INSTALLED_IN = {"site-packages", "dist-packages"}
+"""Names of the folders that installers write packages to; the latter is Debian's."""
 
 
 def source_fingerprint(thing: object) -> str:
@@ -46,6 +48,9 @@ def _add_imported(path: Path, package: str, files: dict[str, Path]) -> None:
 
 def is_own(path: Path) -> bool:
     """True for a file of the user's: neither installed nor of Python nor of fastloop."""
+    # another environment's libraries, which a .pth file or PYTHONPATH adds, are installed too
+    if INSTALLED_IN & {*path.parts}:
+        return False
     return not any(folder in path.parents for folder in (*_library_folders(), PACKAGE))
 
 
@@ -75,7 +80,11 @@ def _names_of(node: ast.AST, package: str) -> list[str]:
     if not isinstance(node, ast.ImportFrom) or (node.level and not package):
         return []
     base = "." * node.level + (node.module or "")
-    base = importlib.util.resolve_name(base, package) if node.level else base
+    if node.level:
+        try:
+            base = importlib.util.resolve_name(base, package)
+        except ImportError:  # beyond the top of the package, as Python will say where it runs
+            return []
     return [base, *(f"{base}.{alias.name}" for alias in node.names if alias.name != "*")]
 
 

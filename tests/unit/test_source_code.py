@@ -55,6 +55,24 @@ def test_change_of_another_module_leaves_the_fingerprint(own_code):
     assert source_fingerprint(loader) == before
 
 
+def test_libraries_of_another_environment_are_not_own_code(own_code, tmp_path, monkeypatch):
+    folder, loader = own_code
+    installed = tmp_path / "other" / "lib" / "python3" / "site-packages"
+    (installed / "library").mkdir(parents=True)
+    (installed / "library" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(installed)
+    (folder / "other.py").write_text("import library\n")
+    before = source_fingerprint(loader)
+    (installed / "library" / "__init__.py").write_text("# changed\n")
+    assert source_fingerprint(loader) == before
+
+
+def test_import_beyond_the_top_of_a_package_is_passed_over(own_code):
+    folder, loader = own_code
+    (folder / "mixed" / "near.py").write_text("def late():\n    from ...nowhere import x\n")
+    assert source_fingerprint(loader)
+
+
 def test_fingerprint_of_an_option_of_fastloop_is_of_its_file_alone():
     text = Path(str(sys.modules[MyDataset.__module__].__file__)).read_text()
     dataset = MyDataset(root="", count=8, shape=(2, 2))
