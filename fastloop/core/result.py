@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 from fastloop.core.explanation import Explanation
 from fastloop.core.instrumented_pass import KEEPS_NAN, Attribution
 from fastloop.core.limit import LimitOrigin
+from fastloop.core.machine_load import Load
 from fastloop.core.spans import seconds_between
 from fastloop.core.types import FailureKind
 
@@ -87,6 +88,8 @@ class Trial:
     """Value of each rank; torch_threads is that of rank 0. Empty for one process."""
     left_running: list[str] = field(default_factory=list)
     """Commands and process ids of what the trial left running, which was then ended."""
+    load: Load | None = None
+    """What other programs used of the machine meanwhile; None in older files."""
 
 
 @dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)

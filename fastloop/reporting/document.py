@@ -19,6 +19,7 @@ from fastloop.reporting.explanations import (
 )
 from fastloop.reporting.files import profiles_table, stores_table
 from fastloop.reporting.header import describe_setup
+from fastloop.reporting.load_lines import load_lines
 from fastloop.reporting.ranks import ranks_table
 from fastloop.reporting.summary import Comparison, JobGroup, summarize
 from fastloop.reporting.tables import (
@@ -48,6 +49,8 @@ class Document:
 
     title: str
     subtitle: str
+    machine_load: tuple[str, ...]
+    """Whether the machine was quiet: a sentence, or one for each machine."""
     verdicts: tuple[tuple[str, str], ...]
     """(heading, paragraph); the heading names the explained job, or the benchmark and, with several
     groups, the data."""
@@ -74,6 +77,7 @@ def compose_document(
     return Document(
         title=_title(groups, results),
         subtitle=describe_setup(results),
+        machine_load=tuple(load_lines(results)),
         verdicts=(
             *explanation_paragraphs(results),
             *(

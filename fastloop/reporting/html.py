@@ -98,6 +98,7 @@ def render_html(document: Document) -> str:
     body = [
         f"<header><h1>{title}</h1>",
         f'<p class="sub">{escape(document.subtitle)}</p></header>',
+        *(f"<p>{escape(line)}</p>" for line in document.machine_load),
         *verdicts,
         _pictures([_figure(picture, picture.heading) for picture in document.first_pictures]),
         *(_table(table) for table in document.overview),

@@ -11,7 +11,7 @@ from fastloop.reporting.tables import Table
 
 def render_markdown(document: Document, with_pictures: bool) -> str:
     """The complete report; pictures are links to <name>.png in the same folder."""
-    blocks = [f"# {document.title}", document.subtitle]
+    blocks = [f"# {document.title}", document.subtitle, *document.machine_load]
     blocks += [f"**{heading}.** {text}" for heading, text in document.verdicts]
     if with_pictures:
         blocks += [_image(picture) for picture in document.first_pictures]

@@ -11,6 +11,7 @@ from fastloop.core.result import Result, world_size
 from fastloop.reporting.comparable import brings_data
 from fastloop.reporting.header import describe_samples
 from fastloop.reporting.limit_text import limit_legend
+from fastloop.reporting.load_lines import load_lines
 from fastloop.reporting.notes import group_caveats
 from fastloop.reporting.ranks import rank_lines
 from fastloop.reporting.summary import Comparison, JobGroup, Row, summarize
@@ -24,12 +25,14 @@ LEGEND = "mean (std) of the trials; equal ranks: no significant difference; "
 
 
 def format_tables(results: Sequence[Result], baseline: str = "", width: int = WIDTH) -> str:
-    """A table and a verdict for each group of jobs, then ranks, notes and unfinished jobs.
+    """Whether the machine was quiet, a table and a verdict for each group of jobs, then ranks,
+    notes and unfinished jobs.
 
     width: number of columns; between 80 and 120 are used.
     """
     width = min(max(width, WIDTH), MAX_WIDTH)
-    parts = [_format_table(group, width) for group in summarize(results, baseline)]
+    parts = [textwrap.fill(line, width) for line in load_lines(results)]
+    parts += [_format_table(group, width) for group in summarize(results, baseline)]
     ranks = [(result.name, line) for result in results for line in rank_lines(result)]
     notes = [(note.kind, note.text) for note in group_caveats(results)]
     unfinished = [

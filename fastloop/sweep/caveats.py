@@ -16,7 +16,6 @@ from fastloop.sweep.timing_caveats import trial_caveats, wait_caveats
 from fastloop.trial.job import Job
 from fastloop.trial.page_cache import COLD_FRACTION
 
-FOREIGN_CORES = 0.5
 ABOVE_LIMIT = 1.1
 """Share of the limit from which noise does not explain it: nothing does that work faster."""
 CAUSES = {
@@ -33,7 +32,13 @@ def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
     """Caveats of the job's figures, given the results of all jobs of its sweep."""
     if not result.trials:
         return []
-    lines = [*_load_caveats(result, sweep), *cache_caveats(result), *data_caveats(result, sweep)]
+    workers = int(result.params.get("num_workers") or 0)
+    lines = crowd_caveats(
+        num_workers=workers,
+        torch_threads=result.trials[0].torch_threads,
+        usable_cores=result.environment.get("cores_usable") or 1,
+    )
+    lines += [*cache_caveats(result), *data_caveats(result, sweep)]
     if left := [command for trial in result.trials for command in trial.left_running]:
         count = "1 process" if len(left) == 1 else f"{len(left)} processes"
         first = "" if len(left) == 1 else ", the first"
@@ -54,7 +59,6 @@ def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
         losses = [measurement.losses for measurement in measurements(result, name)]
         lines += [f"{name}: {line}" for line in loss_caveats(losses)]
     lines += limit_caveats(result)
-    workers = int(result.params.get("num_workers") or 0)
     for name, attribution in result.attribution.items():
         waits = wait_caveats(wait_s=_waits_of_first_rank(attribution), num_workers=workers)
         lines += [f"{name}: {line}" for line in waits]
@@ -97,45 +101,17 @@ def loss_caveats(losses: Sequence[Sequence[float]]) -> list[str]:
     return ["loss is not finite: learning_rate is too high, or samples hold NaN or infinity"]
 
 
-def machine_caveats(
-    *,
-    load_averages: Sequence[float | None],
-    own_cores: float,
-    num_workers: int,
-    torch_threads: int,
-    usable_cores: int,
-) -> list[str]:
-    """Caveats of the machine: foreign load, CPU oversubscribed.
-
-    A load average covers the last minute, so `own_cores` is the most that any job of the sweep
-    keeps busy. Workers and threads that exceed the cores wait in the queue that the load average
-    counts; then all of them are allowed for.
-    """
+def crowd_caveats(*, num_workers: int, torch_threads: int, usable_cores: int) -> list[str]:
+    """A caveat where workers, or torch's threads, are more than the cores."""
     crowds = []
     if num_workers > usable_cores:
         crowds += [f"{num_workers} workers"]
     if torch_threads > usable_cores:
         crowds += [f"{torch_threads} torch threads"]
-    own_load = max(own_cores, num_workers + torch_threads) if crowds else own_cores
-    lines = _foreign_load([load for load in load_averages if load is not None], own_load)
-    if crowds:
-        cores = "1 core" if usable_cores == 1 else f"{usable_cores} cores"
-        lines += [f"CPU oversubscribed: {' and '.join(crowds)} on {cores}"]
-    return lines
-
-
-def _load_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
-    """machine_caveats of a job, whose load averages include other jobs of the sweep."""
-    cores = [
-        value for other in sweep for name, value in metrics(other).items() if "cpu_cores" in name
-    ]
-    return machine_caveats(
-        load_averages=[trial.load_average for trial in result.trials],
-        own_cores=max(cores, default=0.0),
-        num_workers=int(result.params.get("num_workers") or 0),
-        torch_threads=result.trials[0].torch_threads,
-        usable_cores=result.environment.get("cores_usable") or 1,
-    )
+    if not crowds:
+        return []
+    cores = "1 core" if usable_cores == 1 else f"{usable_cores} cores"
+    return [f"CPU oversubscribed: {' and '.join(crowds)} on {cores}"]
 
 
 def _waits_of_first_rank(attribution: Attribution) -> list[float]:
@@ -165,11 +141,3 @@ def _rereads_memory(result: Result) -> str:
         return ""
     sizes = f"the data ({data_mib:,.1f} MiB) is smaller than memory ({memory_gib:.0f} GiB)"
     return f"{sizes}: at most the first epoch of each window reads the disk"
-
-
-def _foreign_load(loads: list[float], own_load: float) -> list[str]:
-    """Judged by the median trial, not the worst: a noisy round affects all its jobs equally."""
-    load = stats.median(loads) if loads else 0.0
-    if load - own_load < FOREIGN_CORES:
-        return []
-    return [f"foreign load: load average {load:.1f}, own work {own_load:.1f}"]

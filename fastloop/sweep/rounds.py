@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from fastloop.core.interleave import rounds, within
+from fastloop.core.machine_load import load_between, read_counters
 from fastloop.core.plan import PreparedData
 from fastloop.core.result import Result
 from fastloop.core.spans import now_ns, wall_ms
@@ -154,6 +155,7 @@ def _run_round(
         assert prepared is not None
         begin_step(f"trial {number + 1} of {state.result.name}")
         task = trial_task(entry.index, entry.job, prepared, number)
+        before = read_counters()
         try:
             answers = entry.launcher.call_ranks(task, timeout_s=entry.job.trial_timeout_s)
         except JobFailed as error:
@@ -161,7 +163,8 @@ def _run_round(
         else:
             merged = merge_trials([answer.value for answer in answers])
             left = [command for answer in answers for command in answer.left_running]
-            trial = replace(merged, session_ms=session_ms, left_running=left)
+            load = load_between(before, read_counters())
+            trial = replace(merged, session_ms=session_ms, left_running=left, load=load)
             trials = [*state.result.trials, trial]
             state.update(trials=trials, rounds=[*state.result.rounds, names])
             if number == state.shadow_number:

@@ -103,6 +103,17 @@ def test_terminal_output_fits_80_columns_except_paths_and_link(sweep):
     assert all(any(loader in line for line in lines) for loader in LOADERS)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports it")
+def test_every_trial_records_the_load_and_the_answer_begins_with_it(sweep):
+    folder, process = sweep
+    loads = [trial.load for result in results(folder) for trial in result.trials]
+    assert all(load and load.other_cores is not None for load in loads)
+    assert process.stdout.startswith("The machine was ")
+    (report,) = folder.glob("outputs/20*/*/report/report.html")
+    sentence = " ".join(process.stdout.split("\n\n")[0].split())
+    assert sentence in report.read_text()
+
+
 FIGURES = {
     *("seconds_mean", "seconds_std", "seconds_median", "samples_per_s", "bytes_per_s"),
     *("limit_fraction", "first_batch_s", "wait_p50_ms", "wait_p95_ms", "wait_p99_ms"),

@@ -17,9 +17,12 @@ from commands import run_fastloop, spawn_fastloop
 from options import skip_or_fail
 from sweep_results import LOADERS, set_seconds, sweep_folder
 
+from fastloop.core.machine_load import Load
 from fastloop.core.metrics import metrics
 from fastloop.core.result_file import load
 from fastloop.reporting.document import compose_document
+from fastloop.reporting.html import render_html
+from fastloop.reporting.markdown import render_markdown
 from fastloop.reporting.summary import summarize
 from fastloop.reporting.write import write_report
 
@@ -89,6 +92,29 @@ def test_report_states_the_known_ranking(known_sweep):
         r"\| raw \| 3 \| 4\.100 \| .* \| 1 \| — \|",
     ):
         assert len(re.findall(row, text)) == 2, row
+
+
+def test_a_report_begins_with_the_load_of_each_machine(known_sweep):
+    busy = Load(seconds=1.0, cores=2, other_cores=1.6, busiest={"chromium": 1.6})
+    quiet = replace(busy, other_cores=0.01, busiest={})
+
+    def with_load(result, load, host):
+        trials = [replace(trial, load=load) for trial in result.trials]
+        return replace(result, trials=trials, environment=result.environment | {"host": host})
+
+    first, *others = all_results(known_sweep)
+    same = compose_document([with_load(each, busy, "a") for each in (first, *others)])
+    (sentence,) = same.machine_load
+    assert sentence.startswith("The machine was busy: other processes used 1.60 of 2 cores")
+    assert f"<p>{sentence}</p>" in render_html(same)
+    assert render_markdown(same, with_pictures=False).split("\n\n")[2] == sentence
+    machines = [with_load(first, busy, "a"), *(with_load(each, quiet, "b") for each in others)]
+    assert [line[:20] for line in compose_document(machines).machine_load] == [
+        "a: The machine was b",
+        "b: The machine was q",
+    ]
+    older = [with_load(each, None, "a") for each in (first, *others)]
+    assert compose_document(older).machine_load == ()
 
 
 def test_overview_has_loaders_as_rows_and_mean_and_std_as_cells(known_sweep):

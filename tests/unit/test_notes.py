@@ -19,13 +19,13 @@ def results_with(**flags: list[str]):
 
 def test_caveats_of_a_kind_share_a_line_with_the_details_of_each_job():
     results = results_with(
-        raw=["foreign load: load average 2.6", "traversal: unstable: std 11 %"],
+        raw=["CPU oversubscribed: 8 workers on 2 cores", "traversal: unstable: std 11 %"],
         preload=["traversal: unstable: std 30 %, 1 outlier"],
         fast=["traversal: outliers: 1", "skipped: 2 samples, the first: /a: b"],
         quiet=[],
     )
     assert [(note.kind, note.text) for note in group_caveats(results)] == [
-        ("foreign load", "raw (load average 2.6)"),
+        ("CPU oversubscribed", "raw (8 workers on 2 cores)"),
         ("unstable", "raw (std 11 %), preload (std 30 %, 1 outlier)"),
         ("outliers", "fast (1)"),
         ("skipped", "fast (2 samples, the first: /a: b)"),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastloop.core import stats
-from fastloop.sweep.caveats import loss_caveats, machine_caveats
+from fastloop.sweep.caveats import crowd_caveats, loss_caveats
 from fastloop.sweep.timing_caveats import trial_caveats, wait_caveats
 
 CAMPAIGNS = 1_000
@@ -156,27 +156,16 @@ def test_trial_caveats_are_rare_for_quiet_jobs():
 
 
 @pytest.mark.parametrize(
-    ("loads", "own_cores", "workers", "threads", "messages"),
+    ("workers", "threads", "messages"),
     [
-        ([0.2, None, 1.1], 1.0, 0, 2, []),
-        ([None], 1.0, 0, 2, []),
-        ([], 1.0, 0, 2, []),
-        ([2.5, 2.6, 9.0], 1.0, 0, 2, ["foreign load: load average 2.6, own work 1.0"]),
-        ([9.0], 2.0, 8, 2, ["CPU oversubscribed: 8 workers on 2 cores"]),
-        ([0.0], 2.0, 8, 4, ["CPU oversubscribed: 8 workers and 4 torch threads on 2 cores"]),
+        (2, 2, []),
+        (8, 2, ["CPU oversubscribed: 8 workers on 2 cores"]),
+        (8, 4, ["CPU oversubscribed: 8 workers and 4 torch threads on 2 cores"]),
     ],
 )
-def test_machine_caveats_name_foreign_load_and_oversubscription(
-    loads, own_cores, workers, threads, messages
-):
-    caveats = machine_caveats(
-        load_averages=loads,
-        own_cores=own_cores,
-        num_workers=workers,
-        torch_threads=threads,
-        usable_cores=2,
-    )
-    assert caveats == messages
+def test_more_workers_and_threads_than_cores_are_named(workers, threads, messages):
+    given = {"num_workers": workers, "torch_threads": threads, "usable_cores": 2}
+    assert crowd_caveats(**given) == messages
 
 
 def test_wait_caveats_name_periodic_waits_and_ignore_noise():

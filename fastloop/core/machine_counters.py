@@ -1,0 +1,210 @@
+"""Readings of the system's counters: CPU time of all cores and of each process, and pressure."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+PROC = Path("/proc")
+INIT = 1
+"""Process id of the first process, which waits for the ended children of others."""
+KERNEL = 2
+"""Process id of Linux's kthreadd, the parent of all kernel threads."""
+
+Resource = Literal["cpu", "io", "memory"]
+RESOURCES: tuple[Resource, ...] = ("cpu", "io", "memory")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessTimes:
+    """CPU seconds of a process so far."""
+
+    parent: int
+    name: str
+    started: int
+    """Differs between processes that had the same id one after the other."""
+    own_s: float
+    ended_children_s: float
+    """Of ended children that it waited for, and of theirs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counters:
+    """A reading of the system's counters, all of them since its start."""
+
+    root: int
+    """Process id of this command, whose children are its own work too."""
+    cores: int
+    total_s: float
+    """Time of all these cores, idle or not; 0 where the system does not tell."""
+    busy_s: float
+    stolen_s: float
+    includes_kernel: bool
+    """True where the time of all kernel threads, which are listed in `processes`, is in busy_s."""
+    waited_s: dict[Resource, float]
+    processes: dict[int, ProcessTimes]
+
+
+def read_counters(
+    proc: Path = PROC, root: int | None = None, cpus: Collection[int] | None = None
+) -> Counters:
+    """Read the counters now.
+
+    root: the process whose tree is this command; None: this process, or its launcher's agent.
+    cpus: numbers of the cores on which this process may run; None: as the system says.
+
+    Processes are read before the totals, so that the time of this very reading counts alike in the
+    differences of both.
+    """
+    cpus = _usable_cpus() if cpus is None else cpus
+    processes = _read_processes(proc)
+    times, is_all = _read_cpus(proc, cpus)
+    total_s, busy_s, stolen_s = (sum(column) for column in zip(*times, strict=True))
+    return Counters(
+        root=_own_root() if root is None else root,
+        cores=len(times),
+        total_s=total_s,
+        busy_s=busy_s,
+        stolen_s=stolen_s,
+        includes_kernel=shows_kernel(processes) and is_all,
+        waited_s=_read_pressure(proc),
+        processes=processes,
+    )
+
+
+def shows_kernel(processes: Mapping[int, ProcessTimes]) -> bool:
+    """True where kernel threads are visible, as they are not in a container."""
+    return KERNEL in processes and processes[KERNEL].name == "kthreadd"
+
+
+def _usable_cpus() -> set[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return set(os.sched_getaffinity(0))
+    return set(range(os.cpu_count() or 1))
+
+
+def _own_root() -> int:
+    """The process whose tree is this command: under torchrun, or another launcher that sets the
+    rank, its agent, as the other ranks of this machine are its children too."""
+    parent = os.getppid()
+    return parent if "RANK" in os.environ and parent > 1 else os.getpid()
+
+
+def _read_cpus(proc: Path, cpus: Collection[int]) -> tuple[list[tuple[float, float, float]], bool]:
+    """(total, busy, stolen) seconds of each of these cores, and whether there are no others.
+
+    Interrupts count as idle: they may be this command's, and no process is charged for them.
+    """
+    lines = []
+    if not _is_of_container(proc):
+        with contextlib.suppress(OSError):  # it is Linux's
+            lines = (proc / "stat").read_text().splitlines()
+    rows = [line.split() for line in lines if re.match(r"cpu\d", line)]
+    used = [fields for name, *fields in rows if int(name[3:]) in cpus]
+    if not used:
+        return [(0.0, 0.0, 0.0)] * len(cpus), False
+    return [_sum_ticks(fields) for fields in used], len(used) == len(rows)
+
+
+def _sum_ticks(fields: Sequence[str]) -> tuple[float, float, float]:
+    """(total, busy, stolen) seconds of a core, from its row in /proc/stat."""
+    hertz = os.sysconf("SC_CLK_TCK")
+    user, nice, system, idle, waiting, hard, soft, stolen = (
+        int(field) / hertz for field in [*fields, *["0"] * 8][:8]
+    )
+    busy = user + nice + system
+    return busy + idle + waiting + hard + soft + stolen, busy, stolen
+
+
+def _is_of_container(proc: Path) -> bool:
+    """True where LXCFS shows the time of the container in the place of the machine's."""
+    with contextlib.suppress(OSError):
+        return f" {proc}/stat fuse.lxcfs" in (proc / "mounts").read_text()
+    return False
+
+
+def _read_pressure(proc: Path) -> dict[Resource, float]:
+    """Seconds in which some process waited, by resource; of Linux from 4.20 on with PSI."""
+    waited_s: dict[Resource, float] = {}
+    for resource in RESOURCES:
+        with contextlib.suppress(OSError, ValueError):
+            first = (proc / "pressure" / resource).read_text().splitlines()[0]
+            waited_s[resource] = int(first.rpartition("total=")[2]) / 1e6
+    return waited_s
+
+
+def _read_processes(proc: Path) -> dict[int, ProcessTimes]:
+    """The processes that this one may see, by their ids."""
+    hertz, found = os.sysconf("SC_CLK_TCK"), {}
+    names = os.listdir(proc) if proc.exists() else ()
+    for name in filter(str.isdigit, names):
+        try:
+            with open(f"{proc}/{name}/stat", "rb") as file:  # Path takes three times as long
+                text = file.read().decode(errors="replace")
+        except OSError:  # it has ended
+            continue
+        # the name is in parentheses, and may contain any of them itself
+        before, _, after = text.rpartition(") ")
+        fields = after.split()
+        user, system, children_user, children_system = (int(each) / hertz for each in fields[11:15])
+        found[int(name)] = ProcessTimes(
+            parent=int(fields[1]),
+            name=before.partition("(")[2],
+            started=int(fields[19]),
+            own_s=user + system,
+            ended_children_s=children_user + children_system,
+        )
+    return found
+
+
+def seconds_spent(
+    before: Mapping[int, ProcessTimes], after: Mapping[int, ProcessTimes]
+) -> dict[int, float]:
+    """CPU seconds between two readings of each process that lives, and of its ended children.
+
+    What an ended child had used before the first reading is part of its parent's counter, too, and
+    does not count.
+    """
+    ended_s = Counter[int]()
+    for pid, times in before.items():
+        if pid not in after or after[pid].started != times.started:
+            ended_s[_living_ancestor(pid, before, after)] += times.own_s + times.ended_children_s
+    spent = {}
+    for pid, times in after.items():
+        known = before.get(pid)
+        if known is None or known.started != times.started:
+            spent[pid] = times.own_s + times.ended_children_s
+        else:
+            children_s = times.ended_children_s - known.ended_children_s - ended_s[pid]
+            spent[pid] = times.own_s - known.own_s + max(0.0, children_s)
+    return spent
+
+
+def _living_ancestor(
+    pid: int, before: Mapping[int, ProcessTimes], after: Mapping[int, ProcessTimes]
+) -> int:
+    """The nearest ancestor that lives at the second reading; 0 if none does."""
+    while pid in before:
+        pid = before[pid].parent
+        if pid in after and pid in before and after[pid].started == before[pid].started:
+            return pid
+    return 0
+
+
+def tree(processes: Mapping[int, ProcessTimes], root: int) -> set[int]:
+    """The process and all its descendants."""
+    children: dict[int, list[int]] = {}
+    for pid, times in processes.items():
+        children.setdefault(times.parent, []).append(pid)
+    found, waiting = set(), [root] if root in processes else []
+    while waiting:
+        pid = waiting.pop()
+        found.add(pid)
+        waiting += children.get(pid, [])
+    return found

@@ -1,0 +1,214 @@
+"""The load that other programs put on the machine while something is measured: was it quiet?
+
+Two readings of the system's counters, before and after, tell how much CPU time all programs took in
+between. What this command's own processes took is subtracted, also of those that ended meanwhile:
+Linux adds the time of an ended child to the parent that waited for it (`man 5 proc`: cutime).
+Kernel threads count for nobody, as much of their work is done for whoever reads files.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import field
+
+from pydantic.dataclasses import dataclass
+
+from fastloop.core import stats
+from fastloop.core.machine_counters import (
+    INIT,
+    KERNEL,
+    Counters,
+    Resource,
+    read_counters,
+    seconds_spent,
+    shows_kernel,
+    tree,
+)
+
+LEAST_SECONDS = 0.2
+"""No figure of CPU time rests on less: the system counts it in hundredths of seconds."""
+QUIET_SHARE = 0.05
+"""Share of the cores that others may use on a quiet machine. A job that keeps all cores busy loses
+as much, and all jobs of a round lose alike, so that their ratios change by less than the 2 % of
+stats.MINIMUM_EFFECT. The system's and a desktop's own programs use less. In a stretch of a second
+on two cores the figure is right within 0.02 cores."""
+MOST_MEMORY_PRESSURE = 0.05
+"""Share of the time in which some program may wait for memory on a quiet machine."""
+MOST_NAMES = 3
+LEAST_NAMED_SHARE = 0.01
+"""Programs that used a smaller share of the cores are not named."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What other programs used of the machine in a stretch of time."""
+
+    seconds: float
+    cores: int
+    """Cores on which this process may run; the figures below are of these."""
+    other_cores: float | None
+    """CPU time of other programs per second; None: the system does not tell, or the stretch is
+    shorter than LEAST_SECONDS."""
+    stolen_cores: float = 0.0
+    """CPU time per second that the host of a virtual machine gave to others."""
+    pressure: dict[Resource, float] = field(default_factory=dict)
+    """Share of the time in which some program, of any user, waited for that resource (Linux's
+    pressure stall information); empty where the kernel does not tell."""
+    busiest: dict[str, float] = field(default_factory=dict)
+    """Cores that the busiest other programs used, by their names, the busiest first."""
+
+    @property
+    def taken_cores(self) -> float | None:
+        """Cores that others took, on this machine or on the host of a virtual one."""
+        return None if self.other_cores is None else self.other_cores + self.stolen_cores
+
+    @property
+    def is_quiet(self) -> bool | None:
+        """True where others used too little to change a figure; None where that is unknown."""
+        if self.taken_cores is None:
+            return None
+        has_cores = self.taken_cores <= QUIET_SHARE * self.cores
+        return has_cores and self.pressure.get("memory", 0.0) <= MOST_MEMORY_PRESSURE
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadSummary:
+    """The load during all stretches of a measurement, such as the trials of a sweep."""
+
+    stretches: int
+    """Number of stretches whose load is known."""
+    busy: int
+    """How many of them were not quiet."""
+    cores: int
+    other_cores: float | None
+    """Median over the stretches of what others took; None where it is unknown."""
+    most_other_cores: float | None
+    memory_pressure: float = 0.0
+    """The highest of all stretches."""
+    busiest: tuple[str, ...] = ()
+    """Names of the programs that used most in the stretches that were not quiet."""
+
+    @property
+    def is_quiet(self) -> bool | None:
+        """True where most stretches were quiet; None where that is unknown."""
+        return 2 * self.busy < self.stretches if self.stretches else None
+
+    def describe(self, stretch: str = "trial", stretches: str = "trials") -> str:
+        """The sentence that an answer begins with.
+
+        stretch: word for what was measured, e.g. "trial"; stretches: its plural. A single one is
+        called `the trial`.
+        """
+        if self.other_cores is None or self.most_other_cores is None:
+            return (
+                "It is unknown whether the machine was quiet: "
+                "this system does not tell what other processes use."
+            )
+        during = f"the {stretches}" if self.stretches > 1 else f"the {stretch}"
+        most, cores = f"{self.most_other_cores:.2f}", _count_cores(self.cores)
+        if not self.busy:
+            return (
+                "The machine was quiet: "
+                f"other processes used at most {most} of {cores} during {during}."
+            )
+        names = ", ".join(self.busiest)
+        memory = ""
+        if self.memory_pressure > MOST_MEMORY_PRESSURE:
+            share = stats.percent(self.memory_pressure)
+            memory = f" Memory was short: processes waited for it up to {share} % of the time."
+        if self.is_quiet:
+            return (
+                f"The machine was quiet except in {self.busy} of {self.stretches} {stretches}: "
+                f"other processes used up to {most} of {cores}{names and f' ({names})'}.{memory}"
+            )
+        median = f"{self.other_cores:.2f}"
+        if self.stretches > 1:
+            of_what = f" ({'; '.join(filter(None, [f'median of {during}', names]))})"
+        else:
+            of_what = f" during {during}{names and f' ({names})'}"
+        return (
+            f"The machine was busy: other processes used {median} of {cores}{of_what}.{memory} "
+            "The figures may differ on a quiet machine."
+        )
+
+
+def summarize_loads(loads: Sequence[Load | None]) -> LoadSummary | None:
+    """The summary of these loads; None where none was recorded, as in older files."""
+    recorded = [load for load in loads if load is not None]
+    if not recorded:
+        return None
+    known = [load for load in recorded if load.taken_cores is not None]
+    taken = [load.taken_cores or 0.0 for load in known]
+    busy = [load for load in known if not load.is_quiet]
+    used = Counter[str]()
+    for load in busy:
+        used.update({name: cores * load.seconds for name, cores in load.busiest.items()})
+    return LoadSummary(
+        stretches=len(known),
+        busy=len(busy),
+        cores=recorded[0].cores,
+        other_cores=stats.median(taken) if taken else None,
+        most_other_cores=max(taken, default=None),
+        memory_pressure=max((load.pressure.get("memory", 0.0) for load in known), default=0.0),
+        busiest=tuple(name for name, _ in used.most_common(MOST_NAMES)),
+    )
+
+
+class LoadWatch:
+    """The loads of consecutive stretches of time, each of LEAST_SECONDS at least."""
+
+    def __init__(self) -> None:
+        self.loads: list[Load] = []
+        self._before = read_counters()
+
+    def end_stretch(self) -> None:
+        """End a stretch here and begin the next one; the present one goes on if it is too short."""
+        now = read_counters()
+        load = load_between(self._before, now)
+        if load.seconds >= LEAST_SECONDS or not now.total_s:
+            self.loads.append(load)
+            self._before = now
+
+    def summary(self) -> LoadSummary | None:
+        """The summary of all stretches, the last of which ends here; None if no time has passed."""
+        self.end_stretch()
+        return summarize_loads(self.loads)
+
+
+def load_between(before: Counters, after: Counters) -> Load:
+    """What other programs than this one used between two readings."""
+    cores = after.cores
+    total_s = after.total_s - before.total_s
+    if total_s <= 0 or before.cores != cores:  # the counters stand still in some sandboxes
+        return Load(seconds=0.0, cores=cores, other_cores=None)
+    seconds = total_s / cores
+    spent = seconds_spent(before.processes, after.processes)
+    own = tree(after.processes, after.root)
+    kernel = tree(after.processes, KERNEL) if shows_kernel(after.processes) else set()
+    nobodys = kernel if after.includes_kernel else ()
+    others_s = after.busy_s - before.busy_s - sum(spent[pid] for pid in [*own, *nobodys])
+    used = Counter[str]()
+    for pid in spent.keys() - own - kernel - {INIT}:
+        used[after.processes[pid].name] += spent[pid] / seconds
+    is_long = seconds >= LEAST_SECONDS
+    return Load(
+        seconds=seconds,
+        cores=cores,
+        other_cores=min(float(cores), max(0.0, others_s / seconds)) if is_long else None,
+        stolen_cores=max(0.0, after.stolen_s - before.stolen_s) / seconds,
+        pressure={
+            name: min(1.0, max(0.0, waited_s - before.waited_s[name]) / seconds)
+            for name, waited_s in after.waited_s.items()
+            if name in before.waited_s
+        },
+        busiest={
+            name: round(value, 3)
+            for name, value in used.most_common(MOST_NAMES)
+            if is_long and value > LEAST_NAMED_SHARE * cores
+        },
+    )
+
+
+def _count_cores(count: int) -> str:
+    return "1 core" if count == 1 else f"{count} cores"
