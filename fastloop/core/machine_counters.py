@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,7 +171,7 @@ def seconds_spent(
     What an ended child had used before the first reading is part of its parent's counter, too, and
     does not count.
     """
-    ended_s = Counter[int]()
+    ended_s: defaultdict[int, float] = defaultdict(float)
     for pid, times in before.items():
         if pid not in after or after[pid].started != times.started:
             ended_s[_living_ancestor(pid, before, after)] += times.own_s + times.ended_children_s

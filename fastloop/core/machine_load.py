@@ -8,7 +8,7 @@ Kernel threads count for nobody, as much of their work is done for whoever reads
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import field
 
@@ -141,9 +141,10 @@ def summarize_loads(loads: Sequence[Load | None]) -> LoadSummary | None:
     known = [load for load in recorded if load.taken_cores is not None]
     taken = [load.taken_cores or 0.0 for load in known]
     busy = [load for load in known if not load.is_quiet]
-    used = Counter[str]()
+    used: defaultdict[str, float] = defaultdict(float)
     for load in busy:
-        used.update({name: cores * load.seconds for name, cores in load.busiest.items()})
+        for name, used_cores in load.busiest.items():
+            used[name] += used_cores * load.seconds
     return LoadSummary(
         stretches=len(known),
         busy=len(busy),
@@ -151,7 +152,7 @@ def summarize_loads(loads: Sequence[Load | None]) -> LoadSummary | None:
         other_cores=stats.median(taken) if taken else None,
         most_other_cores=max(taken, default=None),
         memory_pressure=max((load.pressure.get("memory", 0.0) for load in known), default=0.0),
-        busiest=tuple(name for name, _ in used.most_common(MOST_NAMES)),
+        busiest=tuple(sorted(used, key=lambda name: -used[name])[:MOST_NAMES]),
     )
 
 
@@ -188,7 +189,7 @@ def load_between(before: Counters, after: Counters) -> Load:
     kernel = tree(after.processes, KERNEL) if shows_kernel(after.processes) else set()
     nobodys = kernel if after.includes_kernel else ()
     others_s = after.busy_s - before.busy_s - sum(spent[pid] for pid in [*own, *nobodys])
-    used = Counter[str]()
+    used: defaultdict[str, float] = defaultdict(float)
     for pid in spent.keys() - own - kernel - {INIT}:
         used[after.processes[pid].name] += spent[pid] / seconds
     is_long = seconds >= LEAST_SECONDS
@@ -203,9 +204,9 @@ def load_between(before: Counters, after: Counters) -> Load:
             if name in before.waited_s
         },
         busiest={
-            name: round(value, 3)
-            for name, value in used.most_common(MOST_NAMES)
-            if is_long and value > LEAST_NAMED_SHARE * cores
+            name: round(used[name], 3)
+            for name in sorted(used, key=lambda name: -used[name])[:MOST_NAMES]
+            if is_long and used[name] > LEAST_NAMED_SHARE * cores
         },
     )
 
