@@ -42,7 +42,7 @@ LEAST_NAMED_SHARE = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What other programs used of the machine in a stretch of time."""
+    """The use of the machine by other programs in a stretch of time."""
 
     seconds: float
     cores: int
@@ -59,16 +59,16 @@ class Load:
     """Cores that the busiest other programs used, by their names, the busiest first."""
 
     @property
-    def taken_cores(self) -> float | None:
+    def foreign_cores(self) -> float | None:
         """Cores that others took, on this machine or on the host of a virtual one."""
         return None if self.other_cores is None else self.other_cores + self.stolen_cores
 
     @property
     def is_quiet(self) -> bool | None:
         """True where others used too little to change a figure; None where that is unknown."""
-        if self.taken_cores is None:
+        if self.foreign_cores is None:
             return None
-        has_cores = self.taken_cores <= QUIET_SHARE * self.cores
+        has_cores = self.foreign_cores <= QUIET_SHARE * self.cores
         return has_cores and self.pressure.get("memory", 0.0) <= MOST_MEMORY_PRESSURE
 
 
@@ -138,8 +138,8 @@ def summarize_loads(loads: Sequence[Load | None]) -> LoadSummary | None:
     recorded = [load for load in loads if load is not None]
     if not recorded:
         return None
-    known = [load for load in recorded if load.taken_cores is not None]
-    taken = [load.taken_cores or 0.0 for load in known]
+    known = [load for load in recorded if load.foreign_cores is not None]
+    taken = [load.foreign_cores or 0.0 for load in known]
     busy = [load for load in known if not load.is_quiet]
     used: defaultdict[str, float] = defaultdict(float)
     for load in busy:
@@ -178,7 +178,7 @@ class LoadWatch:
 
 
 def load_between(before: Counters, after: Counters) -> Load:
-    """What other programs than this one used between two readings."""
+    """The load by other programs than this one between two readings."""
     cores = after.cores
     total_s = after.total_s - before.total_s
     if total_s <= 0 or before.cores != cores:  # the counters stand still in some sandboxes

@@ -134,7 +134,7 @@ def test_others_may_use_a_twentieth_of_the_cores(tmp_path, quiet_s):
 def test_what_the_host_gives_to_others_is_taken(tmp_path):
     load = load_of(tmp_path, BEFORE, stolen_s=0.5, idle_s=101.5)
     assert (load.other_cores, load.stolen_cores) == (0.0, pytest.approx(0.5))
-    assert load.taken_cores == pytest.approx(0.5)
+    assert load.foreign_cores == pytest.approx(0.5)
     assert load.is_quiet is False
 
 
@@ -251,7 +251,7 @@ def test_a_real_busy_process_is_seen_unless_it_is_this_commands():
         foreign = load_between(before, after)
         own = load_between(before, replace(after, root=busy.pid))
     # its core is busy all the time, however many others share it
-    assert foreign.taken_cores is not None and foreign.taken_cores > 0.8
+    assert foreign.foreign_cores is not None and foreign.foreign_cores > 0.8
     assert foreign.is_quiet is False
     assert foreign.other_cores is not None and own.other_cores is not None
     spent_s = after_s.user + after_s.system - before_s.user - before_s.system
