@@ -105,7 +105,8 @@ def test_own_children_that_ended_and_those_that_began_are_own(tmp_path):
     del after[WORKER]
     load = load_of(tmp_path, after)
     assert load.other_cores == pytest.approx(0.0, abs=1e-9)
-    assert load.is_quiet and load.busiest == {}
+    assert load.is_quiet
+    assert load.busiest == {}
 
 
 def test_processes_that_are_not_visible_count_as_others(tmp_path):
@@ -142,7 +143,8 @@ def test_waiting_for_memory_is_not_quiet(tmp_path):
     load = load_of(tmp_path, BEFORE, idle_s=102.0, waits_s={"cpu": 1.0, "memory": 2.2})
     assert load.is_quiet is False
     summary = summarize_loads([load])
-    assert summary and "Memory was short: processes waited for it up to 20 %" in summary.describe()
+    assert summary
+    assert "Memory was short: processes waited for it up to 20 %" in summary.describe()
 
 
 def test_only_the_cores_of_this_process_are_looked_at(tmp_path):
@@ -174,7 +176,8 @@ def test_a_system_that_does_not_tell_is_unknown(tmp_path, hidden):
     load = load_between(before, read(tmp_path))
     assert load.is_quiet is None
     summary = summarize_loads([load])
-    assert summary and summary.is_quiet is None
+    assert summary
+    assert summary.is_quiet is None
     assert summary.describe().startswith("It is unknown whether the machine was quiet")
 
 
@@ -191,7 +194,8 @@ def loads(*others: float) -> list[Load | None]:
         (
             loads(0.0, 0.03, 0.01),
             True,
-            "The machine was quiet: other processes used at most 0.03 of 2 cores during the trials.",
+            "The machine was quiet: other processes used at most 0.03 of 2 cores "
+            "during the trials.",
         ),
         (
             loads(0.02),
@@ -251,9 +255,11 @@ def test_a_real_busy_process_is_seen_unless_it_is_this_commands():
         foreign = load_between(before, after)
         own = load_between(before, replace(after, root=busy.pid))
     # its core is busy all the time, however many others share it
-    assert foreign.foreign_cores is not None and foreign.foreign_cores > 0.8
+    assert foreign.foreign_cores is not None
+    assert foreign.foreign_cores > 0.8
     assert foreign.is_quiet is False
-    assert foreign.other_cores is not None and own.other_cores is not None
+    assert foreign.other_cores is not None
+    assert own.other_cores is not None
     spent_s = after_s.user + after_s.system - before_s.user - before_s.system
     difference = (foreign.other_cores - own.other_cores) * foreign.seconds
     assert difference == pytest.approx(spent_s, abs=0.1)
