@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import field
 
 import pydantic
 from pydantic.dataclasses import dataclass
+
+from fastloop.core.machine_counters import LEAST_SECONDS
 
 KEEPS_NAN = pydantic.ConfigDict(ser_json_inf_nan="constants")
 """The loss of a diverged model is a raw value too."""
@@ -22,7 +25,7 @@ class Resources:
     peak_gpu_mib: float | None = None
     """As NVML reports it for these processes, including the CUDA context."""
     cpu_cores: float | None = None
-    """User and system time per second."""
+    """User and system time per second; None for less than LEAST_SECONDS."""
     context_switches: int | None = None
     """Voluntary and involuntary, of all threads."""
     read_mib: float | None = None
@@ -67,7 +70,12 @@ class Attribution:
     """Time of the epoch in which the device ran no step, by CUDA events; None where steps run on
     the host's clock, so that this is the time of all waits and placements."""
     cpu_s: float
-    """User and system time of the process and its workers in that epoch."""
+    """User and system time of the process and its workers in cpu_window_s."""
+    cpu_window_s: float | None = None
+    """Seconds of that epoch and of repeats of it, which it needs for a figure of CPU time; None in
+    older files: of that epoch."""
+    usable_cores: float | None = None
+    """Cores that these processes may use; None in older files."""
     runs_model: bool = True
     """False where a placed batch is not used further, so that no step can wait for it."""
     step_s: float | None = None
@@ -82,6 +90,15 @@ class Attribution:
     resources: Resources | None = None
     """Of the whole instrumented process and its workers: start, opening of the loader, warm-up
     epoch and epoch with spans; sampled by another process, None where that was off."""
+
+    @property
+    def cpu_cores(self) -> float | None:
+        """Cores that were busy with the job, at most the usable ones; None where too little time
+        was observed to tell."""
+        seconds = self.seconds if self.cpu_window_s is None else self.cpu_window_s
+        if seconds < LEAST_SECONDS:
+            return None
+        return min(self.cpu_s / seconds, self.usable_cores or math.inf)
 
     @property
     def stall_fraction(self) -> float:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 PROC = Path("/proc")
+LEAST_SECONDS = 0.2
+"""No figure of CPU time rests on less: the system counts it in hundredths of seconds."""
 INIT = 1
 """Process id of the first process, which waits for the ended children of others."""
 KERNEL = 2

@@ -18,6 +18,7 @@ from fastloop.core import stats
 from fastloop.core.machine_counters import (
     INIT,
     KERNEL,
+    LEAST_SECONDS,
     Counters,
     Resource,
     read_counters,
@@ -26,8 +27,6 @@ from fastloop.core.machine_counters import (
     tree,
 )
 
-LEAST_SECONDS = 0.2
-"""No figure of CPU time rests on less: the system counts it in hundredths of seconds."""
 QUIET_SHARE = 0.05
 """Share of the cores that others may use on a quiet machine. A job that keeps all cores busy loses
 as much, and all jobs of a round lose alike, so that their ratios change by less than the 2 % of

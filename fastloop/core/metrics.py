@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastloop.core import stats
 from fastloop.core.explanation import Explanation
+from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.result import Result, measurements, world_size
 
 RESOURCE_METRICS = (
@@ -13,7 +14,7 @@ RESOURCE_METRICS = (
     "context_switches",
     "read_mib",
 )
-"""Metrics of the whole instrumented process; cpu_cores is that of its epoch with spans only."""
+"""Metrics of the whole instrumented process; cpu_cores is that of its epochs of one benchmark."""
 
 
 def metrics(result: Result) -> dict[str, float]:
@@ -66,7 +67,7 @@ def _attribution_metrics(result: Result, benchmark: str) -> dict[str, float | No
         f"wait_p{percent}_ms": stats.percentile(waits_ms, percent) for percent in (50, 95, 99)
     }
     figures["first_batch_s"] = pass_.first_batch_s
-    figures["cpu_cores"] = pass_.cpu_s / pass_.seconds
+    figures["cpu_cores"] = _cpu_cores(result, pass_)
     for name in RESOURCE_METRICS:
         figures[name] = getattr(pass_.resources, name, None)
     figures["instrumented_ratio"] = pass_.seconds / bare_epoch_s
@@ -80,6 +81,14 @@ def _attribution_metrics(result: Result, benchmark: str) -> dict[str, float | No
     if pass_.step_s and pass_.local_step_s:
         figures["sync_fraction"] = 1 - pass_.local_step_s / pass_.step_s
     return figures
+
+
+def _cpu_cores(result: Result, pass_: Attribution) -> float | None:
+    """Cores that were busy with the job; those that it may use are elsewhere in older files."""
+    cores, usable = pass_.cpu_cores, result.environment.get("cores_usable")
+    if cores is None or pass_.usable_cores or not usable or world_size(result) > 1:
+        return cores
+    return min(cores, usable)
 
 
 def _explanation_metrics(explanation: Explanation) -> dict[str, float | None]:

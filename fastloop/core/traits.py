@@ -17,8 +17,12 @@ class DatasetTraits:
     """Traits of a dataset."""
 
     decodes: bool = False
-    """True where each access to a sample decodes a file: gathering rows is then another kind of
-    work, and no limit of it."""
+    """True where each access to a sample decodes an image file, so that decoding is the limit of
+    loaders that read it."""
+    gathers: bool = False
+    """True where each access to a sample copies a row of memory, or makes floats of its bytes, so
+    that gathering rows is the limit of loaders that read it. A dataset that declares neither does
+    work of another kind, of which no limit is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +50,8 @@ class LoaderTraits:
     brings_data: bool = False
     """True where the loader provides the data itself and takes no dataset, see
     options/dataset/user.py."""
+    is_users: bool = False
+    """True where the loader is code of the user's, whose kind of work is unknown."""
     unknown_files: str = ""
     """Why the loader may read other files than its store's or dataset's; empty where it does
     not."""

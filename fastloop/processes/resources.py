@@ -20,7 +20,9 @@ from typing import Any
 
 import psutil
 
+from fastloop.core.cgroup import usable_cores
 from fastloop.core.instrumented_pass import Resources
+from fastloop.core.machine_counters import LEAST_SECONDS
 
 SHM = Path("/dev/shm")
 MIB = 2**20
@@ -78,7 +80,7 @@ class Usage:
             peak_pss_mib=_mib(self._peaks.get("pss")),
             peak_shm_mib=None if shm is None else _mib(max(0, shm - (self._shm_before or 0))),
             peak_gpu_mib=_mib(self._peaks.get("gpu")),
-            cpu_cores=cpu_s / seconds,
+            cpu_cores=min(cpu_s / seconds, usable_cores()) if seconds >= LEAST_SECONDS else None,
             context_switches=sum(self._switches.values()) if self._switches else None,
             read_mib=_mib(self._peaks.get("read")),
             samples=self._samples,

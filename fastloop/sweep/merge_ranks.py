@@ -37,6 +37,8 @@ def merge_passes(ranks: Sequence[RankAnswer]) -> Attribution:
         place_s=[place for rank_pass in passes for place in rank_pass.place_s],
         idle_s=_mean([rank_pass.idle_s for rank_pass in passes]),
         cpu_s=sum(rank_pass.cpu_s for rank_pass in passes),
+        cpu_window_s=_largest([rank_pass.cpu_window_s for rank_pass in passes]),
+        usable_cores=_sum([rank_pass.usable_cores for rank_pass in passes]),
         step_s=_largest([rank_pass.step_s for rank_pass in passes]),
         local_step_s=_largest([rank_pass.local_step_s for rank_pass in passes]),
         ranks=[
@@ -87,6 +89,11 @@ def _merge_measurements(ranks: Sequence[Measurement]) -> Measurement:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return stats.mean(known) if known else None
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _largest(values: Sequence[float | None]) -> float | None:

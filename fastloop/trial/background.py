@@ -6,6 +6,7 @@ import contextlib
 
 import psutil
 
+from fastloop.core.machine_counters import LEAST_SECONDS
 from fastloop.core.spans import now_ns, other_threads_cpu_ns, pause, seconds_between
 from fastloop.core.types import Epochs, Invalid
 
@@ -14,8 +15,8 @@ SETTLE_S = 0.01
 PAUSE_S = 0.05
 """Time in which nothing is asked of the loader."""
 MOST_IDLE_S, MOST_IDLE_CHILDREN_S = 0.015, 0.03
-"""CPU time that idle threads and child processes may take in a pause. The clocks of processes count
-hundredths of seconds, so that each may seem to have worked for one."""
+"""CPU time that idle threads and child processes may take in a pause, which then goes on until
+LEAST_SECONDS have passed: the clocks of processes count hundredths of seconds."""
 MOST_IDLE_BYTES = 256 << 10
 """Allowed in any case: a thread of the interpreter may read a file of its own in a pause."""
 FASTER, LEAST_GAIN_S = 3.0, 0.005
@@ -34,16 +35,22 @@ def check_idle(batch_nbytes: int) -> None:
     nbytes = _bytes_read()
     counting_nbytes += nbytes
     pause(PAUSE_S)
-    threads_s = other_threads_cpu_ns() / 1e9 - threads_s
-    children_s = _children_seconds() - children_s
     nbytes = _bytes_read() - nbytes - counting_nbytes
-    work = ""
-    if threads_s > MOST_IDLE_S or children_s > MOST_IDLE_CHILDREN_S:
-        work = f"{threads_s + children_s:.3f} s of CPU time"
+    if _has_worked(threads_s, children_s):
+        pause(LEAST_SECONDS - PAUSE_S)
+        if _has_worked(threads_s, children_s):
+            cpu_s = other_threads_cpu_ns() / 1e9 - threads_s + _children_seconds() - children_s
+            work = f"{cpu_s:.3f} s of CPU time in a pause of {LEAST_SECONDS} s"
+            raise Invalid(f"works outside the window: {work} before it")
     elif nbytes > max(batch_nbytes, MOST_IDLE_BYTES):
-        work = f"{nbytes:,} bytes read"
-    if work:
-        raise Invalid(f"works outside the window: {work} in a pause of {PAUSE_S} s before it")
+        work = f"{nbytes:,} bytes read in a pause of {PAUSE_S} s"
+        raise Invalid(f"works outside the window: {work} before it")
+
+
+def _has_worked(threads_s: float, children_s: float) -> bool:
+    """True if threads or children have taken more CPU time than idle ones, since these readings."""
+    threads_s = other_threads_cpu_ns() / 1e9 - threads_s
+    return threads_s > MOST_IDLE_S or _children_seconds() - children_s > MOST_IDLE_CHILDREN_S
 
 
 def check_unforeseen_epoch(epochs: Epochs, number: int) -> None:

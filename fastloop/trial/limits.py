@@ -10,7 +10,7 @@ import torch
 
 from fastloop.core.limit import Limit, LimitOrigin
 from fastloop.core.spans import bandwidth
-from fastloop.core.traits import DatasetTraits, TransformTraits, traits_of
+from fastloop.core.traits import DatasetTraits, LoaderTraits, TransformTraits, traits_of
 from fastloop.data.cropped_dataset import CroppedDataset, CroppedSamples
 from fastloop.fastloader.columns.jpeg import INSTALL, has_jpeg
 from fastloop.trial.all_cores import MAX_BUDGET_S
@@ -33,6 +33,8 @@ def loading_limit(context: JobContext, reads: bool, window_s: float) -> Limit | 
     if _decodes(job):
         limit = _image_limit(context, window_s)
         return limit and _cap(limit, prepared.sample_nbytes, batch_size, context.device)
+    if not _gathers(job):
+        return None
     if num_bytes := _bytes_to_convert(context):
         limit = conversion_limit(prepared.num_samples, num_bytes, batch_size, reads, window_s)
         return _cap(limit, FLOAT_NBYTES * num_bytes, batch_size, context.device)
@@ -52,6 +54,14 @@ def missing_limits(job: Job) -> list[str]:
 def _decodes(job: Job) -> bool:
     """True where the job's loader decodes image files."""
     return job.loader.store is None and traits_of(DatasetTraits, job.dataset).decodes
+
+
+def _gathers(job: Job) -> bool:
+    """True where the job's loader gathers rows: of a store, or of a dataset in memory."""
+    if job.loader.store is not None:
+        return True
+    is_users = traits_of(LoaderTraits, job.loader).is_users
+    return traits_of(DatasetTraits, job.dataset).gathers and not is_users
 
 
 def _image_limit(context: JobContext, window_s: float) -> Limit | None:

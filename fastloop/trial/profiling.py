@@ -19,7 +19,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from fastloop.core.files import write_beside
 from fastloop.core.machine import cpu_seconds, process_cpu_seconds
-from fastloop.core.spans import synchronize, unix_offset_ns
+from fastloop.core.machine_counters import LEAST_SECONDS
+from fastloop.core.spans import now_ns, seconds_between, synchronize, unix_offset_ns
 from fastloop.core.types import Epochs, Tree
 from fastloop.timeline.chrome_trace import add_to_profile
 from fastloop.timeline.lanes import Lane
@@ -35,6 +36,7 @@ class Profile:
 
     profiler: profile
     steps: int
+    seconds: float
     cpu_s: float
     """User and system time of this process, including the profiler's."""
     workers_cpu_s: float
@@ -63,6 +65,7 @@ def profile_steps(epochs: Epochs, consume: Callable[[Tree], Any], device: torch.
     else:  # otherwise a CUDA build of torch logs an error that there is no GPU
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     before_s, all_before_s, steps = process_cpu_seconds(), cpu_seconds(), 0
+    begun_ns = now_ns()
     config = _all_threads_config()
     with profile(activities=activities, acc_events=True, experimental_config=config) as profiler:
         with record_function("wait"):
@@ -80,6 +83,7 @@ def profile_steps(epochs: Epochs, consume: Callable[[Tree], Any], device: torch.
     return Profile(
         profiler=profiler,
         steps=steps,
+        seconds=seconds_between(begun_ns, now_ns()),
         cpu_s=cpu_s,
         workers_cpu_s=max(0.0, all_cpu_s - cpu_s),
         sort_by=sort_by,
@@ -114,9 +118,14 @@ def write_profile(result: Profile, folder: Path, name: str, lanes: Sequence[Lane
 
 def _format_table(result: Profile, name: str) -> str:
     totals = result.profiler.key_averages().table(sort_by=result.sort_by, row_limit=MAX_TABLE_ROWS)
+    cpu_time = (
+        f"CPU time of this process {result.cpu_s:.3f} s, of its workers "
+        f"{result.workers_cpu_s:.3f} s; the table does not include the workers."
+    )
+    if result.seconds < LEAST_SECONDS:
+        cpu_time = f"These steps took less than {LEAST_SECONDS} s, too little to tell CPU time."
     return (
         f"{name}: {result.steps} steps under torch.profiler. The profiler slows everything down:\n"
         f"compare shares, not these times with those of the trials.\n"
-        f"CPU time of this process {result.cpu_s:.3f} s, of its workers "
-        f"{result.workers_cpu_s:.3f} s; the table does not include the workers.\n\n{totals}"
+        f"{cpu_time}\n\n{totals}"
     )

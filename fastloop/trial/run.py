@@ -8,8 +8,10 @@ from pathlib import Path
 
 import torch
 
+from fastloop.core.cgroup import usable_cores
 from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.machine import cpu_seconds, load_average
+from fastloop.core.machine_counters import LEAST_SECONDS
 from fastloop.core.plan import Benchmark, PreparedData, Session, Setup
 from fastloop.core.result import Measurement, Trial
 from fastloop.core.spans import Spans, StepMarks, now_ns, seconds_between, synchronize, wall_ms
@@ -17,7 +19,7 @@ from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import Epochs, Tree
 from fastloop.data.batch_counts import check_counts
 from fastloop.data.same_data import num_delivered
-from fastloop.processes.rank_group import all_gather, rank, world_size
+from fastloop.processes.rank_group import all_gather, local_world_size, rank, world_size
 from fastloop.timeline.event_log import open_log
 from fastloop.timeline.lanes import build_lanes
 from fastloop.timeline.loop import watch_epochs
@@ -167,7 +169,8 @@ def _epoch_means(losses: list[torch.Tensor], epochs: int) -> list[float]:
 def run_instrumentation(job: Job, prepared: PreparedData, name: str) -> Attribution:
     """Run one epoch of a benchmark with spans: where its time goes, and its CPU time.
 
-    The epoch is warm; with cache=cold it is cold, and so is the first batch.
+    A short epoch is repeated for the CPU time. The epoch is warm; with cache=cold it is cold, and
+    so is the first batch.
     """
     context = start_job(job, prepared, 0)
     device, deliver = context.device, context.step_delivery()
@@ -185,12 +188,13 @@ def run_instrumentation(job: Job, prepared: PreparedData, name: str) -> Attribut
         spans, steps = Spans(), StepMarks(device)
         consume, _ = session.start(steps.mark_start_after(spans.time_calls("place", deliver)))
         set_cache_state(job.cache, prepared.files, loader)
-        cpu_before_s = cpu_seconds()
+        cpu_before_s, begun_ns = cpu_seconds(), now_ns()
         with context.join_uneven_ranks(session):
             window = time_instrumented_epoch(
                 loader.epochs, steps.mark_stop_after(consume), spans, device
             )
-        cpu_s = cpu_seconds() - cpu_before_s
+        _repeat_for_cpu_time(context, session, deliver, loader.epochs, begun_ns)
+        cpu_s, cpu_window_s = cpu_seconds() - cpu_before_s, seconds_between(begun_ns, now_ns())
         step_s, local_step_s = None, None
         if session.ddp is not None:
             batches = replay_batches(loader.epochs(job.epochs), deliver)
@@ -204,10 +208,32 @@ def run_instrumentation(job: Job, prepared: PreparedData, name: str) -> Attribut
         place_s=spans.seconds("place"),
         idle_s=max(0.0, window.seconds - steps.seconds()) if has_gpu_steps else None,
         cpu_s=cpu_s,
+        cpu_window_s=cpu_window_s,
+        usable_cores=usable_cores() / local_world_size(),
         runs_model=runs_model,
         step_s=step_s,
         local_step_s=local_step_s,
     )
+
+
+def _repeat_for_cpu_time(
+    context: JobContext, session: Session, deliver: Consumer, epochs: Epochs, begun_ns: int
+) -> None:
+    """Consume further epochs, bare, until the time since that clock reading is enough for a figure
+    of CPU time.
+
+    Like windows, epochs are not repeated with min_window_s=0 and cache=cold.
+    """
+    least_s = LEAST_SECONDS if context.job.shortest_window_s else 0.0
+    consume, _ = session.start(deliver)
+    count = 1
+    # the ranks read each other's clocks, so that all of them consume as many epochs
+    while (passed_s := min(all_gather(seconds_between(begun_ns, now_ns())))) < least_s:
+        more = num_repeats(passed_s / count, least_s - passed_s)
+        with context.join_uneven_ranks(session):
+            for epoch in range(count, count + more):
+                drain(epochs, consume, epoch, context.device)
+        count += more
 
 
 def _first_batch_seconds(

@@ -78,6 +78,23 @@ def test_only_a_dataset_that_does_not_show_its_files_has_no_limit(
         assert (measured.limit_fraction is not None) == has_limit
 
 
+@pytest.mark.parametrize(
+    ("dataset", "loader", "kind"),
+    [
+        ("dataset._target_=my_code.Squares", "loader=raw", None),
+        ("dataset._target_=my_code.Squares", "loader=np_memmap", "rows"),
+        ("dataset=synthetic dataset.count=40", "loader=raw", None),
+        ("dataset=digits", "loader=raw", "rows"),
+        ("dataset=digits", "loader._target_=torch.utils.data.DataLoader", None),
+        ("dataset=tokens dataset.num_tokens=2000 dataset.block_size=8", "loader=raw", None),
+    ],
+)
+def test_rows_are_a_limit_only_of_loaders_that_gather_rows(prepared_job, dataset, loader, kind):
+    job, prepared = prepared_job(*SHORT, "min_window_s=0", *dataset.split(), loader)
+    measured = run_trial(job, prepared, 0, now_ns()).benchmarks["traversal"]
+    assert (measured.limit_origin and measured.limit_origin.kind) == kind
+
+
 def test_no_share_of_a_limit_is_shown_without_a_limit(tmp_path):
     save(without_limit(), tmp_path)
     result = load(tmp_path)
@@ -116,10 +133,17 @@ def test_limits_are_drawn_unless_all_bars_would_be_too_short(share):
         assert figure.axes[0].get_xlim()[1] >= 100
 
 
-def test_datasets_of_encoded_images_declare_it():
-    decoding = [
+@pytest.mark.parametrize(
+    ("trait", "names"),
+    [
+        ("decodes", ["csv_images", "image_folder", "photos"]),
+        ("gathers", ["digits", "fashion_mnist", "integers", "mydataset"]),
+    ],
+)
+def test_datasets_declare_the_kind_of_their_work(trait, names):
+    declaring = [
         name
         for name in options("dataset")
-        if traits_of(DatasetTraits, compose_job(f"dataset={name}").dataset).decodes
+        if getattr(traits_of(DatasetTraits, compose_job(f"dataset={name}").dataset), trait)
     ]
-    assert decoding == ["csv_images", "image_folder", "photos"]
+    assert declaring == names

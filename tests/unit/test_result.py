@@ -1,6 +1,13 @@
-"""Results on disk: files that older versions wrote are still read."""
+"""Results on disk: files that older versions wrote are still read; figures of CPU time."""
+
+from dataclasses import replace
+
+import pytest
+from known_results import result_of
 
 from fastloop.core.instrumented_pass import Attribution
+from fastloop.core.machine_counters import LEAST_SECONDS
+from fastloop.core.metrics import metrics
 from fastloop.core.result import Result
 from fastloop.core.result_file import RESULT_FILE, load, save
 
@@ -25,3 +32,26 @@ def test_result_is_read_under_former_field_names(tmp_path):
         text = text.replace(f'"{name}":', f'"{former}":')
     (tmp_path / RESULT_FILE).write_text(text)
     assert load(tmp_path) == result
+
+
+SHORT = Attribution(seconds=0.00046, first_batch_s=0.1, wait_s=[0.0], place_s=[0.0], cpu_s=0.01)
+
+
+@pytest.mark.parametrize(
+    ("changes", "cores"),
+    [
+        ({}, None),  # one step of the clock, of an older version: 21.7 cores
+        ({"cpu_window_s": 0.9 * LEAST_SECONDS}, None),
+        ({"cpu_s": 0.3, "cpu_window_s": 0.4, "usable_cores": 2.0}, 0.75),
+        ({"cpu_s": 0.9, "cpu_window_s": 0.4, "usable_cores": 2.0}, 2.0),
+        ({"seconds": 0.4, "cpu_s": 0.9}, 2.0),  # older: its usable cores are the environment's
+    ],
+)
+def test_cores_rest_on_enough_time_and_are_at_most_the_usable_ones(changes, cores):
+    result = result_of([1.0], samples=10, limit=100.0)
+    result = replace(
+        result,
+        environment={"cores_usable": 2},
+        attribution={"traversal": replace(SHORT, **changes)},
+    )
+    assert metrics(result).get("traversal/cpu_cores") == (cores and pytest.approx(cores))

@@ -13,12 +13,14 @@ from options import MYDATASET
 from tensordict import TensorDict
 
 from fastloop.core import spans, stats
+from fastloop.core.cgroup import usable_cores
 from fastloop.core.instrumented_pass import Attribution
+from fastloop.core.machine_counters import LEAST_SECONDS
 from fastloop.core.metrics import metrics
 from fastloop.core.result import measurements
 from fastloop.core.spans import Spans, StepMarks
 from fastloop.trial import unread, window
-from fastloop.trial.run import run_trial
+from fastloop.trial.run import run_instrumentation, run_trial
 
 CPU = torch.device("cpu")
 
@@ -255,3 +257,16 @@ def test_only_a_batch_in_a_mapped_file_may_be_unread(tmp_path):
     assert unread.may_be_unread((mapped[:64], torch.zeros(3)))
     assert not unread.may_be_unread((mapped[:64].clone(), torch.zeros(3)))
     assert not unread.may_be_unread((torch.zeros(1 << 20).share_memory_(),))
+
+
+@pytest.mark.parametrize("min_window_s", [0, 0.3])
+def test_short_epochs_are_repeated_until_their_cpu_time_can_be_told(prepared_job, min_window_s):
+    settings = "benchmark=traversal", "batch_size=64", f"min_window_s={min_window_s}"
+    job, prepared = prepared_job("dataset=digits", "loader=index_loop", *settings)
+    attribution = run_instrumentation(job, prepared, "traversal")
+    assert attribution.cpu_window_s is not None
+    is_long = attribution.cpu_window_s >= LEAST_SECONDS
+    assert is_long or not min_window_s
+    assert (attribution.cpu_cores is not None) == is_long
+    assert (attribution.cpu_cores or 0.0) <= usable_cores()
+    assert len(attribution.wait_s) == 29  # of the one epoch with spans

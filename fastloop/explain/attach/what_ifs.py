@@ -8,6 +8,7 @@ import numpy as np
 
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.explanation import Rung
+from fastloop.core.machine_counters import LEAST_SECONDS
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.attribution import HAND_OFF
 from fastloop.explain.attach.loops import Loop
@@ -108,18 +109,22 @@ def _load_phase(seconds: float, cores: float) -> Phase:
 
 
 def _load_cores(loop: Loop) -> float:
-    """Cores that making a batch keeps busy."""
+    """Cores that making a batch keeps busy; one where too little was timed to tell."""
     timed = [each for each in loop.made if each.has_samples]
     wall_ns = sum(each.stop_ns - each.start_ns for each in timed)
-    return sum(each.cpu_ns for each in timed) / wall_ns if wall_ns > 0 else 1.0
+    return _cores(sum(each.cpu_ns for each in timed), wall_ns)
 
 
 def _step_cores(loop: Loop) -> float:
-    """Cores that a step keeps busy, of the script's process alone."""
+    """Cores that a step keeps busy, of the script's process alone; one where too little was timed
+    to tell."""
     cpu_ns = np.concatenate([np.array(each.step_cpu_ns, np.int64) for each in loop.passes])
     known = cpu_ns >= 0
-    wall_ns = loop.steps_ns[known].sum()
-    return min(usable_cores(), float(cpu_ns[known].sum() / wall_ns)) if wall_ns > 0 else 1.0
+    return _cores(float(cpu_ns[known].sum()), float(loop.steps_ns[known].sum()))
+
+
+def _cores(cpu_ns: float, wall_ns: float) -> float:
+    return min(usable_cores(), cpu_ns / wall_ns) if wall_ns >= 1e9 * LEAST_SECONDS else 1.0
 
 
 def _hand_off_s(loop: Loop) -> float:

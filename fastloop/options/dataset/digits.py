@@ -37,6 +37,7 @@ class Digits:
     label: ClassVar[str] = "digits"
     num_classes: ClassVar[int] = 10
     uint8_scale: ClassVar[float] = 16.0
+    gathers: ClassVar[bool] = True
 
     def fetch(self) -> str:
         """A fingerprint of scikit-learn's version, which includes the data."""

@@ -41,6 +41,7 @@ class FashionMnist:
 
     num_classes: ClassVar[int] = 10
     uint8_scale: ClassVar[float] = 255.0
+    gathers: ClassVar[bool] = True
     root: str
     train: bool
     download: bool

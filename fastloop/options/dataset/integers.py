@@ -18,6 +18,7 @@ class Integers:
     label: ClassVar[str] = "integers"
     num_classes: ClassVar[None] = None
     uint8_scale: ClassVar[None] = None
+    gathers: ClassVar[bool] = True
     count: PositiveInt
 
     def fetch(self) -> str:

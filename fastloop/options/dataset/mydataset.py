@@ -39,6 +39,7 @@ class MyDataset:
     label: ClassVar[str] = "mydataset"
     num_classes: ClassVar[int] = 10
     uint8_scale: ClassVar[None] = None
+    gathers: ClassVar[bool] = True
     root: str
     count: PositiveInt
     shape: Annotated[tuple[PositiveInt, ...], Strict(False), Field(min_length=1)]

@@ -85,6 +85,7 @@ class UserLoader:
     """
 
     store: ClassVar[None] = None
+    is_users: ClassVar[bool] = True
     target: Annotated[str, AfterValidator(check_usable)]
     kwargs: dict[str, Any]
 
