@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
+import zlib
+from base64 import b64decode
 from pathlib import Path
 
 import pytest
 from commands import QUICK, SMALL, results, run_fastloop, runs, spawn_fastloop
+from mlflow.tracking import MlflowClient
 from options import MYDATASET, options, store_of
 
 from fastloop.config import catalogue
@@ -37,6 +41,16 @@ def test_readme_command_creates_one_run_of_all_trials(tmp_path):
     assert "np_memmap" in process.stdout
 
 
+def shared_view(folder: Path, printed: str) -> dict:
+    """What the printed link's view says, as MLflow's page reads it from the experiment's tag."""
+    (key,) = re.findall(r"viewStateShareKey=(\w+)", printed)
+    client = MlflowClient(tracking_uri=f"sqlite:///{folder / 'outputs' / 'mlflow.db'}")
+    tags = client.get_experiment_by_name("fastloop").tags
+    kind, _, packed = tags[f"mlflow.sharedViewState.{key}"].partition(";")
+    assert kind == "deflate"
+    return json.loads(zlib.decompress(b64decode(packed)))
+
+
 LOADERS = ("raw", "index_loop")
 """A loader of samples, and one of rows without workers."""
 
@@ -49,6 +63,26 @@ def sweep(tmp_path_factory, empty_database):
     shutil.copy(empty_database, folder / "outputs")
     loaders = f"loader={','.join(LOADERS)}"
     return folder, run_fastloop("-m", loaders, "num_workers=0,1", *SMALL, "report=true", cwd=folder)
+
+
+def test_link_shows_finished_runs_the_fastest_first(sweep):
+    folder, process = sweep
+    view = shared_view(folder, process.stdout)
+    client = MlflowClient(tracking_uri=f"sqlite:///{folder / 'outputs' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("fastloop").experiment_id
+    order = f"{view['orderByKey']} {'ASC' if view['orderByAsc'] else 'DESC'}"
+    shown = client.search_runs([experiment], view["searchFilter"], order_by=[order])
+    finished = {result.run_id for result in finished_results(folder)}
+    assert {run.info.run_id for run in shown} == finished
+    assert len(finished) < len(results(folder))  # a job of this sweep is unsupported
+    metric = view["orderByKey"].removeprefix("metrics.").strip("`")
+    seconds = [run.data.metrics[metric] for run in shown]
+    assert seconds == sorted(seconds)
+    charted = [chart["metricKey"] for chart in view["compareRunCharts"]]
+    assert charted[0] == metric
+    assert {*charted} <= {name for run in shown for name in run.data.metrics}
+    opened = [each["uuid"] for each in view["compareRunSections"] if each["display"]]
+    assert {chart["metricSectionId"] for chart in view["compareRunCharts"]} == {*opened}
 
 
 def finished_results(folder):

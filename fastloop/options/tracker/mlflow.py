@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import psutil
 from mlflow.entities import Metric, Param, RunTag
@@ -31,6 +31,7 @@ from fastloop.core.result import Result
 from fastloop.core.result_file import RESULT_FILE, load
 from fastloop.core.spans import wall_ms
 from fastloop.core.types import UsageError, option
+from fastloop.options.tracker._charts_view import charts_address, charts_view, finished_runs
 from fastloop.options.tracker._location import (
     check_database,
     default_artifacts,
@@ -147,11 +148,15 @@ class MlflowTracker:
     def where(self, sweep: str) -> str:
         """A link that opens the sweep's charts directly, and the command that serves it."""
         remote = tracking_uri().startswith("http")
-        search = quote(f"tags.sweep = '{sweep}'")
-        query = f"searchFilter={search}&compareRunsMode=CHART&workflowType=machine_learning"
+        view = charts_view(sweep, self._metric_names(sweep))
+        self._client.set_experiment_tag(self._experiment_id, view.tag, view.text)
         server = tracking_uri().rstrip("/") if remote else LOCAL_UI
         serve = "" if remote else f"ui:     mlflow ui --backend-store-uri {tracking_uri()}\n"
-        return f"{serve}charts: {server}/#/experiments/{self._experiment_id}/runs?{query}"
+        return f"{serve}charts: {server}/{charts_address(self._experiment_id, view)}"
+
+    def _metric_names(self, sweep: str) -> set[str]:
+        runs = self._client.search_runs([self._experiment_id], finished_runs(sweep))
+        return {name for run in runs for name in run.data.metrics}
 
 
 def load_sweep_results(sweep: str) -> list[Result]:

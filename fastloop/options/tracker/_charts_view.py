@@ -1,0 +1,129 @@
+"""The page of MLflow's charts that a sweep's link opens: its runs, the fastest first, and four
+charts.
+
+MLflow's page restores a view from a tag of the experiment, `mlflow.sharedViewState.<key>`, if its
+address has `viewStateShareKey=<key>`; the tag holds JSON, compressed or not. The button "Share" of
+that page writes the same (mlflow/server/js, useSharedExperimentViewState.ts and
+ExperimentPageUIState.tsx). Parts that are left out have MLflow's defaults.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+from urllib.parse import urlencode
+
+TAG_PREFIX = "mlflow.sharedViewState."
+MOST_RUNS = 20
+"""Runs that are drawn, the fastest ones: the most that MLflow's page offers besides all."""
+SECTION = "Comparison: seconds, waits and memory, lower is better; samples per second, higher"
+PREFERRED = ("training", "inference", "traversal")
+"""The benchmark whose seconds, waits and memory are drawn: the first of these that has run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChartsView:
+    """A view of MLflow's page, as a tag of the experiment."""
+
+    key: str
+    """What the page's address calls the view."""
+    text: str
+    """Value of the tag."""
+
+    @property
+    def tag(self) -> str:
+        """Name of the tag."""
+        return TAG_PREFIX + self.key
+
+
+def charts_view(sweep: str, metric_names: Iterable[str]) -> ChartsView:
+    """The view of a sweep's finished runs, sorted by the seconds of their trials.
+
+    Jobs that could not run have no figures and are left out. Metrics that are in none of the four
+    charts are in sections by the first part of their names, which open with a click.
+    """
+    names = sorted(metric_names)
+    charted = charted_metrics(names)
+    groups = sorted({name.partition("/")[0] for name in names if "/" in name})
+    sections = [
+        _section(SECTION, is_open=True),
+        *(_section(name, is_open=False) for name in groups),
+    ]
+    view = {
+        "searchFilter": finished_runs(sweep),
+        **({"orderByKey": f"metrics.`{charted[0]}`", "orderByAsc": True} if charted else {}),
+        "compareRunCharts": [_bar_chart(name) for name in charted],
+        "compareRunSections": sections,
+        "isAccordionReordered": True,  # otherwise the page sorts the sections by name
+        "runsHiddenMode": f"FIRST_{MOST_RUNS}_RUNS",
+        "hideEmptyCharts": True,
+    }
+    plain = json.dumps(view, separators=(",", ":")).encode()
+    # MLflow's page takes both; compressed, a hundred sweeps add 100 KB of tags and not 250.
+    compressed = b64encode(zlib.compress(plain, 9)).decode()
+    return ChartsView(key=sha256(plain).hexdigest()[:12], text=f"deflate;{compressed}")
+
+
+def charted_metrics(names: Sequence[str]) -> list[str]:
+    """The metrics that the page opens with, those of them that exist.
+
+    >>> charted_metrics(["traversal/seconds_median", "traversal/samples_per_s", "prepare/seconds"])
+    ['traversal/seconds_median', 'traversal/samples_per_s']
+    """
+    benchmarks = {name.partition("/")[0] for name in names}
+    main = next((name for name in PREFERRED if name in benchmarks), None)
+    rates = "traversal" if "traversal" in benchmarks else main
+    wanted = (
+        *(f"{main}/seconds_median", f"{rates}/samples_per_s"),
+        *(f"{main}/wait_p95_ms", f"{main}/peak_pss_mib"),
+    )
+    return [name for name in wanted if name in names]
+
+
+def charts_address(experiment_id: str, view: ChartsView) -> str:
+    """The part of the page's address behind the server's."""
+    query = {
+        "viewStateShareKey": view.key,
+        "compareRunsMode": "CHART",
+        "workflowType": "machine_learning",
+    }
+    return f"#/experiments/{experiment_id}/runs?{urlencode(query)}"
+
+
+def finished_runs(sweep: str) -> str:
+    """MLflow's filter for the runs of a sweep that have figures."""
+    return f"tags.sweep = '{sweep}' AND attributes.status = 'FINISHED'"
+
+
+def _bar_chart(metric: str) -> dict[str, Any]:
+    return {
+        "uuid": f"fastloop-chart-{metric}",
+        "type": "BAR",
+        "metricKey": metric,
+        "metricSectionId": _section_id(SECTION),
+        "runsCountToCompare": MOST_RUNS,
+        "deleted": False,
+        "isGenerated": False,
+    }
+
+
+def _section(name: str, *, is_open: bool) -> dict[str, Any]:
+    section = {
+        "uuid": _section_id(name),
+        "name": name,
+        "display": is_open,
+        "isReordered": False,
+        "deleted": False,
+        "isGenerated": not is_open,
+    }
+    # Two charts side by side leave room for the names of runs, three cut them.
+    return section | {"columns": 2, "cardHeight": 360} if is_open else section
+
+
+def _section_id(name: str) -> str:
+    return f"fastloop-section-{name.partition(':')[0]}"
