@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 TAG_PREFIX = "mlflow.sharedViewState."
 MOST_RUNS = 20
 """Runs that are drawn, the fastest ones: the most that MLflow's page offers besides all."""
-SECTION = "Comparison: seconds, waits and memory, lower is better; samples per second, higher"
+SECTION = "Comparison"
 PREFERRED = ("training", "inference", "traversal")
 """The benchmark whose seconds, waits and memory are drawn: the first of these that has run."""
 
@@ -126,4 +126,4 @@ def _section(name: str, *, is_open: bool) -> dict[str, Any]:
 
 
 def _section_id(name: str) -> str:
-    return f"fastloop-section-{name.partition(':')[0]}"
+    return f"fastloop-section-{name}"
