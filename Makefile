@@ -11,6 +11,9 @@ OUT ?= outputs/gpu
 NATIVE := fastloop/fastloader/native
 BUILT_OF := pyproject.toml hatch_build.py $(wildcard $(NATIVE)/*.[ch] $(NATIVE)/*/*.[ch])
 
+DOWNLOADS = Installing fastloop and its libraries in $(VENV): pip downloads up to $(1) now, most of which \
+is torch with CUDA's libraries, unless it has them already. That takes minutes.
+
 .PHONY: run test gpu ui docs check lint soak format clean
 
 run: $(VENV)/.installed                 ## the five loaders of seed 000 on real digits, about two minutes
@@ -44,7 +47,7 @@ lint: $(VENV)/.installed-dev            ## format, lint, floors and types
 	$(BIN)/basedpyright
 
 soak: $(VENV)/.installed-dev            ## kills at random moments, and thousands of epochs
-	$(BIN)/python -m pytest -m soak
+	$(BIN)/python -m pytest -m soak -o faulthandler_timeout=3600
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
@@ -53,12 +56,15 @@ format: $(VENV)/.installed-dev
 clean:
 	rm -rf $(VENV) build dist docs/_build .pytest_cache .ruff_cache .import_linter_cache
 
+# pip shows what it downloads and how far it is, after a line that says how much that will be.
 $(VENV)/.installed: $(BUILT_OF)
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable .
-	touch $@
+	@echo "$(call DOWNLOADS,3.3 GB)"
+	"$(PYTHON)" -m venv "$(VENV)"
+	"$(BIN)/python" -m pip install --editable .
+	touch "$@"
 
 $(VENV)/.installed-dev: $(BUILT_OF)
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
-	touch $@ $(VENV)/.installed
+	@echo "$(call DOWNLOADS,4 GB)"
+	"$(PYTHON)" -m venv "$(VENV)"
+	"$(BIN)/python" -m pip install --editable ".[dev]"
+	touch "$@" "$(VENV)/.installed"

@@ -30,6 +30,8 @@ os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 # Every process that a test starts would compile all of fastloop again, and every worker all tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# Options of this run are not those of a pytest that a test starts.
+os.environ.pop("PYTEST_ADDOPTS", None)
 # Commands write to the folder they are called in, whatever the shell's environment.
 os.environ.pop("FASTLOOP_OUTPUTS", None)
 # Tests run concurrently: each worker gets its own folder of temporary files, and lock of measuring.
@@ -44,11 +46,16 @@ os.environ["TMPDIR"] = tempfile.mkdtemp(prefix=PREFIX, dir=outermost)
 os.environ["FASTLOOP_LOCK"] = str(Path(os.environ["TMPDIR"]) / "fastloop-measures.lock")
 # Speed does not matter here, and OpenMP threads that spin on busy cores take minutes.
 os.environ["OMP_NUM_THREADS"] = "1"
+# A background process of a shell ignores SIGINT, and its children would too. A handler that does
+# nothing ignores it here as well, but each program that a test starts gets the default action.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, lambda *_: None)
 # One forkserver serves all tests of this process; its children find torch imported.
 multiprocessing.set_forkserver_preload(
     ["torch", "tensordict", "fastloop.trial.support", "fastloop.data.chunked_reader"]
 )
 
+pytest_plugins = ["hanging_tests", "passed_before"]
 
 hypothesis.settings.register_profile("dev", max_examples=20, deadline=None)
 hypothesis.settings.register_profile("ci", max_examples=50, deadline=None)

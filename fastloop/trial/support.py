@@ -40,9 +40,6 @@ def check_support(job: Job, world_size: int = 1) -> torch.device:
     """The job's device; raises Unsupported, with the reason, if `world_size` processes can't run
     the job on this machine."""
     device = resolve_device(job.device)
-    check_libraries(job.loader)
-    if isinstance(job.placement, HasInstallCheck):
-        job.placement.check_installed()
     _check_settings(job)
     _check_prefetch(job, device)
     _check_forks(job)
@@ -52,6 +49,10 @@ def check_support(job: Job, world_size: int = 1) -> torch.device:
     _check_batches(job)
     check_storable(job.dataset, job.loader.store)
     check_lengths(job.dataset, job.collate, job.order, job.benchmark)
+    # nobody installs a library for a job that can't be run with it either
+    check_libraries(job.loader)
+    if isinstance(job.placement, HasInstallCheck):
+        job.placement.check_installed()
     _check_plan(job)
     for benchmark in job.benchmark.values():
         benchmark.check(job.model, job.dataset.num_classes, None)

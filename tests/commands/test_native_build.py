@@ -9,14 +9,22 @@ import subprocess
 import sys
 import zipfile
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
+from options import REPOSITORY
 from wheels import build, copy_sources
 
 from fastloop.fastloader import has_jpeg
 
 pytestmark = pytest.mark.heavy
-COMPILER = shlex.split(os.environ.get("CC") or "cc")[0]
+COMPILER = shlex.split(os.environ.get("CC") or "cc")
+needs_compiler = pytest.mark.skipif(
+    shutil.which(COMPILER[0]) is None
+    or subprocess.run([*COMPILER, "--version"], check=False, capture_output=True).returncode != 0,
+    reason="no C compiler",
+)
+VERSIONS = ("3.11", "3.12", "3.13")
 GATHER = """
 import array, importlib.util, sys
 spec = importlib.util.spec_from_file_location("_core", sys.argv[1])
@@ -28,6 +36,10 @@ column = core.Column(rows, 100, 8, (8, 8), 0, 0, 0, *bytes_alone, (0, 64), (), (
 out = array.array("q", [0] * 3)
 core.gather_into((column,), array.array("q", [5, 99, 0]), (out,), 2)
 calls = id, id, bool, None, None, int
+references = sys.getrefcount(None)
+for _ in range(99):
+    core.gather_into((column,), array.array("q", [5, 99, 0]), (out,), 2)
+assert sys.getrefcount(None) > references - 9, "None is freed"
 count = array.array("q", [0])
 stream = core.Stream(
     (column,), core.Order(1, 100), core.Pool(9), calls, count, 0, 7, False, 2, 99, 3
@@ -36,7 +48,7 @@ print(sys.version_info[:2], out.tolist(), len(list(stream)), count[0])
 """
 
 
-@pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C compiler")
+@needs_compiler
 def test_one_wheel_has_a_core_for_every_python(tmp_path, wheel):
     assert "-cp311-abi3-" in wheel.name
     names = zipfile.ZipFile(wheel).namelist()
@@ -45,19 +57,55 @@ def test_one_wheel_has_a_core_for_every_python(tmp_path, wheel):
     assert ("fastloop/fastloader/_jpeg.abi3.so" in names) == has_jpeg()
     assert [name for name in names if name.startswith("fastloop/fastloader/native/")] == []
     core = zipfile.ZipFile(wheel).extract("fastloop/fastloader/_core.abi3.so", tmp_path)
-    ran = []
-    for version in ("3.11", "3.12", "3.13"):
-        python = shutil.which(f"python{version}") or ""
-        command = [python, "-c", GATHER, core]
-        if (
-            not python
-            or subprocess.run([python, "-V"], capture_output=True, check=False).returncode
-        ):
-            continue
-        process = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert process.stdout == f"(3, {version[2:]}) [5, 99, 0] 15 15\n", process.stderr
-        ran.append(version)
-    assert f"{sys.version_info.major}.{sys.version_info.minor}" in ran
+    ran = {name: gather(python, core) for name, python in pythons().items()}
+    assert ran == {name: printed_by(name) for name in ran}
+
+
+@needs_compiler
+@pytest.mark.parametrize("built_by", VERSIONS)
+def test_core_that_headers_of_one_python_made_serves_every_python(tmp_path, built_by):
+    found = pythons()
+    if built_by not in found:
+        pytest.skip(f"no python{built_by}")
+    code = "import sysconfig; print(sysconfig.get_paths()['include'])"
+    command = [found[built_by], "-c", code]
+    include = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    if not Path(include, "Python.h").exists():
+        pytest.skip(f"no headers of python{built_by}")
+    native = REPOSITORY / "fastloop" / "fastloader" / "native"
+    sources = [*native.glob("*.c"), *native.glob("python/*.c")]
+    flags = ["-std=c11", "-O1", "-shared", "-fPIC", "-pthread", f"-I{include}"]
+    core = tmp_path / "_core.abi3.so"
+    subprocess.run([*COMPILER, *flags, *map(str, sources), "-o", str(core)], check=True)
+    assert {name: gather(python, str(core)) for name, python in found.items()} == {
+        name: printed_by(name) for name in found
+    }
+
+
+def pythons() -> dict[str, str]:
+    """Interpreters on the path by their version, this one's among them."""
+    this = f"{sys.version_info.major}.{sys.version_info.minor}"
+    found = {this: sys.executable}
+    for version in VERSIONS:
+        python = shutil.which(f"python{version}")
+        if version != this and python and _runs(python):
+            found[version] = python
+    return found
+
+
+def _runs(python: str) -> bool:
+    return subprocess.run([python, "-V"], capture_output=True, check=False).returncode == 0
+
+
+def gather(python: str, core: str) -> str:
+    """What an interpreter prints that gathers rows by the core."""
+    command = [python, "-c", GATHER, core]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    return process.stdout + process.stderr
+
+
+def printed_by(version: str) -> str:
+    return f"(3, {version[2:]}) [5, 99, 0] 15 15\n"
 
 
 def test_without_a_compiler_the_wheel_is_pure_and_says_so(tmp_path):
@@ -71,10 +119,12 @@ def test_without_a_compiler_the_wheel_is_pure_and_says_so(tmp_path):
     assert "FASTLOOP_NATIVE=1, but the core did not build" in process.stdout + process.stderr
 
 
-@pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C compiler")
+@needs_compiler
 def test_without_libjpeg_turbo_the_wheel_lacks_its_decoder_and_says_so(tmp_path):
     compiler = tmp_path / "cc-without-jpeg"
-    compiler.write_text(f'#!/bin/sh\ncase "$*" in */jpeg/*) exit 1;; esac\nexec {COMPILER} "$@"\n')
+    compiler.write_text(
+        f'#!/bin/sh\ncase "$*" in */jpeg/*) exit 1;; esac\nexec {shlex.join(COMPILER)} "$@"\n'
+    )
     compiler.chmod(0o755)
     process = build(copy_sources(tmp_path), tmp_path, "--wheel", CC=str(compiler))
     assert process.returncode == 0, process.stderr

@@ -122,3 +122,14 @@ def fresh_environment(folder: Path) -> tuple[Path, Path]:
     dependencies = next(BIN.parent.glob("lib/python*/site-packages"))
     (site / "dependencies.pth").write_text(str(dependencies))
     return folder / "fresh" / "bin" / "python", site
+
+
+@pytest.mark.parametrize(("target", "size"), [("run", "3.3 GB"), ("test", "4 GB")])
+def test_make_says_what_it_downloads_before_pip_shows_its_progress(tmp_path, target, size):
+    command = ["make", "--dry-run", target, f"VENV={tmp_path / 'new'}"]
+    process = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    first, *rest = process.stdout.splitlines()
+    assert f"pip downloads up to {size} now" in first
+    (install,) = [line for line in rest if " -m pip install " in line]
+    assert "quiet" not in install
+    assert " -q" not in install

@@ -168,11 +168,11 @@ def test_wrong_input_is_one_line(argument, message, tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="the PSS is Linux's")
 def test_limit_of_memory_leaves_out_what_needs_more_and_says_so(tmp_path):
     given = (
-        *("dataset=synthetic", "dataset.count=384", "dataset.shape=[512,1024]", "batch_size=4"),
+        *("dataset=synthetic", "dataset.count=256", "dataset.shape=[512,1024]", "batch_size=4"),
         *("loader=raw", "benchmark=traversal", "min_window_s=0", "tracker=none"),
-        *("space=loader=raw,preload torch_threads=null,1", "budget=8trials"),
+        *("space=loader=raw,preload torch_threads=null,1", "budget=4trials"),
     )
-    rows_mib = 384 * 512 / 1024
+    rows_mib = 256 * 512 / 1024
     refused = run_fastloop(*given, "memory_limit_mib=1", cwd=tmp_path, command="tune")
     least = re.search(r"memory_limit_mib=1: .* allowed: from (\d+)\n$", refused.stderr)
     assert least, refused.stderr

@@ -8,4 +8,9 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+/* The headers of 3.12 and 3.13 take None as immortal here, which it is not in 3.11: a binary that
+   they compile would free it there. */
+#undef Py_RETURN_NONE
+#define Py_RETURN_NONE return Py_NewRef(Py_None)
+
 #endif
