@@ -35,6 +35,9 @@ class Measurement:
     """None where no limit of this kind of work is measured."""
     limit_origin: LimitOrigin | None = None
     """Kind of work, engine and cores of the limit; None without a limit and in older files."""
+    limit_key: str = ""
+    """Equal in a round for limits of the same work, of which the first trial has measured one for
+    all; empty where each trial measures its own, and in older files."""
     losses: list[float] = field(default_factory=list)
     """Mean loss of each epoch; empty without a model."""
     cached_before: float | None = None
@@ -66,6 +69,21 @@ class Measurement:
         return None if limit is None else self.samples_per_s / limit
 
 
+@dataclass(frozen=True, kw_only=True)
+class Calls:
+    """The epochs that a trial has asked of its loader, which its shadow asks for once more."""
+
+    compares_data: bool = True
+    """True where a whole epoch was compared with the dataset before the windows, and one after."""
+    unread: bool = False
+    """True where bytes of some batch may be unread in a file, as this comparison or that of an
+    earlier trial of the job has found."""
+    windows: dict[BenchmarkName, list[int]] = field(default_factory=dict)
+    """By benchmark, how often each of its windows repeated the epochs; the last one counts."""
+    replays: list[BenchmarkName] = field(default_factory=list)
+    """Benchmarks whose limit was measured by batches of the loader."""
+
+
 @dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
 class Trial:
     """A timed repetition in its own process."""
@@ -90,6 +108,8 @@ class Trial:
     """Commands and process ids of what the trial left running, which was then ended."""
     load: Load | None = None
     """What other programs used of the machine meanwhile; None in older files."""
+    calls: Calls | None = None
+    """None in older files."""
 
 
 @dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)

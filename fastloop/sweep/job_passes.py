@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tqdm import tqdm
 
-from fastloop.core.result import Trial
+from fastloop.core.result import Calls, Trial
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Failure, FailureKind, JobFailed
 from fastloop.data.prepare import find_damage
@@ -33,8 +33,7 @@ def run_shadow(state: JobState, trial: Trial, begin_step: Callable[[str], None])
     entry, job = state.entry, state.entry.job
     assert state.prepared is not None
     begin_step(f"comparing the data of {state.result.name}")
-    repeats = {name: measured.repeats for name, measured in trial.benchmarks.items()}
-    task = shadow_task(entry.index, job, state.prepared, trial.number, repeats)
+    task = shadow_task(entry.index, job, state.prepared, trial.number, trial.calls or Calls())
     try:
         answers = entry.launcher.call_ranks(task, timeout_s=SHADOW_TIME * job.trial_timeout_s)
     except JobFailed as error:

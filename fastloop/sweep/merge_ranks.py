@@ -21,7 +21,9 @@ def merge_trials(ranks: Sequence[Trial]) -> Trial:
         for name in ranks[0].benchmarks
     }
     threads = [trial.torch_threads for trial in ranks]
-    return replace(ranks[0], benchmarks=benchmarks, rank_torch_threads=threads)
+    unread = any(trial.calls.unread for trial in ranks if trial.calls)
+    calls = ranks[0].calls and replace(ranks[0].calls, unread=unread)
+    return replace(ranks[0], benchmarks=benchmarks, rank_torch_threads=threads, calls=calls)
 
 
 def merge_passes(ranks: Sequence[RankAnswer]) -> Attribution:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from fastloop.core.interleave import rounds, within
+from fastloop.core.limit import Limit
 from fastloop.core.machine_load import load_between, read_counters
 from fastloop.core.plan import PreparedData
 from fastloop.core.result import Result
@@ -30,6 +31,7 @@ from fastloop.sweep.prepare_stage import prepare_all
 from fastloop.sweep.progress import Progress, round_line
 from fastloop.sweep.settings import SweepSettings
 from fastloop.sweep.tracking import SweepTracker
+from fastloop.trial.earlier import find_earlier, limits_of
 from fastloop.trial.limits import missing_limits
 from fastloop.trial.tasks import trial_task
 
@@ -89,13 +91,15 @@ def _round_runner(
 ) -> RunRound:
     """The function that runs a schedule's rounds."""
     prepared: dict[str, PreparedData | Failure] = {}
+    limits_by_round: dict[int, dict[str, Limit]] = {}
 
     def run_round(states: Sequence[JobState], number: int | None) -> list[str]:
         new = [state for state in states if state.prepared is None and not state.has_begun]
         prepare_all(new, settings, begin_step, prepared)
         if number is None:
             return [state.result.name for state in states if state.is_running]
-        return _run_round(states, number, session_ms, begin_step)
+        limits = limits_by_round.setdefault(number, {})
+        return _run_round(states, number, limits, session_ms, begin_step)
 
     return run_round
 
@@ -131,7 +135,7 @@ def _run_rounds(
     num_trials = {state: state.entry.job.trials for state in states if state.is_running}
     all_rounds = rounds(num_trials, interleave=settings.interleave)
     for number, taking_part in within(all_rounds, settings.seconds):
-        names = _run_round(taking_part, number, session_ms, progress.begin_step)
+        names = _run_round(taking_part, number, {}, session_ms, progress.begin_step)
         if not names:
             continue
         num_done += len(names)
@@ -145,16 +149,24 @@ def _run_rounds(
 
 
 def _run_round(
-    states: Sequence[JobState], number: int, session_ms: int, begin_step: Callable[[str], None]
+    states: Sequence[JobState],
+    number: int,
+    limits: dict[str, Limit],
+    session_ms: int,
+    begin_step: Callable[[str], None],
 ) -> list[str]:
-    """Run trial `number` of the jobs that lack it; returns the names of those that go on."""
+    """Run trial `number` of the jobs that lack it; returns the names of those that go on.
+
+    limits: those that were measured in this round, to which are added those that were lacking.
+    """
     running = [state for state in states if state.is_running and number not in state.trial_numbers]
     names = [state.result.name for state in running]
     for state in running:
         entry, prepared = state.entry, state.prepared
         assert prepared is not None
         begin_step(f"trial {number + 1} of {state.result.name}")
-        task = trial_task(entry.index, entry.job, prepared, number)
+        earlier = find_earlier(state.result.trials, limits)
+        task = trial_task(entry.index, entry.job, prepared, number, earlier)
         before = read_counters()
         try:
             answers = entry.launcher.call_ranks(task, timeout_s=entry.job.trial_timeout_s)
@@ -165,6 +177,7 @@ def _run_round(
             left = [command for answer in answers for command in answer.left_running]
             load = load_between(before, read_counters())
             trial = replace(merged, session_ms=session_ms, left_running=left, load=load)
+            limits |= limits_of(trial)
             trials = [*state.result.trials, trial]
             state.update(trials=trials, rounds=[*state.result.rounds, names])
             if number == state.shadow_number:

@@ -6,13 +6,18 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+import optree
 import torch
 
+from fastloop.core.files import fingerprint
 from fastloop.core.limit import Limit, LimitOrigin
 from fastloop.core.spans import bandwidth
 from fastloop.core.traits import DatasetTraits, LoaderTraits, TransformTraits, traits_of
+from fastloop.core.trees import tree_leaves
+from fastloop.core.types import Tree
 from fastloop.data.cropped_dataset import CroppedDataset, CroppedSamples
 from fastloop.fastloader.columns.jpeg import INSTALL, has_jpeg
+from fastloop.processes.rank_group import world_size
 from fastloop.trial.all_cores import MAX_BUDGET_S
 from fastloop.trial.context import JobContext
 from fastloop.trial.crop_limit import crop_limit
@@ -40,6 +45,45 @@ def loading_limit(context: JobContext, reads: bool, window_s: float) -> Limit | 
         return _cap(limit, FLOAT_NBYTES * num_bytes, batch_size, context.device)
     size = prepared.num_samples, prepared.sample_nbytes, batch_size
     return row_limit(*size, context.device, reads, window_s)
+
+
+def loading_limit_key(context: JobContext, reads: bool) -> str:
+    """Equal for jobs of which `loading_limit` measures the same work; empty where it measures none,
+    and for several ranks, which measure a limit together in each trial."""
+    job, prepared = context.job, context.prepared
+    if not _decodes(job) and not _gathers(job):
+        return ""
+    work: list[Any] = [prepared.num_samples, prepared.sample_nbytes, _bytes_to_convert(context)]
+    if _decodes(job):
+        work = [job.dataset, job.decoder, prepared.fingerprint, prepared.sample_nbytes]
+    return _key("loading", *work, job.loading.batch_size, context.device, reads)
+
+
+def replay_limit_key(context: JobContext, name: str, batch: Tree) -> str:
+    """Equal for jobs whose steps are the same, on batches of the same tensors in the same
+    containers; empty for several ranks.
+
+    name: of the benchmark. batch: on the device.
+    """
+    job = context.job
+    step = [name, job.benchmark[name], job.model, job.execution, job.precision, job.learning_rate]
+    data = [context.prepared.num_classes, job.loading.batch_size, _describe(batch)]
+    return _key("steps", *step, *data, context.device, torch.get_num_threads())
+
+
+def _key(*parts: Any) -> str:
+    return fingerprint(*map(repr, parts)) if world_size() == 1 else ""
+
+
+def _describe(batch: Tree) -> Any:
+    """Containers of the batch, types of its leaves, and dtype, shape and strides of each tensor."""
+    leaves: list[Any] = optree.tree_leaves(batch)
+    tensors = [
+        (str(each.dtype), tuple(each.shape), each.stride())
+        for each in tree_leaves(batch)
+        if isinstance(each, torch.Tensor) and each.layout == torch.strided
+    ]
+    return [optree.tree_structure(batch), [type(each).__name__ for each in leaves], tensors]
 
 
 def missing_limits(job: Job) -> list[str]:

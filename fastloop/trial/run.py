@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,10 +9,11 @@ import torch
 
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.instrumented_pass import Attribution
+from fastloop.core.limit import Limit
 from fastloop.core.machine import cpu_seconds, load_average
 from fastloop.core.machine_counters import LEAST_SECONDS
-from fastloop.core.plan import Benchmark, PreparedData, Session, Setup
-from fastloop.core.result import Measurement, Trial
+from fastloop.core.plan import PreparedData, Session, Setup
+from fastloop.core.result import BenchmarkName, Calls, Measurement, Trial
 from fastloop.core.spans import Spans, StepMarks, now_ns, seconds_between, synchronize, wall_ms
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import Epochs, Tree
@@ -24,8 +24,9 @@ from fastloop.timeline.event_log import open_log
 from fastloop.timeline.lanes import build_lanes
 from fastloop.timeline.loop import watch_epochs
 from fastloop.trial.context import JobContext, start_job
+from fastloop.trial.earlier import NOTHING, Earlier
 from fastloop.trial.job import Job
-from fastloop.trial.limits import loading_limit
+from fastloop.trial.limits import loading_limit, loading_limit_key, replay_limit_key
 from fastloop.trial.page_cache import (
     ReopenableLoader,
     evict_on_all_ranks,
@@ -50,26 +51,37 @@ from fastloop.trial.window import (
 )
 
 
-def run_trial(job: Job, prepared: PreparedData, number: int, asked_ns: int) -> Trial:
-    """Run one trial: check the data, warm up and time each benchmark, and check the data again.
+def run_trial(
+    job: Job, prepared: PreparedData, number: int, asked_ns: int, earlier: Earlier = NOTHING
+) -> Trial:
+    """Run one trial: warm up and time each benchmark, and count its batches.
 
-    With cache=cold the loader is opened anew before each timed window.
+    The first trial of a job also compares a whole epoch with the dataset before the windows, and
+    one after them; the first of a round that needs a limit measures it. With cache=cold the loader
+    is opened anew before each timed window.
 
-    asked_ns: clock reading when this process was requested. Raises Invalid if the loader does not
-    deliver the dataset.
+    asked_ns: clock reading when this process was requested. earlier: findings of other trials, by
+    default none. Raises Invalid if the loader does not deliver the dataset.
     """
     launch_s = seconds_between(asked_ns, now_ns())
     started_ms, load = wall_ms(), load_average()
     context = start_job(job, prepared, number)
     with context.open_loader() as loader:
-        unread = context.check_epoch(loader.epochs, job.epochs + 1)
+        unread, compares = earlier.unread, earlier.unread is None
+        if unread is None:
+            unread = context.check_epoch(loader.epochs, job.epochs + 1)
         batch = context.first_batch(loader.epochs)
-        setup, count_rows = context.build_setup(batch, unread), row_counter(batch)
-        benchmarks = {
-            name: _measure(context, benchmark, setup, loader, count_rows)
-            for name, benchmark in job.benchmark.items()
-        }
-        context.check_epoch(loader.epochs, job.epochs + 2)
+        opened = _OpenJob(
+            context=context,
+            loader=loader,
+            batch=batch,
+            setup=context.build_setup(batch, unread),
+            earlier=earlier,
+            calls=Calls(compares_data=compares, unread=unread),
+        )
+        benchmarks = {name: _measure(opened, name) for name in job.benchmark}
+        if compares:
+            context.check_epoch(loader.epochs, job.epochs + 2)
     return Trial(
         number=number,
         seed=context.plan.seed,
@@ -80,35 +92,44 @@ def run_trial(job: Job, prepared: PreparedData, number: int, asked_ns: int) -> T
         launch_s=launch_s,
         started_ms=started_ms,
         data_mib=total_mib(prepared.files) if prepared.files else None,
+        calls=opened.calls,
     )
 
 
-def _measure(
-    context: JobContext,
-    benchmark: Benchmark,
-    setup: Setup,
-    loader: ReopenableLoader,
-    count_rows: Callable[[Tree], int],
-) -> Measurement:
+@dataclass(frozen=True, kw_only=True)
+class _OpenJob:
+    """A job whose loader is open, for all benchmarks of a trial."""
+
+    context: JobContext
+    loader: ReopenableLoader
+    batch: Tree
+    """One of the loader's."""
+    setup: Setup
+    earlier: Earlier
+    calls: Calls
+    """To which a benchmark adds its own."""
+
+
+def _measure(opened: _OpenJob, name: BenchmarkName) -> Measurement:
     """Warm up for an epoch, start the benchmark anew, time its window, then measure its limit."""
-    job, prepared, device = context.job, context.prepared, context.device
+    context, loader = opened.context, opened.loader
+    job, prepared, benchmark = context.job, context.prepared, context.job.benchmark[name]
     deliver = context.step_delivery()
-    session = benchmark.session(setup)
+    session = benchmark.session(opened.setup)
     _warm_up(context, session, deliver, loader.epochs)
-    timed = _time_window(context, session, deliver, loader, count_rows)
-    window, repeats = timed.window, timed.repeats
+    timed = _time_windows(opened, name, session, deliver)
+    window, repeats = timed.window, opened.calls.windows[name][-1]
     own_batches = not traits_of(LoaderTraits, job.loader).honours_batch_size
     check_counts(prepared, context.plan, window.sizes, own_batches)
-    seconds = max(all_gather(window.seconds)) / repeats
     samples = num_delivered(prepared, context.plan, job.epochs)
-    if benchmark.limit == "gather":
-        limit = loading_limit(context, setup.unread, seconds * repeats)
-    else:
-        step_s = seconds * job.loading.batch_size * world_size() / samples
-        window_s = seconds * repeats
-        steps = num_replay_steps(step_s, window_s)
-        batches = replay_batches(loader.epochs(job.epochs), deliver, steps)
-        limit = replay_limit(session, batches, device, window_s)
+    key = (
+        loading_limit_key(context, opened.setup.unread)
+        if benchmark.limit == "gather"
+        else replay_limit_key(context, name, deliver(opened.batch))
+    )
+    limit = opened.earlier.limits.get(key)
+    if limit is None:
+        limit = _measure_limit(opened, name, session, window, samples)
     return Measurement(
         start_ns=window.start_ns,
         stop_ns=window.stop_ns,
@@ -117,40 +138,58 @@ def _measure(
         samples=samples,
         limit_samples_per_s=limit.samples_per_s if limit else None,
         limit_origin=limit.origin if limit else None,
+        limit_key=key if limit else "",
         losses=_epoch_means(timed.losses, job.epochs * repeats)[: job.epochs],
         cached_before=timed.cached[0],
         cached_fraction=timed.cached[1],
     )
 
 
+def _measure_limit(
+    opened: _OpenJob, name: BenchmarkName, session: Session, window: Window, samples: int
+) -> Limit | None:
+    """The limit next to a window that delivered these samples, with each of its repeats."""
+    context, job = opened.context, opened.context.job
+    window_s = max(all_gather(window.seconds))
+    if job.benchmark[name].limit == "gather":
+        return loading_limit(context, opened.setup.unread, window_s)
+    opened.calls.replays.append(name)
+    seconds = window_s / opened.calls.windows[name][-1]
+    step_s = seconds * job.loading.batch_size * world_size() / samples
+    steps, deliver = num_replay_steps(step_s, window_s), context.step_delivery()
+    batches = replay_batches(opened.loader.epochs(job.epochs), deliver, steps)
+    return replay_limit(session, batches, context.device, window_s)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _TimedWindow:
     window: Window
-    repeats: int
     losses: list[torch.Tensor]
     cached: tuple[float | None, float | None]
 
 
-def _time_window(
-    context: JobContext,
-    session: Session,
-    deliver: Consumer,
-    loader: ReopenableLoader,
-    count_rows: Callable[[Tree], int],
-    repeats: int = 1,
+def _time_windows(
+    opened: _OpenJob, name: BenchmarkName, session: Session, deliver: Consumer
 ) -> _TimedWindow:
-    """Time the epochs `repeats` times over; as often as min_window_s needs if once is too short."""
-    job = context.job
-    consume, losses = session.start(deliver)
-    cached = set_cache_state(job.cache, context.prepared.files, loader)
-    with context.join_uneven_ranks(session):
-        window = time_epochs(
-            loader.epochs, consume, job.epochs * repeats, context.device, count_rows
-        )
-    needed = num_repeats(max(all_gather(window.seconds)), job.shortest_window_s)
-    if repeats == 1 and needed > 1:
-        return _time_window(context, session, deliver, loader, count_rows, needed)
-    return _TimedWindow(window=window, repeats=repeats, losses=losses, cached=cached)
+    """Time the epochs as often as min_window_s needs: by an earlier trial if there is one, else by
+    a first window of a single time; one that is too short is followed by a longer one."""
+    context, job, loader = opened.context, opened.context.job, opened.loader
+    shortest_s, tried = job.shortest_window_s, opened.calls.windows.setdefault(name, [])
+    repeats = opened.earlier.repeats.get(name, 1)
+    while True:
+        tried.append(repeats)
+        consume, losses = session.start(deliver)
+        cached = set_cache_state(job.cache, context.prepared.files, loader)
+        count_rows = row_counter(opened.batch)
+        with context.join_uneven_ranks(session):
+            window = time_epochs(
+                loader.epochs, consume, job.epochs * repeats, context.device, count_rows
+            )
+        seconds = max(all_gather(window.seconds))
+        if seconds < shortest_s and len(tried) == 1:
+            repeats = max(repeats, num_repeats(seconds / repeats, shortest_s))
+        if repeats == tried[-1]:
+            return _TimedWindow(window=window, losses=losses, cached=cached)
 
 
 def _warm_up(context: JobContext, session: Session, deliver: Consumer, epochs: Epochs) -> None:

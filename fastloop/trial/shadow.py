@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import StreamingDataset
-from fastloop.core.result import Shadow, Shuffling
+from fastloop.core.result import BenchmarkName, Calls, Shadow, Shuffling
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import Epochs, Invalid
 from fastloop.data.prepare import reference_hashes
@@ -35,23 +34,23 @@ SHADOW_TIME = 4
 """Time limit of a shadow trial over that of a timed one: hashing takes longer than delivering."""
 
 
-def run_shadow(job: Job, prepared: PreparedData, number: int, repeats: Mapping[str, int]) -> Shadow:
+def run_shadow(job: Job, prepared: PreparedData, number: int, calls: Calls) -> Shadow:
     """Repeat a timed trial, and compare the epochs of its windows with the dataset.
 
-    repeats: of each benchmark's epochs in the timed trial. Raises Invalid for samples that are not
-    the dataset's, for another order than the plan's, and for work outside the windows.
+    calls: those of the timed trial. Raises Invalid for samples that are not the dataset's, for
+    another order than the plan's, and for work outside the windows.
     """
     context = start_job(job, prepared, number).without_randomness()
     observer = _Observer(context)
     with context.open_loader() as loader:
-        unread = observer.check(loader.epochs, job.epochs + 1)
+        unread = calls.unread
+        if calls.compares_data:
+            unread = observer.check(loader.epochs, job.epochs + 1)
         context.first_batch(loader.epochs)
-        num_epochs = [
-            _check_windows(observer, loader, repeats.get(name, 1), benchmark.limit == "replay")
-            for name, benchmark in job.benchmark.items()
-        ]
+        num_epochs = [_check_windows(observer, loader, calls, name) for name in job.benchmark]
         is_always_unread = unread or not observer.found_unread
-        observer.check(loader.epochs, job.epochs + 2)
+        if calls.compares_data:
+            observer.check(loader.epochs, job.epochs + 2)
         check_unforeseen_epoch(loader.epochs, all_gather(secrets.randbelow(UNFORESEEN))[0] + MANY)
     if not is_always_unread:
         raise Invalid("batches of its windows may be unread in a file, those before are not")
@@ -59,24 +58,24 @@ def run_shadow(job: Job, prepared: PreparedData, number: int, repeats: Mapping[s
 
 
 def _check_windows(
-    observer: _Observer, loader: ReopenableLoader, repeats: int, replays: bool
+    observer: _Observer, loader: ReopenableLoader, calls: Calls, name: BenchmarkName
 ) -> int:
     """Make a benchmark's calls, compare the epochs of its windows, and return their number."""
     context, job = observer.context, observer.context.job
     deliver = context.step_delivery()
     drain(loader.epochs, deliver, job.epochs, context.device)
     count = 0
-    for windows in dict.fromkeys((1, repeats)):  # a short window precedes a repeated one
+    for repeats in calls.windows.get(name, [1]):
         set_cache_state(job.cache, context.prepared.files, loader)
         check_idle(context.prepared.sample_nbytes * job.loading.batch_size)
-        compared = all_gather(_epochs_to_compare(job.epochs, windows))[0]  # equal on all ranks
-        for epoch in range(job.epochs * windows):
+        compared = all_gather(_epochs_to_compare(job.epochs, repeats))[0]  # equal on all ranks
+        for epoch in range(job.epochs * repeats):
             if epoch in compared:
                 observer.check(loader.epochs, epoch)
             else:
                 drain(loader.epochs, deliver, epoch, context.device)
         count += len(compared)
-    if replays:
+    if name in calls.replays:
         replay_batches(loader.epochs(job.epochs), deliver)
     return count
 

@@ -16,31 +16,37 @@ from pydantic import TypeAdapter
 from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import Dataset
-from fastloop.core.result import Shadow, Trial
+from fastloop.core.result import Calls, Shadow, Trial
 from fastloop.core.spans import now_ns
 from fastloop.core.sweep_protocols import RankTask
+from fastloop.trial.earlier import NOTHING, Earlier
 from fastloop.trial.job import Job
 from fastloop.trial.run import run_instrumentation, run_profiling, run_trial
 from fastloop.trial.shadow import run_shadow
 
 TRIAL, SHADOW, INSTRUMENTED, PROFILED = "trial", "shadow", "instrumented", "profiled"
+EARLIER, CALLS = TypeAdapter(Earlier), TypeAdapter(Calls)
 NOWHERE = Path()
 """The folder of a profile on ranks other than 0, which write none."""
 
 
-def trial_task(index: int, job: Job, prepared: PreparedData, number: int) -> RankTask:
-    """The task that runs trial `number` of the job with that index."""
-    command = _encode_command(TRIAL, index, prepared, number=number)
-    args = (job, prepared, number, now_ns())
+def trial_task(
+    index: int, job: Job, prepared: PreparedData, number: int, earlier: Earlier = NOTHING
+) -> RankTask:
+    """The task that runs trial `number` of the job with that index, after those trials."""
+    found = EARLIER.dump_python(earlier, mode="json")
+    command = _encode_command(TRIAL, index, prepared, number=number, earlier=found)
+    args = (job, prepared, number, now_ns(), earlier)
     return RankTask(function=run_trial, args=args, command=command, answer_type=Trial)
 
 
 def shadow_task(
-    index: int, job: Job, prepared: PreparedData, number: int, repeats: Mapping[str, int]
+    index: int, job: Job, prepared: PreparedData, number: int, calls: Calls
 ) -> RankTask:
-    """The task that runs the shadow of trial `number`, which has repeated its epochs so often."""
-    command = _encode_command(SHADOW, index, prepared, number=number, repeats=dict(repeats))
-    args = (job, prepared, number, repeats)
+    """The task that runs the shadow of trial `number`, which has made these calls."""
+    made = CALLS.dump_python(calls, mode="json")
+    command = _encode_command(SHADOW, index, prepared, number=number, calls=made)
+    args = (job, prepared, number, calls)
     return RankTask(function=run_shadow, args=args, command=command, answer_type=Shadow)
 
 
@@ -68,9 +74,11 @@ def task_from(command: Mapping[str, Any], jobs: Sequence[Job]) -> RankTask:
     job = jobs[index]
     prepared = _decode_prepared(command["prepared"], job.dataset)
     if command["task"] == TRIAL:
-        return trial_task(index, job, prepared, command["number"])
+        earlier = EARLIER.validate_python(command["earlier"])
+        return trial_task(index, job, prepared, command["number"], earlier)
     if command["task"] == SHADOW:
-        return shadow_task(index, job, prepared, command["number"], command["repeats"])
+        calls = CALLS.validate_python(command["calls"])
+        return shadow_task(index, job, prepared, command["number"], calls)
     if command["task"] == INSTRUMENTED:
         return instrumentation_task(index, job, prepared, command["benchmark"])
     return profiling_task(index, job, prepared, command["benchmark"], NOWHERE)

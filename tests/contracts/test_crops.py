@@ -219,7 +219,7 @@ def test_trial_and_shadow_compare_the_crops_of_the_loader_that_is_timed(folder, 
     job, prepared = prepare_job(folder, *overrides, *RANDOM, "epochs=2")
     trial = run_trial(job, prepared, 1, now_ns())
     assert trial.benchmarks["traversal"].samples == 28
-    shadow = run_shadow(job, prepared, 1, {})
+    shadow = run_shadow(job, prepared, 1, trial.calls)
     assert shadow.shuffling.each_sample_once
 
 

@@ -161,3 +161,19 @@ def reads_between_windows(dataset, sampler, batch_size) -> Callable[[int], Any]:
 
     threading.Thread(target=read, daemon=True).start()
     return honest(dataset, sampler, batch_size)
+
+
+LATER_SEED = 10_000
+"""At least the seed of every trial but the first."""
+
+
+def half_in_later_trials(dataset, sampler, batch_size) -> Callable[[int], Any]:
+    return (honest if sampler.seed < LATER_SEED else half_in_the_window)(
+        dataset, sampler, batch_size
+    )
+
+
+def cached_in_later_trials(dataset, sampler, batch_size) -> Callable[[int], Any]:
+    return (honest if sampler.seed < LATER_SEED else cached_in_the_window)(
+        dataset, sampler, batch_size
+    )

@@ -13,6 +13,7 @@ import torch
 from options import MYDATASET, compose_job, options, skip_without_library
 
 from fastloop.core.epochs import epoch_indices
+from fastloop.core.result import Calls
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Invalid, Unsupported
 from fastloop.data.batch_counts import check_counts
@@ -75,7 +76,7 @@ def test_idle_processes_are_no_work_outside_of_the_window():
 def test_shadow_of_a_dishonest_loader_is_invalid(dishonest_job, name, reason):
     # long enough that work outside the window is told from noise
     job, prepared = dishonest_job(name, "dataset.count=4000", "batch_size=64")
-    call = Call(function=run_shadow, args=(job, prepared, 0, {}))
+    call = Call(function=run_shadow, args=(job, prepared, 0, Calls()))
     outcome = run_in_process(call)
     assert outcome.failure is not None
     assert outcome.failure.kind == "invalid"
@@ -92,7 +93,7 @@ def run_in_process(call: Call):
 def test_honest_loader_has_a_shadow(dishonest_job):
     job, prepared = dishonest_job("honest", "order=sequential")
     run_trial(job, prepared, 0, now_ns())
-    shadow = run_in_process(Call(function=run_shadow, args=(job, prepared, 3, {}))).value
+    shadow = run_in_process(Call(function=run_shadow, args=(job, prepared, 3, Calls()))).value
     assert (shadow.number, shadow.epochs) == (3, dishonest_loaders.EPOCHS)
     assert shadow.shuffling.each_sample_once
     assert shadow.shuffling.new_order_each_epoch is False
@@ -195,7 +196,8 @@ def test_every_loader_has_a_shadow(prepared_job, loader):
     except Unsupported as error:
         skip_without_library(error)
         raise
-    outcome = run_in_process(Call(function=run_shadow, args=(job, prepared, 0, {"traversal": 3})))
+    calls = Calls(windows={"traversal": [1, 3]})
+    outcome = run_in_process(Call(function=run_shadow, args=(job, prepared, 0, calls)))
     assert outcome.failure is None
     assert outcome.value.epochs == 3 * dishonest_loaders.EPOCHS
     assert outcome.value.shuffling.each_sample_once

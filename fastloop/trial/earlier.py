@@ -1,0 +1,49 @@
+"""What earlier trials of a sweep have found out, so that a trial does not find it out once more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fastloop.core.limit import Limit
+from fastloop.core.result import BenchmarkName, Measurement, Trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """Findings of earlier trials; by default there are none."""
+
+    unread: bool | None = None
+    """True where bytes of some batch may be unread in a file; None: no trial of the job has
+    compared its data with the dataset yet, so that this one does."""
+    repeats: Mapping[BenchmarkName, int] = field(default_factory=dict)
+    """How often a window has to repeat the epochs to last min_window_s, by benchmark."""
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+    """The limits that were measured in this round, by their keys."""
+
+
+NOTHING = Earlier()
+
+
+def find_earlier(trials: Sequence[Trial], limits: Mapping[str, Limit]) -> Earlier:
+    """What these trials of a job have found, and the limits of other jobs in the same round."""
+    compared = [trial.calls.unread for trial in trials if trial.calls]
+    measured = [each for trial in trials for each in trial.benchmarks.items()]
+    repeats: dict[BenchmarkName, int] = {}
+    for name, measurement in measured:
+        repeats[name] = max(measurement.repeats, repeats.get(name, 1))
+    return Earlier(unread=compared[0] if compared else None, repeats=repeats, limits=limits)
+
+
+def limits_of(trial: Trial) -> dict[str, Limit]:
+    """The limits that other jobs can use in the round of this trial, by their keys."""
+    return {
+        measurement.limit_key: limit
+        for measurement in trial.benchmarks.values()
+        if measurement.limit_key and (limit := _limit(measurement))
+    }
+
+
+def _limit(measurement: Measurement) -> Limit | None:
+    rate, origin = measurement.limit_samples_per_s, measurement.limit_origin
+    return None if rate is None or origin is None else Limit(samples_per_s=rate, origin=origin)
