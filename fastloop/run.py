@@ -60,9 +60,10 @@ def _measure_command() -> None:
     from fastloop.config.compose import compose_all, compose_changed
     from fastloop.core.files import remove_unused
     from fastloop.processes.lifecycle import exit_if_signalled
+    from fastloop.sweep.forecast import describe_plan
     from fastloop.sweep.measure import measure, measure_one_job
 
-    requests = compose_all(measure_one_job)
+    requests = compose_all(measure_one_job, describe_plan)
     if not requests:
         return
     try:

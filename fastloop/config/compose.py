@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -38,19 +38,27 @@ from fastloop.config.messages import ConfigError, usage_message
 from fastloop.core.files import remove_unused
 from fastloop.core.types import UsageError
 from fastloop.processes.lifecycle import handle_signals
-from fastloop.sweep.request import JobRequest, colour_jobs, job_names
+from fastloop.sweep.request import SWEEP_GROUPS, JobRequest, colour_jobs, job_names
 
 if TYPE_CHECKING:
     from fastloop.sweep.settings import SweepSettings
     from fastloop.trial.job import Job
 
 FULL_ERROR, OUTPUTS = "HYDRA_FULL_ERROR", "FASTLOOP_OUTPUTS"
+TRIAL_MODULES = ("fastloop.trial.tasks", "fastloop.data.prepare")
+"""Modules of what the processes of a sweep call."""
 MeasureHere = Callable[[list[JobRequest]], int]
 
 
-def compose_all(measure_here: MeasureHere) -> list[JobRequest]:
+def compose_all(
+    measure_here: MeasureHere,
+    describe: Callable[[Sequence[Mapping[str, Any]]], str] | None = None,
+    modules: Sequence[str] = TRIAL_MODULES,
+) -> list[JobRequest]:
     """The requests of all combinations of the command line; empty after --help, --cfg etc.
 
+    describe: makes of their configurations a line on what follows, which is printed at once; None:
+    no line. modules: those that the processes of the command need first of all.
     measure_here: called with one request in each process of a Hydra launcher (joblib, ray,
     submitit); the returned requests then have is_done set.
     An invalid name or value exits with status 1 and one line, before anything is written.
@@ -68,7 +76,10 @@ def compose_all(measure_here: MeasureHere) -> list[JobRequest]:
             return []
         composed = compose_combinations(line)
         combinations = composed.each
-        requests = colour_jobs([build_request(combination) for combination in combinations])
+        jobs = [combination.values for combination in combinations]
+        with _telling(describe(jobs) if describe else ""):
+            _start_server(jobs, modules)
+            requests = colour_jobs([build_request(combination) for combination in combinations])
         _tell_concerns(composed)
         if combinations[0].launcher == BASIC:
             return requests
@@ -93,6 +104,37 @@ def _tell_concerns(composed: Combinations) -> None:
         if (launcher := composed.each[0].launcher) != BASIC:
             raise ConfigError(f"hydra/launcher={launcher}: {line}; allowed: settings of all jobs")
         print(line, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _telling(plan: str) -> Iterator[None]:
+    """Print the plan: at once where torch is yet to be imported, which takes seconds, else once the
+    values have been found to be right."""
+    is_early = "torch" not in sys.modules
+    if plan and is_early:
+        print(plan, file=sys.stderr, flush=True)
+    yield
+    if plan and not is_early:
+        print(plan, file=sys.stderr, flush=True)
+
+
+def _start_server(jobs: Sequence[Mapping[str, Any]], modules: Sequence[str]) -> None:
+    """Let the server of the trials' processes import what these jobs need."""
+    from fastloop.processes.start_method import start_server_early
+
+    if all(job["isolation"] == "forkserver" for job in jobs):
+        targets = [target for job in jobs for target in _targets(job)]
+        own = [each.rpartition(".")[0] for each in targets if each.startswith("fastloop.options.")]
+        start_server_early([*dict.fromkeys([*own, *modules])])
+
+
+def _targets(node: Any) -> list[str]:
+    """Every `_target_` of a configuration but the launcher's and the tracker's."""
+    if not isinstance(node, dict):
+        return []
+    own = [str(node["_target_"])] if "_target_" in node else []
+    names = [name for name in node if name not in SWEEP_GROUPS]
+    return own + [target for name in names for target in _targets(node[name])]
 
 
 def compose_silently() -> tuple[list[JobRequest], str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
@@ -22,7 +23,9 @@ QUIET = "ignore:resource_tracker:UserWarning"
 LIMITS = "see ulimit -u, the cgroup's pids.max, and free memory"
 SERVER_IS_READY = Event()
 """Set once the forkserver has started a process."""
-STEPS = "fastloop.options.benchmark._model"
+HOOK = "fastloop.processes.forkserver_hook"
+BENCHMARKS = "fastloop.options.benchmark."
+STEPS = f"{BENCHMARKS}_model"
 """Module that is imported where jobs have a model."""
 PRELOADED = (
     "fastloop.config.",
@@ -39,9 +42,7 @@ options with their libraries, and the imports of `__main__`, which every child r
 
 def start_context(isolation: Isolation) -> BaseContext:
     """multiprocessing's context for that start method, with the forkserver's imports set."""
-    # A killed trial's resources are cleaned up when the command ends; only the warning is left out.
-    if QUIET not in sys.warnoptions:
-        sys.warnoptions.append(QUIET)
+    _silence_resource_tracker()
     context = multiprocessing.get_context(isolation)
     if multiprocessing.get_start_method() not in multiprocessing.get_all_start_methods():
         # a child does not know joblib's start method
@@ -52,8 +53,36 @@ def start_context(isolation: Isolation) -> BaseContext:
         libraries = [name for name in ("torch", "tensordict") if name in sys.modules]
         if STEPS in sys.modules:  # the first optimizer of a process imports this for seconds
             libraries.append("torch._dynamo")
-        context.set_forkserver_preload([*libraries, *modules, "fastloop.processes.forkserver_hook"])
+        context.set_forkserver_preload([*libraries, *modules, HOOK])
     return context
+
+
+def _runs_model(module: str) -> bool:
+    """True for the module of a benchmark with a model: all but traversal."""
+    return module.startswith(BENCHMARKS) and not module.endswith(".traversal")
+
+
+def _silence_resource_tracker() -> None:
+    # A killed trial's resources are cleaned up when the command ends; only the warning is left out.
+    if QUIET not in sys.warnoptions:
+        sys.warnoptions.append(QUIET)
+
+
+def start_server_early(modules: Sequence[str]) -> None:
+    """Let the forkserver import torch and these modules while this process still imports its own.
+
+    Does nothing where this process has imported torch: there is little left to gain. A process that
+    ends before it has started a child ends the server, too.
+    """
+    if "torch" in sys.modules or "forkserver" not in multiprocessing.get_all_start_methods():
+        return
+    _silence_resource_tracker()
+    libraries = ["torch", *(["torch._dynamo"] if any(map(_runs_model, modules)) else [])]
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*libraries, *modules, HOOK])
+    with _without_interrupts():
+        forkserver.ensure_running()
+    atexit.register(_kill_unused_server)
 
 
 def start_process(process: BaseProcess, isolation: Isolation) -> None:
@@ -77,16 +106,12 @@ def _start(process: BaseProcess, isolation: Isolation) -> None:
     traceback.
     """
     exit_if_signalled()
-    resource_tracker.ensure_running()  # its start would unblock signals later
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
+    with _without_interrupts():
         if isolation == "forkserver":
             forkserver.ensure_running()
         else:
             with defer_signals():
                 process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     if isolation == "forkserver":
         # the first start waits for the server's imports, which take seconds
         with defer_signals() if SERVER_IS_READY.is_set() else _kill_server_on_exit():
@@ -95,12 +120,32 @@ def _start(process: BaseProcess, isolation: Isolation) -> None:
 
 
 @contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Block SIGINT, which a process that is started here then inherits as blocked."""
+    resource_tracker.ensure_running()  # its start would unblock signals later
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _kill_unused_server() -> None:
+    if not SERVER_IS_READY.is_set():
+        _kill_server()
+
+
+def _kill_server() -> None:
+    if pid := forkserver._forkserver._forkserver_pid:  # pyright: ignore[reportAttributeAccessIssue]
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
 def _kill_server_on_exit() -> Iterator[None]:
     """Kill the forkserver where a signal ends this process, as it would import on for seconds."""
     try:
         yield
     except SignalExit:
-        if pid := forkserver._forkserver._forkserver_pid:  # pyright: ignore[reportAttributeAccessIssue]
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _kill_server()
         raise

@@ -1,4 +1,5 @@
-"""`tracker=mlflow`: one flat MLflow run per job. The only module that imports mlflow.
+"""`tracker=mlflow`: one flat MLflow run per job. The only module that imports mlflow, which takes a
+second: only once there is something to log.
 
 Runs are flat because the MLflow UI hides the charts of nested runs. Metrics are logged once, at the
 end, because a call takes 3 to 45 ms and must not disturb a trial.
@@ -14,15 +15,10 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import psutil
-from mlflow.entities import Metric, Param, RunTag
-from mlflow.exceptions import MlflowException
-from mlflow.tracking import MlflowClient
-from sqlalchemy import event
-from sqlalchemy.engine import Engine
 
 from fastloop.core.explanation import EXPLANATION_FILE
 from fastloop.core.files import flush_to_disk, hold_lock, outputs_folder, write_beside
@@ -40,6 +36,9 @@ from fastloop.options.tracker._location import (
     tracking_uri,
 )
 from fastloop.options.tracker._series import rank_series, trial_series
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
 
 # Set before the client is used. Telemetry would run a thread during the measurements. By default
 # MLflow retries a refused connection for 247 s and waits 8 x 120 s for a server that does not
@@ -105,6 +104,8 @@ class MlflowTracker:
 
     def holds(self, run_id: str) -> bool:
         """True if the tracker has a run of that id; False after its database was deleted."""
+        from mlflow.exceptions import MlflowException
+
         with _name_place():
             try:
                 self._client.get_run(run_id)
@@ -116,6 +117,9 @@ class MlflowTracker:
 
     def start(self, result: Result) -> str:
         """Create a run with the job's params and tags, deleting an earlier one; returns its id."""
+        from mlflow.entities import Param
+        from mlflow.exceptions import MlflowException
+
         if result.run_id:
             with contextlib.suppress(MlflowException):  # the run may be in another store
                 self._client.delete_run(result.run_id)
@@ -127,6 +131,8 @@ class MlflowTracker:
 
     def finish(self, result: Result, folder: Path) -> None:
         """Log metrics, trials and files, and end the run with the result's status."""
+        from mlflow.entities import Metric, RunTag
+
         now_ms = wall_ms()
         single = [Metric(name, value, now_ms, 0) for name, value in metrics(result).items()]
         points = trial_series(result) + rank_series(result)
@@ -198,6 +204,8 @@ def _is_alive(command: str) -> bool:
 
 def _open_client() -> MlflowClient:
     """A client for the database or the server."""
+    from mlflow.tracking import MlflowClient
+
     scheme = urlsplit(tracking_uri()).scheme
     if scheme and not scheme.startswith("http"):
         from mlflow.store.db import utils
@@ -219,6 +227,8 @@ def _name_place() -> Iterator[None]:
 
 
 def _make_database() -> None:
+    from mlflow.tracking import MlflowClient
+
     with write_beside(default_database()) as path:
         with _synchronous_off():
             MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
@@ -231,6 +241,8 @@ def _synchronous_off() -> Iterator[None]:
 
     This is safe because the file gets its final name only when it is complete.
     """
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
 
     def relax(connection: Any, _: object) -> None:
         connection.execute("PRAGMA synchronous = OFF")

@@ -1,0 +1,57 @@
+"""What a command is about to do, and about how long that takes, told before torch is imported.
+
+It rests on the composed configuration alone: how long a window is becomes known with the first
+round, which the progress of the sweep then goes by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastloop.core.duration_text import show_about
+
+START_S, LAUNCHED_S = 5.0, 0.15
+"""Until the first trial, with imports; and of a trial's process."""
+JOB_S, PASS_S = 0.7, 0.6
+"""For each job: its data is prepared and compared, apart from its shadow; an instrumented pass."""
+WINDOW_SHARE = 1.3
+"""A window with its warm-up and its share of the round's limits, over the shortest window."""
+SPARE_S = 0.05
+
+
+def describe_plan(jobs: Sequence[Mapping[str, Any]]) -> str:
+    """One line on the jobs, trials and benchmarks of these configurations, and the time that they
+    take if no window lasts longer than min_window_s."""
+    trials = " or ".join(sorted({str(job["trials"]) for job in jobs}))
+    sizes = {len(_benchmarks(job)) for job in jobs}
+    plan = f"{_count(len(jobs), 'job')} x {trials} trial{'' if trials == '1' else 's'}"
+    if len(sizes) == 1:
+        plan += f", {_count(*sizes, 'benchmark')}"
+    seconds = forecast_seconds(jobs)
+    if seconds is None:
+        return f"{plan}: the time that it takes is known after the first round"
+    about = show_about(seconds)
+    return f"{plan}: about {about} if epochs are short, better known after the first round"
+
+
+def forecast_seconds(jobs: Sequence[Mapping[str, Any]]) -> float | None:
+    """Seconds that jobs of these configurations take if no window lasts longer than min_window_s;
+    None where the number of trials is not known beforehand."""
+    total_s = START_S
+    for job in jobs:
+        count = len(_benchmarks(job))
+        if not isinstance(job["trials"], int) or not isinstance(job["min_window_s"], int | float):
+            return None
+        trial_s = LAUNCHED_S + count * (WINDOW_SHARE * job["min_window_s"] + SPARE_S)
+        total_s += JOB_S + count * PASS_S + (1 + job["trials"]) * trial_s
+    return total_s
+
+
+def _benchmarks(job: Mapping[str, Any]) -> Mapping[str, Any]:
+    benchmark = job["benchmark"]
+    return benchmark if isinstance(benchmark, dict) else {}
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,65 @@
+"""What a command says first: its jobs, trials and benchmarks, and about how long that takes."""
+
+from __future__ import annotations
+
+import sys
+from subprocess import run
+
+import pytest
+
+from fastloop.config.combinations import compose_values
+from fastloop.core.duration_text import show_about, show_duration
+from fastloop.sweep.forecast import describe_plan, forecast_seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(4.4, "4 s"), (59.6, "1 min"), (80, "1 min 20 s"), (3600, "1 h"), (7510, "2 h 5 min")],
+)
+def test_durations_have_at_most_two_units(seconds, text):
+    assert show_duration(seconds) == text
+
+
+def test_rough_durations_are_rounded():
+    assert [show_about(seconds) for seconds in (1, 82, 1234)] == ["5 s", "1 min 20 s", "21 min"]
+
+
+def test_plan_names_jobs_trials_and_benchmarks():
+    jobs = [compose_values(f"loader={name}") for name in ("raw", "preload")]
+    plan = describe_plan(jobs)
+    assert plan.startswith("2 jobs x 5 trials, 2 benchmarks: about ")
+    one = [compose_values("benchmark=traversal", "trials=1")]
+    assert describe_plan(one).startswith("1 job x 1 trial, 1 benchmark: about ")
+    assert describe_plan([*jobs, *one]).startswith("3 jobs x 1 or 5 trials: about ")
+
+
+def test_forecast_grows_with_trials_and_windows():
+    plain, more, longer = (
+        forecast_seconds([compose_values("benchmark=traversal", each)])
+        for each in ("trials=5", "trials=10", "min_window_s=3")
+    )
+    assert plain is not None
+    assert more is not None
+    assert longer is not None
+    assert longer > more > plain
+
+
+def test_number_of_trials_that_is_not_known_beforehand_has_no_forecast():
+    (plan,) = [describe_plan([compose_values() | {"trials": "auto"}])]
+    assert plan.startswith("1 job x auto trials, 2 benchmarks: the time that it takes is known")
+
+
+def test_plan_is_told_before_torch_is_imported():
+    """Composing alone must not import what takes seconds."""
+    code = (
+        "import sys; import fastloop.config.compose as compose;"
+        "from fastloop.sweep.forecast import describe_plan;"
+        "line = compose.read_command_line(['loader=raw,preload', '-m']);"
+        "jobs = [each.values for each in compose.compose_combinations(line).each];"
+        "print(describe_plan(jobs));"
+        "print([each for each in ('torch', 'mlflow', 'pydantic', 'numpy') if each in sys.modules])"
+    )
+    done = run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    plan, imported = done.stdout.splitlines()
+    assert plan.startswith("2 jobs x 5 trials")
+    assert imported == "[]"
