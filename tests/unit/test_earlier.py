@@ -50,8 +50,8 @@ def test_window_that_an_earlier_trial_makes_too_short_is_repeated(make_job):
     assert measured.repeats > 2
 
 
-def test_limit_of_the_round_is_used_and_no_batch_replayed(make_job):
-    job, prepared = make_job("honest", "benchmark=all")
+def test_limit_of_the_round_is_used_and_no_batch_replayed(prepared_job):
+    job, prepared = prepared_job("loader=np_memmap", *SETTINGS, "benchmark=all")
     first = run_trial(job, prepared, 0, now_ns())
     assert first.calls.replays == ["training"]
     known = limits_of(first)
@@ -66,10 +66,11 @@ def test_limit_of_the_round_is_used_and_no_batch_replayed(make_job):
 
 
 @pytest.mark.parametrize("changed", ["batch_size=8", "model=resnet18", "dataset.count=80"])
-def test_limits_of_other_work_have_other_keys(make_job, changed):
+def test_limits_of_other_work_have_other_keys(prepared_job, changed):
     keys = []
     for overrides in ((), (changed,)):
-        job, prepared = make_job("honest", "benchmark=all", "min_window_s=0", *overrides)
+        settings = ("loader=np_memmap", *SETTINGS, "benchmark=all", "min_window_s=0", *overrides)
+        job, prepared = prepared_job(*settings)
         trial = run_trial(job, prepared, 0, now_ns())
         keys.append({name: each.limit_key for name, each in trial.benchmarks.items()})
     assert keys[0]["training"] != keys[1]["training"] or "count" in changed
@@ -97,12 +98,12 @@ def test_loader_that_delivers_other_samples_in_later_trials_is_invalid_in_their_
 
 def test_jobs_of_a_round_share_the_limit_of_their_kind_of_work(tmp_path):
     settings = ("benchmark=traversal", "trials=2", "min_window_s=0", "epochs=1", "report=false")
-    run_fastloop("-m", "loader=raw,preload", "tracker=none", *settings, cwd=tmp_path)
-    raw, preload = (load(sweep_folder(tmp_path) / number) for number in ("0", "1"))
+    run_fastloop("-m", "loader=np_memmap,hdf5", "tracker=none", *settings, cwd=tmp_path)
+    memmap, hdf5 = (load(sweep_folder(tmp_path) / number) for number in ("0", "1"))
     limits = [
         [trial.benchmarks["traversal"].limit_samples_per_s for trial in job.trials]
-        for job in (raw, preload)
+        for job in (memmap, hdf5)
     ]
     assert limits[0] == limits[1]
     assert len({*limits[0]}) == 2
-    assert [trial.calls.compares_data for trial in raw.trials] == [True, False]
+    assert [trial.calls.compares_data for trial in memmap.trials] == [True, False]
