@@ -81,7 +81,7 @@ def _explain(requests: Sequence[JobRequest]) -> None:
     handle_signals()
     sweep = request.sweep
     is_free = sweep.allow_concurrent and not sweep.wait
-    with nullcontext() if is_free else lock_machine(sweep.wait), show_progress(0) as progress:
+    with nullcontext() if is_free else lock_machine(sweep.wait), show_progress(None) as progress:
         folder, begin_step = request.sweep_folder, progress.begin_step
         explanation = explain(request, compose_changed, begin_step, folder, sweep.seconds)
     path = folder / EXPLANATION_FILE

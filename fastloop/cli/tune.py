@@ -98,8 +98,9 @@ def _check_settings(given: dict[str, Any]) -> TuneSettings:
 
 
 def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[str, Any]) -> None:
+    from fastloop.core.machine import process_begun_ns
     from fastloop.explain.explain import check_request
-    from fastloop.explain.tune.budget import Spending, process_begun_ns
+    from fastloop.explain.tune.budget import Spending
     from fastloop.explain.tune.outcome import format_outcome
     from fastloop.explain.tune.tune_file import find_tuning, fingerprint_command
     from fastloop.sweep.machine_lock import lock_machine
@@ -116,7 +117,7 @@ def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[st
     with (
         exit_on_system_error(lambda: _describe_kept(folder)),
         nullcontext() if is_free else lock_machine(sweep.wait),
-        show_progress(0) as progress,
+        show_progress(None) as progress,
     ):
         spending = Spending(budget=settings.budget, begun_ns=process_begun_ns())
         found = file or _plan(request, settings, command, spending, progress)

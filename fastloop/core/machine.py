@@ -18,6 +18,7 @@ from PIL import features
 
 from fastloop.core.cgroup import cpu_quota, usable_cores
 from fastloop.core.files import fingerprint
+from fastloop.core.spans import now_ns, wall_ms
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PACKAGES = (
@@ -140,3 +141,9 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def process_begun_ns() -> int:
+    """The clock when this process began, so that its imports count."""
+    age_ms = wall_ms() - 1e3 * psutil.Process().create_time()
+    return now_ns() - int(1e6 * age_ms)

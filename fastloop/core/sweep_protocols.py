@@ -26,6 +26,8 @@ class RankTask:
     """The call as JSON, for ranks that have composed the same jobs, see trial/tasks.py."""
     answer_type: Any = None
     """Type of the returned value, by which pydantic converts it to and from JSON."""
+    title: str = ""
+    """What the call is, as in `trial 2 of raw digits`, for messages about it."""
 
 
 @dataclass(frozen=True, kw_only=True)

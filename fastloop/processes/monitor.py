@@ -11,6 +11,7 @@ from fastloop.core.instrumented_pass import Resources
 from fastloop.core.spans import cpu_ns, now_ns, seconds_between
 from fastloop.processes.child import Child, Outcome
 from fastloop.processes.resources import Usage, sample
+from fastloop.processes.stall_watch import StallWatch
 
 SAMPLE_INTERVAL_S = 0.2
 """Minimum time between two samples of the observed processes."""
@@ -44,16 +45,22 @@ class Monitor:
     """Waits for the answers of children.
 
     timeout_s: limit for all of them together, from construction on; None: no limit.
-    observed: sample the resources of the children while waiting.
+    observed: sample the resources of the children while waiting. watch: what tells of children that
+    stand still; None: nothing does.
     """
 
     def __init__(
-        self, children: Sequence[Child], timeout_s: float | None = None, observed: bool = False
+        self,
+        children: Sequence[Child],
+        timeout_s: float | None = None,
+        observed: bool = False,
+        watch: StallWatch | None = None,
     ) -> None:
         self.pending = list(children)
         """Children that have not answered yet."""
         self._usages = {child.pid: Usage() for child in children} if observed else {}
         self._timeout_s = timeout_s
+        self._watch = watch
         self._start_ns = now_ns()
         self._sampling_s = 0.0
 
@@ -79,6 +86,8 @@ class Monitor:
 
     def _answer(self, child: Child) -> Answer:
         self.pending.remove(child)
+        if self._watch is not None:
+            self._watch.forget(child)
         resources = None
         if usage := self._usages.pop(child.pid, None):
             usage.add(
@@ -95,7 +104,9 @@ class Monitor:
         while not ready:
             passed_s = seconds_between(self._start_ns, now_ns())
             left_s = None if self._timeout_s is None else max(0.0, self._timeout_s - passed_s)
-            limits = [limit for limit in (left_s, self._sample(passed_s)) if limit is not None]
+            watch_s = self._watch.check() if self._watch is not None else None
+            limits = [left_s, self._sample(passed_s), watch_s]
+            limits = [limit for limit in limits if limit is not None]
             ready = wait(handles, min(limits, default=None))
             if not ready and left_s == 0:
                 raise MonitorTimeout

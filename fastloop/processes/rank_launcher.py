@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from dataclasses import dataclass, field, replace
+
+from tqdm import tqdm
 
 from fastloop.core.sweep_protocols import RankAnswer
 from fastloop.core.types import Failure, FailureKind, JobFailed
-from fastloop.processes.child import Call
+from fastloop.processes.child import Call, Child
 from fastloop.processes.leader import STORE_ENDED, Followers
 from fastloop.processes.monitor import Answer, EndOfMessages, Monitor, MonitorTimeout
 from fastloop.processes.rank_children import (
@@ -27,6 +30,7 @@ from fastloop.processes.rank_children import (
     work_to_json,
 )
 from fastloop.processes.rendezvous import LOOPBACK, STOP, host_store
+from fastloop.processes.stall_watch import StallWatch
 from fastloop.processes.torchrun_env import StoreAddress, TorchrunProcess
 
 CONSEQUENCE = re.compile(r"gloo|Connection|NCCL|Dist\w+Error|killed by SIGABRT")
@@ -85,7 +89,8 @@ class _Collection:
     def run(self) -> list[RankAnswer]:
         """The answers of all ranks, by rank. Raises JobFailed."""
         with start_children(self.calls, self.work) as children:
-            monitor = Monitor(children, self.work.timeout_s, self.work.observed)
+            watch = StallWatch(children, self._tell_standstill)
+            monitor = Monitor(children, self.work.timeout_s, self.work.observed, watch)
             try:
                 while len(self.answers) < self.world_size:
                     self._receive(monitor)
@@ -154,6 +159,19 @@ class _Collection:
             locations, details = ranks[0].location, ranks[0].stack
         message = f"no result after {self.work.timeout_s:g} s: {locations}"
         return JobFailed(Failure(kind=FailureKind.TIMEOUT, message=message, details=details))
+
+    def _tell_standstill(self, child: Child, still_s: float, cpu_s: float) -> None:
+        """Print what a rank and its workers wait for that do nothing."""
+        title = self.work.task.title or "this step"
+        rank = f", rank {child.call.rank}" if self.world_size > 1 else ""
+        timeout_s = self.work.timeout_s
+        ending = f"; it is ended after {timeout_s:g} s (trial_timeout_s)" if timeout_s else ""
+        location = locate_child(child).location
+        tqdm.write(
+            f"{title}{rank}: for {still_s:.0f} s its processes have used {cpu_s:.2f} s of CPU time "
+            f"and read next to nothing: {location}{ending}",
+            file=sys.stderr,
+        )
 
     def _locate_missing(self, monitor: Monitor) -> list[RankPosition]:
         """Positions of all ranks that have not answered, by rank."""

@@ -32,8 +32,10 @@ def run_shadow(state: JobState, trial: Trial, begin_step: Callable[[str], None])
     """Run the shadow of a trial; the job fails if it does not deliver the same data there."""
     entry, job = state.entry, state.entry.job
     assert state.prepared is not None
-    begin_step(f"comparing the data of {state.result.name}")
+    title = f"comparing the data of {state.result.name}"
+    begin_step(title)
     task = shadow_task(entry.index, job, state.prepared, trial.number, trial.calls or Calls())
+    task = replace(task, title=title)
     try:
         answers = entry.launcher.call_ranks(task, timeout_s=SHADOW_TIME * job.trial_timeout_s)
     except JobFailed as error:
@@ -102,8 +104,10 @@ def _run_instrumentation(state: JobState, begin_step: Callable[[str], None]) -> 
     for name in job.benchmark:
         if name in state.result.attribution:
             continue
-        begin_step(f"instrumented pass of {state.result.name}, {name}")
+        title = f"instrumented pass of {state.result.name}, {name}"
+        begin_step(title)
         task = instrumentation_task(entry.index, job, state.prepared, name)
+        task = replace(task, title=title)
         limit_s = job.trial_timeout_s
         try:
             answers = entry.launcher.call_ranks(task, timeout_s=limit_s, observed=True)

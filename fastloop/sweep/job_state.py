@@ -89,8 +89,11 @@ class JobState:
         """End the job as FAILED, with the failure's reason."""
         self.end("FAILED", failure)
 
-    def end(self, status: Status, failure: Failure | None = None) -> None:
-        """Write the final result, then log it with the tracker: files first."""
+    def end(self, status: Status, failure: Failure | None = None, *, track: bool = True) -> None:
+        """Write the final result, then log it with the tracker: files first.
+
+        track: False leaves that to a later call of `track`.
+        """
         self._ending = (status, failure)
         if not self.has_begun:
             self.begin()
@@ -101,8 +104,14 @@ class JobState:
             if failure and failure.details:
                 write_text(self.entry.folder / DETAILS, failure.details)
         finally:  # the tracker may still have space if this disk is full
-            recorded = self.tracking.finish(self.result, self.entry.folder)
-        if recorded:
+            if track:
+                self.track()
+
+    def track(self) -> None:
+        """Log the result of a job that has ended with the tracker, if that was left to do."""
+        if self._ending is None:
+            return
+        if self.tracking.finish(self.result, self.entry.folder):
             self.update(recorded=True)
         self._ending = None
 

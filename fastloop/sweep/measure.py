@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
@@ -14,10 +14,11 @@ from fastloop.core.types import MachineBusy, Unsupported, UsageError
 from fastloop.processes.lifecycle import handle_signals, signal_handling
 from fastloop.processes.torchrun_env import torchrun_process
 from fastloop.sweep.followers import assemble
-from fastloop.sweep.print_results import print_results
+from fastloop.sweep.print_results import print_places, print_results
 from fastloop.sweep.request import JobRequest, config_hash, job_names, run_params, run_tags
 
 if TYPE_CHECKING:  # --cfg, --help and completion must not pay for importing torch
+    from fastloop.core.result import Result
     from fastloop.sweep.explanations import ExplainJob
     from fastloop.sweep.job_state import SweepJob
     from fastloop.sweep.settings import SweepSettings
@@ -102,8 +103,14 @@ def _run(jobs: Sequence[SweepJob], request: JobRequest, explain_job: ExplainJob 
     tracking = SweepTracker(request.tracker, request.sweep_folder)
     handle_signals(lambda: describe_kept_trials(jobs, request.sweep_folder))
     with show_progress(num_progress_steps(jobs, request.sweep)) as progress:
-        results = run_sweep(jobs, request.sweep, tracking, progress, explain_job)
-    return print_results(results, jobs, request, tracking)
+
+        def show_results(results: list[Result], stages: Mapping[str, float]) -> None:
+            progress.close()  # the table must not be drawn over
+            print_results(results, request, stages)
+
+        telling = replace(progress, show_results=show_results)
+        results = run_sweep(jobs, request.sweep, tracking, telling, explain_job)
+    return print_places(results, jobs, request, tracking)
 
 
 def _print_measured(requests: Sequence[JobRequest]) -> int:
@@ -121,7 +128,8 @@ def _print_measured(requests: Sequence[JobRequest]) -> int:
             result = replace(result, status_reason=reason)
         results.append(result)
     tracking = SweepTracker(request.tracker, request.sweep_folder)
-    return print_results(results, jobs, request, tracking)
+    print_results(results, request)
+    return print_places(results, jobs, request, tracking)
 
 
 def _may_be_concurrent(settings: SweepSettings) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,24 +33,51 @@ def failure_line(result: Result, details: str) -> str:
 
 
 def print_results(
+    results: Sequence[Result], request: JobRequest, stages: Mapping[str, float] | None = None
+) -> None:
+    """Print the table, and on what the time was spent; nothing for a single job without trials.
+
+    stages: seconds of the stages of this command; None: it has measured nothing.
+    """
+    from fastloop.reporting.terminal import WIDTH, format_tables
+    from fastloop.sweep.time_spent import describe_time
+
+    if _has_nothing(results):
+        return
+    width = _width()
+    print(format_tables(results, request.sweep.baseline or "", width))
+    if stages:
+        print("\n" + textwrap.fill(describe_time(results, stages), width or WIDTH))
+    sys.stdout.flush()
+
+
+def print_places(
     results: Sequence[Result], jobs: Sequence[SweepJob], request: JobRequest, tracking: SweepTracker
 ) -> int:
-    """Print the table and the places of files, report and tracker; returns the exit status."""
+    """Print the places of files, report and tracker, or why a single job has no trials; returns the
+    exit status."""
     from fastloop.reporting.files import file_lines
-    from fastloop.reporting.terminal import WIDTH, format_tables
+    from fastloop.reporting.terminal import WIDTH
     from fastloop.sweep.job_state import DETAILS
 
-    if len(results) == 1 and not results[0].trials:
+    if _has_nothing(results):
         details = jobs[0].folder / DETAILS
         print(failure_line(results[0], str(details) if details.exists() else ""), file=sys.stderr)
         return 1
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    print(format_tables(results, request.sweep.baseline or "", width))
-    print(f"\n{file_lines(results, str(request.sweep_folder), width or WIDTH)}")
+    print(f"\n{file_lines(results, str(request.sweep_folder), _width() or WIDTH)}")
     if request.sweep.report:
         print(f"report: {_write_report(results, request, tracking)}")
     print(tracking.where(jobs[0].result.tags["sweep"]))
     return _exit_status(results)
+
+
+def _has_nothing(results: Sequence[Result]) -> bool:
+    return len(results) == 1 and not results[0].trials
+
+
+def _width() -> int:
+    """Columns of the terminal; 0 where the output is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
 def _write_report(results: Sequence[Result], request: JobRequest, tracking: SweepTracker) -> Path:

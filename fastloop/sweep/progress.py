@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Event, Thread
 
 from tqdm import tqdm
 
+from fastloop.core.result import Result
 from fastloop.core.spans import now_ns, seconds_between
 
 BAR = "{percentage:3.0f}%|{bar:10}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}] {desc}"
@@ -21,6 +23,13 @@ LINE_INTERVAL_S = 10.0
 """Time between two lines of `round_reports`."""
 
 
+TICK_S = 1.0
+"""Time between two drawings of a bar, whose clock goes on while a step lasts. A drawing takes about
+0.1 ms of the command's process; trials have processes of their own."""
+CLOCK = "[{elapsed}] {desc}"
+"""The line of a command whose number of steps is not known beforehand."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """Functions that a sweep calls with how far it is; by default they do nothing."""
@@ -29,19 +38,54 @@ class Progress:
     """Called with the name of each step as it begins."""
     end_round: Callable[[str], None] = lambda _: None
     """Called with a line on each round at its end."""
+    show_results: Callable[[list[Result], Mapping[str, float]], None] = lambda *_: None
+    """Called with the results once nothing more is measured, before they are logged, and with the
+    seconds of the stages of the command."""
+
+    close: Callable[[], None] = lambda: None
+    """Called before something else is printed for good: takes the bar away."""
 
 
 class _Bar(tqdm):
-    monitor_interval = 0  # no monitor thread that would run during measurements
+    monitor_interval = 0  # its own thread ticks instead, and ends with the bar
 
 
 @contextmanager
-def show_progress(num_steps: int) -> Iterator[Progress]:
-    """A bar with an ETA if stderr is a terminal; otherwise the lines of the rounds go there."""
+def _ticking(bar: tqdm) -> Iterator[Callable[[], None]]:
+    """Draw the bar every second, until the yielded function closes it or the context ends."""
+    is_closed = Event()
+
+    def tick() -> None:
+        while not is_closed.wait(TICK_S):
+            bar.refresh()
+
+    thread = Thread(target=tick, daemon=True)
+    thread.start()
+
+    def close() -> None:
+        is_closed.set()
+        thread.join()
+        bar.close()
+
+    try:
+        yield close
+    finally:
+        close()
+
+
+@contextmanager
+def show_progress(num_steps: int | None) -> Iterator[Progress]:
+    """A bar with an ETA if stderr is a terminal, and a clock that ticks; otherwise the lines of the
+    rounds go there.
+
+    num_steps: None where that is not known: then a clock and the name of the step.
+    """
     if not sys.stderr.isatty():
         yield Progress(end_round=_print_line)
         return
-    with _Bar(total=num_steps, bar_format=BAR, dynamic_ncols=True, leave=False) as bar:
+    form = CLOCK if num_steps is None else BAR
+    bar = _Bar(total=num_steps, bar_format=form, dynamic_ncols=True, leave=False)
+    with _ticking(bar) as close:
         steps_begun = 0
 
         def begin_step(step: str) -> None:
@@ -51,7 +95,7 @@ def show_progress(num_steps: int) -> Iterator[Progress]:
             bar.set_description_str(cut_middle(step, columns - BAR_WIDTH))
             steps_begun += 1
 
-        yield Progress(begin_step=begin_step)
+        yield Progress(begin_step=begin_step, close=close)
 
 
 def round_line(title: str, start_ns: int, done: int, left: int) -> str:
@@ -70,7 +114,8 @@ def round_reports(rounds: int, what: str) -> Iterator[Callable[[], None]]:
     first round began, at least LINE_INTERVAL_S ago: what takes a moment stays silent.
     """
     if sys.stderr.isatty():
-        with _Bar(total=rounds, bar_format=BAR, desc=what, leave=False) as bar:
+        bar = _Bar(total=rounds, bar_format=BAR, desc=what, leave=False)
+        with _ticking(bar):
             yield lambda: _advance(bar)
         return
     start_ns = printed_ns = now_ns()

@@ -30,6 +30,7 @@ from fastloop.sweep.merge_ranks import merge_trials
 from fastloop.sweep.prepare_stage import prepare_all
 from fastloop.sweep.progress import Progress, round_line
 from fastloop.sweep.settings import SweepSettings
+from fastloop.sweep.time_spent import ROUNDS, StageClock
 from fastloop.sweep.tracking import SweepTracker
 from fastloop.trial.earlier import find_earlier, limits_of
 from fastloop.trial.limits import missing_limits
@@ -56,18 +57,21 @@ def run_sweep(
     schedule: None: trial k of every job in round k. A job that it never runs leaves no files.
     """
     states = [JobState(entry, tracking) for entry in entries]
-    session_ms = wall_ms()
+    session_ms, clock = wall_ms(), StageClock()
     try:
         finishing: Iterable[JobState] = states
         if schedule is None:
             prepare_all(states, settings, progress.begin_step)
+            clock.end("preparing the data")
             _run_rounds(states, settings, session_ms, progress)
         else:
             finishing = schedule(states, _round_runner(settings, session_ms, progress.begin_step))
+        clock.end(ROUNDS)
         for state in finishing:
             run_passes(state, states, settings.profile, progress.begin_step)
         if settings.explain:
             explain_all(states, explain_job, progress)
+        clock.end("instrumented passes")
         for state in states:
             if state.is_running and state.prepared is not None:
                 flags = caveats(state.result, [other.result for other in states])
@@ -75,7 +79,10 @@ def run_sweep(
                 flags += missing_limits(state.entry.job)
                 flags += explanation_caveats(state)
                 state.update(flags=flags)
-                state.end("FINISHED")
+                state.end("FINISHED", track=False)
+        progress.show_results([state.result for state in states], clock.stages())
+        for state in states:
+            state.track()
     except BaseException as error:
         status = "KILLED" if isinstance(error, KeyboardInterrupt | SystemExit) else "FAILED"
         name = "SystemExit" if isinstance(error, SystemExit) else type(error).__name__
@@ -164,9 +171,11 @@ def _run_round(
     for state in running:
         entry, prepared = state.entry, state.prepared
         assert prepared is not None
-        begin_step(f"trial {number + 1} of {state.result.name}")
+        title = f"trial {number + 1} of {state.result.name}"
+        begin_step(title)
         earlier = find_earlier(state.result.trials, limits)
         task = trial_task(entry.index, entry.job, prepared, number, earlier)
+        task = replace(task, title=title)
         before = read_counters()
         try:
             answers = entry.launcher.call_ranks(task, timeout_s=entry.job.trial_timeout_s)

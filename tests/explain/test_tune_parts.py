@@ -21,7 +21,8 @@ from fastloop.core.plan import LoadingSettings
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import UsageError
 from fastloop.explain.explained_job import ExplainedJob
-from fastloop.explain.tune.budget import Spending, TuneBudget, parse_budget, process_begun_ns
+from fastloop.core.machine import process_begun_ns
+from fastloop.explain.tune.budget import Spending, TuneBudget, parse_budget
 from fastloop.explain.tune.candidates import find_tune_candidates
 from fastloop.explain.tune.constraints import drop_settings_without_effect
 from fastloop.explain.tune.memory import (

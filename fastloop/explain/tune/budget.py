@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-import psutil
-
-from fastloop.core.spans import now_ns, seconds_between, wall_ms
+from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import UsageError
 
 SECONDS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}
@@ -86,9 +84,3 @@ class Spending:
     def longest_trial_s(self, name: str) -> float:
         """Seconds of the longest trial of that configuration so far."""
         return self._longest_s.get(name, 0.0)
-
-
-def process_begun_ns() -> int:
-    """The clock when this process began, so that its imports count."""
-    age_ms = wall_ms() - 1e3 * psutil.Process().create_time()
-    return now_ns() - int(1e6 * age_ms)

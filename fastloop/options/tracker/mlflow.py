@@ -36,6 +36,7 @@ from fastloop.options.tracker._location import (
     tracking_uri,
 )
 from fastloop.options.tracker._series import rank_series, trial_series
+from fastloop.processes.lifecycle import defer_signals
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -117,16 +118,18 @@ class MlflowTracker:
 
     def start(self, result: Result) -> str:
         """Create a run with the job's params and tags, deleting an earlier one; returns its id."""
-        from mlflow.entities import Param
-        from mlflow.exceptions import MlflowException
+        with defer_signals():  # an import that a signal interrupts can't be repeated
+            from mlflow.entities import Param
+            from mlflow.exceptions import MlflowException
 
+        client = self._client
         if result.run_id:
             with contextlib.suppress(MlflowException):  # the run may be in another store
-                self._client.delete_run(result.run_id)
+                client.delete_run(result.run_id)
         tags = result.tags | {COMMAND_TAG: _this_command()}
-        run = self._client.create_run(self._experiment_id, run_name=result.name, tags=tags)
+        run = client.create_run(self._experiment_id, run_name=result.name, tags=tags)
         params = [Param(name, str(value)) for name, value in result.params.items()]
-        self._client.log_batch(run.info.run_id, params=params)
+        client.log_batch(run.info.run_id, params=params)
         return run.info.run_id
 
     def finish(self, result: Result, folder: Path) -> None:

@@ -1,0 +1,60 @@
+"""Where the time of a command went: how much of it was timed, and what the rest was for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fastloop.core.duration_text import show_duration
+from fastloop.core.machine import process_begun_ns
+from fastloop.core.result import Result
+from fastloop.core.spans import now_ns, seconds_between
+
+ROUNDS = "rounds"
+START = "start"
+AROUND = "processes, warm-ups, limits and comparing data around them"
+
+
+class StageClock:
+    """Seconds of each stage of a command, from the start of its process on."""
+
+    def __init__(self) -> None:
+        self._begun_ns = process_begun_ns()
+        self._seconds: dict[str, float] = {}
+        self.end(START)
+
+    def end(self, stage: str) -> None:
+        """Note that the stage ends now, and that another one begins."""
+        stop_ns = now_ns()
+        before_s = self._seconds.get(stage, 0.0)
+        self._seconds[stage] = before_s + seconds_between(self._begun_ns, stop_ns)
+        self._begun_ns = stop_ns
+
+    def stages(self) -> dict[str, float]:
+        """Seconds by stage so far."""
+        return dict(self._seconds)
+
+
+def describe_time(results: Sequence[Result], stages: Mapping[str, float]) -> str:
+    """One line: how long the command took so far, how much of it was timed, and the rest."""
+    timed_s = sum(map(timed_seconds, results))
+    total_s = sum(stages.values())
+    rest = {name: seconds for name, seconds in stages.items() if name != ROUNDS}
+    rest[AROUND] = max(0.0, stages.get(ROUNDS, 0.0) - timed_s)
+    parts = [
+        f"{show_duration(seconds)} {name}"
+        for name, seconds in sorted(rest.items(), key=lambda item: -item[1])
+        if round(seconds) > 0
+    ]
+    line = f"of {show_duration(total_s)}, {show_duration(timed_s)} were timed"
+    return f"{line}; the rest: {', '.join(parts)}" if parts else line
+
+
+def timed_seconds(result: Result) -> float:
+    """Seconds of the windows of all trials that the latest command has run of the job."""
+    latest_ms = max((trial.session_ms for trial in result.trials), default=0)
+    return sum(
+        seconds_between(measured.start_ns, measured.stop_ns)
+        for trial in result.trials
+        if trial.session_ms == latest_ms
+        for measured in trial.benchmarks.values()
+    )
