@@ -38,6 +38,7 @@ from fastloop.config.messages import ConfigError, usage_message
 from fastloop.core.files import remove_unused
 from fastloop.core.types import UsageError
 from fastloop.processes.lifecycle import handle_signals
+from fastloop.sweep.forecast import print_once
 from fastloop.sweep.request import SWEEP_GROUPS, JobRequest, colour_jobs, job_names
 
 if TYPE_CHECKING:
@@ -57,8 +58,9 @@ def compose_all(
 ) -> list[JobRequest]:
     """The requests of all combinations of the command line; empty after --help, --cfg etc.
 
-    describe: makes of their configurations a line on what follows, which is printed at once; None:
-    no line. modules: those that the processes of the command need first of all.
+    describe: makes of their configurations a line on what follows, which is printed before torch is
+    imported, if it is not yet; None: no line. modules: those that the processes of the command need
+    first of all.
     measure_here: called with one request in each process of a Hydra launcher (joblib, ray,
     submitit); the returned requests then have is_done set.
     An invalid name or value exits with status 1 and one line, before anything is written.
@@ -77,9 +79,10 @@ def compose_all(
         composed = compose_combinations(line)
         combinations = composed.each
         jobs = [combination.values for combination in combinations]
-        with _telling(describe(jobs) if describe else ""):
-            _start_server(jobs, modules)
-            requests = colour_jobs([build_request(combination) for combination in combinations])
+        if describe and "torch" not in sys.modules:  # which takes seconds to import
+            print_once(describe(jobs))
+        _start_server(jobs, modules)
+        requests = colour_jobs([build_request(combination) for combination in combinations])
         _tell_concerns(composed)
         if combinations[0].launcher == BASIC:
             return requests
@@ -104,18 +107,6 @@ def _tell_concerns(composed: Combinations) -> None:
         if (launcher := composed.each[0].launcher) != BASIC:
             raise ConfigError(f"hydra/launcher={launcher}: {line}; allowed: settings of all jobs")
         print(line, file=sys.stderr)
-
-
-@contextlib.contextmanager
-def _telling(plan: str) -> Iterator[None]:
-    """Print the plan: at once where torch is yet to be imported, which takes seconds, else once the
-    values have been found to be right."""
-    is_early = "torch" not in sys.modules
-    if plan and is_early:
-        print(plan, file=sys.stderr, flush=True)
-    yield
-    if plan and not is_early:
-        print(plan, file=sys.stderr, flush=True)
 
 
 def _start_server(jobs: Sequence[Mapping[str, Any]], modules: Sequence[str]) -> None:

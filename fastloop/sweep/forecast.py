@@ -6,7 +6,9 @@ round, which the progress of the sweep then goes by.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from fastloop.core.duration_text import show_about
@@ -18,6 +20,12 @@ JOB_S, PASS_S = 0.7, 0.6
 WINDOW_SHARE = 1.3
 """A window with its warm-up and its share of the round's limits, over the shortest window."""
 SPARE_S = 0.05
+
+
+@cache
+def print_once(line: str) -> None:
+    """Print the line to stderr, unless this process has done so already."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def describe_plan(jobs: Sequence[Mapping[str, Any]]) -> str:

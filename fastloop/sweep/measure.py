@@ -14,6 +14,7 @@ from fastloop.core.types import MachineBusy, Unsupported, UsageError
 from fastloop.processes.lifecycle import handle_signals, signal_handling
 from fastloop.processes.torchrun_env import torchrun_process
 from fastloop.sweep.followers import assemble
+from fastloop.sweep.forecast import describe_plan, print_once
 from fastloop.sweep.print_results import print_places, print_results
 from fastloop.sweep.request import JobRequest, config_hash, job_names, run_params, run_tags
 
@@ -57,7 +58,9 @@ def measure(requests: Sequence[JobRequest], explain_job: ExplainJob | None = Non
             else lock_machine(settings.wait, lambda: check_requests(requests))
         ):
             if not reason:
-                return _run(*_sweep_jobs(requests), explain_job)
+                jobs, request = _sweep_jobs(requests)
+                print_once(describe_plan([each.config for each in requests]))
+                return _run(jobs, request, explain_job)
     except (MachineBusy, UsageError) as error:
         reason = str(error)
     remove_unused(requests[0].sweep_folder)

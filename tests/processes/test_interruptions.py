@@ -84,7 +84,8 @@ def test_ended_command_keeps_finished_trials_and_closes_its_run(tmp_path, databa
     assert result.trials
     if sign != signal.SIGKILL:
         assert process.returncode == 128 + sign
-        *progress, message = process.stderr.splitlines()
+        plan, *progress, message = process.stderr.splitlines()
+        assert plan.startswith("1 job x 1000 trials")
         (sweep,) = tmp_path.glob("outputs/20*/*")
         kept, again = message.split("; ")
         assert kept.endswith(f": finished trials are kept in {sweep.relative_to(tmp_path)}")
@@ -216,7 +217,7 @@ def test_failure_of_a_user_loader_is_reported_with_its_reason(tmp_path, database
     process = run_fastloop(f"loader._target_=mine.{loader}", *SMALL, cwd=tmp_path)
     assert process.returncode == 1
     assert reason in process.stderr
-    assert process.stderr.count("\n") == 1
+    assert process.stderr.count("\n") == 2  # the plan precedes it
     assert "Traceback" not in process.stderr
     (result,) = results(tmp_path)
     assert (result.status, result.trials) == ("FAILED", [])
@@ -355,8 +356,9 @@ def test_concurrent_first_commands_share_a_fresh_database(tmp_path):
     commands = [start_fastloop(*TRACKED, "allow_concurrent=true", cwd=tmp_path) for _ in range(2)]
     for process in [command.wait() for command in commands]:
         assert process.returncode == 0, process.stderr
-        assert process.stderr.startswith("round 1 of 1: ")
-        assert process.stderr.count("\n") == 1
+        plan, progress = process.stderr.splitlines()
+        assert plan.startswith("1 job x ")
+        assert progress.startswith("round 1 of 1: ")
         assert "charts: " in process.stdout
     assert [run.info.status for run in runs(tmp_path)] == ["FINISHED", "FINISHED"]
 

@@ -60,7 +60,8 @@ def test_resume_runs_only_the_unfinished_trials(resumed_sweep):
 
 def test_each_finished_round_is_reported_where_there_is_no_terminal(resumed_sweep):
     *_, process = resumed_sweep
-    lines = process.stderr.splitlines()
+    plan, *lines = process.stderr.splitlines()
+    assert plan.startswith("2 jobs x 4 trials")
     assert lines, process.stdout
     numbers = [
         re.fullmatch(r"round (\d) of 4: [\d:]+ elapsed, about [\d:]+ left", x) for x in lines
