@@ -14,6 +14,7 @@ import torch
 
 from fastloop.fastloader.epoch_order import EpochOrder
 from fastloop.fastloader.order import PiecewiseSampler
+from fastloop.fastloader.torch_draws import BASE_SEED, DrawMoments, draw_seed
 
 States = dict[str, Any]
 DETERMINISTIC = torch.Tensor, np.ndarray, list, tuple, range, PiecewiseSampler
@@ -46,6 +47,47 @@ class RandomSources:
             if not any({"state_dict", "generator"} & set(state) for state in samplers):
                 states["torch"] = torch.get_rng_state()
         return states
+
+    def pending_states(self, drawn: States) -> States:
+        """What has been drawn of an epoch, with the states of what is to draw its order."""
+        states = drawn | self.states()
+        if self.generator is None:
+            states["torch"] = torch.get_rng_state()
+        return states
+
+    def draw_base(self, moments: DrawMoments, loaded: States | None) -> States:
+        """The base seed of an epoch that begins, with the states that its order depends on.
+
+        loaded: those of a state that is continued. Of an epoch that had not begun, the number is
+        the one that would have been drawn then; torch's global generator draws as well.
+        """
+        if loaded is None:
+            return {BASE_SEED: moments.draw_base(self.generator)}
+        drawn = dict(loaded)
+        if BASE_SEED in drawn:
+            moments.keep_base(drawn[BASE_SEED])
+        elif self.generator is not None and "generator" in drawn:
+            self.generator.set_state(drawn["generator"])
+            drawn[BASE_SEED] = moments.draw_base(self.generator)
+            drawn["generator"] = self.generator.get_state()
+        else:
+            drawn[BASE_SEED] = self._draw_as_then(drawn, moments.draw_base(self.generator))
+            moments.keep_base(drawn[BASE_SEED])
+        return drawn
+
+    def draw_order_seed(self, drawn: States) -> int:
+        """The seed of a shuffled order; as `draw_base`, of an epoch that had not begun."""
+        return self._draw_as_then(drawn, draw_seed(None))
+
+    @staticmethod
+    def _draw_as_then(drawn: States, number: int) -> int:
+        """The number, or the one that follows on torch's saved state, which moves on."""
+        if "torch" not in drawn:
+            return number
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(drawn["torch"])
+            number, drawn["torch"] = draw_seed(None), torch.get_rng_state()
+        return number
 
     def restore(self, states: States | None) -> AbstractContextManager[None]:
         """Restore the states, if any; torch's global random state only within this context.

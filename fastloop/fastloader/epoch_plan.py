@@ -23,7 +23,7 @@ def plan_epoch(
 ) -> tuple[BatchSource, Groups]:
     """The source of this rank's batches, and their groups.
 
-    position: the epoch, and how many of its batches have been delivered.
+    position: the seed of the epoch's order, and how many of its batches have been delivered.
     """
     has_pieces = order.batch_sampler is None
     if isinstance(source, ColumnSource) and has_pieces and may_read_directly(source, order.shuffle):

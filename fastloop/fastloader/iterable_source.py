@@ -15,7 +15,7 @@ import torch.distributed as dist
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.position import STREAMED, State
 from fastloop.fastloader.process_group import is_in_group
-from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin
+from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin, SampleDraws
 from fastloop.fastloader.worker_processes import WorkerProcesses
 
 
@@ -30,10 +30,11 @@ class StreamOrder:
     """None: unknown."""
     batch_size: int | None
     drop_last: bool
-    seed: int
+    seed: int | None
     shuffle = False
     world_size = 1
     is_sequential = True
+    is_paced = draws_seed = draws_at_begin = draws_leftover = False
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch; TypeError where it is unknown."""
@@ -42,7 +43,7 @@ class StreamOrder:
         size = self.batch_size or 1
         return self.num_samples // size if self.drop_last else -(-self.num_samples // size)
 
-    def batches(self, epoch: int) -> Iterator[np.ndarray]:  # noqa: ARG002
+    def batches(self, seed: int) -> Iterator[np.ndarray]:  # noqa: ARG002
         """Raise TypeError: an iterable has no indices."""
         raise TypeError("the samples of an IterableDataset have no indices")
 
@@ -64,14 +65,14 @@ class IterableSource:
         except TypeError:
             return None
 
-    def start(self, order: StreamOrder, state: State, begin: Begin) -> StreamBatches:
+    def start(self, order: StreamOrder, state: State, draws: SampleDraws) -> StreamBatches:
         """The rest of an epoch; nothing is read before the first batch is asked for.
 
         The states that the iterable has after each batch are noted in `state`.
         """
         if self.workers is None:
-            return StreamBatches(self._read(order, state, begin))
-        batches = self.workers.read(self.iterable, self.collate_fn, order, state["epoch"])
+            return StreamBatches(self._read(order, state, draws.begin))
+        batches = self.workers.read(self.iterable, self.collate_fn, order, draws)
         return StreamBatches(islice(batches, int(state["delivered"]), None))
 
     def _read(self, order: StreamOrder, state: State, begin: Begin) -> Iterator[Tree]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch.utils.data import Dataset
@@ -23,15 +23,21 @@ from fastloop.fastloader.loader_epochs import EpochsCache, LoaderEpochs
 from fastloop.fastloader.native import PieceTimes
 from fastloop.fastloader.native_epochs import open_natively
 from fastloop.fastloader.open_source import Reading, as_dataset, count_samples, open_source
-from fastloop.fastloader.order import PiecewiseSampler
+from fastloop.fastloader.order import LoaderOrder, PiecewiseSampler
+from fastloop.fastloader.paced_samplers import draw_batches
 from fastloop.fastloader.pipeline import Pipeline
 from fastloop.fastloader.position import Position, State
 from fastloop.fastloader.process_reading import choose_threads, open_reading
+from fastloop.fastloader.torch_draws import BASE_SEED, ORDER_SEED, choose_moments, given_seeds
 from fastloop.fastloader.tuning import tune
 from fastloop.fastloader.worker_processes import open_workers
 
+T_co = TypeVar("T_co", covariant=True)
+NOT_GIVEN: Any = object()
+"""In the place of a dataset that a call does not name."""
 
-class FastLoader:
+
+class FastLoader(Generic[T_co]):
     """Batches of a tree of tensors and arrays, or of a map-style Dataset, prepared by threads.
 
     Parameters that DataLoader has too mean the same, in the same order. Each iteration is an epoch;
@@ -39,7 +45,7 @@ class FastLoader:
     a small one keeps the memory of its neighbours, about 1 MiB.
 
     Args:
-        source: a tree (tuple, dict, list of tensors, table, ...) of tensors, arrays, memory
+        dataset: a tree (tuple, dict, list of tensors, table, ...) of tensors, arrays, memory
             maps and columns (`Images`, `Windows`, `converted`), all with num_samples in their first
             dimension and on the CPU; or a Dataset, an IterableDataset or a list of samples. A batch
             of a tree has the same structure, with leaves of shape (batch_size, ...).
@@ -77,9 +83,9 @@ class FastLoader:
 
     def __init__(  # noqa: PLR0913, PLR0917 - DataLoader's parameters, and those of its threads
         self,
-        source: Tree,
+        dataset: Tree = NOT_GIVEN,
         batch_size: int | None = 1,
-        shuffle: bool | Blocks | None = False,
+        shuffle: bool | Blocks | None = None,
         sampler: Iterable[int] | torch.Tensor | PiecewiseSampler | None = None,
         batch_sampler: Iterable[Sequence[int]] | None = None,
         num_workers: int | None = None,
@@ -96,7 +102,7 @@ class FastLoader:
         pin_memory_device: str = "",
         in_order: bool = True,
         transform: Callable[[Tree], Tree] | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         num_threads: int | None = None,
@@ -104,7 +110,9 @@ class FastLoader:
         copy: bool = True,
         native: bool = True,
         device: str | torch.device | None = None,
+        source: Tree = NOT_GIVEN,
     ) -> None:
+        source = _choose_dataset(dataset, source)
         self.source, self.batch_size, self.drop_last = source, batch_size, drop_last
         self.shuffle, self.sampler, self._num_workers = shuffle or False, sampler, num_workers
         self._batch_sampler, self._collate_fn = batch_sampler, collate_fn
@@ -117,6 +125,9 @@ class FastLoader:
         self._workers, rest = open_reading(self._source, self._workers, given)
         warn_of_settings(*rest, pin_memory_device, in_order)
         self.num_samples = count_samples(self._source)
+        self._moments = choose_moments(
+            num_workers, num_threads, prefetch_factor, persistent_workers
+        )
         self._position, _ = Position(), self._order  # raises ValueError for invalid settings
         self._pipeline = self._make_pipeline(num_threads, prefetch_factor, pins_memory(pin_memory))
         self.num_threads, self.prefetch_factor = self._pipeline.tuning.num_threads, prefetch_factor
@@ -227,15 +238,39 @@ class FastLoader:
         """Start an epoch; its threads end with it, also where it is left early or fails. The native
         core's wait a second for the next epoch after a whole one."""
         epochs, position = self._epochs, self._position
-        state, drawn_from = position.begin(partial(self._initial_state, epochs))
-        restored = epochs.sources.restore(drawn_from)
-        batches = epochs.start(state, partial(position.finish, state), restored)
+        state, drawn_from = position.begin(partial(self._begin_state, epochs))
+        batches = epochs.start(state, drawn_from, partial(position.finish, state))
         position.advance(state)
         return batches
 
     def index_batches(self) -> Iterator[list[int]]:
-        """The indices of each batch of the next epoch; TypeError for an IterableDataset."""
-        return (batch.tolist() for batch in self._order.batches(self.epoch))
+        """The indices of each batch of the next epoch; TypeError for an IterableDataset.
+
+        With seed=None they are drawn, as by the batch sampler of a DataLoader.
+        """
+        order = self._order
+        if isinstance(order, LoaderOrder) and order.seed is None and order.world_size == 1:
+            return draw_batches(order, self._position.loaded(ORDER_SEED))
+        seed = self.epoch if order.seed is None else given_seeds(order.seed, self.epoch).order
+        return (batch.tolist() for batch in order.batches(seed))
+
+    def _begin_state(self, epochs: LoaderEpochs) -> State:
+        """The state of an epoch that begins; with seed=None it has yet to draw."""
+        states = {} if self.seed is None else epochs.sources.states()
+        return initial_state(self._position.epoch, states, epochs.order)
 
     def _initial_state(self, epochs: LoaderEpochs) -> State:
-        return initial_state(self._position.epoch, epochs.sources.states(), epochs.order)
+        """The state of an epoch that has not begun."""
+        states = epochs.sources.states()
+        if self.seed is None:
+            kept = self._moments.base
+            states = epochs.sources.pending_states({} if kept is None else {BASE_SEED: kept})
+        return initial_state(self._position.epoch, states, epochs.order)
+
+
+def _choose_dataset(dataset: Tree, source: Tree) -> Tree:
+    """The one that is given; raises TypeError for both and for neither."""
+    if (dataset is NOT_GIVEN) == (source is NOT_GIVEN):
+        given = "neither is" if dataset is NOT_GIVEN else "both are"
+        raise TypeError(f"FastLoader takes a dataset, also as source=; {given} given")
+    return source if dataset is NOT_GIVEN else dataset

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter, is_
 from typing import Any
 
-from fastloop.fastloader.checkpoint import RandomSources
+from fastloop.fastloader.checkpoint import RandomSources, States
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.epoch_order import EpochOrder, asks_for_lists, resolve_order
 from fastloop.fastloader.large_files import may_read_directly
 from fastloop.fastloader.native import StreamPlan
 from fastloop.fastloader.native_epochs import NativeEpochs
 from fastloop.fastloader.order import LoaderOrder
-from fastloop.fastloader.position import State
+from fastloop.fastloader.paced_samplers import is_read_directly
+from fastloop.fastloader.position import PENDING, State
 from fastloop.fastloader.process_group import is_in_group
 from fastloop.fastloader.python_epochs import PythonEpochs
+from fastloop.fastloader.torch_draws import (
+    BASE_SEED,
+    ORDER_SEED,
+    DrawMoments,
+    EpochBegin,
+    EpochSeeds,
+    begin_later,
+    draw_before,
+    given_seeds,
+)
+from fastloop.fastloader.torch_samplers import draw_leftover
 
+Epoch = Iterator[Tree]
 ORDER_SETTINGS = "batch_size", "shuffle", "sampler", "_batch_sampler", "drop_last", "generator"
 OTHER_SETTINGS = "seed", "rank", "world_size", "num_samples", "transform", "copy"
 read_settings = attrgetter(*ORDER_SETTINGS, *OTHER_SETTINGS)
@@ -37,21 +50,71 @@ class LoaderEpochs:
     plan: StreamPlan | None
     """Of the native core's batches."""
 
-    def start(
-        self,
-        state: State,
-        finish: Callable[[], None],
-        restored: AbstractContextManager[None],
-    ) -> Iterator[Tree]:
+    moments: DrawMoments
+
+    def start(self, state: State, loaded: States | None, finish: Callable[[], None]) -> Epoch:
         """Iterate over the rest of an epoch, and count its batches in the state.
 
-        finish: called after the last one. restored: what a sampler draws at its begin is drawn
-        within this context.
+        loaded: the random states to restore, of a state that is continued. finish: called after the
+        last batch.
         """
+        seed = self.order.seed
+        if seed is None:
+            return self._start_as_dataloader(state, loaded, finish)
+        seeds = given_seeds(seed, state["epoch"])
+        return self._make(state, finish, EpochBegin(seeds, self.sources.restore(loaded)))
+
+    def _start_as_dataloader(
+        self, state: State, loaded: States | None, finish: Callable[[], None]
+    ) -> Epoch:
+        """The same with the draws of DataLoader, at its moments."""
+        opened = None if loaded else self._open_directly()
+        drawn = state["drawn_from"] = self.sources.draw_base(self.moments, loaded)
+        if self.moments.lead and opened is not None:
+            opened = self._open_directly()  # again, as DataLoader with workers
+        begin = partial(self._begin_as_dataloader, state, loaded is not None, finish, opened)
+        if self.moments.lead or not self.order.draws_at_begin:
+            return begin()
+        state[PENDING] = partial(self.sources.pending_states, drawn)
+        return begin_later(begin)
+
+    def _open_directly(self) -> Iterator[Any] | None:
+        """The iterator of a sampler which DataLoader makes before it draws its base seed."""
+        order = self.order
+        if isinstance(order, LoaderOrder) and order.is_paced and is_read_directly(order):
+            return iter(order.given)
+        return None
+
+    def _begin_as_dataloader(
+        self,
+        state: State,
+        is_loaded: bool,
+        finish: Callable[[], None],
+        opened: Iterator[Any] | None,
+    ) -> Epoch:
+        state.pop(PENDING, None)
+        drawn, order, epoch = state["drawn_from"], self.order, state["epoch"]
+        if not is_loaded:
+            drawn |= self.sources.states()
+        if order.draws_seed and ORDER_SEED not in drawn:
+            drawn[ORDER_SEED] = self.sources.draw_order_seed(drawn)
+        # several ranks: DistributedSampler's seed, which is 0, and the epoch
+        seeds = EpochSeeds(drawn.get(ORDER_SEED, epoch), drawn[BASE_SEED], is_base=True)
+        lead = self.moments.lead
+        restored = self.sources.restore(drawn if is_loaded else None)
+        begin = EpochBegin(seeds, restored, lead, opened)
+        delivered = int(state["delivered"])
+        batches = self._make(state, finish, begin)
+        if not isinstance(order, LoaderOrder) or not order.draws_leftover:
+            return batches
+        draw = partial(draw_leftover, order.num_samples, order.leftover_generator)
+        return draw_before(batches, max(0, order.last_draw - lead - delivered), draw)
+
+    def _make(self, state: State, finish: Callable[[], None], begin: EpochBegin) -> Epoch:
         order = self.order
         if self.native is None or self.plan is None or not isinstance(order, LoaderOrder):
-            return self.python.start(order, state, finish, restored)
-        return self.native.start(self.plan, order, state, finish, restored)
+            return self.python.start(order, state, finish, begin)
+        return self.native.start(self.plan, order, state, finish, begin)
 
 
 @dataclass
@@ -85,7 +148,8 @@ def _make_epochs(loader: Any) -> LoaderEpochs:
     plan = None
     if native is not None and isinstance(order, LoaderOrder):
         plan = native.plan(order, loader._pipeline.tuning.num_threads)
-    return LoaderEpochs(order, RandomSources(loader.generator, given), python, native, plan)
+    sources = RandomSources(loader.generator, given)
+    return LoaderEpochs(order, sources, python, native, plan, loader._moments)
 
 
 def _choose_engine(
@@ -94,6 +158,8 @@ def _choose_engine(
     """The native core's epochs, where it makes the batches of this order."""
     is_plain = python.transform is None and python.pipeline.is_plain
     is_view = python.may_show_views and order.is_sequential
+    if isinstance(order, LoaderOrder) and order.is_paced:
+        return None
     if not is_plain or is_view or may_read_directly(python.source, order.shuffle):
         return None
     return native

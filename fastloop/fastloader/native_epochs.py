@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
@@ -24,6 +23,7 @@ from fastloop.fastloader.native_orders import NativeOrder, is_fed
 from fastloop.fastloader.order import LoaderOrder
 from fastloop.fastloader.position import State
 from fastloop.fastloader.source import ColumnSource
+from fastloop.fastloader.torch_draws import EpochBegin
 
 
 @dataclass
@@ -59,23 +59,22 @@ class NativeEpochs:
         order: LoaderOrder,
         state: State,
         finish: Callable[[], None],
-        restored: AbstractContextManager[None],
+        begin: EpochBegin,
     ) -> Iterator[Tree]:
         """Iterate over the rest of an epoch, and count its batches in the state.
 
-        finish: called after the last one. restored: what a sampler draws at its begin is drawn
-        within this context.
+        finish: called after the last one.
         """
-        with restored:
-            native_order, start = _begin(order, state)
+        with begin.restored:
+            native_order, start = _begin(order, begin.seeds.order, int(state["delivered"]))
         state["delivered"] = np.array(state["delivered"], np.int64)  # to which the core adds
         delivery = Delivery(self.assemble, state["delivered"], finish, start)
         return open_stream(plan, native_order, self.pools, delivery, self.times)
 
 
-def _begin(order: LoaderOrder, state: State) -> tuple[NativeOrder, int]:
+def _begin(order: LoaderOrder, seed: int, delivered: int) -> tuple[NativeOrder, int]:
     """The order, and the first index to deliver; a sampler has drawn what it draws at its begin."""
-    native_order, start = order.native(state["epoch"], int(state["delivered"]))
+    native_order, start = order.native(seed, delivered)
     if is_fed(native_order):
         native_order = chain(list(islice(native_order, 1)), native_order)
     return native_order, start

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from numbers import Integral
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch.utils.data import DistributedSampler
 
-from fastloop.core.seeds import epoch_seed
 from fastloop.core.sharding import shard
 from fastloop.core.torch_threads import iterate_single_threaded, one_torch_thread
 from fastloop.fastloader.batching import (
@@ -33,6 +32,8 @@ from fastloop.fastloader.native_orders import (
     read_pieces,
 )
 from fastloop.fastloader.permutation import random_permutation
+from fastloop.fastloader.torch_draws import draw_seed
+from fastloop.fastloader.torch_samplers import has_leftover, reads_ahead
 
 SEQUENTIAL_PIECE = 1 << 20
 """Indices of a piece in sequential order."""
@@ -73,7 +74,7 @@ class LoaderOrder:
     batch_sampler: Iterable[Sequence[int]] | None
     drop_last: bool
     generator: torch.Generator | None
-    seed: int
+    seed: int | None
     rank: int
     world_size: int
 
@@ -99,12 +100,56 @@ class LoaderOrder:
         self._check_numbers()
 
     def _check_numbers(self) -> None:
-        if not isinstance(self.seed, Integral) or not -(2**63) <= self.seed < 2**64:  # as torch
-            raise ValueError(f"seed={self.seed!r}: allowed are -2^63 to 2^64 - 1")
+        seed = 0 if self.seed is None else self.seed
+        if not isinstance(seed, Integral) or not -(2**63) <= seed < 2**64:  # as torch
+            raise ValueError(f"seed={seed!r}: allowed are None and -2^63 to 2^64 - 1")
         are_whole = isinstance(self.rank, Integral) and isinstance(self.world_size, Integral)
         if not are_whole or not 0 <= self.rank < self.world_size:
             allowed = f"allowed are 0 to world_size - 1, and world_size={self.world_size!r}"
             raise ValueError(f"rank={self.rank!r}: {allowed}")
+
+    @property
+    def given(self) -> Any:
+        """The sampler of indices or of batches, if any."""
+        return self.sampler if self.batch_sampler is None else self.batch_sampler
+
+    @property
+    def draws_seed(self) -> bool:
+        """True where each epoch draws its order's seed from torch's global generator."""
+        is_alone = self.seed is None and self.world_size == 1
+        return is_alone and bool(self.shuffle) and self.generator is None
+
+    @property
+    def is_paced(self) -> bool:
+        """True where code of the user gives the indices, and may draw whenever it is asked."""
+        if self.seed is not None or self.world_size > 1 or self.given is None:
+            return False
+        return self.is_lazy and not reads_ahead(self.given)
+
+    @property
+    def draws_at_begin(self) -> bool:
+        """True where something is drawn, or a sampler read, when the first index is asked for."""
+        return self.is_lazy or (bool(self.shuffle) and self.world_size == 1)
+
+    @property
+    def draws_leftover(self) -> bool:
+        """True where the end of an epoch draws a permutation, as that of a RandomSampler does."""
+        is_alone = self.seed is None and self.world_size == 1
+        is_drawn = is_alone and self.num_samples <= MAX_RANDPERM
+        return is_drawn and self.leftover_generator is not None
+
+    @property
+    def leftover_generator(self) -> torch.Generator | None:
+        """Of the RandomSampler that gives the order, or would in DataLoader."""
+        if self.shuffle is True:
+            return self.generator
+        return self.sampler.generator if has_leftover(self.sampler) else None  # pyright: ignore
+
+    @property
+    def last_draw(self) -> int:
+        """The number of the batch for which a sampler of all samples is asked for more than it has:
+        of a short one, and else of the one after the last."""
+        return self.num_samples // (self.batch_size or 1)
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
@@ -132,28 +177,29 @@ class LoaderOrder:
         """Of this many samples, the number that each rank delivers."""
         return -(-num_samples // self.world_size)
 
-    def native(self, epoch: int, delivered: int) -> tuple[NativeOrder, int]:
+    def native(self, seed: int, delivered: int) -> tuple[NativeOrder, int]:
         """The order as the native core takes it, and the first index that is to be delivered.
 
-        delivered: batches of the epoch that have been delivered. Generators have been read when
+        seed: of the epoch's order, where it is shuffled without a generator. delivered: batches of
+        the epoch that have been delivered. Generators have been read when
         this returns; samplers are as the pieces are asked for.
         """
         if self.batch_sampler is not None:
-            groups = group_batches(self.batches(epoch, delivered), FED_ROWS)
+            groups = group_batches(self.batches(seed, delivered), FED_ROWS)
             return ((np.concatenate(g), np.array([*map(len, g)])) for g in groups), 0
         # after a short last batch it is behind the end
         start = min(delivered * (self.batch_size or 1), self.rank_share(self.num_samples))
         ranks = self.rank, self.world_size
         if self.shuffle is True and self.num_samples > MAX_RANDPERM:
-            permutation = random_permutation(self.num_samples, self._epoch_generator(epoch))
+            permutation = random_permutation(self.num_samples, self._epoch_generator(seed))
             return FeistelOrder(permutation, *ranks), start
         if self.shuffle is True and self.generator is None:
-            return SeededOrder(self.num_samples, epoch_seed(self.seed, epoch), *ranks), start
+            return SeededOrder(self.num_samples, seed, *ranks), start
         if not self.shuffle and self.sampler is None:
             return SourceOrder(self.num_samples, *ranks), start
-        return ((piece, None) for piece in self._remaining_pieces(epoch, delivered)), 0
+        return ((piece, None) for piece in self._remaining_pieces(seed, delivered)), 0
 
-    def pieces(self, epoch: int) -> Iterator[np.ndarray]:
+    def pieces(self, seed: int) -> Iterator[np.ndarray]:
         """Iterate over pieces of this rank's indices, which are every world_size-th.
 
         With shuffle=Blocks a rank has whole blocks instead. Generators have been read when this
@@ -162,50 +208,51 @@ class LoaderOrder:
         """
         with one_torch_thread():
             if isinstance(self.shuffle, Blocks):
-                generator = self._epoch_generator(epoch)
+                generator = self._epoch_generator(seed)
                 share = self.rank, self.world_size, self.batch_size or 1
                 pieces = self.shuffle.pieces(self.num_samples, generator, *share)
                 return iterate_single_threaded(pieces)
             if self.shuffle and self.num_samples > MAX_RANDPERM:
-                generator = self._epoch_generator(epoch)
+                generator = self._epoch_generator(seed)
                 permutation = random_permutation(self.num_samples, generator)
                 return permutation.pieces(self.rank, self.world_size)
-            pieces = self._global_pieces(epoch)
+            pieces = self._global_pieces(seed)
         return shard(iterate_single_threaded(pieces), self.rank, self.world_size)
 
-    def batches(self, epoch: int, delivered: int = 0) -> Iterator[np.ndarray]:
+    def batches(self, seed: int, delivered: int = 0) -> Iterator[np.ndarray]:
         """Iterate over the int64 indices of this rank's batches, without the first `delivered`."""
         if self.batch_sampler is None:
-            return chain.from_iterable(self.batches_by_piece(epoch, delivered))
+            return chain.from_iterable(self.batches_by_piece(seed, delivered))
         batches = (check_indices(np.asarray(b), self.num_samples) for b in self.batch_sampler)
         return islice(iterate_single_threaded(batches), delivered, None)
 
-    def batches_by_piece(self, epoch: int, delivered: int) -> Iterator[Iterator[np.ndarray]]:
+    def batches_by_piece(self, seed: int, delivered: int) -> Iterator[Iterator[np.ndarray]]:
         """The batches that end in each piece of the order; without a batch sampler."""
-        pieces = self._remaining_pieces(epoch, delivered)
+        pieces = self._remaining_pieces(seed, delivered)
         return cut_batches(pieces, self.batch_size or 1, self.drop_last)
 
-    def _remaining_pieces(self, epoch: int, delivered: int) -> Iterator[np.ndarray]:
-        return skip_indices(self.pieces(epoch), delivered * (self.batch_size or 1))
+    def _remaining_pieces(self, seed: int, delivered: int) -> Iterator[np.ndarray]:
+        return skip_indices(self.pieces(seed), delivered * (self.batch_size or 1))
 
-    def _global_pieces(self, epoch: int) -> Iterable[np.ndarray]:
+    def _global_pieces(self, seed: int) -> Iterable[np.ndarray]:
         if self.sampler is not None:
             if isinstance(self.sampler, PiecewiseSampler):
                 return (check_indices(piece, self.num_samples) for piece in self.sampler.pieces())
             size = (self.batch_size or 1) * self.world_size
-            return sampler_pieces(self.sampler, self.num_samples, size)
+            sampler = self.sampler
+            if self.draws_leftover:  # which is drawn at its moment
+                sampler = islice(sampler, self.num_samples)  # pyright: ignore
+            return sampler_pieces(sampler, self.num_samples, size)
         if not self.shuffle:
             return self._sequential_pieces()
         if self.generator is None:
-            return randperm_pieces(self.num_samples, epoch_seed(self.seed, epoch))
+            return randperm_pieces(self.num_samples, seed)
         return [_randperm(self.num_samples, self.generator)]
 
-    def _epoch_generator(self, epoch: int) -> torch.Generator:
+    def _epoch_generator(self, seed: int) -> torch.Generator:
         """A private generator, from which an order can be drawn as the epoch proceeds."""
-        seed = epoch_seed(self.seed, epoch)
         if self.generator is not None:  # one number: the caller may use the generator meanwhile
-            number = torch.empty((), dtype=torch.int64, device="cpu")
-            seed = int(number.random_(generator=self.generator))
+            seed = draw_seed(self.generator)
         return torch.Generator("cpu").manual_seed(seed)
 
     def _sequential_pieces(self) -> Iterator[np.ndarray]:

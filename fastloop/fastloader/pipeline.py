@@ -96,17 +96,28 @@ class Running:
     end: Callable[[], None]
     """Called when the threads have ended; ends processes."""
 
-    def deliver(self, state: dict[str, Any], finish: Callable[[], None]) -> Iterator[Tree]:
+    def deliver(
+        self,
+        state: dict[str, Any],
+        finish: Callable[[], None],
+        draw_for: Callable[[int], None] | None = None,
+    ) -> Iterator[Tree]:
         """The batches, each counted in the state; closing this ends the threads.
 
-        finish: called after the last one. A fork of this process gets a RuntimeError: it has none
-        of the threads, and a lock of theirs may have been held when it was made.
+        finish: called after the last one. draw_for: called before each batch is delivered, with its
+        number, from 1 on. A fork of this process gets a RuntimeError: it has none of the threads,
+        and a lock of theirs may have been held when it was made.
         """
-        return self._deliver(state, finish, os.getpid())
+        return self._deliver(state, finish, draw_for, os.getpid())
 
     def _deliver(
-        self, state: dict[str, Any], finish: Callable[[], None], pid: int
+        self,
+        state: dict[str, Any],
+        finish: Callable[[], None],
+        draw_for: Callable[[int], None] | None,
+        pid: int,
     ) -> Iterator[Tree]:
+        first = state["delivered"]
         try:
             _refuse_fork(pid)
             for result in self.results:
@@ -116,6 +127,8 @@ class Running:
                     break  # an iterable's end
                 for batch in batches:
                     state["delivered"] += 1
+                    if draw_for is not None:
+                        draw_for(state["delivered"] - first)
                     yield batch
                     _refuse_fork(pid)
                 del batches, batch  # or they would be held while the next are made

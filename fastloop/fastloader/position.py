@@ -14,6 +14,9 @@ State = dict[str, Any]
 has one; STREAMED while an epoch runs."""
 STREAMED = "streamed"
 """The state's key for {batches delivered: the iterable's state then}, of batches made ahead."""
+PENDING = "pending"
+"""The state's key for a function that returns `drawn_from`, of an epoch that is to draw its order
+when its first batch is asked for."""
 
 
 @dataclass
@@ -34,7 +37,9 @@ class Position:
         if self.state is None:
             return None
         state: State = self.state | {"delivered": int(self.state["delivered"])}
-        streamed = state.pop(STREAMED, {})
+        streamed, pending = state.pop(STREAMED, {}), state.pop(PENDING, None)
+        if pending is not None:
+            state["drawn_from"] = pending()
         if state["delivered"] in streamed:
             state["dataset"] = streamed[state["delivered"]]
         return state
@@ -51,6 +56,10 @@ class Position:
     def load(self, state: State) -> None:
         """Let the next iteration continue this state."""
         self.state, self.is_loaded, self.epoch = dict(state), True, state["epoch"]
+
+    def loaded(self, name: str) -> Any:
+        """What a state that is to be continued has drawn; None elsewhere."""
+        return self.state["drawn_from"].get(name) if self.state and self.is_loaded else None
 
     def begin(self, make_state: Callable[[], State]) -> tuple[State, State | None]:
         """The state of the iteration that begins, and the random states to restore before it."""

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch.multiprocessing
 
-from fastloop.core.seeds import mix_seed
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_source import DatasetSource
 from fastloop.fastloader.epoch_plan import Groups
@@ -170,7 +169,7 @@ def _start_pool(settings: WorkerProcesses, source: DatasetSource, draws: SampleD
             reader = ReaderSettings(
                 number,
                 settings.num_workers,
-                mix_seed(draws.seed, draws.epoch, number),
+                draws.worker_seed(number),
                 settings.worker_init_fn,
                 source.dataset,
                 source.collate_fn,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import chain, islice
+from typing import Any
 
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_source import BatchSource, prepare_source
@@ -17,12 +17,15 @@ from fastloop.fastloader.iterable_source import (
     StreamOrder,
     number_batches,
 )
+from fastloop.fastloader.order import LoaderOrder
+from fastloop.fastloader.paced_samplers import PacedGroups, read_batches, without_sampler
 from fastloop.fastloader.pipeline import Pipeline
 from fastloop.fastloader.position import State
 from fastloop.fastloader.process_reading import ProcessReading, start_reading
 from fastloop.fastloader.random_transforms import seed_transform
-from fastloop.fastloader.sample_draws import Begin, SampleDraws
+from fastloop.fastloader.sample_draws import SampleDraws
 from fastloop.fastloader.source import ColumnSource
+from fastloop.fastloader.torch_draws import EpochBegin
 from fastloop.fastloader.worker_processes import WorkerProcesses
 
 
@@ -45,34 +48,65 @@ class PythonEpochs:
         order: EpochOrder,
         state: State,
         finish: Callable[[], None],
-        restored: AbstractContextManager[None],
+        begin: EpochBegin,
     ) -> Iterator[Tree]:
         """Iterate over the rest of an epoch, and count its batches in the state.
 
-        finish: called after the last one. restored: what a sampler draws at its begin is drawn
-        within this context.
+        finish: called after the last one.
         """
-        draws = SampleDraws(order.seed, state["epoch"])
-        with restored:
-            source, groups = self.plan(order, state, draws.begin)
-            first = list(islice(groups, 1))
-        source = prepare_source(source, self.pipeline.tuning.num_threads, draws)
+        seeds, pipeline, paced = begin.seeds, self.pipeline, None
+        draws = SampleDraws(seeds.samples, state["epoch"], seeds.is_base)
+        with begin.restored:
+            if isinstance(order, LoaderOrder) and order.is_paced:
+                order, paced = _open_sampler(order, begin, int(state["delivered"]))
+            if paced is None:
+                source, groups = self.plan(order, state, draws, seeds.order)
+                first = list(islice(groups, 1))
+            else:
+                assert not isinstance(self.source, IterableSource)
+                source, groups, first = self.source, paced, []
+                pipeline = _slow_down(pipeline, begin.lead, self.reading)
+        source = prepare_source(source, pipeline.tuning.num_threads, draws)
         transform = seed_transform(self.transform, draws.begin, self.is_batched)
         batches, groups = start_reading(self.reading, source, chain(first, groups), draws)
-        running = self.pipeline.start(batches, groups, transform)
-        return running.deliver(state, finish)
+        running = pipeline.start(batches, groups, transform)
+        return running.deliver(state, finish, paced.draw_for if paced else None)
 
     def plan(
-        self, order: EpochOrder, state: State, begin: Begin
+        self, order: EpochOrder, state: State, draws: SampleDraws, seed: int
     ) -> tuple[BatchSource | StreamBatches, Groups]:
         """Return the source of the rest of an epoch, and the groups of its batches."""
-        position = state["epoch"], int(state["delivered"])
+        delivered = int(state["delivered"])
         if isinstance(order, StreamOrder):
             assert isinstance(self.source, IterableSource)
-            return self.source.start(order, state, begin), number_batches(order, position[1])
+            return self.source.start(order, state, draws), number_batches(order, delivered)
         assert not isinstance(self.source, IterableSource)
+        position = seed, delivered
         source, groups = plan_epoch(self.source, order, position, self.pipeline.tuning)
         shows_views = self.may_show_views and order.is_sequential and self.pipeline.is_plain
         if shows_views and source is self.source and isinstance(source, ColumnSource):
             source = replace(source, shows_views=True)
         return source, groups
+
+
+def _open_sampler(
+    order: LoaderOrder, begin: EpochBegin, delivered: int
+) -> tuple[LoaderOrder, PacedGroups | None]:
+    """The groups of a sampler that is read as DataLoader reads it; or the order of what it gives,
+    where that exists already."""
+    opened = begin.opened
+    if opened is None:
+        opened = iter(order.given)
+    if (drawn := without_sampler(order, opened)) is not None:
+        return drawn, None
+    batches = islice(read_batches(order, opened), delivered, None)
+    return order, PacedGroups(batches, order.num_samples, begin.lead)
+
+
+def _slow_down(pipeline: Pipeline, lead: int, reading: Any) -> Pipeline:
+    """The pipeline with no more batches in its threads than the sampler's lead."""
+    most = 0 if isinstance(reading, ProcessReading) else max(0, lead - 1)
+    num_threads = min(pipeline.tuning.num_threads, most)
+    ahead = most // max(1, num_threads) or 1
+    tuning = replace(pipeline.tuning, num_threads=num_threads, prefetch_factor=ahead)
+    return replace(pipeline, tuning=tuning)

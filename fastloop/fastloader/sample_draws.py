@@ -49,6 +49,14 @@ class SampleDraws:
 
     seed: int
     epoch: int
+    is_base: bool = False
+    """True where the seed is DataLoader's base seed."""
+
+    def worker_seed(self, number: int) -> int:
+        """The seed of a worker process: DataLoader's, where the seed is."""
+        if self.is_base:
+            return self.seed + number
+        return mix_seed(self.seed, self.epoch, number)
 
     @cached_property  # of all samples: making it takes 3 us
     def epoch_seed(self) -> int:

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from fastloop.core.seeds import epoch_seed
 from fastloop.fastloader.columns.column import Tree
+from fastloop.fastloader.sample_draws import SampleDraws
 from fastloop.fastloader.setting_kinds import check_worker_settings
 
 
@@ -28,12 +29,13 @@ class WorkerProcesses:
     """Not used with an iterable, whose processes start with each epoch."""
 
     def read(
-        self, iterable: Any, collate_fn: Callable[[Any], Tree], order: Any, epoch: int
+        self, iterable: Any, collate_fn: Callable[[Any], Tree], order: Any, draws: SampleDraws
     ) -> Iterator[Tree]:
         """The batches of an epoch; the processes start with the first, and end with this iterator.
 
         They are seeded with the epoch's seed, as DataLoader seeds them.
         """
+        seed = draws.seed if draws.is_base else epoch_seed(draws.seed, draws.epoch)
         loader = DataLoader(
             iterable,
             batch_size=order.batch_size,
@@ -44,10 +46,10 @@ class WorkerProcesses:
             timeout=self.timeout,
             worker_init_fn=self.worker_init_fn,
             multiprocessing_context=self.multiprocessing_context,
-            generator=torch.Generator("cpu").manual_seed(epoch_seed(order.seed, epoch)),
+            generator=torch.Generator("cpu").manual_seed(seed),
         )
         if hasattr(iterable, "set_epoch"):
-            iterable.set_epoch(epoch)
+            iterable.set_epoch(draws.epoch)
         yield from loader
 
 

@@ -1,0 +1,108 @@
+"""Samplers whose code may draw at any moment: they are read when DataLoader would read them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch.utils.data import BatchSampler, RandomSampler
+
+from fastloop.fastloader.batching import check_indices
+from fastloop.fastloader.order import MAX_RANDPERM, LoaderOrder
+from fastloop.fastloader.torch_draws import draw_seed
+
+OVER_ARRAYS = tuple(type(iter(each)) for each in ([], (), range(0), range(1 << 63)))
+"""Iterators over indices that exist: whatever is drawn has been drawn."""
+
+
+def is_read_directly(order: LoaderOrder) -> bool:
+    """True where DataLoader itself iterates over the sampler: of batches, or of single samples."""
+    return order.batch_sampler is not None or order.batch_size is None
+
+
+def without_sampler(order: LoaderOrder, opened: Iterator[Any]) -> LoaderOrder | None:
+    """The order of what the opened sampler gives, if that exists already; else None.
+
+    What an iterator of the user's has left after an epoch is the next one's.
+    """
+    if type(opened) not in OVER_ARRAYS or opened is order.given:
+        return None
+    name = "sampler" if order.batch_sampler is None else "batch_sampler"
+    return replace(order, **{name: list(opened)})
+
+
+def read_batches(order: LoaderOrder, opened: Iterator[Any]) -> Iterator[Any]:
+    """The batches of indices of the opened sampler, read as DataLoader reads it."""
+    if order.batch_sampler is not None:
+        return opened
+    if order.batch_size is None:
+        return ([index] for index in opened)
+    return iter(BatchSampler(opened, order.batch_size, order.drop_last))
+
+
+def draw_batches(order: LoaderOrder, seed: int | None) -> Iterator[list[int]]:
+    """The batches of an epoch's indices, drawn when DataLoader's batch sampler would draw them.
+
+    seed: of the order, where it has been drawn.
+    """
+    sampler = _torch_sampler(order) if seed is None else None
+    if sampler is not None:
+        yield from BatchSampler(sampler, order.batch_size or 1, order.drop_last)
+        return
+    if seed is None and order.draws_seed:
+        seed = draw_seed(None)
+    yield from (batch.tolist() for batch in order.batches(seed or 0))
+
+
+def _torch_sampler(order: LoaderOrder) -> Iterable[int] | None:
+    """The sampler that DataLoader has for this order; None where there is no such one."""
+    if order.batch_sampler is not None or order.world_size > 1 or not order.num_samples:
+        return None
+    if order.sampler is not None:
+        return None if not order.is_lazy else order.sampler  # pyright: ignore[reportReturnType]
+    if not order.shuffle:
+        return range(order.num_samples)
+    if order.shuffle is not True or order.num_samples > MAX_RANDPERM:
+        return None
+    return RandomSampler(range(order.num_samples), generator=order.generator)
+
+
+class PacedGroups:
+    """Groups of one batch each, of which iter() draws `lead`, and each next() one more.
+
+    Iteration raises IndexError for an index out of bounds, and what the sampler raises.
+    """
+
+    def __init__(self, batches: Iterator[Any], num_samples: int, lead: int) -> None:
+        self._batches, self._num_samples, self._lead = batches, num_samples, lead
+        self._drawn: deque[list[np.ndarray]] = deque()
+        self._count = 0
+        self._is_ended = False
+        self.draw_for(0)
+
+    def draw_for(self, delivered: int) -> None:
+        """Draw what DataLoader has drawn when it delivers a batch, the number `delivered`."""
+        while self._count < self._lead + delivered and not self._is_ended:
+            self._draw()
+
+    def _draw(self) -> None:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._is_ended = True
+            return
+        self._count += 1
+        self._drawn.append([check_indices(np.asarray(batch), self._num_samples)])
+
+    def __iter__(self) -> Iterator[list[np.ndarray]]:
+        return self
+
+    def __next__(self) -> list[np.ndarray]:
+        if not self._drawn and not self._is_ended:
+            self._draw()
+        if not self._drawn:
+            raise StopIteration
+        return self._drawn.popleft()

@@ -1,0 +1,106 @@
+"""The numbers that an epoch draws from torch's generators, drawn when DataLoader draws them.
+
+DataLoader draws a base seed in iter(), from its generator or from torch's global one. Its sampler
+draws when the first index is asked for: in the first next(), or in iter() where workers are to make
+batches ahead. With seed=None FastLoader does the same, so that a program in which it takes
+DataLoader's place goes on with the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+
+from fastloop.core.seeds import epoch_seed
+from fastloop.fastloader.columns.column import Tree
+
+AHEAD = 2
+"""Batches that DataLoader asks ahead of each worker where prefetch_factor is not given."""
+BASE_SEED, ORDER_SEED = "base_seed", "order_seed"
+"""Keys of a state's drawn numbers."""
+
+
+@dataclass(frozen=True)
+class EpochSeeds:
+    """The numbers on which an epoch depends."""
+
+    order: int
+    """Of a shuffled order without a generator."""
+    samples: int
+    """Of what samples draw, together with the epoch's number."""
+    is_base: bool
+    """True where `samples` is DataLoader's base seed, which worker processes are told."""
+
+
+@dataclass(frozen=True)
+class EpochBegin:
+    """What an epoch begins with."""
+
+    seeds: EpochSeeds
+    restored: AbstractContextManager[None]
+    """The context within which samplers and generators draw the order."""
+    lead: int = 0
+    """Batches whose indices are drawn at once, where the sampler is read as DataLoader reads it."""
+    opened: Iterator[Any] | None = None
+    """The iterator of such a sampler, where it has been made."""
+
+
+@dataclass
+class DrawMoments:
+    """When the epochs of a loader draw."""
+
+    lead: int
+    """Batches whose indices iter() draws; 0: each is drawn by the next() that delivers it."""
+    keeps_base: bool
+    """True where the base seed is drawn once, as by DataLoader with persistent workers."""
+    base: int | None = None
+    """The one that is kept."""
+
+    def draw_base(self, generator: torch.Generator | None) -> int:
+        """The base seed of an epoch that begins."""
+        if self.base is not None:
+            return self.base
+        number = draw_seed(generator)
+        self.keep_base(number)
+        return number
+
+    def keep_base(self, number: int) -> None:
+        """Keep the base seed for later epochs, where these draw none."""
+        if self.keeps_base:
+            self.base = number
+
+
+def choose_moments(
+    num_workers: int | None, num_threads: int | None, prefetch_factor: int | None, persists: bool
+) -> DrawMoments:
+    """The moments of a DataLoader with as many workers, in whose place threads may be."""
+    count = (num_threads if num_workers is None else num_workers) or 0
+    return DrawMoments(count * (prefetch_factor or AHEAD), bool(num_workers) and persists)
+
+
+def draw_seed(generator: torch.Generator | None) -> int:
+    """A number of 63 bits, drawn as DataLoader and RandomSampler draw theirs."""
+    number = torch.empty((), dtype=torch.int64, device="cpu")
+    return int(number.random_(generator=generator))
+
+
+def given_seeds(seed: int, epoch: int) -> EpochSeeds:
+    """The seeds of an epoch of a loader that was given a seed."""
+    return EpochSeeds(epoch_seed(seed, epoch), seed, is_base=False)
+
+
+def begin_later(begin: Callable[[], Iterator[Tree]]) -> Iterator[Tree]:
+    """The batches of an epoch that begins when the first of them is asked for."""
+    yield from begin()
+
+
+def draw_before(batches: Iterator[Tree], count: int, draw: Callable[[], Any]) -> Iterator[Tree]:
+    """The batches, with a draw when `count` of them have been delivered and one is asked for."""
+    yield from islice(batches, count)
+    draw()
+    yield from batches
