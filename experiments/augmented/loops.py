@@ -132,7 +132,7 @@ def fastloader(encoded: Any) -> Iterable[Any]:
     crop = RandomResizedCrop(SIDE, SCALE, RATIO)
     images = Images(encoded, crop=crop, flip=0.5, normalize=(MEAN, STD), decoder="native")
     labels = torch.arange(len(images))
-    return FastLoader((images, labels), BATCH_SIZE, shuffle=True, num_threads=NUM_WORKERS)
+    return FastLoader((images, labels), BATCH_SIZE, shuffle=True, seed=0, num_threads=NUM_WORKERS)
 
 
 def make_loop(name: str, source: Sequence[str] | str) -> Iterable[Any]:

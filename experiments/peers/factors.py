@@ -32,7 +32,7 @@ Batches = Iterable[Any]
 def fastloader(case: Case) -> Batches:
     from fastloop import FastLoader
 
-    return FastLoader(tree(case), case.batch_size, shuffle=True)
+    return FastLoader(tree(case), case.batch_size, shuffle=True, seed=0)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def by_turboloader(case: Case) -> Batches:
             steps_per_epoch=case.batches,
             return_targets=False,
         )
-    return turboloader.ArrayDataLoader(*arrays, batch_size=case.batch_size, shuffle=True)
+    return turboloader.ArrayDataLoader(*arrays, batch_size=case.batch_size, shuffle=True, seed=0)
 
 
 def numpy_loop(case: Case) -> Batches:

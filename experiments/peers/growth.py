@@ -32,7 +32,7 @@ def warm_source(workload: Workload) -> tuple[torch.Tensor, torch.Tensor]:
 def warm_fastloader(workload: Workload) -> Iterable[Any]:
     from fastloop import FastLoader
 
-    return FastLoader(warm_source(workload), workload.batch_size, shuffle=True)
+    return FastLoader(warm_source(workload), workload.batch_size, shuffle=True, seed=0)
 
 
 def fastloader_s(workload: Workload, epochs: int) -> float:

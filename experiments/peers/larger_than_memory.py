@@ -63,7 +63,7 @@ def measure_epoch(path: str) -> tuple[float, float]:
     rows = np.load(path, mmap_mode="r")
     before = peak = status_mib("RssAnon")
     start, count = now_ns(), 0
-    for number, batch in enumerate(FastLoader(rows, 256, Blocks(1024, 2))):
+    for number, batch in enumerate(FastLoader(rows, 256, Blocks(1024, 2), seed=0)):
         count += len(batch)
         if number % 16 == 0:
             peak = max(peak, status_mib("RssAnon"))

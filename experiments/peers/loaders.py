@@ -35,7 +35,7 @@ class IndexTensorSampler(Sampler):
 def fastloader(workload: Workload | EncodedFiles) -> Iterable[Any]:
     from fastloop import FastLoader  # here, because its modules count as its memory
 
-    return FastLoader(workload.source(), workload.batch_size, shuffle=True)
+    return FastLoader(workload.source(), workload.batch_size, shuffle=True, seed=0)
 
 
 def dataloader(workload: Workload) -> Iterable[Any]:

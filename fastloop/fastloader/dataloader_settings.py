@@ -31,8 +31,12 @@ def warn_of_settings(*values: Any) -> None:
 
 
 def pins_memory(pin_memory: bool) -> bool:
-    """True where batches are to be delivered in pinned memory; warns as DataLoader without CUDA."""
+    """True where batches are to be delivered in pinned memory."""
+    return bool(pin_memory) and torch.cuda.is_available()
+
+
+def warn_of_pinning(pin_memory: bool) -> None:
+    """Warn, as DataLoader does, that there is no CUDA device."""
     if pin_memory and not torch.cuda.is_available():
         text = "pin_memory=True has no effect: there is no CUDA device"
         warnings.warn(text, UserWarning, stacklevel=3)
-    return pin_memory and torch.cuda.is_available()

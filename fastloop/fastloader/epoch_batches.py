@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset, default_collate, default_convert
 
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_source import CollateFn
@@ -45,13 +45,13 @@ class Collation:
     """A collate_fn that makes a loader's batches of the samples of its `dataset`."""
 
     collate: Callable[[Any], Tree]
-    transform: Callable[[Tree], Tree] | None
+    transform: Callable[[Tree], Tree]
+    is_unbatched: bool = False
+    """True where it gets single samples."""
 
     def __call__(self, samples: Sequence[Tree]) -> Tree:
         """The transformed batch."""
-        if self.transform is None:
-            return self.collate(samples)
-        if draws_once(self.transform):
+        if not self.is_unbatched and draws_once(self.transform):
             return self.collate([self.transform(sample) for sample in samples])
         return self.transform(self.collate(samples))
 
@@ -62,9 +62,12 @@ def stack_samples(samples: Sequence[Tree]) -> Tree:
 
 
 def collation(
-    collate_fn: CollateFn | None, transform: Callable[[Tree], Tree] | None, dataset: Dataset
+    collate_fn: CollateFn | None,
+    transform: Callable[[Tree], Tree] | None,
+    dataset: Dataset,
+    is_unbatched: bool,
 ) -> CollateFn:
-    """The collate_fn of a loader of this dataset."""
-    is_tree = isinstance(dataset, ColumnDataset)
-    collate = collate_fn or (stack_samples if is_tree else default_collate)
-    return collate if transform is None else Collation(collate, transform)
+    """The collate_fn of a loader of this dataset; is_unbatched: of its single samples."""
+    default = stack_samples if isinstance(dataset, ColumnDataset) else default_collate
+    collate = collate_fn or (default_convert if is_unbatched else default)
+    return collate if transform is None else Collation(collate, transform, is_unbatched)

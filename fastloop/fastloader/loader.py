@@ -13,7 +13,7 @@ from fastloop.fastloader.block_shuffle import Blocks
 from fastloop.fastloader.checkpoint import check_settings, initial_state
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
-from fastloop.fastloader.dataloader_settings import pins_memory, warn_of_settings
+from fastloop.fastloader.dataloader_settings import pins_memory, warn_of_pinning, warn_of_settings
 from fastloop.fastloader.dataset_source import BatchSource, CollateFn
 from fastloop.fastloader.device_copy import resolve_target
 from fastloop.fastloader.epoch_batches import EpochBatches, collation
@@ -35,6 +35,10 @@ from fastloop.fastloader.worker_processes import open_workers
 T_co = TypeVar("T_co", covariant=True)
 NOT_GIVEN: Any = object()
 """In the place of a dataset that a call does not name."""
+WORKER_SETTINGS = "timeout", "worker_init_fn", "multiprocessing_context", "persistent_workers"
+NUMBERS = "_num_workers", "_num_threads", "prefetch_factor"
+READING = frozenset((*WORKER_SETTINGS, *NUMBERS, "_collate_fn", "pin_memory", "device"))
+"""Settings of how the source is read; it is opened again where one of them is assigned to."""
 
 
 class FastLoader(Generic[T_co]):
@@ -119,18 +123,44 @@ class FastLoader(Generic[T_co]):
         self.generator, self.transform, self.seed = generator, transform, seed
         self.rank, self.world_size, self.thread_safe = rank, world_size, thread_safe
         self.copy, self.native, self.device, self.pin_memory = copy, native, device, pin_memory
-        given = timeout, worker_init_fn, multiprocessing_context, persistent_workers
-        self._workers: Any = open_workers(source, num_workers, num_threads, prefetch_factor, given)
+        self.timeout, self.worker_init_fn = timeout, worker_init_fn
+        self.multiprocessing_context = multiprocessing_context
+        self.persistent_workers, self.prefetch_factor = persistent_workers, prefetch_factor
+        self.pin_memory_device, self.in_order = pin_memory_device, in_order
+        self._num_threads, self._position = num_threads, Position()
+        unused = self._prepare()
+        warn_of_settings(*unused, pin_memory_device, in_order)
+        warn_of_pinning(pin_memory)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Assign to a setting, with effect on the next epoch; an invalid value is not kept."""
+        before = dict(self.__dict__)
+        super().__setattr__(name, value)
+        if name not in READING or "_pipeline" not in before:
+            return
+        try:
+            self._prepare()
+        except BaseException:
+            self.__dict__.update(before)
+            raise
+
+    def _prepare(self) -> tuple:
+        """Open the source and choose how it is read.
+
+        Returns WORKER_SETTINGS, with None for those that are of use.
+        Raises ValueError and TypeError for settings that are invalid.
+        """
+        given = self.timeout, self.worker_init_fn, self.multiprocessing_context
+        given = *given, self.persistent_workers
+        numbers = self._num_workers, self._num_threads, self.prefetch_factor
+        self._workers: Any = open_workers(self.source, *numbers, given)
         self._open()
-        self._workers, rest = open_reading(self._source, self._workers, given)
-        warn_of_settings(*rest, pin_memory_device, in_order)
+        self._workers, unused = open_reading(self._source, self._workers, given)
         self.num_samples = count_samples(self._source)
-        self._moments = choose_moments(
-            num_workers, num_threads, prefetch_factor, persistent_workers
-        )
-        self._position, _ = Position(), self._order  # raises ValueError for invalid settings
-        self._pipeline = self._make_pipeline(num_threads, prefetch_factor, pins_memory(pin_memory))
-        self.num_threads, self.prefetch_factor = self._pipeline.tuning.num_threads, prefetch_factor
+        self._moments = choose_moments(*numbers, self.persistent_workers)
+        _ = self._order
+        self._pipeline = self._make_pipeline(*numbers[1:], pins_memory(self.pin_memory))
+        return unused
 
     def _make_pipeline(self, num_threads: int | None, ahead: int | None, pins: bool) -> Pipeline:
         target, is_native = resolve_target(self.device), self._native is not None
@@ -166,12 +196,30 @@ class FastLoader(Generic[T_co]):
     @property
     def collate_fn(self) -> CollateFn:
         """A function from samples of `dataset` to a batch."""
-        return collation(self._collate_fn, self.transform, self.dataset)
+        is_unbatched = self.batch_size is None
+        return collation(self._collate_fn, self.transform, self.dataset, is_unbatched)
+
+    @collate_fn.setter
+    def collate_fn(self, collate_fn: CollateFn | None) -> None:
+        self._collate_fn = collate_fn
 
     @property
     def num_workers(self) -> int:
         """As given; where a DataLoader is made of this loader, a prefetch_factor needs workers."""
         return self._num_workers or (max(1, self.num_threads) if self.prefetch_factor else 0)
+
+    @num_workers.setter
+    def num_workers(self, num_workers: int | None) -> None:
+        self._num_workers = num_workers
+
+    @property
+    def num_threads(self) -> int:
+        """The number of threads besides the loop's."""
+        return self._pipeline.tuning.num_threads
+
+    @num_threads.setter
+    def num_threads(self, num_threads: int | None) -> None:
+        self._num_threads = num_threads
 
     @property
     def epoch(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -24,8 +23,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from fastloop import Blocks, FastLoader, open_store, write_store
-from fastloop.fastloader.order import MAX_RANDPERM
+from fastloop import FastLoader
 
 
 class Numbers(Dataset):
