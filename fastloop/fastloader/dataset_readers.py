@@ -69,7 +69,8 @@ def copy_for_threads(parts: Parts) -> Open:
     """A copy of the Dataset for each thread but the calling one, which gets the Dataset itself.
 
     Pickled here, once, and unpickled by each thread. Read-only memory maps are shared, and so are
-    functions that hold nothing. Raises ValueError for a Dataset that can't be pickled.
+    functions that hold nothing. Raises ValueError for a Dataset that can't be pickled, and opening
+    it for one that can't be unpickled.
     """
     data, shared = _pickle(parts)
     originals, owner, local = take_turns(parts), threading.get_ident(), threading.local()
@@ -78,7 +79,10 @@ def copy_for_threads(parts: Parts) -> Open:
         if threading.get_ident() == owner:
             return originals()
         if not hasattr(local, "parts"):
-            local.parts = _unpickle(data, shared)
+            try:
+                local.parts = _unpickle(data, shared)
+            except Exception as error:  # of tensors whose dtype torch can't pickle, for example
+                raise ValueError(_describe(parts, error)) from error
         return nullcontext(local.parts)
 
     return open_parts
@@ -113,5 +117,5 @@ def _unpickle(data: bytes, shared: list[Any]) -> Parts:
 def _describe(parts: Parts, error: Exception) -> str:
     name, reason = type(parts[0]).__name__, f"{type(error).__name__}: {error}"
     allowed = "num_threads=1 reads the Dataset itself, and so do all threads with thread_safe=True"
-    problem = f"thread_safe=False gives each thread a copy, and {name} can't be pickled ({reason})"
+    problem = f"num_threads gives each thread a pickled copy of {name}, which fails ({reason})"
     return f"{problem}; {allowed}"

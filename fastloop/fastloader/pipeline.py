@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,24 @@ class Pipeline:
         return map_ahead(make, groups, num_threads, ahead)
 
 
+class SharedBatches:
+    """The batches of an epoch, of which several threads may ask for the next one."""
+
+    def __init__(self, batches: Generator[Tree, None, None]) -> None:
+        self._batches, self._lock = batches, RLock()
+
+    def __iter__(self) -> SharedBatches:
+        return self
+
+    def __next__(self) -> Tree:
+        with self._lock:
+            return next(self._batches)
+
+    def close(self) -> None:
+        """End the epoch."""
+        self._batches.close()
+
+
 @dataclass(frozen=True)
 class Running:
     """An epoch whose threads have started."""
@@ -108,7 +127,7 @@ class Running:
         number, from 1 on. A fork of this process gets a RuntimeError: it has none of the threads,
         and a lock of theirs may have been held when it was made.
         """
-        return self._deliver(state, finish, draw_for, os.getpid())
+        return SharedBatches(self._deliver(state, finish, draw_for, os.getpid()))
 
     def _deliver(
         self,
@@ -116,7 +135,7 @@ class Running:
         finish: Callable[[], None],
         draw_for: Callable[[int], None] | None,
         pid: int,
-    ) -> Iterator[Tree]:
+    ) -> Generator[Tree, None, None]:
         first = state["delivered"]
         try:
             _refuse_fork(pid)

@@ -121,7 +121,7 @@ class ReaderPool:
         try:
             reader.ask(draws, indices)
         except OSError as error:
-            raise RuntimeError(_describe_end(number, reader)) from error
+            raise self._end_of(number) from error
 
     def receive(self, number: int) -> Tree:
         """The next batch of a process, or the error in its place.
@@ -134,7 +134,7 @@ class ReaderPool:
         try:
             return reader.receive()
         except (EOFError, ConnectionResetError) as error:
-            raise RuntimeError(_describe_end(number, reader)) from error
+            raise self._end_of(number) from error
 
     def _wait(self, reader: Reader) -> None:
         sentinels = [other.process.sentinel for other in self.readers]
@@ -144,7 +144,13 @@ class ReaderPool:
             raise RuntimeError(f"FastLoader: {problem}; 0 waits without limit")
         if reader.connection not in ready:
             ended = next(number for number, each in enumerate(sentinels) if each in ready)
-            raise RuntimeError(_describe_end(ended, self.readers[ended]))
+            raise self._end_of(ended)
+
+    def _end_of(self, number: int) -> BaseException:
+        """The exception for a process that has ended."""
+        if not self.close.alive:  # the interpreter ends, beside a thread that waits for a batch
+            return SystemExit()
+        return RuntimeError(_describe_end(number, self.readers[number]))
 
 
 def _describe_end(number: int, reader: Reader) -> str:

@@ -20,6 +20,7 @@ def column_source(tree: Tree) -> ColumnSource:
     Raises ValueError for a tree without leaves, with leaves of other types or of different lengths.
     """
     leaves, structure = pytree.tree_flatten(tree)
+    _check_byte_order(tree)
     columns = [_as_column(leaf) for leaf in leaves]
     lengths = {len(column) for column in columns}
     if len(lengths) != 1:
@@ -30,6 +31,15 @@ def column_source(tree: Tree) -> ColumnSource:
     if structure.is_leaf():
         return ColumnSource(columns, None)
     return ColumnSource(columns, lambda leaves: pytree.tree_unflatten(leaves, structure))
+
+
+def _check_byte_order(tree: Tree) -> None:
+    """Raise ValueError for an array whose numbers have their bytes in another order than this
+    machine's, which torch does not read."""
+    for path, leaf in pytree.tree_flatten_with_path(tree)[0]:
+        if isinstance(leaf, np.ndarray) and not leaf.dtype.isnative:
+            problem = f"dataset{pytree.keystr(path)} has the byte order of dtype {leaf.dtype.str!r}"
+            raise ValueError(f"{problem}: astype({leaf.dtype.name!r}) has this machine's")
 
 
 def _as_column(leaf: Any) -> Column:

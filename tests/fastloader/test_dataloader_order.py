@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
@@ -23,7 +25,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from fastloop import FastLoader
+from fastloop import Blocks, FastLoader, open_store, write_store
+from fastloop.fastloader.order import MAX_RANDPERM
 
 
 class Numbers(Dataset):
@@ -83,9 +86,9 @@ SAMPLERS = {
     "range": lambda count, g: range(count),
 }
 SOURCES = {
-    "rows": lambda count: torch.arange(count),
+    "rows": torch.arange,
     "tensors": lambda count: TensorDataset(torch.arange(count)),
-    "array": lambda count: np.arange(count),
+    "array": np.arange,
     "dataset": Numbers,
 }
 
@@ -155,7 +158,7 @@ VISITS = st.lists(
 
 
 @pytest.mark.parametrize("source", SOURCES)
-@given(order=orders(), visits=VISITS, num_threads=st.sampled_from([None, 0, None]))
+@given(order=orders(), visits=VISITS, num_threads=st.sampled_from([None, 0]))
 def test_batches_and_draws_are_those_of_dataloader(source, order, visits, num_threads):
     def fast(settings: dict[str, Any]) -> FastLoader:
         return FastLoader(SOURCES[source](order["count"]), num_threads=num_threads, **settings)
@@ -165,3 +168,172 @@ def test_batches_and_draws_are_those_of_dataloader(source, order, visits, num_th
         return DataLoader(samples, **settings)
 
     assert trace(fast, order, visits) == trace(torchs, order, visits)
+
+
+@pytest.mark.parametrize("source", ["rows", "dataset"])
+@pytest.mark.parametrize("persistent", [False, True])
+@given(data=st.data())
+@hypothesis.settings(max_examples=3)
+def test_workers_draw_ahead_as_those_of_dataloader(source, persistent, data):
+    order, visits = data.draw(orders()), data.draw(VISITS)
+    settings = {
+        "num_workers": data.draw(st.integers(1, 2)),
+        "prefetch_factor": data.draw(st.sampled_from([None, 1, 3])),
+        "persistent_workers": persistent,
+    }
+    visits = [(taken, is_nested and not persistent) for taken, is_nested in visits]
+
+    def make(kind: Any) -> Any:
+        return lambda of_order: kind(SOURCES[source](order["count"]), **of_order, **settings)
+
+    assert trace(make(FastLoader), order, visits) == trace(make(DataLoader), order, visits)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_iterable_dataset_draws_its_base_seed_as_dataloader(num_workers):
+    seen = []
+    for kind in (FastLoader, DataLoader):
+        torch.manual_seed(1)
+        loader = kind(Stream(7), 3, num_workers=num_workers)
+        taken = sorted(number for batch in loader for number in batch.tolist())
+        seen.append((taken, torch.rand(1).item()))
+    assert seen[0] == seen[1]
+
+
+def losses(kind: Any, samples: Any, settings: dict[str, Any]) -> list[float]:
+    """What a small model with dropout loses in each step of three epochs."""
+    torch.manual_seed(7)
+    loader = kind(samples, batch_size=8, shuffle=True, **settings)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 9), torch.nn.Dropout(), torch.nn.Linear(9, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    seen = []
+    for _ in range(3):
+        for inputs, targets in loader:
+            loss = (model(inputs) - targets).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            seen.append(loss.item())
+    return seen
+
+
+class Pairs(Dataset):
+    """Rows by code of Python."""
+
+    def __init__(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        self.inputs, self.targets = inputs, targets
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.inputs[index], self.targets[index]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_one_import_changes_no_loss(tmp_path, num_workers):
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(60, 5, generator=generator)
+    pair = inputs, inputs.sum(1, keepdim=True)
+    store = open_store(write_store(Pairs(*pair), tmp_path / "rows"))
+    workers = {"num_workers": num_workers}
+    expected = losses(DataLoader, Pairs(*pair), workers)
+    assert len(set(expected)) > 20
+    for samples in (pair, TensorDataset(*pair), Pairs(*pair), store):
+        assert losses(FastLoader, samples, workers) == expected
+    by_python = {"transform": lambda batch: batch}
+    assert losses(FastLoader, pair, workers | by_python) == expected
+
+
+@pytest.mark.parametrize("source", ["rows", "dataset"])
+@given(data=st.data())
+def test_state_at_any_moment_resumes_the_order_and_the_draws(source, data):
+    order = data.draw(orders())
+    order["sampler"] = data.draw(st.sampled_from(["random", "subset", "weighted", "list"]))
+    if order["kind"].startswith("batch_sampler"):
+        order["kind"] = "sampler"
+    if order["own"] in ("sampler", "both") and order["kind"] == "sampler":
+        order["own"] = "loader"  # a generator that the sampler has alone is its own state
+
+    def make() -> FastLoader:
+        settings = settings_of(order, torch.Generator().manual_seed(4))
+        return FastLoader(SOURCES[source](order["count"]), **settings)
+
+    torch.manual_seed(data.draw(st.integers(0, 9)))
+    loader = make()
+    list(islice(loader, data.draw(st.integers(0, 3))))
+    moment = data.draw(st.sampled_from(["before", "begun", "within"]))
+    running = iter(loader) if moment != "before" else None
+    taken = data.draw(st.integers(1, 3)) if moment == "within" else 0
+    for _ in islice(running or (), taken):
+        pass
+    state, numbers = pickle.loads(pickle.dumps(loader.state_dict())), torch.get_rng_state()
+    rest = [plain(batch) for batch in (loader if running is None else running)]
+    drawn = torch.rand(1).item()
+
+    other = make()
+    torch.manual_seed(99)
+    other.load_state_dict(state)
+    assert [plain(batch) for batch in other] == rest
+    other.load_state_dict(state)
+    torch.set_rng_state(numbers)
+    assert [plain(batch) for batch in other] == rest
+    if order["kind"] == "plain":
+        assert torch.rand(1).item() == drawn
+
+
+def test_beyond_the_largest_permutation_the_lazy_one_is_seeded_by_the_same_draw():
+    rows = torch.arange(MAX_RANDPERM + 1)
+    seen = []
+    for kind in (FastLoader, FastLoader, DataLoader):
+        torch.manual_seed(2)
+        batches = iter(kind(rows, 1000, shuffle=True))
+        seen.append((next(batches)[:5].tolist(), torch.rand(1).item()))
+    assert seen[0] == seen[1]
+    assert seen[0][1] == seen[2][1]
+    assert seen[0][0] != seen[2][0]  # the documented difference
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("world_size", [2, 3, 30])
+def test_ranks_have_the_order_of_a_distributed_sampler(shuffle, drop_last, world_size):
+    rows = torch.arange(20)
+    for rank in range(world_size):
+        ranks = {"rank": rank, "world_size": world_size}
+        loader = FastLoader(rows, 3, shuffle=shuffle, drop_last=drop_last, **ranks)
+        sampler = DistributedSampler(rows, world_size, rank, shuffle=shuffle)  # pyright: ignore
+        for epoch in (0, 1, 5):
+            loader.set_epoch(epoch)
+            sampler.set_epoch(epoch)
+            expected = DataLoader(rows, 3, sampler=sampler, drop_last=drop_last)  # pyright: ignore
+            assert [plain(batch) for batch in loader] == [plain(batch) for batch in expected]
+
+
+def test_blocks_follow_the_seed_of_torch():
+    loader = FastLoader(torch.arange(50), 7, shuffle=Blocks(5, 2))
+    epochs = []
+    for _ in range(2):
+        torch.manual_seed(6)
+        epochs.append([[plain(batch) for batch in loader] for _ in range(2)])
+    assert epochs[0] == epochs[1]
+    assert epochs[0][0] != epochs[0][1]
+
+
+def test_a_seed_leaves_the_generators_of_torch_alone():
+    torch.manual_seed(8)
+    expected = torch.rand(1)
+    torch.manual_seed(8)
+    for _ in range(2):
+        list(FastLoader(torch.arange(20), 3, shuffle=True, seed=0))
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_batch_sampler_of_the_loader_draws_as_that_of_dataloader():
+    seen = []
+    for kind in (FastLoader, DataLoader):
+        torch.manual_seed(1)
+        loader = kind(Numbers(20), 3, shuffle=True)
+        again = DataLoader(loader.dataset, batch_sampler=loader.batch_sampler)
+        seen.append([[plain(batch) for batch in again] for _ in range(2)] + [torch.rand(1).item()])
+    assert seen[0] == seen[1]
