@@ -63,12 +63,15 @@ class FastLoader(Generic[T_co]):
             where the Dataset is thread_safe or num_threads is given, and for a tree.
         collate_fn: for a Dataset's samples, by default torch's default_collate.
         pin_memory: deliver batches in pinned memory, where there is a CUDA device.
-        generator: for shuffle; None: epoch k is shuffled with the seed `epoch_seed(seed, k)`.
+        generator: for shuffle, and with seed=None for the base seed, as in DataLoader.
         prefetch_factor: batches to prepare ahead for each thread of Python; None chooses.
         transform: of each batch, in the threads; random ones of torchvision, of each sample.
-        seed: of the order, and of what samples and transforms draw (`sample_seed`).
+        seed: of the order, and of what samples and transforms draw (`sample_seed`). None: both
+            follow torch's generators, as DataLoader's order does, and draw from them what it draws.
+            A number: epoch k is shuffled with `epoch_seed(seed, k)`, and nothing else is drawn.
         rank, world_size: deliver this rank's share, as torch's DistributedSampler does; None: of
-            torch.distributed's group, if any. All ranks need the same seed and generator state.
+            torch.distributed's group, if any. All ranks need the same seed and generator state;
+            without both the order is that of DistributedSampler's seed 0.
         num_threads: besides the loop's; 0 prepares batches when they are requested; None chooses.
         thread_safe: True lets all threads read the one Dataset at the same time; otherwise each of
             several threads has a pickled copy of it.
@@ -77,6 +80,7 @@ class FastLoader(Generic[T_co]):
         native: False reads torchvision's image folders as they are written, not as `Images`.
         device: where batches are delivered, such as "cuda", by the threads, from pinned buffers;
             no synchronization is needed. None: the CPU.
+        source: another name of dataset.
 
     A warning says what stands in the place of DataLoader's other parameters.
 

@@ -16,6 +16,7 @@ from fastloop.fastloader.native import StreamPlan
 from fastloop.fastloader.native_epochs import NativeEpochs
 from fastloop.fastloader.order import LoaderOrder
 from fastloop.fastloader.paced_samplers import is_read_directly
+from fastloop.fastloader.pipeline import SharedBatches
 from fastloop.fastloader.position import PENDING, State
 from fastloop.fastloader.process_group import is_in_group
 from fastloop.fastloader.python_epochs import PythonEpochs
@@ -108,7 +109,8 @@ class LoaderEpochs:
         if not isinstance(order, LoaderOrder) or not order.draws_leftover:
             return batches
         draw = partial(draw_leftover, order.num_samples, order.leftover_generator)
-        return draw_before(batches, max(0, order.last_draw - lead - delivered), draw)
+        count = max(0, order.last_draw - lead - delivered)
+        return SharedBatches(draw_before(batches, count, draw))
 
     def _make(self, state: State, finish: Callable[[], None], begin: EpochBegin) -> Epoch:
         order = self.order

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain, islice
+from threading import RLock, get_ident
 from typing import Any
 
 import torch
@@ -94,45 +95,55 @@ def given_seeds(seed: int, epoch: int) -> EpochSeeds:
     return EpochSeeds(epoch_seed(seed, epoch), seed, is_base=False)
 
 
-class BatchesInParts(chain):
-    """The batches of iterators, each of which is made when those of the ones before have ended.
+class LaterBatches(chain):
+    """The batches of an epoch that begins when the first of them is asked for.
 
     They are handed on without a call of Python, which would cost a tenth of a small batch.
     """
 
-    parts: Generator[Iterator[Tree], None, None]
-    opened: list[Any]
+    beginning: _Beginning
 
     def close(self) -> None:
         """End the epoch."""
-        self.parts.close()
-        for batches in self.opened:
+        self.beginning.is_closed = True
+        for batches in self.beginning.begun:
             batches.close()
 
 
-def begin_later(begin: Callable[[], Any]) -> BatchesInParts:
+class _Beginning:
+    """An iterator over the batches' iterator, which each thread gets once."""
+
+    def __init__(self, begin: Callable[[], Any]) -> None:
+        self._begin, self._lock = begin, RLock()
+        self._threads: set[int] = set()
+        self.begun: list[Any] = []
+        self.is_closed = False
+
+    def __iter__(self) -> _Beginning:
+        return self
+
+    def __next__(self) -> Iterator[Tree]:
+        with self._lock:
+            if self.is_closed or get_ident() in self._threads:
+                raise StopIteration
+            self._threads.add(get_ident())
+            if not self.begun:
+                self.begun.append(self._begin())
+            return self.begun[0]
+
+
+def begin_later(begin: Callable[[], Any]) -> LaterBatches:
     """The batches of an epoch that begins when the first of them is asked for."""
-    opened: list[Any] = []
-
-    def make_parts() -> Generator[Iterator[Tree], None, None]:
-        opened.append(begin())
-        yield opened[0]
-
-    return _join(make_parts(), opened)
+    beginning = _Beginning(begin)
+    batches = LaterBatches.from_iterable(beginning)
+    batches.beginning = beginning
+    return batches
 
 
-def draw_before(batches: Any, count: int, draw: Callable[[], Any]) -> BatchesInParts:
+def draw_before(
+    batches: Iterator[Tree], count: int, draw: Callable[[], Any]
+) -> Generator[Tree, None, None]:
     """The batches, with a draw when `count` of them have been delivered and one is asked for."""
-
-    def make_parts() -> Generator[Iterator[Tree], None, None]:
-        yield islice(batches, count)
-        draw()
-        yield batches
-
-    return _join(make_parts(), [batches])
-
-
-def _join(parts: Generator[Iterator[Tree], None, None], opened: list[Any]) -> BatchesInParts:
-    joined = BatchesInParts.from_iterable(parts)
-    joined.parts, joined.opened = parts, opened
-    return joined
+    yield from islice(batches, count)
+    draw()
+    yield from batches

@@ -172,6 +172,7 @@ def test_batches_and_draws_are_those_of_dataloader(source, order, visits, num_th
 
 @pytest.mark.parametrize("source", ["rows", "dataset"])
 @pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.filterwarnings("ignore:persistent_workers")  # rows have none
 @given(data=st.data())
 @hypothesis.settings(max_examples=3)
 def test_workers_draw_ahead_as_those_of_dataloader(source, persistent, data):
@@ -261,7 +262,8 @@ def test_state_at_any_moment_resumes_the_order_and_the_draws(source, data):
 
     torch.manual_seed(data.draw(st.integers(0, 9)))
     loader = make()
-    list(islice(loader, data.draw(st.integers(0, 3))))
+    if data.draw(st.booleans()):
+        list(loader)
     moment = data.draw(st.sampled_from(["before", "begun", "within"]))
     running = iter(loader) if moment != "before" else None
     taken = data.draw(st.integers(1, 3)) if moment == "within" else 0

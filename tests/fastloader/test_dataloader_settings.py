@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import warnings
 from importlib.util import find_spec
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset, get_worker_info
 
 from fastloop import FastLoader, converted
 
@@ -28,10 +29,66 @@ def test_parameters_come_in_dataloaders_order():
     )
     count = sum(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in theirs)
     names = [parameter.name for parameter in theirs]
-    assert [parameter.name for parameter in ours[1:count]] == names[1:count]
-    assert set(names[1:]) <= {parameter.name for parameter in ours}
+    assert [parameter.name for parameter in ours[:count]] == names[:count]
+    assert set(names) <= {parameter.name for parameter in ours}
     batches = list(FastLoader(Numbers(), 4, True, None, None, 0, list, False, True))
     assert sorted(index for batch in batches for _, index in batch) == [*range(20)]
+
+
+@pytest.mark.parametrize("name", ["dataset", "source"])
+def test_the_dataset_may_be_named(name):
+    loader = FastLoader(**{name: Numbers()}, batch_size=20)
+    ((_, indices),) = loader
+    assert indices.tolist() == [*range(20)]
+    assert isinstance(loader.dataset, Numbers)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"), [({}, "neither is"), ({"dataset": [1], "source": [1]}, "both are")]
+)
+def test_one_dataset_is_needed(given, problem):
+    with pytest.raises(TypeError, match=f"takes a dataset, also as source=; {problem} given$"):
+        FastLoader(**given)
+
+
+def test_the_class_takes_a_type_as_dataloader_does():
+    assert get_args(FastLoader[int]) == get_args(DataLoader[int]) == (int,)
+    assert isinstance(FastLoader[int]([1, 2]), FastLoader)
+
+
+def test_settings_that_dataloader_lets_be_assigned_take_effect():
+    loader = FastLoader(Numbers(), 20)
+    loader.collate_fn = len
+    assert list(loader) == [20]
+    loader.num_workers = 2
+    assert (loader.num_workers, list(loader)) == (2, [20])
+    loader.collate_fn = lambda samples: get_worker_info().num_workers
+    assert list(loader) == [2]
+    loader.num_workers = 0
+    loader.collate_fn = lambda samples: get_worker_info()
+    assert list(loader) == [None]
+    for name, value in (("num_workers", -1), ("timeout", -1), ("collate_fn", 5)):
+        before = getattr(loader, name)
+        with pytest.raises((TypeError, ValueError), match=f"^{name}={value}"):
+            setattr(loader, name, value)
+        assert getattr(loader, name) == before
+    assert list(loader) == [None]
+
+
+@pytest.mark.parametrize("source", [[1.5, 2], torch.arange(2), Numbers()])
+def test_collate_fn_of_single_samples_is_that_of_dataloader(source):
+    ours = FastLoader(source, None)
+    theirs = DataLoader(ours.dataset, None)
+    assert ours.collate_fn is theirs.collate_fn
+    again = DataLoader(ours.dataset, None, collate_fn=ours.collate_fn)
+    assert [str(sample) for sample in again] == [str(sample) for sample in ours]
+
+
+def test_arrays_of_the_other_byte_order_are_named():
+    swapped = np.arange(4).astype(np.dtype("f4").newbyteorder())
+    message = r"^dataset\['b'\] has the byte order of dtype .*: astype\('float32'\)"
+    with pytest.raises(ValueError, match=message):
+        FastLoader({"a": np.arange(4), "b": swapped}, 2)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import os_threads
 import pytest
+import torch
 from torch.utils.data import Dataset, Subset
 
 from fastloop import FastLoader
@@ -123,7 +124,7 @@ class MappedSamples(Dataset):
 def test_dataset_that_cannot_be_copied_is_refused(numbers):
     loader = FastLoader(Unpicklable(numbers), 50, num_threads=2)
     with pytest.raises(
-        ValueError, match="thread_safe=False gives each thread a copy, and Unpicklable"
+        ValueError, match="^num_threads gives each thread a pickled copy of Unpicklable, which"
     ):
         iter(loader)
     assert len(list(FastLoader(Unpicklable(numbers), 50, num_threads=1))) == 100
@@ -205,3 +206,75 @@ def test_abandoned_epoch_of_a_dataset_ends_its_threads(numbers):
             if taken == 4:
                 break
     assert os_threads.falls_to(before)
+
+
+class Stored(Dataset):
+    """Rows of a tensor."""
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.rows[index]
+
+
+def test_tensors_that_torch_cannot_pickle_are_named_with_what_pickles_them():
+    rows = torch.arange(20).to(torch.uint16)
+    message = "^num_threads gives each thread a pickled copy of Stored, which fails .*num_threads=1"
+    with pytest.raises(ValueError, match=message):
+        list(FastLoader(Stored(rows), 2, num_threads=3))
+    assert len(list(FastLoader(Stored(rows), 2, num_threads=1))) == 10
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_threads_that_share_an_epoch_get_each_sample_once(shuffle, num_threads):
+    loader = FastLoader(Stored(torch.arange(4000)), 2, shuffle=shuffle, num_threads=num_threads)
+    batches, taken, errors = iter(loader), [], []
+    next_one = threading.Barrier(4)
+
+    def take() -> None:
+        next_one.wait()
+        try:
+            taken.extend(batch.tolist() for batch in batches)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert sorted(index for batch in taken for index in batch) == [*range(4000)]
+
+
+DAEMON = """
+import threading, time
+from torch.utils.data import Dataset
+from fastloop import FastLoader
+
+class Slow(Dataset):
+    def __len__(self):
+        return 1000
+    def __getitem__(self, index):
+        time.sleep(0.001)
+        return index
+
+def iterate():
+    for _ in FastLoader(Slow(), 10, num_workers=2):
+        begun.set()
+
+begun = threading.Event()
+threading.Thread(target=iterate, daemon=True).start()
+begun.wait()
+"""
+
+
+def test_a_program_ends_quietly_beside_a_daemon_thread_that_waits_for_processes():
+    command = [sys.executable, "-c", DAEMON]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr) == (0, "")
