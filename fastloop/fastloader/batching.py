@@ -56,8 +56,13 @@ def sampler_pieces(sampler: Iterable[Any], num_samples: int, batch_size: int) ->
 
 
 def _next_indices(indices: Iterator[Any], count: int) -> np.ndarray:
+    return to_integers(islice(indices, count))
+
+
+def to_integers(indices: Iterable[Any]) -> np.ndarray:
+    """int64 indices; ValueError for what a sampler of single ones does not give."""
     try:
-        return np.fromiter(map(index, islice(indices, count)), np.int64)
+        return np.fromiter(map(index, indices), np.int64)
     except TypeError as error:
         raise ValueError(f"a sampler gives integers, batch_sampler= takes lists: {error}") from None
 

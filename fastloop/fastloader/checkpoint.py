@@ -63,10 +63,11 @@ class RandomSources:
         """
         if loaded is None:
             return {BASE_SEED: moments.draw_base(self.generator)}
+        self._check(loaded)
         drawn = dict(loaded)
         if BASE_SEED in drawn:
             moments.keep_base(drawn[BASE_SEED])
-        elif self.generator is not None and "generator" in drawn:
+        elif self.generator is not None:
             self.generator.set_state(drawn["generator"])
             drawn[BASE_SEED] = moments.draw_base(self.generator)
             drawn["generator"] = self.generator.get_state()
@@ -96,13 +97,17 @@ class RandomSources:
         """
         return nullcontext() if states is None else self._restore(states)
 
+    def _check(self, states: States) -> list[Any]:
+        """The samplers whose states these are; raises ValueError for those of another loader."""
+        samplers = list(_sampler_chain(self.sampler)) if "samplers" in states else []
+        is_generated, count = self.generator is not None, len(states.get("samplers", []))
+        if ("generator" in states) != is_generated or len(samplers) != count:
+            raise ValueError("this state is of a loader with another generator or sampler")
+        return samplers
+
     @contextmanager
     def _restore(self, states: States) -> Iterator[None]:
-        samplers = list(_sampler_chain(self.sampler)) if "samplers" in states else []
-        saved = states.get("samplers", [])
-        is_generated = self.generator is not None
-        if ("generator" in states) != is_generated or len(samplers) != len(saved):
-            raise ValueError("this state is of a loader with another generator or sampler")
+        samplers, saved = self._check(states), states.get("samplers", [])
         if self.generator is not None:
             self.generator.set_state(states["generator"])
         for sampler, state in zip(samplers, saved, strict=True):

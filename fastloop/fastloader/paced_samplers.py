@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import BatchSampler, RandomSampler
 
-from fastloop.fastloader.batching import check_indices
+from fastloop.fastloader.batching import check_indices, to_integers
 from fastloop.fastloader.order import MAX_RANDPERM, LoaderOrder
 from fastloop.fastloader.torch_draws import draw_seed
 
@@ -39,8 +39,8 @@ def read_batches(order: LoaderOrder, opened: Iterator[Any]) -> Iterator[Any]:
     if order.batch_sampler is not None:
         return opened
     if order.batch_size is None:
-        return ([index] for index in opened)
-    return iter(BatchSampler(opened, order.batch_size, order.drop_last))
+        return (to_integers([index]) for index in opened)
+    return map(to_integers, BatchSampler(opened, order.batch_size, order.drop_last))
 
 
 def draw_batches(order: LoaderOrder, seed: int | None) -> Iterator[list[int]]:

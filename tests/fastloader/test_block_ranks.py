@@ -24,7 +24,7 @@ def deliver(
 ) -> list[list[int]]:
     """Samples that each rank delivers from range(count)."""
     loaders = [
-        FastLoader(torch.arange(count), batch_size, order, rank=rank, world_size=ranks)
+        FastLoader(torch.arange(count), batch_size, order, rank=rank, world_size=ranks, seed=0)
         for rank in range(ranks)
     ]
     for loader in loaders:
@@ -144,6 +144,7 @@ def test_every_rank_reads_a_file_larger_than_memory_directly(tmp_path, world_siz
     rows = np.lib.format.open_memmap(path, "w+", np.int64, (count, 8192))
     for rank in range(world_size):
         settings = {"rank": rank, "world_size": world_size, "num_threads": 1, "prefetch_factor": 1}
+        settings["seed"] = 0
         expected = list(islice(FastLoader(torch.arange(count), 8, order, **settings), 8))
         for row in torch.cat(expected).tolist():
             rows[row, 5] = row

@@ -28,6 +28,7 @@ from fastloop.fastloader.columns.file_region import (
     region_of,
     unpack_maps,
 )
+from fastloop.fastloader.sample_draws import SampleDraws
 from fastloop.fastloader.source import ColumnSource
 
 
@@ -214,7 +215,9 @@ def test_piece_of_blocks_needs_few_contiguous_reads(
 
 def plan_epoch(loader, epoch):
     """What an epoch is made of, and the groups of its batches."""
-    return loader._epochs.python.plan(loader._order, {"epoch": epoch, "delivered": 0}, print)
+    return loader._epochs.python.plan(
+        loader._order, {"epoch": epoch, "delivered": 0}, SampleDraws(0, epoch), epoch
+    )
 
 
 def test_short_first_block_keeps_direct_reads(tmp_path, monkeypatch):

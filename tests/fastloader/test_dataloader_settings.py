@@ -191,7 +191,7 @@ SOURCES = {
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 def test_dataloader_made_of_the_attributes_delivers_the_same_epoch(source, transform):
     """As accelerate's skip_first_batches makes one."""
-    loader = FastLoader(source, 3, shuffle=True, transform=transform)
+    loader = FastLoader(source, 3, shuffle=True, transform=transform, seed=0)
     loader.set_epoch(2)
     names = "collate_fn", "num_workers", "prefetch_factor"
     settings = {name: getattr(loader, name) for name in names}
@@ -208,6 +208,7 @@ def test_accelerate_skips_the_first_batches(settings):
     loader = FastLoader(
         SOURCES["tuple"],
         3,
+        seed=0,
         **({"shuffle": True} | settings if "sampler" not in settings else settings),
     )
     loader.set_epoch(1)

@@ -124,7 +124,7 @@ class MappedSamples(Dataset):
 def test_dataset_that_cannot_be_copied_is_refused(numbers):
     loader = FastLoader(Unpicklable(numbers), 50, num_threads=2)
     with pytest.raises(
-        ValueError, match="^num_threads gives each thread a pickled copy of Unpicklable, which"
+        ValueError, match="num_threads gives each thread a pickled copy of Unpicklable"
     ):
         iter(loader)
     assert len(list(FastLoader(Unpicklable(numbers), 50, num_threads=1))) == 100

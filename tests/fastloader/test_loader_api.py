@@ -68,6 +68,7 @@ def test_epoch_equals_that_of_torch_dataloader(
         shuffle=True,
         generator=torch.Generator().manual_seed(3),
         num_threads=num_threads,
+        seed=0,  # draws the permutation alone
         **sizes,
     )
     dataset = TensorDataset(*source)
@@ -91,7 +92,7 @@ def test_ranks_share_an_epoch_like_distributed_sampler(count, batch_size, world_
     seed = epoch_seed(0, epoch)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     for rank in range(world_size):
-        mine = FastLoader(source, batch_size, shuffle=True, rank=rank, world_size=world_size)
+        mine = FastLoader(source, batch_size, True, rank=rank, world_size=world_size, seed=0)
         mine.set_epoch(epoch)
         sampler = DistributedSampler(range(count), world_size, rank, shuffle=True, seed=seed)
         seen = check_rows(mine)
@@ -102,7 +103,7 @@ def test_ranks_share_an_epoch_like_distributed_sampler(count, batch_size, world_
 
 @given(count=st.integers(1, 90), batch_size=st.integers(1, 20), data=st.data())
 def test_saved_state_resumes_a_shuffled_epoch(count, batch_size, data):
-    loader = FastLoader(numbered_rows(count), batch_size, shuffle=True)
+    loader = FastLoader(numbered_rows(count), batch_size, shuffle=True, seed=0)
     loader.set_epoch(2)
     batches = [labels.tolist() for _, labels in loader]
     following = [labels.tolist() for _, labels in loader]
@@ -112,7 +113,7 @@ def test_saved_state_resumes_a_shuffled_epoch(count, batch_size, data):
     for _ in range(taken):
         next(running)
     state = loader.state_dict()
-    other = FastLoader(loader.source, batch_size, shuffle=True)
+    other = FastLoader(loader.source, batch_size, shuffle=True, seed=0)
     other.load_state_dict(state)
     assert [labels.tolist() for _, labels in other] == batches[taken:]
     assert [labels.tolist() for _, labels in other] == following

@@ -107,15 +107,15 @@ def test_draws_depend_on_seed_epoch_and_index_alone(num_threads):
     dataset = RandomSamples(draw_torch)
     by_index = {}
     for settings in ({"batch_size": 4}, {"batch_size": 7, "shuffle": True}, {"batch_size": None}):
-        loader = FastLoader(dataset, num_threads=num_threads, **settings)
+        loader = FastLoader(dataset, num_threads=num_threads, seed=0, **settings)
         for drawn, labels in loader:
             for row, label in zip(drawn.view(-1, 7), torch.as_tensor(labels).view(-1), strict=True):
                 assert by_index.setdefault(int(label), row.tolist()) == row.tolist()
     assert len({tuple(row) for row in by_index.values()}) == len(dataset)
-    loader = FastLoader(dataset, 4, num_threads=num_threads)
+    loader = FastLoader(dataset, 4, num_threads=num_threads, seed=0)
     running = iter(loader)
     next(running)
-    resumed = FastLoader(dataset, 4, num_threads=num_threads)
+    resumed = FastLoader(dataset, 4, num_threads=num_threads, seed=0)
     resumed.load_state_dict(loader.state_dict())
     assert all(
         by_index[int(label)] == row.tolist()
@@ -131,7 +131,7 @@ def test_the_loops_own_draws_are_not_disturbed_while_threads_draw(draw):
         if num_threads is None:
             batches = range(12)
         else:
-            batches = FastLoader(RandomSamples(draw, 48), 4, num_threads=num_threads)
+            batches = FastLoader(RandomSamples(draw, 48), 4, num_threads=num_threads, seed=0)
         drawn = []
         for _ in batches:
             drawn += [torch.rand(50).tolist(), np.random.rand(3).tolist(), random.random()]
@@ -153,7 +153,7 @@ def test_random_collation_and_transforms_draw_the_same_in_any_thread():
         return batch[0] + torch.rand(1), batch[1]
 
     def deliver(source, num_threads, **settings):
-        return epochs(FastLoader(source, 4, num_threads=num_threads, **settings))
+        return epochs(FastLoader(source, 4, num_threads=num_threads, seed=0, **settings))
 
     rows = torch.zeros(23, 2), torch.arange(23)
     for source, settings in [
@@ -183,8 +183,8 @@ def test_draws_that_no_generator_can_be_passed_to_are_refused_in_threads():
     def draw() -> torch.Tensor:
         return torch.native_dropout(torch.ones(9), 0.5, True)[0]
 
-    loader = FastLoader(RandomSamples(draw), 4, num_threads=0)
-    assert epochs(loader)[0] == epochs(FastLoader(RandomSamples(draw), 4, num_threads=0))[0]
+    loader = FastLoader(RandomSamples(draw), 4, num_threads=0, seed=0)
+    assert epochs(loader)[0] == epochs(FastLoader(RandomSamples(draw), 4, num_threads=0, seed=0))[0]
     with pytest.raises(RuntimeError, match="takes no generator; num_threads=0"):
         list(FastLoader(RandomSamples(draw), 4, num_threads=1))
 
@@ -206,12 +206,12 @@ FLIP = v2.RandomHorizontalFlip(0.5)
 def test_random_transform_of_torchvision_draws_for_each_sample(transform, num_threads):
     images = torch.arange(4.0).expand(64, 3, 4, 4).clone()
     loader = FastLoader(
-        (images, torch.arange(64)), 16, transform=transform, num_threads=num_threads
+        (images, torch.arange(64)), 16, transform=transform, num_threads=num_threads, seed=0
     )
     first, second = ([(batch[:, 0, 0, 0] == 3).tolist() for batch, _ in loader] for _ in range(2))
     assert all(0 < sum(flips) < 16 for flips in first)
     assert first != second
-    again = FastLoader((images, torch.arange(64)), 16, transform=transform, num_threads=1)
+    again = FastLoader((images, torch.arange(64)), 16, transform=transform, num_threads=1, seed=0)
     assert [(batch[:, 0, 0, 0] == 3).tolist() for batch, _ in again] == first
 
 
