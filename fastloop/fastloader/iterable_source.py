@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch.distributed as dist
+from torch.utils.data import IterDataPipe, graph_settings
 
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.position import STREAMED, State
@@ -107,6 +108,14 @@ class IterableSource:
         states[number] = deepcopy(self.iterable.state_dict())
         for done in [other for other in list(states) if other < int(state["delivered"])]:
             del states[done]
+
+
+def shuffle_pipe(source: Any, shuffle: Any) -> tuple[Any, Any]:
+    """A pipe of torch.utils.data.datapipes with shuffling switched on or off, as DataLoader does,
+    and what is left to shuffle; other sources as they are."""
+    if not isinstance(source, IterDataPipe) or shuffle is None:
+        return source, shuffle
+    return graph_settings.apply_shuffle_settings(source, shuffle=shuffle), None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from fastloop.fastloader.dataset_source import BatchSource, CollateFn
 from fastloop.fastloader.device_copy import resolve_target
 from fastloop.fastloader.epoch_batches import EpochBatches, collation
 from fastloop.fastloader.epoch_order import EpochOrder, resolve_order
-from fastloop.fastloader.iterable_source import IterableSource
+from fastloop.fastloader.iterable_source import IterableSource, shuffle_pipe
 from fastloop.fastloader.loader_epochs import EpochsCache, LoaderEpochs
 from fastloop.fastloader.native import PieceTimes
 from fastloop.fastloader.native_epochs import open_natively
@@ -120,7 +120,7 @@ class FastLoader(Generic[T_co]):
         device: str | torch.device | None = None,
         source: Tree = NOT_GIVEN,
     ) -> None:
-        source = _choose_dataset(dataset, source)
+        source, shuffle = shuffle_pipe(_choose_dataset(dataset, source), shuffle)
         self.source, self.batch_size, self.drop_last = source, batch_size, drop_last
         self.shuffle, self.sampler, self._num_workers = shuffle or False, sampler, num_workers
         self._batch_sampler, self._collate_fn = batch_sampler, collate_fn

@@ -8,6 +8,7 @@ from itertools import count, islice
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data.datapipes.iter import IterableWrapper
 from usual_sources import SizedStream, Stream, mapping, pair
 
 from fastloop import FastLoader
@@ -186,3 +187,14 @@ def test_empty_stream_has_no_batches():
 def test_samples_of_an_iterable_have_no_indices_to_list():
     with pytest.raises(TypeError, match="have no indices"):
         list(FastLoader(Stream(float, 7), 3).batch_sampler)
+
+
+def test_a_pipe_of_torch_is_shuffled_where_dataloader_shuffles_it():
+    pipe = IterableWrapper(range(20)).shuffle()
+    for shuffle in (True, False, None):
+        delivered = [number for batch in FastLoader(pipe, 4, shuffle=shuffle) for number in batch]
+        assert sorted(delivered) == [*range(20)]
+        assert (delivered == [*range(20)]) is (shuffle is False)
+        pipe = IterableWrapper(range(20)).shuffle()
+    with pytest.raises(ValueError, match="shuffle=True with an IterableDataset"):
+        FastLoader(Stream(int, 20), shuffle=True)
