@@ -17,7 +17,26 @@ class Cause:
 
 
 CAUSES = (
-    Cause("private attributes of DataLoader", r"has no attribute '_|_auto_collation", True),
-    Cause("private attributes of its iterator", r"object has no attribute '_workers'", True),
+    Cause("private attributes of DataLoader or of its iterator", r"has no attribute '_", True),
     Cause("isinstance(loader, DataLoader)", r"is not an instance of|isinstance\(", True),
+    Cause("Lightning builds the DataLoader of a user anew, by its `__init__`", r"needs to", True),
+    Cause(
+        "the format of a StatefulDataLoader's state",
+        r"KeyError: '(_|dataset_state)|_num_yielded|_snapshot|'_iterator_finished'",
+        True,
+    ),
+    Cause(
+        "words of messages and warnings, or the moment of a warning",
+        r"test_(segfault|timeout|invalid_ctor_args|excessive_thread|iterable_style_dataset)",
+        True,
+    ),
+    Cause(
+        "settings may be assigned to, which DataLoader refuses", r"invalid_assign_after_init", True
+    ),
+    Cause("a list that grows after the loader has been made", r"test_growing_dataset", False),
+    Cause("an error of a sample ends the epoch (documented)", r"test_error(_workers)?\b", False),
+    Cause("what samples draw has seeds of its own (documented)", r"worker_init_fn|seed", False),
+    Cause("rows call no worker_init_fn (a warning says so)", r"error_in_init", False),
+    Cause("batches always come in order (in_order=False warns)", r"out_of_order|in_order", False),
+    Cause("the test took too long on this machine", r"TimeoutError: .* took longer than", False),
 )

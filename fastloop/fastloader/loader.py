@@ -138,11 +138,12 @@ class FastLoader(Generic[T_co]):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Assign to a setting, with effect on the next epoch; an invalid value is not kept."""
-        before = dict(self.__dict__)
-        super().__setattr__(name, value)
-        if name not in READING or "_pipeline" not in before:
+        if name not in READING or "_pipeline" not in self.__dict__:
+            super().__setattr__(name, value)
             return
+        before = dict(self.__dict__)
         try:
+            super().__setattr__(name, value)
             self._prepare()
         except BaseException:
             self.__dict__.update(before)
