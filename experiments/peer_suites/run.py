@@ -17,13 +17,13 @@ from experiments.peer_suites.causes import CAUSES, Cause
 from experiments.peer_suites.plugin import LOADER, RECORDS
 
 SUITES = {
-    "torch": ["torch/test_dataloader.py"],
-    "torchdata": ["torchdata"],
-    "accelerate": ["accelerate/test_data_loader.py"],
+    "torch": ["from-torch/test_dataloader.py"],
+    "torchdata": ["from-torchdata"],
+    "accelerate": ["from-accelerate/test_data_loader.py"],
     "lightning": [
-        "lightning/tests_pytorch/trainer/test_dataloaders.py",
-        "lightning/tests_pytorch/utilities/test_data.py",
-        "lightning/tests_pytorch/loops/test_double_iter_in_iterable_dataset.py",
+        "from-lightning/tests_pytorch/trainer/test_dataloaders.py",
+        "from-lightning/tests_pytorch/utilities/test_data.py",
+        "from-lightning/tests_pytorch/loops/test_double_iter_in_iterable_dataset.py",
     ],
 }
 """The tests of each suite, below the folder that has them."""
@@ -49,7 +49,7 @@ def run_suite(folder: Path, paths: list[str], loader: str, keyword: str) -> dict
     variables = os.environ | {RECORDS: str(records), LOADER: loader}
     here = [
         str(Path.cwd()),
-        str(folder / "lightning"),
+        str(folder / "from-lightning"),
         *os.environ.get("PYTHONPATH", "").split(os.pathsep),
     ]
     variables["PYTHONPATH"] = os.pathsep.join(part for part in here if part)

@@ -49,7 +49,7 @@ class RandomSources:
         return states
 
     def pending_states(self, drawn: States) -> States:
-        """What has been drawn of an epoch, with the states of what is to draw its order."""
+        """The numbers that an epoch has drawn, with the states from which its order follows."""
         states = drawn | self.states()
         if self.generator is None:
             states["torch"] = torch.get_rng_state()

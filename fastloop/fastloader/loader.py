@@ -28,7 +28,7 @@ from fastloop.fastloader.paced_samplers import draw_batches
 from fastloop.fastloader.pipeline import Pipeline
 from fastloop.fastloader.position import Position, State
 from fastloop.fastloader.process_reading import choose_threads, open_reading
-from fastloop.fastloader.torch_draws import BASE_SEED, ORDER_SEED, choose_moments, given_seeds
+from fastloop.fastloader.torch_draws import BASE_SEED, ORDER_SEED, choose_moments, epoch_seeds
 from fastloop.fastloader.tuning import tune
 from fastloop.fastloader.worker_processes import open_workers
 
@@ -303,8 +303,8 @@ class FastLoader(Generic[T_co]):
         """
         order = self._order
         if isinstance(order, LoaderOrder) and order.seed is None and order.world_size == 1:
-            return draw_batches(order, self._position.loaded(ORDER_SEED))
-        seed = self.epoch if order.seed is None else given_seeds(order.seed, self.epoch).order
+            return draw_batches(order, self._position.read_loaded(ORDER_SEED))
+        seed = self.epoch if order.seed is None else epoch_seeds(order.seed, self.epoch).order
         return (batch.tolist() for batch in order.batches(seed))
 
     def _begin_state(self, epochs: LoaderEpochs) -> State:

@@ -28,7 +28,7 @@ from fastloop.fastloader.torch_draws import (
     EpochSeeds,
     begin_later,
     draw_before,
-    given_seeds,
+    epoch_seeds,
 )
 from fastloop.fastloader.torch_samplers import draw_leftover
 
@@ -62,7 +62,7 @@ class LoaderEpochs:
         seed = self.order.seed
         if seed is None:
             return self._start_as_dataloader(state, loaded, finish)
-        seeds = given_seeds(seed, state["epoch"])
+        seeds = epoch_seeds(seed, state["epoch"])
         return self._make(state, finish, EpochBegin(seeds, self.sources.restore(loaded)))
 
     def _start_as_dataloader(
@@ -83,7 +83,7 @@ class LoaderEpochs:
         """The iterator of a sampler which DataLoader makes before it draws its base seed."""
         order = self.order
         if isinstance(order, LoaderOrder) and order.is_paced and is_read_directly(order):
-            return iter(order.given)
+            return iter(order.user_sampler)
         return None
 
     def _begin_as_dataloader(

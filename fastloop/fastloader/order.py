@@ -109,7 +109,7 @@ class LoaderOrder:
             raise ValueError(f"rank={self.rank!r}: {allowed}")
 
     @property
-    def given(self) -> Any:
+    def user_sampler(self) -> Any:
         """The sampler of indices or of batches, if any."""
         return self.sampler if self.batch_sampler is None else self.batch_sampler
 
@@ -122,9 +122,9 @@ class LoaderOrder:
     @property
     def is_paced(self) -> bool:
         """True where code of the user gives the indices, and may draw whenever it is asked."""
-        if self.seed is not None or self.world_size > 1 or self.given is None:
+        if self.seed is not None or self.world_size > 1 or self.user_sampler is None:
             return False
-        return self.is_lazy and not reads_ahead(self.given)
+        return self.is_lazy and not reads_ahead(self.user_sampler)
 
     @property
     def draws_at_begin(self) -> bool:

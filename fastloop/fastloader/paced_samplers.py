@@ -28,7 +28,7 @@ def without_sampler(order: LoaderOrder, opened: Iterator[Any]) -> LoaderOrder | 
 
     What an iterator of the user's has left after an epoch is the next one's.
     """
-    if type(opened) not in OVER_ARRAYS or opened is order.given:
+    if type(opened) not in OVER_ARRAYS or opened is order.user_sampler:
         return None
     name = "sampler" if order.batch_sampler is None else "batch_sampler"
     return replace(order, **{name: list(opened)})

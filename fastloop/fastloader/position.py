@@ -57,8 +57,8 @@ class Position:
         """Let the next iteration continue this state."""
         self.state, self.is_loaded, self.epoch = dict(state), True, state["epoch"]
 
-    def loaded(self, name: str) -> Any:
-        """What a state that is to be continued has drawn; None elsewhere."""
+    def read_loaded(self, name: str) -> Any:
+        """A number that a state has drawn which is to be continued; None elsewhere."""
         return self.state["drawn_from"].get(name) if self.state and self.is_loaded else None
 
     def begin(self, make_state: Callable[[], State]) -> tuple[State, State | None]:

@@ -96,7 +96,7 @@ def _open_sampler(
     where that exists already."""
     opened = begin.opened
     if opened is None:
-        opened = iter(order.given)
+        opened = iter(order.user_sampler)
     if (drawn := without_sampler(order, opened)) is not None:
         return drawn, None
     batches = islice(read_batches(order, opened), delivered, None)

@@ -40,7 +40,7 @@ class EpochSeeds:
 
 @dataclass(frozen=True)
 class EpochBegin:
-    """What an epoch begins with."""
+    """The seeds and the states with which an epoch begins."""
 
     seeds: EpochSeeds
     restored: AbstractContextManager[None]
@@ -90,7 +90,7 @@ def draw_seed(generator: torch.Generator | None) -> int:
     return int(number.random_(generator=generator))
 
 
-def given_seeds(seed: int, epoch: int) -> EpochSeeds:
+def epoch_seeds(seed: int, epoch: int) -> EpochSeeds:
     """The seeds of an epoch of a loader that was given a seed."""
     return EpochSeeds(epoch_seed(seed, epoch), seed, is_base=False)
 

@@ -246,11 +246,13 @@ def test_converted_column_of_a_large_file_uses_direct_reads(tmp_path, monkeypatc
     column = pickle.loads(pickle.dumps(converted(mapped, **conversion)))
     assert len(pickle.dumps(column)) < 10_000
     settings = {"num_threads": 1, "prefetch_factor": 1, "shuffle": Blocks(10, 2)}
-    loader = FastLoader((column, torch.arange(700)), 8, **settings)
+    loader = FastLoader((column, torch.arange(700)), 8, seed=0, **settings)
     source, _ = plan_epoch(loader, 0)
     assert isinstance(source, ColumnSource)
     assert [type(column) for column in source.columns] == [DirectColumn, ArrayColumn]
-    reference = FastLoader((converted(images, **conversion), torch.arange(700)), 8, **settings)
+    reference = FastLoader(
+        (converted(images, **conversion), torch.arange(700)), 8, seed=0, **settings
+    )
     for batch, expected in zip(loader, reference, strict=True):
         assert torch.equal(batch[1], expected[1])
         assert torch.equal(batch[0], expected[0])
