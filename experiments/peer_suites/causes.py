@@ -22,7 +22,7 @@ CAUSES = (
     Cause("Lightning builds the DataLoader of a user anew, by its `__init__`", r"needs to", True),
     Cause(
         "the format of a StatefulDataLoader's state",
-        r"KeyError: '(_|dataset_state)|_num_yielded|_snapshot|'_iterator_finished'",
+        r"assert \{'epoch'|KeyError: '(_|dataset_state)|_num_yielded|_snapshot",
         True,
     ),
     Cause(
@@ -35,7 +35,11 @@ CAUSES = (
     ),
     Cause("a list that grows after the loader has been made", r"test_growing_dataset", False),
     Cause("an error of a sample ends the epoch (documented)", r"test_error(_workers)?\b", False),
-    Cause("what samples draw has seeds of its own (documented)", r"worker_init_fn|seed", False),
+    Cause(
+        "what samples draw has seeds of its own (documented)",
+        r"test_\w*(worker_init_fn|seed|generator)",
+        False,
+    ),
     Cause("rows call no worker_init_fn (a warning says so)", r"error_in_init", False),
     Cause("batches always come in order (in_order=False warns)", r"out_of_order|in_order", False),
     Cause("the test took too long on this machine", r"TimeoutError: .* took longer than", False),

@@ -68,7 +68,7 @@ class LoaderEpochs:
     def _start_as_dataloader(
         self, state: State, loaded: States | None, finish: Callable[[], None]
     ) -> Epoch:
-        """The same with the draws of DataLoader, at its moments."""
+        """Begin an epoch with the draws of DataLoader, at its moments."""
         opened = None if loaded else self._open_directly()
         drawn = state["drawn_from"] = self.sources.draw_base(self.moments, loaded)
         if self.moments.lead and opened is not None:
