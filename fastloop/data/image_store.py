@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from torch.utils import _pytree as pytree
 
+from fastloop.core.bars import sample_bar
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.files import flush_to_disk, hold_lock, write_beside
 from fastloop.core.spans import now_ns, process_cpu_ns, seconds_between
@@ -61,13 +62,18 @@ class _ImageWriter:
         work = partial(_encode_image, images, self.encode)
         results = map_ahead(work, range(len(images)), self.num_threads, AHEAD)
         offsets, tally, nothing = [0], self.tally, np.empty(0, np.uint8)
-        with (folder / f"{number}.npy").open("wb") as file, closing(results):
+        with (
+            (folder / f"{number}.npy").open("wb") as file,
+            closing(results),
+            sample_bar(len(images), "write_store") as bar,
+        ):
             write_header(file, nothing, (0,))
             for nbytes, data, change in results:
                 file.write(data)
                 offsets.append(offsets[-1] + len(data))
                 tally.changes[change] += 1
                 tally.before += nbytes
+                bar.update()
             tally.after += offsets[-1]
             file.seek(0)  # numpy's header has space for any number of rows
             write_header(file, nothing, (offsets[-1],))

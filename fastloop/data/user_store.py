@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data import IterableDataset, TensorDataset
 
+from fastloop.core.bars import sample_bar
 from fastloop.core.files import flush_to_disk, hold_lock, write_beside
 from fastloop.core.types import SamplesDiffer, Tree
 from fastloop.core.user_code import is_iterable
@@ -110,7 +111,7 @@ def write_store(  # noqa: PLR0913 - settings of samples and of encoded images
             return folder
         with write_beside(folder) as beside:
             beside.mkdir()
-            chunks = _check_alike(_chunks(source, num_workers, is_jagged))
+            chunks = _check_alike(_with_bar(_chunks(source, num_workers, is_jagged), source))
             if is_jagged and not _is_tree(source):
                 write_ragged(beside, chunks, source, ragged)
             else:
@@ -188,6 +189,14 @@ def _chunks(source: Any, num_workers: int, is_jagged: bool) -> Iterator[Tree]:
         return
     chunks = collate_chunks(source, size, num_workers, ragged=is_jagged)
     yield from (chunk.batch for chunk in chunks)
+
+
+def _with_bar(chunks: Iterator[Tree], source: Any) -> Iterator[Tree]:
+    """Yield the chunks, with a bar where that takes longer than a moment."""
+    with sample_bar(_count(source) if _has_indices(source) else None, "write_store") as bar:
+        for chunk in chunks:
+            yield chunk
+            bar.update(len(pytree.tree_leaves(chunk)[0]))
 
 
 def _check_alike(chunks: Iterator[Tree]) -> Iterator[Tree]:

@@ -34,6 +34,7 @@ from fastloop.sweep.in_process import (
     check_step,
     function_epochs,
 )
+from fastloop.sweep.progress import round_reports
 
 SYNCHRONIZED = ("cpu", "cuda", "mps")
 """Devices whose queued work can be waited for."""
@@ -166,14 +167,16 @@ def _run_rounds(
     """Times of all rungs, and seconds of the loader alone, in each round."""
     timed, alone_s, start_ns = [], [], now_ns()
     keys: dict[Rung | None, int] = dict.fromkeys((*openers, None), trials)
-    for number, places in rounds(keys):
-        if number >= FEWEST_ROUNDS and seconds_between(start_ns, now_ns()) > seconds:
-            break
-        times = {}
-        for rung in places:
-            if rung is None:
-                alone_s.append(loop.time(loop.epochs(number + 2), lambda _: None).seconds)
-            else:
-                times[rung] = loop.time(openers[rung](number + 2), loop.step)
-        timed.append({rung: times[rung] for rung in openers})
+    with round_reports(trials, "explain") as end_round:
+        for number, places in rounds(keys):
+            if number >= FEWEST_ROUNDS and seconds_between(start_ns, now_ns()) > seconds:
+                break
+            times = {}
+            for rung in places:
+                if rung is None:
+                    alone_s.append(loop.time(loop.epochs(number + 2), lambda _: None).seconds)
+                else:
+                    times[rung] = loop.time(openers[rung](number + 2), loop.step)
+            timed.append({rung: times[rung] for rung in openers})
+            end_round()
     return timed, alone_s

@@ -35,7 +35,7 @@ def describe_plan(jobs: Sequence[Mapping[str, Any]]) -> str:
     sizes = {len(_benchmarks(job)) for job in jobs}
     plan = f"{_count(len(jobs), 'job')} x {trials} trial{'' if trials == '1' else 's'}"
     if len(sizes) == 1:
-        plan += f", {_count(*sizes, 'benchmark')}"
+        plan += f", {_count(min(sizes), 'benchmark')}"
     seconds = forecast_seconds(jobs)
     if seconds is None:
         return f"{plan}: the time that it takes is known after the first round"

@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event, Thread
+from typing import Any
 
 from tqdm import tqdm
+from tqdm.auto import tqdm as auto_tqdm
 
+from fastloop.core.bars import in_notebook, shows_bars
 from fastloop.core.result import Result
 from fastloop.core.spans import now_ns, seconds_between
 
@@ -113,9 +116,8 @@ def round_reports(rounds: int, what: str) -> Iterator[Callable[[], None]]:
     It advances a bar on a terminal. Elsewhere it prints a line if the last one was printed, or the
     first round began, at least LINE_INTERVAL_S ago: what takes a moment stays silent.
     """
-    if sys.stderr.isatty():
-        bar = _Bar(total=rounds, bar_format=BAR, desc=what, leave=False)
-        with _ticking(bar):
+    if shows_bars():
+        with _round_bar(rounds, what) as bar:
             yield lambda: _advance(bar)
         return
     start_ns = printed_ns = now_ns()
@@ -132,6 +134,42 @@ def round_reports(rounds: int, what: str) -> Iterator[Callable[[], None]]:
     yield end_round
 
 
+@contextmanager
+def share_reports(what: str, share: Callable[[], float]) -> Iterator[Callable[[], None]]:
+    """A function to call after each step of what ends by a budget, which reports to stderr as
+    round_reports does.
+
+    share: of the budget that is spent by now, from 0.
+    """
+    if shows_bars():
+        with _round_bar(100, what) as bar:
+            yield lambda: _advance(bar, min(100, int(100 * share())) - int(bar.n))
+        return
+    start_ns = printed_ns = now_ns()
+
+    def end_step() -> None:
+        nonlocal printed_ns
+        if seconds_between(printed_ns, now_ns()) >= LINE_INTERVAL_S:
+            printed_ns = now_ns()
+            elapsed = tqdm.format_interval(seconds_between(start_ns, printed_ns))
+            spent = min(100, int(100 * share()))
+            _print_line(f"{what}: {elapsed} elapsed, {spent} % of the budget")
+
+    yield end_step
+
+
+@contextmanager
+def _round_bar(total: int, what: str) -> Iterator[Any]:
+    """A bar that ticks on a terminal, or a widget in a notebook."""
+    if in_notebook():
+        with auto_tqdm(total=total, desc=what, leave=False) as bar:
+            yield bar
+        return
+    bar = _Bar(total=total, bar_format=BAR, desc=what, leave=False)
+    with _ticking(bar):
+        yield bar
+
+
 def cut_middle(text: str, width: int) -> str:
     """The text, with its middle replaced by an ellipsis if it is wider: names differ at the end."""
     if len(text) <= width:
@@ -141,8 +179,8 @@ def cut_middle(text: str, width: int) -> str:
     return f"{text[:start]}…{text[len(text) - end :]}"
 
 
-def _advance(bar: tqdm) -> None:
-    bar.update()
+def _advance(bar: Any, steps: int = 1) -> None:
+    bar.update(steps)
 
 
 def _print_line(line: str) -> None:

@@ -2,9 +2,40 @@
 
 from __future__ import annotations
 
+import io
+import sys
+import time
+from collections.abc import Callable
+
 import pytest
 
+from fastloop.core import bars
 from fastloop.sweep import progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def open_terminal(monkeypatch) -> Callable[[], Terminal]:
+    """Replaces stderr by a terminal, inside of the test: pytest sets it anew as a test begins."""
+
+    def replace() -> Terminal:
+        shown = Terminal()
+        monkeypatch.setattr(sys, "stderr", shown)
+        monkeypatch.setattr(progress, "TICK_S", 0.01)
+        return shown
+
+    return replace
+
+
+def wait_for_drawings(shown: Terminal, count: int) -> None:
+    """Return once so many further drawings have been made."""
+    before = shown.getvalue().count("\r")
+    while shown.getvalue().count("\r") < before + count:
+        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -59,3 +90,62 @@ def test_only_rounds_that_take_long_are_reported(clock_s, capfd):
 )
 def test_name_of_a_step_keeps_its_end(width, shown):
     assert progress.cut_middle("trial 12 of raw image_folder batch_size=128", width) == shown
+
+
+def test_bar_is_drawn_while_one_step_lasts(open_terminal):
+    terminal = open_terminal()
+    with progress.show_progress(4) as sweep:
+        sweep.begin_step("trial 1 of raw digits")
+        wait_for_drawings(terminal, 5)
+        shown = terminal.getvalue()
+        sweep.close()
+    assert "0/4 [" in shown
+    assert "trial 1 of raw digits" in shown
+    after = terminal.getvalue()
+    time.sleep(0.1)
+    assert terminal.getvalue() == after  # nothing is drawn over what is printed then
+
+
+def test_unknown_number_of_steps_has_a_clock_and_no_bar(open_terminal):
+    terminal = open_terminal()
+    with progress.show_progress(None) as command:
+        command.begin_step("round 2, decode")
+        wait_for_drawings(terminal, 2)
+    shown = terminal.getvalue()
+    assert "] round 2, decode" in shown
+    assert "%" not in shown
+    assert "/0" not in shown
+
+
+def test_share_of_a_budget_is_a_bar_of_it(open_terminal):
+    terminal = open_terminal()
+    share = [0.0]
+    with progress.share_reports("tune", lambda: share[0]) as end_step:
+        share[0] = 0.4
+        end_step()
+        wait_for_drawings(terminal, 2)
+        assert "40/100 [" in terminal.getvalue()
+        share[0] = 1.7
+        end_step()
+        wait_for_drawings(terminal, 2)
+    assert "100/100 [" in terminal.getvalue()
+
+
+def test_share_of_a_budget_is_a_line_where_there_is_no_terminal(clock_s, capfd):
+    share = [0.0]
+    with progress.share_reports("tune", lambda: share[0]) as end_step:
+        end_step()
+        clock_s[0] += 30
+        share[0] = 0.25
+        end_step()
+    assert capfd.readouterr().err == "tune: 00:30 elapsed, 25 % of the budget\n"
+
+
+def test_samples_have_a_bar_on_a_terminal_alone(open_terminal, monkeypatch):
+    open_terminal()
+    with bars.sample_bar(7, "write_store") as bar:
+        assert bar.total == 7
+        assert not bar.disable
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with bars.sample_bar(7, "write_store") as bar:
+        assert bar.disable

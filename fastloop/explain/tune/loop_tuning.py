@@ -41,6 +41,7 @@ from fastloop.sweep.in_process import (
     epochs_of,
 )
 from fastloop.sweep.loader_timer import warm_timer
+from fastloop.sweep.progress import share_reports
 from fastloop.trial.window import MIN_WINDOW_S
 
 if TYPE_CHECKING:
@@ -210,7 +211,14 @@ def tune(  # noqa: PLR0913 - the settings of a run, by their names
     spending = Spending(budget=TuneBudget(seconds=budget_s))
     changes = [_find_changes(each, settings[names[0]]) for each in settings.values()]
     surrogate = Surrogate(names=names, changes=changes, predicted=[1.0] * len(names))
-    result = race(surrogate, measurements.measure, spending.share)
+    with share_reports("tune", spending.share) as end_step:
+
+        def measure(name: str, number: int, room: float) -> float | None:
+            cost = measurements.measure(name, number, room)
+            end_step()
+            return cost
+
+        result = race(surrogate, measure, spending.share)
     best = result.winner if result.is_faster else result.present
     return LoopTuning(
         settings=settings[best],

@@ -1,0 +1,28 @@
+"""Progress bars of Python calls: on a terminal, and as widgets in a notebook; nothing elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tqdm import tqdm
+from tqdm.auto import tqdm as auto_tqdm
+from tqdm.autonotebook import tqdm as notebook_tqdm  # without its warning, after tqdm.auto
+
+
+def in_notebook() -> bool:
+    """True where tqdm draws widgets."""
+    return notebook_tqdm is not tqdm
+
+
+def shows_bars() -> bool:
+    """True where someone may watch a bar."""
+    return in_notebook() or sys.stderr.isatty()
+
+
+def sample_bar(total: int | None, what: str) -> Any:
+    """A bar of samples, to be used as a context; total: None: it is not known. What takes less than
+    a second shows none."""
+    return auto_tqdm(
+        total=total, desc=what, unit=" samples", leave=False, delay=1, disable=not shows_bars()
+    )
