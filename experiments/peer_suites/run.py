@@ -43,7 +43,7 @@ def run_suite(folder: Path, paths: list[str], loader: str, keyword: str) -> dict
     records = Path(tempfile.mkdtemp()) / "records.jsonl"
     records.touch()
     command = [sys.executable, "-m", "pytest", "-q", "-p", "experiments.peer_suites.plugin"]
-    command += ["-p", "no:cacheprovider", "--import-mode=importlib"]
+    command += ["-p", "no:cacheprovider"]
     command += ["-o", "addopts=", "-W", "default", "-c", "/dev/null", f"--rootdir={folder}"]
     command += ["-k", keyword] if keyword else []
     variables = os.environ | {RECORDS: str(records), LOADER: loader}
