@@ -33,6 +33,13 @@ CAUSES = (
     Cause(
         "settings may be assigned to, which DataLoader refuses", r"invalid_assign_after_init", True
     ),
+    Cause(
+        "functions of Lightning on DataLoader's attributes, and its warnings",
+        r"test_data.py::test_(has_len_all|custom_batch_sampler|batch_sampler_shuffle)",
+        True,
+    ),
+    Cause("a Mock in a dataset's place", r"'Mock' object is not", True),
+    Cause("an iterator that is kept has its threads", r"left zombie thread", False),
     Cause("a list that grows after the loader has been made", r"test_growing_dataset", False),
     Cause("an error of a sample ends the epoch (documented)", r"test_error(_workers)?\b", False),
     Cause(
