@@ -17,7 +17,11 @@ class Cause:
 
 
 CAUSES = (
-    Cause("private attributes of DataLoader or of its iterator", r"has no attribute '_", True),
+    Cause(
+        "private attributes of DataLoader or of its iterator",
+        r"has no attribute '_|test_(get_worker_info|partial_workers)\b",
+        True,
+    ),
     Cause("isinstance(loader, DataLoader)", r"is not an instance of|isinstance\(", True),
     Cause("Lightning builds the DataLoader of a user anew, by its `__init__`", r"needs to", True),
     Cause(
@@ -27,7 +31,8 @@ CAUSES = (
     ),
     Cause(
         "words of messages and warnings, or the moment of a warning",
-        r"test_(segfault|timeout|invalid_ctor_args|excessive_thread|iterable_style_dataset)",
+        r"test_(segfault|timeout|invalid_ctor_args|excessive_thread|iterable_style_dataset)\b|"
+        r"test_(invalid_ctor_args_combinations|excessive_thread_creation_warning)\b",
         True,
     ),
     Cause(
