@@ -29,7 +29,7 @@ def check_counts(
     sizes of its batches itself. All ranks are checked together, and all raise the same error.
     """
     counts = [EpochCounts(sum(epoch), len(epoch), max(epoch, default=0)) for epoch in sizes]
-    ranks = all_gather(counts)
+    ranks = all_gather(counts, list[EpochCounts])
     lengths = None
     for epoch in range(len(sizes)):
         # without skipped samples all epochs have the same length

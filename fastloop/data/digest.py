@@ -38,8 +38,8 @@ class Digest:
     """Sum of the samples' hashes modulo 2^128."""
     leaves: Leaves
     """dtype and shape of each leaf of a sample; VARIES replaces a first dimension that differs."""
-    last: bytes = b""
-    """Hash of the last sample delivered; empty for an expected digest."""
+    last: str = ""
+    """Hash of the last sample delivered, in hexadecimal; empty for an expected digest."""
 
 
 def leaves_of(batch: Tree) -> Leaves:
@@ -84,13 +84,13 @@ def digest(
     are no tensors of one length, and as soon as more than `at_most` samples have been delivered,
     since the epoch may be endless.
     """
-    count, total, leaves, last = 0, 0, (), b""
+    count, total, leaves, last = 0, 0, (), ""
     for leaves, hashes in _hash_batches(batches, uint8_scale, expected):  # noqa: B007 - all are equal
         if observe is not None:
             observe(hashes)
         count += len(hashes)
         total += hash_sum(hashes)
-        last = hashes[-1].tobytes() if len(hashes) else last
+        last = hashes[-1].tobytes().hex() if len(hashes) else last
         if at_most is not None and count > at_most:
             raise Invalid(f"it yields more than {at_most:,} samples an epoch")
     return Digest(count, total % 2**128, leaves, last)

@@ -57,7 +57,7 @@ def check_crops(
         error = describe_difference(expected, counted) or "" if expected.count else ""
     except Invalid as reason:
         error = str(reason)
-    ranks = all_gather((error, expected.count))
+    ranks = all_gather((error, expected.count), tuple[str, int])
     if errors := [each for each, _ in ranks if each]:
         raise Invalid(errors[0])
     if idle := [rank for rank, (_, count) in enumerate(ranks) if not count]:

@@ -77,15 +77,15 @@ def _gather_digests(
     observe: Callable[[np.ndarray], object] | None,
 ) -> list[Digest]:
     """Digest of the samples delivered by each rank; raises Invalid where that of any rank fails."""
+    answer, error = None, ""
     try:
         answer = digest(batches, prepared.dataset.uint8_scale, prepared.sample, at_most, observe)
-    except Invalid as error:
-        answer = str(error)
-    answers = all_gather(answer)
-    for answer in answers:
-        if isinstance(answer, str):
-            raise Invalid(answer)
-    return [answer for answer in answers if isinstance(answer, Digest)]
+    except Invalid as reason:
+        error = str(reason)
+    answers = all_gather((answer, error), tuple[Digest | None, str])
+    if errors := [error for _, error in answers if error]:
+        raise Invalid(errors[0])
+    return [answer for answer, _ in answers if answer]
 
 
 def _merge_ranks(ranks: list[Digest]) -> Digest:
@@ -106,7 +106,7 @@ def _subtract_padding(
     """
     short = expected.count % len(ranks)
     ends = [rank.last for rank in ranks[short:]] if short else []
-    added = np.frombuffer(b"".join(ends), np.uint8).reshape(-1, 16)
+    added = np.frombuffer(bytes.fromhex("".join(ends)), np.uint8).reshape(-1, 16)
     foreign = hashes is not None and any(not (hashes == row).all(axis=1).any() for row in added)
     if actual.count - expected.count != len(added) or foreign:
         return actual

@@ -16,7 +16,8 @@ from typing import Literal, TypeVar
 
 import psutil
 import torch
-from torch import distributed
+from pydantic import TypeAdapter, ValidationError
+from torch import distributed, nn
 from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from fastloop.core.types import Unsupported
@@ -149,17 +150,38 @@ def barrier() -> None:
         distributed.all_reduce(torch.zeros(1))
 
 
-def all_gather(value: T) -> list[T]:
-    """The values of all ranks, by rank."""
+def all_gather(value: T, kind: type[T]) -> list[T]:
+    """The values of all ranks, by rank.
+
+    They are exchanged as JSON and checked: torch's all_gather_object would unpickle, and so
+    execute, the bytes that other ranks send. kind: type of the value, of numbers, texts,
+    dataclasses and collections of these. Raises ValueError if a rank sends another value.
+    """
     if world_size() == 1:
         return [value]
-    values: list[T] = [value] * world_size()
-    distributed.all_gather_object(values, value)
+    adapter = TypeAdapter(kind)
+    own = torch.frombuffer(bytearray(adapter.dump_json(value)), dtype=torch.uint8)
+    lengths = _gather_tensors(torch.tensor([len(own)]))
+    longest = max(int(length) for length in lengths)
+    padded = _gather_tensors(nn.functional.pad(own, (0, longest - len(own))))
+    values: list[T] = []
+    for number, (message, length) in enumerate(zip(padded, lengths, strict=True)):
+        try:
+            values.append(adapter.validate_json(message[: int(length)].numpy().tobytes()))
+        except ValidationError:
+            raise ValueError(f"rank {number} sent no value of the kind {kind}") from None
     return values
 
 
+def _gather_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors of all ranks, by rank; they have equal shapes."""
+    tensors = [torch.empty_like(tensor) for _ in range(world_size())]
+    distributed.all_gather(tensors, tensor)
+    return tensors
+
+
 def _backend_names(backend: Backend) -> str:
-    """The backend as init_process_group expects it; gloo always gathers objects on the host."""
+    """The backend as init_process_group expects it; gloo always gathers values on the host."""
     if backend == "gloo" or not torch.cuda.is_available():
         return "gloo"
     return "cpu:gloo,cuda:nccl"

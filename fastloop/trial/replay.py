@@ -35,7 +35,7 @@ def replay_batches(
     """Batches of full size on the device for that many steps; equally many on each rank."""
     placed = [place(batch) for batch in islice(batches, min(MAX_REPLAY_BATCHES, steps))]
     placed = [batch for batch in placed if _batch_size(batch) == _batch_size(placed[0])]
-    return placed[: min(all_gather(len(placed)))]
+    return placed[: min(all_gather(len(placed), int))]
 
 
 def replay_limit(
@@ -44,7 +44,7 @@ def replay_limit(
     """Samples per second of the same steps on batches that are on the device already."""
     consume, _ = session.start(lambda batch: batch)
     warm = time_replay(batches, consume, len(batches), device)
-    steps = num_replay_steps(max(all_gather(warm.seconds)) / len(batches), window_s)
+    steps = num_replay_steps(max(all_gather(warm.seconds, float)) / len(batches), window_s)
     seconds = time_replay(batches, consume, steps, device).seconds
     rate = _batch_size(batches[0]) * steps / seconds
     return Limit(samples_per_s=rate, origin=LimitOrigin(kind="steps"))

@@ -150,7 +150,7 @@ def _measure_limit(
 ) -> Limit | None:
     """The limit next to a window that delivered these samples, with each of its repeats."""
     context, job = opened.context, opened.context.job
-    window_s = max(all_gather(window.seconds))
+    window_s = max(all_gather(window.seconds, float))
     if job.benchmark[name].limit == "gather":
         return loading_limit(context, opened.setup.unread, window_s)
     opened.calls.replays.append(name)
@@ -185,7 +185,7 @@ def _time_windows(
             window = time_epochs(
                 loader.epochs, consume, job.epochs * repeats, context.device, count_rows
             )
-        seconds = max(all_gather(window.seconds))
+        seconds = max(all_gather(window.seconds, float))
         if seconds < shortest_s and len(tried) == 1:
             repeats = max(repeats, num_repeats(seconds / repeats, shortest_s))
         if repeats == tried[-1]:
@@ -267,7 +267,7 @@ def _repeat_for_cpu_time(
     consume, _ = session.start(deliver)
     count = 1
     # the ranks read each other's clocks, so that all of them consume as many epochs
-    while (passed_s := min(all_gather(seconds_between(begun_ns, now_ns())))) < least_s:
+    while (passed_s := min(all_gather(seconds_between(begun_ns, now_ns()), float))) < least_s:
         more = num_repeats(passed_s / count, least_s - passed_s)
         with context.join_uneven_ranks(session):
             for epoch in range(count, count + more):

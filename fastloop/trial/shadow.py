@@ -51,7 +51,8 @@ def run_shadow(job: Job, prepared: PreparedData, number: int, calls: Calls) -> S
         is_always_unread = unread or not observer.found_unread
         if calls.compares_data:
             observer.check(loader.epochs, job.epochs + 2)
-        check_unforeseen_epoch(loader.epochs, all_gather(secrets.randbelow(UNFORESEEN))[0] + MANY)
+        unforeseen = all_gather(secrets.randbelow(UNFORESEEN), int)[0]
+        check_unforeseen_epoch(loader.epochs, unforeseen + MANY)
     if not is_always_unread:
         raise Invalid("batches of its windows may be unread in a file, those before are not")
     return Shadow(number=number, epochs=sum(num_epochs), shuffling=observer.judge_order())
@@ -68,7 +69,8 @@ def _check_windows(
     for repeats in calls.windows.get(name, [1]):
         set_cache_state(job.cache, context.prepared.files, loader)
         check_idle(context.prepared.sample_nbytes * job.loading.batch_size)
-        compared = all_gather(_epochs_to_compare(job.epochs, repeats))[0]  # equal on all ranks
+        drawn = _epochs_to_compare(job.epochs, repeats)
+        compared = all_gather(drawn, set[int])[0]  # equal on all ranks
         for epoch in range(job.epochs * repeats):
             if epoch in compared:
                 observer.check(loader.epochs, epoch)
@@ -123,7 +125,7 @@ class _Observer:
                 check_order(prepared, plan, self._places)
             except Invalid as reason:
                 error = str(reason)
-        if errors := [answer for answer in all_gather(error) if answer]:
+        if errors := [answer for answer in all_gather(error, str) if answer]:
             raise Invalid(errors[0])
         size = job.loading.batch_size
         shuffling = shuffling_of(self._places, prepared.num_samples, size)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -54,6 +57,24 @@ def call_ranks(ranks: int, function, *args) -> list:
 def test_ranks_of_one_node_listen_on_the_loopback_interface_only():
     launcher = SingleLauncher(isolation="forkserver")
     assert launcher.call(rank_functions.listening_addresses) == {"127.0.0.1"}
+
+
+class CreatesFolder:
+    """An object whose pickle creates a folder when it is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.folder),)
+
+
+def test_a_pickle_that_a_rank_sends_is_not_unpickled(tmp_path):
+    malicious = pickle.dumps(CreatesFolder(tmp_path / "read"))
+    received, sent = call_ranks(2, rank_functions.send_pickle, malicious)
+    assert sent == "sent"
+    assert not (tmp_path / "read").exists()
+    assert received == "rank 1 sent no value of the kind <class 'int'>"
 
 
 # -- every loader and every order

@@ -11,6 +11,7 @@ from itertools import count
 
 import psutil
 import torch
+from torch import distributed
 
 from fastloop.core.epochs import epoch_indices, rank_plan
 from fastloop.core.instrumented_pass import Attribution
@@ -21,7 +22,14 @@ from fastloop.data.ragged import remove_padding
 from fastloop.data.same_crops import check_crops
 from fastloop.data.same_data import check_data
 from fastloop.data.sample_hashes import sample_hashes
-from fastloop.processes.rank_group import RankSpec, barrier, join_group, rank, world_size
+from fastloop.processes.rank_group import (
+    RankSpec,
+    all_gather,
+    barrier,
+    join_group,
+    rank,
+    world_size,
+)
 from fastloop.processes.rendezvous import LOOPBACK, host_store
 from fastloop.trial import replay
 from fastloop.trial.delivery import loader_opener, with_sample_lengths
@@ -102,6 +110,23 @@ def name_host_by_address() -> None:
     others = [each.address for each in addresses if each.address != LOOPBACK]
     if others and ctypes.CDLL(None).unshare(CLONE_NEWUTS) == 0:  # needs root
         socket.sethostname(others[0])
+
+
+def send_pickle(malicious: bytes) -> list[int] | str:
+    """What the other rank gathers, or its error, when rank 1 sends these bytes as torch's
+    all_gather_object would."""
+    if rank() == 0:
+        try:
+            return all_gather(1, int)
+        except ValueError as error:
+            return str(error)
+    content = torch.frombuffer(bytearray(malicious), dtype=torch.uint8)
+    lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(2)]
+    distributed.all_gather(lengths, torch.tensor([len(content)]))
+    longest = int(max(lengths))
+    content = torch.nn.functional.pad(content, (0, longest - len(content)))
+    distributed.all_gather([torch.empty_like(content) for _ in range(2)], content)
+    return "sent"
 
 
 def deliver_everything(job, prepared):
