@@ -36,6 +36,7 @@ from fastloop.config.flags import read_command_line
 from fastloop.config.messages import usage_message
 from fastloop.core.explanation import EXPLANATION_FILE, TIMELINE_SVG, TIMELINE_TRACE, WhatIf
 from fastloop.core.files import make_sweep_folder, remove_unused, write_text
+from fastloop.core.passwords import without_passwords
 from fastloop.core.printable import plain_reason
 from fastloop.core.types import (
     Failure,
@@ -129,7 +130,7 @@ def _failure_line(failure: Failure, folder: Path) -> str:
     from fastloop.sweep.job_state import DETAILS
 
     path = folder / DETAILS
-    write_text(path, failure.details)
+    write_text(path, without_passwords(failure.details))
     return f"{reason}; see {path}"
 
 

@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from fastloop.core.passwords import without_passwords
 from fastloop.core.result_file import RESULT_FILE, load_result, save
 from fastloop.core.types import MachineBusy, UsageError
 from fastloop.sweep.machine_lock import lock_machine
@@ -61,6 +62,6 @@ def _record(folder: Path) -> str:
         tracker.attach(result.run_id, [*report.glob("*.html"), *report.glob("*.png")])
     except Exception as error:  # an unreachable or different server may raise anything
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UsageError(f"{folder}: not recorded: {reason}") from error
+        raise UsageError(without_passwords(f"{folder}: not recorded: {reason}")) from error
     save(replace(result, recorded=True), folder)
     return f"{result.name}, {len(result.trials)} trials"

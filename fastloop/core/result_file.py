@@ -10,6 +10,7 @@ import pydantic
 
 from fastloop.core.explanation import TIMELINE_SVG
 from fastloop.core.files import write_text
+from fastloop.core.passwords import without_passwords
 from fastloop.core.result import Result
 from fastloop.core.types import FailureKind, UsageError
 
@@ -19,8 +20,9 @@ _adapter = pydantic.TypeAdapter(Result)
 
 
 def save(result: Result, folder: Path) -> None:
-    """Write <folder>/result.json atomically."""
-    write_text(folder / RESULT_FILE, _adapter.dump_json(result, indent=1).decode())
+    """Write <folder>/result.json atomically, without the passwords of addresses."""
+    text = _adapter.dump_json(result, indent=1).decode()
+    write_text(folder / RESULT_FILE, without_passwords(text))
 
 
 def load(folder: Path) -> Result:
@@ -48,14 +50,14 @@ def load_results(folder: Path, setting: str) -> list[Result]:
     return list(results.values())
 
 
-def load_timelines(folder: Path) -> dict[tuple[str | None, str], str]:
-    """The timeline's <svg> element of each explained job in the folder or below, by the job's
+def load_timelines(folder: Path) -> dict[tuple[str | None, str], bytes]:
+    """The timeline.svg of each explained job in the folder or below, by the job's
     sweep and name."""
-    timelines: dict[tuple[str | None, str], str] = {}
+    timelines: dict[tuple[str | None, str], bytes] = {}
     for path in sorted(folder.rglob(TIMELINE_SVG), key=_natural_order):
-        if (path.parent / RESULT_FILE).exists():
+        if path.is_file() and (path.parent / RESULT_FILE).exists():
             result = load(path.parent)
-            timelines.setdefault((result.tags.get("sweep"), result.name), path.read_text())
+            timelines.setdefault((result.tags.get("sweep"), result.name), path.read_bytes())
     return timelines
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
 
+from fastloop.core.passwords import without_passwords
+
 if TYPE_CHECKING:  # --help must not pay for importing torch
     import torch
 
@@ -109,7 +111,7 @@ class Failure:
     def reason(self) -> str:
         """The text of MLflow's tag `status_reason`, whose prefix users filter by."""
         is_named = self.kind not in (FailureKind.LOST, FailureKind.ERROR)
-        return f"{self.kind}: {self.message}" if is_named else self.message
+        return without_passwords(f"{self.kind}: {self.message}" if is_named else self.message)
 
 
 class SignalExit(SystemExit):

@@ -58,7 +58,7 @@ class Document:
     """The first picture of each section, shown below the verdicts and not in its section."""
     overview: tuple[Table, ...]
     sections: tuple[Section, ...]
-    timelines: tuple[tuple[str, str], ...]
+    timelines: tuple[tuple[str, bytes], ...]
     """(heading, <svg> element) of each explained job whose timeline is known."""
     appendix: tuple[Table, ...]
 

@@ -11,7 +11,7 @@ from fastloop.core.result import Result
 from fastloop.reporting.short_names import short_names
 from fastloop.reporting.tables import NOTHING, Table
 
-Timelines = Mapping[tuple[str | None, str], str]
+Timelines = Mapping[tuple[str | None, str], bytes]
 """<svg> elements by the sweep and the name of their jobs."""
 NO_TIMELINES: Timelines = MappingProxyType({})
 SHARES_NOTE = (
@@ -83,8 +83,8 @@ def parts_table(results: Sequence[Result]) -> Table | None:
     return Table(heading="Ladder", head=head, rows=rows, note=PARTS_NOTE) if rows else None
 
 
-def timelines_of(results: Sequence[Result], timelines: Timelines) -> Iterator[tuple[str, str]]:
-    """A heading and the <svg> element for each explained job that has a timeline."""
+def timelines_of(results: Sequence[Result], timelines: Timelines) -> Iterator[tuple[str, bytes]]:
+    """A heading and the SVG file for each explained job that has a timeline."""
     names = short_names(results)
     for result in results:
         svg = timelines.get((result.tags.get("sweep"), result.name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Sequence
 from html import escape
 
@@ -65,7 +66,7 @@ figcaption { margin-top: .35rem; }
 svg { display: block; width: 100%; height: auto; max-width: 30rem; }
 svg text { font-family: system-ui, -apple-system, "Segoe UI", "Helvetica Neue", Arial, sans-serif
   !important; font-variant-numeric: tabular-nums; }
-.timeline svg { max-width: none; min-width: 44rem; }
+.timeline img { display: block; width: 100%; height: auto; min-width: 44rem; }
 footer { margin-top: 3rem; }
 @media (max-width: 44rem) {
   body { padding: 1.4rem 1rem 3rem; font-size: 15.5px; }
@@ -81,7 +82,7 @@ footer { margin-top: 3rem; }
   thead th { font-size: 7.25pt; }
   th:first-child { position: static; }
   .scroll { overflow: visible; background: none; }
-  .timeline svg { min-width: 0; }
+  .timeline img { min-width: 0; }
   .pictures { grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 1.2rem 1.6rem; }
   .note { break-before: avoid; }
   figure, tr, .verdict { break-inside: avoid; } }
@@ -124,11 +125,16 @@ def _section(section: Section) -> str:
     return f"{_table(section.table, section.heading)}\n{_pictures(figures)}"
 
 
-def _timeline(heading: str, svg: str) -> str:
-    """The picture as it is, to be scrolled on a narrow screen."""
+def _timeline(heading: str, svg: bytes) -> str:
+    """The picture as it is, to be scrolled on a narrow screen.
+
+    It is the source of an image, in which no browser runs scripts: the file may be a stranger's.
+    """
     label = escape(heading)
+    source = f"data:image/svg+xml;base64,{b64encode(svg).decode()}"
+    image = f'<img src="{source}" alt="{label}">'
     opening = f'<div class="scroll timeline" tabindex="0" role="region" aria-label="{label}">'
-    return f'<h2>{label}</h2>\n{opening}\n{svg}</div>\n<p class="note">{TIMELINE_NOTE}</p>'
+    return f'<h2>{label}</h2>\n{opening}\n{image}</div>\n<p class="note">{TIMELINE_NOTE}</p>'
 
 
 def _pictures(figures: Sequence[str]) -> str:

@@ -29,7 +29,7 @@ def write_report(
     folder: Path,
     baseline: str = "",
     formats: Sequence[str] = FORMATS,
-    timelines: Mapping[tuple[str | None, str], str] = MappingProxyType({}),
+    timelines: Mapping[tuple[str | None, str], bytes] = MappingProxyType({}),
 ) -> list[Path]:
     """Write the report into the folder and return the paths of its files.
 

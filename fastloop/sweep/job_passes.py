@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from tqdm import tqdm
 
+from fastloop.core.passwords import without_passwords
 from fastloop.core.result import Calls, Trial
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Failure, FailureKind, JobFailed
@@ -61,7 +62,7 @@ def run_passes(
 def fail_job(state: JobState, failure: Failure) -> None:
     """End the job; with several ranks, print the traceback of the one that failed."""
     if failure.details and state.entry.launcher.world_size > 1 and not failure.kind.is_verdict:
-        tqdm.write(failure.details.rstrip(), file=sys.stderr)
+        tqdm.write(without_passwords(failure.details).rstrip(), file=sys.stderr)
     damage = ""
     if failure.kind == FailureKind.INVALID and state.prepared is not None:
         damage = find_damage(state.prepared)  # then it is not the loader's fault

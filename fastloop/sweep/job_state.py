@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fastloop.core.explanation import EXPLANATION_FILE
 from fastloop.core.files import remove, write_text
+from fastloop.core.passwords import without_passwords
 from fastloop.core.plan import PreparedData
 from fastloop.core.result import Result, Status
 from fastloop.core.result_file import save
@@ -74,7 +75,7 @@ class JobState:
         remove(self.entry.folder / DETAILS)
         if self.result.explanation is None:  # a file of earlier trials
             remove(self.entry.folder / EXPLANATION_FILE)
-        write_text(self.entry.folder / "config.yaml", self.entry.config_yaml)
+        write_text(self.entry.folder / "config.yaml", without_passwords(self.entry.config_yaml))
         self.update(recorded=False)
         self.update(run_id=self.tracking.start(self.result) or self.result.run_id)
 
@@ -102,7 +103,7 @@ class JobState:
         try:
             save(self.result, self.entry.folder)
             if failure and failure.details:
-                write_text(self.entry.folder / DETAILS, failure.details)
+                write_text(self.entry.folder / DETAILS, without_passwords(failure.details))
         finally:  # the tracker may still have space if this disk is full
             if track:
                 self.track()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ from fastloop.core.types import MachineBusy
 
 HOLDER_LENGTH = 500
 """Maximum number of characters of the holder that are printed."""
+NO_LINK, NO_WAIT = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
+"""Of a file to open: not one that a link leads to, and not a pipe whose other end is waited for."""
 
 
 @contextmanager
@@ -30,7 +33,8 @@ def lock_machine(wait: bool, check: Callable[[], None] = lambda: None) -> Iterat
     check: called before waiting, so that what it raises is not raised only after the wait.
     """
     path = _lock_path()
-    holder_file = path.with_suffix(".holder")
+    _check_lock_file(path)
+    holder_file = holder_path(path)
     lock = FileLock(path, timeout=0, mode=0o666, poll_interval=1)
     try:
         lock.acquire()
@@ -42,8 +46,8 @@ def lock_machine(wait: bool, check: Callable[[], None] = lambda: None) -> Iterat
         check()
         print(f"{busy}: waiting for its end", file=sys.stderr, flush=True)
         lock.acquire(timeout=-1)
-    except OSError as error:  # a folder or a link in its place
-        raise MachineBusy(f"{path}: {error.strerror or error}; delete it") from None
+    except OSError as error:
+        raise MachineBusy(_refusal(path, error.strerror or str(error))) from None
     try:
         with contextlib.suppress(OSError):  # the file is only for the message above
             write_text(holder_file, f"process {os.getpid()} in {Path.cwd()}")
@@ -52,6 +56,44 @@ def lock_machine(wait: bool, check: Callable[[], None] = lambda: None) -> Iterat
         with contextlib.suppress(OSError):
             holder_file.unlink(missing_ok=True)
         lock.release()
+
+
+def holder_path(path: Path) -> Path:
+    """The file beside the lock that names the process which holds it."""
+    return path.with_name(f"{path.name}.holder")
+
+
+def _check_lock_file(path: Path) -> None:
+    """Raise MachineBusy unless the path is that of an empty file, or of one that can be created."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = _open(path)
+    except OSError as error:  # such as a folder or a link in its place
+        raise MachineBusy(_refusal(path, error.strerror or str(error))) from None
+    status = os.fstat(descriptor)
+    os.close(descriptor)
+    # locking empties the file and lets everybody write it, and fastloop's own is always empty
+    if not stat.S_ISREG(status.st_mode) or status.st_size:
+        raise MachineBusy(_refusal(path, "not a lock file of fastloop"))
+
+
+def _open(path: Path) -> int:
+    """Open the file, which is created if there is none; raises OSError."""
+    flags = os.O_RDWR | NO_LINK | NO_WAIT
+    try:
+        # without O_CREAT: in /tmp, Linux refuses it for a file of another user
+        return os.open(path, flags)
+    except FileNotFoundError:
+        descriptor = os.open(path, flags | os.O_CREAT, 0o666)
+        with contextlib.suppress(OSError):
+            os.fchmod(descriptor, 0o666)  # whatever the umask: all users lock it
+        return descriptor
+
+
+def _refusal(path: Path, reason: str) -> str:
+    if os.environ.get("FASTLOOP_LOCK"):
+        return f"FASTLOOP_LOCK={path}: {reason}; allowed: the path of a new or an empty file"
+    return f"{path}: {reason}; delete it"
 
 
 def _lock_path() -> Path:

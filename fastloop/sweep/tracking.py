@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from fastloop.core.passwords import without_passwords
 from fastloop.core.result import Result
 from fastloop.core.sweep_protocols import Tracker
 from fastloop.core.types import UsageError
@@ -61,7 +62,7 @@ class SweepTracker:
             self.is_lost = True
             message = (str(error).strip().splitlines() or [""])[0]
             named = not isinstance(error, UsageError)  # which names the setting
-            reason = f"{type(error).__name__}: {message}" if named else message
+            reason = without_passwords(f"{type(error).__name__}: {message}" if named else message)
             # tqdm.write, unlike print, does not disrupt a progress bar
             tqdm.write(
                 f"the tracker is lost, results are still written to files: {reason}",

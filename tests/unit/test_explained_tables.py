@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from base64 import b64decode
 from dataclasses import replace
 
 import pytest
@@ -17,10 +19,12 @@ from fastloop.core.explanation import (
 )
 from fastloop.core.metrics import metrics
 from fastloop.core.result import Result
+from fastloop.core.result_file import load_results, load_timelines, save
 from fastloop.core.stats import Estimate
 from fastloop.reporting.charts.picture import picture_of_ladders
 from fastloop.reporting.document import compose_document
 from fastloop.reporting.terminal import format_tables
+from fastloop.reporting.write import write_report
 
 BENCHMARKS = ("traversal", "training", "inference")
 
@@ -116,6 +120,19 @@ def test_report_begins_with_the_explanation():
     ranking = next(each for each in document.sections if each.heading.startswith("Training"))
     place = ranking.table.head.index("why")
     assert {row[0]: row[place] for row in ranking.table.rows} == {"raw": "decode", "preload": "—"}
+
+
+def test_page_runs_no_script_of_a_strangers_timeline(tmp_path):
+    save(job("raw a", explanation_of("training", Rung.DECODE)), tmp_path)
+    script = "<script>alert(document.domain)</script>"
+    svg = f'<svg xmlns="http://www.w3.org/2000/svg" onload="alert(1)">{script}</svg><b id="x">'
+    (tmp_path / "timeline.svg").write_text(svg)
+    results = load_results(tmp_path, "folder")
+    (page,) = write_report(results, tmp_path / "report", "", ["html"], load_timelines(tmp_path))
+    text = page.read_text()
+    images = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]*)"', text)
+    assert [b64decode(image).decode() for image in images] == [svg]
+    assert re.findall(r'<script|onload|<b id="x">', text) == []
 
 
 def test_picture_has_a_bar_for_each_job():

@@ -11,7 +11,7 @@ from filelock import FileLock
 
 from fastloop.core.types import MachineBusy, UsageError
 from fastloop.sweep import machine_lock
-from fastloop.sweep.machine_lock import lock_machine
+from fastloop.sweep.machine_lock import holder_path, lock_machine
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_lock_names_its_holder_and_is_free_afterwards(lock_path):
         lock_machine(wait=False).__enter__()
     with lock_machine(wait=False):
         pass
-    assert not lock_path.with_suffix(".holder").exists()
+    assert not holder_path(lock_path).exists()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="only there all users share /tmp")
@@ -43,7 +43,7 @@ def test_lock_is_the_same_for_commands_with_different_temporary_folders(tmp_path
 
 @pytest.mark.parametrize("holder", [b"\xff\xfe\x1b[31m red\n", b"", b"x" * 100_000, "a folder"])
 def test_foreign_holder_file_is_printed_in_one_printable_line(lock_path, holder):
-    path = lock_path.with_suffix(".holder")
+    path = holder_path(lock_path)
     path.mkdir() if holder == "a folder" else path.write_bytes(holder)
     with FileLock(lock_path), pytest.raises(MachineBusy) as error, lock_machine(wait=False):
         pass
@@ -56,10 +56,35 @@ def test_folder_or_link_in_the_place_of_the_lock_is_named(lock_path, kind):
     victim = lock_path.with_name("victim")
     victim.write_text("precious")
     lock_path.mkdir() if kind == "folder" else lock_path.symlink_to(victim)
-    message = f"^{lock_path}: .*; delete it$"
+    message = f"^FASTLOOP_LOCK={lock_path}: .*; allowed: the path of a new or an empty file$"
     with pytest.raises(MachineBusy, match=message), lock_machine(wait=False):
         pass
     assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["/", "/proc/x", "/dev/null", "notes.txt"])
+def test_what_is_no_lock_of_fastloop_is_named_and_stays_as_it_is(tmp_path, monkeypatch, name):
+    path, beside = tmp_path / "notes.txt", tmp_path / "notes.holder"
+    path.write_text("precious")
+    path.chmod(0o600)
+    beside.write_text("important")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FASTLOOP_LOCK", name)
+    message = (
+        f"^FASTLOOP_LOCK={tmp_path / name}: [^\n]*; allowed: the path of a new or an empty file$"
+    )
+    with pytest.raises(MachineBusy, match=message), lock_machine(wait=False):
+        pass
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("precious", 0o600)
+    assert beside.read_text() == "important"
+
+
+def test_holder_of_the_lock_is_named_in_a_file_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTLOOP_LOCK", str(tmp_path / "measures.lock"))
+    (tmp_path / "measures.holder").write_text("important")
+    with lock_machine(wait=False):
+        pass
+    assert (tmp_path / "measures.holder").read_text() == "important"
 
 
 def test_waiting_command_prints_what_it_waits_for(lock_path, capfd):
@@ -73,7 +98,7 @@ def test_waiting_command_prints_what_it_waits_for(lock_path, capfd):
     holder = threading.Thread(target=hold)
     holder.start()
     is_held.wait()
-    lock_path.with_suffix(".holder").write_text("process 7 in /there")
+    holder_path(lock_path).write_text("process 7 in /there")
     timer = threading.Timer(0.3, release.set)
     timer.start()
     with lock_machine(wait=True):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import sqlite3
 from contextlib import closing
 
 import pytest
+from commands import QUICK, run_fastloop
 
+from fastloop.core.passwords import without_passwords
 from fastloop.core.types import UsageError
 from fastloop.options.tracker._location import check_database, tracker_place
 
@@ -48,3 +51,54 @@ def test_server_is_told_without_its_password(monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://user:secret@host:5000/path")
     assert tracker_place() == "MLFLOW_TRACKING_URI=https://host:5000/path"
     check_database()  # which is for SQLite only
+
+
+SECRET = "s%C3%A9cret%2Fhush"
+"""`sécret/hush`, as an address must write it."""
+
+
+@pytest.mark.parametrize(
+    ("uri", "text", "shown"),
+    [
+        (
+            "",
+            "see http://user:hush@host:9/a?b=1 or git@host",
+            "see http://host:9/a?b=1 or git@host",
+        ),
+        ("", "postgresql+psycopg://me:hush@h/db failed", "postgresql+psycopg://h/db failed"),
+        ("", "to=http%3A%2F%2Fuser%3Ahush%40host%2Fa", "to=http%3A%2F%2Fhost%2Fa"),
+        ("", "http://host/?user=me&password=hush&x=1", "http://host/?user=me&password=***&x=1"),
+        (f"http://user:{SECRET}@host/", f"http://user:{SECRET}@host/x", "http://host/x"),
+        (f"http://user:{SECRET}@host/", "wrong password: sécret/hush", "wrong password: ***"),
+        (
+            "http://user:a/b@hush@host/",
+            "no port: 'http://user:a/b@hush@host/'",
+            "no port: 'http://host/'",
+        ),
+        (
+            "",
+            '{"a": "http://host/", "mail": "me@host"}',
+            '{"a": "http://host/", "mail": "me@host"}',
+        ),
+        ("", "file:///home/me/a@b/c.db", "file:///home/me/a@b/c.db"),
+    ],
+)
+def test_passwords_are_not_in_texts(monkeypatch, uri, text, shown):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    assert without_passwords(text) == shown
+
+
+def test_password_is_in_no_line_and_no_file_of_a_lost_server(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    uri = f"http://user:hush-hush@127.0.0.1:{port}/"
+    quick = [each for each in QUICK if not each.startswith("tracker=")]
+    process = run_fastloop("loader=raw", *quick, cwd=tmp_path, MLFLOW_TRACKING_URI=uri)
+    assert process.returncode == 0, process.stderr
+    (folder,) = tmp_path.glob("outputs/20*/*/0")
+    logged = run_fastloop(str(folder), cwd=tmp_path, command="log", MLFLOW_TRACKING_URI=uri)
+    assert logged.returncode == 1
+    assert f"127.0.0.1:{port}" in logged.stderr
+    files = [path.read_text() for path in folder.iterdir() if path.is_file()]
+    lines = process.stdout + process.stderr + logged.stdout + logged.stderr
+    assert [text for text in (lines, *files) if "hush-hush" in text] == []

@@ -4,13 +4,13 @@ itself would try for two minutes."""
 from __future__ import annotations
 
 import os
-import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import unquote
 
 from fastloop.core.files import outputs_folder
+from fastloop.core.passwords import without_passwords
 from fastloop.core.types import UsageError
 
 LOCK_TIMEOUT_S = 10.0
@@ -38,7 +38,7 @@ def tracker_place() -> str:
     """The setting that names the server, without a password, or the path of the default database,
     for messages."""
     if uri := os.environ.get("MLFLOW_TRACKING_URI"):
-        return "MLFLOW_TRACKING_URI=" + re.sub(r"//[^/@]*@", "//", uri)
+        return without_passwords(f"MLFLOW_TRACKING_URI={uri}")
     return str(default_database())
 
 

@@ -23,6 +23,7 @@ import psutil
 from fastloop.core.explanation import EXPLANATION_FILE
 from fastloop.core.files import flush_to_disk, hold_lock, outputs_folder, write_beside
 from fastloop.core.metrics import metrics
+from fastloop.core.passwords import without_passwords
 from fastloop.core.result import Result
 from fastloop.core.result_file import RESULT_FILE, load
 from fastloop.core.spans import wall_ms
@@ -123,12 +124,15 @@ class MlflowTracker:
             from mlflow.exceptions import MlflowException
 
         client = self._client
+        experiment_id = self._experiment_id  # first: an unreachable server is waited for only once
         if result.run_id:
             with contextlib.suppress(MlflowException):  # the run may be in another store
                 client.delete_run(result.run_id)
         tags = result.tags | {COMMAND_TAG: _this_command()}
-        run = client.create_run(self._experiment_id, run_name=result.name, tags=tags)
-        params = [Param(name, str(value)) for name, value in result.params.items()]
+        run = client.create_run(experiment_id, run_name=result.name, tags=tags)
+        params = [
+            Param(name, without_passwords(str(value))) for name, value in result.params.items()
+        ]
         client.log_batch(run.info.run_id, params=params)
         return run.info.run_id
 
@@ -159,8 +163,11 @@ class MlflowTracker:
         remote = tracking_uri().startswith("http")
         view = charts_view(sweep, self._metric_names(sweep))
         self._client.set_experiment_tag(self._experiment_id, view.tag, view.text)
-        server = tracking_uri().rstrip("/") if remote else LOCAL_UI
-        serve = "" if remote else f"ui:     mlflow ui --backend-store-uri {tracking_uri()}\n"
+        uri = without_passwords(tracking_uri())
+        server = uri.rstrip("/") if remote else LOCAL_UI
+        # a password is not printed; the shell knows it
+        store = uri if uri == tracking_uri() else '"$MLFLOW_TRACKING_URI"'
+        serve = "" if remote else f"ui:     mlflow ui --backend-store-uri {store}\n"
         return f"{serve}charts: {server}/{charts_address(self._experiment_id, view)}"
 
     def _metric_names(self, sweep: str) -> set[str]:
@@ -226,7 +233,7 @@ def _name_place() -> Iterator[None]:
         raise
     except Exception as error:  # a server may raise anything
         reason = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
-        raise UsageError(f"{tracker_place()}: {reason}") from error
+        raise UsageError(without_passwords(f"{tracker_place()}: {reason}")) from error
 
 
 def _make_database() -> None:
