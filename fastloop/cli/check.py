@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastloop.cli.arguments import parse_settings
-from fastloop.config.check_file import CheckSettings, read_check_file
+from fastloop.config.check_file import CheckSettings, base_path, read_check_file
 from fastloop.config.compose import compose_all
 from fastloop.core.base_file import check_base_path, load_base, save_base
 from fastloop.core.files import remove_unused
@@ -70,7 +70,7 @@ def _run() -> None:
         raise UsageError(f"record={given['record']}: allowed: true, false")
     path = Path(given["file"])
     settings = read_check_file(path)
-    base = path.parent / settings.base
+    base = base_path(path, settings)
     if given["record"] == "true":
         _record(settings, base)
         return

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+import yaml
+from omegaconf._utils import get_yaml_loader
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from yaml import YAMLError
 
 from fastloop.config.messages import validation_message
+from fastloop.core.printable import shorten_words
 from fastloop.core.types import UsageError
 
 STRICT = pydantic.ConfigDict(extra="forbid")
@@ -38,10 +38,14 @@ class CheckSettings:
 
     @property
     def arguments(self) -> list[str]:
-        """The job as a command line."""
-        words = shlex.split(self.job) if isinstance(self.job, str) else [*self.job]
-        names = {word.partition("=")[0] for word in words}
-        return [each for each in IN_CI if each.partition("=")[0] not in names] + words
+        """The job as a command line, with what a check leaves out."""
+        names = {word.partition("=")[0] for word in self.words}
+        return [each for each in IN_CI if each.partition("=")[0] not in names] + self.words
+
+    @property
+    def words(self) -> list[str]:
+        """The words of the job; raises ValueError for a quotation mark without its partner."""
+        return shlex.split(self.job) if isinstance(self.job, str) else [*self.job]
 
 
 def read_check_file(path: Path) -> CheckSettings:
@@ -50,14 +54,55 @@ def read_check_file(path: Path) -> CheckSettings:
         example = 'such as one with the line  job: "dataset=digits loader=raw"'
         raise UsageError(f"file={path}: no such file; allowed: a yaml file, {example}")
     try:
-        values: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    except (YAMLError, OmegaConfBaseException, OSError, ValueError) as error:
+        # not OmegaConf.load: it follows aliases without an end, and knows interpolations
+        values: Any = yaml.load(path.read_text(), Loader=get_yaml_loader())
+    except (yaml.YAMLError, OSError, ValueError) as error:
         raise UsageError(f"{path}: can't be read: {' '.join(str(error).split())}") from error
+    except RecursionError:
+        raise UsageError(f"{path}: can't be read: its lists are nested too deeply") from None
     if not isinstance(values, dict):
         raise UsageError(f"{path}: allowed: settings such as job: and fail_above:")
+    for name, value in values.items():
+        _check_plain(path, name, value)
     try:
-        return CheckSettings(**values)
+        settings = CheckSettings(**values)
+        words = settings.words
     except pydantic.ValidationError as error:
         raise UsageError(f"{path}: {validation_message('', error)}") from error
     except TypeError as error:  # a name that is not text
         raise UsageError(f"{path}: {error}") from error
+    except ValueError as error:  # a quotation mark without its partner
+        raise UsageError(f"{path}: job: {error}") from error
+    if not "".join(words).strip():
+        allowed = 'allowed: arguments of fastloop run, such as "dataset=digits loader=raw"'
+        raise UsageError(f"{path}: job: it is empty; {allowed}")
+    return settings
+
+
+def base_path(path: Path, settings: CheckSettings) -> Path:
+    """The file of the recorded results. Raises UsageError if it is outside of the repository."""
+    base, folder = path.parent / settings.base, path.resolve().parent
+    repository = next(
+        (each for each in (folder, *folder.parents) if (each / ".git").exists()), folder
+    )
+    if not base.resolve().is_relative_to(repository):
+        allowed = f"allowed: a file below {repository}"
+        raise UsageError(
+            f"{path}: base: {settings.base}: it is outside of the repository; {allowed}"
+        )
+    return base
+
+
+def _check_plain(path: Path, name: object, value: object) -> None:
+    """Raise UsageError unless this is a plain value or a list of such, without interpolations.
+
+    `${oc.env:TOKEN}` would put a secret of the runner into what a check prints.
+    """
+    parts = value if isinstance(value, list) else [value]
+    if any(isinstance(part, list | dict) for part in parts):
+        raise UsageError(f"{path}: {name}: allowed: a value, or a list of values")
+    if found := [part for part in parts if isinstance(part, str) and "${" in part]:
+        reason = "interpolations such as ${oc.env:...} are not resolved in a check"
+        raise UsageError(
+            f"{path}: {name}: {shorten_words(found[0])}: {reason}; allowed: plain values"
+        )

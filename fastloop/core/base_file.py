@@ -12,6 +12,7 @@ from pathlib import Path
 import pydantic
 
 from fastloop.core.files import write_text
+from fastloop.core.passwords import without_passwords
 from fastloop.core.result import Result
 from fastloop.core.types import UsageError
 
@@ -21,7 +22,7 @@ _adapter = pydantic.TypeAdapter(list[Result])
 def save_base(results: Sequence[Result], path: Path) -> None:
     """Write the results with all of their trials; what is not compared is left out."""
     kept = [replace(each, attribution={}, explanation=None, rounds=[]) for each in results]
-    write_text(path, _adapter.dump_json(kept, indent=1).decode() + "\n")
+    write_text(path, without_passwords(_adapter.dump_json(kept, indent=1).decode()) + "\n")
 
 
 def check_base_path(path: Path) -> None:
@@ -46,4 +47,6 @@ def load_base(path: Path) -> dict[str, Result]:
     except (pydantic.ValidationError, OSError) as error:
         reason = "not one of fastloop's" if isinstance(error, ValueError) else str(error)
         raise UsageError(f"base: {path}: can't be read: {reason}; {hint}") from error
+    if not results:
+        raise UsageError(f"base: {path}: it holds no job; {hint}")
     return {each.name: each for each in results}

@@ -6,13 +6,13 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock
 
-from fastloop.core.types import BadData, UsageError
+from fastloop.core.types import UsageError
 
 EDGE_BYTES = 1 << 20
 
@@ -134,16 +134,3 @@ def edge_digest(path: Path) -> str:
 def file_fingerprint(path: Path) -> str:
     """Fingerprint of a file's name, modification time, size and first and last MiB."""
     return fingerprint(path.name, path.stat().st_mtime_ns, edge_digest(path))
-
-
-def create_once(path: Path, make: Callable[[], None], root: str) -> None:
-    """Create a path by calling `make` where it is missing, one process at a time.
-
-    Raises BadData, naming dataset.root, where it can't be written.
-    """
-    try:
-        with hold_lock(path):
-            if not path.exists():
-                make()
-    except OSError as error:
-        raise BadData(f"dataset.root={root}: {error}") from error

@@ -169,15 +169,41 @@ def test_relative_to_the_limit(repository):
             "base: fastloop.yaml/base.json: Not a directory; allowed: the path of a file",
         ),
         ("job: loader=raw\nbase: .", ("record=true",), "base: .: Is a directory; allowed: "),
+        *[
+            ("job: loader=raw\nbase: " + base, ("record=true",), f"base: {base}: it is outside of ")
+            for base in ("../x.json", "/tmp/x.json", "a/../../x.json")
+        ],
+        ("job: loader=raw\nbase: empty.json", (), "base: empty.json: it holds no job; "),
+        ('job: ""', ("record=true",), "job: it is empty; allowed: arguments of fastloop run"),
+        ("job: []", ("record=true",), "job: it is empty; allowed: arguments of fastloop run"),
+        ('job: "loader=\'raw"', (), "job: No closing quotation"),
+        ('job: "loader=${oc.env:CI_SECRET}"', (), "interpolations such as ${oc.env:...} are not"),
+        ("job: [loader=raw, 'x=${oc.decode:1}']", (), "interpolations such as ${oc.env:...} are"),
+        ("job: loader=raw\nbase: ${oc.env:CI_SECRET}", (), "interpolations such as "),
+        ("a: &a [*a]", (), "fastloop.yaml: a: allowed: a value, or a list of values"),
+        ("job: &a {b: *a}", (), "fastloop.yaml: job: allowed: a value, or a list of values"),
+        ("job: " + "[x," * 2000 + "]" * 2000, (), "its lists are nested too deeply"),
+        ("job: !!python/object/apply:os.system [ls]", (), "could not determine a constructor"),
     ],
 )
-def test_wrong_settings_are_one_line(tmp_path, settings, arguments, line):
+def test_wrong_settings_are_one_line(tmp_path, monkeypatch, settings, arguments, line):
     (tmp_path / "fastloop.yaml").write_text(settings)
+    (tmp_path / "empty.json").write_text("[]")
+    monkeypatch.setenv("CI_SECRET", "hush-hush")
     process = check(tmp_path, *arguments)
     assert process.returncode == 4
     assert line in process.stderr
+    assert "hush-hush" not in process.stdout + process.stderr
     assert process.stderr.count("\n") == 1
     assert not (tmp_path / "fastloop-base.json").exists()
+
+
+def test_base_beside_another_folder_of_the_repository_is_accepted(tmp_path):
+    git(tmp_path, "init", "-q")
+    (tmp_path / "ci").mkdir()
+    (tmp_path / "ci" / "fastloop.yaml").write_text("job: loader=raw\nbase: ../bases/x.json")
+    process = check(tmp_path, "file=ci/fastloop.yaml")
+    assert "base: ci/../bases/x.json: no such file; " in process.stderr
 
 
 def test_base_is_read_as_it_was_written(recorded, tmp_path):

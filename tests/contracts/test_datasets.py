@@ -287,6 +287,28 @@ def test_tokens_report_a_missing_file_before_writing_anything(outputs):
     assert not outputs.exists()
 
 
+GENERATED = (MYDATASET, TOKENS, ("dataset=photos", "dataset.count=2"), ("dataset=texts",))
+
+
+@pytest.mark.parametrize("overrides", GENERATED, ids=lambda each: each[0])
+def test_generated_data_is_not_written_between_files_of_the_users(tmp_path, overrides):
+    root = tmp_path / "mine"
+    root.mkdir()
+    (root / "holiday.jpg").write_bytes(b"mine")
+    message = rf"^dataset.root={root}: it holds files, .*; allowed: a new or an empty folder; "
+    with pytest.raises(BadData, match=message):
+        dataset_of(*overrides, f"dataset.root={root}").fetch()
+    assert [path.name for path in root.iterdir()] == ["holiday.jpg"]
+
+
+def test_generated_data_shares_a_folder_that_fastloop_has_made(tmp_path):
+    root = tmp_path / "generated"
+    for overrides in (MYDATASET, TOKENS):
+        dataset_of(*overrides, f"dataset.root={root}").fetch()
+    names = {path.name for path in root.iterdir() if not path.name.startswith(".")}
+    assert len(names) == 2
+
+
 def test_tokens_name_a_root_that_is_not_writable(outputs):
     outputs.write_text("a file in place of a folder")
     with pytest.raises(BadData, match=r"dataset.root=.*outputs/data: "):

@@ -11,10 +11,12 @@ import numpy as np
 import torch
 from pydantic import Field, PositiveInt, Strict
 
-from fastloop.core.files import create_once, file_fingerprint, fingerprint, write_beside
+from fastloop.core.files import file_fingerprint, fingerprint, write_beside
 from fastloop.core.types import BadData, option
+from fastloop.data.generated_data import create_once
 
 SEED = 0
+OWN_DATA = "arrays of your own are read by a Dataset of yours, dataset._target_="
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class MyDataset:
 
         Raises BadData if it can't be written.
         """
-        create_once(self.path, self._make, self.root)
+        create_once(self.path, self._make, self.root, OWN_DATA)
         return fingerprint("mydataset", file_fingerprint(self.path))
 
     def files(self) -> list[Path]:

@@ -11,15 +11,17 @@ from PIL import Image
 from pydantic import Field, Strict
 from sklearn.datasets import load_sample_image
 
-from fastloop.core.files import create_once, write_beside
+from fastloop.core.files import write_beside
 from fastloop.core.protocols import Decoder
 from fastloop.core.types import option
+from fastloop.data.generated_data import create_once
 from fastloop.data.image_files import LabelledImages, Size, images_fingerprint, list_labelled_files
 
 PHOTOGRAPHS = ("china", "flower")
 HEIGHT, WIDTH = 427, 640
 QUALITY = 90
 SEED = 0
+OWN_DATA = "images of your own are read by dataset=image_folder"
 
 
 @option
@@ -53,7 +55,7 @@ class Photos:
 
         Raises BadData if they can't be written.
         """
-        create_once(self.folder, self._make, self.root)
+        create_once(self.folder, self._make, self.root, OWN_DATA)
         names = [name for name, _ in list_labelled_files(self.folder)]
         return images_fingerprint(self.folder, names, self.decoder, self.size, "photos")
 

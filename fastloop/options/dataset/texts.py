@@ -16,9 +16,11 @@ import numpy as np
 import torch
 from pydantic import PositiveInt
 
-from fastloop.core.files import create_once, file_fingerprint, fingerprint, write_beside
+from fastloop.core.files import file_fingerprint, fingerprint, write_beside
 from fastloop.core.types import BadData, option
+from fastloop.data.generated_data import create_once
 
+OWN_DATA = "texts of your own are read by a Dataset of yours, dataset._target_="
 PARAGRAPH_BREAK = re.compile(rb"\n\s*\n")
 
 
@@ -65,7 +67,7 @@ class Texts:
 
         Raises BadData if it can't be created.
         """
-        create_once(self.path, self._make, self.root)
+        create_once(self.path, self._make, self.root, OWN_DATA)
         return fingerprint("texts", file_fingerprint(self.path))
 
     def files(self) -> list[Path]:

@@ -10,11 +10,13 @@ import numpy as np
 import torch
 from pydantic import FilePath, PositiveInt, Strict
 
-from fastloop.core.files import create_once, file_fingerprint, fingerprint, write_beside
+from fastloop.core.files import file_fingerprint, fingerprint, write_beside
 from fastloop.core.types import BadData, option
+from fastloop.data.generated_data import create_once
 from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
 
 SEED = 0
+OWN_DATA = "a file of your own is read by dataset.path="
 VOCABULARY = 50_257
 """The vocabulary size of GPT-2; a generated file has random tokens below it."""
 STORED_WINDOWS = 8
@@ -75,7 +77,7 @@ class Tokens:
         written.
         """
         if self.path is None:
-            create_once(self.file, self._make, self.root)
+            create_once(self.file, self._make, self.root, OWN_DATA)
         size = self.file.stat().st_size
         if size % 2:
             raise BadData(f"{self.file}: {size} bytes, an odd number; a uint16 token takes two")
