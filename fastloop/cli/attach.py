@@ -41,9 +41,10 @@ def main() -> None:
         print(message, file=sys.stderr)
         sys.exit(2)
     from fastloop.explain.attach.launch import end_like, run_script
+    from fastloop.explain.attach.record_folder import make_record_folder
     from fastloop.processes.lifecycle import handle_signals, restore_default_signals
 
-    records = Path(tempfile.mkdtemp(prefix="fastloop-attach-"))
+    records = make_record_folder()
     try:
         status = run_script(arguments, records)
         handle_signals()  # from here on there are files to remove

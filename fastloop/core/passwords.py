@@ -19,12 +19,12 @@ def without_passwords(text: str) -> str:
 
     `http://user:secret@host/` becomes `http://host/`.
     """
-    for secret in _known_secrets():
+    for secret in _secrets_of_environment():
         text = text.replace(f"{secret}@", "").replace(secret, "***")
     return PARAMETER.sub(r"\1=***", USER.sub("", text))
 
 
-def _known_secrets() -> list[str]:
+def _secrets_of_environment() -> list[str]:
     """Secrets of the environment, as they are written there and decoded; the longest first."""
     secrets = {os.environ.get(name, "") for name in SECRETS}
     for name in ADDRESSES:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from types import FrameType
 
 from fastloop.core.types import SignalExit
@@ -141,6 +142,17 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
 def tie_worker_to_parent(worker: int) -> None:  # noqa: ARG001 - torch passes the worker's number
     """`worker_init_fn` of a DataLoader that ends its workers with their parent."""
     die_with_parent()
+    parent = multiprocessing.parent_process()
+    if parent is not None and parent.pid != os.getppid():
+        # A forkserver has forked this worker, and lives as long as any of its processes does: the
+        # kernel would not tell that the process which asked for the worker has been killed.
+        threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_after(sentinel: int) -> None:
+    """Kill this process once the sentinel tells that another one has ended."""
+    wait([sentinel])
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _is_exiting() -> bool:

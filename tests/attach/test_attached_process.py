@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from commands import run_fastloop
 
@@ -84,6 +87,31 @@ def test_signals_reach_the_script_and_end_the_command_as_it(number, way, printed
     assert output == printed
     assert errors.endswith(NOTHING)
     assert process.returncode == status
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
+def test_folder_of_a_killed_command_is_removed_by_the_next_one(tmp_path, monkeypatch):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    (temporary / "fastloop-attach-notes").mkdir()
+    (tmp_path / "wait.py").write_text("import sys\n\nsys.stdin.read()\n")
+    (tmp_path / "end.py").write_text("")
+    command = [sys.executable, "-m", "fastloop", "attach"]
+    with subprocess.Popen([*command, "wait.py"], cwd=tmp_path, stdin=subprocess.PIPE) as killed:
+        process = psutil.Process(killed.pid)
+        while not (children := process.children()) or not list(temporary.glob("*attach-*-*")):
+            time.sleep(0.05)
+        killed.kill()
+        killed.wait()
+        (folder,) = temporary.glob("fastloop-attach-*-*")
+        subprocess.run([*command, "end.py"], cwd=tmp_path, check=True, capture_output=True)
+        assert folder.exists()  # its script still runs
+        assert killed.stdin is not None
+        killed.stdin.close()
+        psutil.wait_procs(children)
+    subprocess.run([*command, "end.py"], cwd=tmp_path, check=True, capture_output=True)
+    assert [path.name for path in temporary.glob("fastloop-attach-*")] == ["fastloop-attach-notes"]
 
 
 @pytest.mark.parametrize(
