@@ -9,6 +9,7 @@ from pathlib import Path
 from fastloop.processes.startup import (
     exit_at_once_on_signals,
     exit_on_system_error,
+    open_standard_streams,
     quiet_on_closed_pipe,
 )
 
@@ -48,6 +49,7 @@ fastloop loader=np_memmap -m trials=20
 
 def main() -> None:
     """Run the command that the first argument names, or print help; exits with its status."""
+    open_standard_streams()
     exit_at_once_on_signals()
     with quiet_on_closed_pipe(), exit_on_system_error():
         _run_command()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from fastloop.processes.startup import (
     exit_at_once_on_signals,
     exit_on_system_error,
+    open_standard_streams,
     quiet_on_closed_pipe,
 )
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Run the command line; exits with 1 if a job failed or none could run."""
+    open_standard_streams()
     exit_at_once_on_signals()
     # hides warnings of addresses without a host name
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -31,7 +33,9 @@ def main() -> None:
         with quiet_on_closed_pipe():
             _run_rank()
     except UsageError as error:
-        sys.exit(str(error) if os.environ.get("RANK", "0") == "0" else 1)
+        # of torchrun's processes, one prints it; a RANK without torchrun is itself the error
+        is_silent = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0"
+        sys.exit(1 if is_silent else str(error))
     finally:
         restore_default_signals()
 

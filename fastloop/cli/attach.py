@@ -27,6 +27,8 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
+from fastloop.core.printable import shorten_words
+
 NOTHING = "fastloop: no DataLoader was iterated over, nothing to explain"
 
 
@@ -98,7 +100,8 @@ def _refusal(arguments: list[str]) -> str:
     if name.startswith("-"):
         return f"attach {name}: allowed: [-m] <script> [its arguments]"
     if not Path(name).exists():
-        return f"attach {name}: no such file; allowed: a Python script, or -m <module>"
+        shown = shorten_words(name if name.isprintable() else repr(name))
+        return f"attach {shown}: no such file; allowed: a Python script, or -m <module>"
     return ""
 
 

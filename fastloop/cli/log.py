@@ -24,8 +24,8 @@ def main() -> None:
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(__doc__, end="")
         return
-    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
-        sys.exit(USAGE)
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-") or not sys.argv[1].strip():
+        sys.exit(USAGE)  # Path("") would be the working folder
     folder = Path(sys.argv[1])
     try:
         with lock_machine(wait=False):  # a running sweep logs its results itself

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from fastloop.cli.arguments import parse_settings
 from fastloop.core.files import outputs_folder, sweep_folders
+from fastloop.core.passwords import without_passwords
+from fastloop.core.printable import shorten_words
 from fastloop.core.result_file import load_results, load_timelines
 from fastloop.core.types import UsageError
 from fastloop.reporting.write import parse_formats, write_report
@@ -37,7 +39,7 @@ def main() -> None:
         timelines = load_timelines(folder)
         paths = write_report(results, folder / "report", settings["baseline"], formats, timelines)
     except (UsageError, ValueError, OSError) as error:
-        sys.exit(str(error))
+        sys.exit(shorten_words(str(error)))
     for path in paths:
         print(path)
 
@@ -73,6 +75,7 @@ def _results_in_mlflow(sweep: str) -> list[Result]:
         results = load_sweep_results(sweep)
     except Exception as error:  # an unreachable or different server may raise anything
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = without_passwords(reason)
         raise UsageError(f"sweep={sweep}: not in {outputs_folder()}; MLflow: {reason}") from error
     if not results:
         newest = ", ".join("/".join(path.parts[-2:]) for path in sweep_folders()[-3:]) or "none"

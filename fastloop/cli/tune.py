@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from fastloop.explain.tune.tune_file import TuneFile
     from fastloop.trial.job import Job
 
+NOTHING_TO_RESUME = "no earlier tuning has finished a trial, this one begins anew"
+
 
 def main() -> None:
     """Print the tuned settings; exits with 1 and one line on failure."""
@@ -106,11 +108,15 @@ def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[st
     from fastloop.sweep.machine_lock import lock_machine
     from fastloop.sweep.progress import show_progress
 
-    request = check_request(requests)
+    request = check_request(requests, "tune")
     sweep, folder, file = request.sweep, request.sweep_folder, None
     command = fingerprint_command(request.overrides, given)
     if sweep.resume:
-        folder, file = find_tuning(sweep.resume, command)
+        found = find_tuning(sweep.resume, command)
+        if found is None:
+            print(f"resume={sweep.resume}: {NOTHING_TO_RESUME}", file=sys.stderr)
+        else:
+            folder, file = found
     make_sweep_folder(folder)
     handle_signals(lambda: _describe_kept(folder))
     is_free = sweep.allow_concurrent and not sweep.wait
@@ -120,8 +126,8 @@ def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[st
         show_progress(None) as progress,
     ):
         spending = Spending(budget=settings.budget, begun_ns=process_begun_ns())
-        found = file or _plan(request, settings, command, spending, progress)
-        outcome = _race(found, folder, settings, spending, progress)
+        plan = file or _plan(request, settings, command, spending, progress)
+        outcome = _race(plan, folder, settings, spending, progress)
     print(f"{format_outcome(outcome)}\n\nfiles:  {folder}")
     _hand_over(outcome, request, folder)
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from types import NoneType
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, RangeSweep
 
 from fastloop.config.catalogue import default_options, settings, takes_several
 from fastloop.config.messages import ConfigError
 
+MOST_JOBS = 10_000
+"""Of a command line, and values of one setting: nobody can measure as many, and a range may have
+more than memory holds."""
 FOLDERS = ("root", "dir")
 """Last parts of the names of settings that are folders; empty, they would be the working folder."""
 
@@ -43,8 +47,15 @@ def _check_override(override: Override) -> None:
 
 
 def product(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
-    """The overrides of each job: all combinations of values; the last override varies fastest."""
-    return list(itertools.product(*override_values(overrides)))
+    """The overrides of each job: all combinations of values; the last override varies fastest.
+
+    Raises ConfigError for more than MOST_JOBS.
+    """
+    values = override_values(overrides)
+    count = math.prod(map(len, values))
+    if count > MOST_JOBS:
+        raise ConfigError(f"these overrides make {count:,} jobs; allowed: at most {MOST_JOBS:,}")
+    return list(itertools.product(*values))
 
 
 def override_values(overrides: Sequence[Override]) -> list[list[str]]:
@@ -55,6 +66,7 @@ def override_values(overrides: Sequence[Override]) -> list[list[str]]:
         if not override.is_sweep_override():
             values[key] = [f"{key}={override.get_value_element_as_str()}"]
         elif override.is_discrete_sweep():
+            _check_count(override)
             values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
             if not values[key]:
                 raise ConfigError(f"{override.input_line}: it has no values")
@@ -64,3 +76,17 @@ def override_values(overrides: Sequence[Override]) -> list[list[str]]:
                 "allowed: a,b,c, choice(…), range(…) and glob(…)"
             )
     return list(values.values())
+
+
+def _check_count(override: Override) -> None:
+    """Raise ConfigError for a range of more than MOST_JOBS values, and for one without a step."""
+    values = override.value()
+    if not isinstance(values, RangeSweep):
+        return
+    start, stop, step = values.start or 0, values.stop, values.step
+    if not step or stop is None:
+        raise ConfigError(f"{override.input_line}: allowed: range(start,stop,step) with a step")
+    count = math.ceil((stop - start) / step)
+    if count > MOST_JOBS:
+        reason = f"these are {count:,} values; allowed: at most {MOST_JOBS:,}"
+        raise ConfigError(f"{override.input_line}: {reason}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 
@@ -19,6 +20,8 @@ SETTINGS = (
     *("multiprocessing_context", "pinned_buffers", "device_prefetch", "device_prefetch_by"),
     "torch_threads",
 )
+MOST_CANDIDATES = 100_000
+"""Of a space of the user's; to look at as many takes minutes, most of which no job can have."""
 Space = Mapping[str, tuple[str, ...]]
 """name=value of every value that is tried, by the name of the setting."""
 
@@ -29,7 +32,11 @@ def read_space(text: str | None, arguments: Sequence[str]) -> Space:
     arguments: of the command line, whose flags name folders of options.
     Raises ConfigError for what can't be tried.
     """
-    words = _split(text) if text else [f"{k}={v}" for k, v in tune_defaults()[TRIED].items()]
+    words = (
+        _split(text)
+        if text is not None
+        else [f"{k}={v}" for k, v in tune_defaults()[TRIED].items()]
+    )
     with compose_api(read_command_line(arguments)):
         parsed = parse_overrides(words)
         for override in parsed:
@@ -37,6 +44,10 @@ def read_space(text: str | None, arguments: Sequence[str]) -> Space:
             if override.is_delete() or override.is_add() or override.is_force_add():
                 raise ConfigError(f"space: {override.input_line}: allowed: name=a,b,c")
         values = override_values(parsed)
+    count = math.prod(map(len, values))
+    if text and count > MOST_CANDIDATES:
+        allowed = f"allowed: at most {MOST_CANDIDATES:,}"
+        raise ConfigError(f"space: these values make {count:,} candidates; {allowed}")
     names = [each[0].partition("=")[0] for each in values]
     return {name: tuple(each) for name, each in zip(names, values, strict=True)}
 
@@ -46,6 +57,8 @@ def _split(text: str) -> list[str]:
         words = shlex.split(text)
     except ValueError as error:
         raise ConfigError(f"space={text}: {error}") from None
+    if not words:
+        raise ConfigError("space=: it is empty; allowed: name=a,b,c, separated by spaces")
     for word in words:
         if "=" not in word:
             raise ConfigError(f"space: {word}: allowed: name=a,b,c, separated by spaces")

@@ -9,6 +9,10 @@ from contextlib import contextmanager
 from types import FrameType
 
 
+SHORTEST_S = 0.05
+"""Shorter limits count as this one: alarms that follow each other at once leave no time to end."""
+
+
 class Stalled(BaseException):
     """No progress within the limit; the message says where the work hangs."""
 
@@ -28,7 +32,8 @@ def limit_stalls(limit_s: float) -> Iterator[None]:
         raise Stalled(f"no progress within {limit_s:g} s: {where}")
 
     before = signal.signal(signal.SIGALRM, raise_stalled)
-    signal.setitimer(signal.ITIMER_REAL, limit_s, limit_s)
+    timer_s = max(limit_s, SHORTEST_S)
+    signal.setitimer(signal.ITIMER_REAL, timer_s, timer_s)
     try:
         yield
     finally:

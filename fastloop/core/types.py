@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
 
 from fastloop.core.passwords import without_passwords
+from fastloop.core.printable import shorten_words
 
 if TYPE_CHECKING:  # --help must not pay for importing torch
     import torch
@@ -133,6 +134,10 @@ class JobFailed(Exception):  # noqa: N818 - the outcome of a job, reported to it
 class UsageError(Exception):
     """A setting that can't be honoured; the message names the setting, its value and the allowed
     values."""
+
+    def __str__(self) -> str:
+        """The message, without the rest of words that fill a screen, such as a value of 10 KB."""
+        return shorten_words(super().__str__())
 
 
 class MachineBusy(Exception):  # noqa: N818 - a state of the machine

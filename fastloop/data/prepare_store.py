@@ -31,6 +31,8 @@ def prepare_store(prepared: PreparedData, store: Store, root: Path, whole: bool)
     """Write the store below that path unless it exists, and add it to the prepared data."""
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise BadData(f"loader.store.root={store.root}: it is no folder") from None
     except OSError as error:
         raise BadData(f"loader.store.root={store.root}: {error.strerror}") from error
     # Each setting has its own store: several may be measured in one sweep.

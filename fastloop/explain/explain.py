@@ -66,17 +66,17 @@ class _Findings:
     ladder: Ladder
 
 
-def check_request(requests: Sequence[JobRequest]) -> JobRequest:
-    """The only request; raises UsageError where it can't be explained."""
+def check_request(requests: Sequence[JobRequest], command: str = "explain") -> JobRequest:
+    """The only request; raises UsageError, naming the command, where it can't be explained."""
     request = requests[0]
     if len(requests) > 1:
-        raise UsageError(f"explain takes one job; these overrides make {len(requests)}")
+        raise UsageError(f"{command} takes one job; these overrides make {len(requests)}")
     if request.launcher.world_size > 1:
         size = request.launcher.world_size
-        raise UsageError(f"explain with {size} processes: allowed: launcher=single")
+        raise UsageError(f"{command} with {size} processes: allowed: launcher=single")
     if isinstance(request.job.dataset, StreamingDataset):
         loader = request.choices["loader"]
-        raise UsageError(f"explain: loader={loader} brings its own data; name one with dataset=")
+        raise UsageError(f"{command}: loader={loader} brings its own data; name one with dataset=")
     try:
         check_support(request.job)
     except Unsupported as error:

@@ -24,6 +24,21 @@ ENDINGS = {
 """What a command says has happened to it, by the signal that ends it."""
 
 
+def open_standard_streams() -> None:
+    """Let standard streams that the caller has closed lead nowhere, as if they were /dev/null.
+
+    Otherwise the next file that is opened gets the number of the closed one, and whatever a child
+    prints is written into it.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # which gets the lowest free number: this one
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - as Python's own
+
+
 def exit_at_once_on_signals() -> None:
     """From now on print one line and end the process on each signal that is not ignored yet.
 
@@ -58,7 +73,9 @@ def exit_on_system_error(describe: Callable[[], str] = str, status: int = 1) -> 
     except OSError as error:
         if os.environ.get("HYDRA_FULL_ERROR"):
             raise
-        print(f"{error}{describe()}", file=sys.stderr)
+        from fastloop.core.printable import shorten_words
+
+        print(f"{shorten_words(str(error))}{describe()}", file=sys.stderr)
         sys.exit(status)
 
 

@@ -178,7 +178,8 @@ def no_longer_finishes(before: Result, after: Result) -> bool:
 def parse_percent(text: str) -> float:
     """The percentage as a number; raises UsageError unless it is finite and at least 0."""
     try:
-        percent = float(text)
+        # float() takes the digits of all scripts, which nobody means
+        percent = float(text) if text.isascii() else math.nan
     except ValueError:
         percent = math.nan
     if not 0 <= percent < math.inf:

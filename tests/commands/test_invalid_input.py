@@ -50,6 +50,15 @@ LOADERS = ", ".join(options("loader"))
         ("isolation=thread", "isolation=thread: Input should be 'forkserver', 'spawn' or 'inline'"),
         ("learning_rate=-1", "learning_rate=-1: Input should be greater than 0"),
         ("loader=a,b", "loader=a,b: several values need -m"),
+        (
+            "-m num_workers=range(0,1000000000)",
+            "(0,1000000000): these are 1,000,000,000 values; allowed: at most 10,000",
+        ),
+        ("-m num_workers=range(0,4,0)", "allowed: range(start,stop,step) with a step"),
+        (
+            "-m batch_size=range(1,200) epochs=range(1,200)",
+            "these overrides make 39,601 jobs; allowed: at most 10,000",
+        ),
         ("=3", "name=value"),
         ("loader", "loader"),
         ("dataset=mydataset dataset.shape=[0]", "dataset.shape"),

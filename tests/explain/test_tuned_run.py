@@ -115,6 +115,23 @@ def test_folder_of_another_command_is_not_resumed(tuning):
     assert process.stderr.count("\n") == 1
 
 
+def test_tune_of_several_jobs_is_refused_by_its_own_name(tmp_path):
+    process = run_fastloop("-m", "loader=raw,preload", cwd=tmp_path, command="tune")
+    assert process.returncode == 1
+    assert process.stderr == "tune takes one job; these overrides make 2\n"
+
+
+def test_last_tuning_begins_anew_if_none_has_finished_a_trial(tmp_path):
+    shutil.copy(SUPPORT / "slow_stages.py", tmp_path)
+    quick = [each for each in TUNE if not each.startswith(("space=", "budget="))]
+    quick += ["space=loader=raw", "budget=2trials", "resume=last"]
+    process = run_fastloop(*quick, "tracker=none", cwd=tmp_path, command="tune")
+    assert process.returncode == 0, process.stderr
+    assert "resume=last: no earlier tuning has finished a trial, this one begins anew\n" in (
+        process.stderr
+    )
+
+
 @pytest.mark.parametrize("damage", ["empty", "truncated", "other types", "lengths", "foreign"])
 def test_damaged_tune_file_is_named(damage, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -153,6 +170,16 @@ def test_damaged_tune_file_is_named(damage, tmp_path, monkeypatch):
         ("budget=5s", "budget=5s: comparing yours with one other takes about"),
         ("objective=nope", "objective=nope: allowed: epoch"),
         ("space=num_wrkers=1", "space: num_wrkers=1: no such setting"),
+        (
+            "space=num_workers=range(0,1000000000)",
+            "these are 1,000,000,000 values; allowed: at most",
+        ),
+        (
+            "space=batch_size=range(1,1000) torch_threads=range(1,1000)",
+            "space: these values make 998,001 candidates; allowed: at most 100,000",
+        ),
+        ("space=", "space=: it is empty; allowed: name=a,b,c"),
+        ("budget=\u0665min", "budget=\u0665min: allowed: a time as 300s"),
         ("memory_limit_mib=0", "memory_limit_mib=0: allowed"),
         ("num_wrkers=1", "num_wrkers: there is no such setting"),
     ],

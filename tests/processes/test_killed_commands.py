@@ -55,8 +55,6 @@ STAGES = {
     "tune": ("fastloop", ("tune", *WORKER)),
     "write_store": ("write_store.py", ()),
 }
-SLOW = ("hashing", "write_store")
-"""Stages in which workers read the samples only if those are slow."""
 HEAVY = ("worker of a spawned trial", "explain", "tune")
 
 
@@ -64,7 +62,7 @@ HEAVY = ("worker of a spawned trial", "explain", "tune")
     "stage", [pytest.param(each, marks=[pytest.mark.heavy] * (each in HEAVY)) for each in STAGES]
 )
 def test_killed_command_leaves_no_process(tmp_path, stage):
-    write_programs(tmp_path, is_slow=stage in SLOW)
+    write_programs(tmp_path, is_slow=stage == "hashing")
     module, arguments = STAGES[stage]
     module = str(tmp_path / module) if module.endswith(".py") else module
     command = fork_server.start(module, arguments, tmp_path, dict(os.environ))
@@ -76,8 +74,15 @@ def test_killed_command_leaves_no_process(tmp_path, stage):
 def test_command_that_is_killed_as_its_first_process_starts_leaves_none(tmp_path):
     write_programs(tmp_path, is_slow=False)
     command = fork_server.start("fastloop", ("run", *WORKER), tmp_path, dict(os.environ))
-    command.wait_until(lambda: psutil.pid_exists(command.pid) and command.process.children())
+    command.wait_until(lambda: any(map(is_forkserver, command.process.children())))
     assert_all_end(command)
+
+
+def is_forkserver(process: psutil.Process) -> bool:
+    try:
+        return "multiprocessing.forkserver" in " ".join(process.cmdline())
+    except psutil.Error:  # it has ended
+        return False
 
 
 def write_programs(folder: Path, is_slow: bool) -> None:
@@ -86,7 +91,7 @@ def write_programs(folder: Path, is_slow: bool) -> None:
     count, seconds = (4000, 0.02) if is_slow else (8, 0)
     program = DATASET.format(count=count, seconds=seconds, folder=str(folder / "workers"))
     (folder / "mine.py").write_text(program)
-    call = "fastloop.write_store(mine.Endless(), 'store')"
+    call = "fastloop.write_store(mine.Endless(), 'store', num_workers=2)"
     (folder / "write_store.py").write_text(BENCH.format(call=call))
 
 

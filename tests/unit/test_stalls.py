@@ -26,6 +26,12 @@ def test_work_without_progress_is_stopped_even_if_it_catches_exceptions():
     assert remaining_s() == 0
 
 
+def test_limit_that_is_shorter_than_any_work_ends_it():
+    with pytest.raises(Stalled, match=r"^no progress within 1e-09 s: .*:\d+$"), limit_stalls(1e-9):
+        threading.Event().wait()
+    assert remaining_s() == 0
+
+
 def test_progress_starts_the_time_anew():
     with limit_stalls(10_000):
         signal.setitimer(signal.ITIMER_REAL, 5_000, 10_000)

@@ -9,7 +9,7 @@ from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import UsageError
 
 SECONDS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}
-TEXT = re.compile(r"(\d+(?:\.\d+)?)(s|min|h|trials|%)")
+TEXT = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|h|trials|%)", re.ASCII)
 ALLOWED = "a time as 300s, 5min or 1h; a number of trials as 60trials; a share as 10%"
 
 
@@ -25,7 +25,7 @@ class TuneBudget:
 
 def parse_budget(text: object) -> TuneBudget:
     """The budget that the text says. Raises UsageError."""
-    match = TEXT.fullmatch(str(text).replace(" ", ""))
+    match = TEXT.fullmatch(str(text))
     amount = float(match.group(1)) if match else 0.0
     unit = match.group(2) if match else ""
     if not amount or (unit == "trials" and amount % 1) or (unit == "%" and amount > 100):

@@ -64,10 +64,11 @@ def fingerprint_command(overrides: Sequence[str], settings: dict[str, Any]) -> s
     return fingerprint(kept, sorted(named.items(), key=str))
 
 
-def find_tuning(name: str, command: str) -> tuple[Path, TuneFile]:
+def find_tuning(name: str, command: str) -> tuple[Path, TuneFile] | None:
     """The folder that `resume=` names, or with `last` the newest of this command, and its file.
 
-    Raises UsageError if there is none, or it is damaged.
+    None for `last` if no tuning has got as far. Raises UsageError if there is none in a folder, it
+    is of another command, or it is damaged.
     """
     folders = reversed(sweep_folders()) if name == LAST else [Path(name).absolute()]
     tuned = [folder for folder in folders if (folder / TUNE_FILE).is_file()]
@@ -75,6 +76,8 @@ def find_tuning(name: str, command: str) -> tuple[Path, TuneFile]:
         file = _load(folder / TUNE_FILE, name)
         if file.command == command:
             return folder, file
+    if name == LAST and not tuned:
+        return None
     where = outputs_folder() if name == LAST else Path(name).absolute()
     reason = "it is of another command" if tuned else f"no {TUNE_FILE} in {where}"
     raise UsageError(f"resume={name}: {reason}; allowed: the folder of an earlier fastloop tune")

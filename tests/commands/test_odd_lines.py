@@ -1,0 +1,111 @@
+"""Odd arguments and surroundings of commands: a clear line, and no setting is ignored."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import pytest
+from commands import QUICK, results, run_fastloop
+
+from fastloop.core.result_file import load, save
+
+pytestmark = pytest.mark.slow
+LONG = "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        (
+            "report",
+            ("format=md", "format=html"),
+            "format=html: format= is given twice; allowed: once",
+        ),
+        ("report", ("folder=\n",), "'folder=\\n': allowed: printable characters"),
+        ("report", (f"folder={LONG}",), "folder=xxxxxxxx"),
+        ("report", (LONG,), "settings have the form name=value; allowed: sweep=…"),
+        ("compare", ("base=a", "base=a"), "base=a: base= is given twice; allowed: once"),
+        ("compare", ("fail_above=\uff15",), "fail_above=\uff15: allowed: a percentage, 0 or more"),
+        ("check", ("record=true", "record=true"), "record=true: record= is given twice"),
+        ("attach", ("mine.py\n",), "attach 'mine.py\\n': no such file; allowed: a Python script"),
+        ("attach", (LONG,), "xxxxxxxx"),
+        ("log", ("",), "usage: fastloop log <folder of a sweep or of a job>"),
+        ("log", (LONG,), "xxxxxxxx"),
+        ("run", (f"loader={LONG}",), "there is no such option"),
+        ("run", (f"dataset.root={LONG}", *QUICK), "xxxxxxxx"),
+    ],
+)
+def test_odd_argument_is_refused_in_one_short_line(tmp_path, command, arguments, message):
+    process = run_fastloop(*arguments, cwd=tmp_path, command=command)
+    assert process.returncode not in (0, None)
+    assert process.stdout == ""
+    assert message in process.stderr
+    assert process.stderr.count("\n") == 1
+    assert len(process.stderr) < 2000
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_store_root_that_is_a_file_is_named(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    line = run_fastloop("loader=np_memmap", "loader.store.root=file", *QUICK, cwd=tmp_path).stderr
+    assert line == "loader.store.root=file: it is no folder\n"
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell closes the stream")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", pytest.param("<&-", marks=pytest.mark.heavy)])
+def test_closed_stream_is_as_one_that_leads_nowhere(tmp_path, closed):
+    line = f'exec "$0" -m fastloop run "$@" {closed}'
+    command = ["bash", "-c", line, sys.executable, "loader=raw", "isolation=inline", *QUICK]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    (result,) = results(tmp_path)
+    assert result.status == "FINISHED"
+    assert "Traceback" not in process.stdout + process.stderr
+    line = f'exec "$0" -m fastloop report format=md {closed}'
+    command = ["bash", "-c", line, sys.executable]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert (process.stdout == "") == (closed == ">&-")
+    assert list(tmp_path.glob("outputs/20*/*/report/report.md"))
+
+
+def test_rank_without_torchrun_is_told(tmp_path):
+    variables = {"RANK": "1", "WORLD_SIZE": "2"}
+    process = run_fastloop("loader=raw", *QUICK, cwd=tmp_path, **variables)
+    assert process.returncode == 1
+    assert process.stderr.startswith("WORLD_SIZE=2 without ")
+    assert process.stderr.count("\n") == 1
+
+
+def test_log_asks_an_unreachable_server_only_once(tmp_path):
+    quick = ("loader=raw", "isolation=inline", *QUICK)
+    assert run_fastloop(*quick, cwd=tmp_path).returncode == 0
+    (folder,) = tmp_path.glob("outputs/20*/*/0")
+    save(replace(load(folder), run_id="of a server that was lost"), folder)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connections = []
+
+        def refuse() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:  # closed
+                    return
+                connections.append(connection.recv(1 << 16))
+                connection.close()
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        uri = f"http://127.0.0.1:{server.getsockname()[1]}"
+        process = run_fastloop(str(folder), cwd=tmp_path, command="log", MLFLOW_TRACKING_URI=uri)
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert process.returncode == 1
+    assert len(connections) <= 2  # the second one is MLflow's only retry
+    assert process.stderr.count("\n") == 1
