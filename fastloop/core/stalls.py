@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-
 SHORTEST_S = 0.05
 """Shorter limits count as this one: alarms that follow each other at once leave no time to end."""
 
