@@ -31,5 +31,5 @@ def shorten_words(text: str) -> str:
 
 def plain_reason(reason: str) -> str:
     """A failure's reason for a terminal: of unusable data and of an error of the system, such as a
-    full disk, without the class and the number."""
-    return CLASS.sub("", reason)
+    full disk, without the class and the number; and without the rest of very long words."""
+    return shorten_words(CLASS.sub("", reason))

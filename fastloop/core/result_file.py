@@ -37,7 +37,11 @@ def load(folder: Path) -> Result:
 
 def load_results(folder: Path, setting: str) -> list[Result]:
     """All results in the folder or below, in the order of the jobs; raises UsageError for none."""
-    if not folder.is_dir():
+    try:
+        is_folder = folder.is_dir()
+    except OSError as error:  # such as a name that is too long
+        raise UsageError(f"{setting}={folder}: {error.strerror}") from error
+    if not is_folder:
         raise UsageError(f"{setting}={folder}: no such folder")
     paths = sorted(folder.rglob(RESULT_FILE), key=_natural_order)
     if not paths:

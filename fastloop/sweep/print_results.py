@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastloop.core.printable import plain_reason
+from fastloop.core.printable import plain_reason, shorten_words
 from fastloop.core.types import FailureKind
 from fastloop.processes.lifecycle import defer_signals
 from fastloop.sweep.request import JobRequest
@@ -27,9 +27,9 @@ def failure_line(result: Result, details: str) -> str:
     """
     reason, kind = result.status_reason, result.failure_kind
     plain = plain_reason(reason)
-    if plain != reason or (kind and kind.is_verdict):
+    if plain != shorten_words(reason) or (kind and kind.is_verdict):
         return plain
-    return f"{reason}; see {details}" if details else reason
+    return f"{plain}; see {details}" if details else plain
 
 
 def print_results(

@@ -36,8 +36,7 @@ LONG = "x" * 100_000
         ("attach", (LONG,), "xxxxxxxx"),
         ("log", ("",), "usage: fastloop log <folder of a sweep or of a job>"),
         ("log", (LONG,), "xxxxxxxx"),
-        ("run", (f"loader={LONG}",), "there is no such option"),
-        ("run", (f"dataset.root={LONG}", *QUICK), "xxxxxxxx"),
+        ("run", (f"loader={LONG}",), "the name is too long for a file"),
     ],
 )
 def test_odd_argument_is_refused_in_one_short_line(tmp_path, command, arguments, message):
@@ -50,10 +49,18 @@ def test_odd_argument_is_refused_in_one_short_line(tmp_path, command, arguments,
     assert not (tmp_path / "outputs").exists()
 
 
+def test_long_name_of_a_folder_is_shortened_where_it_fails(tmp_path):
+    process = run_fastloop("loader=raw", f"dataset.root={LONG}", *QUICK, cwd=tmp_path)
+    assert process.returncode == 1
+    assert "File name too long" in process.stderr
+    assert len(process.stderr) < 2000
+
+
 def test_store_root_that_is_a_file_is_named(tmp_path):
     (tmp_path / "file").write_text("mine")
-    line = run_fastloop("loader=np_memmap", "loader.store.root=file", *QUICK, cwd=tmp_path).stderr
-    assert line == "loader.store.root=file: it is no folder\n"
+    process = run_fastloop("loader=np_memmap", "loader.store.root=file", *QUICK, cwd=tmp_path)
+    assert process.returncode == 1
+    assert process.stderr.splitlines()[-1] == "loader.store.root=file: it is no folder"
     assert (tmp_path / "file").read_text() == "mine"
 
 
