@@ -33,6 +33,7 @@ from fastloop.data.store_folder import (
 )
 from fastloop.data.store_samples import StoreSamples, StoreStream
 from fastloop.data.stored_images import StoredImages
+from fastloop.fastloader.column_list import ColumnList, mark_columns
 
 CHUNK_BYTES = 2 << 20
 MOST_SAMPLES = 1024
@@ -102,7 +103,7 @@ def write_store(  # noqa: PLR0913 - settings of samples and of encoded images
             raise ValueError(f"num_workers={num_workers}: allowed are 0 or more")
         settings = {"overwrite": overwrite, "num_threads": num_workers}
         return write_image_store(dataset, folder, images, **settings)
-    source = list(dataset.tensors) if type(dataset) is TensorDataset else dataset
+    source = ColumnList(dataset.tensors) if type(dataset) is TensorDataset else dataset
     if strings not in (None, "keep", "leave_out"):
         raise ValueError(f"strings={strings!r}: allowed are 'keep', 'leave_out' and None")
     source, is_jagged = _prepare_samples(source, strings), ragged or strings == "keep"
@@ -131,13 +132,18 @@ def open_store(root: str | Path) -> Tree:
     folder = store_folder(root)
     if not (folder / STRUCTURE).is_file():
         raise FileNotFoundError(errno.ENOENT, "no store here; write_store writes one", str(folder))
+    return mark_columns(_open_tree(folder))
+
+
+def _open_tree(folder: Path) -> Tree:
     return open_ragged(folder, open_npy(folder, "r"))
 
 
 def _prepare_samples(source: Any, strings: str | None) -> Any:
-    if _is_tree(source):
-        return source
-    if not is_iterable(source):
+    """The tree of columns, or the samples as they are stored; a list holds samples."""
+    if type(source) is not list and _is_tree(source):
+        return list(source) if type(source) is ColumnList else source
+    if not is_iterable(source) or type(source) is ColumnList:
         allowed = "allowed: a Dataset, an iterable of samples, or a tree of tensors or arrays"
         raise ValueError(f"dataset={type(source).__name__}: {allowed}")
     return (StoreSamples if _has_indices(source) else StoreStream)(source, strings)
@@ -154,7 +160,7 @@ def _needs_writing(folder: Path, source: Any, settings: tuple[bool, bool]) -> bo
 
 
 def _holds(folder: Path, source: Any, is_jagged: bool) -> bool:
-    leaves, structure = pytree.tree_flatten(open_store(folder))
+    leaves, structure = pytree.tree_flatten(_open_tree(folder))
     count = _count(source)
     if {len(leaf) for leaf in leaves} != {count}:
         return False

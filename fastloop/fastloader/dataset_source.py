@@ -12,6 +12,7 @@ from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_readers import Open, copy_for_threads
 from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin, SampleDraws
+from fastloop.fastloader.sample_end import refuse_stop
 from fastloop.fastloader.source import ColumnSource, seed_columns
 
 CollateFn = Callable[[Any], Tree]
@@ -47,23 +48,31 @@ class DatasetSource:
             return [self._batch(*parts, indices.tolist()) for indices in group]
 
     def _batch(self, dataset: Any, collate_fn: CollateFn, indices: list[int]) -> Tree:
-        if self.reads_lists:
-            self._begin(SAMPLE, indices)
-            batch = dataset[indices]
-            self._begin(COLLATE, indices)
-            return collate_fn(batch)
-        getitems = None if self.is_unbatched else getattr(dataset, "__getitems__", None)
-        if getitems:
-            self._begin(SAMPLE, indices)
-            samples = getitems(indices)
-        else:
-            samples = [self._sample(dataset, index) for index in indices]
+        samples = self._samples(dataset, indices)
         self._begin(COLLATE, indices)
-        return collate_fn(samples[0] if self.is_unbatched else samples)
+        try:
+            return collate_fn(samples)
+        except StopIteration as error:
+            raise refuse_stop("the collate_fn", indices) from error
+
+    def _samples(self, dataset: Any, indices: list[int]) -> Any:
+        """The argument of the collate_fn."""
+        getitems = None if self.is_unbatched else getattr(dataset, "__getitems__", None)
+        if not self.reads_lists and not getitems:
+            samples = [self._sample(dataset, index) for index in indices]
+            return samples[0] if self.is_unbatched else samples
+        self._begin(SAMPLE, indices)
+        try:
+            return dataset[indices] if self.reads_lists or not getitems else getitems(indices)
+        except StopIteration as error:
+            raise refuse_stop("the reading", indices) from error
 
     def _sample(self, dataset: Any, index: int) -> Any:
         self._begin(SAMPLE, (index,))
-        return dataset[index]
+        try:
+            return dataset[index]
+        except StopIteration as error:
+            raise refuse_stop("the reading", (index,)) from error
 
     def _begin(self, kind: int, indices: Sequence[int]) -> None:
         if self.begin is not None:

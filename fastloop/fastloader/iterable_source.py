@@ -17,6 +17,7 @@ from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.position import STREAMED, State
 from fastloop.fastloader.process_group import is_in_group
 from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin, SampleDraws
+from fastloop.fastloader.sample_end import Unstoppable
 from fastloop.fastloader.worker_processes import WorkerProcesses
 
 
@@ -66,6 +67,10 @@ class IterableSource:
         except TypeError:
             return None
 
+    @property
+    def _collate(self) -> Callable[[Any], Tree]:
+        return Unstoppable(self.collate_fn, "the collate_fn")
+
     def start(self, order: StreamOrder, state: State, draws: SampleDraws) -> StreamBatches:
         """The rest of an epoch; nothing is read before the first batch is asked for.
 
@@ -73,7 +78,7 @@ class IterableSource:
         """
         if self.workers is None:
             return StreamBatches(self._read(order, state, draws.begin))
-        batches = self.workers.read(self.iterable, self.collate_fn, order, draws)
+        batches = self.workers.read(self.iterable, self._collate, order, draws)
         return StreamBatches(islice(batches, int(state["delivered"]), None))
 
     def _read(self, order: StreamOrder, state: State, begin: Begin) -> Iterator[Tree]:
@@ -89,7 +94,7 @@ class IterableSource:
                 continue
             self._note_state(state, number + 1)
             begin(COLLATE, range(number * size, number * size + len(group)))
-            yield self.collate_fn(group[0] if order.batch_size is None else group)
+            yield self._collate(group[0] if order.batch_size is None else group)
 
     def _restore(self, state: State, first: int) -> int:
         """Bring the iterable to the state's position; returns how many batches are to be skipped

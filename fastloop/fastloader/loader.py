@@ -49,10 +49,10 @@ class FastLoader(Generic[T_co]):
     a small one keeps the memory of its neighbours, about 1 MiB.
 
     Args:
-        dataset: a tree (tuple, dict, list of tensors, table, ...) of tensors, arrays, memory
-            maps and columns (`Images`, `Windows`, `converted`), all with num_samples in their first
-            dimension and on the CPU; or a Dataset, an IterableDataset or a list of samples. A batch
-            of a tree has the same structure, with leaves of shape (batch_size, ...).
+        dataset: a tree (tuple, dict, table, ...) of tensors, arrays, memory maps and columns
+            (`Images`, `Windows`, `converted`), all with num_samples in their first dimension and on
+            the CPU; or a Dataset, an IterableDataset or a list of samples. A batch of a tree has
+            the same structure, with leaves of shape (batch_size, ...).
         batch_size: None delivers single samples.
         shuffle: True is torch.randperm's order; with more than 2^20 samples, a random permutation
             whose indices are computed as the epoch proceeds. `Blocks(...)` shuffles blocks of
@@ -161,7 +161,6 @@ class FastLoader(Generic[T_co]):
         self._workers: Any = open_workers(self.source, *numbers, given)
         self._open()
         self._workers, unused = open_reading(self._source, self._workers, given)
-        self.num_samples = count_samples(self._source)
         self._moments = choose_moments(*numbers, self.persistent_workers)
         _ = self._order
         self._pipeline = self._make_pipeline(*numbers[1:], pins_memory(self.pin_memory))
@@ -187,6 +186,11 @@ class FastLoader(Generic[T_co]):
     def __len__(self) -> int:
         """Return the number of batches of an epoch; TypeError where a sampler has no length."""
         return len(self._order)
+
+    @property
+    def num_samples(self) -> int | None:
+        """The number of samples, as the source says now; None of an iterable that does not say."""
+        return count_samples(self._source)
 
     @property
     def dataset(self) -> Dataset:

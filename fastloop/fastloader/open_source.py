@@ -24,7 +24,12 @@ from fastloop.fastloader.epoch_order import asks_for_lists
 from fastloop.fastloader.iterable_source import IterableSource
 from fastloop.fastloader.recognised_images import recognise_images
 from fastloop.fastloader.source import ColumnSource
-from fastloop.fastloader.source_kinds import ListedSamples, is_dataset, read_source
+from fastloop.fastloader.source_kinds import (
+    ListedSamples,
+    check_samples,
+    is_dataset,
+    read_source,
+)
 from fastloop.fastloader.tables import columns_of_hf_dataset
 from fastloop.fastloader.tree_columns import column_source
 from fastloop.fastloader.worker_processes import WorkerProcesses
@@ -71,9 +76,9 @@ class ColumnDataset(Dataset):
 
 
 def as_dataset(source: Any) -> Dataset:
-    """The source itself where it is a torch Dataset, else a dataset of the tree's samples."""
-    if isinstance(source, Dataset):
-        return source
+    """The source itself if it is a Dataset or a list, else a dataset of the tree's samples."""
+    if isinstance(source, Dataset) or type(source) is list:
+        return source  # pyright: ignore[reportReturnType] - as DataLoader's attribute
     source = read_source(source)
     if is_ragged_tree(source):
         return RaggedTree(source)
@@ -90,6 +95,8 @@ def open_source(source: Any, reading: Reading) -> BatchSource | IterableSource:
     default = default_convert if reading.is_unbatched else default_collate
     if isinstance(source, IterableDataset):
         return IterableSource(source, collate_fn or default, reading.workers)
+    if collate_fn is None:
+        check_samples(source)
     source = _columns_of_samples(source, reading) or read_source(source)
     if is_ragged_tree(source):
         return _open_ragged(RaggedTree(source), reading)

@@ -22,6 +22,7 @@ from fastloop.fastloader.device_copy import Copied, DeviceCopies
 from fastloop.fastloader.epoch_plan import Groups
 from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.process_reading import ProcessBatches
+from fastloop.fastloader.sample_end import refuse_stop
 from fastloop.fastloader.seeded_map import GlobalDraws, map_seeded
 from fastloop.fastloader.source import ColumnSource, is_slow
 from fastloop.fastloader.thread_map import map_ahead
@@ -186,7 +187,14 @@ def _make_batches(source: Batches, transform: Transform | None, group: Group) ->
         return batches
     may_have_ended = isinstance(source, StreamBatches)
     pairs = zip(batches, group, strict=not may_have_ended)
-    return [transform(batch, indices.tolist()) for batch, indices in pairs]
+    return [_apply(transform, batch, indices.tolist()) for batch, indices in pairs]
+
+
+def _apply(transform: Transform, batch: Tree, indices: list[int]) -> Tree:
+    try:
+        return transform(batch, indices)
+    except StopIteration as error:
+        raise refuse_stop("the transform", indices) from error
 
 
 def _pin(make: Make, group: Group) -> Sequence[Tree]:

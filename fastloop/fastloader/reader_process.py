@@ -24,6 +24,7 @@ from fastloop.core.seeds import mix_seed
 from fastloop.fastloader.dataset_readers import share
 from fastloop.fastloader.dataset_source import DatasetSource
 from fastloop.fastloader.sample_draws import COLLATE, SampleDraws, draw_globally
+from fastloop.fastloader.sample_end import describe_samples
 from fastloop.fastloader.shared_batch import BatchWriter, is_plain
 from fastloop.fastloader.shared_memory import send_file
 
@@ -212,7 +213,5 @@ def _wrap(where: str) -> ExceptionWrapper:
 
 
 def _describe(kind: int, indices: Sequence[int]) -> str:
-    if len(indices) == 1:
-        return f"sample {indices[0]}"
-    shown = ", ".join(map(str, indices[:8])) + (", ..." if len(indices) > 8 else "")
-    return f"{'the batch' if kind == COLLATE else 'samples'} of samples {shown}"
+    named = describe_samples(indices)
+    return f"the batch of {named}" if kind == COLLATE and len(indices) > 1 else named

@@ -8,34 +8,45 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from fastloop.fastloader.column_list import ColumnList
 from fastloop.fastloader.columns.chunked_rows import is_library_array
 from fastloop.fastloader.columns.column import Column
 from fastloop.fastloader.columns.ragged_rows import RaggedRows
 from fastloop.fastloader.tables import columns_of_table
 
-MOST_COLUMNS = 64
-"""A list of more equal tensors is one of samples whose author did not want columns."""
 ARRAYS = torch.Tensor | np.ndarray
-VALUES = (int, float, complex, str, bytes, type(None))
-"""Leaves that a tree of columns never has."""
+MOST_CHECKED = 64
+"""Items of a list that are looked at, which may hold millions."""
 
 
 def read_source(source: Any) -> Any:
     """The source as a tree of columns or as something with samples by index.
 
-    Tables and mappings become the dict of their columns, and a list that holds samples a Dataset,
-    as DataLoader reads any list. Raises ValueError for sources that may be either, or neither.
+    Tables and mappings become the dict of their columns. A list becomes a Dataset, as DataLoader
+    reads any list, and a ColumnList the list of its columns.
     """
     table = columns_of_table(source)
     if table is not None:
         return table
     if _is_mapping(source):
         return {name: source[name] for name in source.keys()}  # noqa: SIM118 - of zarr's group
-    if type(source) is list and _are_samples(source):
+    if type(source) is list:
         return ListedSamples(source)
-    if type(source) is list and len(source) > MOST_COLUMNS:
-        _check_columns(source)
-    return source
+    return list(source) if type(source) is ColumnList else source
+
+
+def check_samples(source: Any) -> None:
+    """Raise ValueError for a list whose items default_collate can't be meant to collate: columns
+    or Datasets."""
+    if type(source) is not list:
+        return
+    for item in source[:MOST_CHECKED]:
+        if isinstance(item, Column | RaggedRows) or is_library_array(item):
+            problem = f"a list is a Dataset of samples, and {type(item).__name__} is a column"
+            raise ValueError(f"{problem}: tuple(source) means columns")
+        if isinstance(item, torch.utils.data.Dataset):
+            problem = f"a list is a Dataset of samples, and {type(item).__name__} is a Dataset"
+            raise ValueError(f"{problem}: torch's ConcatDataset or StackDataset joins several")
 
 
 def is_dataset(source: Any) -> bool:
@@ -57,35 +68,6 @@ class ListedSamples(torch.utils.data.Dataset):
 
     def __getitem__(self, index: int) -> Any:
         return self.samples[index]
-
-
-def _are_samples(source: list[Any]) -> bool:
-    """True for a list of tuples, of numbers or texts, or of dicts that are no dicts of columns.
-
-    A tree of columns has tuples nowhere inside of lists: a collated batch, and so a store, has
-    lists in their place.
-    """
-    if source and all(isinstance(leaf, VALUES) for leaf in pytree.tree_leaves(source)):
-        return True
-    if source and all(isinstance(item, tuple) for item in source):
-        return True
-    if not source or not all(isinstance(item, dict) for item in source):
-        return False
-    leaves = pytree.tree_leaves(source)
-    are_arrays = all(isinstance(leaf, ARRAYS | Column) for leaf in leaves)
-    if not are_arrays or len(source) > MOST_COLUMNS:
-        return True
-    lengths = {len(leaf) if getattr(leaf, "ndim", 1) else -1 for leaf in leaves}
-    return len(lengths) != 1 or -1 in lengths
-
-
-def _check_columns(source: list[Any]) -> None:
-    """Raise ValueError for a list of many tensors of one shape."""
-    shapes = {tuple(item.shape) if isinstance(item, ARRAYS) else None for item in source}
-    if len(shapes) == 1 and None not in shapes:
-        problem = f"a list of {len(source):,} tensors or arrays of shape {next(iter(shapes))}"
-        allowed = "torch.stack(source) makes rows of samples, and tuple(source) means columns"
-        raise ValueError(f"{problem} may be samples or columns: {allowed}")
 
 
 def _is_mapping(source: Any) -> bool:

@@ -61,9 +61,13 @@ def _close_all() -> None:
 
 
 def _map_here(work: Callable[[Any], Any], items: Iterable[Any]) -> Generator[Any, None, None]:
-    for result in map(work, items):
+    for item in items:
+        try:
+            result = work(item)
+        except StopIteration as error:  # it would end the loop as if there were no more
+            raise RuntimeError("the making of a batch raised StopIteration") from error
         yield result
-        del result  # or it would be held while the next is made
+        del result, item  # or they would be held while the next is made
 
 
 def _map_by_threads(

@@ -26,7 +26,7 @@ def column_source(tree: Tree) -> ColumnSource:
     if len(lengths) != 1:
         actual = sorted(lengths) or "no tensors or arrays"
         raise ValueError(f"a source is a tree of tensors or arrays of one length, got {actual}")
-    if type(tree) is tuple and len(tree) == len(leaves):
+    if type(tree) is tuple and _are_leaves(tree, leaves):
         return ColumnSource(columns, tuple)
     if structure.is_leaf():
         return ColumnSource(columns, None)
@@ -42,6 +42,12 @@ def _check_byte_order(tree: Tree) -> None:
             raise ValueError(f"{problem}: astype({leaf.dtype.name!r}) has this machine's")
 
 
+def _are_leaves(tree: tuple, leaves: list[Any]) -> bool:
+    """True for a flat tuple. Items that hold a single leaf each are as many as the leaves, too."""
+    pairs = zip(tree, leaves, strict=False)
+    return len(tree) == len(leaves) and all(item is leaf for item, leaf in pairs)
+
+
 def _as_column(leaf: Any) -> Column:
     if isinstance(leaf, torch.Tensor | np.ndarray):
         return array_column(leaf)
@@ -49,7 +55,7 @@ def _as_column(leaf: Any) -> Column:
         return leaf
     if is_library_array(leaf):
         return library_array(leaf)
-    allowed = "a source is a Dataset, or a tree (a list is one) of tensors, arrays and columns"
+    allowed = "a source is a Dataset (a list is one), or a tree of tensors, arrays and columns"
     problem = f"{allowed}; a leaf of type {type(leaf).__name__} is none of these"
     raise ValueError(f"{problem}{_advise(leaf)}")
 

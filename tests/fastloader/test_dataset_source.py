@@ -144,8 +144,8 @@ class StreamDataset(IterableDataset):
     ("source", "settings", "message"),
     [
         (StreamDataset(), {"shuffle": True}, "shuffle=True with an IterableDataset"),
-        ({"x": SquaresDataset(3)}, {}, "a source is a Dataset, or a tree"),
-        ("text", {}, "a source is a Dataset, or a tree"),
+        ({"x": SquaresDataset(3)}, {}, "a source is a Dataset .*, or a tree"),
+        ("text", {}, "a source is a Dataset .*, or a tree"),
         (torch.zeros(3), {"collate_fn": list}, "collate_fn is for a Dataset's samples"),
         (
             SquaresDataset(3),

@@ -132,7 +132,7 @@ def test_loader_delivers_every_dtype_and_shape(dtype, shape):
     [
         lambda x, y: {"x": x, "more": [y, {"z": x.numpy()}]},
         Pair,
-        lambda x, y: [x, (y,)],
+        lambda x, y: ([x], (y,)),
         lambda x, y: y.numpy(),
     ],
 )
@@ -304,7 +304,7 @@ def test_set_epoch_rejects_what_is_no_number_of_an_epoch(epoch):
 
 @pytest.mark.parametrize(
     "source",
-    [(), (torch.zeros(3), torch.zeros(4)), ["text", torch.zeros(1)], torch.tensor(1)],
+    [(), (torch.zeros(3), torch.zeros(4)), ("text", torch.zeros(1)), torch.tensor(1)],
     ids=str,
 )
 def test_loader_rejects_invalid_sources(source):

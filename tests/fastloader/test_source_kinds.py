@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from fastloop import FastLoader
+from fastloop import FastLoader, Images, converted
 
 LISTS = {
     "pairs": [(torch.full((3,), float(number)), number) for number in range(10)],
@@ -16,6 +16,12 @@ LISTS = {
     "dicts": [{"x": torch.rand(3), "y": number} for number in range(10)],
     "many dicts of tensors": [{"x": torch.rand(3), "y": torch.rand(3)} for _ in range(100)],
     "dicts of single numbers": [{"y": torch.tensor(number)} for number in range(5)],
+    "tensors": [torch.ones(2) * number for number in range(2)],
+    "many equal tensors": [torch.zeros(3, 2)] * 100,
+    "arrays": [np.full(4, number) for number in range(4)],
+    "dicts of columns": [{"x": torch.arange(4)}, {"x": torch.arange(4, 8)}],
+    "nested lists": [[torch.arange(3), [torch.zeros(2)]] for _ in range(5)],
+    "nothing": [],
     "dicts of text": [{"name": f"number {number}"} for number in range(5)],
 }
 
@@ -25,30 +31,30 @@ def test_list_of_samples_is_read_as_dataloader_reads_it(source):
     for settings in ({"batch_size": 3}, {"batch_size": 3, "num_threads": 2}):
         ours, theirs = FastLoader(source, **settings), DataLoader(source, 3)
         assert repr(list(ours)) == repr(list(theirs))
-    assert len(FastLoader(source).dataset) == len(source)
+        collated = FastLoader(source, collate_fn=len, **settings)
+        assert list(collated) == [len(source[k : k + 3]) for k in range(0, len(source), 3)]
+    assert FastLoader(source).dataset is source
 
 
-def test_lists_of_columns_stay_trees():
-    rows, labels = torch.rand(8, 2), torch.arange(8)
-    for source in (
-        [rows, labels],
-        [rows, (labels,)],
-        [[rows, rows], [labels, labels]],
-        [{"x": rows}, {"y": labels}],
-    ):
-        (batch,) = FastLoader(source, 8)
-        assert torch.utils._pytree.tree_structure(batch) == torch.utils._pytree.tree_structure(
-            source
-        )
-        assert torch.equal(torch.utils._pytree.tree_leaves(batch)[0], rows)
+def test_list_of_columns_is_refused_and_names_the_tuple():
+    images = Images([b"", b""], (4, 4))
+    for source in ([images, torch.arange(2)], [converted(torch.zeros(2, 3))]):
+        with pytest.raises(ValueError, match=r"is a column: tuple\(source\) means columns"):
+            FastLoader(source)
 
 
-def test_long_list_of_equal_tensors_is_refused():
-    with pytest.raises(
-        ValueError, match=r"a list of 100 tensors .* \(3, 2\) may be samples or columns"
-    ):
-        FastLoader([torch.zeros(3, 2)] * 100)
-    assert len(list(FastLoader(tuple([torch.zeros(3, 2)] * 100)))) == 3
+def test_growing_list_is_seen_at_the_next_epoch():
+    source = [torch.full((3,), number) for number in range(4)]
+    ours = [FastLoader(source, 2), FastLoader(source, 2, shuffle=True, num_threads=2)]
+    theirs = DataLoader(source, 2)
+    for _ in range(3):
+        for loader in ours:
+            assert len(loader) == len(theirs)
+            delivered = sorted(row.tolist() for batch in loader for row in batch)
+            assert delivered == sorted(row.tolist() for batch in theirs for row in batch)
+        source.append(torch.full((3,), len(source)))
+    assert ours[0].num_samples == 7
+    assert ours[0].dataset is source
 
 
 def test_table_is_read_by_columns():

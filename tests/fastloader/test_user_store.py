@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_co
 from fastloop import FastLoader, open_store, write_store
 from fastloop.core.types import BadData, Unsupported
 from fastloop.data import user_store
+from fastloop.fastloader.column_list import ColumnList
 
 
 class SquaresDataset(Dataset):
@@ -52,7 +54,7 @@ def collate_all(dataset):
 
 def assert_equal_store(store, expected) -> None:
     structure = torch.utils._pytree.tree_structure
-    assert structure(store) == structure(expected)
+    assert structure(list(store) if type(store) is ColumnList else store) == structure(expected)
     for leaf, expected_leaf in zip(leaves(store), leaves(expected), strict=True):
         assert leaf.dtype == expected_leaf.dtype
         assert torch.equal(leaf, expected_leaf)
@@ -86,14 +88,31 @@ def test_fastloader_delivers_the_samples_written_to_a_store(tmp_path, small_chun
 def test_store_keeps_any_dtype_and_shape(tmp_path_factory, count, shape, dtype):
     root = tmp_path_factory.mktemp("any") / "store"
     rows = np.random.default_rng(0).integers(2, size=(count, *shape)).astype(dtype)
-    write_store([rows, rows.T.copy().T], root)
-    assert_equal_store(open_store(root), [torch.from_numpy(rows)] * 2)
+    write_store((rows, rows.T.copy().T), root)
+    assert_equal_store(open_store(root), (torch.from_numpy(rows),) * 2)
 
 
 def test_store_of_a_tensor_dataset_holds_its_tensors(tmp_path):
     pair = torch.rand(30, 4), torch.arange(30)
     write_store(TensorDataset(*pair), tmp_path / "store")
     assert_equal_store(open_store(tmp_path / "store"), list(pair))
+
+
+def test_store_of_a_list_holds_its_samples(tmp_path):
+    write_store([torch.arange(3), torch.arange(3, 6)], tmp_path / "store")
+    assert_equal_store(open_store(tmp_path / "store"), torch.arange(6).view(2, 3))
+
+
+def test_opened_store_of_pairs_is_columns_again(tmp_path):
+    rows = open_store(write_store(TensorDataset(torch.arange(30), torch.rand(30)), tmp_path / "a"))
+    doubled = torch.utils._pytree.tree_map(lambda leaf: leaf * 2, rows)
+    assert_equal_store(
+        open_store(write_store(rows, tmp_path / "b")), [torch.from_numpy(leaf) for leaf in rows]
+    )
+    for source in (rows, doubled, pickle.loads(pickle.dumps(FastLoader(rows))).source):
+        (batch,) = FastLoader(source, 30)
+        assert type(batch) is list
+        assert torch.equal(batch[0], torch.from_numpy(source[0]))
 
 
 def test_write_store_keeps_equal_data_and_replaces_other_data_on_request(tmp_path):
@@ -149,7 +168,7 @@ class UnevenDataset(SquaresDataset):
         (SquaresDataset(0), ValueError, "no samples"),
         ([], ValueError, "no samples"),
         (torch.zeros(3, dtype=torch.bfloat16), Unsupported, "bfloat16"),
-        ([torch.zeros(3), torch.zeros(4)], ValueError, "one length"),
+        ((torch.zeros(3), torch.zeros(4)), ValueError, "one length"),
     ],
 )
 @pytest.mark.parametrize("overwrite", [False, True])

@@ -31,6 +31,7 @@ from fastloop.data.samples import (
 )
 from fastloop.data.seeded import SeededDataset
 from fastloop.fastloader import FastLoader
+from fastloop.fastloader.column_list import ColumnList, mark_columns
 from fastloop.fastloader.order import MAX_RANDPERM
 
 
@@ -85,8 +86,9 @@ class FastloopLoader:
         if self.store is not None:
             rows = self.store.open(prepared.folder)
             if self.in_memory:
-                return read_into_memory(rows), None
-            return pytree.tree_map_only(np.memmap, _mark_read_only, rows), None
+                return mark_columns(read_into_memory(rows)), None
+            rows = pytree.tree_map_only(np.memmap, _mark_read_only, rows)
+            return mark_columns(rows), None
         if self.in_memory:
             raise Unsupported("in_memory=true: without a store there are no rows to read into it")
         return _samples(prepared, plan)
@@ -114,7 +116,7 @@ def _mark_read_only(array: np.memmap) -> np.memmap:
 def _samples(prepared: PreparedData, plan: Plan) -> tuple[Any, Callable | None]:
     dataset, collate, transform = prepared.dataset, plan.collate, plan.transform
     if isinstance(dataset, CroppedDataset):
-        return _crops(dataset, plan), None
+        return ColumnList(_crops(dataset, plan)), None
     if check_batches(prepared, plan):
         return _probe(dataset.open(), identity_collate, plan)
     as_uint8 = collate is not None and collate.takes == "uint8"
@@ -122,7 +124,7 @@ def _samples(prepared: PreparedData, plan: Plan) -> tuple[Any, Callable | None]:
     is_unchanged = not transform and (collate is None or as_uint8)
     if isinstance(samples, LabelledImages) and samples.size and is_unchanged:
         pair = ImageFileColumn(samples), samples.labels
-        return (pair if as_uint8 else list(pair)), None
+        return (pair if as_uint8 else ColumnList(pair)), None
     if isinstance(samples, list | tuple | dict):  # FastLoader would take it for a tree of columns
         samples = Subset(samples, range(len(samples)))  # pyright: ignore[reportArgumentType]
     if collate is not None and collate.tolerant:
