@@ -145,7 +145,11 @@ def _write_array(path: Path, array: np.ndarray) -> None:
 def _find_same(folder: Path, source: EncodedSource, encode: Encode, encoding: str) -> StoredImages:
     """The notes of the store's writer; raises FileExistsError where it holds other data."""
     stored = load_stored(folder)
-    if stored is None or stored.encoding != encoding or not _holds(folder, source, encode):
+    if stored is None:
+        raise refuse_other_data(folder, "a store of samples is here, not of encoded images")
+    if stored.encoding != encoding:
+        raise refuse_other_data(folder, f"a store of images={stored.encoding!r} is here")
+    if not _holds(folder, source, encode):
         raise refuse_other_data(folder)
     return stored
 

@@ -10,7 +10,8 @@ from typing import BinaryIO, Literal
 import numpy as np
 from torch.utils import _pytree as pytree
 
-from fastloop.core.types import Tree
+from fastloop.core.types import BadData, Tree
+from fastloop.core.user_code import error_line
 from fastloop.data.rows import array_of, structure_text
 
 STRUCTURE = "structure.json"
@@ -49,12 +50,33 @@ def open_npy(folder: Path, mmap_mode: Literal["r", "c"]) -> Tree:
     """The tree of memory-mapped arrays in the folder, read lazily.
 
     mmap_mode: "c", copy-on-write, for arrays that become tensors: torch needs writable memory, and
-    the files stay unchanged; "r" for other arrays.
+    the files stay unchanged; "r" for other arrays. Raises BadData, which names the file, for one
+    that is broken.
     """
-    structure = pytree.treespec_loads((folder / STRUCTURE).read_text())
+    structure = _read_structure(folder / STRUCTURE)
     paths = [folder / f"{number}.npy" for number in range(structure.num_leaves)]
-    arrays = [np.load(path, mmap_mode=mmap_mode, allow_pickle=False) for path in paths]
-    return pytree.tree_unflatten(arrays, structure)
+    return pytree.tree_unflatten([map_array(path, mmap_mode) for path in paths], structure)
+
+
+def map_array(path: Path, mmap_mode: Literal["r", "c"]) -> np.ndarray:
+    """The array of a .npy file, memory-mapped; raises BadData, which names it, if it is broken."""
+    try:
+        array = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
+    except FileNotFoundError:
+        raise
+    except (ValueError, OSError, EOFError, OverflowError) as error:
+        raise BadData(f"{path}: a broken .npy file: {error_line(error)}") from error
+    if not isinstance(array, np.ndarray):
+        raise BadData(f"{path}: a broken .npy file: it is an archive")
+    return array
+
+
+def _read_structure(path: Path) -> pytree.TreeSpec:
+    text = path.read_text(errors="replace")
+    try:
+        return pytree.treespec_loads(text)
+    except Exception as error:  # torch's reader of other people's text may raise anything
+        raise BadData(f"{path}: no structure of a store: {error_line(error)}") from error
 
 
 def write_header(file: BinaryIO, array: np.ndarray, shape: tuple[int, ...]) -> None:

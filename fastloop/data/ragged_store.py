@@ -12,13 +12,14 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from fastloop.core.types import SamplesDiffer, Tree
-from fastloop.data.npy_format import FORMAT_NAME, STRUCTURE, write_header
+from fastloop.core.types import BadData, SamplesDiffer, Tree
+from fastloop.data.npy_format import FORMAT_NAME, STRUCTURE, map_array, write_header
 from fastloop.data.ragged import JaggedTensor
 from fastloop.data.rows import array_of, structure_text
 from fastloop.fastloader.columns.ragged_rows import RaggedRows
 
 OFFSETS, TEXT = "offsets.npy", "text.npy"
+CHECKED_ROWS = 1 << 20
 
 
 def write_ragged(folder: Path, chunks: Iterable[Tree], samples: Any, ragged: bool) -> None:
@@ -41,7 +42,10 @@ def write_ragged(folder: Path, chunks: Iterable[Tree], samples: Any, ragged: boo
 
 
 def open_ragged(folder: Path, tree: Tree) -> Tree:
-    """The tree of a store, with RaggedRows in the place of the values that have offsets."""
+    """The tree of a store, with RaggedRows in the place of the values that have offsets.
+
+    Raises BadData, which names the file, for offsets that don't rise to the number of values.
+    """
     leaves, structure = pytree.tree_flatten(tree)
     opened = [_open_rows(folder, number, leaf) for number, leaf in enumerate(leaves)]
     return structure.unflatten(opened)
@@ -109,5 +113,21 @@ def _open_rows(folder: Path, number: int, values: np.ndarray) -> Any:
     for name, is_text in ((OFFSETS, False), (TEXT, True)):
         path = folder / f"{number}.{name}"
         if path.exists():
-            return RaggedRows(values, np.load(path, mmap_mode="r"), is_text)
+            offsets = map_array(path, "r")
+            _check_offsets(path, offsets, len(values) if values.ndim else 0)
+            return RaggedRows(values, offsets, is_text)
     return values
+
+
+def _check_offsets(path: Path, offsets: np.ndarray, count: int) -> None:
+    """Raise BadData for offsets that don't rise from 0 to the number of values."""
+    is_list = offsets.ndim == 1 and offsets.dtype == np.int64 and len(offsets) > 0
+    if not is_list or offsets[0] != 0 or offsets[-1] != count or not _rise(offsets):
+        raise BadData(f"{path}: broken offsets: allowed are int64 that rise from 0 to {count}")
+
+
+def _rise(offsets: np.ndarray) -> bool:
+    """Part by part, as a difference of all would take as much memory again."""
+    starts = range(0, len(offsets), CHECKED_ROWS)
+    parts = (offsets[start : start + CHECKED_ROWS + 1] for start in starts)
+    return all(bool((part[1:] >= part[:-1]).all()) for part in parts)

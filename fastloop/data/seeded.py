@@ -37,7 +37,7 @@ class SeededSamples:
 
     def __getitem__(self, index: int) -> Tree:
         # FastLoader's threads redirect torch's functions, which here are seeded by the index alone
-        with _READING, torch._C.DisableTorchFunction(), _seed_generators(index):
+        with _READING, torch._C.DisableTorchFunction(), seed_generators(index):
             return self.samples[index]
 
 
@@ -113,7 +113,8 @@ def _are_random(samples: Samples) -> bool:
 
 
 @contextmanager
-def _seed_generators(seed: int) -> Iterator[None]:
+def seed_generators(seed: int) -> Iterator[None]:
+    """Seed the generators of torch, numpy and Python, and restore them at the end."""
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
     random.seed(seed)
     np.random.seed(seed % 2**32)

@@ -9,7 +9,9 @@ from reprlib import repr as short_repr
 from typing import Any
 
 import numpy as np
+from torch.utils import _pytree as pytree
 
+from fastloop.core.types import BadData
 from fastloop.data.npy_format import STRUCTURE
 
 IMAGES = "images.json"
@@ -35,10 +37,21 @@ def check_is_store(folder: Path) -> None:
         raise FileExistsError(errno.EEXIST, "not a store, so it is not replaced", str(folder))
 
 
-def refuse_other_data(folder: Path) -> FileExistsError:
-    """The error for a store of other data that may not be replaced."""
-    reason = "a store of other data is here; overwrite=True replaces it"
-    return FileExistsError(errno.EEXIST, reason, str(folder))
+def refuse_other_data(
+    folder: Path, found: str = "a store of other data is here"
+) -> FileExistsError:
+    """The error for a store that may not be replaced; found: in which way it is another one."""
+    return FileExistsError(errno.EEXIST, f"{found}; overwrite=True replaces it", str(folder))
+
+
+def check_lengths(folder: Path, tree: Any) -> None:
+    """Raise BadData for the opened tree of a store whose leaves differ in length."""
+    leaves = pytree.tree_leaves(tree)
+    if any(getattr(leaf, "ndim", 1) == 0 for leaf in leaves):
+        raise BadData(f"{folder}: a broken store: a leaf has no rows")
+    lengths = sorted({len(leaf) for leaf in leaves})
+    if len(lengths) > 1:
+        raise BadData(f"{folder}: a broken store: its leaves have {lengths} rows")
 
 
 def spread_indices(count: int, number: int = COMPARED) -> list[int]:

@@ -24,9 +24,11 @@ from fastloop.data.image_store import write_image_store
 from fastloop.data.npy_format import STRUCTURE, open_npy, write_npy
 from fastloop.data.ragged import JaggedTensor
 from fastloop.data.ragged_store import open_ragged, select_rows, write_ragged
+from fastloop.data.random_samples import refuse_random
 from fastloop.data.rows import bytes_of
 from fastloop.data.store_folder import (
     check_is_store,
+    check_lengths,
     refuse_other_data,
     spread_indices,
     store_folder,
@@ -48,6 +50,7 @@ def write_store(
     num_workers: int = ...,
     ragged: bool = ...,
     strings: Literal["keep", "leave_out"] | None = ...,
+    allow_random: bool = ...,
 ) -> Path: ...
 @overload
 def write_store(
@@ -67,6 +70,7 @@ def write_store(  # noqa: PLR0913 - settings of samples and of encoded images
     ragged: bool = False,
     strings: Literal["keep", "leave_out"] | None = None,
     images: ImageEncoding | None = None,
+    allow_random: bool = False,
 ) -> Path | StoredImages:
     """Write a dataset to the folder `root`, with a .npy file for each leaf, for open_store.
 
@@ -87,18 +91,23 @@ def write_store(  # noqa: PLR0913 - settings of samples and of encoded images
     Other files are stored as they are. num_workers are then threads, 0: one for each core, and
     what is returned, `StoredImages`, tells what the store has cost and saves.
 
+    A Dataset of random samples, such as augmented ones, is refused: a store would repeat one draw
+    of each. Up to 16 samples are read twice for that. allow_random=True stores one draw.
+
     An existing store is kept if it holds the same data: the same number of samples, of which 16,
     spread evenly, are equal bit by bit. If it holds other data, or the dataset can only be iterated
     over, FileExistsError is raised unless overwrite=True. A folder that is no store is never
     replaced.
 
-    Raises FileExistsError, OSError, ValueError for a dataset without samples, BadData for samples
-    that differ or can't be read, and Unsupported for trees and dtypes that .npy files can't hold.
+    Raises FileExistsError, OSError, ValueError for a dataset without samples or of random ones,
+    BadData for samples that differ or can't be read, and Unsupported for trees and dtypes that .npy
+    files can't hold.
     """
     folder = store_folder(root)
     if images is not None:
-        if ragged or strings:
-            raise ValueError(f"images={images!r}: ragged and strings are settings of samples")
+        if ragged or strings or allow_random:
+            names = "ragged, strings and allow_random"
+            raise ValueError(f"images={images!r}: {names} are settings of samples")
         if num_workers < 0:
             raise ValueError(f"num_workers={num_workers}: allowed are 0 or more")
         settings = {"overwrite": overwrite, "num_threads": num_workers}
@@ -107,6 +116,8 @@ def write_store(  # noqa: PLR0913 - settings of samples and of encoded images
     if strings not in (None, "keep", "leave_out"):
         raise ValueError(f"strings={strings!r}: allowed are 'keep', 'leave_out' and None")
     source, is_jagged = _prepare_samples(source, strings), ragged or strings == "keep"
+    if isinstance(source, StoreSamples) and not allow_random:
+        refuse_random(source.samples, f"dataset={type(dataset).__name__}", _describe_ways(dataset))
     with hold_lock(folder):
         if folder.exists() and not _needs_writing(folder, source, (overwrite, is_jagged)):
             return folder
@@ -127,7 +138,8 @@ def write_store(  # noqa: PLR0913 - settings of samples and of encoded images
 def open_store(root: str | Path) -> Tree:
     """The tree of read-only, memory-mapped arrays of a store, for FastLoader.
 
-    Raises FileNotFoundError where there is no store.
+    Raises FileNotFoundError where there is no store, and BadData, which names the file, where one
+    is broken.
     """
     folder = store_folder(root)
     if not (folder / STRUCTURE).is_file():
@@ -136,7 +148,18 @@ def open_store(root: str | Path) -> Tree:
 
 
 def _open_tree(folder: Path) -> Tree:
-    return open_ragged(folder, open_npy(folder, "r"))
+    """The tree of a store as its structure names it; raises BadData that names a broken file."""
+    tree = open_ragged(folder, open_npy(folder, "r"))
+    check_lengths(folder, tree)
+    return tree
+
+
+def _describe_ways(dataset: Any) -> str:
+    """Ways to read random samples."""
+    ways = ["FastLoader(dataset) draws anew in each epoch"]
+    if isinstance(getattr(dataset, "samples", None), list):  # an ImageFolder
+        ways.append('images="as_is" stores the files of an image folder')
+    return ", ".join([*ways, "allow_random=True stores one draw of each"])
 
 
 def _prepare_samples(source: Any, strings: str | None) -> Any:
@@ -156,6 +179,10 @@ def _needs_writing(folder: Path, source: Any, settings: tuple[bool, bool]) -> bo
     check_is_store(folder)
     if overwrite or (_has_indices(source) and _holds(folder, source, is_jagged)):
         return overwrite
+    if not _has_indices(source):
+        raise refuse_other_data(
+            folder, "a store is here, and an iterable can't be compared with it"
+        )
     raise refuse_other_data(folder)
 
 

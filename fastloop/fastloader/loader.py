@@ -64,7 +64,8 @@ class FastLoader(Generic[T_co]):
         collate_fn: for a Dataset's samples, by default torch's default_collate.
         pin_memory: deliver batches in pinned memory, where there is a CUDA device.
         generator: for shuffle, and with seed=None for the base seed, as in DataLoader.
-        prefetch_factor: batches to prepare ahead for each thread of Python; None chooses.
+        prefetch_factor: batches to prepare ahead for each thread, of the native core blocks of
+            batches of about 1 MiB; None chooses.
         transform: of each batch, in the threads; random ones of torchvision, of each sample.
         seed: of the order, and of what samples and transforms draw (`sample_seed`). None: both
             follow torch's generators, as DataLoader's order does, and draw from them what it draws.

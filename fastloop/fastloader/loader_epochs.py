@@ -149,7 +149,7 @@ def _make_epochs(loader: Any) -> LoaderEpochs:
     native = _choose_engine(loader._native, python, order)
     plan = None
     if native is not None and isinstance(order, LoaderOrder):
-        plan = native.plan(order, loader._pipeline.tuning.num_threads)
+        plan = native.plan(order, loader._pipeline.tuning.num_threads, loader.prefetch_factor)
     sources = RandomSources(loader.generator, given)
     return LoaderEpochs(order, sources, python, native, plan, loader._moments)
 

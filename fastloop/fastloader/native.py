@@ -24,6 +24,8 @@ one costs less than a hundredth of making it."""
 AHEAD_BYTES = 4 << 20
 """Blocks made ahead of their use, so that they are still in the shared cache then."""
 MIN_BLOCKS = 2
+MAX_BLOCKS = 1 << 16
+"""As many blocks are the 64 GiB that hold any epoch in memory."""
 MAX_BATCH_SIZE = 1 << 40
 """No epoch has as many samples; products with it fit 64 bits."""
 MOST_LAZY_ROWS = 4096
@@ -60,6 +62,8 @@ class StreamPlan:
     """0: the sizes of the batches come with the pieces of the order."""
     drop_last: bool = False
     num_threads: int = 1
+    ahead: int | None = None
+    """Blocks that each thread makes ahead; None: those of AHEAD_BYTES, for all threads together."""
     is_lazy: bool = False
     """True where a user's sampler gives the order, of which no more is read ahead than needed."""
 
@@ -73,6 +77,8 @@ class StreamPlan:
     @cached_property
     def max_blocks(self) -> int:
         """The number of blocks made ahead."""
+        if self.ahead is not None:
+            return min(MAX_BLOCKS, self.ahead * max(1, self.num_threads))
         if self.is_lazy:
             return MIN_BLOCKS
         return max(MIN_BLOCKS, AHEAD_BYTES // max(BLOCK_BYTES, self.batch_nbytes))

@@ -43,13 +43,14 @@ class NativeEpochs:
         self.times = PieceTimes()
         return self.times
 
-    def plan(self, order: LoaderOrder, num_threads: int) -> StreamPlan:
-        """The plan of the epochs of an order."""
+    def plan(self, order: LoaderOrder, num_threads: int, ahead: int | None = None) -> StreamPlan:
+        """The plan of the epochs of an order; ahead: blocks for each thread, None chooses."""
         return StreamPlan(
             columns=self.columns,
             batch_size=0 if order.batch_sampler is not None else order.batch_size or 1,
             drop_last=order.drop_last,
             num_threads=num_threads,
+            ahead=ahead,
             is_lazy=order.is_lazy,
         )
 

@@ -29,7 +29,7 @@ class Tuning:
     Python copies rows, without the native core.
 
     prefetch_factor: two batches ahead for each thread, or one where two would exceed AHEAD_BYTES in
-    all. The native core's look-ahead is in bytes, see native.py.
+    all. The native core's own look-ahead is in bytes, see native.py; a given one is of blocks.
     """
 
     num_threads: int

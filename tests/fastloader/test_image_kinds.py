@@ -6,6 +6,7 @@ import base64
 import io
 import multiprocessing
 import pickle
+import struct
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
@@ -15,6 +16,7 @@ from image_samples import IMAGES, crop, jpeg, photograph, png, translucent, writ
 from native_jpeg import needs_jpeg
 from options import require_library
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from fastloop import CenterCrop, FastLoader, Images, RandomResizedCrop
 from fastloop.fastloader.columns.codecs import LIBRARIES
@@ -40,6 +42,23 @@ def encode(image: Image.Image, kind: str, **options) -> bytes:
 
 def animate(kind: str, **options) -> bytes:
     return encode(FRAMES[0], kind, save_all=True, append_images=FRAMES[1:], **options)
+
+
+def with_text(length: int) -> bytes:
+    """A PNG with a compressed text of so many characters."""
+    info = PngInfo()
+    info.add_text("note", "x" * length, zip=True)
+    return encode(crop(), "PNG", pnginfo=info)
+
+
+def with_dxgi(number: int) -> bytes:
+    """A DDS of 4 x 4 pixels in a format of DirectX."""
+    size, flags, fourcc = 124, 0x1007, b"DX10"
+    header = struct.pack("<7I44x", size, flags, 4, 4, 0, 0, 0)
+    pixels = struct.pack("<2I4s5I", 32, 4, fourcc, 0, 0, 0, 0, 0)
+    return (
+        b"DDS " + header + pixels + bytes(20) + struct.pack("<5I", number, 3, 0, 1, 0) + bytes(64)
+    )
 
 
 def with_ycck() -> bytes:
@@ -69,6 +88,8 @@ KINDS = IMAGES | {
     "WebP with alpha": encode(translucent("RGBA"), "WEBP", quality=70),
     "animated WebP": animate("WEBP", lossless=True),
     "animated PNG": animate("PNG"),
+    "animated PNG beside an image": animate("PNG", default_image=True),
+    "PNG with a text": with_text(1000),
     "GIF": encode(crop(), "GIF"),
     "animated GIF": animate("GIF"),
     "GIF with a transparent colour": encode(crop().quantize(30), "GIF", transparency=3),
@@ -87,6 +108,8 @@ BROKEN = {
     "half a GIF": KINDS["GIF"][:-900],
     "half a BMP": KINDS["BMP"][:-2000],
     "half a TIFF": KINDS["TIFF"][:200],
+    "a PNG with a text that becomes large": with_text(3 << 20),
+    "a DDS of a format that Pillow does not read": with_dxgi(93),
     "an empty file": b"",
     "a text": b"no image",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from io import BytesIO
 
 import numpy as np
@@ -177,6 +178,23 @@ def test_native_core_has_a_thread_beside_the_loop_on_two_cores(monkeypatch, epoc
     monkeypatch.setattr(tuning, "usable_cores", lambda: 2)
     tuned = choose_tuning(Workload(*epoch, is_cheap=True, is_native=True), (None, None))
     assert tuned.num_threads == expected
+
+
+def test_prefetch_factor_bounds_what_the_core_makes_ahead():
+    """A batch is a block, of more than 1 MiB; one is the loop's, and the next may be its, too."""
+    rows = np.zeros((40, 2 << 20), np.uint8)
+    loader = FastLoader(rows, 1, num_threads=1, prefetch_factor=1)
+    pieces = loader.record_pieces()
+    if pieces is None:
+        pytest.skip("no native core")
+    running = iter(loader)
+    next(running)
+    time.sleep(0.2)  # a thread that makes more has the time for it
+    running.close()
+    assert pieces.read()[:, 1].max() <= 2
+    for threads, ahead, blocks in ((2, 3, 6), (0, 4, 4), (4, 1, 4)):
+        plan = FastLoader(rows, 4, num_threads=threads, prefetch_factor=ahead)._epochs.plan
+        assert plan.max_blocks == blocks
 
 
 def test_given_num_threads_and_prefetch_factor_are_kept():

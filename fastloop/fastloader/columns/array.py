@@ -15,6 +15,7 @@ from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.engine import describe_rows, fill_rows
 from fastloop.fastloader.columns.file_region import FileRegion, region_of
 from fastloop.fastloader.columns.gather import take_rows
+from fastloop.fastloader.columns.mapped_file import MappedFile, mapped_file
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class ArrayColumn:
     """The source itself, where batches may be views of it; else None, see `_viewable_memory`."""
     region: FileRegion | None = None
     """Where a mapped file stores the rows; None for rows in memory and for writable maps."""
+    file: MappedFile | None = None
+    """The file that the rows are mapped from, writable or not; None for rows in memory."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -36,11 +39,13 @@ class ArrayColumn:
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Copy the rows at `indices` to `out`."""
         if not fill_rows(self, indices, out):
+            if self.file is not None:
+                self.file.check()
             take_rows(self.flat, indices, out)
 
     def native_rows(self) -> dict[str, Any] | None:
         """The arguments of the native core's column."""
-        return describe_rows(self.flat, len(self.flat), self.spec)
+        return describe_rows(self.flat, len(self.flat), self.spec, file=self.file)
 
     def __reduce__(self) -> tuple[Callable[..., ArrayColumn], tuple[Any, ...]]:
         """Pickle where a mapped file stores the rows, and not its bytes."""
@@ -71,12 +76,15 @@ def array_column(source: torch.Tensor | np.ndarray) -> ArrayColumn:
     region = region_of(source)
     if region is not None and region.is_writable:
         region = None
-    return ArrayColumn(flat.view(torch.uint8).numpy(), spec, memory, region)
+    # a copy that was made to be contiguous is no map any more
+    is_map = isinstance(source, np.ndarray) and source.ctypes.data == flat.data_ptr()
+    file = mapped_file(source) if is_map else None
+    return ArrayColumn(flat.view(torch.uint8).numpy(), spec, memory, region, file)
 
 
 def _reopen(region: FileRegion, spec: SampleSpec) -> ArrayColumn:
     flat = region.open()
-    return ArrayColumn(flat, spec, region=region_of(flat))
+    return ArrayColumn(flat, spec, region=region_of(flat), file=mapped_file(flat))
 
 
 def _as_tensor(source: torch.Tensor | np.ndarray) -> torch.Tensor:

@@ -17,6 +17,7 @@ from fastloop.fastloader.columns.decoders import (
     decode_by_simplejpeg,
     decode_by_torchvision,
     load_opencv,
+    load_torchvision_io,
 )
 from fastloop.fastloader.columns.image_headers import Encoded, Encoding
 
@@ -76,6 +77,8 @@ def _simplejpeg() -> Codec:
 
 
 def _torchvision() -> Codec:
+    load_torchvision_io()
+
     def resize(pixels: np.ndarray, out: np.ndarray, antialias: bool) -> None:
         image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
         size = out.shape[:2]

@@ -25,11 +25,15 @@ from fastloop.fastloader.columns.image_headers import (
     Encoding,
     check_bits_of_jpeg,
     has_end,
+    is_for_pillow,
     is_whole_png,
 )
 
-BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error)
-"""Exceptions that Pillow raises for a broken file."""
+BROKEN = (
+    *(OSError, SyntaxError, ValueError, EOFError, NotImplementedError),
+    *(struct.error, zlib.error),
+)
+"""Exceptions that Pillow raises for a broken file, or for one of a kind that it does not read."""
 
 
 def decode_by_simplejpeg(data: Encoded, encoding: Encoding) -> np.ndarray:
@@ -45,6 +49,8 @@ def decode_by_simplejpeg(data: Encoded, encoding: Encoding) -> np.ndarray:
 
 def decode_by_opencv(data: Encoded, encoding: Encoding) -> np.ndarray:
     """Decode a JPEG, PNG or WebP file with OpenCV, whose BGR is converted to RGB."""
+    if is_for_pillow(data):
+        return decode_by_pillow(data, encoding)
     cv2, data = load_opencv(), bytes(data)
     if not has_end(data):  # OpenCV would fill the missing part with grey
         raise _broken(encoding, "it is cut off")
@@ -60,7 +66,9 @@ def decode_by_opencv(data: Encoded, encoding: Encoding) -> np.ndarray:
 
 def decode_by_torchvision(data: Encoded, encoding: Encoding) -> np.ndarray:
     """Decode a JPEG, PNG or WebP file; the result is a view of a (3, height, width) tensor."""
-    torchvision_io = import_module("torchvision.io")
+    if is_for_pillow(data):
+        return decode_by_pillow(data, encoding)
+    torchvision_io = load_torchvision_io()
     if encoding == "PNG" and not is_whole_png(data):  # torchvision 0.29 crashes on some of them
         raise _broken(encoding, "it is cut off, or a checksum is wrong")
     # torchvision's own conversion of CMYK depends on a marker that Pillow ignores
@@ -122,6 +130,21 @@ def load_opencv() -> Any:
     cv2 = import_module("cv2")
     cv2.setNumThreads(0)
     return cv2
+
+
+@cache
+def load_torchvision_io() -> Any:
+    """Import torchvision.io; raises ImportError that says why its decoders can't be used."""
+    allowed = "a torchvision that was built for this torch has them: pip install torchvision"
+    try:
+        module = import_module("torchvision.io")
+    except Exception as error:  # a torchvision of another torch may raise anything
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        problem = f"decoder='torchvision': torchvision can't be imported ({reason})"
+        raise ImportError(f"{problem}; {allowed}") from error
+    if not hasattr(torch.ops.image, "decode_image"):
+        raise ImportError(f"decoder='torchvision': torchvision has no image decoders; {allowed}")
+    return module
 
 
 @cache  # import_module takes 0.8 us, a small image 15

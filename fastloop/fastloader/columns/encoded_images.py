@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
 from fastloop.fastloader.columns.image_headers import Encoded
+from fastloop.fastloader.columns.mapped_file import MappedFile, mapped_file
 from fastloop.fastloader.columns.ragged_rows import RaggedRows
 
 
@@ -73,12 +75,22 @@ class ImageArray:
 
     def read(self, index: int) -> memoryview:
         """Return a view of the array."""
+        self._check_file()
         return self.data[self.offsets[index] : self.offsets[index + 1]].data
 
     def inputs(self, indices: list[int]) -> list[Encoded]:
         """Return the bytes of each."""
+        self._check_file()
         view = self.data.data
         return [view[start:end] for start, end in self._bounds(indices)]
+
+    @cached_property
+    def _file(self) -> MappedFile | None:
+        return mapped_file(self.data)
+
+    def _check_file(self) -> None:
+        if self._file is not None:
+            self._file.check()
 
     def _bounds(self, indices: list[int]) -> Iterator[tuple[int, int]]:
         starts, ends = self.offsets[indices], self.offsets[np.asarray(indices) + 1]
@@ -89,7 +101,7 @@ class ImageArray:
         return f"image {index} (bytes {self.offsets[index]} to {self.offsets[index + 1]})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return pack_maps(self.__dict__)
+        return pack_maps({"data": self.data, "offsets": self.offsets})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(unpack_maps(state))

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from fastloop.fastloader.columns.column import SampleSpec
+from fastloop.fastloader.columns.mapped_file import MappedFile
 
 SOURCE_TYPES = {
     torch.bool: 1,
@@ -108,9 +109,15 @@ def gather_into(
 
 
 def describe_rows(
-    memory: np.ndarray, num_rows: int, spec: SampleSpec, source_nbytes: int | None = None
+    memory: np.ndarray,
+    num_rows: int,
+    spec: SampleSpec,
+    source_nbytes: int | None = None,
+    file: MappedFile | None = None,
 ) -> dict[str, Any] | None:
     """The arguments of a core's `Column` that copies rows of contiguous memory.
+
+    file: that the memory is mapped from, if any.
 
     None for types that DLPack lacks, and for memory that is not contiguous.
     """
@@ -132,6 +139,7 @@ def describe_rows(
         "dtype": (DLPACK_CODES[spec.dtype], 8 * spec.dtype.itemsize),
         "shape": tuple(spec.shape),
         "strides": _strides(spec),
+        "file": None if file is None else file.native,
     }
 
 

@@ -66,6 +66,23 @@ def is_whole_png(data: Encoded) -> bool:
     return False
 
 
+def is_for_pillow(data: Encoded) -> bool:
+    """True for a PNG of which libraries make different things, so that Pillow reads it for all.
+
+    These are animated ones, whose first frame some draw otherwise, and those with compressed texts,
+    which Pillow refuses where they become larger than memory should hold.
+    """
+    view, start = memoryview(data), len(PNG_MAGIC)
+    if bytes(view[:start]) != PNG_MAGIC:
+        return False
+    while start + 8 <= len(view):
+        kind = bytes(view[start + 4 : start + 8])
+        if kind in (b"acTL", b"zTXt", b"iTXt"):
+            return True
+        start += 12 + int.from_bytes(view[start : start + 4], "big")
+    return False
+
+
 def is_webp(start: bytes) -> bool:
     """True where these are the first twelve bytes of a WebP file."""
     return start[:4] == b"RIFF" and start[8:12] == b"WEBP"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch.utils.data import Dataset
 from fastloop.fastloader.columns.array import array_column
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
+from fastloop.fastloader.columns.mapped_file import MappedFile, mapped_file
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class RaggedRows:
         return len(self.offsets) - 1
 
     def __getitem__(self, index: int) -> torch.Tensor | str:
-        """Return a row, a copy, or a text."""
+        """Return a row, a copy, or a text; raises OSError if their files have become shorter."""
+        self._check_files()
         row = self.values[self.offsets[index] : self.offsets[index + 1]]
         return bytes(row).decode() if self.is_text else torch.from_numpy(np.array(row))
 
@@ -38,6 +41,7 @@ class RaggedRows:
         """Rows, padded by zeros to the longest of them, and their int64 lengths; or texts."""
         if self.is_text:
             return [self[index] for index in indices]  # pyright: ignore[reportReturnType]
+        self._check_files()
         starts, ends = self.offsets[indices], self.offsets[np.asarray(indices, np.int64) + 1]
         lengths = ends - starts
         shape = len(indices), int(lengths.max(initial=0)), *self.values.shape[1:]
@@ -45,6 +49,15 @@ class RaggedRows:
         for row, start, end in zip(padded, starts.tolist(), ends.tolist(), strict=True):
             row[: end - start] = self.values[start:end]
         return torch.from_numpy(padded), torch.from_numpy(lengths)
+
+    @cached_property
+    def _files(self) -> list[MappedFile]:
+        files = map(mapped_file, (self.values, self.offsets))
+        return [file for file in files if file is not None]
+
+    def _check_files(self) -> None:
+        for file in self._files:
+            file.check()
 
     def __reduce__(self) -> tuple[Callable[..., RaggedRows], tuple[Any, ...]]:
         """Pickle where mapped files store the rows, and not their bytes."""

@@ -36,6 +36,9 @@ typedef struct {
     const float *factor, *offset;  /* num_factors each */
     float *cycle;                  /* factors and offsets repeated, see convert.c; owned */
     int64_t cycle_length;
+    const char *path;       /* of the file that is mapped at `base`; NULL: it can't become shorter */
+    uint64_t device, inode; /* of that file: the path may since be another's */
+    int64_t end;            /* bytes that the file must have */
 } fl_column;
 
 /* Some indices of an order: `width` is 4 or 8 bytes. */
@@ -72,6 +75,13 @@ void fl_finish_stores(void);
 int fl_prepare_conversion(fl_column *column);
 void fl_release_conversion(fl_column *column);
 void fl_convert_row(const fl_column *column, const char *row, char *out, int bypasses);
+
+/* ---- mapped files: files.c ---- */
+
+/* 1 where the column's file has become shorter than its rows. */
+int fl_is_cut_off(const fl_column *column);
+/* The first such column, or -1. */
+int fl_find_cut_off(const fl_column *columns, int num_columns);
 
 /* ---- memory: memory.c ---- */
 
@@ -176,7 +186,8 @@ typedef struct {
 typedef struct fl_stream fl_stream;
 
 typedef enum {
-    FL_END, FL_READY, FL_WAITING, FL_STARVED, FL_INVALID_INDEX, FL_NO_MEMORY
+    FL_END, FL_READY, FL_WAITING, FL_STARVED, FL_INVALID_INDEX, FL_NO_MEMORY,
+    FL_CUT_OFF
 } fl_status;
 
 typedef struct {
@@ -184,6 +195,7 @@ typedef struct {
     char *memory;     /* of the first column's rows; the next column's follow, aligned */
     int64_t num_rows;
     int64_t invalid_index;  /* of FL_INVALID_INDEX */
+    int column;             /* of FL_CUT_OFF: whose file has become shorter */
 } fl_batch;
 
 /* NULL where memory or threads are short. */

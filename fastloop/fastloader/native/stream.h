@@ -43,7 +43,8 @@ struct fl_stream {
     int64_t num_events, num_running; /* threads that have begun */
     int64_t *sizes;        /* of the batches to come, where they are fed */
     int64_t num_sizes, sizes_room;
-    int is_opening, is_ended, is_stopped, is_out_of_memory;
+    int is_opening, is_ended, is_stopped, is_out_of_memory, is_cut_off;
+    int cut_column;        /* where is_cut_off: whose file has become shorter */
     /* the consumer's */
     int is_delivering;     /* block `head` */
     int64_t next_batch;
@@ -51,6 +52,11 @@ struct fl_stream {
 
 FL_ALWAYS_INLINE fl_slot *fl_slot_of(const fl_stream *stream, int64_t number) {
     return &stream->slots[number % stream->num_slots];
+}
+
+/* 1 where no more rows are made. */
+FL_ALWAYS_INLINE int fl_is_halted(const fl_stream *stream) {
+    return stream->is_stopped || stream->is_out_of_memory || stream->is_cut_off;
 }
 
 /* Of the following, all but fl_run_thread are called with the mutex held. */

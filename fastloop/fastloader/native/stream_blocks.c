@@ -108,7 +108,9 @@ void fl_open_block(fl_stream *stream) {
     stream->is_opening = 1;
     int64_t start = plan_slot(stream, slot, count);
     pthread_mutex_unlock(&stream->mutex);
-    int is_open = start >= 0 && take_memory(stream, slot);
+    /* here, directly before the rows of the block are read: what is cut off later ends the process */
+    int cut_column = fl_find_cut_off(stream->plan.columns, stream->plan.num_columns);
+    int is_open = cut_column < 0 && start >= 0 && take_memory(stream, slot);
     if (is_open && stream->plan.order->kind != FL_FED)
         slot->indices = fl_read_order(stream->plan.order, stream->plan.start + start,
                                       slot->num_rows, slot->room);
@@ -118,6 +120,9 @@ void fl_open_block(fl_stream *stream) {
         stream->tail++;
         stream->num_opened++;
         stream->unclaimed_rows += slot->num_rows;
+    } else if (cut_column >= 0) {
+        stream->is_cut_off = 1;
+        stream->cut_column = cut_column;
     } else {
         stream->is_out_of_memory = 1;
     }

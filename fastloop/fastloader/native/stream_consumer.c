@@ -35,12 +35,15 @@ fl_status fl_look(const fl_stream *stream) {
         return FL_STARVED;
     if (stream->head < stream->tail && !fl_slot_of(stream, stream->head)->unfinished)
         return FL_READY;
+    if (stream->is_cut_off)
+        return FL_CUT_OFF;
     if (stream->is_out_of_memory)
         return FL_NO_MEMORY;
     return stream->is_ended && stream->head == stream->tail ? FL_END : FL_WAITING;
 }
 
 static fl_status begin_block(fl_stream *stream, fl_status status, fl_batch *batch) {
+    batch->column = stream->cut_column;
     pthread_mutex_unlock(&stream->mutex);
     if (status != FL_READY)
         return status;

@@ -85,7 +85,7 @@ static void make_piece(fl_stream *stream, int64_t thread) {
 static int is_claimed(const fl_slot *slot) { return slot->next_row == slot->num_rows; }
 
 int fl_work_once(fl_stream *stream, int64_t thread) {
-    if (stream->is_stopped || stream->is_out_of_memory)
+    if (fl_is_halted(stream))
         return 0;
     while (stream->claimed < stream->tail &&
            is_claimed(fl_slot_of(stream, stream->claimed)))
@@ -106,7 +106,7 @@ void fl_run_thread(void *argument) {
     fl_stream *stream = argument;
     pthread_mutex_lock(&stream->mutex);
     int64_t thread = ++stream->num_running;
-    while (!stream->is_stopped && !stream->is_out_of_memory) {
+    while (!fl_is_halted(stream)) {
         if (fl_work_once(stream, thread))
             continue;
         if (stream->is_ended)

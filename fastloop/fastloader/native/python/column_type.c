@@ -11,6 +11,7 @@ static void column_free(PyObject *object) {
     PyBuffer_Release(&self->rows);
     PyBuffer_Release(&self->factor);
     PyBuffer_Release(&self->offset);
+    Py_XDECREF(self->path);
     fp_free_object(object);
 }
 
@@ -46,22 +47,41 @@ static int check_column(const column_object *self, int64_t offset) {
     return 1;
 }
 
+/* (path, device, inode, bytes that it must have), or None. */
+static int read_file(column_object *self, PyObject *file) {
+    PyObject *path;
+    unsigned long long device, inode;
+    long long end;
+    if (!file || file == Py_None)
+        return 1;
+    if (!PyTuple_Check(file) || !PyArg_ParseTuple(file, "SKKL", &path, &device, &inode, &end)) {
+        if (!PyErr_Occurred())
+            fp_refuse("file: allowed are None and a tuple of %lld", 4);
+        return 0;
+    }
+    Py_INCREF(path);
+    self->path = path;
+    self->column.path = PyBytes_AsString(path);
+    self->column.device = device, self->column.inode = inode, self->column.end = end;
+    return 1;
+}
+
 static PyObject *column_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"rows", "num_rows", "stride", "nbytes", "begin", "positions", "seed",
                             "types", "layout", "factor", "offset", "dtype", "shape", "strides",
-                            NULL};
+                            "file", NULL};
     column_object *self = fp_new_object(type);
     if (!self)
         return NULL;
     fl_column *column = &self->column;
     long long num_rows, stride, source_nbytes, nbytes, begin, channels, pixels, num_factors;
     int source, target, code, bits;
-    PyObject *shape, *strides;
+    PyObject *shape, *strides, *file = NULL;
     int is_read = PyArg_ParseTupleAndKeywords(
-        args, kwargs, "y*LL(LL)LKK(ii)(LLiiL)y*y*(ii)O!O!", names, &self->rows, &num_rows, &stride,
+        args, kwargs, "y*LL(LL)LKK(ii)(LLiiL)y*y*(ii)O!O!|O", names, &self->rows, &num_rows, &stride,
         &source_nbytes, &nbytes, &begin, &column->positions, &column->seed, &source, &target,
         &channels, &pixels, &column->source_hwc, &column->target_hwc, &num_factors, &self->factor,
-        &self->offset, &code, &bits, &PyTuple_Type, &shape, &PyTuple_Type, &strides);
+        &self->offset, &code, &bits, &PyTuple_Type, &shape, &PyTuple_Type, &strides, &file);
     if (is_read) {
         column->base = (const char *)self->rows.buf + begin;
         column->num_rows = num_rows, column->stride = stride;
@@ -72,7 +92,7 @@ static PyObject *column_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         self->type = (dl_type){(uint8_t)code, (uint8_t)bits, 1};
         self->num_dimensions = read_numbers(shape, self->shape);
         is_read = self->num_dimensions >= 0 && read_numbers(strides, self->strides) >= 0 &&
-                  check_column(self, begin);
+                  check_column(self, begin) && read_file(self, file);
     }
     if (is_read && source != FL_BYTES && !fl_prepare_conversion(column)) {
         PyErr_NoMemory();

@@ -22,6 +22,11 @@ static PyObject *gather_checked(const fl_column *columns, Py_buffer *outs, Py_ss
             return fp_refuse("outs: %lld bytes are fewer than the rows have", outs[k].len);
         }
     }
+    int cut_column = fl_find_cut_off(columns, gather.num_columns);
+    if (cut_column >= 0) {
+        free(memory);
+        return fp_refuse_cut_off(&columns[cut_column]);
+    }
     Py_BEGIN_ALLOW_THREADS
     invalid = fl_find_invalid(gather.indices, gather.count, num_rows);
     if (invalid < 0)

@@ -77,6 +77,8 @@ PyObject *fp_next_batch(PyObject *object) {
         return end_stream(self);
     if (status == FL_INVALID_INDEX)
         fp_refuse_index(batch.invalid_index, self->columns[0].num_rows);
+    if (status == FL_CUT_OFF)
+        fp_refuse_cut_off(&self->columns[batch.column]);
     if (status == FL_NO_MEMORY)
         PyErr_NoMemory();
     fp_close_stream(self);

@@ -33,6 +33,7 @@ static inline void fp_free_object(PyObject *self) {
 typedef struct {
     PyObject_HEAD
     fl_column column;
+    PyObject *path;     /* bytes: of the file that the rows are mapped from, or NULL */
     Py_buffer rows, factor, offset;
     dl_type type;
     int num_dimensions; /* of a sample */

@@ -1,0 +1,75 @@
+"""Samples that draw random numbers, of which a store would repeat one draw in every epoch."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import optree
+import torch
+
+from fastloop.data.seeded import seed_generators
+from fastloop.data.store_folder import spread_indices
+
+SEEDS = 1, 2
+"""With which each of some samples is read: what draws from a generator differs."""
+Value = tuple[Any, ...]
+Plain = bool | int | float | complex | str | bytes
+
+
+def refuse_random(samples: Any, name: str, remedy: str) -> None:
+    """Raise ValueError if one of up to 16 samples is random; the generators stay as they are.
+
+    Each is read twice, with the generators of torch, numpy and Python seeded in two ways: it is
+    random if it differs, or if it draws, which leaves one of them in two states. A Dataset that
+    seeds it itself, as by torch.manual_seed(index), does neither.
+    """
+    for index in spread_indices(len(samples)) if len(samples) else ():
+        reads = [_read(samples, index, seed) for seed in SEEDS]
+        (value, draws), (other, its_draws) = reads
+        drawn_from = [name for name in draws if its_draws.get(name, draws[name]) != draws[name]]
+        if drawn_from:
+            reason = f"it draws from the generator of {' and '.join(drawn_from)}"
+        elif value != other:
+            reason = "it differs when it is read again"
+        else:
+            continue
+        problem = f"{name} has random samples (sample {index}: {reason})"
+        raise ValueError(
+            f"{problem}, and a store repeats one draw of each in every epoch: {remedy}"
+        )
+
+
+def _read(samples: Any, index: int, seed: int) -> tuple[list[Value], dict[str, Value]]:
+    """The leaves of a sample, and the states of the generators that it has changed; nothing of a
+    sample that can't be read, which the writer names."""
+    with seed_generators(seed):
+        before = _states()
+        try:
+            leaves = optree.tree_leaves(samples[index])
+        except Exception:
+            return [], {}
+        after = _states()
+    changed = {name: state for name, state in after.items() if state != before[name]}
+    return [value for leaf in leaves if (value := _value(leaf))], changed
+
+
+def _states() -> dict[str, Value]:
+    kind, keys, *rest = np.random.get_state()
+    return {
+        "torch": (bytes(torch.get_rng_state().numpy()),),
+        "numpy": (kind, bytes(np.asarray(keys)), *rest),
+        "random": random.getstate(),
+    }
+
+
+def _value(leaf: Any) -> Value:
+    """What two readings of a leaf are compared by; empty for what no store can hold."""
+    if isinstance(leaf, torch.Tensor):
+        leaf = leaf.detach().cpu().contiguous()
+        data = leaf.reshape(-1).view(torch.uint8) if leaf.numel() else leaf
+        return str(leaf.dtype), tuple(leaf.shape), bytes(data.numpy()) if leaf.numel() else b""
+    if isinstance(leaf, np.ndarray | np.generic):
+        return str(leaf.dtype), leaf.shape, leaf.tobytes()
+    return (leaf,) if isinstance(leaf, Plain) else ()

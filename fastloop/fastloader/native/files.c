@@ -1,0 +1,24 @@
+/* Files that are mapped as rows: reading a row behind the end of one ends the process. */
+#if !defined(_POSIX_C_SOURCE)
+#define _POSIX_C_SOURCE 200809L
+#endif
+#include "core.h"
+
+#include <sys/stat.h>
+
+int fl_is_cut_off(const fl_column *column) {
+    struct stat status;
+    if (!column->path || stat(column->path, &status))
+        return 0;
+    /* a file that has been put in its place leaves the map as it is */
+    int is_same = (uint64_t)status.st_dev == column->device &&
+                  (uint64_t)status.st_ino == column->inode;
+    return is_same && status.st_size < column->end;
+}
+
+int fl_find_cut_off(const fl_column *columns, int num_columns) {
+    for (int c = 0; c < num_columns; c++)
+        if (fl_is_cut_off(&columns[c]))
+            return c;
+    return -1;
+}
