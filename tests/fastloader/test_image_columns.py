@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import subprocess
 import sys
@@ -188,3 +189,36 @@ def test_absent_decoder_library_is_reported_with_its_install_command():
     default, message = process.stdout.splitlines()
     assert default in ("torchvision", "pil")
     assert "pip install simplejpeg opencv-python-headless" in message
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (
+            "raise RuntimeError('operator nms does not exist')",
+            "torchvision can't be imported (RuntimeError: operator nms does not exist)",
+        ),
+        ("", "torchvision has no image decoders"),
+    ],
+)
+def test_broken_torchvision_is_told_with_what_is_wrong(tmp_path, photos, code, reason):
+    package = tmp_path / "torchvision"
+    package.mkdir()
+    (package / "__init__.py").write_text(code)
+    (package / "io.py").write_text("")
+    (tmp_path / "photo.jpg").write_bytes(photos[0])
+    script = (
+        "import fastloop\n"
+        "try:\n    fastloop.Images(['photo.jpg'], decoder='torchvision').spec\n"
+        "except ImportError as error:\n    print(error)\n"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert process.stdout.startswith(f"decoder='torchvision': {reason}; ")
+    assert process.stdout.endswith("pip install torchvision\n")
