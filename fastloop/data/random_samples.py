@@ -65,11 +65,13 @@ def _states() -> dict[str, Value]:
 
 
 def _value(leaf: Any) -> Value:
-    """What two readings of a leaf are compared by; empty for what no store can hold."""
+    """The bits by which two readings of a leaf are compared; of what no store holds, nothing."""
     if isinstance(leaf, torch.Tensor):
+        if leaf.layout is not torch.strided or leaf.is_nested:
+            return ()
         leaf = leaf.detach().cpu().contiguous()
         data = leaf.reshape(-1).view(torch.uint8) if leaf.numel() else leaf
         return str(leaf.dtype), tuple(leaf.shape), bytes(data.numpy()) if leaf.numel() else b""
     if isinstance(leaf, np.ndarray | np.generic):
         return str(leaf.dtype), leaf.shape, leaf.tobytes()
-    return (leaf,) if isinstance(leaf, Plain) else ()
+    return (repr(leaf),) if isinstance(leaf, Plain) else ()

@@ -167,7 +167,7 @@ def test_equal_store_is_kept_and_another_refused(tmp_path, paths, encoding):
     write_store(others[2], root, images=encoding, overwrite=True)
     assert pixels_of(stored_bytes(open_store(root)[0])[0]).shape == (48, 64, 3)
     write_store(torch.arange(COUNT), root, overwrite=True)
-    with pytest.raises(FileExistsError, match="a store of other data"):
+    with pytest.raises(FileExistsError, match="a store of samples is here"):
         write_store(paths, root, images=encoding)
 
 
@@ -190,7 +190,12 @@ def test_folder_that_is_no_store_is_never_replaced(tmp_path, paths):
         (lambda paths: (paths, ["a"] * COUNT, [None] * COUNT), {}, ValueError, "allowed are"),
         (lambda paths: (paths, torch.ones(COUNT).bfloat16()), {}, Unsupported, "bfloat16"),
         (lambda paths: paths, {"images": "png"}, ValueError, "images='png': allowed are 'as_is'"),
-        (lambda paths: paths, {"ragged": True}, ValueError, "ragged and strings are settings"),
+        (
+            lambda paths: paths,
+            {"ragged": True},
+            ValueError,
+            "ragged, strings and allow_random are settings",
+        ),
         (lambda paths: paths, {"num_workers": -1}, ValueError, "num_workers=-1: allowed are 0"),
     ],
 )

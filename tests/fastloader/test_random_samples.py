@@ -57,6 +57,7 @@ RANDOM = {
     ),
 }
 REPEATABLE = {
+    "no number": lambda index: (index * float("nan"), torch.full((2,), torch.nan)),
     "plain": lambda index: (torch.full((2,), index), {"y": index}),
     "seeded by its index": seed_and_draw,
     "a generator for each sample": lambda index: np.random.default_rng(index).random(3),
@@ -105,4 +106,6 @@ def test_repeatable_samples_are_stored(tmp_path, make):
         root = write_store(Samples(make), tmp_path / "store")
     stored = torch.utils._pytree.tree_leaves(open_store(root))
     made = torch.utils._pytree.tree_leaves(make(7))
-    assert [leaf[7].tolist() for leaf in stored] == [np.asarray(leaf).tolist() for leaf in made]
+    assert repr([leaf[7].tolist() for leaf in stored]) == repr(
+        [np.asarray(leaf).tolist() for leaf in made]
+    )

@@ -15,7 +15,7 @@ from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.engine import describe_rows, fill_rows
 from fastloop.fastloader.columns.file_region import FileRegion, region_of
 from fastloop.fastloader.columns.gather import take_rows
-from fastloop.fastloader.columns.mapped_file import MappedFile, mapped_file
+from fastloop.fastloader.columns.mapped_file import MappedFile, find_file
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,13 @@ def array_column(source: torch.Tensor | np.ndarray) -> ArrayColumn:
         region = None
     # a copy that was made to be contiguous is no map any more
     is_map = isinstance(source, np.ndarray) and source.ctypes.data == flat.data_ptr()
-    file = mapped_file(source) if is_map else None
+    file = find_file(source) if is_map else None
     return ArrayColumn(flat.view(torch.uint8).numpy(), spec, memory, region, file)
 
 
 def _reopen(region: FileRegion, spec: SampleSpec) -> ArrayColumn:
     flat = region.open()
-    return ArrayColumn(flat, spec, region=region_of(flat), file=mapped_file(flat))
+    return ArrayColumn(flat, spec, region=region_of(flat), file=find_file(flat))
 
 
 def _as_tensor(source: torch.Tensor | np.ndarray) -> torch.Tensor:

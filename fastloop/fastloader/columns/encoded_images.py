@@ -12,7 +12,7 @@ import numpy as np
 
 from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
 from fastloop.fastloader.columns.image_headers import Encoded
-from fastloop.fastloader.columns.mapped_file import MappedFile, mapped_file
+from fastloop.fastloader.columns.mapped_file import MappedFile, find_file
 from fastloop.fastloader.columns.ragged_rows import RaggedRows
 
 
@@ -86,7 +86,7 @@ class ImageArray:
 
     @cached_property
     def _file(self) -> MappedFile | None:
-        return mapped_file(self.data)
+        return find_file(self.data)
 
     def _check_file(self) -> None:
         if self._file is not None:

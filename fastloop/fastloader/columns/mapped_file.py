@@ -44,7 +44,7 @@ def describe_cut(path: str, end: int) -> str:
     return f"{path}: this file has become shorter than the {end} bytes that are mapped"
 
 
-def mapped_file(array: Any) -> MappedFile | None:
+def find_file(array: Any) -> MappedFile | None:
     """The file that a memory map of numpy, or a view of one, shows; None for other memory."""
     whole = array
     while isinstance(whole, np.ndarray) and not isinstance(whole, np.memmap):

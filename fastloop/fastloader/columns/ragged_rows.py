@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from fastloop.fastloader.columns.array import array_column
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
-from fastloop.fastloader.columns.mapped_file import MappedFile, mapped_file
+from fastloop.fastloader.columns.mapped_file import MappedFile, find_file
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class RaggedRows:
 
     @cached_property
     def _files(self) -> list[MappedFile]:
-        files = map(mapped_file, (self.values, self.offsets))
+        files = map(find_file, (self.values, self.offsets))
         return [file for file in files if file is not None]
 
     def _check_files(self) -> None:

@@ -13,7 +13,7 @@ from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.engine import SOURCE_TYPES, describe_rows, fill_rows
 from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
 from fastloop.fastloader.columns.gather import cut_windows
-from fastloop.fastloader.columns.mapped_file import mapped_file
+from fastloop.fastloader.columns.mapped_file import find_file
 from fastloop.fastloader.columns.splitmix import splitmix64
 
 INTEGERS = set(SOURCE_TYPES) - {torch.bool, torch.float16, torch.bfloat16}
@@ -86,7 +86,7 @@ class Windows:
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Copy the windows at `indices` to `out`, converted to the dtype."""
         if not fill_rows(self, indices, out):
-            file, starts = mapped_file(self._array()), self.starts(indices) + self.first
+            file, starts = find_file(self._array()), self.starts(indices) + self.first
             if file is not None:
                 file.check()
             cut_windows(self._array(), starts, self.spec.view_tensor(out))
@@ -96,7 +96,7 @@ class Windows:
         array, spec = self._array(), self.spec
         stored, itemsize = array_column(self.tokens[:1]).spec.dtype, array.itemsize
         nbytes = self.length * itemsize
-        arguments = describe_rows(array, len(self), spec, nbytes, mapped_file(array))
+        arguments = describe_rows(array, len(self), spec, nbytes, find_file(array))
         is_converted = spec.dtype != stored
         is_widened = stored in INTEGERS and spec.dtype in (torch.int32, torch.int64)
         if arguments is None or (is_converted and not is_widened):
