@@ -59,7 +59,8 @@ def find_file(array: Any) -> MappedFile | None:
     except (OSError, ValueError):
         return None
     # the map begins at a multiple of the granularity, before the array's own offset
-    begin = whole.offset - whole.offset % mmap.ALLOCATIONGRANULARITY
+    offset: int = whole.offset  # pyright: ignore[reportOptionalMemberAccess] - it has a map
+    begin = offset - offset % mmap.ALLOCATIONGRANULARITY
     last = array.ctypes.data + sum(
         step * (size - 1) for step, size in zip(array.strides, array.shape, strict=True) if step > 0
     )
