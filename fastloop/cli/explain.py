@@ -30,7 +30,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from fastloop.config.catalogue import overridable_names
-from fastloop.config.compose import compose_all, compose_changed
+from fastloop.config.compose import TRIAL_MODULES, compose_all, compose_changed
 from fastloop.config.experiment_yaml import experiment_yaml
 from fastloop.config.flags import read_command_line
 from fastloop.config.messages import usage_message
@@ -47,7 +47,11 @@ from fastloop.core.types import (
     UsageError,
 )
 from fastloop.processes.lifecycle import handle_signals, restore_default_signals
+from fastloop.sweep.forecast import describe_explanation
 from fastloop.sweep.request import JobRequest
+
+EXPLAIN_MODULES = ("fastloop.explain.explain", *TRIAL_MODULES)
+"""Modules of what the processes of an explanation call."""
 
 
 def main() -> None:
@@ -57,7 +61,7 @@ def main() -> None:
         return
     requests: list[JobRequest] = []
     try:
-        requests = compose_all(_refuse_launcher)
+        requests = compose_all(_refuse_launcher, describe_explanation, EXPLAIN_MODULES)
         if requests:
             _explain(requests)
     except JobFailed as error:

@@ -70,7 +70,9 @@ def main() -> None:
     requests: list[JobRequest] = []
     try:
         settings = _check_settings(given)
-        requests = compose_all(_refuse_launcher)
+        requests = compose_all(
+            _refuse_launcher, lambda _: f"1 job is tuned within budget={given['budget']}"
+        )
         if requests:
             _tune(requests, settings, given)
     except (UsageError, MachineBusy, JobFailed) as error:

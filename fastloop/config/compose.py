@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from fastloop.trial.job import Job
 
 FULL_ERROR, OUTPUTS = "HYDRA_FULL_ERROR", "FASTLOOP_OUTPUTS"
-TRIAL_MODULES = ("fastloop.trial.tasks", "fastloop.data.prepare")
+TRIAL_MODULES = ("fastloop.trial.tasks",)
 """Modules of what the processes of a sweep call."""
 MeasureHere = Callable[[list[JobRequest]], int]
 

@@ -69,7 +69,8 @@ def _silence_resource_tracker() -> None:
 
 
 def start_server_early(modules: Sequence[str]) -> None:
-    """Let the forkserver import torch and these modules while this process still imports its own.
+    """Let the forkserver import torch, and those of these modules that PRELOADED names, while this
+    process still imports its own.
 
     Does nothing where this process has imported torch: there is little left to gain. A process that
     ends before it has started a child ends the server, too.
@@ -79,7 +80,8 @@ def start_server_early(modules: Sequence[str]) -> None:
     _silence_resource_tracker()
     libraries = ["torch", *(["torch._dynamo"] if any(map(_runs_model, modules)) else [])]
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*libraries, *modules, HOOK])
+    preloaded = [name for name in modules if name.startswith(PRELOADED)]
+    context.set_forkserver_preload([*libraries, *preloaded, HOOK])
     with _without_interrupts():
         forkserver.ensure_running()
     atexit.register(_kill_unused_server)

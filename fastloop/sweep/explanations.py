@@ -13,6 +13,7 @@ from fastloop.core.files import write_text
 from fastloop.core.result import Result
 from fastloop.core.types import JobFailed, Unsupported, UsageError
 from fastloop.core.user_code import error_line
+from fastloop.sweep.forecast import num_passes
 from fastloop.sweep.job_state import DETAILS, JobState, SweepJob
 from fastloop.sweep.progress import Progress
 from fastloop.trial.job import Job
@@ -22,9 +23,6 @@ ExplainJob = Callable[[SweepJob, Callable[[str], None]], Explanation]
 UsageError, Unsupported or JobFailed for a job that can't be explained."""
 
 CAVEAT = "not explained"
-USUAL_RUNGS = 5
-PASSES_ONCE = 12
-"""Passes that an explanation runs once and not in each round, roughly."""
 
 
 def explain_all(
@@ -71,4 +69,4 @@ def lacks_explanation(result: Result) -> bool:
 
 def num_explain_steps(job: Job, tries: int) -> int:
     """About the number of steps that explaining a job begins."""
-    return PASSES_ONCE + job.trials * (USUAL_RUNGS + tries + 1)
+    return num_passes(job.trials, tries)

@@ -20,6 +20,8 @@ JOB_S, PASS_S = 0.7, 0.6
 WINDOW_SHARE = 1.3
 """A window with its warm-up and its share of the round's limits, over the shortest window."""
 SPARE_S = 0.05
+PASSES_ONCE, USUAL_RUNGS = 12, 5
+"""Passes that an explanation runs once and not in each round, and those of its ladder, roughly."""
 
 
 @cache
@@ -41,6 +43,24 @@ def describe_plan(jobs: Sequence[Mapping[str, Any]]) -> str:
         return f"{plan}: the time that it takes is known after the first round"
     about = show_about(seconds)
     return f"{plan}: about {about} if epochs are short, better known after the first round"
+
+
+def describe_explanation(jobs: Sequence[Mapping[str, Any]]) -> str:
+    """One line on what explaining the first of these configurations takes."""
+    job = jobs[0]
+    if not isinstance(job["trials"], int) or not isinstance(job["try"], int):
+        return "1 job is explained"
+    passes = num_passes(job["trials"], job["try"])
+    about = show_about(START_S + PASS_S * passes)
+    rounds = _count(job["trials"], "round")
+    return (
+        f"1 job is explained in {rounds}, {passes} passes or so: about {about} if epochs are short"
+    )
+
+
+def num_passes(trials: int, tries: int) -> int:
+    """About the number of passes that explaining a job runs, which tries so many changes."""
+    return PASSES_ONCE + trials * (USUAL_RUNGS + tries + 1)
 
 
 def forecast_seconds(jobs: Sequence[Mapping[str, Any]]) -> float | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from subprocess import run
 
+import psutil
 import pytest
 
 from fastloop.config.combinations import compose_values
 from fastloop.core.duration_text import show_about, show_duration
-from fastloop.sweep.forecast import describe_plan, forecast_seconds
+from fastloop.sweep.forecast import describe_explanation, describe_plan, forecast_seconds
 
 
 @pytest.mark.parametrize(
@@ -63,3 +65,57 @@ def test_plan_is_told_before_torch_is_imported():
     plan, imported = done.stdout.splitlines()
     assert plan.startswith("2 jobs x 5 trials")
     assert imported == "[]"
+
+
+def test_plan_of_an_explanation_names_rounds_and_passes():
+    plan = describe_explanation([compose_values("trials=5", "try=3")])
+    assert plan.startswith("1 job is explained in 5 rounds, 57 passes or so: about ")
+
+
+PRELOADED = """
+import sys
+from fastloop.processes.start_method import start_server_early
+
+if __name__ == "__main__":
+    start_server_early(["fastloop.trial.tasks", "fastloop.options.loader.tensorclass"])
+    assert "torch" not in sys.modules
+    from fastloop.processes.child import Call, start_child
+    import preloaded_names
+
+    with start_child("forkserver", Call(function=preloaded_names.tell, args=())) as child:
+        child.receiver.poll(None)
+        print(child.receive_outcome().value)
+"""
+TELL = """
+import os
+import sys
+
+def tell():
+    from fastloop.processes import forkserver_hook
+
+    wanted = ("torch", "tensordict", "fastloop.trial.run", "fastloop.trial.shadow")
+    is_server = forkserver_hook.IMPORTED_BY == os.getppid()
+    return is_server, *(name in forkserver_hook.PRELOADED for name in wanted)
+"""
+
+
+def test_server_that_is_started_early_preloads_what_trials_need(tmp_path):
+    (tmp_path / "main.py").write_text(PRELOADED)
+    (tmp_path / "preloaded_names.py").write_text(TELL)
+    command = [sys.executable, "main.py"]
+    done = run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.stdout == "(True, True, True, True, True)\n", done.stderr
+
+
+def test_server_that_is_not_needed_ends_with_its_command():
+    code = (
+        "from fastloop.processes.start_method import start_server_early;"
+        "from multiprocessing import forkserver;"
+        "start_server_early([]);"
+        "print(forkserver._forkserver._forkserver_pid)"
+    )
+    done = run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    pid = int(done.stdout)
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(pid).wait()  # ends at once, not after importing torch
+    assert not psutil.pid_exists(pid)
