@@ -79,6 +79,8 @@ def start_server_early(modules: Sequence[str]) -> None:
         return
     _silence_resource_tracker()
     libraries = ["torch", *(["torch._dynamo"] if any(map(_runs_model, modules)) else [])]
+    if any(name.endswith(".tensordict") for name in modules):  # a store, a placement
+        libraries.append("tensordict")
     context = multiprocessing.get_context("forkserver")
     preloaded = [name for name in modules if name.startswith(PRELOADED)]
     context.set_forkserver_preload([*libraries, *preloaded, HOOK])

@@ -77,7 +77,7 @@ import sys
 from fastloop.processes.start_method import start_server_early
 
 if __name__ == "__main__":
-    start_server_early(["fastloop.trial.tasks", "fastloop.options.loader.tensorclass"])
+    start_server_early(["fastloop.trial.tasks", "fastloop.options.store.tensordict"])
     assert "torch" not in sys.modules
     from fastloop.processes.child import Call, start_child
     import preloaded_names
