@@ -23,6 +23,7 @@ COMMANDS = {
     "explain": "fastloop.cli.explain",
     "attach": "fastloop.cli.attach",
     "tune": "fastloop.cli.tune",
+    "doctor": "fastloop.cli.doctor",
 }
 """Module of each command. Its main() reads sys.argv."""
 HELP = """\
@@ -40,6 +41,7 @@ commands:
   explain  say why a job takes as long as it does, and what would change that
   attach   run a script of your own and say what its loops wait for
   tune     find the fastest settings for a job within a budget
+  doctor   say whether this machine is ready to measure, and what it lacks
 
 fastloop <command> --help describes a command; fastloop run --help lists all
 options and settings. The command run may be left out:

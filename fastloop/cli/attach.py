@@ -26,6 +26,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fastloop.core.machine_counters import Counters
 
 from fastloop.core.printable import shorten_words
 
@@ -42,23 +46,29 @@ def main() -> None:
     if message := _refusal(arguments) or _unwritable_outputs():
         print(message, file=sys.stderr)
         sys.exit(2)
+    from fastloop.core.machine_counters import read_counters
     from fastloop.explain.attach.launch import end_like, run_script
     from fastloop.explain.attach.record_folder import make_record_folder
     from fastloop.processes.lifecycle import handle_signals, restore_default_signals
 
     records = make_record_folder()
     try:
+        before = read_counters()
         status = run_script(arguments, records)
         handle_signals()  # from here on there are files to remove
-        _explain(records, arguments, status)
+        _explain(records, arguments, status, before)
     finally:
         shutil.rmtree(records, ignore_errors=True)
         restore_default_signals()
     end_like(status)
 
 
-def _explain(records: Path, arguments: list[str], status: int) -> None:
+def _explain(records: Path, arguments: list[str], status: int, before: Counters) -> None:
     """Print what the records tell; on a full disk a line says so, and the script's status stays."""
+    from fastloop.core.machine_counters import read_counters
+
+    after = read_counters()
+    from fastloop.core.machine_load import load_between
     from fastloop.explain.attach.attach import explain_records
     from fastloop.explain.attach.findings import format_findings
 
@@ -67,7 +77,8 @@ def _explain(records: Path, arguments: list[str], status: int) -> None:
         return
     try:
         with _findings_folder(arguments) as folder:
-            findings = explain_records(records, arguments, status, folder)
+            load = load_between(before, after)
+            findings = explain_records(records, arguments, status, folder, load)
     except OSError as error:
         print(f"fastloop: no findings: {error}", file=sys.stderr)
         return

@@ -31,6 +31,7 @@ from fastloop.reporting.comparison import (
     parse_percent,
 )
 from fastloop.reporting.conditions import check_comparable, parse_allow
+from fastloop.reporting.load_lines import load_lines
 
 
 def main() -> None:
@@ -49,6 +50,9 @@ def main() -> None:
         sys.exit(2)
     any_broken = any(no_longer_finishes(before, after) for before, after in pairs.values())
     changes = find_changes(pairs)
+    for name, results in (("base", base), ("new", new)):
+        for line in load_lines([*results.values()]):
+            print(fill(f"{name}: {line}", 79) + "\n")
     print(format_changes(changes, fail_above))
     if len(changes) > 1:
         print(f"marked: beyond noise, corrected for {len(changes)} comparisons (Holm)\n")

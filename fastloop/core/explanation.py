@@ -7,6 +7,7 @@ from enum import StrEnum
 from pydantic.dataclasses import dataclass
 
 from fastloop.core.limit import LimitOrigin
+from fastloop.core.machine_load import LoadSummary
 from fastloop.core.stats import Estimate
 
 EXPLANATION_FILE = "explain.json"
@@ -148,3 +149,5 @@ class Explanation:
     timeline: InstrumentedEpoch
     causes: tuple[Cause, ...] = ()
     """The commonest causes that the job can have, in the order in which they were looked for."""
+    machine_load: LoadSummary | None = None
+    """What other programs used of the machine during the passes; None in older files."""

@@ -101,8 +101,8 @@ class LoadSummary:
         """
         if self.other_cores is None or self.most_other_cores is None:
             return (
-                "It is unknown whether the machine was quiet: "
-                "this system does not tell what other processes use."
+                "It is unknown whether the machine was quiet: this system does not tell what other "
+                f"processes use, or each of the {stretches} was shorter than {LEAST_SECONDS} s."
             )
         during = f"the {stretches}" if self.stretches > 1 else f"the {stretch}"
         most, cores = f"{self.most_other_cores:.2f}", _count_cores(self.cores)
@@ -153,6 +153,13 @@ def summarize_loads(loads: Sequence[Load | None]) -> LoadSummary | None:
         memory_pressure=max((load.pressure.get("memory", 0.0) for load in known), default=0.0),
         busiest=tuple(sorted(used, key=lambda name: -used[name])[:MOST_NAMES]),
     )
+
+
+def describe_load(
+    summary: LoadSummary | None, stretch: str = "trial", stretches: str = "trials"
+) -> list[str]:
+    """The first lines of an answer: LoadSummary.describe, or none where nothing was recorded."""
+    return [summary.describe(stretch, stretches)] if summary else []
 
 
 class LoadWatch:

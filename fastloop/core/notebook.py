@@ -6,8 +6,15 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 
-def notebook_html(answer: str, rows: Sequence[Sequence[str]], notes: Iterable[str] = ()) -> str:
+def notebook_html(
+    answer: str,
+    rows: Sequence[Sequence[str]],
+    notes: Iterable[str] = (),
+    first: Iterable[str] = (),
+) -> str:
     """The answer as a paragraph, the rows as a table whose first row is its head, then the notes.
+
+    first: further paragraphs before the answer.
 
     >>> notebook_html("a < b", [("loader",), ("a",)])
     '<p>a &lt; b</p><table><thead><tr><th>loader</th></tr></thead>...'
@@ -17,4 +24,5 @@ def notebook_html(answer: str, rows: Sequence[Sequence[str]], notes: Iterable[st
     table_body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in body)
     table = f"<table><thead><tr>{table_head}</tr></thead><tbody>{table_body}</tbody></table>"
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return f"<p>{escape(answer)}</p>{table}" + (f"<ul>{items}</ul>" if items else "")
+    paragraphs = "".join(f"<p>{escape(text)}</p>" for text in (*first, answer))
+    return f"{paragraphs}{table}" + (f"<ul>{items}</ul>" if items else "")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from fastloop.core.explanation import Explanation, Ladder
+from fastloop.core.machine_load import LoadWatch
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import StreamingDataset
 from fastloop.core.result import Measurement
@@ -103,6 +105,8 @@ def explain(
     """
     begin_step("preparing the data")
     whole = _prepare(request, begin_step)
+    watch = LoadWatch()
+    whole = replace(whole, begin_step=partial(_begin_pass, watch, begin_step))
     beginning = look_before(whole.prepared.files)
     findings, explained = _measure(whole, request.job.trials, seconds)
     alone = _time_alone(explained, compose(TRAVERSAL.apply(request.overrides)))
@@ -134,7 +138,14 @@ def explain(
         best=find_best(what_ifs),
         timeline=write_timeline(explained.record_epoch(), folder, f"{label}, {name}"),
         causes=find_causes(explained.job, around, verdict, findings.ladder, what_ifs),
+        machine_load=watch.summary(),
     )
+
+
+def _begin_pass(watch: LoadWatch, begin_step: Callable[[str], None], step: str) -> None:
+    """Begin a step that is a pass, where the stretch of the pass before ends."""
+    watch.end_stretch()
+    begin_step(step)
 
 
 def _prepare(request: JobRequest, begin_step: Callable[[str], None]) -> ExplainedJob:

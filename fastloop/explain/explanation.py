@@ -14,6 +14,7 @@ from fastloop.core.explanation import (
     LadderRow,
     WhatIf,
 )
+from fastloop.core.machine_load import describe_load
 from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.stats import Estimate
 from fastloop.core.text_lines import align, wrap
@@ -30,12 +31,14 @@ def to_json(explanation: Explanation) -> str:
 
 
 def format_explanation(explanation: Explanation) -> str:
-    """The verdict, the ladder, the what-ifs and the last line, as text."""
+    """Whether the machine was quiet, the verdict, the ladder, the what-ifs and the last line, as
+    text."""
     ladder = explanation.ladder
     head = f"{explanation.name}, {explanation.benchmark}, device {explanation.device}: "
     head += f"{ladder.batches:,} batches an epoch, {explanation.rounds} rounds"
     sentences = ". ".join(explanation.verdict.sentences) + "."
-    lines = [head, "", f"verdict: {explanation.verdict.word}", *wrap([sentences])]
+    load = describe_load(explanation.machine_load, "pass", "passes")
+    lines = [*wrap(load), head, "", f"verdict: {explanation.verdict.word}", *wrap([sentences])]
     lines += [*wrap([_limit_text(explanation)]), ""]
     lines += ladder_lines(ladder)
     if explanation.causes:

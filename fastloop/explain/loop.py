@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader  # noqa: TID251 - for isinstance
 from fastloop.core import stats
 from fastloop.core.explanation import Rung
 from fastloop.core.interleave import rounds
+from fastloop.core.machine_load import LoadWatch
 from fastloop.core.spans import now_ns, seconds_between, synchronize
 from fastloop.core.types import Epochs, Tree
 from fastloop.explain.explained_job import FEWEST_BATCHES, FEWEST_ROUNDS, MOST_SECONDS, WINDOW_S
@@ -72,7 +73,9 @@ def explain_loop(
     length = None if is_whole else _length(loader)
     whole_batches = length or loop.batches
     openers = rung_openers(loop, loader)
-    timed, alone_s = _run_rounds(loop, openers, trials, seconds)
+    watch = LoadWatch()
+    timed, alone_s = _run_rounds(loop, openers, trials, seconds, watch)
+    load = watch.summary()
     work_s: dict[Rung, float] | None = {}
     if isinstance(loader, DataLoader):
         work_s = measure_work(loop, loader, whole_batches) if loader.num_workers else None
@@ -87,6 +90,7 @@ def explain_loop(
         window_batches=loop.batches,
         loader_batches_per_s=loop.batches / stats.median(alone_s),
         notes=tuple(notes),
+        machine_load=load,
     )
 
 
@@ -163,6 +167,7 @@ def _run_rounds(
     openers: dict[Rung, Callable[[int], Iterable[Tree]]],
     trials: int,
     seconds: float,
+    watch: LoadWatch,
 ) -> tuple[list[Round], list[float]]:
     """Times of all rungs, and seconds of the loader alone, in each round."""
     timed, alone_s, start_ns = [], [], now_ns()
@@ -177,6 +182,7 @@ def _run_rounds(
                     alone_s.append(loop.time(loop.epochs(number + 2), lambda _: None).seconds)
                 else:
                     times[rung] = loop.time(openers[rung](number + 2), loop.step)
+                watch.end_stretch()
             timed.append({rung: times[rung] for rung in openers})
             end_round()
     return timed, alone_s

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from fastloop.core.explanation import Ladder, Verdict
+from fastloop.core.machine_load import LoadSummary, describe_load
 from fastloop.core.notebook import notebook_html
 from fastloop.core.number_text import significant
 from fastloop.core.text_lines import wrap
@@ -31,6 +32,8 @@ class LoopExplanation:
     """Of the loader alone, without steps."""
     notes: tuple[str, ...]
     """What could not be told."""
+    machine_load: LoadSummary | None = None
+    """What other programs used of the machine meanwhile."""
 
     def to_json(self) -> str:
         """The findings as JSON, with the names of explain.json."""
@@ -55,7 +58,8 @@ class LoopExplanation:
 
     def _repr_html_(self) -> str:
         answer = ". ".join(self.verdict.sentences) + "."
-        return notebook_html(answer, ladder_table(self.ladder), self.notes)
+        first = describe_load(self.machine_load, "pass", "passes")
+        return notebook_html(answer, ladder_table(self.ladder), self.notes, first)
 
     def __repr__(self) -> str:
         ladder = self.ladder
@@ -64,7 +68,8 @@ class LoopExplanation:
         text = ". ".join(
             [*self.verdict.sentences, f"Without steps the loader gives {rate} batches/s"]
         )
-        lines = [head, "", f"verdict: {self.verdict.word}", *wrap([f"{text}."]), ""]
+        load = describe_load(self.machine_load, "pass", "passes")
+        lines = [*wrap(load), head, "", f"verdict: {self.verdict.word}", *wrap([f"{text}."]), ""]
         return "\n".join(
             [*lines, *ladder_lines(ladder), *wrap(f"note: {each}" for each in self.notes)]
         )

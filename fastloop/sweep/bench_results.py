@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fastloop.core import stats
+from fastloop.core.machine_load import LoadSummary, describe_load
 from fastloop.core.notebook import notebook_html
 from fastloop.core.number_text import significant
 from fastloop.core.ranking import Ranking
@@ -42,6 +43,8 @@ class BenchResult:
     """Samples/s that this machine can gather from memory; None where `bench` was given a step."""
     flags: list[str]
     """Caveats of the figures, a line each."""
+    machine_load: LoadSummary | None = None
+    """What other programs used of the machine meanwhile."""
 
     @property
     def samples_per_s(self) -> float:
@@ -99,7 +102,8 @@ class BenchResult:
             ("first batch, ms", first, ""),
             ("wait for a batch, ms", p50, f"p95 {p95}, p99 {p99}"),
         ]
-        return notebook_html(self._describe_trials(), rows, self.flags)
+        first = describe_load(self.machine_load)
+        return notebook_html(self._describe_trials(), rows, self.flags, first)
 
     def __repr__(self) -> str:
         first, *waits = self._waits_ms()
@@ -110,6 +114,7 @@ class BenchResult:
             "memory"
         )
         lines = [
+            *describe_load(self.machine_load),
             self._describe_trials(),
             f"{significant(stats.median(self.seconds), 4)} s a trial{self._seconds_bounds()}",
             f"{self.samples_per_s:,.0f} samples/s{self._rate_bounds()}{limit}",
@@ -153,6 +158,8 @@ class Bench:
     """Ratio of seconds to the first loader's, paired by round; none for the first loader itself."""
     flags: dict[str, list[str]]
     """Caveats of each loader's figures, a line each."""
+    machine_load: LoadSummary | None = None
+    """What other programs used of the machine meanwhile."""
 
     def to_frame(self) -> DataFrame:
         """A row for each loader, the fastest first: rank, seconds and ratio to the first loader,
@@ -195,10 +202,12 @@ class Bench:
             times = f"{ratio.estimate:.3f}{_ratio_bounds(ratio)}" if ratio else ""
             rows.append((name, str(self.ranking.ranks.get(name, "?")), time, times))
         answer, *notes = _sentences(self)
-        return notebook_html(answer, rows, notes)
+        return notebook_html(answer, rows, notes, describe_load(self.machine_load))
 
     def __repr__(self) -> str:
-        return "\n".join([_line(self, name) for name in self.ranking.order] + _notes(self))
+        load = wrap(describe_load(self.machine_load), WIDTH)
+        table = [_line(self, name) for name in self.ranking.order]
+        return "\n".join([*load, *([""] if load else []), *table, *_notes(self)])
 
 
 def _line(bench: Bench, name: str) -> str:

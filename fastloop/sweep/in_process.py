@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from fastloop.core import stats
 from fastloop.core.interleave import rounds, within
+from fastloop.core.machine_load import LoadSummary, LoadWatch
 from fastloop.core.ranking import rank_jobs
 from fastloop.core.spans import Spans
 from fastloop.core.trees import map_tensors, read_bytes
@@ -78,10 +79,13 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
     hashes, leaves = epoch_hashes(epoch_of(0), None)
     timer = warm_timer(epoch_of, consume, epochs, target, len(hashes), min_window_s)
     trial_s: list[float] = []
+    watch = LoadWatch()
     with round_reports(trials, "bench") as end_round:
         for _ in within(range(trials), seconds):
             trial_s.append(timer.time_window())
+            watch.end_stretch()
             end_round()
+    load = watch.summary()
     spans = Spans()
     epoch_s = time_instrumented_epoch(epoch_of, consume, spans, target).seconds
     limit = None
@@ -101,6 +105,7 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
         epoch_s=epoch_s,
         limit_samples_per_s=limit,
         flags=trial_caveats(seconds=trial_s),
+        machine_load=load,
     )
 
 
@@ -149,13 +154,15 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     }
     order: list[list[str]] = []
     trial_s: dict[str, list[float]] = {name: [] for name in epochs_by_name}
+    watch = LoadWatch()
     with round_reports(trials, "bench_all") as end_round:
         for _, names in within(rounds(dict.fromkeys(epochs_by_name, trials)), seconds):
             for name in names:
                 trial_s[name].append(timers[name].time_window())
+                watch.end_stretch()
             order.append(names)
             end_round()
-    return _summarize(trial_s, order, samples)
+    return _summarize(trial_s, order, samples, watch.summary())
 
 
 def check_step(step: Any) -> None:
@@ -179,7 +186,12 @@ def check_seconds(seconds: float | None, min_window_s: float = MIN_WINDOW_S) -> 
         raise ValueError(f"min_window_s={min_window_s!r}: allowed is 0 or more")
 
 
-def _summarize(seconds: dict[str, list[float]], order: list[list[str]], samples: int) -> Bench:
+def _summarize(
+    seconds: dict[str, list[float]],
+    order: list[list[str]],
+    samples: int,
+    load: LoadSummary | None,
+) -> Bench:
     base, *others = seconds
     return Bench(
         seconds=seconds,
@@ -188,6 +200,7 @@ def _summarize(seconds: dict[str, list[float]], order: list[list[str]], samples:
         ranking=rank_jobs(seconds),
         ratios={name: stats.ratio_or_range(seconds[name], seconds[base]) for name in others},
         flags={name: trial_caveats(seconds=trials) for name, trials in seconds.items()},
+        machine_load=load,
     )
 
 

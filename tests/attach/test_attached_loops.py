@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from commands import fill_disk, run_fastloop, run_script
 
+from fastloop.core.machine_load import LoadSummary
+
 SVG = "{http://www.w3.org/2000/svg}"
 SCRIPTS = Path(__file__).parents[1] / "support" / "scripts"
 
@@ -55,6 +57,13 @@ def test_plain_loop_waits_for_its_dataset(tmp_path):
     assert process.stdout == "True DataLoader\n"
     check_plain_loop(findings, workers=0)
     check_picture(tmp_path, ["main"])
+    if sys.platform == "linux":
+        load = LoadSummary(**findings["machine_load"])
+        assert load.stretches == 1
+        sentence = load.describe("run", "runs")
+        assert sentence in " ".join(process.stderr.split())
+        (page,) = tmp_path.glob("outputs/attach/*/attach.html")
+        assert f"<p>{sentence}</p>" in page.read_text()
     word = findings["loops"][0]["verdict"]["word"]
     assert word in ("decode", "unattributed")  # on a busy machine any part may vary
     assert f"verdict: {word}" in process.stderr

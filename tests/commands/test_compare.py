@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +49,10 @@ def test_equal_results_are_no_regression_and_fit_80_columns(folders):
     assert all(f"{loader} mydataset" in process.stdout for loader in LOADERS)
     assert r"not compared: raw mydataset device=cuda\:99: FAILED unsupported" in process.stdout
     assert max(map(len, process.stdout.splitlines())) <= 80
+    if sys.platform == "linux":
+        sentences = re.findall(r"^(\w+): The machine was", process.stdout, re.M)
+        assert sentences == ["base", "new"]
+        assert process.stdout.startswith("base: ")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ import pytest
 from commands import run_fastloop
 from options import SUPPORT
 
+from fastloop.core.machine_load import LoadSummary
+
 pytestmark = pytest.mark.slow
 
 LONG_STEP = ("model._target_=slow_stages.SlowNet", "+model.sleep_s=0.1")
@@ -54,6 +56,8 @@ def check_explained(text: str, values: dict, stage: str) -> None:
     assert values["verdict"]["word"] in (stage, "unattributed")
     assert f"verdict: {values['verdict']['word']}" in text
     assert values["ladder"]["batches"] == 4
+    load = LoadSummary(**values["machine_load"]).describe("pass", "passes")
+    assert " ".join(text.split()).startswith(load)
     assert values["timeline"]["coverage"] >= 0.98
 
 

@@ -62,6 +62,9 @@ def test_the_slow_part_of_a_dataloader_is_the_greatest(loader, slow):
     assert explanation.verdict.word in (slow, "unattributed")
     assert explanation.ladder.batches == 4
     text = str(explanation)
+    if sys.platform == "linux":
+        load = explanation.machine_load.describe("pass", "passes")
+        assert " ".join(text.split()).startswith(load)
     assert f"verdict: {explanation.verdict.word}" in text
     assert "share of the epoch" in text
     assert json.loads(explanation.to_json())["verdict"]["word"] == explanation.verdict.word

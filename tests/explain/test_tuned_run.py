@@ -15,6 +15,7 @@ import pytest
 from commands import results, run_fastloop, runs
 from options import SUPPORT
 
+from fastloop.core.machine_load import summarize_loads
 from fastloop.core.result_file import load
 from fastloop.core.types import UsageError
 from fastloop.explain.tune.tune_file import TUNE_FILE, TuneFile, find_tuning
@@ -68,6 +69,10 @@ def test_resuming_repeats_no_trial(tuning):
 def test_gain_is_told_with_its_interval_and_the_rest_is_said(tuning):
     folder, _, process = tuning
     verdict = " ".join(process.stdout.split())
+    loads = [trial.load for result in results(folder) for trial in result.trials]
+    summary = summarize_loads(loads)
+    assert summary is not None
+    assert verdict.startswith(summary.describe())
     found = re.search(
         r"loader=\w+.*: ([\d.]+) \[([\d.]+), ([\d.]+)\] times as fast as yours", verdict
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fastloop.core.explanation import TIMELINE_TRACE
 from fastloop.core.files import write_text
+from fastloop.core.machine_load import Load, summarize_loads
 from fastloop.core.spans import unix_offset_ns
 from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, describe_loop, to_json
 from fastloop.explain.attach.loops import Loop, find_loops
@@ -20,15 +21,23 @@ FINDINGS, PAGE = "attach.json", "attach.html"
 
 
 def explain_records(
-    records: Path, arguments: Sequence[str], status: int, folder: Path
+    records: Path,
+    arguments: Sequence[str],
+    status: int,
+    folder: Path,
+    load: Load | None = None,
 ) -> ScriptFindings:
-    """The findings about a script that has ended; written to the folder if it had a DataLoader."""
+    """The findings about a script that has ended; written to the folder if it had a DataLoader.
+
+    load: by other programs while it ran.
+    """
     processes = read_records(records)
     loops = find_loops(processes)
     findings = ScriptFindings(
         command=shlex.join(arguments),
         status=status,
         loops=tuple(describe_loop(loop) for loop in loops),
+        machine_load=summarize_loads([load]),
     )
     if loops:
         drawn = map(_choose_rank, loops, findings.loops)

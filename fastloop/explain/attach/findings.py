@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fastloop.core.explanation import Rung, Verdict
+from fastloop.core.machine_load import LoadSummary, describe_load
 from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.stats import Estimate
 from fastloop.core.text_lines import align, wrap
@@ -53,6 +54,8 @@ class ScriptFindings:
     """Its exit status; negative: the signal that ended it."""
     loops: tuple[LoopFindings, ...]
     """The longest first."""
+    machine_load: LoadSummary | None = None
+    """What other programs used of the machine while it ran."""
 
 
 def describe_loop(loop: Loop) -> LoopFindings:
@@ -81,8 +84,9 @@ def to_json(findings: ScriptFindings) -> str:
 
 
 def format_findings(findings: ScriptFindings) -> str:
-    """The verdict and the parts of each loop, as text."""
-    lines = [f"fastloop: {findings.command}"]
+    """Whether the machine was quiet, and the verdict and the parts of each loop, as text."""
+    load = wrap(describe_load(findings.machine_load, "run", "runs"))
+    lines = [f"fastloop: {findings.command}", *load]
     for loop in findings.loops:
         sentences = ". ".join(loop.verdict.sentences) + "."
         lines += ["", f"verdict: {loop.verdict.word}"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from fastloop.core.machine_load import describe_load
 from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, part_rows, what_if_rows
 from fastloop.explain.attach.ranks import RankComparison, rank_rows
 
@@ -32,12 +33,14 @@ def render_page(findings: ScriptFindings, pictures: Sequence[str]) -> str:
     pictures: an <svg> element of each loop.
     """
     title = escape(findings.command)
+    load = describe_load(findings.machine_load, "run", "runs")
     return "\n".join(
         [
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
             f"<h1>{title}</h1>",
+            *(f"<p>{escape(line)}</p>" for line in load),
             *map(_section, findings.loops, pictures),
             '<p class="note">Made by fastloop attach. Brackets: 95 % intervals over epochs, or '
             "over blocks of batches. attach.json has all values, timeline.json the lanes for "

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fastloop.core import stats
+from fastloop.core.machine_load import LoadSummary, LoadWatch, describe_load
 from fastloop.core.notebook import notebook_html
 from fastloop.core.text_lines import wrap
 from fastloop.core.types import Invalid, Tree
@@ -65,6 +66,8 @@ class LoopTuning:
     """Why configurations could not be run, by name."""
     configurations: dict[str, dict[str, Any]]
     """The settings of every configuration of the space, by name, the present one first."""
+    machine_load: LoadSummary | None = None
+    """What other programs used of the machine meanwhile."""
 
     @property
     def is_faster(self) -> bool:
@@ -108,10 +111,12 @@ class LoopTuning:
     def _repr_html_(self) -> str:
         failed = [f"failed: {name}: {reason}" for name, reason in self.reasons.items()]
         answer = verdict_text(self.race, self.is_faster)
-        return notebook_html(answer, comparison_table(self.race), [*failed, self.code])
+        first = describe_load(self.machine_load)
+        return notebook_html(answer, comparison_table(self.race), [*failed, self.code], first)
 
     def __repr__(self) -> str:
-        lines = [*wrap([verdict_text(self.race, self.is_faster)]), "", *comparison_lines(self.race)]
+        answer = [*describe_load(self.machine_load), verdict_text(self.race, self.is_faster)]
+        lines = [*wrap(answer), "", *comparison_lines(self.race)]
         failed = [f"failed: {name}: {reason}" for name, reason in self.reasons.items()]
         if self.race.not_run:
             failed.append(f"no room in the budget: {len(self.race.not_run):,}")
@@ -133,6 +138,7 @@ class _Measurements:
     reference: Digest | None = None
     checked: set[str] = field(default_factory=set)
     reasons: dict[str, str] = field(default_factory=dict)
+    watch: LoadWatch = field(default_factory=LoadWatch)
 
     def measure(self, name: str, _number: int, _room: float) -> float | None:
         """Seconds of an epoch of a configuration; None where it can't be run."""
@@ -143,6 +149,8 @@ class _Measurements:
                 raise
             self.reasons[name] = error_line(error)
             return None
+        finally:
+            self.watch.end_stretch()
 
     def _time(self, name: str) -> float:
         settings = self.settings[name]
@@ -225,6 +233,7 @@ def tune(  # noqa: PLR0913 - the settings of a run, by their names
         race=result,
         reasons=measurements.reasons,
         configurations=settings,
+        machine_load=measurements.watch.summary(),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fastloop.core import stats
+from fastloop.core.machine_load import LoadSummary, describe_load
 from fastloop.core.number_text import significant
 from fastloop.core.stats import Ratio
 from fastloop.core.text_lines import align, wrap
@@ -41,6 +42,8 @@ class TuneOutcome:
     """Configurations that were not observed for lack of time."""
     seconds: float
     trials: int
+    machine_load: LoadSummary | None = None
+    """What other programs used of the machine during the trials."""
 
     @property
     def is_faster(self) -> bool:
@@ -55,12 +58,18 @@ class TuneOutcome:
 
 
 def format_outcome(outcome: TuneOutcome) -> str:
-    """The verdict, the configurations that came closest, and what was left out, as text."""
+    """Whether the machine was quiet, the verdict, the configurations that came closest, and those
+    that were left out, as text."""
     result, file = outcome.race, outcome.file
     head = f"{outcome.label}, objective {outcome.objective}: {len(result.seconds)} of "
     head += f"{file.combinations + 1:,} configurations ran, {outcome.trials} trials, "
     head += f"{outcome.seconds:.0f} s"
-    lines = [*wrap([head]), "", *wrap([verdict_text(result, outcome.is_faster)]), ""]
+    lines = [
+        *wrap([*describe_load(outcome.machine_load), head]),
+        "",
+        *wrap([verdict_text(result, outcome.is_faster)]),
+        "",
+    ]
     lines += comparison_lines(result)
     notes = [*_memory_lines(outcome)]
     notes += [f"no time left to observe the memory of {name}" for name in outcome.unobserved]

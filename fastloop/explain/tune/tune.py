@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from fastloop.core.machine_load import summarize_loads
 from fastloop.core.printable import plain_reason
 from fastloop.core.result import Result
 from fastloop.core.types import UsageError
@@ -67,6 +68,7 @@ def run_race(
         unobserved=schedule.unobserved,
         seconds=spending.seconds,
         trials=spending.trials,
+        machine_load=summarize_loads([trial.load for each in results for trial in each.trials]),
     )
 
 

@@ -1,0 +1,203 @@
+"""fastloop doctor: is this machine ready to measure? What it has, and what it lacks.
+
+    fastloop doctor [seconds=2]
+
+Watches for some seconds what other processes use of the machine. The first sentence is
+the answer: ready, or not quiet, or another fastloop measures. Below it is what a
+measurement depends on: cores, memory, FastLoader's engines, accelerators, space, limits,
+and the optional libraries with the commands that install those that are missing.
+Nothing is written.
+
+The exit status is 0 if the machine is ready, also where the system does not tell
+whether it is quiet; 1 if it is not; 2 for a wrong setting.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Event
+
+from fastloop.cli.arguments import parse_settings
+from fastloop.core.cgroup import cpu_quota, usable_cores, usable_memory_bytes
+from fastloop.core.machine_counters import read_counters
+from fastloop.core.machine_load import LEAST_SECONDS, Load, load_between, summarize_loads
+from fastloop.core.text_lines import align, wrap
+from fastloop.core.types import MachineBusy, UsageError
+
+DEFAULTS = {"seconds": "2"}
+MOST_SECONDS = 600.0
+NO_OPTIONS = {"dev", "docs", "ffcv", "programs"}
+"""Extras of the package that are no options; FFCV is built by commands of its own."""
+GIB, MIB = 2**30, 2**20
+LITTLE_SHM = 512 * MIB
+"""Docker gives containers 64 MiB, in which the batches of a few workers don't fit."""
+FEW_FILES = 1024
+WAITS = {"cpu": "a core", "io": "the disk", "memory": "memory"}
+"""What a process waits for, by the kernel's name for it."""
+
+
+def main() -> None:
+    """Print whether the machine is ready to measure, and what it has; exits with 1 if it is not."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(__doc__, end="")
+        return
+    try:
+        seconds = _parse_seconds(parse_settings(sys.argv[1:], DEFAULTS)["seconds"])
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    load = _watch(seconds)
+    reason = _holder() or _busy(load)
+    print("\n".join(wrap([_answer(load, reason, seconds)])), end="\n\n", flush=True)
+    rows = [*_hardware(load), *_software(), *_space()]  # imports torch, after the answer
+    print("\n".join(align(rows)))
+    print("\n" + "\n".join(wrap(_libraries())))
+    sys.exit(int(bool(reason)))
+
+
+def _parse_seconds(text: str) -> float:
+    """The seconds to watch; raises UsageError for a time that tells nothing or is no number."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
+        allowed = f"allowed: {LEAST_SECONDS} to {MOST_SECONDS:.0f}"
+        raise UsageError(f"seconds={text}: {allowed}")
+    return seconds
+
+
+def _watch(seconds: float) -> Load:
+    """The load of these seconds, in which this process does nothing."""
+    before = read_counters()
+    Event().wait(seconds + 0.05)  # the counters have steps of 0.01 s
+    return load_between(before, read_counters())
+
+
+def _holder() -> str:
+    """The fastloop that measures at the moment; empty if there is none."""
+    from fastloop.sweep.machine_lock import lock_machine
+
+    try:
+        with lock_machine(wait=False):
+            return ""
+    except MachineBusy as error:
+        return str(error).partition(": wait=true")[0]
+
+
+def _busy(load: Load) -> str:
+    """Which processes keep the machine busy; empty if it is quiet, or unknown."""
+    if load.is_quiet is not False:
+        return ""
+    names = ", ".join(load.busiest)
+    used = f"other processes used {load.foreign_cores:.2f} of {load.cores} cores"
+    reason = f"{used}{names and f' ({names})'}"
+    if (waits := load.pressure.get("memory", 0.0)) > 0:
+        reason += f", and processes waited for memory {100 * waits:.0f} % of the time"
+    return reason
+
+
+def _answer(load: Load, reason: str, seconds: float) -> str:
+    if reason:
+        return f"This machine is not ready to measure: {reason}."
+    summary = summarize_loads([load])
+    assert summary is not None
+    watched = f"{seconds:g} s"
+    return f"This machine is ready to measure. {summary.describe(watched, watched)}"
+
+
+def _hardware(load: Load) -> Iterator[tuple[str, str]]:
+    from fastloop.core.machine import describe_machine
+
+    machine = describe_machine()
+    visible = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else usable_cores()
+    quota = cpu_quota()
+    limit = f"a quota of {quota:g} cores" if quota else "no quota"
+    yield "processor", str(machine["cpu"])
+    yield "cores", f"{usable_cores()} usable: {visible} of {machine['cores']} by affinity, {limit}"
+    yield "memory", f"{usable_memory_bytes() / GIB:.1f} GiB usable"
+    waits = [f"{WAITS[name]} {100 * share:.0f} %" for name, share in load.pressure.items()]
+    yield "waits", ", ".join(waits) or "unknown: no /proc/pressure here"
+    yield "accelerators", ", ".join(machine["gpus"]) or _accelerator()
+
+
+def _accelerator() -> str:
+    import torch
+
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return str(found) if found else "none"
+
+
+def _software() -> Iterator[tuple[str, str]]:
+    import torch
+
+    from fastloop.fastloader.columns.engine import has_core
+    from fastloop.fastloader.columns.jpeg import INSTALL, has_jpeg
+
+    compiler = shutil.which(os.environ.get("CC", "cc").split(maxsplit=1)[0])
+    yield "torch", f"{torch.__version__}, {torch.get_num_threads()} threads"
+    yield "C compiler", compiler or "none: apt-get install gcc, for FastLoader's native core"
+    without = "Python, without the native core: install a C compiler, then fastloop again"
+    if os.environ.get("FASTLOOP_PURE") == "1":
+        without = "Python, as FASTLOOP_PURE=1"
+    yield "FastLoader", "native core" if has_core() else without
+    yield "JPEG crops", "native decoder" if has_jpeg() else f"torchvision: {INSTALL}"
+
+
+def _space() -> Iterator[tuple[str, str]]:
+    from fastloop.core.files import outputs_folder
+
+    folder = outputs_folder()
+    nearest = next(each for each in (folder, *folder.parents) if each.exists())
+    hint = "" if os.access(nearest, os.W_OK) else ", not writable: set FASTLOOP_OUTPUTS"
+    yield "outputs", f"{shutil.disk_usage(nearest).free / GIB:.1f} GiB free in {folder}{hint}"
+    shm = Path("/dev/shm")
+    if shm.exists():
+        usage = shutil.disk_usage(shm)
+        hint = " (docker run --shm-size=2g gives more)" if usage.total < LITTLE_SHM else ""
+        yield "/dev/shm", f"{usage.free / MIB:,.0f} of {usage.total / MIB:,.0f} MiB free{hint}"
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    hint = f" (ulimit -n {most} allows more)" if files <= FEW_FILES < most else ""
+    yield "open files", f"{files:,} a process{hint}"
+
+
+def _libraries() -> Iterator[str]:
+    """A line for those that are installed, and one for each that is missing."""
+    from fastloop.core.optional import INSTALL_FFCV
+
+    names = _optional_libraries()
+    found = {name: _version(name) for name in names}
+    present = [f"{name} {number}" for name, number in found.items() if number]
+    if find_spec("ffcv"):
+        present.append("ffcv")
+    yield f"optional libraries: {', '.join(present) or 'none'}"
+    for name, options in names.items():
+        if not found[name]:
+            yield f"not installed: {name} (for {', '.join(options)}): pip install {name}"
+    if not find_spec("ffcv"):
+        yield f"not installed: ffcv (for ffcv): {INSTALL_FFCV}"
+
+
+def _optional_libraries() -> dict[str, list[str]]:
+    """The libraries of the package's extras, with the options that need each."""
+    names: dict[str, list[str]] = {}
+    for line in requires("fastloop") or []:
+        match = re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", line)
+        if match and (option := match[2].replace("-", "_")) not in NO_OPTIONS:
+            names.setdefault(match[1], []).append(option)
+    return names
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
