@@ -94,7 +94,7 @@ def _holder() -> str:
 
 
 def _busy(load: Load) -> str:
-    """Which processes keep the machine busy; empty if it is quiet, or unknown."""
+    """The processes that keep the machine busy; empty if it is quiet, or unknown."""
     if load.is_quiet is not False:
         return ""
     names = ", ".join(load.busiest)
