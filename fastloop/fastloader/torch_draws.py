@@ -135,7 +135,7 @@ class _Beginning:
 def begin_later(begin: Callable[[], Any]) -> LaterBatches:
     """The batches of an epoch that begins when the first of them is asked for."""
     beginning = _Beginning(begin)
-    batches = LaterBatches.from_iterable(beginning)
+    batches: Any = LaterBatches.from_iterable(beginning)
     batches.beginning = beginning
     return batches
 
