@@ -35,7 +35,7 @@ def test_that_ends_badly(ends_badly):
     pass
 """
 OF_IMAGES = """
-def test_of_jpeg():
+def test_with_jpeg():
     pass
 """
 
@@ -66,7 +66,7 @@ def test_second_run_leaves_out_what_passed_but_not_tests_of_images(tmp_path):
     first = run_pytest(*options, f"--record-passed={passed}", str(tmp_path), cwd=tmp_path)
     assert "5 passed, 1 skipped, 1 error" in first.stdout
     second = run_pytest(*options, f"--passed-before={passed}", str(tmp_path), cwd=tmp_path)
-    for name in ("test_skipped", "test_that_ends_badly", "test_of_jpeg"):
+    for name in ("test_skipped", "test_that_ends_badly", "test_with_jpeg"):
         assert f"::{name}" in second.stdout
     for name in ("test_passing", "test_in_a_group"):
         assert f"::{name}" not in second.stdout

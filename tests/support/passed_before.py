@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-OF_IMAGES = ("jpeg", "image_folder", "dataset=photos", "image_samples")
+OF_IMAGES = ("_jpeg", "ResizedCrop", "resized_crop", "CenterCrop", "center_crop", "LongestSide")
 """Words in the files of tests that use the native decoder of JPEG images where it is built, and
 other code where it is not: they are other tests then."""
 _passed: dict[str, bool] = {}
