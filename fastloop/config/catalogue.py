@@ -98,6 +98,11 @@ def settings() -> tuple[Setting, ...]:
     return _settings(text[text.index("batch_size:") : text.index("\nhydra:")])
 
 
+def group_names() -> list[str]:
+    """Names of the groups of which a command line picks one option."""
+    return [group for group, _, _ in DEFAULT.findall(_config_text())]
+
+
 def default_options() -> dict[str, str]:
     """The default option of each group from which every job has one."""
     defaults = {group: default for group, default, _ in DEFAULT.findall(_config_text())}

@@ -39,6 +39,7 @@ from fastloop.config.foreign_settings import (
 from fastloop.config.help import help_text
 from fastloop.config.messages import ConfigError, unknown_setting
 from fastloop.config.overrides import override_values, parse_overrides, product
+from fastloop.config.spellings import expand_homes
 
 CONFIG_NAME = "config"
 VERSION_BASE = "1.3"
@@ -182,8 +183,7 @@ def compose_values(*overrides: str) -> dict[str, Any]:
 
     Raises Hydra's exceptions for an invalid name.
     """
-    values: Any = OmegaConf.to_container(_compose_unresolved(overrides), resolve=True)
-    return values
+    return expand_homes(OmegaConf.to_container(_compose_unresolved(overrides), resolve=True))
 
 
 def combination_of(cfg: DictConfig, hydra_conf: HydraConf | None = None) -> Combination:
@@ -193,7 +193,7 @@ def combination_of(cfg: DictConfig, hydra_conf: HydraConf | None = None) -> Comb
     """
     node: Any = cfg.hydra if hydra_conf is None else hydra_conf
     job = OmegaConf.masked_copy(cfg, [str(name) for name in cfg if name != "hydra"])
-    values: Any = OmegaConf.to_container(job, resolve=True)
+    values = expand_homes(OmegaConf.to_container(job, resolve=True))
     choices = {name: str(choice) for name, choice in node.runtime.choices.items()}
     is_single = node.mode != RunMode.MULTIRUN
     folder = Path(node.run.dir if is_single else node.sweep.dir).absolute()

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from fastloop.config.spellings import read_spellings
+from fastloop.config.suggestions import describe_flag
 from fastloop.core.types import UsageError
 
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
@@ -41,7 +43,10 @@ class CommandLine:
 
 def read_command_line(arguments: Sequence[str]) -> CommandLine:
     """The command line of these arguments; raises UsageError for an invalid flag."""
-    parsed = _parser().parse_intermixed_args(list(arguments))
+    try:
+        parsed = _parser().parse_intermixed_args(list(arguments))
+    except UsageError as error:
+        raise UsageError(describe_flag(str(error), arguments)) from None
     if parsed.resolve and not (parsed.cfg or parsed.help):
         raise UsageError("--resolve: allowed only with --cfg or --help")
     values = vars(parsed)
@@ -54,7 +59,7 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
             flags += [f"--{name.replace('_', '-')}", *([value] if isinstance(value, str) else [])]
     return CommandLine(
         flags=tuple(flags),
-        overrides=tuple(overrides),
+        overrides=read_spellings(overrides),
         is_sweep=parsed.multirun,
         prints_info=prints_info,
         config_path=parsed.config_path,
@@ -72,9 +77,7 @@ def prepare_completion() -> None:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        unknown = message.removeprefix("unrecognized arguments: ")
-        text = f"{unknown}: no such flag" if unknown != message else message
-        raise UsageError(f"{text}; --hydra-help lists all flags")
+        raise UsageError(message)
 
 
 def _parser() -> _Parser:

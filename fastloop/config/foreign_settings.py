@@ -20,6 +20,7 @@ from fastloop.config.catalogue import (
     options_with_store,
 )
 from fastloop.config.messages import ConfigError
+from fastloop.config.suggestions import same_setting
 from fastloop.config.yaml_files import option_values
 
 NO_KEY = re.compile(r"Could not override '([^']+)'|Could not delete from config\. '([^']+)' does")
@@ -51,12 +52,26 @@ def describe_foreign_setting(name: str, overrides: Sequence[str]) -> str:
     group, _, setting = shown.partition(".")
     if any(override.startswith(f"{group}._target_=") for override in overrides):
         return ""
-    having = _options_with(group, setting)
-    if not having:
-        return ""
     chosen = [value for key, _, value in (o.partition("=") for o in overrides) if key == group]
     option = (chosen or [default_options().get(group, "")])[-1]
-    return f"{shown}: {group}={option} has no such setting; allowed with {having}"
+    having, same = _options_with(group, setting), _same_of_option(group, option, setting)
+    if not having:
+        return ""
+    hint = f"did you mean {same}? " if same else ""
+    return f"{shown}: {group}={option} has no such setting; {hint}allowed with {having}"
+
+
+def _same_of_option(group: str, option: str, setting: str) -> str:
+    """A setting of that option which another word for it names; else empty."""
+    known = [
+        f"{group}.{each.name}"
+        for of_group in groups()
+        if of_group.path == group
+        for of_option in of_group.options
+        if of_option.name == option
+        for each in of_option.settings
+    ]
+    return same_setting(setting, known)
 
 
 def _options_with(group: str, setting: str) -> str:

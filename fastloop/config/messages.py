@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 import re
 from collections.abc import Iterable
@@ -17,15 +16,16 @@ from hydra.errors import (
 )
 from omegaconf.errors import OmegaConfBaseException
 
-from fastloop.config.kinds import kind_message
+from fastloop.config.suggestions import option_hint, setting_hint
+from fastloop.config.value_errors import value_message
 from fastloop.core.printable import printable, shorten_words
 from fastloop.core.types import UsageError
 from fastloop.core.user_code import error_line
 
 PLUGINS = {name: f"hydra-{name}-launcher" for name in ("joblib", "ray", "submitit")}
 """Package of each Hydra launcher that is not part of Hydra."""
-NUMBER_OR_BOOL = re.compile(r"[+-]?\d[\d_]*(\.\d*)?(e[+-]?\d+)?|true|false|null", re.IGNORECASE)
-"""Text that is a string only where it was quoted."""
+SETTING = re.compile(r"[~+]{0,2}[\w./@]+=")
+"""The start of an override."""
 ERROR_NUMBER = re.compile(r"^\[Errno \d+\] (.*)$")
 
 
@@ -45,8 +45,9 @@ def usage_message(error: Exception, known_names: Iterable[str]) -> str | None:
 def _message(error: Exception, known_names: Iterable[str]) -> str | None:
     if isinstance(error, UsageError):
         return str(error)
-    if isinstance(error, MissingConfigException) and "/" in (error.missing_cfg_file or ""):
-        return _unknown_option(error)
+    if isinstance(error, MissingConfigException):
+        file = error.missing_cfg_file or ""
+        return _unknown_option(error) if "/" in file else _unknown_config(file)
     if isinstance(error, CompactHydraException | OmegaConfBaseException):
         return _hydra_message(error, known_names)
     if isinstance(error, OSError):
@@ -66,26 +67,7 @@ def _system_message(error: OSError) -> str:
 
 def validation_message(group: str, error: Any) -> str:
     """A pydantic.ValidationError as `setting=value: what is allowed`."""
-    return "; ".join(_detail_message(group, detail) for detail in error.errors())
-
-
-def _detail_message(group: str, detail: Any) -> str:
-    """The message for an error of a ValidationError."""
-    name = ".".join(str(part) for part in (group, *detail["loc"]) if str(part))
-    message = detail["msg"].removeprefix("Value error, ")
-    if detail["type"] == "unexpected_keyword_argument":
-        return f"{name}: there is no such setting"
-    if detail["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
-        return f"{name} is missing"
-    if detail["type"] == "is_instance_of":
-        return kind_message(name, detail["input"], detail["ctx"]["class"])
-    return f"{name}={_format_value(detail['input'])}: {message}" if detail["loc"] else message
-
-
-def _format_value(value: Any) -> str:
-    """The value as on a command line: a string that looks like a number is quoted."""
-    is_quoted = isinstance(value, str) and NUMBER_OR_BOOL.fullmatch(value)
-    return f"'{value}'" if is_quoted else str(value)
+    return value_message(group, error.errors())
 
 
 def instantiation_message(group: str, error: InstantiationException) -> str:
@@ -107,16 +89,27 @@ def instantiation_message(group: str, error: InstantiationException) -> str:
 def _not_an_override(error: OverrideParseException) -> str:
     """The message for an override that Hydra's grammar does not allow."""
     shown = error.override or "''"
+    words = shown.split()
+    if len(words) > 1 and all(SETTING.match(word) for word in words):
+        return f"{shown}: these are several arguments; allowed: each by itself, without quotes"
     hint = "special characters are quoted twice: 'name=\"value\"'"
     return f"{shown}: overrides have the form name=value; {hint}"
 
 
 def _unknown_option(error: MissingConfigException) -> str:
     group, _, option = (error.missing_cfg_file or "").rpartition("/")
-    allowed = f"allowed: {', '.join(error.options)}" if error.options else "--help lists all"
+    options = [*(error.options or ())]
+    allowed = f"allowed: {', '.join(options)}" if options else "--help lists all"
     plugin = PLUGINS.get(option.partition("_")[0]) if group == "hydra/launcher" else None
     remedy = f"; install it by pip install {plugin}" if plugin else ""
-    return f"{group}={option}: there is no such option; {allowed}{remedy}"
+    hint = option_hint(group, option, options)
+    told = f"; {hint}" if hint else ""
+    return f"{group}={option}: there is no such option{told}; {allowed}{remedy}"
+
+
+def _unknown_config(name: str) -> str:
+    reason = "there is no such yaml file"
+    return f"--config-name={name}: {reason}; allowed: config, or a file in the folder of -cd"
 
 
 def _hydra_message(
@@ -132,6 +125,10 @@ def _hydra_message(
     text = " ".join(line.strip() for line in text.splitlines() if line.strip())
     if match := re.search(r"Could not override '(\S+)'\.", text):
         return unknown_setting(match.group(1), known_names)
+    if match := re.search(r"already at '(\S+?)'", text):
+        return f"+{match.group(1)}: this setting exists; allowed: {match.group(1)}=…, without +"
+    if match := re.search(r"Could not delete from config\. '(\S+?)' does", text):
+        return unknown_setting(match.group(1), known_names)
     if match := re.search(r"Ambiguous value for argument '(.*?)' ", text):
         return f"{match.group(1)}: several values need -m (--multirun)"
     return text
@@ -139,18 +136,8 @@ def _hydra_message(
 
 def unknown_setting(name: str, known_names: Iterable[str]) -> str:
     """The message for a setting that no option has."""
-    matches = _similar(name, list(known_names))
-    hint = f"; did you mean {matches[0]}?" if matches and name not in matches else ""
-    if name.startswith(("dataset.", "loader.", "model.", "collate.", "transform.")):
-        hint += f"; +{name}=… passes it to your own code"
-    return f"{name}: there is no such setting{hint}"
-
-
-def _similar(name: str, known_names: list[str]) -> list[str]:
-    """At most one known name: of the same group where there is such a group."""
-    group, _, last = name.rpartition(".")
-    of_group = [known for known in known_names if known.rpartition(".")[0] == group]
-    if not of_group:
-        return difflib.get_close_matches(name, known_names, n=1)
-    by_last = {known.rpartition(".")[2]: known for known in of_group}
-    return [by_last[match] for match in difflib.get_close_matches(last, by_last, n=1)]
+    hint = setting_hint(name, known_names)
+    told = f"; {hint}" if hint else ""
+    if not hint and name.startswith(("dataset.", "loader.", "model.", "collate.", "transform.")):
+        told = f"; +{name}=… passes it to your own code"
+    return f"{name}: there is no such setting{told}"

@@ -11,14 +11,22 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, RangeSweep
 
-from fastloop.config.catalogue import default_options, settings, takes_several
+from fastloop.config.catalogue import default_options, group_names, settings, takes_several
 from fastloop.config.messages import ConfigError
+from fastloop.config.spellings import read_spelling
 
 MOST_JOBS = 10_000
 """Of a command line, and values of one setting: nobody can measure as many, and a range may have
 more than memory holds."""
 FOLDERS = ("root", "dir")
 """Last parts of the names of settings that are folders; empty, they would be the working folder."""
+
+WITHOUT_EFFECT = {
+    "hydra.verbose": "fastloop writes no log; HYDRA_FULL_ERROR=1 shows the traceback of an error",
+    "hydra/job_logging": "fastloop writes no log; results are files in the outputs folder",
+    "hydra/hydra_logging": "fastloop writes no log; results are files in the outputs folder",
+}
+"""Settings of Hydra that change nothing here, with the reason."""
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
@@ -33,6 +41,8 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
 def _check_override(override: Override) -> None:
     """Raise ConfigError where a job would lack a setting or an option."""
     name = override.key_or_group
+    if name in WITHOUT_EFFECT:
+        raise ConfigError(f"{override.input_line}: it has no effect: {WITHOUT_EFFECT[name]}")
     if override.is_delete():
         if name in {*default_options(), *(setting.name for setting in settings())}:
             reason = f"every job has one; {name}=… changes it"
@@ -42,6 +52,9 @@ def _check_override(override: Override) -> None:
             return
         allowed = f"allowed: one option; several need -m {name}=a,b"
         raise ConfigError(f"{override.input_line}: {allowed}")
+    elif override.value() is None and name in group_names():
+        reason = "allowed: one option; without it there is none"
+        raise ConfigError(f"{override.input_line}: {reason}")
     elif override.value() == "" and name.rpartition(".")[2] in FOLDERS:
         raise ConfigError(f"{override.input_line}: allowed: the path of a folder")
 
@@ -64,10 +77,11 @@ def override_values(overrides: Sequence[Override]) -> list[list[str]]:
     for override in overrides:
         key = override.get_key_element()
         if not override.is_sweep_override():
-            values[key] = [f"{key}={override.get_value_element_as_str()}"]
+            values[key] = [read_spelling(f"{key}={override.get_value_element_as_str()}")]
         elif override.is_discrete_sweep():
             _check_count(override)
-            values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            each = override.sweep_string_iterator()
+            values[key] = [read_spelling(f"{key}={value}") for value in each]
             if not values[key]:
                 raise ConfigError(f"{override.input_line}: it has no values")
         else:

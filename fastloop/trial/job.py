@@ -38,7 +38,8 @@ from fastloop.trial.window import MIN_WINDOW_S
 
 def _check_device(name: str) -> str:
     if not re.fullmatch(r"auto|cpu|mps|cuda|cuda:\d+", name):
-        raise ValueError("allowed are auto, cpu, mps, cuda and cuda:<number>")
+        hint = "; did you mean cuda?" if name == "gpu" else ""
+        raise ValueError(f"allowed are auto, cpu, mps, cuda and cuda:<number>{hint}")
     return name
 
 

@@ -228,10 +228,10 @@ def test_order_names_a_file_that_is_no_npy(tmp_path, content):
     ("overrides", "message"),
     [
         ("order=weighted order.weights=nowhere.npy", "order.weights=nowhere.npy: Path does not"),
-        ("order=subset order.fraction=0", "order.fraction=0: Input should be greater than 0"),
-        ("order=subset order.fraction=1.5", "order.fraction=1.5: Input should be less than or"),
+        ("order=subset order.fraction=0", "order.fraction=0: allowed: more than 0"),
+        ("order=subset order.fraction=1.5", "order.fraction=1.5: allowed: at most 1"),
         ("order=subset order.fraction=null", "set one of them, the other to null"),
-        ("order=blocks order.block_size=0", "order.block_size=0: Input should be greater than 0"),
+        ("order=blocks order.block_size=0", "order.block_size=0: allowed: 1 or more"),
     ],
 )
 def test_order_rejects_an_invalid_setting_in_one_line(overrides, message):
