@@ -24,6 +24,9 @@ COMMANDS = {
     "attach": "fastloop.cli.attach",
     "tune": "fastloop.cli.tune",
     "doctor": "fastloop.cli.doctor",
+    "list": "fastloop.cli.list",
+    "ui": "fastloop.cli.ui",
+    "clean": "fastloop.cli.clean",
 }
 """Module of each command. Its main() reads sys.argv."""
 HELP = """\
@@ -42,11 +45,28 @@ commands:
   attach   run a script of your own and say what its loops wait for
   tune     find the fastest settings for a job within a budget
   doctor   say whether this machine is ready to measure, and what it lacks
+  list     list what can be chosen: groups, their options, settings
+  ui       start MLflow's UI over the outputs folder
+  clean    show what lies in the outputs folder, and remove parts of it
 
-fastloop <command> --help describes a command; fastloop run --help lists all
-options and settings. The command run may be left out:
+fastloop <command> --help describes a command. fastloop run measures the digits,
+fastloop attach train.py your own script. The command run may be left out:
 fastloop loader=np_memmap -m trials=20
 """
+MEANT = {
+    "options": "list",
+    "loaders": "list",
+    "datasets": "list",
+    "help": "--help",
+    "measure": "run",
+    "bench": "run",
+    "benchmark": "run",
+    "diff": "compare",
+    "mlflow": "ui",
+    "delete": "clean",
+    "rm": "clean",
+}
+"""What commands of other programs are here."""
 
 
 def main() -> None:
@@ -59,15 +79,24 @@ def main() -> None:
 
 def _run_command() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else ""
-    if name in ("-h", "--help"):
+    if name in ("", "-h", "--help"):
         print(HELP, end="")
         return
     _allow_imports_from_working_folder()
     if name in COMMANDS:
         sys.argv[:2] = [f"{sys.argv[0]} {name}"]
-    elif name and "=" not in name and not name.startswith(("-", "+", "~")):
-        sys.exit(f"{name}: no such command; allowed: {', '.join(COMMANDS)}")
+    elif "=" not in name and not name.startswith(("-", "+", "~")):
+        sys.exit(_no_such_command(name))
     import_module(COMMANDS.get(name, COMMANDS["run"])).main()
+
+
+def _no_such_command(name: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, COMMANDS, n=1)
+    meant = MEANT.get(name) or (close[0] if close else "")
+    hint = f"did you mean fastloop {meant}? " if meant else ""
+    return f"{name}: no such command; {hint}allowed: {', '.join(COMMANDS)}"
 
 
 def _allow_imports_from_working_folder() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from fastloop.core.types import UsageError
 
@@ -28,5 +29,5 @@ def parse_settings(arguments: Sequence[str], defaults: Mapping[str, str]) -> dic
         if name in given:
             raise UsageError(f"{argument}: {name}= is given twice; allowed: once")
         given.add(name)
-        settings[name] = value
+        settings[name] = str(Path(value).expanduser()) if value.startswith("~/") else value
     return settings

@@ -1,6 +1,7 @@
 """fastloop attach: why the loops of a script wait for data; the script is not changed.
 
     fastloop attach [-m] <script> [its arguments]
+    fastloop attach [--] python <script> [its arguments]
     fastloop attach torchrun --nproc_per_node=2 <script> [its arguments]
 
 Runs the script as python does, with a reading of the clock around what its DataLoaders
@@ -19,6 +20,7 @@ The folder that is named last has all of this, as attach.json and as a page, att
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import tempfile
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 from fastloop.core.printable import shorten_words
 
+PYTHON = re.compile(r"python[\d.]*")
 NOTHING = "fastloop: no DataLoader was iterated over, nothing to explain"
 
 
@@ -42,7 +45,7 @@ def main() -> None:
     if arguments and arguments[0] in ("-h", "--help"):
         print(__doc__, end="")
         return
-    arguments = _find_command(arguments[1:] if arguments[:1] == ["--"] else arguments)
+    arguments = _find_command(_without_python(arguments))
     if message := _refusal(arguments) or _unwritable_outputs():
         print(message, file=sys.stderr)
         sys.exit(2)
@@ -86,6 +89,20 @@ def _explain(records: Path, arguments: list[str], status: int, before: Counters)
         print(NOTHING, file=sys.stderr)
         return
     print(f"\n{format_findings(findings)}\n\nfiles:  {folder}", file=sys.stderr)
+
+
+def _without_python(arguments: list[str]) -> list[str]:
+    """The arguments without -- and a name of Python: the script runs in fastloop's."""
+    arguments = arguments[1:] if arguments[:1] == ["--"] else arguments
+    name = arguments[0] if arguments else ""
+    is_python = PYTHON.fullmatch(name) is not None or (
+        Path(name).name.startswith("python") and _is_this_python(name)
+    )
+    return arguments[1:] if is_python and not Path(name).is_dir() else arguments
+
+
+def _is_this_python(path: str) -> bool:
+    return Path(path).is_file() and Path(path).resolve() == Path(sys.executable).resolve()
 
 
 def _find_command(arguments: list[str]) -> list[str]:

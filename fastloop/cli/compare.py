@@ -1,9 +1,11 @@
 """fastloop compare: compare two sets of results; fails if a job has become slower.
 
-    fastloop compare base=<folder> new=<folder> [fail_above=5]
+    fastloop compare [[base=]<folder> [new=]<folder>] [fail_above=5]
                      [allow=machine,versions,data,cache]
 
-Jobs are paired by name. The exit status is
+A folder is a path, or <date>/<time> of a sweep in the outputs folder. Without folders the
+newest sweep is compared with the newest one before it that shares a job with it. Jobs are
+paired by name. The exit status is
 
 - 1 if a job has become slower beyond noise (the whole 95 % interval of new / base
   is above 1, and a t test agrees at 5 %, corrected by Holm for the number of jobs and
@@ -15,12 +17,14 @@ Jobs are paired by name. The exit status is
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 
 from fastloop.cli.arguments import parse_settings
+from fastloop.core.files import outputs_folder, sweep_folders
 from fastloop.core.result import Result
-from fastloop.core.result_file import load_results
+from fastloop.core.result_file import RESULT_FILE, load_results
 from fastloop.core.types import UsageError
 from fastloop.reporting.comparison import (
     DEFAULTS,
@@ -33,6 +37,8 @@ from fastloop.reporting.comparison import (
 from fastloop.reporting.conditions import check_comparable, parse_allow
 from fastloop.reporting.load_lines import load_lines
 
+FOLDERS = ("base", "new")
+
 
 def main() -> None:
     """Print the comparison; exits with 1 after a regression and with 2 for incomparable sets."""
@@ -40,7 +46,7 @@ def main() -> None:
         print(__doc__, end="")
         return
     try:
-        settings = parse_settings(sys.argv[1:], DEFAULTS)
+        settings = _with_folders(parse_settings(_name_folders(sys.argv[1:]), DEFAULTS))
         fail_above = parse_percent(settings["fail_above"])
         base, new = _load_set(settings["base"], "base"), _load_set(settings["new"], "new")
         pairs = {name: (base[name], new[name]) for name in base if name in new}
@@ -59,6 +65,48 @@ def main() -> None:
     for line in notes(pairs, base, new):
         print(fill(line, 79, subsequent_indent="  ", break_long_words=False))
     sys.exit(int(any_broken or any(change.is_regression(fail_above) for change in changes)))
+
+
+def _name_folders(arguments: Sequence[str]) -> list[str]:
+    """The arguments, with base= and new= before folders that come without."""
+    bare = [each for each in arguments if "=" not in each]
+    if not bare:
+        return [*arguments]
+    if len(bare) != len(FOLDERS):
+        raise UsageError(f"compare {' '.join(bare)}: allowed: two folders, that of the base first")
+    named = [f"{name}={folder}" for name, folder in zip(FOLDERS, bare, strict=True)]
+    return [*named, *(each for each in arguments if "=" in each)]
+
+
+def _with_folders(settings: dict[str, str]) -> dict[str, str]:
+    """The settings with both folders: those of the newest two sweeps where neither is given."""
+    if not settings["base"] and not settings["new"]:
+        base, new = _newest_pair()
+        print(f"base={base} new={new}")
+        return settings | {"base": str(base), "new": str(new)}
+    in_outputs = {name: outputs_folder() / settings[name] for name in FOLDERS if settings[name]}
+    found = {
+        name: str(path)
+        for name, path in in_outputs.items()
+        if not Path(settings[name]).exists() and path.is_dir()
+    }
+    return settings | found
+
+
+def _newest_pair() -> tuple[Path, Path]:
+    """The newest sweep with a finished job, and before it the newest that shares one with it."""
+    newest: tuple[Path, set[str]] | None = None
+    for folder in reversed(sweep_folders()):
+        if not any(folder.rglob(RESULT_FILE)):
+            continue
+        results = load_results(folder, "new")
+        names = {each.name for each in results if each.status == "FINISHED"}
+        if newest and names & newest[1]:
+            return folder, newest[0]
+        if names and not newest:
+            newest = folder, names
+    missing = "two sweeps that share a job" if newest else "results"
+    raise UsageError(f"compare: there are no {missing} in {outputs_folder()}; allowed: two folders")
 
 
 def _load_set(folder: str, setting: str) -> dict[str, Result]:

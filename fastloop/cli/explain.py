@@ -30,7 +30,12 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from fastloop.config.catalogue import overridable_names
-from fastloop.config.compose import TRIAL_MODULES, compose_all, compose_changed
+from fastloop.config.compose import (
+    TRIAL_MODULES,
+    compose_all,
+    compose_changed,
+    refuse_several,
+)
 from fastloop.config.experiment_yaml import experiment_yaml
 from fastloop.config.flags import read_command_line
 from fastloop.config.messages import usage_message
@@ -52,6 +57,7 @@ from fastloop.sweep.request import JobRequest
 
 EXPLAIN_MODULES = ("fastloop.explain.explain", *TRIAL_MODULES)
 """Modules of what the processes of an explanation call."""
+SEVERAL = "explain takes one job; fastloop run -m {} explain=true explains each of a sweep"
 
 
 def main() -> None:
@@ -61,6 +67,7 @@ def main() -> None:
         return
     requests: list[JobRequest] = []
     try:
+        refuse_several(sys.argv[1:], SEVERAL)
         requests = compose_all(_refuse_launcher, describe_explanation, EXPLAIN_MODULES)
         if requests:
             _explain(requests)

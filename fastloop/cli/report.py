@@ -1,15 +1,17 @@
 """fastloop report: write a report on a sweep: HTML page, Markdown, pictures, CSV.
 
-    fastloop report [sweep=<date>/<time>|folder=<path>] [baseline=<job or loader>]
-                    [format=md,html,png,csv]
+    fastloop report [sweep=<date>/<time>|sweep=last|folder=<path>] [--open]
+                    [baseline=<job or loader>] [format=md,html,png,csv]
 
-The default is the newest sweep in the outputs folder. A sweep that is not in the outputs
+The default is the newest sweep in the outputs folder that has a finished job. --open opens
+the page in a browser. A sweep that is not in the outputs
 folder is looked up in MLflow. The files are written to report/ in the folder of the results.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +26,8 @@ from fastloop.reporting.write import parse_formats, write_report
 if TYPE_CHECKING:
     from fastloop.core.result import Result
 
-DEFAULTS = {"sweep": "", "folder": "", "baseline": "", "format": ""}
+DEFAULTS = {"sweep": "", "folder": "", "baseline": "", "format": "", "open": "false"}
+LAST = "last"
 
 
 def main() -> None:
@@ -33,7 +36,10 @@ def main() -> None:
         print(__doc__, end="")
         return
     try:
-        settings = parse_settings(sys.argv[1:], DEFAULTS)
+        given = ["open=true" if each == "--open" else each for each in sys.argv[1:]]
+        settings = parse_settings(given, DEFAULTS)
+        if settings["open"] not in ("true", "false"):
+            raise UsageError(f"open={settings['open']}: allowed: true, false")
         formats = parse_formats(settings["format"])
         results, folder = _find_results(settings["sweep"], settings["folder"])
         timelines = load_timelines(folder)
@@ -42,6 +48,19 @@ def main() -> None:
         sys.exit(shorten_words(str(error)))
     for path in paths:
         print(path)
+    if settings["open"] == "true":
+        _open_page(paths)
+
+
+def _open_page(paths: Sequence[Path]) -> None:
+    """Open the page in a browser; exits with 1 and one line where there is none."""
+    import webbrowser
+
+    pages = [path for path in paths if path.suffix == ".html"]
+    if not pages:
+        sys.exit("--open: the report has no page; allowed: with format=html")
+    if not webbrowser.open(pages[0].absolute().as_uri()):
+        sys.exit(f"--open: there is no browser; the page is {pages[0]}")
 
 
 def _find_results(sweep: str, folder: str) -> tuple[list[Result], Path]:
@@ -50,22 +69,33 @@ def _find_results(sweep: str, folder: str) -> tuple[list[Result], Path]:
         raise UsageError(f"sweep={sweep} folder={folder}: set only one of them")
     if folder:
         return load_results(Path(folder), "folder"), Path(folder)
-    if not sweep:
-        newest = _newest_sweep()
-        return load_results(newest, "sweep"), newest
+    if sweep in ("", LAST):
+        return newest_results()
     sweep_folder = outputs_folder() / sweep
     if sweep_folder.is_dir() and any(sweep_folder.rglob("result.json")):
         return load_results(sweep_folder, "sweep"), sweep_folder
     return _results_in_mlflow(sweep), sweep_folder
 
 
-def _newest_sweep() -> Path:
+def newest_results() -> tuple[list[Result], Path]:
+    """The results and the folder of the newest sweep that has a finished job; of the newest one
+    where none has. Raises UsageError if there are no results."""
     sweeps = [path for path in sweep_folders() if any(path.rglob("result.json"))]
     if not sweeps:
         raise UsageError(
             f"sweep=: no results in {outputs_folder()}; python -m fastloop.run produces some"
         )
-    return sweeps[-1]
+    for folder in reversed(sweeps):
+        results = load_results(folder, "sweep")
+        if any(result.status == "FINISHED" for result in results):
+            if folder != sweeps[-1]:
+                skipped = "/".join(sweeps[-1].parts[-2:])
+                told = (
+                    f"sweep={skipped}: none of its jobs has finished; this is the last one before"
+                )
+                print(told, file=sys.stderr)
+            return results, folder
+    return load_results(sweeps[-1], "sweep"), sweeps[-1]
 
 
 def _results_in_mlflow(sweep: str) -> list[Result]:

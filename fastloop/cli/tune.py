@@ -38,6 +38,7 @@ from fastloop.config.compose import (
     compose_all,
     compose_changed,
     compose_requests,
+    refuse_several,
     usage_errors,
 )
 from fastloop.config.experiment_yaml import experiment_yaml
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from fastloop.trial.job import Job
 
 NOTHING_TO_RESUME = "no earlier tuning has finished a trial, this one begins anew"
+SEVERAL = "tune takes one job, the present one: {}; space= names what else is tried"
 
 
 def main() -> None:
@@ -69,6 +71,7 @@ def main() -> None:
     given, sys.argv[1:] = split_arguments(sys.argv[1:])
     requests: list[JobRequest] = []
     try:
+        refuse_several(sys.argv[1:], SEVERAL)
         settings = _check_settings(given)
         requests = compose_all(
             _refuse_launcher, lambda _: f"1 job is tuned within budget={given['budget']}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -163,6 +165,22 @@ def compose_requests(jobs: Sequence[Sequence[str]], folder: Path) -> list[JobReq
     """
     combinations = compose_each(read_command_line(sys.argv[1:]), jobs, folder)
     return colour_jobs([build_request(combination) for combination in combinations])
+
+
+def refuse_several(arguments: Sequence[str], refusal: str) -> None:
+    """Raise UsageError for a command line that makes several jobs, before any is composed.
+
+    refusal: what it says, with {} for the overrides.
+    """
+    line = read_command_line(arguments)
+    if line.prints_info:
+        return
+    is_sweep = line.is_sweep
+    with contextlib.suppress(HydraException):  # composing says below what is wrong
+        parsed = OverridesParser.create().parse_overrides([*line.overrides])
+        is_sweep = is_sweep or any(each.is_sweep_override() for each in parsed)
+    if is_sweep:
+        raise UsageError(refusal.format(shlex.join(line.overrides)))
 
 
 @contextlib.contextmanager

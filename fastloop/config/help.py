@@ -26,8 +26,7 @@ PAGE = """<!-- Generated from conf/ by `make docs`; edit the comments there. -->
 
 A command line picks one option of each group, `group=option`, and changes settings, `setting=value`
 or `group.setting=value`. With `-m` a comma-separated list, `range(1,5)` or `'glob(*)'` sweeps over
-several values. `python -m fastloop.run --help` prints these tables, `--cfg job` the configuration
-of one command line.
+several values. `fastloop list <group>` prints these tables, `--cfg job` the configuration of one command line.
 """
 WIDTH = 80
 USER_CODE = (
@@ -38,22 +37,38 @@ USER_CODE = (
 
 
 def help_text() -> str:
+    """Groups with the names of their options, then the top-level settings; 80 columns wide."""
+    lines = ["Groups: group=option; with -m also group=a,b and 'group=glob(*)'", ""]
+    for group in groups():
+        default = f" [{group.default}]" if group.default not in ("", "null") else ""
+        lines += textwrap.wrap(f"{group.name}{default}: {group.meaning}", WIDTH)
+        names = ", ".join(option.name for option in group.options)
+        lines += textwrap.wrap(names, WIDTH, initial_indent="  ", subsequent_indent="  ")
+    lines += ["", "fastloop list <group> describes the options of a group."]
+    return "\n".join([*lines, "", *setting_lines(), "", *textwrap.wrap(USER_CODE, WIDTH)])
+
+
+def all_text() -> str:
     """Groups with their options and settings, then the top-level settings; 80 columns wide."""
     lines = ["Groups: group=option; with -m also group=a,b and 'group=glob(*)'", ""]
     for group in groups():
         default = f" [{group.default}]" if group.default else ""
         lines += textwrap.wrap(f"{group.name}{default}: {group.meaning}", WIDTH)
         for option in group.options:
-            lines += _hanging_lines(f"  {option.name}", option.meaning, 24)
+            lines += hanging_lines(f"  {option.name}", option.meaning, 24)
             for setting in option.settings:
                 label = f"    {group.path}.{setting.name}={setting.default}"
-                lines += _hanging_lines(label, setting.meaning, 48)
+                lines += hanging_lines(label, setting.meaning, 48)
         lines.append("")
-    lines += ["Settings: setting=value", ""]
+    return "\n".join([*lines, *setting_lines(), "", *textwrap.wrap(USER_CODE, WIDTH)])
+
+
+def setting_lines() -> list[str]:
+    """The settings that belong to no option, with what they mean."""
+    lines = ["Settings: setting=value", ""]
     for setting in settings():
-        lines += _hanging_lines(f"  {setting.name}={setting.default}", setting.meaning, 36)
-    lines += ["", *textwrap.wrap(USER_CODE, WIDTH)]
-    return "\n".join(lines)
+        lines += hanging_lines(f"  {setting.name}={setting.default}", setting.meaning, 36)
+    return lines
 
 
 def options_page() -> str:
@@ -115,7 +130,7 @@ def _escape(text: str) -> str:
     return re.sub(r"[\\<*|]|(?<![a-z\d])_|_(?![a-z\d])", r"\\\g<0>", text)
 
 
-def _hanging_lines(label: str, meaning: str, column: int) -> list[str]:
+def hanging_lines(label: str, meaning: str, column: int) -> list[str]:
     """The label, and the meaning wrapped at `column`, below the label if that is longer."""
     indent = " " * column
     if len(label) >= column:

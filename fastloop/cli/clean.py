@@ -1,0 +1,175 @@
+"""fastloop clean: what lies in the outputs folder, and removing parts of it.
+
+    fastloop clean [stores] [data] [results] [reports] [attach] [mlflow]
+                   [older_than=30d] [yes=true]
+
+Nothing is removed without yes=true, and nothing ever outside of the outputs folder.
+
+stores   datasets that were written in a loader's format; they are written again if needed
+data     datasets that were downloaded or generated; they are fetched again if needed
+results  folders of sweeps, with their reports
+reports  reports alone; `fastloop report` writes them again
+attach   findings of `fastloop attach`
+mlflow   MLflow's database and artifacts; `fastloop log` logs results to a new one
+
+older_than=  only what was last changed longer ago: 12h, 30d, 8w
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastloop.cli.arguments import parse_settings
+from fastloop.core.files import outputs_folder, remove, sweep_folders
+from fastloop.core.types import MachineBusy, UsageError
+
+DEFAULTS = {"older_than": "", "yes": "false"}
+HOUR_S = 3600
+UNITS = {"h": HOUR_S, "d": 24 * HOUR_S, "w": 7 * 24 * HOUR_S}
+MIB = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """A file or folder that can be removed."""
+
+    path: Path
+    mib: float
+    age_s: float
+
+
+def main() -> None:
+    """Print what lies there, and remove what was asked for; exits with 1 and one line on failure."""
+    arguments = sys.argv[1:]
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__, end="")
+        return
+    try:
+        kinds = [each for each in arguments if "=" not in each]
+        given = parse_settings([each for each in arguments if "=" in each], DEFAULTS)
+        _clean(_check_kinds(kinds), _parse_age(given["older_than"]), given["yes"])
+    except UsageError as error:
+        sys.exit(str(error))
+    except MachineBusy:
+        sys.exit("clean: another fastloop measures on this machine; nothing was removed")
+
+
+def _check_kinds(kinds: Sequence[str]) -> list[str]:
+    for kind in kinds:
+        if kind not in KINDS:
+            raise UsageError(f"clean {kind}: allowed: {', '.join(KINDS)}")
+    return list(dict.fromkeys(kinds))
+
+
+def _parse_age(text: str) -> float:
+    """The age in seconds; 0 if there is none."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([hdw])", text)
+    if text and not match:
+        raise UsageError(f"older_than={text}: allowed: a time such as 12h, 30d or 8w")
+    return float(match[1]) * UNITS[match[2]] if match else 0.0
+
+
+def _clean(kinds: Sequence[str], age_s: float, yes: str) -> None:
+    if yes not in ("true", "false"):
+        raise UsageError(f"yes={yes}: allowed: true, false")
+    if yes == "true" and not kinds:
+        raise UsageError(f"clean yes=true: allowed: with what to remove: {', '.join(KINDS)}")
+    found = {
+        kind: [item for item in _items(kind) if item.age_s >= age_s] for kind in kinds or KINDS
+    }
+    print(f"{outputs_folder()}:")
+    for kind, items in found.items():
+        print(_line(kind, items))
+    if yes == "true":
+        _remove([item for items in found.values() for item in items])
+    elif any(found.values()):
+        shown = " ".join(kinds) or next(kind for kind, items in found.items() if items)
+        print(f"\nNothing was removed: fastloop clean {shown} yes=true removes {shown}.")
+
+
+def _remove(items: Sequence[Item]) -> None:
+    """Remove the items, while no other fastloop measures or prepares on this machine."""
+    from fastloop.sweep.machine_lock import lock_machine
+
+    with lock_machine(wait=False):
+        for item in items:
+            if item.path.exists() or item.path.is_symlink():  # a report may lie in a removed sweep
+                remove(item.path)
+        for folder in {item.path.parent for item in items} - {outputs_folder()}:
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+    print(f"\nremoved: {sum(item.mib for item in items):,.1f} MiB")
+
+
+def _line(kind: str, items: Sequence[Item]) -> str:
+    if not items:
+        return f"  {kind:8} -"
+    size = f"{sum(item.mib for item in items):10,.1f} MiB"
+    oldest, newest = (_age(pick(item.age_s for item in items)) for pick in (max, min))
+    ages = f"{newest} to {oldest} old" if newest != oldest else f"{oldest} old"
+    return f"  {kind:8} {len(items):5} {size}, {ages}"
+
+
+def _age(seconds: float) -> str:
+    """The age in its largest whole unit."""
+    if seconds < HOUR_S:
+        return "less than 1 h"
+    return f"{seconds / UNITS['d']:.0f} d" if seconds >= UNITS["d"] else f"{seconds / HOUR_S:.0f} h"
+
+
+def _items(kind: str) -> list[Item]:
+    """What there is of a kind; nothing that a linked folder has elsewhere."""
+    from fastloop.core.spans import wall_ms  # imports torch
+
+    outputs, now_s = outputs_folder(), wall_ms() / 1000
+    paths = KINDS[kind](outputs)
+    inside = [path for path in paths if path.parent.resolve().is_relative_to(outputs.resolve())]
+    return [_describe(path, now_s) for path in inside]
+
+
+def _describe(path: Path, now_s: float) -> Item:
+    """Size and age; a link is itself, not what it points to."""
+    files = [path, *path.rglob("*")] if path.is_dir() and not path.is_symlink() else [path]
+    states = [each.lstat() for each in files]
+    sizes = [each.st_size for each in states if not stat.S_ISDIR(each.st_mode)]
+    newest = max(each.st_mtime for each in states)
+    return Item(path=path, mib=sum(sizes) / MIB, age_s=now_s - newest)
+
+
+def _children(name: str) -> Callable[[Path], list[Path]]:
+    """A function of the outputs folder: all that lies in its folder of that name."""
+
+    def children(outputs: Path) -> list[Path]:
+        folder = outputs / name
+        is_own = folder.is_dir() and not folder.is_symlink()  # a link leads elsewhere
+        return sorted(folder.iterdir()) if is_own else []
+
+    return children
+
+
+def _results(_: Path) -> list[Path]:
+    return [folder for folder in sweep_folders() if not folder.is_symlink()]
+
+
+def _reports(outputs: Path) -> list[Path]:
+    return [folder / "report" for folder in _results(outputs) if (folder / "report").is_dir()]
+
+
+def _mlflow(outputs: Path) -> list[Path]:
+    return [path for path in (outputs / "mlflow.db", outputs / "mlartifacts") if path.exists()]
+
+
+KINDS: Mapping[str, Callable[[Path], list[Path]]] = {
+    "stores": _children("stores"),
+    "data": _children("data"),
+    "results": _results,
+    "reports": _reports,
+    "attach": _children("attach"),
+    "mlflow": _mlflow,
+}
+"""What can be removed, by the word for it."""
