@@ -18,7 +18,7 @@ DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
 def read_spelling(override: str) -> str:
-    """The override with ~ as the home folder; dataset=mine.Squares as dataset._target_=mine.Squares;
+    """The override with ~ as the home folder, dataset=mine.A as dataset._target_=mine.A,
     and +experiment=name, Hydra's usual spelling, without its plus."""
     name, equals, value = override.partition("=")
     if not equals:

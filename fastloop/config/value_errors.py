@@ -1,4 +1,4 @@
-"""What a setting allows, said of each kind of pydantic's errors in the words of this command line."""
+"""What a setting allows, said for each of pydantic's errors, in words of this command line."""
 
 from __future__ import annotations
 

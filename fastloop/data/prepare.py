@@ -24,6 +24,7 @@ from fastloop.core.stalls import Stalled, limit_stalls
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import BadData, SamplesDiffer, TimeLimit, Unsupported, name_of
 from fastloop.data.chunked_reader import ChunkedReader
+from fastloop.data.cropped_dataset import CroppableDataset
 from fastloop.data.decoder_agreement import TOLERANCE, decoder_equivalence_id
 from fastloop.data.digest import (
     content_fingerprint,
@@ -45,6 +46,8 @@ from fastloop.data.seeded import SeededDataset, needs_seeds
 
 SIZED_FILES = 16
 """The first images of a folder, of which the smallest gives the size that a refusal names."""
+SHOWN_SIZES = 3
+"""Different sizes of images that a refusal names."""
 MOST_PIXELS = 224
 """The greatest side that is suggested."""
 
@@ -222,18 +225,26 @@ def add_remedy(message: str, dataset: Dataset) -> str:
     remedy where there is one."""
     prefix = f"{SamplesDiffer.__module__}.SamplesDiffer: "
     line = message.strip().splitlines()[-1].removeprefix(prefix)
-    if getattr(dataset, "size", ...) is None:
-        side = _smallest_side(dataset)
-        names = f"as torchvision's Resize({side}) and CenterCrop({side}) do"
-        line += f"; dataset.size=[{side},{side}] resizes and crops them, {names}"
-    return line
+    if getattr(dataset, "size", ...) is not None:
+        return line
+    sizes = _image_sizes(dataset)
+    side = min([MOST_PIXELS, *(side for size in sizes for side in size)])
+    names = f"as torchvision's Resize({side}) and CenterCrop({side}) do"
+    can_be_cropped = isinstance(dataset, CroppableDataset)
+    crops = "transform=random_resized_crop (training), transform=center_crop (validation), "
+    size = f"dataset.size=[{side},{side}], which resizes and crops them, {names}"
+    ways = f"add one of {crops}{size}" if can_be_cropped else f"add {size}"
+    if len(sizes) < 2:  # they differ further on, or in their labels
+        return f"{line}; {ways}"
+    shown = ", ".join(f"{width}x{height}" for height, width in sizes[:SHOWN_SIZES])
+    return f"images have different sizes ({shown}, …), so they can't be stacked; {ways}"
 
 
-def _smallest_side(dataset: Dataset) -> int:
-    """The smallest height or width of the first images that can be read, at most MOST_PIXELS."""
-    samples, sides = dataset.open(), [MOST_PIXELS]
+def _image_sizes(dataset: Dataset) -> list[tuple[int, int]]:
+    """The different (height, width) of the first images that can be read."""
+    samples, sizes = dataset.open(), dict[tuple[int, int], None]()
     for index in range(min(SIZED_FILES, len(samples))):
         with suppress(BadData):
             images = [leaf for leaf in tree_leaves(samples[index]) if getattr(leaf, "ndim", 0) == 3]
-            sides += [side for image in images for side in image.shape[-2:]]
-    return min(sides)
+            sizes |= dict.fromkeys(tuple(image.shape[-2:]) for image in images)
+    return [*sizes]

@@ -13,6 +13,7 @@ from fastloop.core.pair_tests import holm, welch_p_value
 from fastloop.core.result import Measurement, Result, measurements
 from fastloop.core.types import UsageError
 from fastloop.reporting.conditions import Pairs
+from fastloop.reporting.outcomes import outcome
 
 DEFAULTS = {"base": "", "new": "", "fail_above": "5", "allow": ""}
 """Settings of `fastloop compare`."""
@@ -166,7 +167,7 @@ def notes(pairs: Pairs, base: dict[str, Result], new: dict[str, Result]) -> list
 
 
 def _outcomes(before: Result, after: Result) -> str:
-    base, new = (f"{result.status} {result.status_reason}".strip() for result in (before, after))
+    base, new = (" ".join(filter(None, outcome(result))) for result in (before, after))
     return f"{base} in both" if base == new else f"base {base}, new {new}"
 
 

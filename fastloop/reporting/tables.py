@@ -10,6 +10,7 @@ from fastloop.core import stats
 from fastloop.core.result import Result
 from fastloop.reporting.limit_text import describe_origin, limit_legend
 from fastloop.reporting.notes import group_caveats
+from fastloop.reporting.outcomes import outcome
 from fastloop.reporting.summary import Comparison, JobGroup, Row
 
 NOTHING = "\u2014"
@@ -83,7 +84,7 @@ def why_legend(comparisons: Sequence[Comparison]) -> str:
 def not_ranked_table(results: Sequence[Result]) -> Table | None:
     """Unfinished jobs, each with the reason; None if all jobs have finished."""
     rows = [
-        (result.name, result.status, result.status_reason or NOTHING, str(len(result.trials)))
+        (result.name, *(part or NOTHING for part in outcome(result)), str(len(result.trials)))
         for result in results
         if result.status != "FINISHED" or not result.trials
     ]
@@ -192,8 +193,9 @@ def _columns(comparison: Comparison, base: str) -> dict[str, Callable[[Row], str
     digits = decimals([row.median for row in comparison.rows])
     shares = [row.limit_fraction for row in comparison.rows if row.limit_fraction is not None]
     places = decimals([100 * share for share in shares], digits=2, least=1)
+    has_others = len(comparison.rows) > 1
     return {
-        "rank": lambda row: str(row.rank) if row.rank else NOTHING,
+        "rank": lambda row: str(row.rank) if row.rank and has_others else NOTHING,
         "median, s": lambda row: f"{row.median:.{digits}f}",
         "mean (std), s": lambda row: mean_std(row.seconds, digits),
         "95 %, s": lambda row: _format_interval(row.interval, digits),

@@ -13,6 +13,7 @@ from fastloop.reporting.header import describe_samples
 from fastloop.reporting.limit_text import limit_legend
 from fastloop.reporting.load_lines import load_lines
 from fastloop.reporting.notes import group_caveats
+from fastloop.reporting.outcomes import outcome
 from fastloop.reporting.ranks import rank_lines
 from fastloop.reporting.summary import Comparison, JobGroup, Row, summarize
 from fastloop.reporting.tables import decimals, why_legend
@@ -21,6 +22,8 @@ from fastloop.reporting.verdict import verdict
 WIDTH, MAX_WIDTH = 80, 120
 NAME_WIDTH = 23
 CELL_WIDTH = 28
+ALONE = "-"
+"""In the place of a rank of a job that nothing is compared with."""
 LEGEND = "mean (std) of the trials; equal ranks: no significant difference; "
 
 
@@ -36,7 +39,7 @@ def format_tables(results: Sequence[Result], baseline: str = "", width: int = WI
     ranks = [(result.name, line) for result in results for line in rank_lines(result)]
     notes = [(note.kind, note.text) for note in group_caveats(results)]
     unfinished = [
-        (result.name, f"{result.status}: {result.status_reason}")
+        (result.name, ": ".join(filter(None, outcome(result))))
         for result in results
         if result.status != "FINISHED"
     ]
@@ -103,7 +106,7 @@ def _table_lines(comparisons: Sequence[Comparison], width: int) -> list[str]:
     for label in labels:
         rows = [comparison.row(label) for comparison in comparisons]
         cells = [
-            _cell(row, specs) + _why_cell(row, comparison)
+            _cell(row, specs, len(comparison.rows)) + _why_cell(row, comparison)
             for row, specs, comparison in zip(rows, formats, comparisons, strict=True)
         ]
         lines.append(_name_column(label, " ".join(cells).rstrip(), column, width))
@@ -147,11 +150,12 @@ def _head(comparisons: Sequence[Comparison], column: int) -> str:
     return (" " * column + " ".join(cells)).rstrip()
 
 
-def _cell(row: Row | None, formats: Sequence[str]) -> str:
+def _cell(row: Row | None, formats: Sequence[str], num_rows: int) -> str:
     if row is None:  # this job did not run that benchmark
         return " " * CELL_WIDTH
     seconds = _first_within(16, [_mean_and_spread(row.seconds, spec) for spec in formats])
-    return f"{seconds:>16} {row.rank or '?':>4} {_format_limit(row.limit_fraction):>6}"
+    rank = str(row.rank or "?") if num_rows > 1 else ALONE
+    return f"{seconds:>16} {rank:>4} {_format_limit(row.limit_fraction):>6}"
 
 
 def _why_cell(row: Row | None, comparison: Comparison) -> str:

@@ -24,7 +24,15 @@ def data_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
         how = f"labels of all, pixels of {result.compared_crops} an epoch within {TOLERANCE} of 255"
         lines.append(f"crops: drawn by seed, epoch and index; compared: {how}")
     lines += [*_own_data_caveats(result, sweep), *_decoder_caveats(result, sweep)]
-    return [*lines, *_batch_size_caveats(result)]
+    return [*lines, *_batch_size_caveats(result), *_short_batch_caveats(result)]
+
+
+def _short_batch_caveats(result: Result) -> list[str]:
+    """The caveat of epochs that are a single batch, which has fewer samples than were asked for."""
+    size = result.params.get("batch_size")
+    if not isinstance(size, int) or not 0 < result.num_samples < size:
+        return []
+    return [f"one short batch: batch_size={size}, and an epoch has {result.num_samples:,} samples"]
 
 
 def _own_data_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:

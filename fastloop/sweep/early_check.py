@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 from fastloop.core.printable import plain_reason
 from fastloop.core.traits import CollateTraits, traits_of
-from fastloop.core.types import JobFailed, Unsupported, UsageError
+from fastloop.core.types import FailureKind, JobFailed, Unsupported, UsageError
 from fastloop.data.spot_check import check_samples
 from fastloop.sweep.request import JobRequest, job_names
 from fastloop.trial.support import check_support
+
+UNSUPPORTED = f"{FailureKind.UNSUPPORTED}: "
 
 
 def check_requests(requests: Sequence[JobRequest]) -> None:
@@ -26,7 +28,9 @@ def check_requests(requests: Sequence[JobRequest]) -> None:
     if len(reasons) == len(requests):
         raise UsageError("\n".join(dict.fromkeys(reasons.values())))
     for name, reason in reasons.items():
-        print(f"{name} can't be measured: {reason}", file=sys.stderr, flush=True)
+        unsupported = reason.removeprefix(UNSUPPORTED)
+        will = "can't be measured" if unsupported == reason else "is skipped"
+        print(f"{name} {will}: {unsupported}", file=sys.stderr, flush=True)
 
 
 def _reason(request: JobRequest, checked: dict[str, str]) -> str:
@@ -38,7 +42,7 @@ def _reason(request: JobRequest, checked: dict[str, str]) -> str:
     try:
         launcher.check(check_support(job, launcher.world_size))
     except Unsupported as error:
-        return f"unsupported: {error}"
+        return f"{UNSUPPORTED}{error}"
     if traits_of(CollateTraits, job.collate).defines_samples:  # they are known once collated
         return ""
     key = repr((job.dataset, job.collate.tolerant))

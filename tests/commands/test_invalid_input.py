@@ -123,15 +123,15 @@ def test_absent_hardware_is_unsupported(tmp_path, override):
 def test_unsupported_job_of_a_sweep_is_a_row(tmp_path):
     process = run_fastloop("-m", "device=cpu,cuda:7", *QUICK, cwd=tmp_path)
     assert process.returncode == 0
-    assert "unsupported: device=cuda:7" in process.stdout
+    assert "skipped: device=cuda:7" in process.stdout
     assert sorted(result.status for result in results(tmp_path)) == ["FAILED", "FINISHED"]
 
 
 def test_sweep_of_unsupported_jobs_alone_fails(tmp_path):
     process = run_fastloop("-m", "device=cuda:7,cuda:8", *QUICK, cwd=tmp_path)
     assert process.returncode == 1
-    assert "unsupported: device=cuda:7" in process.stdout
-    assert "unsupported: device=cuda:8" in process.stdout
+    assert "skipped: device=cuda:7" in process.stdout
+    assert "skipped: device=cuda:8" in process.stdout
 
 
 @pytest.mark.parametrize("loader", ["np_memmap", "tensorclass"])

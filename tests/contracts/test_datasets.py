@@ -282,7 +282,9 @@ def test_tokens_reject_a_window_longer_than_the_generated_file(outputs):
 
 
 def test_tokens_report_a_missing_file_before_writing_anything(outputs):
-    with pytest.raises(ConfigError, match=r"dataset\.path=nowhere\.bin: allowed: the path of a file"):
+    with pytest.raises(
+        ConfigError, match=r"dataset\.path=nowhere\.bin: allowed: the path of a file"
+    ):
         dataset_of("dataset=tokens", "dataset.path=nowhere.bin")
     assert not outputs.exists()
 

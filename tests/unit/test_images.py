@@ -205,8 +205,10 @@ def test_image_folder_of_different_sizes_needs_a_size(outputs, tmp_path):
     root = write_class_folders(tmp_path / "images")
     write_files(root, {"cat/large.jpg": jpeg(crop(100, 90))})
     remedy = (
-        r"samples differ: .*48, 64.*100, 90.*; dataset\.size=\[48,48\] resizes and crops them,"
-        r" as torchvision's Resize\(48\) and CenterCrop\(48\) do"
+        r"images have different sizes \(.*64x48.*90x100.*\), so they can't be stacked; add one of "
+        r"transform=random_resized_crop \(training\), transform=center_crop \(validation\), "
+        r"dataset\.size=\[48,48\], which resizes and crops them, "
+        r"as torchvision's Resize\(48\) and CenterCrop\(48\) do"
     )
     with pytest.raises(BadData, match=remedy):
         prepare(folder_of(root).dataset, None)
@@ -225,7 +227,7 @@ def test_decoding_process_reports_different_sizes_in_one_line(outputs, tmp_path)
     with pytest.raises(SamplesDiffer) as error:
         list(collate_chunks(dataset.open(), 4, num_workers=1))
     message = add_remedy(str(error.value), dataset)
-    assert message.startswith("samples differ: 0 is ")
+    assert message.startswith("images have different sizes (90x100, ")
     assert "\n" not in message
 
 

@@ -30,7 +30,10 @@ def message_of(*overrides: str) -> str:
         ("num_workers=1 prefetch_factor=1000000000", "allowed: at most 1024"),
         ("learning_rate=inf", "learning_rate=inf: allowed: a finite number"),
         ("order=blocks order.block_size=99999999999999999999", "order.block_size=9999"),
-        ("loader=fastloop loader.num_threads=100000", "loader.num_threads=100000: allowed: at most"),
+        (
+            "loader=fastloop loader.num_threads=100000",
+            "loader.num_threads=100000: allowed: at most",
+        ),
         ("batch_size='64'", "batch_size='64': allowed: an integer"),
         ("batch_size=abc", "batch_size=abc: allowed: an integer"),
         ("loader._target_=null", "loader._target_=null: allowed: the dotted name of a class"),

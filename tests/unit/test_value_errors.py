@@ -55,7 +55,9 @@ def test_options_refuse_wrong_values_in_plain_words(group, option):
         if setting.name == "decoder":
             continue
         name = setting.name
-        check_words(refusals(lambda value, name=name: build_option(group, node | {name: value}), name))
+        check_words(
+            refusals(lambda value, name=name: build_option(group, node | {name: value}), name)
+        )
 
 
 @pytest.mark.parametrize("setting", [each.name for each in settings()])
