@@ -44,7 +44,7 @@ class Item:
 
 
 def main() -> None:
-    """Print what lies there, and remove what was asked for; exits with 1 and one line on failure."""
+    """Print what lies there, and remove what was asked for; exits with 1 on failure."""
     arguments = sys.argv[1:]
     if {"-h", "--help"} & set(arguments):
         print(__doc__, end="")

@@ -26,7 +26,8 @@ PAGE = """<!-- Generated from conf/ by `make docs`; edit the comments there. -->
 
 A command line picks one option of each group, `group=option`, and changes settings, `setting=value`
 or `group.setting=value`. With `-m` a comma-separated list, `range(1,5)` or `'glob(*)'` sweeps over
-several values. `fastloop list <group>` prints these tables, `--cfg job` the configuration of one command line.
+several values. `fastloop list <group>` prints these tables, `--cfg job` the configuration of one
+command line.
 """
 WIDTH = 80
 USER_CODE = (

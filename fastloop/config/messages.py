@@ -24,6 +24,8 @@ from fastloop.core.user_code import error_line
 
 PLUGINS = {name: f"hydra-{name}-launcher" for name in ("joblib", "ray", "submitit")}
 """Package of each Hydra launcher that is not part of Hydra."""
+UNKNOWN = re.compile(r"Could not override '(\S+)'\.|delete from config\. '(\S+?)' does")
+"""Hydra's messages for a setting that does not exist."""
 SETTING = re.compile(r"[~+]{0,2}[\w./@]+=")
 """The start of an override."""
 ERROR_NUMBER = re.compile(r"^\[Errno \d+\] (.*)$")
@@ -123,14 +125,17 @@ def _hydra_message(
     if isinstance(error.__cause__, OmegaConfBaseException):
         text += f"\n{error.__cause__}"
     text = " ".join(line.strip() for line in text.splitlines() if line.strip())
-    if match := re.search(r"Could not override '(\S+)'\.", text):
-        return unknown_setting(match.group(1), known_names)
+    return _hydra_sentence(text, known_names)
+
+
+def _hydra_sentence(text: str, known_names: Iterable[str]) -> str:
+    """Hydra's message in words of this command line, if it is one that a user may cause."""
+    if match := UNKNOWN.search(text):
+        return unknown_setting(match[1] or match[2], known_names)
     if match := re.search(r"already at '(\S+?)'", text):
-        return f"+{match.group(1)}: this setting exists; allowed: {match.group(1)}=…, without +"
-    if match := re.search(r"Could not delete from config\. '(\S+?)' does", text):
-        return unknown_setting(match.group(1), known_names)
+        return f"+{match[1]}: this setting exists; allowed: {match[1]}=…, without +"
     if match := re.search(r"Ambiguous value for argument '(.*?)' ", text):
-        return f"{match.group(1)}: several values need -m (--multirun)"
+        return f"{match[1]}: several values need -m (--multirun)"
     return text
 
 
