@@ -110,10 +110,12 @@ def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[st
     from fastloop.explain.tune.budget import Spending
     from fastloop.explain.tune.outcome import format_outcome
     from fastloop.explain.tune.tune_file import find_tuning, fingerprint_command
+    from fastloop.sweep.early_check import check_requests
     from fastloop.sweep.machine_lock import lock_machine
     from fastloop.sweep.progress import show_progress
 
     request = check_request(requests, "tune")
+    check_requests(requests)  # absent data is told before anything is planned
     sweep, folder, file = request.sweep, request.sweep_folder, None
     command = fingerprint_command(request.overrides, given)
     if sweep.resume:

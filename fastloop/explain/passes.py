@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -85,8 +84,6 @@ class BatchTimes:
 
 def time_rung(job: Job, prepared: PreparedData, rung: Rung, number: int) -> EpochTimes:
     """Times of epochs that do what the rung and all below it do, after a warm-up epoch."""
-    # more workers than cores are among what is tried, and torch would say so in every epoch
-    warnings.filterwarnings("ignore", "This DataLoader will create")
     context = start_job(job, prepared, number)
     host = take_batches(context)
     session = benchmark_of(job).session(context.build_setup(host[0]))

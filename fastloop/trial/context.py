@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -158,6 +159,8 @@ def compares_crops(job: Job) -> bool:
 def start_job(job: Job, prepared: PreparedData, number: int) -> JobContext:
     """Check that trial `number` can run here, set torch's threads, and make this rank's plan."""
     device = check_support(job, world_size())
+    # a note of the table says it once; torch would in every epoch, in the midst of the progress
+    warnings.filterwarnings("ignore", "This DataLoader will create")
     if world_size() > local_world_size():
         _check_files_exist(prepared)
     if threads := job.torch_threads or _rank_threads():
