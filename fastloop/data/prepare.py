@@ -246,5 +246,5 @@ def _image_sizes(dataset: Dataset) -> list[tuple[int, int]]:
     for index in range(min(SIZED_FILES, len(samples))):
         with suppress(BadData):
             images = [leaf for leaf in tree_leaves(samples[index]) if getattr(leaf, "ndim", 0) == 3]
-            sizes |= dict.fromkeys(tuple(image.shape[-2:]) for image in images)
+            sizes |= dict.fromkeys((int(each.shape[-2]), int(each.shape[-1])) for each in images)
     return [*sizes]
