@@ -72,7 +72,8 @@ def _name_folders(arguments: Sequence[str]) -> list[str]:
     bare = [each for each in arguments if "=" not in each]
     if not bare:
         return [*arguments]
-    if len(bare) != len(FOLDERS):
+    is_named = any(each.startswith(("base=", "new=")) for each in arguments)
+    if len(bare) != len(FOLDERS) or is_named:
         raise UsageError(f"compare {' '.join(bare)}: allowed: two folders, that of the base first")
     named = [f"{name}={folder}" for name, folder in zip(FOLDERS, bare, strict=True)]
     return [*named, *(each for each in arguments if "=" in each)]

@@ -45,7 +45,7 @@ from fastloop.data.sealed_folder import Facts, break_seal_if_damaged, write_once
 from fastloop.data.seeded import SeededDataset, needs_seeds
 
 SIZED_FILES = 16
-"""The first images of a folder, of which the smallest gives the size that a refusal names."""
+"""About as many images give the sizes that a refusal names."""
 SHOWN_SIZES = 3
 """Different sizes of images that a refusal names."""
 MOST_PIXELS = 224
@@ -241,9 +241,10 @@ def add_remedy(message: str, dataset: Dataset) -> str:
 
 
 def _image_sizes(dataset: Dataset) -> list[tuple[int, int]]:
-    """The different (height, width) of the first images that can be read."""
+    """The different (height, width) of images that can be read, spread evenly over the dataset."""
     samples, sizes = dataset.open(), dict[tuple[int, int], None]()
-    for index in range(min(SIZED_FILES, len(samples))):
+    step = max(1, (len(samples) - 1) // (SIZED_FILES - 1))
+    for index in range(0, len(samples), step):
         with suppress(BadData):
             images = [leaf for leaf in tree_leaves(samples[index]) if getattr(leaf, "ndim", 0) == 3]
             sizes |= dict.fromkeys((int(each.shape[-2]), int(each.shape[-1])) for each in images)
