@@ -123,7 +123,7 @@ def _age(seconds: float) -> str:
 
 
 def _items(kind: str) -> list[Item]:
-    """What there is of a kind; nothing that a linked folder has elsewhere."""
+    """All items of a kind; nothing that a linked folder has elsewhere."""
     from fastloop.core.spans import wall_ms  # imports torch
 
     outputs, now_s = outputs_folder(), wall_ms() / 1000

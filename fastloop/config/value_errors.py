@@ -1,4 +1,4 @@
-"""What a setting allows, said for each of pydantic's errors, in words of this command line."""
+"""The values that a setting allows, for each of pydantic's errors, in words of this command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a job has ended, in the words of tables and the terminal."""
+"""The end of a job, in the words of tables and the terminal."""
 
 from __future__ import annotations
 
