@@ -113,7 +113,7 @@ SAME = (
 
 
 def option_hint(group: str, option: str, options: Sequence[str]) -> str:
-    """A hint at the option that was meant by one that does not exist; empty where that is not known."""
+    """A hint at the option that a name of none was meant to be; empty where that is not known."""
     if option in ("all", "*"):
         return f"all options are -m '{group}=glob(*)'"
     if hint := OPTION_WORDS.get(group, {}).get(option.lower().replace("-", "_")):
@@ -123,7 +123,7 @@ def option_hint(group: str, option: str, options: Sequence[str]) -> str:
 
 
 def setting_hint(name: str, known_names: Iterable[str]) -> str:
-    """A hint at the setting that was meant by one that does not exist; empty where that is not known."""
+    """A hint at the setting that a name of none was meant to be; empty where that is not known."""
     known = list(known_names)
     if name in SETTING_WORDS:
         return SETTING_WORDS[name]

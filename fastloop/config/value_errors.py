@@ -1,4 +1,4 @@
-"""The values that a setting allows, for each of pydantic's errors, in words of this command line."""
+"""Values that a setting allows, for each of pydantic's errors, in words of this command line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ALLOWED: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "string_type": lambda _: TEXT,
     "string_too_short": lambda ctx: f"{ctx['min_length']} characters or more",
     "string_pattern_mismatch": lambda ctx: f"text of the form {ctx['pattern']}",
-    "literal_error": lambda ctx: _listed(ctx["expected"]),
+    "literal_error": lambda ctx: _join_choices(ctx["expected"]),
     "list_type": lambda _: LIST,
     "tuple_type": lambda _: LIST,
     "set_type": lambda _: LIST,
@@ -104,6 +104,6 @@ def _more_than(bound: float) -> str:
     return f"{bound + 1} or more" if isinstance(bound, int) else f"more than {bound:g}"
 
 
-def _listed(expected: str) -> str:
+def _join_choices(expected: str) -> str:
     """'a', 'b' or 'c' as a, b, c."""
     return expected.replace("'", "").replace(" or ", ", ")
