@@ -222,7 +222,7 @@ def test_own_dataset_and_collate_are_named_like_options(folder):
 
 def test_own_dataset_is_an_option_of_a_sweep(tmp_path):
     (tmp_path / "mine.py").write_text(CODE)
-    process = run_fastloop("-m", "dataset=mydataset,mine.Squares", *SHORT.split(), cwd=tmp_path)
+    process = run_fastloop("-m", "dataset=digits,mine.Squares", *SHORT.split(), cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     names = {result.dataset: result.num_samples for result in results(tmp_path)}
     assert names["mine.Squares"] == 40
