@@ -44,7 +44,7 @@ class BenchResult:
     flags: list[str]
     """Caveats of the figures, a line each."""
     machine_load: LoadSummary | None = None
-    """What other programs used of the machine meanwhile."""
+    """The use of the machine by other programs meanwhile."""
 
     @property
     def samples_per_s(self) -> float:
@@ -159,7 +159,7 @@ class Bench:
     flags: dict[str, list[str]]
     """Caveats of each loader's figures, a line each."""
     machine_load: LoadSummary | None = None
-    """What other programs used of the machine meanwhile."""
+    """The use of the machine by other programs meanwhile."""
 
     def to_frame(self) -> DataFrame:
         """A row for each loader, the fastest first: rank, seconds and ratio to the first loader,

@@ -1,4 +1,4 @@
-"""What a command is about to do, and about how long that takes, told before torch is imported.
+"""The plan of a command and about how long it takes, told before torch is imported.
 
 It rests on the composed configuration alone: how long a window is becomes known with the first
 round, which the progress of the sweep then goes by.
@@ -31,7 +31,7 @@ def print_once(line: str) -> None:
 
 
 def describe_plan(jobs: Sequence[Mapping[str, Any]]) -> str:
-    """One line on the jobs, trials and benchmarks of these configurations, and the time that they
+    """A line on the jobs, trials and benchmarks of these configurations, and the time that they
     take if no window lasts longer than min_window_s."""
     trials = " or ".join(sorted({str(job["trials"]) for job in jobs}))
     sizes = {len(_benchmarks(job)) for job in jobs}
@@ -46,7 +46,7 @@ def describe_plan(jobs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def describe_explanation(jobs: Sequence[Mapping[str, Any]]) -> str:
-    """One line on what explaining the first of these configurations takes."""
+    """A line on what explaining the first of these configurations takes."""
     job = jobs[0]
     if not isinstance(job["trials"], int) or not isinstance(job["try"], int):
         return "1 job is explained"

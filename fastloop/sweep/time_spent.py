@@ -1,4 +1,4 @@
-"""Where the time of a command went: how much of it was timed, and what the rest was for."""
+"""The time that a command took: how much of it was timed, and what the rest was for."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class StageClock:
 
 
 def describe_time(results: Sequence[Result], stages: Mapping[str, float]) -> str:
-    """One line: how long the command took so far, how much of it was timed, and the rest."""
-    timed_s = sum(map(timed_seconds, results))
+    """A line: how long the command took so far, how much of it was timed, and the rest."""
+    timed_s = sum(map(seconds_in_windows, results))
     total_s = sum(stages.values())
     rest = {name: seconds for name, seconds in stages.items() if name != ROUNDS}
     rest[AROUND] = max(0.0, stages.get(ROUNDS, 0.0) - timed_s)
@@ -49,7 +49,7 @@ def describe_time(results: Sequence[Result], stages: Mapping[str, float]) -> str
     return f"{line}; the rest: {', '.join(parts)}" if parts else line
 
 
-def timed_seconds(result: Result) -> float:
+def seconds_in_windows(result: Result) -> float:
     """Seconds of the windows of all trials that the latest command has run of the job."""
     latest_ms = max((trial.session_ms for trial in result.trials), default=0)
     return sum(

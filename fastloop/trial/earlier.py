@@ -1,4 +1,4 @@
-"""What earlier trials of a sweep have found out, so that a trial does not find it out once more."""
+"""Findings of earlier trials of a sweep, so that a trial does not make them once more."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOTHING = Earlier()
 
 
 def find_earlier(trials: Sequence[Trial], limits: Mapping[str, Limit]) -> Earlier:
-    """What these trials of a job have found, and the limits of other jobs in the same round."""
+    """Findings of these trials of a job, and the limits of other jobs in the same round."""
     compared = [trial.calls.unread for trial in trials if trial.calls]
     measured = [each for trial in trials for each in trial.benchmarks.items()]
     repeats: dict[BenchmarkName, int] = {}

@@ -420,7 +420,7 @@ def test_traversal_delivers_all_texts(prepared_job, order):
     trial = run_trial(job, prepared, 0, now_ns())
     measurement = trial.benchmarks["traversal"]
     assert measurement.samples == 2 * 203
-    assert measurement.limit_samples_per_s > 0
+    assert measurement.limit_samples_per_s is None  # rows of several lengths are not gathered
     assert len(run_instrumentation(job, prepared, "traversal").wait_s) == -(-203 // BATCH)
     messages = option_caveats(job, prepared.sample_nbytes)
     assert [f"{prepared.sample_nbytes:,} bytes per sample" in message for message in messages] == [

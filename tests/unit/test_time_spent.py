@@ -8,7 +8,7 @@ import pytest
 from known_results import result_of
 
 from fastloop.sweep import time_spent
-from fastloop.sweep.time_spent import ROUNDS, StageClock, describe_time, timed_seconds
+from fastloop.sweep.time_spent import ROUNDS, StageClock, describe_time, seconds_in_windows
 
 
 def test_line_tells_the_timed_share_and_what_the_rest_was_for():
@@ -24,7 +24,7 @@ def test_only_windows_of_this_command_count():
     result = result_of([10.0, 4.0], 1, 1.0)
     earlier, later = result.trials
     trials = [replace(earlier, session_ms=1), replace(later, session_ms=2)]
-    assert timed_seconds(replace(result, trials=trials)) == pytest.approx(4.0)
+    assert seconds_in_windows(replace(result, trials=trials)) == pytest.approx(4.0)
 
 
 def test_stages_follow_each_other_from_the_start_of_the_process(monkeypatch):

@@ -48,14 +48,14 @@ def charts_view(sweep: str, metric_names: Iterable[str]) -> ChartsView:
     charts are in sections by the first part of their names, which open with a click.
     """
     names = sorted(metric_names)
-    charted = charted_metrics(names)
+    charted = metrics_of_charts(names)
     groups = sorted({name.partition("/")[0] for name in names if "/" in name})
     sections = [
         _section(SECTION, is_open=True),
         *(_section(name, is_open=False) for name in groups),
     ]
     view = {
-        "searchFilter": finished_runs(sweep),
+        "searchFilter": filter_of_finished_runs(sweep),
         **({"orderByKey": f"metrics.`{charted[0]}`", "orderByAsc": True} if charted else {}),
         "compareRunCharts": [_bar_chart(name) for name in charted],
         "compareRunSections": sections,
@@ -69,10 +69,10 @@ def charts_view(sweep: str, metric_names: Iterable[str]) -> ChartsView:
     return ChartsView(key=sha256(plain).hexdigest()[:12], text=f"deflate;{compressed}")
 
 
-def charted_metrics(names: Sequence[str]) -> list[str]:
+def metrics_of_charts(names: Sequence[str]) -> list[str]:
     """The metrics that the page opens with, those of them that exist.
 
-    >>> charted_metrics(["traversal/seconds_median", "traversal/samples_per_s", "prepare/seconds"])
+    >>> metrics_of_charts(["traversal/seconds_median", "traversal/samples_per_s", "prepare/s"])
     ['traversal/seconds_median', 'traversal/samples_per_s']
     """
     benchmarks = {name.partition("/")[0] for name in names}
@@ -95,7 +95,7 @@ def charts_address(experiment_id: str, view: ChartsView) -> str:
     return f"#/experiments/{experiment_id}/runs?{urlencode(query)}"
 
 
-def finished_runs(sweep: str) -> str:
+def filter_of_finished_runs(sweep: str) -> str:
     """MLflow's filter for the runs of a sweep that have figures."""
     return f"tags.sweep = '{sweep}' AND attributes.status = 'FINISHED'"
 

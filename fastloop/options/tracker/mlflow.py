@@ -28,7 +28,11 @@ from fastloop.core.result import Result
 from fastloop.core.result_file import RESULT_FILE, load
 from fastloop.core.spans import wall_ms
 from fastloop.core.types import UsageError, option
-from fastloop.options.tracker._charts_view import charts_address, charts_view, finished_runs
+from fastloop.options.tracker._charts_view import (
+    charts_address,
+    charts_view,
+    filter_of_finished_runs,
+)
 from fastloop.options.tracker._location import (
     check_database,
     default_artifacts,
@@ -171,7 +175,7 @@ class MlflowTracker:
         return f"{serve}charts: {server}/{charts_address(self._experiment_id, view)}"
 
     def _metric_names(self, sweep: str) -> set[str]:
-        runs = self._client.search_runs([self._experiment_id], finished_runs(sweep))
+        runs = self._client.search_runs([self._experiment_id], filter_of_finished_runs(sweep))
         return {name for run in runs for name in run.data.metrics}
 
 
