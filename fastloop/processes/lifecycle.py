@@ -17,6 +17,8 @@ from types import FrameType
 from fastloop.core.types import SignalExit
 from fastloop.processes.startup import ENDINGS, print_ending
 
+COMMAND = "FASTLOOP_FORKSERVER_OF"
+"""Environment variable with the id of the process that has started the forkserver."""
 PR_SET_PDEATHSIG = 1
 """Linux's prctl option, man 2 PR_SET_PDEATHSIG."""
 

@@ -16,14 +16,15 @@ from threading import Event
 from typing import Literal
 
 from fastloop.core.types import Failure, FailureKind, JobFailed, SignalExit
-from fastloop.processes.lifecycle import defer_signals, exit_if_signalled
+from fastloop.processes.lifecycle import COMMAND, defer_signals, exit_if_signalled
 
 Isolation = Literal["forkserver", "spawn"]
 QUIET = "ignore:resource_tracker:UserWarning"
 LIMITS = "see ulimit -u, the cgroup's pids.max, and free memory"
 SERVER_IS_READY = Event()
 """Set once the forkserver has started a process."""
-HOOK = "fastloop.processes.forkserver_hook"
+TIE, HOOK = "fastloop.processes.forkserver_tie", "fastloop.processes.forkserver_hook"
+"""Imported by the forkserver alone."""
 BENCHMARKS = "fastloop.options.benchmark."
 STEPS = f"{BENCHMARKS}_model"
 """Module that is imported where jobs have a model."""
@@ -53,8 +54,14 @@ def start_context(isolation: Isolation) -> BaseContext:
         libraries = [name for name in ("torch", "tensordict") if name in sys.modules]
         if STEPS in sys.modules:  # the first optimizer of a process imports this for seconds
             libraries.append("torch._dynamo")
-        context.set_forkserver_preload([*libraries, *modules, HOOK])
+        _set_preloaded(context, [*libraries, *modules])
     return context
+
+
+def _set_preloaded(context: BaseContext, modules: list[str]) -> None:
+    """Let the forkserver import these modules, between those that tie it to this process."""
+    os.environ[COMMAND] = str(os.getpid())
+    context.set_forkserver_preload([TIE, *modules, HOOK])
 
 
 def _runs_model(module: str) -> bool:
@@ -83,7 +90,7 @@ def start_server_early(modules: Sequence[str]) -> None:
         libraries.append("tensordict")
     context = multiprocessing.get_context("forkserver")
     preloaded = [name for name in modules if name.startswith(PRELOADED)]
-    context.set_forkserver_preload([*libraries, *preloaded, HOOK])
+    _set_preloaded(context, [*libraries, *preloaded])
     with _without_interrupts():
         forkserver.ensure_running()
     atexit.register(_kill_unused_server)

@@ -1,0 +1,15 @@
+"""The first module that multiprocessing's forkserver preloads; nothing else imports it.
+
+Importing it ties the server to the command, or ends it if that has ended already. The imports
+that follow take seconds, in which a killed command would leave the server behind.
+"""
+
+from __future__ import annotations
+
+import os
+
+from fastloop.processes.lifecycle import COMMAND, die_with_parent
+
+die_with_parent()
+if os.environ.get(COMMAND) != str(os.getppid()):
+    os._exit(1)
