@@ -9,7 +9,7 @@ from fastloop.core import stats
 from fastloop.core.printable import printable
 from fastloop.core.result import Result, world_size
 from fastloop.reporting.comparable import brings_data
-from fastloop.reporting.header import describe_samples
+from fastloop.reporting.header import describe_samples, show_trials
 from fastloop.reporting.limit_text import limit_legend
 from fastloop.reporting.load_lines import load_lines
 from fastloop.reporting.notes import group_caveats
@@ -127,7 +127,7 @@ def _title(group: JobGroup) -> str:
     loaders = {result.loader for result in group.results}
     parts += [f"loader {loaders.pop()}"] if len(group.results) > 1 == len(loaders) else []
     for name in ("batch_size", "epochs", "batches", "trials"):
-        values = {result.params.get(name) for result in group.results} - {None}
+        values = {_shared_setting(result, name) for result in group.results} - {None}
         parts += [f"{name} {values.pop()}"] if len(values) == 1 else []
     sizes = {world_size(result) for result in group.results}
     parts += [f"{sizes.pop()} processes"] if len(sizes) == 1 and sizes != {1} else []
@@ -136,6 +136,10 @@ def _title(group: JobGroup) -> str:
     if brings_data(first):
         parts += ["compared only with its own first epoch"]
     return f"{group.title}: {', '.join(parts)}"
+
+
+def _shared_setting(result: Result, name: str) -> object:
+    return show_trials(result) if name == "trials" else result.params.get(name)
 
 
 def _head(comparisons: Sequence[Comparison], column: int) -> str:

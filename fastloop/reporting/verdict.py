@@ -105,7 +105,7 @@ def _tie(comparison: Comparison, best: list[Row]) -> str:
 
 def _times_as_long(slow: Row, fast: Row) -> str:
     """A sentence on the ratio of two jobs, after a space; empty if they share no round."""
-    ratio = ratio_by_round(slow.by_round, fast.by_round)
+    ratio = ratio_by_round(slow.by_round, fast.by_round, False)
     if ratio is None:
         return ""
     unproven = "" if fast.label in slow.faster else ", not proven"

@@ -153,6 +153,8 @@ class Bench:
     """Ratio of seconds to the first loader's, paired by round; none for the first loader itself."""
     flags: dict[str, list[str]]
     """Caveats of each loader's figures, a line each."""
+    in_looks: bool = False
+    """Whether the rounds went on until the ranking was decided (trials="auto")."""
 
     def to_frame(self) -> DataFrame:
         """A row for each loader, the fastest first: rank, seconds and ratio to the first loader,
@@ -204,7 +206,9 @@ class Bench:
 def _line(bench: Bench, name: str) -> str:
     seconds = bench.seconds[name]
     rank = bench.ranking.ranks.get(name, "?")
-    interval = _bounds(stats.interval(seconds), "{:.4f}".format) or " " * 17
+    interval = (
+        _bounds(stats.interval(seconds, in_looks=bench.in_looks), "{:.4f}".format) or " " * 17
+    )
     line = f"{name:<20} {rank:>3}  {stats.median(seconds):9.4f} s {interval}"
     ratio = bench.ratios.get(name)
     if ratio is None:
@@ -226,6 +230,9 @@ def _sentences(bench: Bench) -> list[str]:
     """Why there are no ranks or a tie, if so, what the figures are, and caveats by loader."""
     ranking, ratios = bench.ranking, bench.ratios.values()
     tie = f"sharing rank 1: {ranking.needed}" if ranking.needed else ""
+    if ranking.equal:
+        equal = ", ".join(name for name in ranking.order if name in ranking.equal)
+        tie = f"as fast as {ranking.order[0]}, within 2 %: {equal}"
     reason = f"undetermined: {ranking.undetermined}" if ranking.undetermined else tie
     is_range = any(ratio and not ratio.is_interval for ratio in ratios)
     unproven = "; (lowest, highest), which prove nothing" if is_range else ""

@@ -71,4 +71,4 @@ def lacks_explanation(result: Result) -> bool:
 
 def num_explain_steps(job: Job, tries: int) -> int:
     """About the number of steps that explaining a job begins."""
-    return PASSES_ONCE + job.trials * (USUAL_RUNGS + tries + 1)
+    return PASSES_ONCE + job.most_trials * (USUAL_RUNGS + tries + 1)
