@@ -46,7 +46,7 @@ def share_of_look(rounds: int) -> float:
     """
     look = next((each for each in LOOKS if each >= rounds), MOST_ROUNDS)
     earlier = max((each for each in LOOKS if each < look), default=0)
-    return _spent(look) - _spent(earlier)
+    return _sum_until(look) - _sum_until(earlier)
 
 
 def most_trials(trials: Trials) -> int:
@@ -59,5 +59,5 @@ def fewest_trials(trials: Trials) -> int:
     return LOOKS[0] if trials == AUTO else trials
 
 
-def _spent(rounds: int) -> float:
+def _sum_until(rounds: int) -> float:
     return (rounds / MOST_ROUNDS) ** SPENDING_POWER

@@ -40,7 +40,7 @@ def significant_pairs(logs: np.ndarray) -> np.ndarray:
 
 
 def significant_at_look(logs: np.ndarray) -> np.ndarray:
-    """The same after one of the rounds at which a sweep with trials=auto looks: of the campaigns in
+    """Whether jobs differ, after a round at which trials=auto looks: of the campaigns in
     which all jobs are equal, at most 3 % have a pair that is told apart at any look."""
     level = DIFFERENCES * share_of_look(logs.shape[-1])
     return holm(pair_p_values(logs, allows_serial=True), level)

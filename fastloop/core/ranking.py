@@ -40,7 +40,9 @@ class Ranking:
     apart, in words; empty where one job is first."""
     order: tuple[str, ...]
     """All names by median seconds, fastest first; names without values last."""
-    equal: frozenset[str] = frozenset()
+    enough_trials: int = 0
+    """About how many trials of each that would be; 0 where it is not known."""
+    equal: tuple[str, ...] = ()
     """The jobs that are surely as fast as the first of the order: within 2 %."""
     undecided: tuple[str, ...] = ()
     """The jobs of which is not known yet whether they are slower than the first or as fast, in the
@@ -70,6 +72,7 @@ def rank_jobs(seconds: Mapping[str, Sequence[float]], *, in_looks: bool = False)
     ranks = {name: 1 + len(names) for name, names in faster.items()}
     first = [seconds[name] for name in order if ranks[name] == 1]
     needed = _describe_needed(first) if len(first) > 1 else ""
+    enough = _count_needed(np.log(first)) if len(first) > 1 else 0
     undecided = [name for name in order[1:] if order[0] not in faster[name] and name not in equal]
     return Ranking(
         ranks=ranks,
@@ -77,6 +80,7 @@ def rank_jobs(seconds: Mapping[str, Sequence[float]], *, in_looks: bool = False)
         undetermined="",
         needed=needed,
         order=order,
+        enough_trials=enough,
         equal=equal,
         undecided=tuple(undecided),
     )
@@ -115,15 +119,15 @@ def _sort_key(values: Sequence[float]) -> float:
     return math.inf if math.isnan(middle) else middle
 
 
-def _find_equal(logs: dict[str, np.ndarray], in_looks: bool) -> frozenset[str]:
+def _find_equal(logs: dict[str, np.ndarray], in_looks: bool) -> tuple[str, ...]:
     """The jobs that are surely as fast as the first; `logs` is in order."""
     others = [*logs][1:]
     if not others:
-        return frozenset()
+        return ()
     margin = math.log1p(MINIMUM_EFFECT)
     is_equal = equal_pairs(np.stack(list(logs.values())), margin, in_looks=in_looks)
     with_first = is_equal[pairs(len(logs))[0] == 0]
-    return frozenset(name for name, equal in zip(others, with_first, strict=True) if equal)
+    return tuple(name for name, equal in zip(others, with_first, strict=True) if equal)
 
 
 def _find_faster(logs: dict[str, np.ndarray], in_looks: bool) -> dict[str, frozenset[str]]:
@@ -174,6 +178,12 @@ def _describe_needed(lists: list[Sequence[float]]) -> str:
     large = seen >= math.log1p(MINIMUM_EFFECT)
     times = f"the difference seen ({math.exp(min(seen, 700)):.3g} times)"
     difference = times if large else "a difference of 2 %"
-    trials = trials_needed(logs, max(seen, math.log1p(MINIMUM_EFFECT)))
+    trials = _count_needed(logs)
     equal = most if fewest < most else FEWEST_FOR_RANKING
     return f"about {max(trials, equal):,} of each would tell {difference} apart"
+
+
+def _count_needed(logs: np.ndarray) -> int:
+    """About how many trials of each would tell the first of these jobs from the last."""
+    seen = abs(float(np.median(logs[-1] - logs[0])))
+    return trials_needed(logs, max(seen, math.log1p(MINIMUM_EFFECT)))

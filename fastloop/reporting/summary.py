@@ -23,6 +23,8 @@ from fastloop.reporting.short_names import short_names
 
 DEFAULT_COLOUR = "#0072b2"
 """Of jobs whose result holds no colour."""
+RAW = "raw"
+"""The loader that reads the dataset itself."""
 LONGEST_LIST = 3
 """Most loaders that a title names."""
 
@@ -85,7 +87,9 @@ class Comparison:
     """Reason why there are no ranks; empty if there are ranks."""
     needed: str
     """How many trials would tell the jobs that share rank 1 apart; empty if one leads."""
-    equal: frozenset[str] = frozenset()
+    enough_trials: int = 0
+    """About how many trials of each that would be; 0 where it is not known."""
+    equal: tuple[str, ...] = ()
     """Labels of the jobs that are surely as fast as the first one."""
     undecided: tuple[str, ...] = ()
     """Labels of those that are not known to be slower than the first one, nor as fast."""
@@ -116,9 +120,9 @@ def check_baseline(results: Sequence[Result], baseline: str) -> None:
 
 
 def summarize(results: Sequence[Result], baseline: str = "") -> list[JobGroup]:
-    """Groups of the finished jobs; `baseline` names a job or loader, or is the first job."""
+    """Groups of the finished jobs; `baseline` names a job or loader; empty: see `_reference`."""
     finished = [result for result in results if result.status == "FINISHED" and result.trials]
-    reference = _reference(finished, baseline)
+    reference = _reference(results, finished, baseline)
     several = len({result.tags.get("sweep") for result in finished}) > 1
     groups = [_group(members, reference, several) for members in partition(finished)]
     return _shorten_titles(groups)
@@ -134,9 +138,16 @@ def _shorten_titles(groups: list[JobGroup]) -> list[JobGroup]:
     ]
 
 
-def _reference(finished: list[Result], baseline: str) -> Result | None:
-    """The job that the baseline names, else the first job."""
-    return (_find_named(finished, baseline) or finished or [None])[0]
+def _reference(results: Sequence[Result], finished: list[Result], baseline: str) -> Result | None:
+    """The job that the baseline names, here or in the sweep's settings; else the one that was typed
+    first; else, where that has failed, `raw` or the first that has not."""
+    setting = str(results[0].params.get("baseline") or "") if results else ""
+    for name in (baseline, setting):
+        if name and (named := _find_named(finished, name)):
+            return named[0]
+    first = [result for result in finished if result is results[0]]
+    raw = [result for result in finished if result.loader == RAW]
+    return (first + raw + finished + [None])[0]
 
 
 def _find_named(finished: list[Result], baseline: str) -> list[Result]:
@@ -219,7 +230,8 @@ def _comparison(
         baseline=labels[base] if base in trials else "",
         undetermined=ranking.undetermined,
         needed=ranking.needed,
-        equal=frozenset(labels[name] for name in ranking.equal),
+        enough_trials=ranking.enough_trials,
+        equal=tuple(labels[name] for name in ranking.equal),
         undecided=tuple(labels[name] for name in ranking.undecided),
         in_looks=in_looks,
     )

@@ -163,7 +163,7 @@ class Bench:
 
         rows = []
         for name in self.ranking.order:
-            low, high = stats.interval(self.seconds[name]) or (None, None)
+            low, high = stats.interval(self.seconds[name], in_looks=self.in_looks) or (None, None)
             ratio = self.ratios.get(name)
             rows.append(
                 {
@@ -192,7 +192,7 @@ class Bench:
         for name in self.ranking.order:
             seconds, ratio = self.seconds[name], self.ratios.get(name)
             time = f"{significant(stats.median(seconds), 4)}" + _bounds(
-                stats.interval(seconds), partial(significant, digits=4)
+                stats.interval(seconds, in_looks=self.in_looks), partial(significant, digits=4)
             )
             times = f"{ratio.estimate:.3f}{_ratio_bounds(ratio)}" if ratio else ""
             rows.append((name, str(self.ranking.ranks.get(name, "?")), time, times))
@@ -231,8 +231,7 @@ def _sentences(bench: Bench) -> list[str]:
     ranking, ratios = bench.ranking, bench.ratios.values()
     tie = f"sharing rank 1: {ranking.needed}" if ranking.needed else ""
     if ranking.equal:
-        equal = ", ".join(name for name in ranking.order if name in ranking.equal)
-        tie = f"as fast as {ranking.order[0]}, within 2 %: {equal}"
+        tie = f"as fast as {ranking.order[0]}, within 2 %: {', '.join(ranking.equal)}"
     reason = f"undetermined: {ranking.undetermined}" if ranking.undetermined else tie
     is_range = any(ratio and not ratio.is_interval for ratio in ratios)
     unproven = "; (lowest, highest), which prove nothing" if is_range else ""

@@ -60,7 +60,7 @@ def test_undecided_jobs_are_named_and_twenty_rounds_end_a_sweep():
     assert [count for count in range(21) if is_decided(_first(seconds, count))] == [20]
     ranking = rank_jobs(seconds, in_looks=True)
     assert {ranking.order[0], *ranking.undecided} == {"job0", "job1"}
-    assert ranking.equal == frozenset()
+    assert ranking.equal == ()
 
 
 def test_a_single_job_ends_after_five_rounds():
