@@ -132,7 +132,7 @@ def _next_slower(comparison: Comparison, best: Row) -> Row | None:
 
 
 def _unit_beside(unit: TimeUnit, row: Row) -> TimeUnit | None:
-    """The same unit as the one beside it, unless that makes a number of more than four digits."""
+    """The unit of the time beside it, unless that makes a number of more than four digits."""
     return unit if unit.of(row.median) < 10_000 else None
 
 
