@@ -57,7 +57,7 @@ def unit_of_all(durations: Sequence[float]) -> TimeUnit:
     return SECONDS if max(durations) >= LONG_SECONDS else unit_of(min(durations))
 
 
-def show_duration(seconds: float, unit: TimeUnit | None = None) -> str:
+def show_time(seconds: float, unit: TimeUnit | None = None) -> str:
     """The duration with three significant digits, in the unit that fits it or in the one given."""
     unit = unit or unit_of(seconds)
     return f"{significant(unit.of(seconds))} {unit.name}"

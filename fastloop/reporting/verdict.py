@@ -8,7 +8,7 @@ from fastloop.core import stats
 from fastloop.core.looks import AUTO
 from fastloop.core.number_text import (
     TimeUnit,
-    show_duration,
+    show_time,
     significant,
     unit_of,
     unit_of_all,
@@ -38,10 +38,10 @@ def _outcome(comparison: Comparison) -> list[str]:
             f"{rows[0].label} takes {_time(rows[0])}; there is no other job to compare it with."
         ]
     if comparison.undetermined:
-        lowest = f"The lowest median is {rows[0].label}'s, {show_duration(rows[0].median)}"
+        lowest = f"The lowest median is {rows[0].label}'s, {show_time(rows[0].median)}"
         return [
             f"No ranking yet: {comparison.undetermined.rstrip('.')}.",
-            f"{lowest}, the highest {rows[-1].label}'s, {show_duration(rows[-1].median)}.",
+            f"{lowest}, the highest {rows[-1].label}'s, {show_time(rows[-1].median)}.",
         ]
     best = [row for row in rows if row.rank == rows[0].rank]
     if len(best) == 1:
@@ -99,7 +99,7 @@ def _lead(comparison: Comparison, best: Row) -> str:
         return ""
     unit = unit_of_all([best.median, other.median])
     times = f"{significant(unit.of(best.median))} {unit.name}"
-    against = f"{times} against {show_duration(other.median, _unit_beside(unit, other))}"
+    against = f"{times} against {show_time(other.median, _unit_beside(unit, other))}"
     bounds = _bounds(ratio, is_sure=best.label in other.faster)
     return f": {significant(ratio.estimate)} times {other.label} ({against}{bounds})"
 
@@ -120,7 +120,7 @@ def _lead_of_all(comparison: Comparison, best: list[Row]) -> str:
         return ""
     low, high = (significant(1 / factor, 2) for factor in (factors[-1], factors[0]))
     span = low if low == high else f"{low} to {high}"
-    against = show_duration(base.median, _unit_beside(unit, base))
+    against = show_time(base.median, _unit_beside(unit, base))
     verb = "" if is_proven else "are "
     return (
         f", {all_of_them} {verb}{span} times {base.label} ({times} {unit.name} against {against})"
@@ -162,7 +162,7 @@ def _time(row: Row) -> str:
     if row.interval and row.interval[1] < WIDEST * row.interval[0]:
         low, high = (significant(unit.of(bound)) for bound in row.interval)
         bounds = f" (95 %: {low} to {high})"
-    time = f"{show_duration(row.median)} a trial{bounds}"
+    time = f"{show_time(row.median)} a trial{bounds}"
     if row.limit_fraction is None:
         return time
     return f"{time}, {stats.percent(row.limit_fraction)} % of {describe_work(row.limit_origin)}"

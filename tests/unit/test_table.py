@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from known_results import result_of
 
 from fastloop.core import stats
-from fastloop.core.number_text import show_duration, significant
+from fastloop.core.number_text import show_time, significant
 from fastloop.core.result import Result
 from fastloop.reporting.summary import summarize
 from fastloop.reporting.terminal import format_tables
@@ -145,7 +145,7 @@ def test_numbers_have_three_digits_and_no_exponent(value, text):
     ],
 )
 def test_durations_have_the_unit_that_fits(seconds, text):
-    assert show_duration(seconds) == text
+    assert show_time(seconds) == text
 
 
 def test_table_and_verdict_have_the_same_unit():
