@@ -45,6 +45,9 @@ CONFIG_NAME = "config"
 VERSION_BASE = "1.3"
 VALUE_IN_OPTION = re.compile(r"(?!hydra\.)\w+(\.\w+)+=")
 """Start of an override that changes a value in an option, and chooses none."""
+ALL_LOADERS = re.compile(r"loader=glob\(")
+RAW = "raw"
+"""The loader that reads the dataset itself."""
 BASIC = "basic"
 """Hydra's default launcher and sweeper."""
 
@@ -94,7 +97,23 @@ def compose_combinations(line: CommandLine) -> Combinations:
         swept = [f"{key}={value}" for key, value in (first.hydra.sweeper.params or {}).items()]
         jobs = product(parse_overrides([*swept, *line.overrides]))
         folder = str(first.hydra.sweep.dir)  # equal for all jobs, although it contains the time
-        return _compose_sweep(name, jobs, folder)
+        found = _compose_sweep(name, jobs, folder)
+        if any(ALL_LOADERS.match(text) for text in (*swept, *line.overrides)):
+            found = replace(found, each=_with_baseline(found.each))
+        return found
+
+
+def _with_baseline(combinations: Sequence[Combination]) -> list[Combination]:
+    """The combinations with raw as the baseline, if it is among them and no other one is named: of
+    loaders that a pattern names in the order of the alphabet, none was typed first."""
+    if not any(each.choices["loader"] == RAW for each in combinations):
+        return [*combinations]
+    return [
+        each
+        if each.values["baseline"] is not None
+        else replace(each, values=each.values | {"baseline": RAW})
+        for each in combinations
+    ]
 
 
 def _compose_sweep(name: str, jobs: Sequence[tuple[str, ...]], folder: str) -> Combinations:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from fastloop.core.stats import Estimate
 
@@ -19,6 +20,47 @@ def significant(value: float, digits: int = 3) -> str:
     magnitude = math.floor(math.log10(abs(float(f"{value:.{digits - 1}e}"))))
     text = f"{value:,.{max(0, digits - 1 - magnitude)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+@dataclass(frozen=True)
+class TimeUnit:
+    """A unit of durations."""
+
+    name: str
+    per_second: float
+
+    def of(self, seconds: float) -> float:
+        """The duration as a number of this unit."""
+        return seconds * self.per_second
+
+
+SECONDS, MILLISECONDS, MICROSECONDS = (
+    TimeUnit("s", 1.0), TimeUnit("ms", 1e3), TimeUnit("us", 1e6),
+)  # fmt: skip
+SHORTEST_SECONDS, SHORTEST_MILLISECONDS = 1.0, 1e-4
+"""Durations, in seconds, below which a smaller unit is used."""
+LONG_SECONDS = 100.0
+"""A duration from which all that stand beside it are shown in seconds."""
+
+
+def unit_of(shortest: float) -> TimeUnit:
+    """The unit in which a duration is shown: 1.2 s, 106 ms, 0.8 ms,
+    90 us."""
+    if shortest >= SHORTEST_SECONDS:
+        return SECONDS
+    return MILLISECONDS if shortest >= SHORTEST_MILLISECONDS else MICROSECONDS
+
+
+def unit_of_all(durations: Sequence[float]) -> TimeUnit:
+    """The unit in which several durations are shown beside each other: that of the shortest, or
+    seconds where one is long."""
+    return SECONDS if max(durations) >= LONG_SECONDS else unit_of(min(durations))
+
+
+def show_time(seconds: float, unit: TimeUnit | None = None) -> str:
+    """The duration with three significant digits, in the unit that fits it or in the one given."""
+    unit = unit or unit_of(seconds)
+    return f"{significant(unit.of(seconds))} {unit.name}"
 
 
 def show_estimate(estimate: Estimate, show: Callable[[float], str]) -> str:

@@ -9,6 +9,8 @@ import math
 
 import numpy as np
 
+from fastloop.core.looks import DIFFERENCES, TIES, share_of_look
+
 SIGNIFICANCE = 0.045
 """Level of the tests behind ranks. At 0.05 the campaigns of two identical jobs that are told apart
 are 5 %, so that every other sample of them has more."""
@@ -21,6 +23,9 @@ FEWEST_FOR_OWN_NOISE = 5
 """Trials from which the noise of a single job or pair is known well enough to be weighed."""
 MOST_TRIALS = 10_000
 """Upper bound of `trials_needed`."""
+MOST_SERIAL, LEAST_SHOWN = 0.8, 0.2
+"""Bounds of the correlation of successive trials, and of the share of the variance that they show.
+"""
 NO_NOISE = 1e-20
 """Variances below, of logarithms, are rounding errors."""
 
@@ -34,25 +39,54 @@ def significant_pairs(logs: np.ndarray) -> np.ndarray:
     return holm(pair_p_values(logs), SIGNIFICANCE)
 
 
-def pair_p_values(logs: np.ndarray) -> np.ndarray:
-    """Two-sided p values (..., pairs) of equal means, not corrected for the number of pairs.
+def significant_at_look(logs: np.ndarray) -> np.ndarray:
+    """Whether jobs differ, after a round at which trials=auto looks: of the campaigns in
+    which all jobs are equal, at most 3 % have a pair that is told apart at any look."""
+    level = DIFFERENCES * share_of_look(logs.shape[-1])
+    return holm(pair_p_values(logs, allows_serial=True), level)
+
+
+def equal_pairs(logs: np.ndarray, margin: float, *, in_looks: bool) -> np.ndarray:
+    """Whether jobs surely differ by less than `margin`, in logarithms, for each pair of `pairs`.
+
+    Two one-sided tests (Schuirmann 1987), each corrected for the number of pairs. in_looks: as
+    `significant_at_look` looks, with at most 2 % of campaigns with a false claim at any look.
+    """
+    level = TIES * share_of_look(logs.shape[-1]) if in_looks else SIGNIFICANCE
+    above = pair_p_values(logs, distance_from=margin, allows_serial=in_looks)
+    below = pair_p_values(logs, distance_from=-margin, allows_serial=in_looks)
+    first, second = pairs(logs.shape[-2])
+    mean = (logs[..., second, :] - logs[..., first, :]).mean(axis=-1)
+    is_sure = np.maximum(above, below) / 2 < level / max(1, len(first))
+    return is_sure & (np.abs(mean) < margin)
+
+
+def pair_p_values(
+    logs: np.ndarray, *, distance_from: float = 0.0, allows_serial: bool = False
+) -> np.ndarray:
+    """Two-sided p values (..., pairs) of means that differ by `distance_from`, not corrected for
+    the number of pairs.
 
     logs: (..., jobs, rounds) from two rounds on. Two jobs: a paired t test. More jobs: the variance
     of a pair is not estimated from its own few trials alone; the test with the campaign's variance
     as the least has to agree with the test with a moderated variance (from five rounds on).
+    allows_serial: a job's trials may depend on those before; variances grow by what they show of
+    that.
     """
     *_, jobs, rounds = logs.shape
     first, second = pairs(jobs)
     differences = logs[..., second, :] - logs[..., first, :]
-    mean, own = differences.mean(axis=-1), differences.var(axis=-1, ddof=1)
+    mean, own = differences.mean(axis=-1) - distance_from, differences.var(axis=-1, ddof=1)
+    growth = _serial_growth(logs) if allows_serial else np.ones(logs.shape[:-2])
     if jobs == 2:
-        return _two_sided(mean, own, rounds, rounds - 1)
-    p_values = _floor_p_values(logs, mean)
+        return _two_sided(mean, growth[..., None] * own, rounds, rounds - 1)
+    p_values = _floor_p_values(logs, mean, growth)
     if rounds < FEWEST_FOR_OWN_NOISE:
         return p_values
     variance, freedom = _moderate(own, rounds - 1)
     freedom = np.minimum(freedom, (jobs - 1) * (rounds - 1))
-    return np.maximum(p_values, _two_sided(mean, variance, rounds, freedom))
+    moderated = _two_sided(mean, growth[..., None] * variance, rounds, freedom)
+    return np.maximum(p_values, moderated)
 
 
 def pairs(jobs: int) -> tuple[np.ndarray, np.ndarray]:
@@ -105,7 +139,7 @@ def welch_p_value(new: np.ndarray, base: np.ndarray) -> float:
     return float(_two_sided(new.mean() - base.mean(), error, 1, freedom))
 
 
-def _floor_p_values(logs: np.ndarray, mean: np.ndarray) -> np.ndarray:
+def _floor_p_values(logs: np.ndarray, mean: np.ndarray, growth: np.ndarray) -> np.ndarray:
     """p values with each pair's variance, or the campaign's where that is larger.
 
     With few trials a small variance is luck, or that of jobs whose trials were all fast or all slow
@@ -122,8 +156,30 @@ def _floor_p_values(logs: np.ndarray, mean: np.ndarray) -> np.ndarray:
         campaign, share = 2 * (others * (jobs - 1) + largest) / jobs, 1
     first, second = pairs(jobs)
     own = of_jobs[..., first] + of_jobs[..., second]
-    variance = np.maximum(share * own, campaign[..., None])
+    variance = growth[..., None] * np.maximum(share * own, campaign[..., None])
     return _two_sided(mean, variance, rounds, (jobs - 1) * (rounds - 1))
+
+
+def _serial_growth(logs: np.ndarray) -> np.ndarray:
+    """(...): factor by which the variance of a job's mean is larger than independent trials give.
+
+    The correlation of trials that follow each other is the jobs' mean, with its bias of short
+    series taken out (Kendall 1954), and half its standard error added: it has to be seen in few
+    rounds. Of a first-order autoregressive process; 1 if that correlation is not above zero.
+    """
+    *_, jobs, rounds = logs.shape
+    residuals = logs - logs.mean(axis=-1, keepdims=True)
+    residuals = residuals - residuals.mean(axis=-2, keepdims=True)
+    products = (residuals[..., 1:] * residuals[..., :-1]).sum(axis=-1)
+    squares = (residuals**2).sum(axis=-1)
+    seen = (products / np.maximum(squares, NO_NOISE)).mean(axis=-1)
+    correlation = (rounds * seen + 1) / max(rounds - 3, 1)
+    correlation += 0.5 / math.sqrt(rounds * (jobs - 1))
+    correlation = np.clip(correlation, 0, MOST_SERIAL)
+    lags = np.arange(1, rounds)
+    of_mean = 1 + 2 * ((1 - lags / rounds) * correlation[..., None] ** lags).sum(axis=-1)
+    # serial trials also show less variance than they have
+    return of_mean * (rounds - 1) / np.maximum(rounds - of_mean, LEAST_SHOWN * rounds)
 
 
 def _residual_variance(logs: np.ndarray) -> np.ndarray:

@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fastloop.core.pair_tests import pairs, significant_pairs, trials_needed
+from fastloop.core.looks import AUTO, LOOKS, MOST_ROUNDS, ROUNDS_OF_NO_RANKING, Trials
+from fastloop.core.pair_tests import (
+    equal_pairs,
+    pairs,
+    significant_at_look,
+    significant_pairs,
+    trials_needed,
+)
 from fastloop.core.stats import MINIMUM_EFFECT, log_interval, median
 
 FEWEST_FOR_RANKING = 3
@@ -33,10 +40,19 @@ class Ranking:
     apart, in words; empty where one job is first."""
     order: tuple[str, ...]
     """All names by median seconds, fastest first; names without values last."""
+    enough_trials: int = 0
+    """About how many trials of each that would be; 0 where it is not known."""
+    equal: tuple[str, ...] = ()
+    """The jobs that are surely as fast as the first of the order: within 2 %."""
+    undecided: tuple[str, ...] = ()
+    """The jobs of which is not known yet whether they are slower than the first or as fast, in the
+    order of the medians."""
 
 
-def rank_jobs(seconds: Mapping[str, Sequence[float]]) -> Ranking:
+def rank_jobs(seconds: Mapping[str, Sequence[float]], *, in_looks: bool = False) -> Ranking:
     """Rank jobs by median seconds, with ties; the lists are aligned by round.
+
+    in_looks: the rounds went on until the ranking was decided (trials=auto); see core/looks.py.
 
     The rank of a job is one more than the number of jobs that are surely faster, or faster than
     such a job. Surely faster means that the paired ratio of the two is at least 1.02 (median over
@@ -50,19 +66,45 @@ def rank_jobs(seconds: Mapping[str, Sequence[float]]) -> Ranking:
         needed = _describe_needed(lists)
         undetermined = f"{reason}; {needed}" if needed else reason
         return Ranking(ranks={}, undetermined=undetermined, needed=needed, order=order)
-    faster = _find_faster({name: np.log(seconds[name]) for name in order})
+    logs = {name: np.log(seconds[name]) for name in order}
+    faster = _find_faster(logs, in_looks)
+    equal = _find_equal(logs, in_looks)
     ranks = {name: 1 + len(names) for name, names in faster.items()}
     first = [seconds[name] for name in order if ranks[name] == 1]
     needed = _describe_needed(first) if len(first) > 1 else ""
-    return Ranking(ranks=ranks, faster=faster, undetermined="", needed=needed, order=order)
+    enough = _count_needed(np.log(first)) if len(first) > 1 else 0
+    undecided = [name for name in order[1:] if order[0] not in faster[name] and name not in equal]
+    return Ranking(
+        ranks=ranks,
+        faster=faster,
+        undetermined="",
+        needed=needed,
+        order=order,
+        enough_trials=enough,
+        equal=equal,
+        undecided=tuple(undecided),
+    )
 
 
-def explain_no_ranks(trials: Sequence[int]) -> str:
+def is_decided(seconds: Mapping[str, Sequence[float]]) -> bool:
+    """Whether trials=auto ends with these trials: the first is surely faster than each of the other
+    jobs or surely as fast, or as many rounds as are allowed have run."""
+    rounds = min(map(len, seconds.values()), default=0)
+    if len(seconds) < 2:
+        return rounds >= ROUNDS_OF_NO_RANKING
+    if rounds >= MOST_ROUNDS:
+        return True
+    ranking = rank_jobs(seconds, in_looks=True) if rounds in LOOKS else None
+    return ranking is not None and not ranking.undetermined and not ranking.undecided
+
+
+def explain_no_ranks(trials: Sequence[Trials]) -> str:
     """Why jobs with these numbers of trials will get no ranks, in one line; empty if they may."""
-    if len(trials) < 2 or min(trials) >= FEWEST_FOR_RANKING:
+    fewest = min((each for each in trials if each != AUTO), default=FEWEST_FOR_RANKING)
+    if len(trials) < 2 or fewest >= FEWEST_FOR_RANKING:
         return ""
     return (
-        f"trials={min(trials)}: no ranks, and differences that are not proven: {len(trials)} jobs "
+        f"trials={fewest}: no ranks, and differences that are not proven: {len(trials)} jobs "
         f"are ranked from trials={FEWEST_FOR_RANKING} on, and with more certainty from 5 on"
     )
 
@@ -77,12 +119,24 @@ def _sort_key(values: Sequence[float]) -> float:
     return math.inf if math.isnan(middle) else middle
 
 
-def _find_faster(logs: dict[str, np.ndarray]) -> dict[str, frozenset[str]]:
+def _find_equal(logs: dict[str, np.ndarray], in_looks: bool) -> tuple[str, ...]:
+    """The jobs that are surely as fast as the first; `logs` is in order."""
+    others = [*logs][1:]
+    if not others:
+        return ()
+    margin = math.log1p(MINIMUM_EFFECT)
+    is_equal = equal_pairs(np.stack(list(logs.values())), margin, in_looks=in_looks)
+    with_first = is_equal[pairs(len(logs))[0] == 0]
+    return tuple(name for name, equal in zip(others, with_first, strict=True) if equal)
+
+
+def _find_faster(logs: dict[str, np.ndarray], in_looks: bool) -> dict[str, frozenset[str]]:
     """By name the jobs that are surely faster, as described in `rank_jobs`; `logs` is in order."""
     names = list(logs)
     if len(names) < 2:
         return dict.fromkeys(names, frozenset())
-    significant = significant_pairs(np.stack(list(logs.values())))
+    lists = np.stack(list(logs.values()))
+    significant = significant_at_look(lists) if in_looks else significant_pairs(lists)
     first, second = (indices[significant] for indices in pairs(len(names)))
     direct: dict[str, list[str]] = {name: [] for name in names}
     for quick, slow in zip(first, second, strict=True):
@@ -124,6 +178,12 @@ def _describe_needed(lists: list[Sequence[float]]) -> str:
     large = seen >= math.log1p(MINIMUM_EFFECT)
     times = f"the difference seen ({math.exp(min(seen, 700)):.3g} times)"
     difference = times if large else "a difference of 2 %"
-    trials = trials_needed(logs, max(seen, math.log1p(MINIMUM_EFFECT)))
+    trials = _count_needed(logs)
     equal = most if fewest < most else FEWEST_FOR_RANKING
     return f"about {max(trials, equal):,} of each would tell {difference} apart"
+
+
+def _count_needed(logs: np.ndarray) -> int:
+    """About how many trials of each would tell the first of these jobs from the last."""
+    seen = abs(float(np.median(logs[-1] - logs[0])))
+    return trials_needed(logs, max(seen, math.log1p(MINIMUM_EFFECT)))

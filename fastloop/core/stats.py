@@ -13,6 +13,7 @@ from functools import cache
 
 import numpy as np
 
+from fastloop.core.looks import share_of_look
 from fastloop.core.pair_tests import pair_p_values
 
 mean = statistics.fmean
@@ -83,30 +84,35 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return float(np.percentile(values, percent))
 
 
-def interval(values: Sequence[float]) -> tuple[float, float] | None:
+def interval(values: Sequence[float], *, in_looks: bool = False) -> tuple[float, float] | None:
     """95 % bootstrap interval of the median; None below three values, or where one is not a
-    positive number."""
+    positive number. in_looks: see `log_interval`."""
     if len(values) < FEWEST_FOR_INTERVAL or not _usable(values):
         return None
-    low, high = _exp(*log_interval(np.log(values)))
+    low, high = _exp(*log_interval(np.log(values), in_looks=in_looks))
     return low, high
 
 
-def ratio(new: Sequence[float], base: Sequence[float]) -> Ratio | None:
+def ratio(new: Sequence[float], base: Sequence[float], *, in_looks: bool = False) -> Ratio | None:
     """Ratio of new to base, paired by round; None where their counts differ or are below three, or
-    where a value is not a positive number."""
+    where a value is not a positive number. in_looks: see `log_interval`."""
     if len(new) != len(base) or len(new) < FEWEST_FOR_INTERVAL or not _usable(new, base):
         return None
     logs = np.log(np.asarray(new, float)) - np.log(np.asarray(base, float))
-    estimate, low, high = _exp(np.median(logs), *log_interval(logs))
-    p_value = float(pair_p_values(np.stack([np.zeros(len(logs)), logs]))[0])
+    estimate, low, high = _exp(np.median(logs), *log_interval(logs, in_looks=in_looks))
+    lists = np.stack([np.zeros(len(logs)), logs])
+    p_value = float(pair_p_values(lists, allows_serial=in_looks)[0])
+    if in_looks:
+        p_value = min(1.0, p_value / share_of_look(len(logs)))
     return Ratio(estimate=estimate, low=low, high=high, p_value=p_value)
 
 
-def ratio_or_range(new: Sequence[float], base: Sequence[float]) -> Ratio | None:
+def ratio_or_range(
+    new: Sequence[float], base: Sequence[float], *, in_looks: bool = False
+) -> Ratio | None:
     """Ratio of new to base with its interval or, below three rounds, with its range, which proves
     nothing; None where `ratio` has other reasons."""
-    if known := ratio(new, base):
+    if known := ratio(new, base, in_looks=in_looks):
         return known
     if not new or len(new) != len(base) or not _usable(new, base):
         return None
@@ -138,8 +144,12 @@ def _middle_bounds(count: int) -> np.ndarray:
     return np.percentile(_middles(count)[:, 0], BOUNDS)
 
 
-def log_interval(values: np.ndarray) -> np.ndarray:
+def log_interval(values: np.ndarray, *, in_looks: bool = False) -> np.ndarray:
     """Ends of the 95 % percentile interval of the median over resamples of the values.
+
+    in_looks: the rounds went on until the ranking was decided (trials=auto). The interval is wide
+    enough to hold the median after all of these looks (Jennison and Turnbull 1989): wider by as
+    much as Student's interval is.
 
     A smoothed bootstrap (Banks 1988): it draws from a piecewise linear distribution through the
     values, with the k-th of n at (k - POSITION) / (n + 1 - 2 POSITION), extended beyond the
@@ -152,5 +162,20 @@ def log_interval(values: np.ndarray) -> np.ndarray:
     shares = (np.arange(1, count + 1) - POSITION) / (count + 1 - 2 * POSITION)
     shares = [0, *shares, 1]
     if count % 2:  # the median rises with the one middle value, and its percentiles with that's
-        return np.interp(_middle_bounds(count), shares, knots)
-    return np.percentile(np.interp(_middles(count), shares, knots).mean(axis=1), BOUNDS)
+        bounds = np.interp(_middle_bounds(count), shares, knots)
+    else:
+        bounds = np.percentile(np.interp(_middles(count), shares, knots).mean(axis=1), BOUNDS)
+    if not in_looks:
+        return bounds
+    middle = np.median(values)
+    return middle + _widening(count) * (bounds - middle)
+
+
+@cache
+def _widening(count: int) -> float:
+    """By how much an interval is wider that holds after all looks and not after `count` rounds
+    alone."""
+    from scipy.special import stdtrit
+
+    alone, of_look = 1 - BOUNDS[0] / 100, 1 - BOUNDS[0] / 100 * share_of_look(count)
+    return float(stdtrit(count - 1, of_look) / stdtrit(count - 1, alone))

@@ -108,7 +108,7 @@ def explain(
     watch = LoadWatch()
     whole = replace(whole, begin_step=partial(_begin_pass, watch, begin_step))
     beginning = look_before(whole.prepared.files)
-    findings, explained = _measure(whole, request.job.trials, seconds)
+    findings, explained = _measure(whole, request.job.most_trials, seconds)
     alone = _time_alone(explained, compose(TRAVERSAL.apply(request.overrides)))
     name = benchmark_name(request.job)
     decoding = describe_decoding(request.job, whole.prepared)
@@ -118,7 +118,7 @@ def explain(
     measured = _measure_for_changes(explained, found, findings, costs)
     candidates, model_ratio = _predict(explained, found, measured, findings.ladder)
     chosen = choose(candidates, request.sweep.tries)
-    gains = try_candidates(explained, chosen, request.job.trials, seconds)
+    gains = try_candidates(explained, chosen, request.job.most_trials, seconds)
     what_ifs = list_what_ifs(candidates, gains, request.overrides)
     around = look_after(explained.job, beginning, measured if is_close(model_ratio) else None)
     label = f"{request.choices['loader']} {whole.prepared.label}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastloop.core.result import Result, world_size
+from fastloop.core.looks import ROUNDS_OF_NO_RANKING
+from fastloop.core.ranking import is_decided
+from fastloop.core.result import Measurement, Result, world_size
 from fastloop.core.user_code import LOADER_DATA
 
 UNRANKED = {
@@ -59,3 +61,32 @@ def partition(results: Sequence[Result]) -> list[list[Result]]:
         first += [*(member for group in others for member in group), result]
         groups = [group for group in groups if not any(group is other for other in others)]
     return groups
+
+
+def benchmarks_by_round(results: Sequence[Result]) -> dict[str, dict[str, dict[int, Measurement]]]:
+    """By benchmark and by the job's name, its trials by round number, ascending."""
+    found: dict[str, dict[str, dict[int, Measurement]]] = {}
+    for result in results:
+        for trial in sorted(result.trials, key=lambda trial: trial.number):
+            for benchmark, measured in trial.benchmarks.items():
+                by_job = found.setdefault(benchmark, {})
+                by_job.setdefault(result.name, {})[trial.number] = measured
+    return found
+
+
+def is_sweep_decided(results: Sequence[Result]) -> bool:
+    """Whether these trials decide the ranking of all jobs, in each benchmark, or as many rounds as
+    trials=auto allows have run."""
+    return all(_is_group_decided(group) for group in partition(results))
+
+
+def _is_group_decided(results: Sequence[Result]) -> bool:
+    if any(tag in result.tags for result in results for tag in UNRANKED):
+        return min(len(result.trials) for result in results) >= ROUNDS_OF_NO_RANKING
+    measured = benchmarks_by_round(results)
+    return bool(measured) and all(
+        is_decided(
+            {name: [each.seconds for each in trials.values()] for name, trials in jobs.items()}
+        )
+        for jobs in measured.values()
+    )

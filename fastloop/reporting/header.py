@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from fastloop.core.looks import AUTO
 from fastloop.core.result import Result
 
 
@@ -21,7 +22,7 @@ def describe_setup(results: Sequence[Result]) -> str:
         "batch size": lambda result: result.params.get("batch_size"),
         "epochs per trial": lambda result: result.params.get("epochs"),
         "batches of an epoch": lambda result: result.params.get("batches"),
-        "trials": lambda result: result.params.get("trials"),
+        "trials": show_trials,
         "device": lambda result: result.tags.get("device"),
         "sweep": lambda result: result.tags.get("sweep"),
     }
@@ -32,6 +33,12 @@ def describe_setup(results: Sequence[Result]) -> str:
         for name, of_jobs in values.items()
         if (given := [str(value) for value in of_jobs if value not in (None, "", "None")])
     )
+
+
+def show_trials(result: Result) -> object:
+    """The setting `trials`; of auto the number that it came to as well."""
+    trials = result.params.get("trials")
+    return f"{len(result.trials)} ({AUTO})" if trials == AUTO else trials
 
 
 def describe_samples(result: Result) -> str:

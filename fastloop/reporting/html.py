@@ -24,6 +24,7 @@ TIMELINE_NOTE = (
     "One epoch in which everything records what it does. The same for ui.perfetto.dev: "
     "timeline.json in the job's folder."
 )
+MORE_COLUMNS = "A wider window, or a phone on its side, shows all columns."
 CSS = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #1f1f1d; --soft: #5c5c57;
   --rule: #c9c9c4; --data: #0072b2; --mark: #d55e00; --shade: #0004; }
@@ -64,6 +65,9 @@ figure { margin: 0; }
 figure h3 { font-size: .9375rem; font-weight: 600; margin: 0 0 .5rem; }
 figcaption { margin-top: .35rem; }
 svg { display: block; width: 100%; height: auto; max-width: 30rem; }
+figure:only-child { grid-column: 1 / -1; }
+figure:only-child svg { max-width: 38rem; }
+.narrow { display: none; }
 svg text { font-family: system-ui, -apple-system, "Segoe UI", "Helvetica Neue", Arial, sans-serif
   !important; font-variant-numeric: tabular-nums; }
 .timeline img { display: block; width: 100%; height: auto; min-width: 44rem; }
@@ -72,6 +76,8 @@ footer { margin-top: 3rem; }
   body { padding: 1.4rem 1rem 3rem; font-size: 15.5px; }
   h1 { font-size: 1.4rem; }
   .pictures { grid-template-columns: minmax(0, 1fr); }
+  .wide { display: none; }
+  .narrow { display: block; }
   th:first-child { min-width: 32vw; max-width: 42vw; white-space: normal; } }
 @page { margin: 14mm; }
 @media print {
@@ -161,11 +167,20 @@ def _inline(picture: Picture) -> str:
 
 def _table(table: Table, heading: str = "") -> str:
     heading = escape(heading or table.heading)
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.head)
+    kinds = [
+        ' class="wide"' if place and table.kept and cell not in table.kept else ""
+        for place, cell in enumerate(table.head)
+    ]
+    head = "".join(
+        f'<th scope="col"{kind}>{escape(cell)}</th>'
+        for cell, kind in zip(table.head, kinds, strict=True)
+    )
     thead = f"<thead><tr>{head}</tr></thead>\n" if any(table.head) else ""
-    rows = "\n".join(_row(row) for row in table.rows)
+    rows = "\n".join(_row(row, kinds) for row in table.rows)
     kind = "" if table.numeric else ' class="words"'
     note = f'\n<p class="note">{escape(table.note)}</p>' if table.note else ""
+    if table.kept:
+        note += f'\n<p class="note narrow">{MORE_COLUMNS}</p>'
     return (
         f"<h2>{heading}</h2>\n"
         f'<div class="scroll" tabindex="0" role="region" aria-label="{heading}">'
@@ -173,7 +188,7 @@ def _table(table: Table, heading: str = "") -> str:
     )
 
 
-def _row(row: tuple[str, ...]) -> str:
+def _row(row: tuple[str, ...], kinds: Sequence[str]) -> str:
     name, *cells = [escape(cell) for cell in row]
-    values = "".join(f"<td>{cell}</td>" for cell in cells)
+    values = "".join(f"<td{kind}>{cell}</td>" for cell, kind in zip(cells, kinds[1:], strict=True))
     return f'<tr><th scope="row">{name}</th>{values}</tr>'

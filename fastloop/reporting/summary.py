@@ -8,15 +8,23 @@ from dataclasses import dataclass, replace
 
 from fastloop.core import stats
 from fastloop.core.limit import LimitOrigin, typical_origin
+from fastloop.core.looks import AUTO
 from fastloop.core.metrics import metrics
-from fastloop.core.ranking import rank_jobs
+from fastloop.core.ranking import Ranking, rank_jobs
 from fastloop.core.result import Measurement, Result, verdict_word
 from fastloop.reporting.baseline import find_baseline, no_baseline
-from fastloop.reporting.comparable import UNRANKED, brings_data, partition
+from fastloop.reporting.comparable import (
+    UNRANKED,
+    benchmarks_by_round,
+    brings_data,
+    partition,
+)
 from fastloop.reporting.short_names import short_names
 
 DEFAULT_COLOUR = "#0072b2"
 """Of jobs whose result holds no colour."""
+RAW = "raw"
+"""The loader that reads the dataset itself."""
 LONGEST_LIST = 3
 """Most loaders that a title names."""
 
@@ -79,6 +87,14 @@ class Comparison:
     """Reason why there are no ranks; empty if there are ranks."""
     needed: str
     """How many trials would tell the jobs that share rank 1 apart; empty if one leads."""
+    enough_trials: int = 0
+    """About how many trials of each that would be; 0 where it is not known."""
+    equal: tuple[str, ...] = ()
+    """Labels of the jobs that are surely as fast as the first one."""
+    undecided: tuple[str, ...] = ()
+    """Labels of those that are not known to be slower than the first one, nor as fast."""
+    in_looks: bool = False
+    """Whether the rounds went on until the ranking was decided (trials=auto)."""
 
     def row(self, label: str) -> Row | None:
         """The row with that label; None if there is none."""
@@ -104,9 +120,9 @@ def check_baseline(results: Sequence[Result], baseline: str) -> None:
 
 
 def summarize(results: Sequence[Result], baseline: str = "") -> list[JobGroup]:
-    """Groups of the finished jobs; `baseline` names a job or loader, or is the first job."""
+    """Groups of the finished jobs; `baseline` names a job or loader; empty: see `_reference`."""
     finished = [result for result in results if result.status == "FINISHED" and result.trials]
-    reference = _reference(finished, baseline)
+    reference = _reference(results, finished, baseline)
     several = len({result.tags.get("sweep") for result in finished}) > 1
     groups = [_group(members, reference, several) for members in partition(finished)]
     return _shorten_titles(groups)
@@ -122,9 +138,16 @@ def _shorten_titles(groups: list[JobGroup]) -> list[JobGroup]:
     ]
 
 
-def _reference(finished: list[Result], baseline: str) -> Result | None:
-    """The job that the baseline names, else the first job."""
-    return (_find_named(finished, baseline) or finished or [None])[0]
+def _reference(results: Sequence[Result], finished: list[Result], baseline: str) -> Result | None:
+    """The job that the baseline names, here or in the sweep's settings; else the one that was typed
+    first; else, where that has failed, `raw` or the first that has not."""
+    setting = str(results[0].params.get("baseline") or "") if results else ""
+    for name in (baseline, setting):
+        if name and (named := _find_named(finished, name)):
+            return named[0]
+    first = [result for result in finished if result is results[0]]
+    raw = [result for result in finished if result.loader == RAW]
+    return (first + raw + finished + [None])[0]
 
 
 def _find_named(finished: list[Result], baseline: str) -> list[Result]:
@@ -141,14 +164,14 @@ def _group(results: list[Result], reference: Result | None, several: bool) -> Jo
     shared = [word for word in settings[0] if all(word in others for others in settings)]
     sweep = [f"({results[0].tags['sweep']})"] if several else []
     labels = short_names(results)
-    benchmarks = dict.fromkeys(
-        name for result in results for trial in result.trials for name in trial.benchmarks
-    )
     base = _baseline_name(results, reference)
+    measured = benchmarks_by_round(results)
     return JobGroup(
         title=" ".join([_data_name(results), *shared, *sweep]),
         results=tuple(results),
-        comparisons=tuple(_comparison(name, results, labels, base) for name in benchmarks),
+        comparisons=tuple(
+            _comparison(name, results, labels, base, trials) for name, trials in measured.items()
+        ),
     )
 
 
@@ -180,25 +203,22 @@ def _baseline_name(results: list[Result], reference: Result | None) -> str:
 
 
 def _comparison(
-    benchmark: str, results: list[Result], labels: dict[str, str], base: str
+    benchmark: str,
+    results: list[Result],
+    labels: dict[str, str],
+    base: str,
+    trials: dict[str, dict[int, Measurement]],
 ) -> Comparison:
-    trials = {
-        result.name: {
-            trial.number: trial.benchmarks[benchmark]
-            for trial in sorted(result.trials, key=lambda trial: trial.number)
-            if benchmark in trial.benchmarks
-        }
-        for result in results
-    }
-    trials = {name: by_round for name, by_round in trials.items() if by_round}
-    ranking = rank_jobs({name: _seconds(by_round) for name, by_round in trials.items()})
+    in_looks = any(result.params.get("trials") == AUTO for result in results)
+    seconds = {name: _seconds(by_round) for name, by_round in trials.items()}
+    ranking = rank_jobs(seconds, in_looks=in_looks)
     for tag, reason in UNRANKED.items():
         if any(tag in result.tags for result in results):
-            ranking = replace(ranking, ranks={}, faster={}, undetermined=reason, needed="")
+            ranking = Ranking(ranks={}, undetermined=reason, needed="", order=ranking.order)
     members = {result.name: result for result in results}
     rows = tuple(
         replace(
-            _row(members[name], labels[name], benchmark, trials, base),
+            _row(members[name], labels[name], benchmark, trials, base, in_looks),
             rank=ranking.ranks.get(name),
             faster=frozenset(labels[other] for other in ranking.faster.get(name, ())),
         )
@@ -210,11 +230,20 @@ def _comparison(
         baseline=labels[base] if base in trials else "",
         undetermined=ranking.undetermined,
         needed=ranking.needed,
+        enough_trials=ranking.enough_trials,
+        equal=tuple(labels[name] for name in ranking.equal),
+        undecided=tuple(labels[name] for name in ranking.undecided),
+        in_looks=in_looks,
     )
 
 
 def _row(
-    result: Result, label: str, benchmark: str, trials: dict[str, dict[int, Measurement]], base: str
+    result: Result,
+    label: str,
+    benchmark: str,
+    trials: dict[str, dict[int, Measurement]],
+    base: str,
+    in_looks: bool,
 ) -> Row:
     """The figures that need no ranking."""
     by_round = trials[result.name]
@@ -225,10 +254,10 @@ def _row(
         label=label,
         result=result,
         by_round=by_round,
-        interval=stats.interval(_seconds(by_round)),
+        interval=stats.interval(_seconds(by_round), in_looks=in_looks),
         rank=None,
         faster=frozenset(),
-        ratio=ratio_by_round(by_round, trials[base]) if has_ratio else None,
+        ratio=ratio_by_round(by_round, trials[base], in_looks) if has_ratio else None,
         limit_fraction=figures.get(f"{benchmark}/limit_fraction"),
         samples_per_s=figures[f"{benchmark}/samples_per_s"],
         peak_mib=figures.get(f"{benchmark}/peak_pss_mib"),
@@ -237,10 +266,16 @@ def _row(
     )
 
 
-def ratio_by_round(new: dict[int, Measurement], base: dict[int, Measurement]) -> stats.Ratio | None:
-    """The ratio of seconds over the rounds that both jobs have; None if there are none."""
+def ratio_by_round(
+    new: dict[int, Measurement], base: dict[int, Measurement], in_looks: bool
+) -> stats.Ratio | None:
+    """The ratio of seconds over the rounds that both jobs have; None if there are none.
+
+    in_looks: the rounds went on until the ranking was decided (trials=auto).
+    """
     rounds = sorted(new.keys() & base.keys())
-    return stats.ratio_or_range([new[k].seconds for k in rounds], [base[k].seconds for k in rounds])
+    lists = [[each[number].seconds for number in rounds] for each in (new, base)]
+    return stats.ratio_or_range(*lists, in_looks=in_looks)
 
 
 def _seconds(by_round: dict[int, Measurement]) -> list[float]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fastloop.core import stats
+from fastloop.core.number_text import SECONDS, TimeUnit, unit_of_all
 from fastloop.core.result import Result
 from fastloop.reporting.limit_text import describe_origin, limit_legend
 from fastloop.reporting.notes import group_caveats
@@ -17,8 +18,12 @@ NOTHING = "\u2014"
 """The em dash in a cell without a value."""
 DASH = "\u2013"
 """The en dash between the ends of an interval."""
+WIDEST = 10.0
+"""Factor between the ends of an interval from which it says nothing, and is left out."""
 LONGEST_BASELINE = 20
 """Longest name of a baseline for the heading of a column, in characters."""
+KEPT = ("median", "time / ")
+"""Beginnings of the headings of a ranking that, besides the rank, a phone has room for."""
 MEANINGS = {
     "traversal": "every batch is delivered to the device",
     "training": "the model trains on every batch",
@@ -36,6 +41,8 @@ class Table:
     note: str = ""
     numeric: bool = True
     """False if the columns hold text."""
+    kept: tuple[str, ...] = ()
+    """Headings of the columns that a phone's width has room for; empty: all."""
 
 
 def overview_tables(groups: Sequence[JobGroup]) -> list[Table]:
@@ -69,10 +76,18 @@ def ranking_table(comparison: Comparison) -> Table:
             "Equal ranks: no significant difference. 95 %: confidence interval of the median; "
             "ratios are paired by round, below 1 is faster. "
             f"{limit_legend([comparison])}. {why_legend([comparison])}"
-            "memory: peak PSS of the process and its workers."
+            f"memory: peak PSS of the process and its workers.{_origins(comparison)}"
             + (f" baseline: {baseline}." if baseline and base != baseline else "")
         ),
+        kept=tuple(each for each in filled if each == "rank" or each.startswith(KEPT)),
     )
+
+
+def _origins(comparison: Comparison) -> str:
+    """The engines that measured the limits, as a sentence; empty where none is recorded."""
+    origins = [row.limit_origin for row in comparison.rows]
+    texts = dict.fromkeys(describe_origin(each) for each in origins if each and each.engine)
+    return f" Measured limits: {'; '.join(texts)}." if texts else ""
 
 
 def why_legend(comparisons: Sequence[Comparison]) -> str:
@@ -145,29 +160,38 @@ def decimals(values: Sequence[float], digits: int = 3, least: int = 3) -> int:
     return min(9, max(least, digits - 1 - math.floor(math.log10(smallest))))
 
 
-def mean_std(seconds: Sequence[float], digits: int) -> str:
-    """The values as `mean (std)`; without `(std)` below two values."""
+def mean_std(seconds: Sequence[float], digits: int, unit: TimeUnit = SECONDS) -> str:
+    """The values in that unit as `mean (std)`; without `(std)` below two values."""
     deviation = stats.std(seconds)
-    spread = f" ({deviation:.{digits}f})" if deviation is not None else ""
-    return f"{stats.mean(seconds):.{digits}f}{spread}"
+    spread = f" ({unit.of(deviation):.{digits}f})" if deviation is not None else ""
+    return f"{unit.of(stats.mean(seconds)):.{digits}f}{spread}"
 
 
 def _overview_table(groups: Sequence[JobGroup], benchmark: str) -> Table:
+    units = {
+        group.title: unit_of_all([row.median for row in comparison.rows])
+        for group in groups
+        for comparison in group.comparisons
+        if comparison.benchmark == benchmark
+    }
     columns = {
-        f"{group.title}, s": {row.label: row.seconds for row in comparison.rows}
+        group.title: {row.label: row.seconds for row in comparison.rows}
         for group in groups
         for comparison in group.comparisons
         if comparison.benchmark == benchmark
     }
     all_labels = dict.fromkeys(label for group in groups for label in _labels(group))
     labels = [name for name in all_labels if any(name in cells for cells in columns.values())]
-    digits = [decimals([stats.median(s) for s in cells.values()]) for cells in columns.values()]
+    digits = [
+        decimals([units[title].of(stats.median(seconds)) for seconds in cells.values()], least=1)
+        for title, cells in columns.items()
+    ]
     rows = tuple(
         (
             label,
             *(
-                mean_std(cells[label], places) if label in cells else NOTHING
-                for cells, places in zip(columns.values(), digits, strict=True)
+                mean_std(cells[label], places, units[title]) if label in cells else NOTHING
+                for (title, cells), places in zip(columns.items(), digits, strict=True)
             ),
         )
         for label in labels
@@ -175,7 +199,7 @@ def _overview_table(groups: Sequence[JobGroup], benchmark: str) -> Table:
     meaning = MEANINGS.get(benchmark)
     return Table(
         heading=f"{benchmark.capitalize()}: {meaning}" if meaning else benchmark.capitalize(),
-        head=("mean (std) per trial", *columns),
+        head=("mean (std) per trial", *(f"{title}, {units[title].name}" for title in columns)),
         rows=rows,
     )
 
@@ -190,21 +214,21 @@ def _labels(group: JobGroup) -> list[str]:
 
 def _columns(comparison: Comparison, base: str) -> dict[str, Callable[[Row], str]]:
     """By column heading, the function that formats a row's cell."""
-    digits = decimals([row.median for row in comparison.rows])
+    unit = unit_of_all([row.median for row in comparison.rows])
+    digits = decimals([unit.of(row.median) for row in comparison.rows], least=1)
     shares = [row.limit_fraction for row in comparison.rows if row.limit_fraction is not None]
     places = decimals([100 * share for share in shares], digits=2, least=1)
     has_others = len(comparison.rows) > 1
     return {
         "rank": lambda row: str(row.rank) if row.rank and has_others else NOTHING,
-        "median, s": lambda row: f"{row.median:.{digits}f}",
-        "mean (std), s": lambda row: mean_std(row.seconds, digits),
-        "95 %, s": lambda row: _format_interval(row.interval, digits),
+        f"median, {unit.name}": lambda row: f"{unit.of(row.median):.{digits}f}",
+        f"mean (std), {unit.name}": lambda row: mean_std(row.seconds, digits, unit),
+        f"95 %, {unit.name}": lambda row: _format_interval(_in(unit, row.interval), digits),
         f"time / {base}": lambda row: _format_ratio(row, comparison.baseline),
         "ratio's 95 %": lambda row: _format_bounds(row.ratio),
         "limit, %": lambda row: (
             NOTHING if row.limit_fraction is None else f"{100 * row.limit_fraction:.{places}f}"
         ),
-        "limit of": lambda row: describe_origin(row.limit_origin) if row.limit_origin else NOTHING,
         "samples/s": lambda row: f"{row.samples_per_s:,.0f}",
         "why": lambda row: row.why or NOTHING,
         "memory, MiB": lambda row: f"{row.peak_mib:,.0f}" if row.peak_mib else NOTHING,
@@ -217,8 +241,15 @@ def _format_ratio(row: Row, baseline: str) -> str:
     return f"{row.ratio.estimate:.3f}" if row.ratio else NOTHING
 
 
+def _in(unit: TimeUnit, interval: tuple[float, float] | None) -> tuple[float, float] | None:
+    return (unit.of(interval[0]), unit.of(interval[1])) if interval else None
+
+
 def _format_interval(bounds: tuple[float, float] | None, digits: int) -> str:
-    return f"{bounds[0]:.{digits}f}{DASH}{bounds[1]:.{digits}f}" if bounds else NOTHING
+    """The interval; nothing where it spans so much that it says nothing."""
+    if bounds is None or bounds[1] > WIDEST * bounds[0]:
+        return NOTHING
+    return f"{bounds[0]:.{digits}f}{DASH}{bounds[1]:.{digits}f}"
 
 
 def _format_bounds(ratio: stats.Ratio | None) -> str:

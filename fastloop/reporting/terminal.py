@@ -6,10 +6,11 @@ import textwrap
 from collections.abc import Sequence
 
 from fastloop.core import stats
+from fastloop.core.number_text import TimeUnit, unit_of_all
 from fastloop.core.printable import printable
 from fastloop.core.result import Result, world_size
 from fastloop.reporting.comparable import brings_data
-from fastloop.reporting.header import describe_samples
+from fastloop.reporting.header import describe_samples, show_trials
 from fastloop.reporting.limit_text import limit_legend
 from fastloop.reporting.load_lines import load_lines
 from fastloop.reporting.notes import group_caveats
@@ -106,7 +107,7 @@ def _table_lines(comparisons: Sequence[Comparison], width: int) -> list[str]:
     for label in labels:
         rows = [comparison.row(label) for comparison in comparisons]
         cells = [
-            _cell(row, specs, len(comparison.rows)) + _why_cell(row, comparison)
+            _cell(row, specs, comparison) + _why_cell(row, comparison)
             for row, specs, comparison in zip(rows, formats, comparisons, strict=True)
         ]
         lines.append(_name_column(label, " ".join(cells).rstrip(), column, width))
@@ -116,9 +117,10 @@ def _table_lines(comparisons: Sequence[Comparison], width: int) -> list[str]:
 def _formats(comparison: Comparison) -> list[str]:
     """Formats of mean and deviation, most precise first, of which the first that fits is used.
 
-    Two digits of the fastest job are shown, and three decimals at least.
+    Two digits of the fastest job are shown, and one decimal at least.
     """
-    most = decimals([row.median for row in comparison.rows], digits=2)
+    unit = _unit(comparison)
+    most = decimals([unit.of(row.median) for row in comparison.rows], digits=2, least=1)
     return [*(f".{places}f" for places in range(most, -1, -1)), ".0e"]
 
 
@@ -130,7 +132,7 @@ def _title(group: JobGroup) -> str:
     loaders = {result.loader for result in group.results}
     parts += [f"loader {loaders.pop()}"] if len(group.results) > 1 == len(loaders) else []
     for name in ("batch_size", "epochs", "batches", "trials"):
-        values = {result.params.get(name) for result in group.results} - {None}
+        values = {_setting_of_all(result, name) for result in group.results} - {None}
         parts += [f"{name} {values.pop()}"] if len(values) == 1 else []
     sizes = {world_size(result) for result in group.results}
     parts += [f"{sizes.pop()} processes"] if len(sizes) == 1 and sizes != {1} else []
@@ -141,20 +143,29 @@ def _title(group: JobGroup) -> str:
     return f"{group.title}: {', '.join(parts)}"
 
 
+def _setting_of_all(result: Result, name: str) -> object:
+    return show_trials(result) if name == "trials" else result.params.get(name)
+
+
 def _head(comparisons: Sequence[Comparison], column: int) -> str:
     cells = [
-        f"{comparison.benchmark[:13]:>13}, s rank  limit"
+        f"{f'{comparison.benchmark[:12]}, {_unit(comparison).name}':>16} rank  limit"
         + (f" {'why':<{width}}" if (width := _why_width(comparison)) else "")
         for comparison in comparisons
     ]
     return (" " * column + " ".join(cells)).rstrip()
 
 
-def _cell(row: Row | None, formats: Sequence[str], num_rows: int) -> str:
+def _unit(comparison: Comparison) -> TimeUnit:
+    return unit_of_all([row.median for row in comparison.rows])
+
+
+def _cell(row: Row | None, formats: Sequence[str], comparison: Comparison) -> str:
     if row is None:  # this job did not run that benchmark
         return " " * CELL_WIDTH
-    seconds = _first_within(16, [_mean_and_spread(row.seconds, spec) for spec in formats])
-    rank = str(row.rank or "?") if num_rows > 1 else ALONE
+    unit = _unit(comparison)
+    seconds = _first_within(16, [_mean_and_spread(row.seconds, unit, spec) for spec in formats])
+    rank = str(row.rank or "?") if len(comparison.rows) > 1 else ALONE
     return f"{seconds:>16} {rank:>4} {_format_limit(row.limit_fraction):>6}"
 
 
@@ -170,10 +181,10 @@ def _format_limit(fraction: float | None) -> str:
     return f"{_first_within(4, [*shares, '>999'])} %"
 
 
-def _mean_and_spread(seconds: Sequence[float], spec: str) -> str:
+def _mean_and_spread(seconds: Sequence[float], unit: TimeUnit, spec: str) -> str:
     deviation = stats.std(seconds)
-    spread = f" ({deviation:{spec}})" if deviation is not None else ""
-    return f"{stats.mean(seconds):{spec}}{spread}"
+    spread = f" ({unit.of(deviation):{spec}})" if deviation is not None else ""
+    return f"{unit.of(stats.mean(seconds)):{spec}}{spread}"
 
 
 def _first_within(width: int, texts: Sequence[str]) -> str:

@@ -1,135 +1,191 @@
-"""The outcome of a benchmark as one paragraph of text."""
+"""The outcome of a benchmark in at most three sentences, of which the first is the answer."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 
 from fastloop.core import stats
-from fastloop.core.number_text import significant
+from fastloop.core.looks import AUTO
+from fastloop.core.number_text import (
+    TimeUnit,
+    show_time,
+    significant,
+    unit_of,
+    unit_of_all,
+)
+from fastloop.core.pair_tests import MOST_TRIALS
 from fastloop.core.stats import Ratio
 from fastloop.reporting.limit_text import describe_work
 from fastloop.reporting.shuffling import shuffling_sentence
 from fastloop.reporting.summary import Comparison, Row, ratio_by_round
+from fastloop.reporting.tables import WIDEST
+
+MOST_SENTENCES = 3
+MOST_NAMED = 4
+"""Most jobs of a tie that are named."""
 
 
 def verdict(comparison: Comparison) -> str:
-    """A paragraph naming the winner and its lead, or the tied jobs, or why no order is proven."""
-    return " ".join(filter(None, (_outcome(comparison), shuffling_sentence(comparison.rows))))
+    """The winner and its lead, or the tie and whether it is proven, or why no order is."""
+    sentences = [*_outcome(comparison), shuffling_sentence(comparison.rows), _limit(comparison)]
+    return " ".join([sentence for sentence in sentences if sentence][:MOST_SENTENCES])
 
 
-def _outcome(comparison: Comparison) -> str:
+def _outcome(comparison: Comparison) -> list[str]:
     rows = comparison.rows
     if len(rows) == 1:
-        return f"{rows[0].label} takes {_time(rows[0])}. There is no other job to compare it with."
+        return [
+            f"{rows[0].label} takes {_time(rows[0])}; there is no other job to compare it with."
+        ]
     if comparison.undetermined:
-        has_commas = any("," in row.label for row in rows)
-        between, after = ("; ", ":") if has_commas else (", ", "")
-        order = between.join(f"{row.label}{after} {format_duration(row.median)}" for row in rows)
-        return (
-            f"Undetermined: {comparison.undetermined.rstrip('.')}. The medians, which prove no "
-            f"order: {order}.{_times_as_long(rows[-1], rows[0])}"
-        )
+        lowest = f"The lowest median is {rows[0].label}'s, {show_time(rows[0].median)}"
+        return [
+            f"No ranking yet: {comparison.undetermined.rstrip('.')}.",
+            f"{lowest}, the highest {rows[-1].label}'s, {show_time(rows[-1].median)}.",
+        ]
     best = [row for row in rows if row.rank == rows[0].rank]
-    return _winner(comparison) if len(best) == 1 else _tie(comparison, best)
+    if len(best) == 1:
+        return [f"{best[0].label} is fastest{_lead(comparison, best[0])}."]
+    return _tie(comparison, best)
 
 
-def describe_speed(ratio: Ratio, is_sure: bool = False) -> str:
-    """Describe a ratio of seconds as a speed-up or slow-down, with its interval.
-
-    is_sure: whether the ranks tell the two jobs apart, which see the noise of all jobs; otherwise
-    the ratio's own interval decides.
-    """
-    if not is_sure and (not ratio.is_interval or ratio.low <= 1 <= ratio.high):
-        return f"not proven to differ ({_times(ratio.estimate)} the time, {_bounds(ratio)})"
-    if ratio.estimate < 1:
-        inverse = replace(
-            ratio, estimate=1 / ratio.estimate, low=1 / ratio.high, high=1 / ratio.low
+def _tie(comparison: Comparison, best: list[Row]) -> list[str]:
+    """Sentences on the jobs that share the first rank."""
+    first, others = best[0], best[1:]
+    family = _loader_of_all(comparison, best)
+    equal = [first, *(row for row in others if row.label in comparison.equal)]
+    apart = [row for row in others if row.label not in comparison.equal]
+    names = {row.label: row.label.removeprefix(f"{family}, ") for row in best}
+    answer = [f"{family} is fastest{_lead(comparison, first)}."] if family else []
+    subject = "Its " if family else ""
+    if not apart:
+        tie = f"{subject}{_list([names[row.label] for row in equal])} are equally fast (within 2 %)"
+        lead = "" if family else _lead_of_all(comparison, best)
+        return [*answer, f"{tie}{lead}."]
+    if len(equal) > 1:
+        known = _list([names[row.label] for row in equal])
+        them = _list([names[row.label] for row in apart])
+        open_ones = (
+            f"{subject}{known} are equally fast (within 2 %), and {them} can't be told apart"
         )
-        return f"{_times(inverse.estimate)} as fast ({_bounds(inverse)})"
-    return f"slower, with {_times(ratio.estimate)} the time ({_bounds(ratio)})"
+        tie = f"{open_ones} from them yet ({_hint(comparison)})"
+    else:
+        known = _list([names[row.label] for row in best])
+        tie = f"{subject}{known} can't be told apart yet ({_hint(comparison)})"
+    lead = _lead_of_all(comparison, best).removeprefix(", ")
+    if family or not lead:
+        return [*answer, f"{tie}."]
+    return [f"{tie}.", f"{lead[0].upper()}{lead[1:]}."]
 
 
-def format_duration(seconds: float) -> str:
-    """Three significant digits in seconds, the unit of the tables."""
-    return f"{significant(seconds)} s"
+def _hint(comparison: Comparison) -> str:
+    """Number of trials that would decide, and that trials=auto does so unless it has been tried."""
+    enough = comparison.enough_trials
+    ran = max(len(row.seconds) for row in comparison.rows)
+    would = [f"about {enough:,} trials would"] if ran < enough < MOST_TRIALS else []
+    ways = [f"after {ran} trials"] if comparison.in_looks else []
+    on = [] if comparison.in_looks else [f"trials={AUTO} goes on until they are"]
+    return "; ".join([*ways, *would, *on])
+
+
+def _lead(comparison: Comparison, best: Row) -> str:
+    """Speed as a multiple of the baseline's, or else of the next job's, after a colon."""
+    base = comparison.row(comparison.baseline)
+    other = base if base and base is not best else _next_slower(comparison, best)
+    if other is None:
+        return ""
+    ratio = ratio_by_round(other.by_round, best.by_round, comparison.in_looks)
+    if ratio is None:
+        return ""
+    unit = unit_of_all([best.median, other.median])
+    times = f"{significant(unit.of(best.median))} {unit.name}"
+    against = f"{times} against {show_time(other.median, _unit_beside(unit, other))}"
+    bounds = _bounds(ratio, is_sure=best.label in other.faster)
+    return f": {significant(ratio.estimate)} times {other.label} ({against}{bounds})"
+
+
+def _lead_of_all(comparison: Comparison, best: list[Row]) -> str:
+    """Speeds of a tie's jobs as multiples of the baseline's, or the time that they take."""
+    unit = unit_of_all([row.median for row in best])
+    lengths = sorted({significant(unit.of(row.median)) for row in best}, key=_as_number)
+    times = lengths[0] if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
+    all_of_them = "both" if len(best) == 2 else "all"
+    base = comparison.row(comparison.baseline)
+    is_proven = len(comparison.equal) + 1 >= len(best)
+    if base is None or base in best:
+        verb = "with" if is_proven else "take"
+        return f", {all_of_them} {verb} {times} {unit.name} a trial"
+    factors = sorted(row.ratio.estimate for row in best if row.ratio)
+    if not factors:
+        return ""
+    low, high = (significant(1 / factor, 2) for factor in (factors[-1], factors[0]))
+    span = low if low == high else f"{low} to {high}"
+    against = show_time(base.median, _unit_beside(unit, base))
+    verb = "" if is_proven else "are "
+    return (
+        f", {all_of_them} {verb}{span} times {base.label} ({times} {unit.name} against {against})"
+    )
+
+
+def _next_slower(comparison: Comparison, best: Row) -> Row | None:
+    return next((row for row in comparison.rows if best.label in row.faster), None)
+
+
+def _unit_beside(unit: TimeUnit, row: Row) -> TimeUnit | None:
+    """The unit of the time beside it, unless that makes a number of more than four digits."""
+    return unit if unit.of(row.median) < 10_000 else None
+
+
+def _loader_of_all(comparison: Comparison, best: list[Row]) -> str:
+    """The loader of all of these jobs, where their names begin with it and others' don't all."""
+    loaders = {row.result.loader for row in best}
+    if len(loaders) > 1 or all(row.result.loader in loaders for row in comparison.rows):
+        return ""
+    (loader,) = loaders
+    is_prefix = all(row.label.startswith(f"{loader}, ") for row in best)
+    base = comparison.row(comparison.baseline)
+    return loader if is_prefix and base not in best else ""
+
+
+def _limit(comparison: Comparison) -> str:
+    """The first job's share of the limit, which a single job's first sentence has."""
+    first = comparison.rows[0]
+    if len(comparison.rows) == 1 or first.limit_fraction is None:
+        return ""
+    share = f"{stats.percent(first.limit_fraction)} % of {describe_work(first.limit_origin)}"
+    return f"{first.label} reaches {share}."
 
 
 def _time(row: Row) -> str:
-    interval = ""
-    if row.interval:
-        low, high = map(format_duration, row.interval)
-        interval = f" (95 % interval {low} to {high})"
-    time = f"{format_duration(row.median)} a trial{interval}"
+    unit = unit_of(row.median)
+    bounds = ""
+    if row.interval and row.interval[1] < WIDEST * row.interval[0]:
+        low, high = (significant(unit.of(bound)) for bound in row.interval)
+        bounds = f" (95 %: {low} to {high})"
+    time = f"{show_time(row.median)} a trial{bounds}"
     if row.limit_fraction is None:
         return time
     return f"{time}, {stats.percent(row.limit_fraction)} % of {describe_work(row.limit_origin)}"
 
 
-def _winner(comparison: Comparison) -> str:
-    best, second = comparison.rows[:2]
-    winner = f"{best.label} is fastest, with {_time(best)}."
-    if best.ratio:
-        base = comparison.row(comparison.baseline)
-        speed = describe_speed(best.ratio, is_sure=bool(base and best.label in base.faster))
-        return f"{winner} Compared with the baseline {comparison.baseline}, it is {speed}."
-    if best.label == comparison.baseline and second.ratio:
-        speed = describe_speed(second.ratio, is_sure=True)
-        return f"{winner} It is the baseline; the next, {second.label}, is {speed}."
-    return f"{winner}{_times_as_long(second, best)}"
-
-
-def _tie(comparison: Comparison, best: list[Row]) -> str:
-    separator = "; " if any("," in row.label for row in best) else ", "
-    names = separator.join(row.label for row in best[:-1]) + f" and {best[-1].label}"
-    tie = (
-        f"No winner: these trials can't tell {names} apart. The lowest median is "
-        f"{best[0].label}'s, {_time(best[0])}.{_times_as_long(best[-1], best[0])}"
-    )
-    if comparison.needed:
-        tie = f"{tie.rstrip('.')}; {comparison.needed}."
-    if behind := comparison.rows[len(best) :]:
-        tie += _times_as_long(behind[0], best[0])
-    if comparison.baseline in [row.label for row in best]:
-        return f"{tie} The baseline {comparison.baseline} is among them."
-    base = comparison.row(comparison.baseline)
-    surely = base.faster if base else frozenset()
-    speeds = [
-        f"{row.label} is {describe_speed(row.ratio, is_sure=row.label in surely)}"
-        for row in best
-        if row.ratio
-    ]
-    if not speeds:
-        return tie
-    return f"{tie} Compared with the baseline {comparison.baseline}, {'; '.join(speeds)}."
-
-
-def _times_as_long(slow: Row, fast: Row) -> str:
-    """A sentence on the ratio of two jobs, after a space; empty if they share no round."""
-    ratio = ratio_by_round(slow.by_round, fast.by_round)
-    if ratio is None:
+def _bounds(ratio: Ratio, is_sure: bool) -> str:
+    """The interval after a semicolon; empty where it is wide, or less sure than the ranks."""
+    low, high = ratio.low, ratio.high
+    if not ratio.is_interval or not 0 < high < WIDEST * low or (is_sure and low <= 1 <= high):
         return ""
-    unproven = "" if fast.label in slow.faster else ", not proven"
-    return (
-        f" {slow.label} takes {_times(ratio.estimate)} the time of {fast.label} ({_bounds(ratio)})"
-        f"{unproven}."
-    )
+    return f"; 95 %: {significant(low)} to {significant(high)}"
 
 
-def _bounds(ratio: Ratio) -> str:
-    if ratio.low == ratio.high:
-        return "in one round" if not ratio.is_interval else "in all rounds"
-    bounds = _range(ratio.low, ratio.high)
-    return f"95 % interval {bounds}" if ratio.is_interval else f"{bounds} in its rounds"
+def _list(names: Sequence[str]) -> str:
+    """The names as words, of many the first ones and the number of the others."""
+    if len(names) > MOST_NAMED:
+        left = len(names) - MOST_NAMED + 1
+        names = [*names[: MOST_NAMED - 1], f"{left} others"]
+    if len(names) == 1:
+        return names[0]
+    separator = "; " if any("," in name for name in names) else ", "
+    return f"{separator.join(names[:-1])} and {names[-1]}"
 
 
-def _times(factor: float) -> str:
-    return f"{_number(factor)} times"
-
-
-def _range(low: float, high: float) -> str:
-    return f"{_number(low)} to {_number(high)}"
-
-
-def _number(factor: float) -> str:
-    """Three significant digits, without an exponent."""
-    return significant(factor)
+def _as_number(text: str) -> float:
+    return float(text.replace(",", ""))

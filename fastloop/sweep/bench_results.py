@@ -160,6 +160,8 @@ class Bench:
     """Caveats of each loader's figures, a line each."""
     machine_load: LoadSummary | None = None
     """The use of the machine by other programs meanwhile."""
+    in_looks: bool = False
+    """Whether the rounds went on until the ranking was decided (trials="auto")."""
 
     def to_frame(self) -> DataFrame:
         """A row for each loader, the fastest first: rank, seconds and ratio to the first loader,
@@ -168,7 +170,7 @@ class Bench:
 
         rows = []
         for name in self.ranking.order:
-            low, high = stats.interval(self.seconds[name]) or (None, None)
+            low, high = stats.interval(self.seconds[name], in_looks=self.in_looks) or (None, None)
             ratio = self.ratios.get(name)
             rows.append(
                 {
@@ -197,7 +199,7 @@ class Bench:
         for name in self.ranking.order:
             seconds, ratio = self.seconds[name], self.ratios.get(name)
             time = f"{significant(stats.median(seconds), 4)}" + _bounds(
-                stats.interval(seconds), partial(significant, digits=4)
+                stats.interval(seconds, in_looks=self.in_looks), partial(significant, digits=4)
             )
             times = f"{ratio.estimate:.3f}{_ratio_bounds(ratio)}" if ratio else ""
             rows.append((name, str(self.ranking.ranks.get(name, "?")), time, times))
@@ -213,7 +215,9 @@ class Bench:
 def _line(bench: Bench, name: str) -> str:
     seconds = bench.seconds[name]
     rank = bench.ranking.ranks.get(name, "?")
-    interval = _bounds(stats.interval(seconds), "{:.4f}".format) or " " * 17
+    interval = (
+        _bounds(stats.interval(seconds, in_looks=bench.in_looks), "{:.4f}".format) or " " * 17
+    )
     line = f"{name:<20} {rank:>3}  {stats.median(seconds):9.4f} s {interval}"
     ratio = bench.ratios.get(name)
     if ratio is None:
@@ -235,6 +239,8 @@ def _sentences(bench: Bench) -> list[str]:
     """Why there are no ranks or a tie, if so, what the figures are, and caveats by loader."""
     ranking, ratios = bench.ranking, bench.ratios.values()
     tie = f"sharing rank 1: {ranking.needed}" if ranking.needed else ""
+    if ranking.equal:
+        tie = f"as fast as {ranking.order[0]}, within 2 %: {', '.join(ranking.equal)}"
     reason = f"undetermined: {ranking.undetermined}" if ranking.undetermined else tie
     is_range = any(ratio and not ratio.is_interval for ratio in ratios)
     unproven = "; (lowest, highest), which prove nothing" if is_range else ""

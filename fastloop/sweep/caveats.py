@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from fastloop.core import stats
 from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.limit import typical_origin
+from fastloop.core.looks import fewest_trials
 from fastloop.core.metrics import metrics
 from fastloop.core.protocols import HasCaveat
 from fastloop.core.result import Result, measurements
@@ -45,7 +46,8 @@ def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
         lines.append(f"left running: {count}, ended after the trial{first}: {left[0]}")
     if "concurrent" in result.tags:
         lines.append("concurrent: other work may have run at the same time (allow_concurrent=true)")
-    if (count := len(result.trials)) < (asked := int(result.params.get("trials") or 0)):
+    asked = fewest_trials(result.params.get("trials") or 0)
+    if (count := len(result.trials)) < asked:
         lines.append(f"stopped early: {count} of {asked} trials (seconds=)")
     others = [other for other in sweep if other.trials and other is not result]
     if others and all(len(names) == 1 for names in result.rounds):

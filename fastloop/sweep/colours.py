@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+import math
 import zlib
 from collections.abc import Iterable
 
@@ -20,6 +21,9 @@ DARKER = 0.6
 """Factor of the brightness of each further ten jobs."""
 SHADES = 0.36, 0.5, 0.64
 """Lightness of a colour, by slot."""
+
+DISTINCT = 40.0
+"""Least distance of two colours that a reader tells apart at a glance."""
 
 
 def loader_colour(name: str, known: Iterable[str]) -> str:
@@ -41,3 +45,8 @@ def place_colour(place: int) -> str:
     parts = bytes.fromhex(PALETTE[place % len(PALETTE)][1:])
     factor = DARKER ** (place // len(PALETTE) % 3)
     return "#" + "".join(f"{round(factor * part):02x}" for part in parts)
+
+
+def colour_distance(one: str, other: str) -> float:
+    """Distance of two colours #rrggbb as their parts' values from 0 to 255."""
+    return math.dist(bytes.fromhex(one[1:]), bytes.fromhex(other[1:]))

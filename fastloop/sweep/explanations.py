@@ -69,4 +69,4 @@ def lacks_explanation(result: Result) -> bool:
 
 def num_explain_steps(job: Job, tries: int) -> int:
     """About the number of steps that explaining a job begins."""
-    return num_passes(job.trials, tries)
+    return num_passes(job.most_trials, tries)

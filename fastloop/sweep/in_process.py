@@ -15,8 +15,9 @@ from torch.utils.data import Dataset, IterableDataset
 
 from fastloop.core import stats
 from fastloop.core.interleave import rounds, within
+from fastloop.core.looks import AUTO, AUTO_SECONDS, Trials, most_trials
 from fastloop.core.machine_load import LoadSummary, LoadWatch
-from fastloop.core.ranking import rank_jobs
+from fastloop.core.ranking import is_decided, rank_jobs
 from fastloop.core.spans import Spans
 from fastloop.core.trees import map_tensors, read_bytes
 from fastloop.core.types import Epochs, Invalid, Tree
@@ -113,7 +114,7 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     loaders: Mapping[str, LoaderLike],
     step: Callable[[Tree], Any] | None = None,
     *,
-    trials: int = 20,
+    trials: Trials = 20,
     epochs: int = 1,
     device: str = "auto",
     same_data: bool = True,
@@ -126,7 +127,8 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     batches: of each epoch only so many, the first ones; None: all. Loaders that shuffle differently
     then deliver different samples, which same_data=False allows. seconds: no round begins after the
     rounds have taken this long; None: all of them. min_window_s: a window repeats its epochs until
-    it takes this long; seconds are told for `epochs`.
+    it takes this long; seconds are told for `epochs`. trials="auto": rounds go on until the fastest
+    loader is known, or which others are as fast; at most 20, and of `seconds=None` 120 s.
 
     `step` is called with every batch as the loader yields it; without a step, a batch is moved to
     the device or, on the CPU, read. Two epochs of each loader precede the trials: the first checks
@@ -139,7 +141,9 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     """
     if not isinstance(loaders, Mapping):
         raise ValueError(f"loaders={type(loaders).__name__}: allowed: a dict of loaders by name")
-    check_numbers(loaders=len(loaders), trials=trials, epochs=epochs, batches=batches)
+    is_auto = trials == AUTO
+    check_trials(trials)
+    check_numbers(loaders=len(loaders), epochs=epochs, batches=batches)
     check_seconds(seconds=seconds, min_window_s=min_window_s)
     check_step(step)
     target = resolve_device(device)
@@ -155,14 +159,26 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     order: list[list[str]] = []
     trial_s: dict[str, list[float]] = {name: [] for name in epochs_by_name}
     watch = LoadWatch()
-    with round_reports(trials, "bench_all") as end_round:
-        for _, names in within(rounds(dict.fromkeys(epochs_by_name, trials)), seconds):
+    most = most_trials(trials)
+    limit_s = AUTO_SECONDS if is_auto and seconds is None else seconds
+    with round_reports(most, "bench_all") as end_round:
+        for _, names in within(rounds(dict.fromkeys(epochs_by_name, most)), limit_s):
             for name in names:
                 trial_s[name].append(timers[name].time_window())
                 watch.end_stretch()
             order.append(names)
             end_round()
-    return _summarize(trial_s, order, samples, watch.summary())
+            if is_auto and is_decided(trial_s):
+                break
+    return _summarize(trial_s, order, samples, watch.summary(), in_looks=is_auto)
+
+
+def check_trials(trials: Trials) -> None:
+    """Raise ValueError for anything but `auto` and a whole number from 1 on."""
+    if trials == AUTO:
+        return
+    if not (isinstance(trials, Integral) and trials >= 1):
+        raise ValueError(f'trials={trials!r}: allowed is 1 or more, or "auto"')
 
 
 def check_step(step: Any) -> None:
@@ -191,14 +207,20 @@ def _summarize(
     order: list[list[str]],
     samples: int,
     load: LoadSummary | None,
+    *,
+    in_looks: bool,
 ) -> Bench:
     base, *others = seconds
     return Bench(
         seconds=seconds,
         rounds=order,
         samples=samples,
-        ranking=rank_jobs(seconds),
-        ratios={name: stats.ratio_or_range(seconds[name], seconds[base]) for name in others},
+        ranking=rank_jobs(seconds, in_looks=in_looks),
+        ratios={
+            name: stats.ratio_or_range(seconds[name], seconds[base], in_looks=in_looks)
+            for name in others
+        },
+        in_looks=in_looks,
         flags={name: trial_caveats(seconds=trials) for name, trials in seconds.items()},
         machine_load=load,
     )

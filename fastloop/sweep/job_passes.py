@@ -96,7 +96,7 @@ def _run_one_process(
 
 def num_one_process_trials(job: Job) -> int:
     """Number of trials in one process, to compare with, that a job of several ranks needs."""
-    return min(job.trials, MAX_ONE_PROCESS_TRIALS)
+    return min(job.most_trials, MAX_ONE_PROCESS_TRIALS)
 
 
 def _run_instrumentation(state: JobState, begin_step: Callable[[str], None]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fastloop.core.explanation import EXPLANATION_FILE
 from fastloop.core.files import remove, write_text
+from fastloop.core.looks import fewest_trials
 from fastloop.core.passwords import without_passwords
 from fastloop.core.plan import PreparedData
 from fastloop.core.result import Result, Status
@@ -48,7 +49,7 @@ class JobState:
         self.prepared: PreparedData | None = None
         self.is_continued = entry.earlier is None
         """False while the result on disk is that of an interrupted sweep."""
-        self.shadow_number: int | None = secrets.randbelow(entry.job.trials)
+        self.shadow_number: int | None = secrets.randbelow(fewest_trials(entry.job.trials))
         """Number of the trial that is run once more with all of its data compared; None: the last
         one, once all have run."""
         self.unexplained = ""

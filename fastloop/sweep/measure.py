@@ -198,11 +198,26 @@ def _rejection(requests: Sequence[JobRequest]) -> str:
     if first.sweep.seconds and not first.sweep.interleave:
         setting = f"seconds={first.sweep.seconds:g} with interleave=false"
         return f"{setting}: the trials of the first job may leave no time for the others"
+    if reason := _reject_auto(requests):
+        return reason
     try:
         if len(requests) == 1:
             first.launcher.check(check_support(first.job, first.launcher.world_size))
     except Unsupported as error:
         return f"unsupported: {error}"
+    return ""
+
+
+def _reject_auto(requests: Sequence[JobRequest]) -> str:
+    """The reason why trials=auto does not work for these requests; empty if it does."""
+    jobs = [request.job for request in requests]
+    if not any(job.is_auto for job in jobs):
+        return ""
+    if numbers := [job.trials for job in jobs if not job.is_auto]:
+        both = f"trials=auto,{numbers[0]}"
+        return f"{both}: allowed: auto for all jobs of a sweep, as they are ranked together"
+    if not requests[0].sweep.interleave:
+        return "trials=auto with interleave=false: allowed: interleave=true, as rounds are judged"
     return ""
 
 

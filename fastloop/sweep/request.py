@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastloop.core.files import fingerprint
-from fastloop.sweep.colours import place_colour
+from fastloop.sweep.colours import DISTINCT, colour_distance, place_colour
 
 if TYPE_CHECKING:  # torch takes seconds to import: --cfg, --help and completion must not pay for it
     from fastloop.core.sweep_protocols import Launcher, Tracker
@@ -65,9 +66,11 @@ def job_names(requests: Sequence[JobRequest]) -> list[str]:
 
 
 def colour_jobs(requests: Sequence[JobRequest]) -> list[JobRequest]:
-    """The requests, with a colour for each job where several jobs have the same loader."""
-    loaders = {request.choices["loader"] for request in requests}
-    if len(loaders) == len(requests):
+    """The requests, with a colour for each job: its loader's, unless several jobs would have the
+    same or nearly the same one."""
+    colours = [request.colour for request in requests]
+    pairs = combinations(colours, 2)
+    if all(colour_distance(one, other) >= DISTINCT for one, other in pairs):
         return [*requests]
     return [replace(each, colour=place_colour(place)) for place, each in enumerate(requests)]
 

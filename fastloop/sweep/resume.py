@@ -93,7 +93,7 @@ def continue_job(state: JobState, now: Result, settings: SweepSettings) -> str:
     now: the job's result before any trial, with the present data, code and machine.
     """
     earlier = state.result
-    has_all_trials = len(state.trial_numbers) >= state.entry.job.trials
+    has_all_trials = len(state.trial_numbers) >= state.entry.job.most_trials
     if earlier.key and earlier.key != now.key:
         copy = _copy_result(state.entry.folder, earlier.key)
         state.continue_from(replace(now, run_id=earlier.run_id))
@@ -103,7 +103,7 @@ def continue_job(state: JobState, now: Result, settings: SweepSettings) -> str:
     finished = finished and not (settings.explain and lacks_explanation(earlier))
     if finished or (earlier.status == "FAILED" and not settings.retry_failed):
         state.keep()
-        count, trials = len(earlier.trials), state.entry.job.trials
+        count, trials = len(earlier.trials), state.entry.job.most_trials
         more = f"{now.name} keeps its {count} trials, more than trials={trials} asks for"
         return more if finished and count > trials else ""
     kept_tags = {"concurrent": "true"} if "concurrent" in earlier.tags else {}

@@ -7,16 +7,18 @@ soon as it is there; a job that fails becomes a row with its reason, and the oth
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from fastloop.core.interleave import rounds, within
 from fastloop.core.limit import Limit
+from fastloop.core.looks import AUTO_SECONDS
 from fastloop.core.machine_load import load_between, read_counters
 from fastloop.core.plan import PreparedData
 from fastloop.core.result import Result
 from fastloop.core.spans import now_ns, wall_ms
 from fastloop.core.types import Failure, JobFailed
+from fastloop.reporting.comparable import is_sweep_decided
 from fastloop.sweep.caveats import caveats, option_caveats
 from fastloop.sweep.explanations import (
     ExplainJob,
@@ -129,7 +131,7 @@ def _num_steps_left(
         extra = num_one_process_trials(job) if needs_extra else 0
         passes = (1 + settings.profile) * len(job.benchmark)
         shadows = 0 if result and result.shadow else 1
-        steps += max(0, job.trials + shadows + passes + extra - num_done)
+        steps += max(0, job.most_trials + shadows + passes + extra - num_done)
         if settings.explain and not (result and result.explanation):
             steps += num_explain_steps(job, settings.tries)
     return steps
@@ -139,9 +141,14 @@ def _run_rounds(
     states: Sequence[JobState], settings: SweepSettings, session_ms: int, progress: Progress
 ) -> None:
     start_ns, num_done = now_ns(), 0
-    num_trials = {state: state.entry.job.trials for state in states if state.is_running}
+    jobs = {state: state.entry.job for state in states if state.is_running}
+    num_trials = {state: job.most_trials for state, job in jobs.items()}
+    is_auto = any(job.is_auto for job in jobs.values())
     all_rounds = rounds(num_trials, interleave=settings.interleave)
-    for number, taking_part in within(all_rounds, settings.seconds):
+    if is_auto:
+        all_rounds = _until_decided(all_rounds, states)
+    seconds = AUTO_SECONDS if is_auto and settings.seconds is None else settings.seconds
+    for number, taking_part in within(all_rounds, seconds):
         names = _run_round(taking_part, number, {}, session_ms, progress.begin_step)
         if not names:
             continue
@@ -149,10 +156,21 @@ def _run_rounds(
         running = [state for state in states if state.is_running]
         done = [state.result for state in running]
         left = _num_steps_left([state.entry for state in running], done, settings)
-        title = f"round {number + 1} of {max(num_trials.values())}"
+        most = "at most " if is_auto else ""
+        title = f"round {number + 1} of {most}{max(num_trials.values())}"
         if not settings.interleave:
-            title = f"trial {number + 1} of {taking_part[0].entry.job.trials} of {names[0]}"
+            title = f"trial {number + 1} of {taking_part[0].entry.job.most_trials} of {names[0]}"
         progress.end_round(round_line(title, start_ns, num_done, left))
+
+
+def _until_decided(
+    all_rounds: Iterable[tuple[int, list[JobState]]], states: Sequence[JobState]
+) -> Iterator[tuple[int, list[JobState]]]:
+    """The rounds that trials=auto needs: no further one once the ranking of all jobs is decided."""
+    for each in all_rounds:
+        if is_sweep_decided([state.result for state in states if state.is_running]):
+            return
+        yield each
 
 
 def _run_round(

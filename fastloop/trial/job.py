@@ -18,6 +18,7 @@ from fastloop.core.bounds import (
     Seed,
 )
 from fastloop.core.device_protocols import Execution, Model, Placement
+from fastloop.core.looks import AUTO, Trials, most_trials
 from fastloop.core.order_prefix import OrderPrefix
 from fastloop.core.plan import Benchmark, Loader, LoadingSettings, Plan
 from fastloop.core.protocols import (
@@ -64,7 +65,7 @@ class Job:
     loading: LoadingSettings
     epochs: PositiveInt
     batches: SampleCount | None = None
-    trials: PositiveInt
+    trials: Trials
     min_window_s: Annotated[float, Field(ge=0, le=3600)] = MIN_WINDOW_S
     seed: Seed
     device: Annotated[str, AfterValidator(_check_device)]
@@ -76,6 +77,16 @@ class Job:
     same_data: bool
     cache: CacheState
     trial_timeout_s: Annotated[float, Field(gt=0, le=2_000_000)]  # poll() takes int milliseconds
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether trials go on until the ranking is decided."""
+        return self.trials == AUTO
+
+    @property
+    def most_trials(self) -> int:
+        """The largest number of trials that the job may have."""
+        return most_trials(self.trials)
 
     @property
     def shortest_window_s(self) -> float:

@@ -99,3 +99,33 @@ def test_label_is_at_most_two_lines_long(text):
     assert max(map(len, lines)) <= 24
     assert len(shorten(text, 24)) <= 24
     assert shorten("0123456789", 5) == "01\u202689"
+
+
+def seconds_chart(seconds: dict[str, list[float]]) -> Figure:
+    results = [
+        replace(result_of(values, 10, 20.0), name=f"{name} a", loader=name, status="FINISHED")
+        for name, values in seconds.items()
+    ]
+    drawn = pictures(summarize(results)[0].comparisons[0])
+    return next(picture.figure for picture in drawn if picture.name.endswith("seconds"))
+
+
+@pytest.mark.parametrize(("slowest", "scale"), [(1.9, "linear"), (2.1, "log")])
+def test_axis_of_seconds_is_logarithmic_beyond_a_factor_of_twenty(slowest, scale):
+    figure = seconds_chart({"raw": [slowest] * 3, "fast": [0.1] * 3})
+    (axes,) = figure.axes
+    assert axes.get_xscale() == scale
+    assert axes.get_xlabel().startswith("ms")
+
+
+def test_seconds_are_dots_with_time_ratio_and_rank_beside_them():
+    figure = seconds_chart({"raw": [0.1, 0.11, 0.105], "fast": [0.001, 0.0011, 0.00105]})
+    (axes,) = figure.axes
+    texts = [text.get_text() for text in axes.texts]
+    assert texts == ["1.05", "105", "100\u00d7", "1\u00d7", "1", "2", "ms", "speed", "rank"]
+    dots = [line for line in axes.lines if line.get_marker() == "o"]
+    assert [float(line.get_xdata()[0]) for line in dots] == pytest.approx([1.05, 105.0])
+    first, second = (line.get_markeredgecolor() != line.get_color() for line in dots)
+    assert (first, second) == (True, False)  # the winner is ringed
+    assert axes.get_xlim()[0] < 1.0
+    assert axes.get_xlim()[1] > 105

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from known_results import result_of
 
 from fastloop.core import stats
-from fastloop.core.number_text import significant
+from fastloop.core.number_text import show_time, significant
 from fastloop.core.result import Result
 from fastloop.reporting.summary import summarize
 from fastloop.reporting.terminal import format_tables
@@ -44,14 +44,14 @@ def rows_of(table: str, label: str) -> list[str]:
 @pytest.mark.parametrize(
     ("seconds", "fraction", "shown", "share"),
     [
-        (2.0, 0.136, "2.000 (0.000)", "13.6"),
-        (2.0, 0.9994, "2.000 (0.000)", "99.9"),
-        (2.0, 0.9996, "2.000 (0.000)", "100"),
-        (2.0, 1.365, "2.000 (0.000)", "136"),
-        (2.0, 99.99, "2.000 (0.000)", "9999"),
-        (2.0, 123.0, "2.000 (0.000)", ">999"),
-        (0.0017, 0.5, "0.0017 (0.0000)", "50.0"),
-        (12345.5, 0.5, "12345.50 (0.00)", "50.0"),
+        (2.0, 0.136, "2.0 (0.0)", "13.6"),
+        (2.0, 0.9994, "2.0 (0.0)", "99.9"),
+        (2.0, 0.9996, "2.0 (0.0)", "100"),
+        (2.0, 1.365, "2.0 (0.0)", "136"),
+        (2.0, 99.99, "2.0 (0.0)", "9999"),
+        (2.0, 123.0, "2.0 (0.0)", ">999"),
+        (0.0017, 0.5, "1.7 (0.0)", "50.0"),
+        (12345.5, 0.5, "12345.5 (0.0)", "50.0"),
         (1e6, 0.5, "1000000.0 (0.0)", "50.0"),
         (2e6, 0.5, "2000000.0 (0.0)", "50.0"),
     ],
@@ -65,7 +65,7 @@ def test_table_cell_stays_in_its_columns(seconds, fraction, shown, share):
 
 def test_table_shows_no_deviation_for_one_trial():
     first, _ = rows_of(format_tables([job("raw x", [2.0], 1.365)]), "raw  ")
-    assert first.split() == ["raw", *["2.000", "1", "136", "%"] * 2]
+    assert first.split() == ["raw", *["2.0", "1", "136", "%"] * 2]
 
 
 words = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=120)
@@ -101,7 +101,7 @@ def test_long_name_stands_in_the_line_of_its_figures(width):
     table = format_tables(results, width=width)
     rows = rows_of(table, "raw, torchvision, 4 workers, batch 16")
     assert len(rows) == (2 if width > 94 else 3)
-    assert all("2.000 (0.000)    ? 50.0 %" in row for row in rows)
+    assert all("2.0 (0.0)    ? 50.0 %" in row for row in rows)
     assert max(map(len, table.splitlines())) <= min(max(width, 80), 120)
 
 
@@ -133,10 +133,26 @@ def test_numbers_have_three_digits_and_no_exponent(value, text):
     assert significant(value) == text
 
 
-def test_verdict_has_the_unit_of_the_table():
-    jobs = [job("raw x", [0.00171] * 5, 0.5), job("np_memmap x", [1234.5] * 5, 0.5)]
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.00009, "90 us"),
+        (0.0008, "0.8 ms"),
+        (0.1064, "106 ms"),
+        (0.9999, "1,000 ms"),
+        (1.2, "1.2 s"),
+        (1234.5, "1,234 s"),
+    ],
+)
+def test_durations_have_the_unit_that_fits(seconds, text):
+    assert show_time(seconds) == text
+
+
+def test_table_and_verdict_have_the_same_unit():
+    jobs = [job("raw x", [0.106] * 5, 0.5), job("np_memmap x", [0.00171] * 5, 0.5)]
     (group,) = summarize(jobs)
-    text = verdict(group.comparisons[0])
-    assert "0.00171 s" in text
-    assert " ms" not in text
-    assert "e+" not in text
+    assert "(1.71 ms against 106 ms; " in verdict(group.comparisons[0])
+    table = format_tables(jobs)
+    assert "traversal, ms" in table
+    assert "1.7 (0.0)" in rows_of(table, "np_memmap")[0]
+    assert "e+" not in table

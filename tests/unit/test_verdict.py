@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from known_results import result_of
 
 from fastloop.reporting.comparison import find_changes
@@ -39,30 +41,79 @@ def text_of(seconds, baseline=""):
 FAST, SLOW = [1.0, 1.1, 0.9], [6.0, 6.3, 6.1]
 
 
-def test_three_trials_tell_a_sixfold_difference_apart():
+def test_first_sentence_is_the_winner_with_its_lead_both_times_and_the_interval():
     text = text_of({"slow": SLOW, "fast": FAST, "other": [6.1, 6.0, 6.4]})
-    assert text.startswith("fast is fastest, with 1 s a trial (95 % interval ")
-    assert "Compared with the baseline slow, it is 6 times as fast (95 % interval " in text
+    assert text.startswith("fast is fastest: 6 times slow (1 s against 6.1 s; 95 %: ")
+    small = {name: [each / 1000 for each in values] for name, values in (("a", FAST), ("b", SLOW))}
+    assert text_of(small, "b").startswith("a is fastest: 6 times b (1 ms against 6.1 ms; ")
+    assert text_of(small, "a").startswith("a is fastest: 6 times b (1 ms against 6.1 ms; ")
 
 
-def test_ratio_of_two_trials_is_given_and_not_proven():
+def test_interval_that_spans_a_factor_of_ten_is_left_out():
+    text = text_of({"slow": [100.0, 900.0, 300.0, 2000.0, 60.0], "fast": [1.0, 1.1, 0.9, 1, 1]})
+    assert text.startswith("fast is fastest: 333 times slow (1 s against 300 s). ")
+    wide = comparison_of({"a": [1.0, 40.0, 3.0]})
+    assert "95 %" not in verdict(wide)
+    assert "95 %, s" not in ranking_table(wide).head
+
+
+def test_two_trials_give_no_ranking_and_the_medians():
     text = text_of({"fast": FAST[:2], "slow": SLOW[:2]})
-    assert text.startswith("Undetermined: 2 trials; about 3 of each would tell the difference seen")
-    assert "(5.86 times) apart. The medians, which prove no order: fast 1.05 s, slow" in text
-    assert text.endswith(
-        "slow takes 5.86 times the time of fast (5.73 to 6 in its rounds), not proven."
-    )
-    (one,) = {text_of({"fast": [1.0], "slow": [2.0]})}
-    assert one.endswith("slow takes 2 times the time of fast (in one round), not proven.")
+    assert text.startswith("No ranking yet: 2 trials; about 3 of each would tell the difference")
+    assert "The lowest median is fast's, 1.05 s, the highest slow's, 6.15 s." in text
 
 
-def test_tie_gives_the_ratio_what_would_tell_it_and_who_is_behind():
+def test_tie_that_is_not_proven_says_what_would_tell_it():
     text = text_of({"a": [1.0, 1.4, 1.0], "b": [1.3, 1.2, 1.5], "c": [9.0, 9.1, 9.2]}, "c")
-    assert text.startswith("No winner: these trials can't tell a and b apart.")
-    assert "b takes 1.3 times the time of a (95 % interval " in text
-    assert "not proven; about 8 of each would tell the difference seen (1.3 times) apart." in text
-    assert "c takes 9 times the time of a (95 % interval " in text
-    assert "Compared with the baseline c, a is 9 times as fast (95 % interval " in text
+    hint = "about 8 trials would; trials=auto goes on until they are"
+    assert text.startswith(f"a and b can't be told apart yet ({hint}). ")
+    assert "Both are 6.9 to 9 times c (1 to 1.3 s against 9.1 s)." in text
+
+
+def quiet(seconds: float, trials: int = 8, seed: int = 0):
+    noise = np.random.default_rng([seed, int(1e6 * seconds)]).standard_normal(trials)
+    return list(seconds * np.exp(0.002 * noise))
+
+
+def test_tie_that_is_proven_is_named_as_one():
+    jobs = {"raw": quiet(0.106), "a": quiet(0.0088), "b": quiet(0.0088, seed=1)}
+    (first,) = {text_of(jobs).partition(". ")[0]}
+    assert "a and b are equally fast (within 2 %), both 12 times raw (8.79 to " in first
+    assert " ms against 106 ms)" in first
+    among = text_of({"a": jobs["a"], "b": jobs["b"]}).partition(". ")[0]
+    assert among.endswith(" ms a trial")
+
+
+def test_loader_whose_jobs_tie_is_the_winner_and_the_tie_is_the_second_sentence():
+    results = finished({"raw": quiet(0.1), "one": quiet(1e-3), "two": [1e-3, 2e-3] * 4})
+    results[1:] = [
+        replace(each, loader="fastloop", name=f"fastloop x batch_size={size}")
+        for each, size in zip(results[1:], (32, 128), strict=True)
+    ]
+    (group,) = summarize(results)
+    first, second, *_ = verdict(group.comparisons[0]).split(". ")
+    assert first.startswith("fastloop is fastest: ")
+    assert " times raw (" in first
+    assert second.startswith("Its batch 32 and batch 128 can't be told apart yet (")
+
+
+def test_after_trials_auto_no_verdict_proposes_it():
+    results = finished({"a": [1.0, 1.4] * 10, "b": [1.3, 1.2] * 10})
+    auto = [replace(each, params={"trials": "auto"}) for each in results]
+    (group,) = summarize(auto)
+    assert "can't be told apart yet (after 20 trials" in verdict(group.comparisons[0])
+    assert "trials=auto" not in verdict(group.comparisons[0])
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+@pytest.mark.parametrize("spread", [0.001, 0.3])
+@pytest.mark.parametrize("trials", [1, 2, 3, 6])
+def test_verdict_has_at_most_three_sentences(count, spread, trials):
+    noise = np.random.default_rng(0).standard_normal((count, trials))
+    jobs = {f"job{number}": [*np.exp(spread * row)] for number, row in enumerate(noise)}
+    text = text_of(jobs)
+    assert 1 <= len(re.findall(r"\.( |$)", text)) <= 3
+    assert text.endswith(".")
 
 
 def test_report_marks_the_range_of_two_rounds():
@@ -73,10 +124,10 @@ def test_report_marks_the_range_of_two_rounds():
 
 
 def test_bench_all_prints_ratios_of_two_trials_as_unproven():
-    bench = _summarize({"fast": FAST[:2], "slow": SLOW[:2]}, [], 10)
+    bench = _summarize({"fast": FAST[:2], "slow": SLOW[:2]}, [], 10, False)
     assert "x 5.862 (5.727, 6.000)" in str(bench)
     assert "(lowest, highest), which prove nothing" in " ".join(str(bench).split())
-    tie = str(_summarize({"a": [1.0, 1.4, 1.0], "b": [1.3, 1.2, 1.5]}, [], 10))
+    tie = str(_summarize({"a": [1.0, 1.4, 1.0], "b": [1.3, 1.2, 1.5]}, [], 10, False))
     assert "sharing rank 1: about " in tie
     assert max(map(len, str(bench).splitlines() + tie.splitlines())) <= 80
 

@@ -100,7 +100,7 @@ def plan_tuning(
     notes = [*(f"not tried: {note}" for note in notes), *_describe_gaps(pilot)]
     bounds = Bounds(memory_mib=memory_mib or usable_mib(), budget_s=settings.budget.seconds)
     affordable, unaffordable = drop_unaffordable(found.found, pilot, bounds)
-    spending.exhaustive = (1 + len(affordable)) * request.job.trials
+    spending.exhaustive = (1 + len(affordable)) * request.job.most_trials
     raced = _choose_raced(affordable, pilot, spending)
     if pilot.cut:
         overrides = Variation(overrides=(f"batches={pilot.cut}",)).apply(overrides)

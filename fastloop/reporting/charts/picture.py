@@ -80,9 +80,9 @@ SMALLEST_SHARE = 0.05
 CHARTS = (
     Chart(
         name="seconds",
-        title="Seconds per trial",
-        caption="Bars and numbers: medians. Lines: 95 % intervals, with an arrow if an interval "
-        "extends beyond the axis.",
+        title="Time of a trial",
+        caption="Dots and numbers: medians; ringed: rank 1. Lines: 95 % intervals, where they span "
+        "less than a factor of ten. speed: times the baseline's.",
         draw=draw_seconds,
     ),
     Chart(

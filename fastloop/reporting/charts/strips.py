@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fastloop.core import stats
+from fastloop.core.number_text import significant, unit_of_all
 from fastloop.reporting.charts.style import (
     INK,
     VERMILLION,
@@ -17,6 +18,7 @@ from fastloop.reporting.charts.style import (
     wrap_label,
 )
 from fastloop.reporting.summary import Row
+from fastloop.reporting.tables import WIDEST
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,27 +27,77 @@ STRIP_IN = 0.3
 """Height of a strip in inches."""
 LABEL_WIDTH = 26
 """Longest line of a strip's label, in characters."""
+LOG_FROM = 20.0
+"""Factor between the slowest and the fastest job from which an axis is logarithmic."""
+HEAD_IN = 0.3
+"""Height of the headings of columns beside the axes."""
+COLUMN_PT = 36
+"""Width of a column of figures beside the axes, in points."""
 SHORTEST_WAIT_MS = 1e-4
 """Value drawn for a measured wait of 0, which a logarithmic axis can't show."""
 
 
 def draw_seconds(rows: Sequence[Row]) -> Figure:
-    """Bars of the median seconds per trial, with 95 % intervals."""
-    figure, axes = _strips(rows, "seconds")
+    """A dot for each job's median with its 95 % interval, and its rank and ratio beside it.
+
+    The axis is logarithmic where the slowest job takes over 20 times as long as the fastest.
+    """
     medians = [row.median for row in rows]
-    intervals = [row.interval or (row.median, row.median) for row in rows]
-    # with few trials an interval may be so wide that the bars would be too short to see
-    edge = min(1.04 * max(high for _, high in intervals), 3 * max(medians))
-    colours = [row.colour for row in rows]
-    axes.barh(range(len(rows)), medians, height=0.62, color=colours, alpha=0.55, linewidth=0)
-    for place, (row, (low, high)) in enumerate(zip(rows, intervals, strict=True)):
-        axes.plot([low, high], [place, place], color=INK, linewidth=1.4, solid_capstyle="butt")
-        if high > edge:
-            axes.plot(edge, place, ">", color=INK, markersize=5, clip_on=False)
-        _write_value(axes, place, f"{row.median:.3g}")
-    axes.set_xlim(0, edge)
+    unit = unit_of_all(medians)
+    is_log = max(medians) > LOG_FROM * min(medians)
+    figure, axes = _strips(rows, unit.name + (", logarithmic" if is_log else " a trial"), HEAD_IN)
+    ends = [end for row in rows for end in _interval_to_show(row)]
+    low, high = unit.of(min(ends)), unit.of(max(ends))
+    if is_log:
+        axes.set_xscale("log")
+        axes.set_xlim(low / 1.3, high * 1.3)
+        set_log_ticks(axes.xaxis, [low / 1.3, high * 1.3], max_ticks=6)
+    else:
+        axes.set_xlim(0, 1.06 * high)
+    for place, row in enumerate(rows):
+        bounds = [unit.of(end) for end in _interval_to_show(row)]
+        axes.plot(bounds, [place, place], color=row.colour, linewidth=2.2, alpha=0.6,
+                  solid_capstyle="butt", zorder=2)  # fmt: skip
+        size = 8.5 if row.rank == 1 else 6.5
+        axes.plot(unit.of(row.median), place, "o", color=row.colour, markersize=size,
+                  markeredgecolor=INK if row.rank == 1 else row.colour, zorder=3)  # fmt: skip
+    units = [significant(unit.of(row.median)) for row in rows]
+    _write_columns(
+        axes, [units, [_times_of_base(row) for row in rows], [_rank(row) for row in rows]]
+    )
+    for place, text in enumerate((unit.name, "speed", "rank")):
+        _write_cell(axes, -0.95, place, text)
     _set_grid(axes)
     return figure
+
+
+def _interval_to_show(row: Row) -> tuple[float, float]:
+    """The interval of the median, if it says something; else the median alone."""
+    known = row.interval
+    return known if known and known[1] <= WIDEST * known[0] else (row.median, row.median)
+
+
+def _times_of_base(row: Row) -> str:
+    """Speed of the job as a multiple of the baseline's."""
+    return f"{significant(1 / row.ratio.estimate, 2)}\u00d7" if row.ratio else "1\u00d7"
+
+
+def _rank(row: Row) -> str:
+    return str(row.rank) if row.rank else "?"
+
+
+def _write_columns(axes: Axes, columns: Sequence[Sequence[str]]) -> None:
+    for column, texts in enumerate(columns):
+        for place, text in enumerate(texts):
+            _write_cell(axes, place, column, text)
+
+
+def _write_cell(axes: Axes, place: float, column: int, text: str) -> None:
+    """Write into one of the columns to the right of the axes."""
+    axes.annotate(
+        text, (1, place), (COLUMN_PT * (column + 1), 0), xycoords=("axes fraction", "data"),
+        textcoords="offset points", ha="right", va="center", fontsize=8.5, annotation_clip=False,
+    )  # fmt: skip
 
 
 def draw_waits(rows: Sequence[Row]) -> Figure:
@@ -94,9 +146,10 @@ def draw_limit(rows: Sequence[Row]) -> Figure:
     return figure
 
 
-def _strips(rows: Sequence[Row], xlabel: str) -> tuple[Figure, Any]:
+def _strips(rows: Sequence[Row], xlabel: str, above_in: float = 0.0) -> tuple[Figure, Any]:
     """A figure and its axes, with a labelled strip for each row, the first on top."""
-    figure = Figure(figsize=(WIDTH_IN, 0.62 + STRIP_IN * len(rows)), layout="constrained")
+    height_in = 0.62 + above_in + STRIP_IN * len(rows)
+    figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
     axes = figure.add_subplot()
     labels = [wrap_label(row.label, LABEL_WIDTH) for row in rows]
     has_two_lines = any("\n" in label for label in labels)

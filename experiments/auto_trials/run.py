@@ -1,0 +1,161 @@
+"""Sweeps with trials=auto, simulated: how often do they claim what is false, and how soon?
+
+python -m experiments.auto_trials.run equal|margin|power|coverage [sweeps]
+"""
+
+import sys
+
+import numpy as np
+
+from experiments.intervals import ranks
+from fastloop.core import stats
+from fastloop.core.looks import LOOKS, MOST_ROUNDS
+from fastloop.core.pair_tests import equal_pairs, pairs, significant_at_look
+from fastloop.core.stats import MINIMUM_EFFECT
+
+JOBS = (2, 5, 20)
+NOISES = (
+    "lognormal", "drift", "heavy", "skewed", "modes .5", "one x5", "one x20", "half x10",
+    "bursts", "serial .3", "serial .6",
+)  # fmt: skip
+MARGIN = np.log1p(MINIMUM_EFFECT)
+AT_ONCE = 200
+"""Sweeps in memory at once."""
+
+
+def sweeps(noise, count, jobs, rng):
+    """Logarithms of seconds (sweep, job, round) of equally fast jobs, in all possible rounds.
+
+    serial c: each job's trials depend on its last one, AR(1), 5 %. bursts: foreign load begins
+    at 3 % of all trials, in the order in which they run, lasts one to four of them, and adds 20 to
+    50 %; 3 % noise. The others: as in experiments/intervals/ranks.py.
+    """
+    kind, _, value = noise.partition(" ")
+    if kind == "serial":
+        logs, correlation = rng.standard_normal((count, jobs, MOST_ROUNDS)), float(value)
+        for step in range(1, MOST_ROUNDS):
+            fresh = (1 - correlation**2) ** 0.5 * logs[..., step]
+            logs[..., step] = correlation * logs[..., step - 1] + fresh
+        return 0.05 * logs
+    if kind == "bursts":
+        in_order = _bursts(count, MOST_ROUNDS * jobs, rng).reshape(count, MOST_ROUNDS, jobs)
+        order = rng.random(in_order.shape).argsort(axis=-1)
+        by_job = np.take_along_axis(in_order, order, axis=-1).swapaxes(1, 2)
+        return by_job + 0.03 * rng.standard_normal(by_job.shape)
+    return ranks.campaigns(noise, count, jobs, MOST_ROUNDS, rng)
+
+
+def _bursts(count, trials, rng):
+    begins = rng.random((count, trials)) < 0.03
+    lasts, adds = rng.integers(1, 5, begins.shape), rng.uniform(0.2, 0.5, begins.shape)
+    load = np.zeros(begins.shape)
+    for later in range(4):
+        reaches = np.where(begins & (lasts > later), adds, 0)[:, : trials - later]
+        load[:, later:] = np.maximum(load[:, later:], reaches)
+    return load
+
+
+def run_sweeps(noise, count, jobs, slowness, seed=0):
+    """For each sweep: its rounds, the pairs told apart and their direction, the pairs named as
+    equal, and whether a single job was named as fastest, all as after its last round.
+
+    slowness: logarithms of each job's true time. A sweep ends as core.ranking.is_decided says.
+    """
+    rng = np.random.default_rng([seed, NOISES.index(noise), jobs])
+    parts = []
+    for start in range(0, count, AT_ONCE):
+        logs = sweeps(noise, min(AT_ONCE, count - start), jobs, rng) + slowness[:, None]
+        parts.append(_end_sweeps(logs))
+    return [np.concatenate(each) for each in zip(*parts, strict=True)]
+
+
+def _end_sweeps(logs):
+    count, jobs = logs.shape[:2]
+    first, second = pairs(jobs)
+    rounds, open_ones = np.zeros(count, int), np.ones(count, bool)
+    told = np.zeros((count, len(first)))
+    equal, wins = np.zeros((count, len(first)), bool), np.zeros(count, bool)
+    for look in LOOKS:
+        chosen = np.flatnonzero(open_ones)
+        if not len(chosen):
+            break
+        seen = logs[chosen, :, :look]
+        middles = np.median(seen[:, second] - seen[:, first], axis=-1)
+        is_told = significant_at_look(seen) & (np.abs(middles) >= MARGIN)
+        is_equal = equal_pairs(seen, MARGIN, in_looks=True)
+        leader = np.median(seen, axis=-1).argmin(axis=-1)[:, None]
+        of_leader = (first == leader) | (second == leader)
+        slower = is_told & (np.where(first == leader, middles, -middles) > 0)
+        decided = ((slower | is_equal) | ~of_leader).all(axis=-1)
+        ends = decided | (look == MOST_ROUNDS)
+        rounds[chosen[ends]] = look
+        told[chosen[ends]] = (is_told * np.sign(middles))[ends]
+        equal[chosen[ends]] = (is_equal & of_leader)[ends]
+        wins[chosen[ends]] = (slower | ~of_leader).all(axis=-1)[ends]
+        open_ones[chosen[ends]] = False
+    return rounds, told, equal, wins
+
+
+def false_claims(noise, count, jobs, slowness):
+    """Shares of sweeps that tell equal jobs apart, or in the wrong direction, and of those that
+    name jobs as equal which differ by 2 % or more; and the mean number of rounds."""
+    rounds, told, equal, _ = run_sweeps(noise, count, jobs, slowness)
+    first, second = pairs(jobs)
+    truth = slowness[second] - slowness[first]
+    wrong = ((told != 0) & (told != np.sign(truth))).any(axis=-1)
+    not_equal = (equal & (np.abs(truth) >= MARGIN - 1e-9)).any(axis=-1)
+    return wrong.mean(), not_equal.mean(), rounds.mean()
+
+
+def equal(count):
+    """Print the false differences of equal jobs, in % of sweeps, and the mean number of rounds."""
+    _print_claims(count, np.zeros)
+
+
+def margin(count):
+    """The same where all jobs but the first take 2 % longer: each tie with the first is false."""
+    _print_claims(count, lambda jobs: np.where(np.arange(jobs) == 0, 0, MARGIN))
+
+
+def _print_claims(count, slowness):
+    print("| noise | jobs | false difference, % | false tie, % | rounds |\n" + "|---" * 5 + "|")
+    for noise in NOISES:
+        for jobs in JOBS:
+            wrong, tie, rounds = false_claims(noise, count, jobs, slowness(jobs))
+            cells = f"{100 * wrong:.1f} | {100 * tie:.1f} | {rounds:.1f}"
+            print(f"| {noise} | {jobs} | {cells} |", flush=True)
+
+
+def power(count):
+    """Print how often one job that is faster is named the winner, in %, and the mean of rounds."""
+    print("| the others take | noise | jobs | winner named, % | rounds |\n" + "|---" * 5 + "|")
+    for factor in (1.05, 1.2, 1.5, 3.0):
+        for noise in ("lognormal", "heavy", "one x5", "bursts", "serial .3"):
+            for jobs in JOBS:
+                slowness = np.where(np.arange(jobs) == 0, 0, np.log(factor))
+                rounds, told, _, wins = run_sweeps(noise, count, jobs, slowness)
+                right = wins & (told[:, pairs(jobs)[0] == 0] > 0).all(axis=-1)
+                cells = f"{100 * right.mean():.0f} | {rounds.mean():.1f}"
+                print(f"| {factor} times | {noise} | {jobs} | {cells} |", flush=True)
+
+
+def coverage(count):
+    """Print how often the interval of the ratio of two jobs, as printed, holds it, in %."""
+    print("| noise | jobs | interval as printed | of that many trials alone |\n" + "|---" * 4 + "|")
+    for noise in NOISES:
+        for jobs in JOBS[:2]:
+            rng = np.random.default_rng([0, NOISES.index(noise), jobs])
+            logs = sweeps(noise, count, jobs, rng)
+            rounds = _end_sweeps(logs)[0]
+            held = np.zeros(2)
+            for row, ran in zip(logs, rounds, strict=True):
+                for place, in_looks in enumerate((True, False)):
+                    low, high = stats.log_interval(row[1, :ran] - row[0, :ran], in_looks=in_looks)
+                    held[place] += low <= 0 <= high
+            cells = " | ".join(f"{100 * each / count:.1f}" for each in held)
+            print(f"| {noise} | {jobs} | {cells} |", flush=True)
+
+
+if __name__ == "__main__":
+    parts = {"equal": equal, "margin": margin, "power": power, "coverage": coverage}
+    parts[sys.argv[1]](int(sys.argv[2]) if len(sys.argv) > 2 else 1_000)
