@@ -37,6 +37,6 @@ def has_leftover(sampler: Any) -> bool:
     return sampler.num_samples == len(sampler.data_source)  # pyright: ignore[reportArgumentType]
 
 
-def draw_leftover(num_samples: int, generator: torch.Generator) -> None:
+def draw_leftover(num_samples: int, generator: torch.Generator | None) -> None:
     """Draw the permutation that a RandomSampler draws at its end."""
     torch.randperm(num_samples, generator=generator, dtype=torch.int32, device="cpu")
