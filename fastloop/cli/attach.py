@@ -72,7 +72,7 @@ def _explain(records: Path, arguments: list[str], status: int, before: Counters)
 
     after = read_counters()
     from fastloop.core.machine_load import load_between
-    from fastloop.explain.attach.attach import explain_records
+    from fastloop.explain.attach.attach import PAGE, explain_records
     from fastloop.explain.attach.findings import format_findings
 
     if not any(records.iterdir()):
@@ -88,7 +88,10 @@ def _explain(records: Path, arguments: list[str], status: int, before: Counters)
     if not findings.loops:
         print(NOTHING, file=sys.stderr)
         return
-    print(f"\n{format_findings(findings)}\n\nfiles:  {folder}", file=sys.stderr)
+    print(
+        f"\n{format_findings(findings)}\n\npage:   {folder / PAGE}\nfiles:  {folder}",
+        file=sys.stderr,
+    )
 
 
 def _without_python(arguments: list[str]) -> list[str]:

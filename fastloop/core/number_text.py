@@ -70,5 +70,7 @@ def show_estimate(estimate: Estimate, show: Callable[[float], str]) -> str:
 
 
 def show_percent(share: float) -> str:
-    """A share in whole percent, with one decimal below ten."""
-    return f"{100 * share:.0f} %" if abs(share) >= 0.0995 else f"{100 * share:.1f} %"
+    """A share in whole percent, with one decimal below ten; never -0.0 %."""
+    if abs(share) >= 0.0995:
+        return f"{100 * share:.0f} %"
+    return f"{round(100 * share, 1) + 0.0:.1f} %"

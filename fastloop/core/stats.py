@@ -58,6 +58,12 @@ class Estimate:
     is_interval: bool
 
 
+def no_less_than_zero(known: Estimate) -> Estimate:
+    """The estimate of what can't be negative, such as the time that a part takes."""
+    value, low, high = (max(0.0, each) for each in (known.value, known.low, known.high))
+    return Estimate(value=value, low=low, high=high, is_interval=known.is_interval)
+
+
 def estimate(values: Sequence[float]) -> Estimate:
     """Median of one or more values with its interval, or below three with their range."""
     array = np.asarray(values, float)

@@ -12,15 +12,17 @@ from fastloop.core.explanation import (
     InstrumentedEpoch,
     Ladder,
     LadderRow,
+    Rung,
     WhatIf,
 )
 from fastloop.core.machine_load import describe_load
 from fastloop.core.number_text import show_estimate, show_percent, significant
-from fastloop.core.stats import Estimate
+from fastloop.core.stats import Estimate, no_less_than_zero
 from fastloop.core.text_lines import align, wrap
 from fastloop.reporting.limit_text import describe_work
 
 SCHEMA = 3
+NO_PART = "of no part of loading is known that it takes any time; explain.json has the figures"
 WORTHWHILE = 0.05
 """Gain that a change may still have where yours is called as good."""
 
@@ -40,7 +42,8 @@ def format_explanation(explanation: Explanation) -> str:
     load = describe_load(explanation.machine_load, "pass", "passes")
     lines = [*wrap(load), head, "", f"verdict: {explanation.verdict.word}", *wrap([sentences])]
     lines += [*wrap([_limit_text(explanation)]), ""]
-    lines += ladder_lines(ladder)
+    is_known = any(row.share.low > 0 for row in ladder.rows if row.rung is not Rung.STEP)
+    lines += ladder_lines(ladder) if is_known else [NO_PART]
     if explanation.causes:
         lines += ["", *_cause_lines(explanation.causes)]
     if explanation.what_ifs:
@@ -82,8 +85,9 @@ def ladder_table(ladder: Ladder) -> list[tuple[str, ...]]:
 
 def _ladder_row(row: LadderRow) -> tuple[str, ...]:
     hidden = "?" if row.hidden_ms is None else significant(row.hidden_ms)
-    exposed = show_estimate(row.exposed_ms, significant)
-    return str(row.rung), hidden, exposed, show_estimate(row.share, show_percent)
+    exposed = show_estimate(no_less_than_zero(row.exposed_ms), significant)
+    share = show_estimate(no_less_than_zero(row.share), show_percent)
+    return str(row.rung), hidden, exposed, share
 
 
 def _cause_lines(causes: Sequence[Cause]) -> list[str]:
@@ -113,5 +117,5 @@ def _last_line(explanation: Explanation) -> str:
         return "nothing was tried, see try="
     most = max(gain.high for gain in gains)
     if most < WORTHWHILE:
-        return "yours is as good as any that was tried"
+        return f"nothing that was tried saves more than {show_percent(max(0.0, most))}"
     return f"nothing that was tried is beyond noise; it may save up to {show_percent(most)}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fastloop.core.explanation import Ladder, LadderRow, Rung
 from fastloop.core.number_text import show_estimate, show_percent, significant
-from fastloop.core.stats import Estimate
+from fastloop.core.stats import no_less_than_zero
 
 PHRASES = {
     Rung.COPY: "placing batches on the device",
@@ -51,18 +51,18 @@ def describe_waits(ladder: Ladder, name: str) -> str:
 
 
 def describe_unsure(ladder: Ladder, name: str, phrases: Mapping[Rung, str]) -> list[str]:
-    """Sentences on a job of which it isn't known whether it waits: the bounds that are known."""
+    """Sentences on a job of which it isn't known whether it waits: that there is no answer, the
+    best guess with its bounds, and the part to look at."""
     wait, epoch = ladder.wait_share, show_seconds(ladder.epoch_s.value)
-    most = f"A perfect loader would save at most {show_percent(wait.high)} of this {name}'s {epoch}"
-    least = f" and at least {show_percent(wait.low)}" if wait.low > 0 else ""
-    likely = show_percent(max(0.0, wait.value))
-    told = f"{_count_rounds(ladder)} not tell whether it is worth touching"
+    noise = _describe_noise(ladder)
+    answer = f"No answer yet: {noise[0].lower()}{noise[1:]}"
+    likely, most = (show_percent(max(0.0, share)) for share in (wait.value, wait.high))
+    least = f"from {show_percent(wait.low)} to {most}" if wait.low > 0 else f"up to {most}"
+    guess = f"Best guess: this {name} waits {likely} of its {epoch}, anything {least} is possible"
     leading = leading_row(ladder)
-    part = f"its greatest part is {phrases[leading.rung]} ({_sure(leading)})"
-    unsure = [f"{most}{least}, most likely {likely}: {told}"]
-    if leading.sure_greatest >= 0.5 and wait.value > 0:
-        unsure.append(f"If it is, {part}")
-    return [*unsure, _describe_noise(ladder)]
+    if leading.sure_greatest < 0.5 or wait.value <= 0:
+        return [answer, guess]
+    return [answer, guess, f"Its greatest part is {phrases[leading.rung]} ({_sure(leading)})"]
 
 
 def describe_wait(ladder: Ladder, phrases: Mapping[Rung, str], is_known: bool) -> str:
@@ -92,13 +92,16 @@ def describe_misfit(ladder: Ladder) -> str:
 def describe_disagreement(ladder: Ladder) -> str:
     """The reason why no part is named where next() takes less than a perfect loader saves."""
     slower = show_percent(ladder.slower_steps.value if ladder.slower_steps else 0.0)
-    text = "The methods disagree: the loader's own calls don't take as much"
-    return f"{text}, and steps between loads are slower, by {slower} of the epoch, than one another"
+    text = "Timing next() finds less of the wait than leaving the loader out: two answers differ"
+    return (
+        f"{text}. Steps between loads are slower than steps back to back, by {slower} of the "
+        "epoch, as if loading took their cores: try torch_threads=1, or a quiet machine"
+    )
 
 
 def describe_start_up(ladder: Ladder, first_batch_s: float) -> str:
     """Time that the job takes until its first batch, and between epochs."""
-    gap = show_estimate(_no_less_than_zero(ladder.start_up_s), show_seconds)
+    gap = show_estimate(no_less_than_zero(ladder.start_up_s), show_seconds)
     share = show_percent(ladder.start_up_s.value / ladder.epoch_s.value)
     first = (
         f"Start-up: the first batch comes {show_seconds(first_batch_s)} after opening the loader"
@@ -111,10 +114,6 @@ def show_seconds(seconds: float) -> str:
     return f"{significant(seconds)} s" if seconds >= 0.1 else f"{significant(1e3 * seconds)} ms"
 
 
-def _count_rounds(ladder: Ladder) -> str:
-    return "one round does" if ladder.rounds == 1 else f"{ladder.rounds} rounds do"
-
-
 def _describe_noise(ladder: Ladder) -> str:
     if ladder.rounds == 1:
         return f"One round shows no noise, and {show_percent(ladder.noise)} is assumed; {MORE}"
@@ -124,9 +123,3 @@ def _describe_noise(ladder: Ladder) -> str:
 def _sure(row: LadderRow) -> str:
     """Certainty that the part is the greatest, which is never complete."""
     return f"{100 * min(0.99, row.sure_greatest):.0f} % sure"
-
-
-def _no_less_than_zero(estimate: Estimate) -> Estimate:
-    bounds = (max(0.0, each) for each in (estimate.value, estimate.low, estimate.high))
-    value, low, high = bounds
-    return Estimate(value=value, low=low, high=high, is_interval=estimate.is_interval)

@@ -36,8 +36,9 @@ def judge(ladder: Ladder, name: str, first_batch_s: float, decoding: str = "") -
     """
     phrases = name_parts(decoding)
     if not _is_sure(ladder):
-        word, sentences = Rung.UNATTRIBUTED, describe_unsure(ladder, name, phrases)
-    elif ladder.wait_share.value < WORTH:
+        unsure = describe_unsure(ladder, name, phrases)
+        return Verdict(word=Rung.UNATTRIBUTED, sentences=tuple(unsure))
+    if ladder.wait_share.value < WORTH:
         word, sentences = Rung.STEP, [describe_step(ladder, name)]
     else:
         word, reason = _find_cause(ladder, phrases)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -44,6 +45,9 @@ def check_picture(folder, lanes):
     picture = ET.fromstring(text[text.index("<svg") : text.index("</svg>") + len("</svg>")])
     drawn = [each.text for each in picture.iter(f"{SVG}text") if each.get("class") == "lane"]
     assert set(drawn) == {"ms", *lanes}
+    assert text.index("<svg") < text.index("<table>"), "the picture is first"
+    hints = [each.text for each in picture.iter(f"{SVG}title")]
+    assert any(re.fullmatch(r"step, .* ms, batch \d+", hint) for hint in hints)
     trace = json.loads(page.with_name("timeline.json").read_text())["traceEvents"]
     waits = [event["args"]["batch"] for event in trace if event["name"] == "wait"]
     assert waits == 2 * [*range(24)]
@@ -68,6 +72,7 @@ def test_plain_loop_waits_for_its_dataset(tmp_path):
     assert word in ("decode", "unattributed")  # on a busy machine any part may vary
     assert f"verdict: {word}" in process.stderr
     assert "files:" in process.stderr
+    assert re.search(r"page: +\S+attach\.html\n", process.stderr)
 
 
 @pytest.mark.heavy

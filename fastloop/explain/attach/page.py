@@ -9,17 +9,31 @@ from fastloop.core.machine_load import describe_load
 from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, part_rows, what_if_rows
 from fastloop.explain.attach.ranks import RankComparison, rank_rows
 
+HINT = (
+    "One pass: a box tells its stage, its time and its batch under the pointer. On a narrow screen "
+    "the picture scrolls to the right."
+)
 STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #1f1f1d; --soft: #5c5c57; --rule: #c9c9c4; }
 @media screen and (prefers-color-scheme: dark) {
   :root { --paper: #17181a; --ink: #e9e8e4; --soft: #a5a49e; --rule: #45464a; } }
-body { margin: 0 auto; padding: 2.5rem 1.25rem 4rem; max-width: 64rem; background: var(--paper);
+body { margin: 0 auto; padding: 2.5rem 1.25rem 4rem; max-width: 84rem; background: var(--paper);
   color: var(--ink); font: 16px/1.55 system-ui, sans-serif; overflow-wrap: break-word; }
 h1 { font-size: 1.6rem; line-height: 1.2; }
 h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; }
 p { max-width: 44rem; margin: .6rem 0; }
 .note { color: var(--soft); font-size: .875rem; }
-.scroll { overflow-x: auto; }
+h3 { font-size: 1rem; margin: 1rem 0 0; }
+/* shadows at the edges behind which a picture or table continues: paper scrolls over them */
+.scroll { overflow-x: auto; background: linear-gradient(to right, var(--paper) 1.5rem, transparent)
+  left / 2.5rem 100% local, linear-gradient(to left, var(--paper) 1.5rem, transparent)
+  right / 2.5rem 100% local, linear-gradient(to right, #8888, transparent)
+  left / 1.1rem 100% scroll, linear-gradient(to left, #8888, transparent)
+  right / 1.1rem 100% scroll; background-repeat: no-repeat; }
+.picture svg { display: block; width: 100%; height: auto; min-width: 52rem; }
+.picture .paper { fill-opacity: 0; }
+.beside { display: flex; flex-wrap: wrap; gap: 0 3rem; align-items: flex-start; }
+.beside > * { max-width: 100%; }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums;
   margin: 1rem 0; }
 th, td { padding: .3rem 1.4rem .3rem 0; text-align: left; border-bottom: 1px solid var(--rule); }
@@ -57,13 +71,22 @@ def _section(loop: LoopFindings, picture: str) -> str:
         [
             f"<h2>{escape(loop.name)}</h2>",
             f"<p><strong>{escape(str(loop.verdict.word))}.</strong> {sentences}.</p>",
+            f'<div class="scroll picture" tabindex="0" role="region">\n{picture}</div>',
+            f'<p class="note">{HINT}</p>',
+            '<div class="beside">',
             _table(part_rows(loop)),
-            _table(what_if_rows(loop)) if loop.what_ifs else "",
+            _what_to_change(loop),
+            "</div>",
             _ranks(loop.ranks) if loop.ranks else "",
-            f'<div class="scroll">\n{picture}</div>',
             f'<p class="note">{loop.passes:,} passes, {loop.batches:,} batches; the lane main '
             f"accounts for {100 * loop.coverage:.1f} % of their time; {escape(facts)}</p>",
         ]
+    )
+
+
+def _what_to_change(loop: LoopFindings) -> str:
+    return (
+        f"<div><h3>What to change</h3>{_table(what_if_rows(loop))}</div>" if loop.what_ifs else ""
     )
 
 

@@ -58,7 +58,8 @@ def _first_sentence(loop: Loop, wait: Estimate, word: Rung) -> str:
     share = show_estimate(wait, show_percent)
     name = f"The loop over {loop.name}"
     if word is Rung.STEP:
-        return f"{name} is limited by its step: no loader can gain more than {share} of {seconds}"
+        most = show_percent(max(0.0, wait.high))
+        return f"{name} is limited by its step: no loader can gain more than {most} of {seconds}"
     if word is Rung.UNATTRIBUTED and wait.value < WORTH:
         return f"These batches can't tell whether the loop over {loop.name} waits: {share}"
     perfect = significant(spent_s * (1 - wait.value))

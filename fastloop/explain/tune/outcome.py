@@ -129,7 +129,9 @@ def verdict_text(result: RaceResult, is_faster: bool) -> str:
             f": {_describe_refutation(result)}." if result.winner != result.present else "."
         )
     ties = [name for name in result.ties if name != result.present]
-    others = f"not told apart from it: {_list_some(ties)}" if ties else "all others were slower"
+    others = (
+        f"not told apart from it: {_list_some(ties)}" if ties else "the others that ran are slower"
+    )
     gain, rounds = _show_ratio(result.gain), len(result.confirming)
     return f"{result.winner}: {gain} times as fast as yours, in {rounds} fresh rounds; {others}."
 
