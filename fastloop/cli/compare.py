@@ -46,8 +46,9 @@ def main() -> None:
         print(__doc__, end="")
         return
     try:
-        settings = _with_folders(parse_settings(_name_folders(sys.argv[1:]), DEFAULTS))
+        settings = parse_settings(_name_folders(sys.argv[1:]), DEFAULTS)
         fail_above = parse_percent(settings["fail_above"])
+        settings = _with_folders(settings)
         base, new = _load_set(settings["base"], "base"), _load_set(settings["new"], "new")
         pairs = {name: (base[name], new[name]) for name in base if name in new}
         check_comparable(pairs, base, new, parse_allow(set(settings["allow"].split(",")) - {""}))

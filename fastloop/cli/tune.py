@@ -115,7 +115,6 @@ def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[st
     from fastloop.sweep.progress import show_progress
 
     request = check_request(requests, "tune")
-    check_requests(requests)  # absent data is told before anything is planned
     sweep, folder, file = request.sweep, request.sweep_folder, None
     command = fingerprint_command(request.overrides, given)
     if sweep.resume:
@@ -125,6 +124,7 @@ def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[st
         else:
             folder, file = found
     make_sweep_folder(folder)
+    check_requests(requests)  # absent data is told before anything is planned
     handle_signals(lambda: _describe_kept(folder))
     is_free = sweep.allow_concurrent and not sweep.wait
     with (

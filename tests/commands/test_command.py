@@ -151,7 +151,7 @@ def test_every_trial_records_the_load_and_the_answer_begins_with_it(sweep):
 FIGURES = {
     *("seconds_mean", "seconds_std", "seconds_median", "samples_per_s", "bytes_per_s"),
     *("limit_fraction", "first_batch_s", "wait_p50_ms", "wait_p95_ms", "wait_p99_ms"),
-    *("cpu_cores", "peak_pss_mib"),
+    "peak_pss_mib",  # cpu_cores is absent where an epoch is too short for the clock of CPU time
 }
 CONTRACT = {f"{name}/{figure}" for name in ("traversal", "training") for figure in FIGURES} | {
     *("training/loss_first", "training/loss_last", "training/stall_fraction"),
@@ -272,8 +272,11 @@ def test_command_runs_inline(tmp_path):
 
 
 def test_help_lists_every_group_option_and_setting_in_80_columns(tmp_path):
-    help_text = spawn_fastloop("--help", cwd=tmp_path).stdout
+    help_text = run_fastloop("all", cwd=tmp_path, command="list").stdout
     assert max(map(len, help_text.splitlines())) <= 80
+    page = spawn_fastloop("--help", cwd=tmp_path).stdout
+    assert max(map(len, page.splitlines())) <= 80
+    assert "fastloop list all" in page
     for group in catalogue.groups():
         assert f"\n{group.name}" in help_text
         for option in group.options:
@@ -498,7 +501,8 @@ def test_user_loaders_are_ranked_on_the_data_they_bring(tmp_path):
     )
     sizes = {result.loader: result.params["batch_size"] for result in results(tmp_path)}
     assert sizes == {"mine.make_loader": 64, "mine.generate_batches": "its own"}
-    assert "batch_size" not in process.stdout  # the loaders' batch sizes differ
+    (heading_line,) = [line for line in process.stdout.splitlines() if heading in line]
+    assert "batch_size" not in heading_line  # the loaders' batch sizes differ
 
 
 def test_sweep_rejects_several_trackers(tmp_path):

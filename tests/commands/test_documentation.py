@@ -32,7 +32,10 @@ TESTED_ELSEWHERE = {
     "make test": "runs this test",
     "pip install -e .": "this package is installed already",
 }
-READER_OPTIONS = [("dataset", "squares"), ("experiment", "best"), ("experiment", "tuned")]
+READER_OPTIONS = [
+    *(("dataset", "squares"), ("experiment", "best"), ("experiment", "tuned")),
+    ("dataset", "mine"),  # of dataset=mine.Squares, a class of the reader's
+]
 """Options that the pages ask their readers to write, or that a command writes."""
 FAST_SETTINGS = (
     *("epochs=1", "trials=1", "tracker=none", "min_window_s=0", "isolation=inline"),

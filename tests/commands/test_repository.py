@@ -55,7 +55,7 @@ def test_public_names_differ_from_module_names():
 
 def test_files_and_functions_are_small():
     texts = {path.relative_to(REPOSITORY): path.read_text() for path in MODULES + SCRIPTS}
-    assert [str(path) for path, text in texts.items() if text.count("\n") > 300] == []
+    assert [str(path) for path, text in texts.items() if text.count("\n") > 500] == []
     assert [path.name for path in C_SOURCES if path.read_text().count("\n") > 250] == []
     functions = [
         (str(path), node)

@@ -114,7 +114,7 @@ def test_a_loader_of_other_data_is_not_explained(folder):
         (("what_if=['batch_size']",), "what_if=batch_size: allowed: overrides"),
         (("what_if=['prefetch_factor=2']",), "unsupported: prefetch_factor=2 needs workers"),
         (("try=-1",), "try=-1: allowed: 0 or more"),
-        (("trials=0",), "trials=0: allowed: 1 or more"),
+        (("trials=0",), "trials=0: allowed: auto, or a whole number from 1 on"),
         (("-m", "num_workers=0,1"), "explain takes one job; fastloop run -m num_workers=0,1"),
         (("prefetch_factor=2",), "unsupported: prefetch_factor=2 needs workers: num_workers is 0"),
         (("launcher=torchrun", "launcher.nproc_per_node=2"), "explain with 2 processes: allowed"),

@@ -123,7 +123,9 @@ def test_folder_of_another_command_is_not_resumed(tuning):
 def test_tune_of_several_jobs_is_refused_by_its_own_name(tmp_path):
     process = run_fastloop("-m", "loader=raw,preload", cwd=tmp_path, command="tune")
     assert process.returncode == 1
-    assert process.stderr == "tune takes one job; these overrides make 2\n"
+    assert process.stderr.startswith("tune takes one job")
+    assert process.stderr.count("\n") == 1
+    assert "loader=raw,preload" in process.stderr
 
 
 def test_last_tuning_begins_anew_if_none_has_finished_a_trial(tmp_path):
