@@ -1,12 +1,12 @@
 """fastloop list: the groups of options, the options of a group, or the settings of an option.
 
-fastloop list [<group> | <group>=<option> | settings | all]
+    fastloop list [<group> | <group>=<option> | settings | all]
 
-fastloop list                  all groups
-fastloop list loader           the options of a group
-fastloop list loader=fastloop  the settings of an option
-fastloop list settings         the settings at the top level
-fastloop list all              everything
+    fastloop list                  all groups
+    fastloop list loader           the options of a group
+    fastloop list loader=fastloop  the settings of an option
+    fastloop list settings         the settings at the top level
+    fastloop list all              everything
 """
 
 from __future__ import annotations
