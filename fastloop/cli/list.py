@@ -1,12 +1,13 @@
 """fastloop list: the groups of options, the options of a group, or the settings of an option.
 
     fastloop list [<group> | <group>=<option> | settings | all]
-
     fastloop list                  all groups
     fastloop list loader           the options of a group
     fastloop list loader=fastloop  the settings of an option
     fastloop list settings         the settings at the top level
     fastloop list all              everything
+
+The command line chooses an option by group=option, and sets a setting by setting=value.
 """
 
 from __future__ import annotations

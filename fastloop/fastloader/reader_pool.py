@@ -129,11 +129,15 @@ class ReaderPool:
         Raises RuntimeError at once where any of the processes has ended, or after the timeout.
         """
         reader = self.readers[number]
-        if not reader.connection.poll():
-            self._wait(reader)
         try:
+            if not reader.connection.poll():
+                self._wait(reader)
             return reader.receive()
-        except (EOFError, ConnectionResetError) as error:
+        except (EOFError, OSError) as error:
+            # Once the interpreter ends, the connection does not block any more, or is closed. Any
+            # other OSError may be that of a sample.
+            if self.close.alive and not isinstance(error, EOFError | ConnectionResetError):
+                raise
             raise self._end_of(number) from error
 
     def _wait(self, reader: Reader) -> None:

@@ -227,7 +227,10 @@ def test_order_names_a_file_that_is_no_npy(tmp_path, content):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("order=weighted order.weights=nowhere.npy", "order.weights=nowhere.npy: Path does not"),
+        (
+            "order=weighted order.weights=nowhere.npy",
+            "order.weights=nowhere.npy: allowed: the path of a file",
+        ),
         ("order=subset order.fraction=0", "order.fraction=0: allowed: more than 0"),
         ("order=subset order.fraction=1.5", "order.fraction=1.5: allowed: at most 1"),
         ("order=subset order.fraction=null", "set one of them, the other to null"),

@@ -72,15 +72,16 @@ def test_killed_command_leaves_no_process(tmp_path, stage):
 
 
 def test_command_that_is_killed_as_its_first_process_starts_leaves_none(tmp_path):
-    write_programs(tmp_path, is_slow=False)
+    write_programs(tmp_path, is_slow=True)  # or the command might end before it is looked at
     command = fork_server.start("fastloop", ("run", *WORKER), tmp_path, dict(os.environ))
-    command.wait_until(lambda: any(map(is_forkserver, command.process.children())))
+    command.wait_until(lambda: any(map(is_for_trials, command.process.children())))
     assert_all_end(command)
 
 
-def is_forkserver(process: psutil.Process) -> bool:
+def is_for_trials(process: psutil.Process) -> bool:
+    """True for a child that is to run trials: all but multiprocessing's tracker of resources."""
     try:
-        return "multiprocessing.forkserver" in " ".join(process.cmdline())
+        return "resource_tracker" not in " ".join(process.cmdline())
     except psutil.Error:  # it has ended
         return False
 

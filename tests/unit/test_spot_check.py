@@ -31,7 +31,7 @@ def test_spot_check_accepts_samples_of_one_shape_and_writes_nothing(folder, outp
 def test_spot_check_names_samples_that_differ_and_the_remedy(folder):
     Image.new("RGB", (9, 6)).save(folder / "cat" / "39.png")
     with pytest.raises(
-        BadData, match=r"^images have different sizes \(.*9x6.*dataset\.size=\[6,6\]"
+        BadData, match=r"^samples differ: .*transform=random_resized_crop.*dataset\.size=\[6,6\]"
     ):
         check_samples(image_folder(folder))
     check_samples(image_folder(folder, "dataset.size=[6,8]"))
