@@ -113,6 +113,7 @@ def _hidden_share(job: Job) -> Figures:
     ((name, benchmark),) = job.benchmark.items()
     marking = replace(
         job,
+        min_window_s=0.0,  # a repeated epoch would begin the marks anew
         placement=MarkingPlacement(job.placement, marks),
         benchmark={name: MarkingBenchmark(benchmark, marks)},
     )

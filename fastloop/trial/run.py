@@ -263,9 +263,10 @@ def _repeat_for_cpu_time(
 
     Like windows, epochs are not repeated with min_window_s=0 and cache=cold.
     """
-    least_s = LEAST_SECONDS if context.job.shortest_window_s else 0.0
+    if not context.job.shortest_window_s:
+        return
+    least_s, count = LEAST_SECONDS, 1
     consume, _ = session.start(deliver)
-    count = 1
     # the ranks read each other's clocks, so that all of them consume as many epochs
     while (passed_s := min(all_gather(seconds_between(begun_ns, now_ns()), float))) < least_s:
         more = num_repeats(passed_s / count, least_s - passed_s)
