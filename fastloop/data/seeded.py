@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,8 @@ from fastloop.data.rows import bytes_of
 from fastloop.data.samples import returns_batches
 
 PROBED_SAMPLES = 16
-_READING = Lock()
-"""Held while a sample is read: the generators belong to all threads."""
+_SEEDED = RLock()
+"""Held while the generators are seeded, which belong to all threads."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class SeededSamples:
 
     def __getitem__(self, index: int) -> Tree:
         # FastLoader's threads redirect torch's functions, which here are seeded by the index alone
-        with _READING, torch._C.DisableTorchFunction(), seed_generators(index):
+        with torch._C.DisableTorchFunction(), seed_generators(index):
             return self.samples[index]
 
 
@@ -114,17 +114,21 @@ def _are_random(samples: Samples) -> bool:
 
 @contextmanager
 def seed_generators(seed: int) -> Iterator[None]:
-    """Seed the generators of torch, numpy and Python, and restore them at the end."""
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed all devices
-    try:
-        yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-        torch.set_rng_state(before[2])
+    """Seed the generators of torch, numpy and Python, and restore them at the end.
+
+    One thread at a time has them seeded; another waits.
+    """
+    with _SEEDED:
+        before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed all devices
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+            torch.set_rng_state(before[2])
 
 
 def _bits(leaf: Any) -> object:

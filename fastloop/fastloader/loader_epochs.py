@@ -70,9 +70,12 @@ class LoaderEpochs:
     ) -> Epoch:
         """Begin an epoch with the draws of DataLoader, at its moments."""
         opened = None if loaded else self._open_directly()
+        # DataLoader with workers opens the sampler when it is made and again when its epoch begins;
+        # workers that persist begin later epochs with the second alone
+        opens_again = self.moments.lead and self.moments.base is None
         drawn = state["drawn_from"] = self.sources.draw_base(self.moments, loaded)
-        if self.moments.lead and opened is not None:
-            opened = self._open_directly()  # again, as DataLoader with workers
+        if opens_again and opened is not None:
+            opened = self._open_directly()
         begin = partial(self._begin_as_dataloader, state, loaded is not None, finish, opened)
         if self.moments.lead or not self.order.draws_at_begin:
             return begin()

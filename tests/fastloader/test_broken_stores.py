@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from native_jpeg import needs_jpeg
 from torch.utils.data import Dataset, IterableDataset
 
 from fastloop import LongestSide, open_store, write_store
@@ -90,7 +91,13 @@ def test_store_that_may_not_be_replaced_says_why(tmp_path):
     with pytest.raises(FileExistsError, match="a store of samples is here, not of encoded images"):
         write_store(photos, root, images="as_is")
     write_store(photos, root, images="as_is", overwrite=True)
-    with pytest.raises(FileExistsError, match="a store of images='as_is' is here; overwrite=True"):
-        write_store(photos, root, images=LongestSide(9))
     with pytest.raises(FileExistsError, match="a store of other data is here; overwrite=True"):
         write_store(photos[::-1], root, images="as_is")
+
+
+@needs_jpeg
+def test_store_of_images_as_they_are_may_not_be_replaced_by_smaller_ones(tmp_path):
+    root, photos = tmp_path / "store", [b"\x00" * 9, b"\x01" * 5]
+    write_store(photos, root, images="as_is")
+    with pytest.raises(FileExistsError, match="a store of images='as_is' is here; overwrite=True"):
+        write_store(photos, root, images=LongestSide(9))

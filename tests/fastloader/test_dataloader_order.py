@@ -190,6 +190,22 @@ def test_workers_draw_ahead_as_those_of_dataloader(source, persistent, data):
     assert trace(make(FastLoader), order, visits) == trace(make(DataLoader), order, visits)
 
 
+@pytest.mark.filterwarnings("ignore:persistent_workers")  # rows have none
+@pytest.mark.parametrize("persistent", [False, True])
+def test_sampler_is_opened_as_often_as_by_dataloader(persistent):
+    opened = []
+    for kind in (FastLoader, DataLoader):
+        torch.manual_seed(3)
+        loader = kind(
+            torch.arange(6),
+            batch_sampler=DrawnAtOnce(2, is_batched=True),
+            num_workers=1,
+            persistent_workers=persistent,
+        )
+        opened.append([torch.rand(1).item() for _ in range(3) for _ in [*loader]])
+    assert opened[0] == opened[1]
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_iterable_dataset_draws_its_base_seed_as_dataloader(num_workers):
     seen = []
