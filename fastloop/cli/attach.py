@@ -154,7 +154,7 @@ def _unwritable_outputs() -> str:
 
 @contextmanager
 def _findings_folder(arguments: list[str]) -> Iterator[Path]:
-    """A new folder, which is removed on any error and where nothing is written to it."""
+    """A new folder, which is removed on any error and if nothing is written to it."""
     folder = _make_folder(arguments)
     try:
         yield folder

@@ -120,7 +120,7 @@ def _compare(settings: CheckSettings, base: Results) -> Checked:
 
 
 def _measure(settings: CheckSettings) -> Results:
-    """The results of the job by name; exits where nothing could be measured, which was told."""
+    """The results of the job by name; exits if nothing could be measured, which was told."""
     from fastloop.sweep.measure import measure
 
     requests = _compose(settings)

@@ -81,7 +81,7 @@ def _name_folders(arguments: Sequence[str]) -> list[str]:
 
 
 def _with_folders(settings: dict[str, str]) -> dict[str, str]:
-    """The settings with both folders: those of the newest two sweeps where neither is given."""
+    """The settings with both folders: those of the newest two sweeps if neither is given."""
     if not settings["base"] and not settings["new"]:
         base, new = _newest_pair()
         print(f"base={base} new={new}")

@@ -122,7 +122,7 @@ def _check_asked(request: JobRequest) -> None:
 
 
 def _write_best(best: WhatIf, folder: Path) -> bool:
-    """Write the best change's overrides to a file; False where no such file can hold them."""
+    """Write the best change's overrides to a file; False if no such file can hold them."""
     if read_command_line(sys.argv[1:]).config_dir:  # which is given only once
         return False
     overrides = shlex.split(best.command)[3:]  # after python -m fastloop.run
@@ -134,7 +134,7 @@ def _write_best(best: WhatIf, folder: Path) -> bool:
 
 
 def _failure_line(failure: Failure, folder: Path) -> str:
-    """The reason, and the path of the stacks where the time limit has ended a pass."""
+    """The reason, and the path of the stacks if the time limit has ended a pass."""
     reason = plain_reason(failure.reason)
     if failure.kind is not FailureKind.TIMEOUT or not failure.details:
         return reason

@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def _open_page(paths: Sequence[Path]) -> None:
-    """Open the page in a browser; exits with 1 and one line where there is none."""
+    """Open the page in a browser; exits with 1 and one line if there is none."""
     import webbrowser
 
     pages = [path for path in paths if path.suffix == ".html"]
@@ -79,7 +79,7 @@ def _find_results(sweep: str, folder: str) -> tuple[list[Result], Path]:
 
 def newest_results() -> tuple[list[Result], Path]:
     """The results and the folder of the newest sweep that has a finished job; of the newest one
-    where none has. Raises UsageError if there are no results."""
+    if none has. Raises UsageError if there are no results."""
     sweeps = [path for path in sweep_folders() if any(path.rglob("result.json"))]
     if not sweeps:
         raise UsageError(

@@ -160,7 +160,7 @@ def _plan(
 def _race(
     file: TuneFile, folder: Path, settings: TuneSettings, spending: Spending, progress: Any
 ) -> TuneOutcome:
-    """The outcome of the race, which continues an earlier one where there is one."""
+    """The outcome of the race, which continues an earlier one if there is one."""
     from fastloop.explain.tune.tune import check_outcome, run_race
 
     spending.exhaustive = file.exhaustive

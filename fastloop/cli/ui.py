@@ -24,7 +24,7 @@ ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TE
 
 
 def main() -> None:
-    """Become MLflow's server; exits with 1 and one line where that is not possible."""
+    """Become MLflow's server; exits with 1 and one line if that is not possible."""
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(__doc__, end="")
         return

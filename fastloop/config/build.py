@@ -72,7 +72,7 @@ def build_sweep(values: dict[str, Any]) -> SweepSettings:
 def build_job(values: dict[str, Any], overrides: Sequence[str] = ()) -> Job:
     """The job that the configuration describes. Raises ConfigError for an invalid value.
 
-    overrides: of the command line. A store that none of them asks for is left out where it would
+    overrides: of the command line. A store that none of them asks for is left out if it would
     repeat one random crop of each image.
     """
     from fastloop.core.plan import LOADING, LoadingSettings
@@ -101,7 +101,7 @@ def build_option(group: str, node: Any) -> Any:
 
 
 def _build_as(protocol: type, group: str, node: Any) -> Any:
-    """The object of the group's `_target_`. Raises ConfigError where it lacks what it needs."""
+    """The object of the group's `_target_`. Raises ConfigError if it lacks what it needs."""
     built = build_option(group, node)
     if not isinstance(built, protocol):
         raise ConfigError(kind_message(group, built, protocol.__name__))

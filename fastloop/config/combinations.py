@@ -333,7 +333,7 @@ def _compose(
 
 
 def _hydra_compose(name: str, overrides: list[str], **options: Any) -> DictConfig:
-    """The composed configuration. Raises ConfigError where Hydra only warns."""
+    """The composed configuration. Raises ConfigError if Hydra only warns."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=r"provider=hydra\.searchpath")
         try:

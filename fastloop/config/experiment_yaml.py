@@ -12,7 +12,7 @@ from fastloop.config.catalogue import default_options
 
 
 def experiment_yaml(overrides: Sequence[str], question: str) -> str | None:
-    """The text of an experiment's file; None where a file can't hold one of the overrides.
+    """The text of an experiment's file; None if a file can't hold one of the overrides.
 
     A file holds options and values, but neither deletions nor options of groups that the defaults
     don't have. question: the comment in its first line, as in the files of experiments/.

@@ -46,7 +46,7 @@ def find_foreign_setting(message: str) -> str:
 
 
 def describe_foreign_setting(name: str, overrides: Sequence[str]) -> str:
-    """The message for a setting which the job's option lacks and others have; empty where no
+    """The message for a setting which the job's option lacks and others have; empty if no
     option has it."""
     shown = name.rpartition("@")[2]
     group, _, setting = shown.partition(".")

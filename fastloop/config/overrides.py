@@ -39,7 +39,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
 
 
 def _check_override(override: Override) -> None:
-    """Raise ConfigError where a job would lack a setting or an option."""
+    """Raise ConfigError if a job would lack a setting or an option."""
     name = override.key_or_group
     if name in WITHOUT_EFFECT:
         raise ConfigError(f"{override.input_line}: it has no effect: {WITHOUT_EFFECT[name]}")

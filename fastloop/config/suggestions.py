@@ -113,7 +113,7 @@ SAME = (
 
 
 def option_hint(group: str, option: str, options: Sequence[str]) -> str:
-    """A hint at the option that a name of none was meant to be; empty where that is not known."""
+    """A hint at the option that a name of none was meant to be; empty if that is not known."""
     if option in ("all", "*"):
         return f"all options are -m '{group}=glob(*)'"
     if hint := OPTION_WORDS.get(group, {}).get(option.lower().replace("-", "_")):
@@ -123,7 +123,7 @@ def option_hint(group: str, option: str, options: Sequence[str]) -> str:
 
 
 def setting_hint(name: str, known_names: Iterable[str]) -> str:
-    """A hint at the setting that a name of none was meant to be; empty where that is not known."""
+    """A hint at the setting that a name of none was meant to be; empty if that is not known."""
     known = list(known_names)
     if name in SETTING_WORDS:
         return SETTING_WORDS[name]
@@ -179,7 +179,7 @@ def _mean(name: str) -> str:
 
 
 def _closest(name: str, known: Sequence[str]) -> str:
-    """A similar name: of the same group where there is such a group; empty where none is."""
+    """A similar name: of the same group if there is such a group; empty if none is."""
     group, _, last = name.rpartition(".")
     of_group = [each for each in known if each.rpartition(".")[0] == group]
     by_last = {each.rpartition(".")[2]: each for each in of_group} or {each: each for each in known}

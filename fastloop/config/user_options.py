@@ -92,7 +92,7 @@ def use_loader_data(job: Job) -> Job:
 def _user_arguments(group: str, node: Mapping[str, Any], target: str) -> dict[str, Any]:
     """The node's arguments for the target.
 
-    Where only the `_target_` was changed, the node still has the settings of the group's default
+    If only the `_target_` was changed, the node still has the settings of the group's default
     option; these are removed unless the target has parameters of these names.
     """
     defaults = option_values(group, default_of(group))

@@ -9,7 +9,7 @@ from typing import Any
 from fastloop.config.kinds import kind_message
 
 NUMBER_OR_BOOL = re.compile(r"[+-]?\d[\d_]*(\.\d*)?(e[+-]?\d+)?|true|false|null", re.IGNORECASE)
-"""Text that is a string only where it was quoted."""
+"""Text that is a string only if it was quoted."""
 INTEGER, NUMBER, TEXT, LIST = "an integer", "a number", "text", "a list in brackets, as [1,2]"
 ALLOWED: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "greater_than": lambda ctx: _more_than(ctx["gt"]),

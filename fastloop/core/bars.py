@@ -11,12 +11,12 @@ from tqdm.autonotebook import tqdm as notebook_tqdm  # without its warning, afte
 
 
 def in_notebook() -> bool:
-    """True where tqdm draws widgets."""
+    """True if tqdm draws widgets."""
     return notebook_tqdm is not tqdm
 
 
 def shows_bars() -> bool:
-    """True where someone may watch a bar."""
+    """True if someone may watch a bar."""
     return in_notebook() or sys.stderr.isatty()
 
 

@@ -26,7 +26,7 @@ def save_base(results: Sequence[Result], path: Path) -> None:
 
 
 def check_base_path(path: Path) -> None:
-    """Raise UsageError where no base can be written; makes nothing."""
+    """Raise UsageError if no base can be written; makes nothing."""
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -38,7 +38,7 @@ def check_base_path(path: Path) -> None:
 
 
 def load_base(path: Path) -> dict[str, Result]:
-    """The recorded results by name. Raises UsageError where there are none."""
+    """The recorded results by name. Raises UsageError if there are none."""
     hint = "fastloop check record=true records it"
     try:
         results = _adapter.validate_json(path.read_bytes())

@@ -36,7 +36,7 @@ def available_cores() -> float:
 
 def count_throttled(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> tuple[int, int]:
     """Number of periods so far in which a quota stopped this process's cgroups, and of all periods
-    in which they ran, of the cgroup that was stopped most; (0, 0) where none has a quota."""
+    in which they ran, of the cgroup that was stopped most; (0, 0) if none has a quota."""
     counts = [_periods(folder) for folder in _groups(cgroups, membership, "cpu")]
     return max(counts, default=(0, 0))
 

@@ -24,7 +24,7 @@ CODE = (type, ModuleType, FunctionType)
 
 def open_container(node: Any) -> tuple[Any, Callable[[Any], Any]] | None:
     """The parts of a container as a dict, list or tuple, and a function that rebuilds the container
-    from other parts; None where the node is no container.
+    from other parts; None if the node is no container.
 
     The container is copied, which keeps a subclass's order of keys, default_factory or maxlen.
     """
@@ -60,7 +60,7 @@ def entries_of(collection: Any) -> dict[str, Any]:
 
 
 def check_entries(collection: Any) -> None:
-    """Raise Unsupported where a tensordict holds tensors in a list, as from_dict stores them."""
+    """Raise Unsupported if a tensordict holds tensors in a list, as from_dict stores them."""
     from tensordict import LazyStackedTensorDict, is_non_tensor
 
     is_lazy = isinstance(collection, LazyStackedTensorDict)  # values may differ in shape
@@ -75,7 +75,7 @@ def check_entries(collection: Any) -> None:
 
 
 def holds_tensors(leaf: object) -> bool:
-    """True where a tensor or an array is reachable from the leaf through any references."""
+    """True if a tensor or an array is reachable from the leaf through any references."""
     reached: set[int] = set()
     waiting = [leaf]
     while waiting:

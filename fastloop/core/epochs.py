@@ -26,7 +26,7 @@ DATALOADER = tuple(name for name in LOADING if name not in ALWAYS)
 
 
 def honours_only(loader: str, plan: Plan, *honoured: str) -> None:
-    """Raise Unsupported where the plan changes a setting that this loader would ignore.
+    """Raise Unsupported if the plan changes a setting that this loader would ignore.
 
     honoured: settings that the loader honours in addition to ALWAYS: fields of LoadingSettings,
     `collate` or CANONICAL_COLLATE, and `transform`.

@@ -73,7 +73,7 @@ class Ladder:
     """Relative standard deviation of a pass, beyond what all passes of a round share."""
     slower_steps: Estimate | None
     """Share of the epoch by which steps take longer between loads than one after another, as a
-    second method tells, the time in next(); None where loading overlaps steps."""
+    second method tells, the time in next(); None if loading overlaps steps."""
     rounds: int
 
 
@@ -88,14 +88,14 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIf:
-    """A change, the predicted gain and, where it was tried, the realised one."""
+    """A change, the predicted gain and, if it was tried, the realised one."""
 
     change: str
     command: str
     """The command line that measures the changed job."""
     predicted_gain: Estimate | None
-    """Share of an epoch that the change saves, negative where it costs time, with a 90 % interval;
-    None where the model misses the job as it is, or nothing that was measured tells."""
+    """Share of an epoch that the change saves, negative if it costs time, with a 90 % interval;
+    None if the model misses the job as it is, or nothing that was measured tells."""
     realised_gain: Estimate | None
     """None: it was not tried."""
 
@@ -132,13 +132,13 @@ class Explanation:
     device: str
     rounds: int
     window_batches: int
-    """Batches of an epoch that each pass ran; fewer than the whole epoch where that is long."""
+    """Batches of an epoch that each pass ran; fewer than the whole epoch if that is long."""
     model_ratio: float
     """The model's time of the job as it is, divided by the measured one."""
     loader_samples_per_s: float
     """Of the loader alone, without steps."""
     limit_samples_per_s: float | None
-    """What this machine can do of that kind of work; None where no such limit is measured."""
+    """What this machine can do of that kind of work; None if no such limit is measured."""
     limit_origin: LimitOrigin | None
     verdict: Verdict
     ladder: Ladder

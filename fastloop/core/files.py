@@ -23,7 +23,7 @@ def outputs_folder() -> Path:
 
 
 def make_sweep_folder(folder: Path) -> None:
-    """Make a sweep's folder; raises UsageError, naming the outputs folder, where that fails."""
+    """Make a sweep's folder; raises UsageError, naming the outputs folder, if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

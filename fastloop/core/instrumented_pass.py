@@ -16,7 +16,7 @@ KEEPS_NAN = pydantic.ConfigDict(ser_json_inf_nan="constants")
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """Resources of a process and all its children, from start to answer; None where unknown."""
+    """Resources of a process and all its children, from start to answer; None if unknown."""
 
     peak_pss_mib: float | None = None
     """Proportional set size: memory that several processes share is counted once."""
@@ -43,7 +43,7 @@ class RankPass:
     wait_s: float
     place_s: float
     idle_s: float | None = None
-    """Time in which the device ran no step; None where the step runs on the host's clock."""
+    """Time in which the device ran no step; None if the step runs on the host's clock."""
 
     @property
     def loading_s(self) -> float:
@@ -67,7 +67,7 @@ class Attribution:
     place_s: list[float]
     """Duration of each placement."""
     idle_s: float | None = None
-    """Time of the epoch in which the device ran no step, by CUDA events; None where steps run on
+    """Time of the epoch in which the device ran no step, by CUDA events; None if steps run on
     the host's clock, so that this is the time of all waits and placements."""
     cpu_s: float
     """User and system time of the process and its workers in cpu_window_s."""
@@ -77,7 +77,7 @@ class Attribution:
     usable_cores: float | None = None
     """Cores that these processes may use; None in older files."""
     runs_model: bool = True
-    """False where a placed batch is not used further, so that no step can wait for it."""
+    """False if a placed batch is not used further, so that no step can wait for it."""
     step_s: float | None = None
     """Duration of a step of several ranks on resident batches; None for one process."""
     local_step_s: float | None = pydantic.Field(
@@ -89,11 +89,11 @@ class Attribution:
     Empty for one process."""
     resources: Resources | None = None
     """Of the whole instrumented process and its workers: start, opening of the loader, warm-up
-    epoch and epoch with spans; sampled by another process, None where that was off."""
+    epoch and epoch with spans; sampled by another process, None if that was off."""
 
     @property
     def cpu_cores(self) -> float | None:
-        """Cores that were busy with the job, at most the usable ones; None where too little time
+        """Cores that were busy with the job, at most the usable ones; None if too little time
         was observed to tell."""
         seconds = self.seconds if self.cpu_window_s is None else self.cpu_window_s
         if seconds < LEAST_SECONDS:

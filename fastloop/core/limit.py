@@ -14,7 +14,7 @@ from fastloop.core import stats
 
 LimitKind = Literal["rows", "converted rows", "decoded images", "cropped images", "copies", "steps"]
 """rows: gathered in memory; converted rows: gathered, and their bytes made floats; decoded images:
-also resized where the dataset does; cropped images: decoded, cropped, resized and normalized;
+also resized if the dataset does; cropped images: decoded, cropped, resized and normalized;
 copies: from pinned memory to the device; steps: the job's own, on batches that are on the device
 already."""
 
@@ -43,7 +43,7 @@ class Limit:
 
 def typical_origin(origins: Sequence[LimitOrigin | None]) -> LimitOrigin | None:
     """The kind and engine that most trials of a job have, with their median share of memcpy; None
-    where no trial has any."""
+    if no trial has any."""
     known = [origin for origin in origins if origin is not None]
     if not known:
         return None

@@ -49,12 +49,12 @@ def describe_machine() -> dict[str, Any]:
 
 
 def load_average() -> float | None:
-    """Runnable processes over the last minute; None where the system does not report them."""
+    """Runnable processes over the last minute; None if the system does not report them."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
 def oom_kills() -> int:
-    """Number of processes killed by the kernel for lack of memory; 0 where it is not reported."""
+    """Number of processes killed by the kernel for lack of memory; 0 if it is not reported."""
     try:
         match = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.M)
     except OSError:
@@ -80,7 +80,7 @@ def cpu_seconds() -> float:
 
 def memory_mappings() -> list[tuple[int, int, bool]] | None:
     """Start and stop of all mapped addresses of this process, ascending, and whether they are
-    mapped to a file on a disk; None where unknown."""
+    mapped to a file on a disk; None if unknown."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
@@ -105,7 +105,7 @@ def code_version() -> str:
 
 @cache
 def git_commit() -> str:
-    """Commit of the checkout, with -dirty where its files differ; `unknown` outside a checkout."""
+    """Commit of the checkout, with -dirty if its files differ; `unknown` outside a checkout."""
     if _git("ls-files", "--error-unmatch", "__init__.py") is None:
         return "unknown"  # such as an environment inside the checkout of another project
     dirty = _git("diff-index", "--quiet", "HEAD") is None

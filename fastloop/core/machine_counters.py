@@ -44,11 +44,11 @@ class Counters:
     """Process id of this command, whose children are its own work too."""
     cores: int
     total_s: float
-    """Time of all these cores, idle or not; 0 where the system does not tell."""
+    """Time of all these cores, idle or not; 0 if the system does not tell."""
     busy_s: float
     stolen_s: float
     includes_kernel: bool
-    """True where the time of all kernel threads, which are listed in `processes`, is in busy_s."""
+    """True if the time of all kernel threads, which are listed in `processes`, is in busy_s."""
     waited_s: dict[Resource, float]
     processes: dict[int, ProcessTimes]
 
@@ -81,7 +81,7 @@ def read_counters(
 
 
 def shows_kernel(processes: Mapping[int, ProcessTimes]) -> bool:
-    """True where kernel threads are visible, as they are not in a container."""
+    """True if kernel threads are visible, as they are not in a container."""
     return KERNEL in processes and processes[KERNEL].name == "kthreadd"
 
 
@@ -125,7 +125,7 @@ def _sum_ticks(fields: Sequence[str]) -> tuple[float, float, float]:
 
 
 def _is_of_container(proc: Path) -> bool:
-    """True where LXCFS shows the time of the container in the place of the machine's."""
+    """True if LXCFS shows the time of the container in the place of the machine's."""
     with contextlib.suppress(OSError):
         return f" {proc}/stat fuse.lxcfs" in (proc / "mounts").read_text()
     return False

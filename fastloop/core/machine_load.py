@@ -53,7 +53,7 @@ class Load:
     """CPU time per second that the host of a virtual machine gave to others."""
     pressure: dict[Resource, float] = field(default_factory=dict)
     """Share of the time in which some program, of any user, waited for that resource (Linux's
-    pressure stall information); empty where the kernel does not tell."""
+    pressure stall information); empty if the kernel does not tell."""
     busiest: dict[str, float] = field(default_factory=dict)
     """Cores that the busiest other programs used, by their names, the busiest first."""
 
@@ -64,7 +64,7 @@ class Load:
 
     @property
     def is_quiet(self) -> bool | None:
-        """True where others used too little to change a figure; None where that is unknown."""
+        """True if others used too little to change a figure; None if that is unknown."""
         if self.foreign_cores is None:
             return None
         has_cores = self.foreign_cores <= QUIET_SHARE * self.cores
@@ -81,7 +81,7 @@ class LoadSummary:
     """How many of them were not quiet."""
     cores: int
     other_cores: float | None
-    """Median over the stretches of what others took; None where it is unknown."""
+    """Median over the stretches of what others took; None if it is unknown."""
     most_other_cores: float | None
     memory_pressure: float = 0.0
     """The highest of all stretches."""
@@ -90,7 +90,7 @@ class LoadSummary:
 
     @property
     def is_quiet(self) -> bool | None:
-        """True where most stretches were quiet; None where that is unknown."""
+        """True if most stretches were quiet; None if that is unknown."""
         return 2 * self.busy < self.stretches if self.stretches else None
 
     def describe(self, stretch: str = "trial", stretches: str = "trials") -> str:
@@ -133,7 +133,7 @@ class LoadSummary:
 
 
 def summarize_loads(loads: Sequence[Load | None]) -> LoadSummary | None:
-    """The summary of these loads; None where none was recorded, as in older files."""
+    """The summary of these loads; None if none was recorded, as in older files."""
     recorded = [load for load in loads if load is not None]
     if not recorded:
         return None
@@ -158,7 +158,7 @@ def summarize_loads(loads: Sequence[Load | None]) -> LoadSummary | None:
 def describe_load(
     summary: LoadSummary | None, stretch: str = "trial", stretches: str = "trials"
 ) -> list[str]:
-    """The first lines of an answer: LoadSummary.describe, or none where nothing was recorded."""
+    """The first lines of an answer: LoadSummary.describe, or none if nothing was recorded."""
     return [summary.describe(stretch, stretches)] if summary else []
 
 

@@ -53,7 +53,7 @@ def unit_of(shortest: float) -> TimeUnit:
 
 def unit_of_all(durations: Sequence[float]) -> TimeUnit:
     """The unit in which several durations are shown beside each other: that of the shortest, or
-    seconds where one is long."""
+    seconds if one is long."""
     return SECONDS if max(durations) >= LONG_SECONDS else unit_of(min(durations))
 
 

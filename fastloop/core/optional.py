@@ -27,19 +27,19 @@ class HasInstallCheck(Protocol):
     """A loader, a store or a placement that needs an optional library."""
 
     def check_installed(self) -> None:
-        """Raise Unsupported, with the commands that install the library, where it is missing."""
+        """Raise Unsupported, with the commands that install the library, if it is missing."""
         ...
 
 
 def check_libraries(loader: Loader) -> None:
-    """Raise Unsupported where a library is missing that the loader or its store needs."""
+    """Raise Unsupported if a library is missing that the loader or its store needs."""
     for option in (loader, loader.store):
         if isinstance(option, HasInstallCheck):
             option.check_installed()
 
 
 def check_available(module: str, needed_by: str, install: str) -> None:
-    """Raise Unsupported, with the commands that install it, where a module is missing.
+    """Raise Unsupported, with the commands that install it, if a module is missing.
 
     The module is not imported.
     """
@@ -48,7 +48,7 @@ def check_available(module: str, needed_by: str, install: str) -> None:
 
 
 def import_optional(module: str, needed_by: str, install: str) -> Any:
-    """Import a module; raises Unsupported, with the commands that install it, where that fails."""
+    """Import a module; raises Unsupported, with the commands that install it, if that fails."""
     try:
         with isolate_import():
             return import_module(module)

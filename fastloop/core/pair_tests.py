@@ -140,7 +140,7 @@ def welch_p_value(new: np.ndarray, base: np.ndarray) -> float:
 
 
 def _floor_p_values(logs: np.ndarray, mean: np.ndarray, growth: np.ndarray) -> np.ndarray:
-    """p values with each pair's variance, or the campaign's where that is larger.
+    """p values with each pair's variance, or the campaign's if that is larger.
 
     With few trials a small variance is luck, or that of jobs whose trials were all fast or all slow
     ones; the campaign's guards against both. From five trials on a single noisy job counts for no

@@ -37,26 +37,26 @@ class PreparedData:
     reference: Path
     """Folder of the same-data reference, see data/reference.py."""
     folder: Path
-    """Folder of the store; equal to `reference` where the loader reads the dataset itself."""
+    """Folder of the store; equal to `reference` if the loader reads the dataset itself."""
     files: tuple[Path, ...] = ()
     """Files that the loader reads: the store's folder, or the files that the dataset lists."""
     num_samples: int
     sample: Leaves
     """dtype and shape of each leaf of a collated sample, without the batch dimension."""
     sample_nbytes: int
-    """Bytes per sample; the mean, without padding, where samples differ in length."""
+    """Bytes per sample; the mean, without padding, if samples differ in length."""
     num_classes: int | None = None
     """None: the samples have no class labels."""
     seconds: float = 0.0
-    """Seconds taken to write the store, also where it is reused; 0 without a store."""
+    """Seconds taken to write the store, also if it is reused; 0 without a store."""
     disk_mib: float = 0.0
     broken: tuple[tuple[int, str], ...] = ()
-    """Index and reason of each sample that can't be decoded, where such samples may be skipped."""
+    """Index and reason of each sample that can't be decoded, if such samples may be skipped."""
     random: bool = False
-    """True where samples are random, and the reference is of those that data/seeded.py makes
+    """True if samples are random, and the reference is of those that data/seeded.py makes
     repeatable."""
     returns_batches: bool = False
-    """True where the dataset's own `__getitems__` returns a batch instead of a list of samples."""
+    """True if the dataset's own `__getitems__` returns a batch instead of a list of samples."""
     decoder_equivalence_id: str = ""
     """Equal for datasets whose decoders agree within 2/255, see data/decoder_agreement.py."""
     pixels_off: int = 0
@@ -125,7 +125,7 @@ class Plan:
     """Of several processes that load together; `order` is this rank's share."""
     world_size: int = 1
     probe: LoaderProbe | None = None
-    """Of an instrumented pass, where DataLoader or FastLoader loads; None, in all that is timed: no
+    """Of an instrumented pass, if DataLoader or FastLoader loads; None, in all that is timed: no
     probe."""
 
 
@@ -135,13 +135,13 @@ class Setup:
 
     model: Model
     sample: Leaves
-    """dtype and shape of each leaf; where a model runs, of the input and the target."""
+    """dtype and shape of each leaf; if a model runs, of the input and the target."""
     num_classes: int | None
     learning_rate: float
     seed: int
     device: torch.device
     unread: bool
-    """True where a batch may be memory-mapped, with bytes not yet read from the file."""
+    """True if a batch may be memory-mapped, with bytes not yet read from the file."""
     execution: Execution
     precision: str
     pair: ExtractPair = tuple

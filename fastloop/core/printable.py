@@ -8,7 +8,7 @@ UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 """Control characters except tab and newline, and halves of surrogate pairs: a terminal would obey
 some of them, and XML allows none."""
 CLASS = re.compile(r"^(?:BadData: |\w+: \[Errno \d+\] )")
-"""What a reason begins with where the rest of it says everything."""
+"""What a reason begins with if the rest of it says everything."""
 LONGEST_WORD = 240
 """Number of characters of a word that are printed whole; a path of usual length is shorter."""
 SHOWN = 40

@@ -41,7 +41,7 @@ class Dataset(Protocol):
     bits."""
 
     def fetch(self) -> str:
-        """Download or generate the data where it is missing, and return its fingerprint."""
+        """Download or generate the data if it is missing, and return its fingerprint."""
         ...
 
     def open(self) -> Samples:
@@ -64,7 +64,7 @@ class RaggedDataset(Protocol):
     """A dataset whose samples may differ in the first dimension of their leaves."""
 
     ragged: bool
-    """True where they differ. All samples of a dataset without this attribute have one shape."""
+    """True if they differ. All samples of a dataset without this attribute have one shape."""
 
 
 @runtime_checkable
@@ -72,7 +72,7 @@ class StreamingDataset(Protocol):
     """A dataset whose samples are known only from what its loader delivers."""
 
     same_data: bool
-    """False where the samples are random."""
+    """False if the samples are random."""
 
     def batches(self) -> AbstractContextManager[Iterable[Tree]]:
         """The batches of one epoch."""
@@ -84,7 +84,7 @@ class OverlappingDataset(Protocol):
     """A dataset whose samples overlap, so that a store would hold the same data several times."""
 
     def overlap(self) -> str:
-        """The reason why a store would be too large, with the sizes; empty where it would not."""
+        """The reason why a store would be too large, with the sizes; empty if it would not."""
         ...
 
 
@@ -113,7 +113,7 @@ class Decoder(Protocol):
     """Decodes the bytes of an image file into pixels."""
 
     def library(self) -> str:
-        """Name and version of the decoding library; raises Unsupported where it is missing."""
+        """Name and version of the decoding library; raises Unsupported if it is missing."""
         ...
 
     def decode(self, data: bytes) -> np.ndarray:
@@ -138,7 +138,7 @@ class Uint8Images(Protocol):
 class EncodedSamples(Protocol):
     """Samples of one image file each, whose decoding can be timed by itself, in several threads.
 
-    Where they are a dataclass with a `decoder`, other decoders are tried in its place.
+    If they are a dataclass with a `decoder`, other decoders are tried in its place.
     """
 
     def __len__(self) -> int: ...
@@ -161,7 +161,7 @@ class Collate(Protocol):
     """The samples of `Dataset.open`, of `Uint8Images.open_uint8`, or of a `RaggedDataset`, whose
     leaves become (padded, lengths)."""
     tolerant: bool
-    """True where a sample that can't be decoded is passed as None instead of ending the run; a
+    """True if a sample that can't be decoded is passed as None instead of ending the run; a
     batch without any other sample is None."""
 
     def collate(self, samples: list[Tree]) -> Tree:
@@ -198,7 +198,7 @@ class Order(Protocol):
 
     @property
     def complete(self) -> bool:
-        """True where each index in [0, num_samples) occurs exactly once in an epoch."""
+        """True if each index in [0, num_samples) occurs exactly once in an epoch."""
         ...
 
     def length(self, num_samples: int) -> int:

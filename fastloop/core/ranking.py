@@ -1,4 +1,4 @@
-"""Ranks of jobs, with ties where their trials show no sure difference."""
+"""Ranks of jobs, with ties if their trials show no sure difference."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ knows less than the test, which sees the noise of all jobs."""
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking:
-    """Ranks of jobs, with ties where the rounds show no significant difference."""
+    """Ranks of jobs, with ties if the rounds show no significant difference."""
 
     ranks: dict[str, int]
     """Rank by name, in the order of the medians, such as 1, 1, 3: one more than the number of jobs
-    that are surely faster. Empty where undetermined."""
+    that are surely faster. Empty if undetermined."""
     faster: dict[str, frozenset[str]] = field(default_factory=dict)
     """By name, the jobs that are surely faster, directly or through a third; empty with `ranks`."""
     undetermined: str
     """Why there are no ranks and how many trials are needed, in one line; empty with ranks."""
     needed: str
     """About how many trials of each would tell the jobs that share rank 1 (or, without ranks, all)
-    apart, in words; empty where one job is first."""
+    apart, in words; empty if one job is first."""
     order: tuple[str, ...]
     """All names by median seconds, fastest first; names without values last."""
     enough_trials: int = 0
-    """About how many trials of each that would be; 0 where it is not known."""
+    """About how many trials of each that would be; 0 if it is not known."""
     equal: tuple[str, ...] = ()
     """The jobs that are surely as fast as the first of the order: within 2 %."""
     undecided: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ def explain_no_ranks(trials: Sequence[Trials]) -> str:
 
 
 def _usable(lists: Sequence[Sequence[float]]) -> bool:
-    """True where all values are positive and finite, so that they have logarithms."""
+    """True if all values are positive and finite, so that they have logarithms."""
     return all(0 < value < math.inf for values in lists for value in values)
 
 
@@ -154,7 +154,7 @@ def _slower(ratios: np.ndarray) -> bool:
 
 
 def _why_undetermined(lists: list[Sequence[float]]) -> str:
-    """Why jobs with these values can't be ranked; empty where they can."""
+    """Why jobs with these values can't be ranked; empty if they can."""
     if not _usable(lists):
         return "a trial's time is not a positive number"
     if not lists or (len(lists) == 1 and len(lists[0])):  # nothing to compare with

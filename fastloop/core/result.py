@@ -32,18 +32,18 @@ class Measurement:
     samples: int
     """Distinct samples that all ranks deliver in these epochs."""
     limit_samples_per_s: float | None
-    """None where no limit of this kind of work is measured."""
+    """None if no limit of this kind of work is measured."""
     limit_origin: LimitOrigin | None = None
     """Kind of work, engine and cores of the limit; None without a limit and in older files."""
     limit_key: str = ""
     """Equal in a round for limits of the same work, of which the first trial has measured one for
-    all; empty where each trial measures its own, and in older files."""
+    all; empty if each trial measures its own, and in older files."""
     losses: list[float] = field(default_factory=list)
     """Mean loss of each epoch; empty without a model."""
     cached_before: float | None = None
     """Share of the files' pages in memory before the page cache was set to the requested state."""
     cached_fraction: float | None = None
-    """Share right before the window; None where the system or the dataset does not report it."""
+    """Share right before the window; None if the system or the dataset does not report it."""
     rank_seconds: list[float] = field(default_factory=list)
     """`seconds` of each rank; start_ns and stop_ns are those of the slowest rank. Empty for one
     process."""
@@ -74,9 +74,9 @@ class Calls:
     """The epochs that a trial has asked of its loader, which its shadow asks for once more."""
 
     compares_data: bool = True
-    """True where a whole epoch was compared with the dataset before the windows, and one after."""
+    """True if a whole epoch was compared with the dataset before the windows, and one after."""
     unread: bool = False
-    """True where bytes of some batch may be unread in a file, as this comparison or that of an
+    """True if bytes of some batch may be unread in a file, as this comparison or that of an
     earlier trial of the job has found."""
     windows: dict[BenchmarkName, list[int]] = field(default_factory=dict)
     """By benchmark, how often each of its windows repeated the epochs; the last one counts."""
@@ -101,7 +101,7 @@ class Trial:
     session_ms: int = 0
     """Start of the command that ran the trial; a resumed sweep has several."""
     data_mib: float | None = None
-    """Size of the files that the loader reads; None where the dataset does not list them."""
+    """Size of the files that the loader reads; None if the dataset does not list them."""
     rank_torch_threads: list[int] = field(default_factory=list)
     """Value of each rank; torch_threads is that of rank 0. Empty for one process."""
     left_running: list[str] = field(default_factory=list)
@@ -137,7 +137,7 @@ class Shadow:
     epochs: int
     """Number of epochs of the windows that were compared with the dataset."""
     shuffling: Shuffling | None
-    """None where the samples are not known, as with same_data=false."""
+    """None if the samples are not known, as with same_data=false."""
 
 
 @dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
@@ -170,7 +170,7 @@ class Result:
     prepare_s: float = 0.0
     disk_mib: float = 0.0
     random: bool = False
-    """True where samples are random and were compared with seeded generators."""
+    """True if samples are random and were compared with seeded generators."""
     compared_crops: int = 0
     """Of crops, the number of samples of an epoch whose pixels were compared; 0: all samples were
     hashed."""
@@ -205,7 +205,7 @@ def world_size(result: Result) -> int:
 
 
 def verdict_word(result: Result, benchmark: str) -> str:
-    """The word of the job's verdict, where it was explained in this benchmark; else empty."""
+    """The word of the job's verdict, if it was explained in this benchmark; else empty."""
     explanation = result.explanation
     if explanation is None or explanation.benchmark != benchmark:
         return ""

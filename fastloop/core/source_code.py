@@ -21,7 +21,7 @@ INSTALLED_IN = {"site-packages", "dist-packages"}
 
 def source_fingerprint(thing: object) -> str:
     """Fingerprint of the source files of an object's class and of the `target` that it names, and
-    of the modules that these import, except installed ones; empty where none has a file."""
+    of the modules that these import, except installed ones; empty if none has a file."""
     names = [type(thing).__module__, str(getattr(thing, "target", "")).rpartition(".")[0]]
     files: dict[str, Path] = {}
     for name in names:

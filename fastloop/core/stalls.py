@@ -18,7 +18,7 @@ class Stalled(BaseException):
 
 @contextmanager
 def limit_stalls(limit_s: float) -> Iterator[None]:
-    """Raise Stalled inside the context where note_progress is not called for that many seconds.
+    """Raise Stalled inside the context if note_progress is not called for that many seconds.
 
     Only the main thread can be interrupted; in any other there is no limit.
     """

@@ -28,7 +28,7 @@ BOUNDS = (2.5, 97.5)
 POSITION = 0.1
 TAIL = 3.0
 TAILS_OF_FEW = {3: 6.0, 4: 5.0}
-"""Parameters of the smoothed bootstrap, see `log_interval`, the last by the number of values where
+"""Parameters of the smoothed bootstrap, see `log_interval`, the last by the number of values if
 it is not TAIL; experiments/intervals/README.md has the coverage with these values."""
 
 
@@ -91,7 +91,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def interval(values: Sequence[float], *, in_looks: bool = False) -> tuple[float, float] | None:
-    """95 % bootstrap interval of the median; None below three values, or where one is not a
+    """95 % bootstrap interval of the median; None below three values, or if one is not a
     positive number. in_looks: see `log_interval`."""
     if len(values) < FEWEST_FOR_INTERVAL or not _usable(values):
         return None
@@ -100,8 +100,8 @@ def interval(values: Sequence[float], *, in_looks: bool = False) -> tuple[float,
 
 
 def ratio(new: Sequence[float], base: Sequence[float], *, in_looks: bool = False) -> Ratio | None:
-    """Ratio of new to base, paired by round; None where their counts differ or are below three, or
-    where a value is not a positive number. in_looks: see `log_interval`."""
+    """Ratio of new to base, paired by round; None if their counts differ or are below three, or
+    if a value is not a positive number. in_looks: see `log_interval`."""
     if len(new) != len(base) or len(new) < FEWEST_FOR_INTERVAL or not _usable(new, base):
         return None
     logs = np.log(np.asarray(new, float)) - np.log(np.asarray(base, float))
@@ -117,7 +117,7 @@ def ratio_or_range(
     new: Sequence[float], base: Sequence[float], *, in_looks: bool = False
 ) -> Ratio | None:
     """Ratio of new to base with its interval or, below three rounds, with its range, which proves
-    nothing; None where `ratio` has other reasons."""
+    nothing; None if `ratio` has other reasons."""
     if known := ratio(new, base, in_looks=in_looks):
         return known
     if not new or len(new) != len(base) or not _usable(new, base):
@@ -128,7 +128,7 @@ def ratio_or_range(
 
 
 def _usable(*lists: Sequence[float]) -> bool:
-    """True where all values are positive and finite, so that they have logarithms."""
+    """True if all values are positive and finite, so that they have logarithms."""
     return all(0 < value < math.inf for values in lists for value in values)
 
 

@@ -36,7 +36,7 @@ class RankAnswer:
 
     value: Any
     resources: Resources | None
-    """None where the process was not monitored."""
+    """None if the process was not monitored."""
     left_running: tuple[str, ...] = ()
     """Commands that the rank has left running on this node, which were then ended."""
 
@@ -51,7 +51,7 @@ class Launcher(Protocol):
         ...
 
     def check(self, device: torch.device) -> None:
-        """Raise Unsupported where this machine can't run these processes on the device."""
+        """Raise Unsupported if this machine can't run these processes on the device."""
         ...
 
     def call(self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None) -> Any:

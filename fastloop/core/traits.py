@@ -17,10 +17,10 @@ class DatasetTraits:
     """Traits of a dataset."""
 
     decodes: bool = False
-    """True where each access to a sample decodes an image file, so that decoding is the limit of
+    """True if each access to a sample decodes an image file, so that decoding is the limit of
     loaders that read it."""
     gathers: bool = False
-    """True where each access to a sample copies a row of memory, or makes floats of its bytes, so
+    """True if each access to a sample copies a row of memory, or makes floats of its bytes, so
     that gathering rows is the limit of loaders that read it. A dataset that declares neither does
     work of another kind, of which no limit is known."""
 
@@ -38,22 +38,22 @@ class LoaderTraits:
     """Traits of a loader."""
 
     even_shares: bool = False
-    """True where all ranks get the same number of batches, because the plan's order is followed."""
+    """True if all ranks get the same number of batches, because the plan's order is followed."""
     on_device: bool = False
-    """True where batches are built on the plan's device."""
+    """True if batches are built on the plan's device."""
     reads_samples: bool = False
-    """True where the loader reads the dataset's samples themselves if its store is null."""
+    """True if the loader reads the dataset's samples themselves if its store is null."""
     in_memory: bool = False
-    """True where all rows are copied from the store into memory before the first epoch."""
+    """True if all rows are copied from the store into memory before the first epoch."""
     honours_batch_size: bool = True
-    """False where the sizes of batches don't depend on `batch_size`."""
+    """False if the sizes of batches don't depend on `batch_size`."""
     brings_data: bool = False
-    """True where the loader provides the data itself and takes no dataset, see
+    """True if the loader provides the data itself and takes no dataset, see
     options/dataset/user.py."""
     is_users: bool = False
-    """True where the loader is code of the user's, whose kind of work is unknown."""
+    """True if the loader is code of the user's, whose kind of work is unknown."""
     unknown_files: str = ""
-    """Why the loader may read other files than its store's or dataset's; empty where it does
+    """Why the loader may read other files than its store's or dataset's; empty if it does
     not."""
 
 
@@ -62,7 +62,7 @@ class PlacementTraits:
     """Traits of a placement."""
 
     runs_threads: bool = False
-    """True where the placement leaves threads in its process: a forked worker would deadlock on
+    """True if the placement leaves threads in its process: a forked worker would deadlock on
     their locks."""
 
 
@@ -73,7 +73,7 @@ class CollateTraits:
     is_default: bool = False
     """True for torch's default_collate without a `finish`: the plan then has no collate."""
     defines_samples: bool = False
-    """True where samples are whatever the collate makes of them, so that the same-data reference
+    """True if samples are whatever the collate makes of them, so that the same-data reference
     needs it too."""
 
 
@@ -82,9 +82,9 @@ class TransformTraits:
     """Traits of a transform."""
 
     is_identity: bool = False
-    """True where samples stay as they are, so that the transform is not called."""
+    """True if samples stay as they are, so that the transform is not called."""
     converts_bytes: bool = False
-    """True where it makes scaled floats of uint8 leaves and does nothing else, which can be done
+    """True if it makes scaled floats of uint8 leaves and does nothing else, which can be done
     while rows are gathered."""
 
 
@@ -93,9 +93,9 @@ class ExecutionTraits:
     """Traits of an execution."""
 
     is_identity: bool = False
-    """True where model and step stay as they are, which also fits benchmarks without a model."""
+    """True if model and step stay as they are, which also fits benchmarks without a model."""
     averages_gradients: bool = True
-    """True where ranks can average their gradients inside the step."""
+    """True if ranks can average their gradients inside the step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class BenchmarkTraits:
     """Traits of a benchmark."""
 
     trains: bool = False
-    """True where the model is trained, so that ranks average gradients in every step."""
+    """True if the model is trained, so that ranks average gradients in every step."""
 
 
 def traits_of(kind: type[T], option: object) -> T:

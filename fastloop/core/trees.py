@@ -2,7 +2,7 @@
 
 Tree libraries open the containers they know and treat everything else as a leaf. Here such leaves
 are opened too, so that no tensor is left behind in a dataclass, a tensordict or a subclass of dict.
-Remaining leaves pass through unchanged, as in torch's pytree, but are rejected where they hold
+Remaining leaves pass through unchanged, as in torch's pytree, but are rejected if they hold
 tensors, which would silently stay on their device.
 """
 

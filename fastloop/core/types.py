@@ -106,7 +106,7 @@ class Failure:
     message: str
     """One line; for kind ERROR it begins with the name of the exception's class."""
     details: str = ""
-    """A traceback or a stack; empty where the message is enough."""
+    """A traceback or a stack; empty if the message is enough."""
 
     @property
     def reason(self) -> str:

@@ -20,7 +20,7 @@ LOADER_DATA = "fastloop.options.dataset.user.UserDataset"
 
 
 def locate(path: str) -> Any:
-    """Import the object with that dotted name; raises ValueError, in one line, where that fails."""
+    """Import the object with that dotted name; raises ValueError, in one line, if that fails."""
     try:
         return _import_path(path)
     except SignalExit:
@@ -30,7 +30,7 @@ def locate(path: str) -> Any:
 
 
 def check_usable(path: str) -> str:
-    """Return the dotted name; raises ValueError where its object can't provide data."""
+    """Return the dotted name; raises ValueError if its object can't provide data."""
     target = locate(path)
     if isinstance(target, Iterator):
         raise ValueError("an iterator has one epoch only; name the function that returns it")
@@ -46,7 +46,7 @@ def is_iterable(thing: Any) -> bool:
 
 
 def parameter_names(path: str) -> frozenset[str]:
-    """Names of the target's parameters; empty where it has no signature or is not called."""
+    """Names of the target's parameters; empty if it has no signature or is not called."""
     signature = _signature(locate(path))
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = signature.parameters.values() if signature else ()
@@ -56,7 +56,7 @@ def parameter_names(path: str) -> frozenset[str]:
 def check_arguments(path: str, kwargs: Mapping[str, Any], offered: Iterable[str] = ()) -> None:
     """Raise ValueError for an unknown or a missing argument.
 
-    offered: names of arguments that are passed where the target has such a parameter.
+    offered: names of arguments that are passed if the target has such a parameter.
     """
     target = locate(path)
     signature = _signature(target)
@@ -74,7 +74,7 @@ def check_arguments(path: str, kwargs: Mapping[str, Any], offered: Iterable[str]
 def call(path: str, arguments: Mapping[str, Any]) -> Any:
     """Call the target and return its result; an iterable is returned as it is.
 
-    Raises BadData where the target raises.
+    Raises BadData if the target raises.
     """
     target = locate(path)
     if not _is_called(target):
@@ -88,7 +88,7 @@ def call(path: str, arguments: Mapping[str, Any]) -> Any:
 
 
 def check_callable(path: str) -> str:
-    """Return the dotted name; raises ValueError where its object can't be called."""
+    """Return the dotted name; raises ValueError if its object can't be called."""
     target = locate(path)
     if not callable(target):
         raise ValueError(f"{type(target).__name__} is not callable")
@@ -155,7 +155,7 @@ def _import_path(path: str) -> Any:
 
 
 def _binding_error(path: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """The reason why the target can't be called with these arguments; empty where it can be, or has
+    """The reason why the target can't be called with these arguments; empty if it can be, or has
     no signature."""
     try:
         inspect.signature(locate(path)).bind(*args, **kwargs)

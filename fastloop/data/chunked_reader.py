@@ -79,7 +79,7 @@ class ChunkedReader:
 
 
 def _decoding_processes(samples: Samples) -> int:
-    """0 where decoding in this process is fast enough, else the number of usable cores."""
+    """0 if decoding in this process is fast enough, else the number of usable cores."""
     probe = IndexedSamples(samples, tolerant=True)
     start_ns = now_ns()
     count = sum(1 for _ in islice(map(probe.__getitem__, range(len(samples))), PROBED_SAMPLES))
@@ -89,7 +89,7 @@ def _decoding_processes(samples: Samples) -> int:
 
 
 def _is_picklable(samples: Samples) -> bool:
-    """False where samples can't be sent to another process, because of a lambda or an open file."""
+    """False if samples can't be sent to another process, because of a lambda or an open file."""
     try:
         pickle.dumps(samples)
     except Exception:  # a user's class may raise anything
@@ -130,7 +130,7 @@ class IndexedSamples:
 def collate_chunks(
     samples: Samples, chunk: int, num_workers: int, tolerant: bool = False, ragged: bool = False
 ) -> Iterator[Chunk]:
-    """Yield all samples in order, in batches of `chunk`; raises SamplesDiffer where they differ.
+    """Yield all samples in order, in batches of `chunk`; raises SamplesDiffer if they differ.
 
     num_workers: processes that decode, with a bounded number of batches in flight; 0: this one.
     ragged: the first dimension of a leaf may differ between samples.

@@ -1,4 +1,4 @@
-"""Chunks of consecutive samples from (index, sample, error) items; errors where samples differ."""
+"""Chunks of consecutive samples from (index, sample, error) items; errors if samples differ."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Chunk:
     """Consecutive samples."""
 
     batch: Tree
-    """The decoded samples, collated by torch's default_collate, or with JaggedTensor leaves where
-    samples differ in length; None where no sample could be decoded."""
+    """The decoded samples, collated by torch's default_collate, or with JaggedTensor leaves if
+    samples differ in length; None if no sample could be decoded."""
     broken: list[tuple[int, str]]
     """Index and reason of each sample that could not be decoded."""
     size: int
@@ -39,7 +39,7 @@ def collate_chunk(
 ) -> Chunk:
     """Collate (index, sample, error) items into a chunk.
 
-    Raises SamplesDiffer where samples differ, BadData where they can't be collated, also for a None
+    Raises SamplesDiffer if samples differ, BadData if they can't be collated, also for a None
     unless `tolerant`.
     """
     missing = {
@@ -70,8 +70,8 @@ def collate_each(items: list[tuple[int, Any, str]], collate: Callable[[Any], Tre
     """Collate each of (index, fetched, error) items by itself; fetched: as by a DataLoader for that
     index alone.
 
-    A sample of which `collate` makes no batch is broken. Raises BadData where it fails for a sample
-    that is not None or makes no batch of one, and SamplesDiffer where samples differ.
+    A sample of which `collate` makes no batch is broken. Raises BadData if it fails for a sample
+    that is not None or makes no batch of one, and SamplesDiffer if samples differ.
     """
     batches = {index: _batch_of_one(index, fetched, collate) for index, fetched, _ in items}
     whole = [(index, batch) for index, batch in batches.items() if batch is not None]
@@ -105,7 +105,7 @@ def _batch_of_one(index: int, fetched: Any, collate: Callable[[Any], Tree]) -> T
 
 
 def _concatenate(batches: list[tuple[int, Tree]]) -> Tree:
-    """The batches as one; raises SamplesDiffer where their trees, dtypes or shapes differ."""
+    """The batches as one; raises SamplesDiffer if their trees, dtypes or shapes differ."""
     (first, batch), *others = batches
     kind = optree.tree_structure(batch), leaves_of(batch)
     for index, other in others:
@@ -134,7 +134,7 @@ def _check_leaves(batch: Tree) -> None:
 def _describe_difference(
     samples: list[tuple[int, Tree]], key: Callable[[Tree, bool], Any], ragged: bool
 ) -> str:
-    """The first two samples whose keys differ; empty where all keys are equal."""
+    """The first two samples whose keys differ; empty if all keys are equal."""
     if not samples:
         return ""
     (first, sample), *others = samples

@@ -50,7 +50,7 @@ class CropColumn:
 def crop_columns(dataset: CroppedDataset) -> list[Any]:
     """The columns of the crops and of their labels.
 
-    The crops are made natively where the decoder's pixels are those of the native one.
+    The crops are made natively if the decoder's pixels are those of the native one.
     """
     samples, cropping = dataset.open(), dataset.cropping
     images = samples.images

@@ -31,7 +31,7 @@ class Cropping:
 
     @property
     def is_random(self) -> bool:
-        """True where an image's samples differ from epoch to epoch."""
+        """True if an image's samples differ from epoch to epoch."""
         return isinstance(self.crop, RandomResizedCrop) or 0 < self.flip < 1
 
     def make_sample(self, pixels: np.ndarray, cut: Cut) -> torch.Tensor:

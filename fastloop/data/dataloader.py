@@ -186,7 +186,7 @@ def decode_in_order(
     samples: Samples, batch_size: int, collate_fn: Callable[[list], Any], num_workers: int
 ) -> Iterable[Any]:
     """Batches of all samples in order, decoded in num_workers processes with a bounded number of
-    batches in flight. Raises Unsupported where those processes could not import the samples' class.
+    batches in flight. Raises Unsupported if those processes could not import the samples' class.
     """
     context = _decoding_context() if num_workers else ""
     if context == "forkserver":  # torch is imported once, in its server

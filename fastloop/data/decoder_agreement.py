@@ -1,6 +1,6 @@
 """Agreement of image decoders: the difference of a dataset's pixels from Pillow's in a few samples.
 
-Datasets with different pixels are different data, but their jobs are still ranked together where
+Datasets with different pixels are different data, but their jobs are still ranked together if
 only the decoder differs and the compared samples agree within the tolerance; a caveat says so.
 """
 
@@ -50,7 +50,7 @@ def difference_to_pillow(dataset: Dataset, broken: set[int]) -> int | None:
     """Largest difference, in 255ths, of a few samples from the same samples decoded by Pillow.
 
     broken: indices of samples that can't be decoded. None for a dataset without a decoder, and
-    where Pillow can't decode a sample that the dataset's decoder can.
+    if Pillow can't decode a sample that the dataset's decoder can.
     """
     if not _is_encoded(dataset):
         return None

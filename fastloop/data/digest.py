@@ -80,7 +80,7 @@ def digest(
 
     expected: leaves of a sample; batches have (padded, lengths) for leaves of variable length.
     observe: called with the (batch, 16) uint8 hashes of each batch.
-    Raises Invalid where a batch changes after its delivery, where the leaves of batches differ or
+    Raises Invalid if a batch changes after its delivery, if the leaves of batches differ or
     are no tensors of one length, and as soon as more than `at_most` samples have been delivered,
     since the epoch may be endless.
     """
@@ -142,7 +142,7 @@ def hash_sum(hashes: np.ndarray) -> int:
 
 
 def describe_difference(expected: Digest, actual: Digest) -> str | None:
-    """Description of the difference between two digests; None where they are of the same data."""
+    """Description of the difference between two digests; None if they are of the same data."""
     if not actual.count and expected.count:
         return "it yields nothing"
     if actual.leaves != expected.leaves:

@@ -33,7 +33,7 @@ class EncodedSource:
 def read_encoded_source(source: Any) -> EncodedSource:
     """The columns of a tree, or the files and classes of torchvision's ImageFolder.
 
-    Raises ValueError where there are no images, other leaves, or columns of several lengths.
+    Raises ValueError if there are no images, other leaves, or columns of several lengths.
     """
     leaves, structure = pytree.tree_flatten(_columns_of(source), is_leaf=_is_column)
     columns = [_open_column(leaf) for leaf in leaves]

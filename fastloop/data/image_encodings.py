@@ -48,7 +48,7 @@ ImageEncoding = Literal["as_is", "jpeg"] | LongestSide
 def open_encoding(images: ImageEncoding) -> Encode:
     """The function that makes what is stored of a file.
 
-    Raises ValueError for an unknown encoding, ImportError where the extension is missing.
+    Raises ValueError for an unknown encoding, ImportError if the extension is missing.
     """
     if images == "as_is":
         return _keep
@@ -64,7 +64,7 @@ def _keep(data: Encoded) -> tuple[Encoded, Change]:
 
 
 def _transcode(data: Encoded) -> tuple[Encoded, Change]:
-    """Coefficients as they were, with restart markers; the file itself where that can't be."""
+    """Coefficients as they were, with restart markers; the file itself if that can't be."""
     jpeg: Any = load_jpeg()
     transcoded = jpeg.transcode(data)
     return (data, "kept") if transcoded is None else (transcoded, "transcoded")

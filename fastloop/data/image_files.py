@@ -101,13 +101,13 @@ class ImageFileColumn:
 
 
 def uint8_samples(dataset: Dataset, collate: Collate) -> Samples:
-    """Samples with images in uint8, as the collate takes them; raises Unsupported where the dataset
+    """Samples with images in uint8, as the collate takes them; raises Unsupported if the dataset
     has none."""
     return check_uint8(dataset, collate).open_uint8()
 
 
 def check_uint8(dataset: Dataset, collate: Collate) -> Uint8Images:
-    """Return the dataset; raises Unsupported where it has no images in uint8 for the collate."""
+    """Return the dataset; raises Unsupported if it has no images in uint8 for the collate."""
     if not isinstance(dataset, Uint8Images):
         raise Unsupported(f"collate={name_of(collate)}: {dataset.label} has no uint8 images")
     return dataset
@@ -139,7 +139,7 @@ def class_folders(root: Path) -> list[str]:
 def list_labelled_files(root: Path) -> list[tuple[str, int]]:
     """Relative path and class number of each image file, sorted, without hidden files.
 
-    Raises BadData where there is no image, or a class has none.
+    Raises BadData if there is no image, or a class has none.
     """
     layout = "dataset.root is a folder of class folders with images, as cat/1.jpg"
     if not root.is_dir():
@@ -165,7 +165,7 @@ def images_fingerprint(
     of them, and the decoder with its library and code.
 
     Reading all files of a large folder would take as long as an epoch, in every command.
-    Raises Unsupported where the decoder's library is not installed.
+    Raises Unsupported if the decoder's library is not installed.
     """
     library, names = decoder.library(), list(names)
     stats = [(name, _stat_key(root / name)) for name in names]

@@ -23,7 +23,7 @@ BUDGET_NS = 1_000_000_000
 def measure_saving_ms(before: EncodedImages, after: EncodedImages) -> float | None:
     """Milliseconds that a crop out of `after` takes less than one out of `before`, in one thread.
 
-    None where none of the images that are tried can be decoded.
+    None if none of the images that are tried can be decoded.
     """
     columns, begin_ns, saved_ns = [_crops_of(before), _crops_of(after)], cpu_ns(), []
     for index in spread_indices(len(before), MOST_IMAGES):

@@ -143,7 +143,7 @@ def _write_array(path: Path, array: np.ndarray) -> None:
 
 
 def _find_same(folder: Path, source: EncodedSource, encode: Encode, encoding: str) -> StoredImages:
-    """The notes of the store's writer; raises FileExistsError where it holds other data."""
+    """The notes of the store's writer; raises FileExistsError if it holds other data."""
     stored = load_stored(folder)
     if stored is None:
         raise refuse_other_data(folder, "a store of samples is here, not of encoded images")
@@ -159,7 +159,7 @@ def _open_leaves(folder: Path) -> tuple[list[Any], pytree.TreeSpec]:
 
 
 def _holds(folder: Path, source: EncodedSource, encode: Encode) -> bool:
-    """True where the store has the samples of the source, by those that are compared."""
+    """True if the store has the samples of the source, by those that are compared."""
     leaves, structure = _open_leaves(folder)
     if structure != source.structure or {len(leaf) for leaf in leaves} != {len(source)}:
         return False

@@ -21,7 +21,7 @@ FORMAT_NAME, ALTERNATIVE = "store=npy", "store=torch_storage"
 def write_npy(folder: Path, chunks: Iterable[Tree], num_samples: int | None) -> None:
     """Write chunks, in order, by plain writes, since pages of a memory map count as used memory.
 
-    num_samples: None where it is known only at the end. Without a chunk nothing is written.
+    num_samples: None if it is known only at the end. Without a chunk nothing is written.
     Raises Unsupported for dtypes that numpy does not have.
     """
     files: list[BinaryIO] = []

@@ -63,7 +63,7 @@ def prepare(
 
     tolerant: leave samples that can't be decoded out of the reference, and list them as `broken`.
     collate: makes the samples, see CollateTraits.defines_samples; None: torch's default_collate.
-    whole: read all of what exists, and write it again where it is damaged.
+    whole: read all of what exists, and write it again if it is damaged.
     Raises BadData, Unsupported or OSError; nothing partially written is left behind.
     """
     if isinstance(dataset, StreamingDataset):
@@ -122,7 +122,7 @@ def _prepare_reference(
 
 
 def prepare_within(limit_s: float, dataset: Dataset, *arguments: Any) -> PreparedData:
-    """Prepare a dataset as `prepare` does; raises TimeLimit where no sample is read or written
+    """Prepare a dataset as `prepare` does; raises TimeLimit if no sample is read or written
     for that many seconds."""
     try:
         with limit_stalls(limit_s):
@@ -132,7 +132,7 @@ def prepare_within(limit_s: float, dataset: Dataset, *arguments: Any) -> Prepare
 
 
 def _write_reference(folder: Path, source: ChunkedReader) -> Facts:
-    """Write the reference, of seeded samples where they are random; the facts say which."""
+    """Write the reference, of seeded samples if they are random; the facts say which."""
     is_random = needs_seeds(source.dataset, source.samples)
     if is_random:
         source = dataclasses.replace(source, dataset=SeededDataset(source.dataset))
@@ -213,7 +213,7 @@ def _resolve_num_classes(by_dataset: int | None, by_labels: int | None) -> int |
 
 
 def _check_classes(dataset: Dataset, by_labels: int | None) -> None:
-    """Raise BadData where the dataset declares fewer classes than its labels have."""
+    """Raise BadData if the dataset declares fewer classes than its labels have."""
     declared = dataset.num_classes
     if declared and by_labels and by_labels > declared:
         reason = f"its labels go up to {by_labels - 1}, and it has {declared} classes"
@@ -222,7 +222,7 @@ def _check_classes(dataset: Dataset, by_labels: int | None) -> None:
 
 def add_remedy(message: str, dataset: Dataset) -> str:
     """Reduce the message of a SamplesDiffer, which may be from a worker, to one line, and add a
-    remedy where there is one."""
+    remedy if there is one."""
     prefix = f"{SamplesDiffer.__module__}.SamplesDiffer: "
     line = message.strip().splitlines()[-1].removeprefix(prefix)
     if getattr(dataset, "size", ...) is not None:

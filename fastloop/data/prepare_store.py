@@ -57,9 +57,9 @@ def prepare_store(prepared: PreparedData, store: Store, root: Path, whole: bool)
 
 def _find_earlier_store(root: Path, reference: Path, code: int | str) -> tuple[Path, Facts] | None:
     """Folder and facts of a store with the same format and samples but another fingerprint, written
-    before the dataset's code changed; None where there is none.
+    before the dataset's code changed; None if there is none.
 
-    Samples are the same where the hashes of both references are.
+    Samples are the same if the hashes of both references are.
     """
     if root.exists():
         return None
@@ -99,7 +99,7 @@ def _settings(store: Any) -> list[tuple[str, Any]]:
 
 
 def check_storable(dataset: Dataset, store: Store | None) -> None:
-    """Raise Unsupported where the store can't or should not hold the dataset.
+    """Raise Unsupported if the store can't or should not hold the dataset.
 
     Called before anything is fetched or written.
     """

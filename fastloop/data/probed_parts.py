@@ -50,7 +50,7 @@ class RecordedTransform:
 
 
 def probe_reads(samples: Samples, probe: LoaderProbe | None) -> Samples:
-    """The samples, with the reading of files recorded where they are image files."""
+    """The samples, with the reading of files recorded if they are image files."""
     if probe is None or not isinstance(samples, LabelledImages):
         return samples
     return ReadImages(samples, probe.wrap_read(samples.read_file))

@@ -56,7 +56,7 @@ class JaggedTensor:
 
 
 def is_ragged(dataset: Dataset) -> bool:
-    """True where the dataset declares that its samples differ in length."""
+    """True if the dataset declares that its samples differ in length."""
     return isinstance(dataset, RaggedDataset) and dataset.ragged
 
 
@@ -64,7 +64,7 @@ def collate_by_leaf(samples: Sequence[Tree], collate: Callable[[list[torch.Tenso
     """Collate samples leaf by leaf: `collate` is called with the tensors of each leaf that has a
     dimension, torch's default_collate with the others.
 
-    Raises ValueError where trees differ.
+    Raises ValueError if trees differ.
     """
     flat = [optree.tree_flatten(sample) for sample in samples]
     structure = flat[0][1]
@@ -79,7 +79,7 @@ def collate_by_leaf(samples: Sequence[Tree], collate: Callable[[list[torch.Tenso
 def collate_jagged(samples: Sequence[Tree]) -> Tree:
     """A batch in which each leaf that has a dimension is a JaggedTensor.
 
-    Raises ValueError where trees or dtypes differ, or no leaf has a dimension.
+    Raises ValueError if trees or dtypes differ, or no leaf has a dimension.
     """
     batch = collate_by_leaf(samples, _join)
     if not any(isinstance(leaf, JaggedTensor) for leaf in optree.tree_leaves(batch)):
@@ -90,8 +90,8 @@ def collate_jagged(samples: Sequence[Tree]) -> Tree:
 def remove_padding(batch: Tree, leaves: Iterable[tuple[str, tuple[int, ...]]]) -> Tree:
     """The leaves of a batch, with a JaggedTensor for each leaf whose first dimension varies.
 
-    leaves: dtype and shape of each leaf of a sample. The batch is unchanged where no leaf varies,
-    and where it has another number of leaves. Raises Invalid where a leaf that varies is not
+    leaves: dtype and shape of each leaf of a sample. The batch is unchanged if no leaf varies,
+    and if it has another number of leaves. Raises Invalid if a leaf that varies is not
     (padded, lengths).
     """
     varying = [shape[:1] == (VARIES,) for _, shape in leaves]

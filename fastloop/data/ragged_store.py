@@ -25,7 +25,7 @@ CHECKED_ROWS = 1 << 20
 def write_ragged(folder: Path, chunks: Iterable[Tree], samples: Any, ragged: bool) -> None:
     """Write chunks with JaggedTensor leaves; those of equal lengths become plain arrays.
 
-    samples: whose `texts` tells, once read, which leaves are texts. Raises SamplesDiffer where
+    samples: whose `texts` tells, once read, which leaves are texts. Raises SamplesDiffer if
     others differ in length and `ragged` is False.
     """
     with ExitStack() as stack:
@@ -87,7 +87,7 @@ class _LeafFile:
         self.count, self.last = self.count + len(array), array[:0]
 
     def finish(self, is_text: bool, ragged: bool) -> None:
-        """Write the header, and the offsets where lengths differ."""
+        """Write the header, and the offsets if lengths differ."""
         assert self.last is not None
         shape: tuple[int, ...] = (self.count, *self.last.shape[1:])
         lengths = np.concatenate(self.lengths) if self.lengths else None

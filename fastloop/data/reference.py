@@ -74,7 +74,7 @@ def write_reference(folder: Path, source: ChunkedReader) -> Facts:
 
 
 def _same_leaves(before: Leaves | None, batch: Tree, index: int) -> Leaves:
-    """Leaves of a batch; raises SamplesDiffer where they differ from those of previous samples."""
+    """Leaves of a batch; raises SamplesDiffer if they differ from those of previous samples."""
     leaves = leaves_of(batch)
     if before is not None and leaves != before:
         raise SamplesDiffer(f"samples differ: up to {index} they are {before}, from it on {leaves}")
@@ -82,7 +82,7 @@ def _same_leaves(before: Leaves | None, batch: Tree, index: int) -> Leaves:
 
 
 def _same_tree(before: Any, batch: Tree, index: int) -> Any:
-    """Tree of a batch; raises SamplesDiffer where it differs from that of previous samples."""
+    """Tree of a batch; raises SamplesDiffer if it differs from that of previous samples."""
     structure = optree.tree_structure(batch)
     if before is not None and structure != before:
         trees = [str(tree).removeprefix("PyTreeSpec") for tree in (before, structure)]
@@ -114,7 +114,7 @@ class ClassCounter:
 
     @property
     def count(self) -> int | None:
-        """Number of classes; None without labels, and where some are negative."""
+        """Number of classes; None without labels, and if some are negative."""
         return self._count if self._lowest == 0 and 0 < self._count <= MOST_CLASSES else None
 
 

@@ -62,7 +62,7 @@ def read_into_memory(rows: Tree) -> Tree:
 
 
 def _copy_to_large_pages(leaf: torch.Tensor) -> torch.Tensor:
-    """A copy in memory of numpy's, which asks Linux for pages of 2 MiB where torch gets 4 KiB:
+    """A copy in memory of numpy's, which asks Linux for pages of 2 MiB if torch gets 4 KiB:
     gathering rows of 3 KB, a third of the time is the lookup of pages."""
     if not leaf.nbytes:
         return leaf.clone()

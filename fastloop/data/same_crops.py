@@ -45,7 +45,7 @@ def check_crops(
 
     observe: called with the (batch, 16) uint8 hashes of the reference's samples in the place of
     those of each batch. Several ranks are checked together, and all raise the same error. Raises
-    Unsupported where a rank has no samples.
+    Unsupported if a rank has no samples.
     """
     comparison = _compare_with(prepared, plan, epoch, observe)
     expected = Digest(len(comparison.indices), 0, prepared.sample)

@@ -46,7 +46,7 @@ def check_data(
     same_data: False: compare only the number of samples and their dtypes and shapes.
     observe: called with the (batch, 16) uint8 hashes of each batch.
     Several ranks are checked together, and all raise the same error. A rank may be padded to the
-    number of samples of the others, as by torch's DistributedSampler. Raises Unsupported where a
+    number of samples of the others, as by torch's DistributedSampler. Raises Unsupported if a
     rank has no samples.
     """
     hashes = reference_hashes(prepared)
@@ -76,7 +76,7 @@ def _gather_digests(
     at_most: int,
     observe: Callable[[np.ndarray], object] | None,
 ) -> list[Digest]:
-    """Digest of the samples delivered by each rank; raises Invalid where that of any rank fails."""
+    """Digest of the samples delivered by each rank; raises Invalid if that of any rank fails."""
     answer, error = None, ""
     try:
         answer = digest(batches, prepared.dataset.uint8_scale, prepared.sample, at_most, observe)
@@ -189,7 +189,7 @@ def _positions_of_ranks(prepared: PreparedData, plan: Plan) -> np.ndarray:
 
 
 def _explain(prepared: PreparedData, plan: Plan) -> str:
-    """Explanation of a difference where the data itself is random; empty where it is not."""
+    """Explanation of a difference if the data itself is random; empty if it is not."""
     remedy = "same_data=false compares only counts, dtypes and shapes, and gives no rank"
     if isinstance(prepared.dataset, StreamingDataset):
         return f": its first epoch delivered other samples; if they are random, {remedy}"

@@ -1,6 +1,6 @@
 """Hash of each sample of a batch: 128 bits of its canonical form, the label included.
 
-The canonical form of floats is the integers from which they were decoded where the dataset has a
+The canonical form of floats is the integers from which they were decoded if the dataset has a
 uint8_scale (x/255 and x*(1/255) differ in 126 of 256 values in float32), and their exact bits
 otherwise.
 

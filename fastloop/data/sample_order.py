@@ -103,7 +103,7 @@ class _PlannedPlaces:
 
 
 def _can_judge(delivered: np.ndarray) -> bool:
-    """False where few distinct samples make two equal orders likely."""
+    """False if few distinct samples make two equal orders likely."""
     return len(np.unique(delivered)) >= FEWEST_SAMPLES
 
 

@@ -31,13 +31,13 @@ def is_not_empty(batch: Tree | None) -> bool:
 
 def fetch_samples(samples: Samples, indices: list[int]) -> Any:
     """The argument that torch's DataLoader passes to its collate_fn: the result of the Dataset's
-    `__getitems__` where it has one, else a list of samples."""
+    `__getitems__` if it has one, else a list of samples."""
     getitems = getattr(samples, "__getitems__", None)
     return getitems(indices) if getitems else [samples[index] for index in indices]
 
 
 def returns_batches(samples: Samples) -> bool:
-    """True where the Dataset's `__getitems__` returns a batch, as `self.data[indices]` is one,
+    """True if the Dataset's `__getitems__` returns a batch, as `self.data[indices]` is one,
     instead of the list of samples that torch documents."""
     getitems = getattr(samples, "__getitems__", None)
     if not getitems:
@@ -51,7 +51,7 @@ def returns_batches(samples: Samples) -> bool:
 
 
 def check_batches(prepared: PreparedData, plan: Plan) -> bool:
-    """True where the Dataset's `__getitems__` returns batches and no collate is set, so that there
+    """True if the Dataset's `__getitems__` returns batches and no collate is set, so that there
     is nothing left to collate; raises Unsupported for settings that need single samples."""
     if not prepared.returns_batches:
         return False
@@ -80,7 +80,7 @@ class TransformedSamples:
 
     @property
     def __getitems__(self) -> Callable[[list[int]], list[Tree]] | None:
-        """The samples of a batch; None where the Dataset reads them one by one."""
+        """The samples of a batch; None if the Dataset reads them one by one."""
         getitems = getattr(self.samples, "__getitems__", None)
         if not getitems:
             return None
@@ -107,7 +107,7 @@ class TolerantSamples:
 
     @property
     def __getitems__(self) -> Callable[[list[int]], Any] | None:
-        """The Dataset's own; None where it reads samples one by one."""
+        """The Dataset's own; None if it reads samples one by one."""
         return getattr(self.samples, "__getitems__", None)
 
 

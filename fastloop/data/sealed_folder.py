@@ -3,7 +3,7 @@
 The seal of a folder, `sealed.json`, holds the fingerprint of what was written, a digest of every
 file's size, first and last MiB, and a checksum of the whole file. A folder that has no seal or does
 not match it is written again. Comparing checksums takes as long as reading the folder, and is done
-only on request, and where a loader has delivered other samples than the dataset's.
+only on request, and if a loader has delivered other samples than the dataset's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def write_once(
     """Write a folder unless it is intact and as expected; returns the facts in its seal.
 
     expected: fingerprint of what `write` writes. whole: compare checksums too, and print a line
-    where they differ. Other processes wait meanwhile.
+    if they differ. Other processes wait meanwhile.
     """
     with hold_lock(folder):
         facts = read_seal(folder, expected)
@@ -88,7 +88,7 @@ def read_seal(folder: Path, expected: str | None = None) -> Facts | None:
 
 
 def _damage(folder: Path, facts: Facts) -> str:
-    """Why the files do not match the checksums in the facts; empty where they do."""
+    """Why the files do not match the checksums in the facts; empty if they do."""
     checksums = facts.get("checksums")
     if checksums is None:
         return "an earlier version has sealed it without checksums"

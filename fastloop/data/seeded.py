@@ -104,7 +104,7 @@ def sample_fingerprint(samples: Samples, index: int) -> str:
 
 
 def _are_random(samples: Samples) -> bool:
-    """True where a sample differs when it is read again."""
+    """True if a sample differs when it is read again."""
     first, second = (
         [sample_fingerprint(samples, index) for index in range(min(PROBED_SAMPLES, len(samples)))]
         for _ in range(2)

@@ -55,7 +55,7 @@ class StoreStream(IterableDataset):
 def prepare_sample(sample: Tree, strings: str | None, is_first: bool) -> Tree:
     """The sample with its texts as uint8 tensors, or without them.
 
-    Raises BadData, which names it, for a text in the first sample where `strings` is None.
+    Raises BadData, which names it, for a text in the first sample if `strings` is None.
     """
     if strings == "leave_out":
         return _without_texts(sample)

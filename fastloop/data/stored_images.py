@@ -13,7 +13,7 @@ from fastloop.data.store_folder import IMAGES
 class StoredImages:
     """A store of encoded images, a path for open_store, and what it has cost and saves.
 
-    Where the store had been there already, the figures are those of the call that wrote it.
+    If the store had been there already, the figures are those of the call that wrote it.
     """
 
     root: Path
@@ -31,7 +31,7 @@ class StoredImages:
     """Of all threads meanwhile."""
     saved_ms: float | None
     """CPU time that a RandomResizedCrop(224) takes less than of the source, a mean of up to 64
-    images; None where none of these could be decoded."""
+    images; None if none of these could be decoded."""
 
     def __fspath__(self) -> str:
         return str(self.root)

@@ -14,7 +14,7 @@ MASK = 0xA282EAD8
 
 
 def check_installed(needed_by: str) -> None:
-    """Raise Unsupported where a library that reads and writes the format is missing."""
+    """Raise Unsupported if a library that reads and writes the format is missing."""
     check_available("crc32c", needed_by, INSTALL)
 
 

@@ -138,7 +138,7 @@ def write_store(  # noqa: PLR0913 - settings of samples and of encoded images
 def open_store(root: str | Path) -> Tree:
     """The tree of read-only, memory-mapped arrays of a store, for FastLoader.
 
-    Raises FileNotFoundError where there is no store, and BadData, which names the file, where one
+    Raises FileNotFoundError if there is no store, and BadData, which names the file, if one
     is broken.
     """
     folder = store_folder(root)
@@ -173,7 +173,7 @@ def _prepare_samples(source: Any, strings: str | None) -> Any:
 
 
 def _needs_writing(folder: Path, source: Any, settings: tuple[bool, bool]) -> bool:
-    """False where a store of the same data exists; raises FileExistsError where the folder must not
+    """False if a store of the same data exists; raises FileExistsError if the folder must not
     be replaced. settings: overwrite, and whether leaves may be ragged."""
     overwrite, is_jagged = settings
     check_is_store(folder)
@@ -225,7 +225,7 @@ def _chunks(source: Any, num_workers: int, is_jagged: bool) -> Iterator[Tree]:
 
 
 def _with_bar(chunks: Iterator[Tree], source: Any) -> Iterator[Tree]:
-    """Yield the chunks, with a bar where that takes longer than a moment."""
+    """Yield the chunks, with a bar if that takes longer than a moment."""
     with sample_bar(_count(source) if _has_indices(source) else None, "write_store") as bar:
         for chunk in chunks:
             yield chunk
@@ -233,7 +233,7 @@ def _with_bar(chunks: Iterator[Tree], source: Any) -> Iterator[Tree]:
 
 
 def _check_alike(chunks: Iterator[Tree]) -> Iterator[Tree]:
-    """Yield the chunks; raises SamplesDiffer where the leaves of one differ from the previous."""
+    """Yield the chunks; raises SamplesDiffer if the leaves of one differ from the previous."""
     first, done = None, 0
     for chunk in chunks:
         leaves, structure = pytree.tree_flatten(chunk)

@@ -25,7 +25,7 @@ EXIT_TIMEOUT_S = 5
 """Time for a worker to exit after the connection to it is lost."""
 END_OF_WORKER = re.compile(r"DataLoader worker \(pid.*(exited unexpectedly|killed by signal)")
 FULL_SHM = re.compile(r"(shared memory|shm|/torch_).*(No space left on device|Cannot allocate)")
-"""torch's messages where /dev/shm has no room for a batch; a bus error is another sign of it."""
+"""torch's messages if /dev/shm has no room for a batch; a bus error is another sign of it."""
 IN_A_WORKER = "in DataLoader worker process"
 """Part of torch's message for an exception raised in a worker."""
 
@@ -34,9 +34,9 @@ IN_A_WORKER = "in DataLoader worker process"
 def name_failing_sample(loader: Any) -> Iterator[None]:
     """Raise errors of a DataLoader's workers as BadData that names the failing sample.
 
-    The sample is found by reading all samples again; where none fails then, the error is unchanged.
+    The sample is found by reading all samples again; if none fails then, the error is unchanged.
     Unsupported is raised again as such. torch's message has no index, and a wrapper around the
-    dataset that recorded it would cost time for every sample of every epoch. Where a worker has
+    dataset that recorded it would cost time for every sample of every epoch. If a worker has
     ended, raises MemoryError if the kernel killed it or /dev/shm is full, else ChildProcessError
     with its status.
     """
@@ -74,7 +74,7 @@ class FailureLocator:
 
 
 def _is_end_of_worker(error: Exception, loader: Any) -> bool:
-    """True where a worker has ended: the error is torch's, or that of a lost connection to it."""
+    """True if a worker has ended: the error is torch's, or that of a lost connection to it."""
     if not getattr(loader, "num_workers", 0) or IN_A_WORKER in str(error):
         return False
     return isinstance(error, ConnectionError | EOFError) or bool(END_OF_WORKER.search(str(error)))
@@ -113,7 +113,7 @@ def describe_full_shm() -> str:
 
 
 def _failing_sample(loader: Any) -> str:
-    """Index and error of the first sample that fails in a worker; empty where none fails, or where
+    """Index and error of the first sample that fails in a worker; empty if none fails, or if
     the dataset is iterable."""
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return ""

@@ -42,7 +42,7 @@ class Checked:
 
 def check_conditions(pairs: Pairs, allowed: Sequence[str]) -> Checked | None:
     """The first difference of environment or data that makes times incomparable; None: there is
-    none. Another host is no difference where its machine is of the same kind."""
+    none. Another host is no difference if its machine is of the same kind."""
     found = [
         each
         for each in find_differences(pairs)
@@ -59,7 +59,7 @@ def check_speed(
 ) -> Checked:
     """Whether a job has become slower beyond noise and by more than that percentage.
 
-    Raises UsageError where the sets share no job, or `measure` is not known of one.
+    Raises UsageError if the sets share no job, or `measure` is not known of one.
     """
     pairs = {name: (base[name], new[name]) for name in base if name in new}
     if not pairs:

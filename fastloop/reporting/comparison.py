@@ -88,7 +88,7 @@ def ratio_of_medians(new: Sequence[float], base: Sequence[float]) -> stats.Ratio
     """Ratio of the medians of two separate runs, with its 95 % interval and a two-sided p value of
     the logarithms (Welch's t test).
 
-    None below five trials, where the interval covers the true ratio too rarely.
+    None below five trials, if the interval covers the true ratio too rarely.
     """
     from scipy.stats import bootstrap
 

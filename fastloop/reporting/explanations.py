@@ -37,7 +37,7 @@ def explanation_paragraphs(results: Sequence[Result]) -> list[tuple[str, str]]:
 
 
 def shares_table(results: Sequence[Result]) -> Table | None:
-    """The share of the epoch of each part, a row for each explained job; None where none was."""
+    """The share of the epoch of each part, a row for each explained job; None if none was."""
     explained = _explanations(results)
     parts = dict.fromkeys(row.rung for _, each in explained for row in each.ladder.rows)
     rows = []
@@ -55,7 +55,7 @@ def shares_table(results: Sequence[Result]) -> Table | None:
 
 
 def gains_table(results: Sequence[Result]) -> Table | None:
-    """Predicted and realised gain of each change that was tried; None where none was."""
+    """Predicted and realised gain of each change that was tried; None if none was."""
     rows = tuple(
         (
             f"{label}: {each.change}",
@@ -73,7 +73,7 @@ def gains_table(results: Sequence[Result]) -> Table | None:
 
 
 def parts_table(results: Sequence[Result]) -> Table | None:
-    """Exposed and hidden milliseconds of each part of each explained job; None where none was."""
+    """Exposed and hidden milliseconds of each part of each explained job; None if none was."""
     rows = tuple(
         (f"{label}: {row.rung}", *_milliseconds(row))
         for label, explanation in _explanations(results)

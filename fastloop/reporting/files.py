@@ -24,7 +24,7 @@ def stores_table(results: Sequence[Result]) -> Table | None:
 
 
 def profiles_table(results: Sequence[Result]) -> Table | None:
-    """The files of profile=true; None where no job was profiled."""
+    """The files of profile=true; None if no job was profiled."""
     if not any(result.params.get("profile") for result in results):
         return None
     trace, table = PROFILES

@@ -42,7 +42,7 @@ def show_trials(result: Result) -> object:
 
 
 def describe_samples(result: Result) -> str:
-    """Number of samples, `50 of 1,000` where an epoch delivers fewer; empty if it is unknown."""
+    """Number of samples, `50 of 1,000` if an epoch delivers fewer; empty if it is unknown."""
     windows = [window for trial in result.trials for window in trial.benchmarks.values()]
     total = f"{result.num_samples:,}" if result.num_samples else ""
     if not windows or not total:

@@ -16,7 +16,7 @@ class Note:
 
     kind: str
     details: dict[str, str]
-    """By the job's short name; empty where the kind says all."""
+    """By the job's short name; empty if the kind says all."""
 
     @property
     def text(self) -> str:
@@ -30,7 +30,7 @@ class Note:
 def group_caveats(results: Sequence[Result]) -> list[Note]:
     """The caveats of these results, grouped by kind, in the order of their first jobs.
 
-    Details name their benchmark where there are several.
+    Details name their benchmark if there are several.
     """
     grouped: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     names = short_names(results)

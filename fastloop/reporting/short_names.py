@@ -17,7 +17,7 @@ def short_names(results: Sequence[Result]) -> dict[str, str]:
     """By each job's name, what differs among these jobs: the values of options and settings.
 
     A value that is a name stands alone, unless another setting has that value too; a number
-    stands with what it counts. The loader is the name where nothing differs.
+    stands with what it counts. The loader is the name if nothing differs.
     """
     settings = {result.name: _settings(result) for result in results}
     keys = _differences(list(settings.values()))
@@ -51,7 +51,7 @@ def _differences(settings: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _label(key: str, keys: Sequence[str]) -> str:
-    """The key's last part, or all of it where another of the keys has the same last part."""
+    """The key's last part, or all of it if another of the keys has the same last part."""
     last = key.rpartition(".")[2]
     return last if sum(other.rpartition(".")[2] == last for other in keys) == 1 else key
 

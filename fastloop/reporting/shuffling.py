@@ -12,7 +12,7 @@ LESS_FAR, MORE_KEPT = 0.1, 0.1
 
 
 def shuffling_sentence(rows: Sequence[Row]) -> str:
-    """The fastest job of those that shuffle most, where a faster one shuffles less; or empty.
+    """The fastest job of those that shuffle most, if a faster one shuffles less; or empty.
 
     rows: of one benchmark, in ranking order.
     """

@@ -50,7 +50,7 @@ class Row:
     waits_s: tuple[float, ...]
     """Time that the loop waited for each batch of the instrumented epoch."""
     why: str = ""
-    """The verdict's word, where the job was explained in this benchmark."""
+    """The verdict's word, if the job was explained in this benchmark."""
 
     @property
     def colour(self) -> str:
@@ -88,7 +88,7 @@ class Comparison:
     needed: str
     """How many trials would tell the jobs that share rank 1 apart; empty if one leads."""
     enough_trials: int = 0
-    """About how many trials of each that would be; 0 where it is not known."""
+    """About how many trials of each that would be; 0 if it is not known."""
     equal: tuple[str, ...] = ()
     """Labels of the jobs that are surely as fast as the first one."""
     undecided: tuple[str, ...] = ()
@@ -140,7 +140,7 @@ def _shorten_titles(groups: list[JobGroup]) -> list[JobGroup]:
 
 def _reference(results: Sequence[Result], finished: list[Result], baseline: str) -> Result | None:
     """The job that the baseline names, here or in the sweep's settings; else the one that was typed
-    first; else, where that has failed, `raw` or the first that has not."""
+    first; else, if that has failed, `raw` or the first that has not."""
     setting = str(results[0].params.get("baseline") or "") if results else ""
     for name in (baseline, setting):
         if name and (named := _find_named(finished, name)):

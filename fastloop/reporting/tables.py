@@ -84,14 +84,14 @@ def ranking_table(comparison: Comparison) -> Table:
 
 
 def _origins(comparison: Comparison) -> str:
-    """The engines that measured the limits, as a sentence; empty where none is recorded."""
+    """The engines that measured the limits, as a sentence; empty if none is recorded."""
     origins = [row.limit_origin for row in comparison.rows]
     texts = dict.fromkeys(describe_origin(each) for each in origins if each and each.engine)
     return f" Measured limits: {'; '.join(texts)}." if texts else ""
 
 
 def why_legend(comparisons: Sequence[Comparison]) -> str:
-    """Explanation of the column `why`, with a full stop; empty where no job was explained."""
+    """Explanation of the column `why`, with a full stop; empty if no job was explained."""
     is_explained = any(row.why for comparison in comparisons for row in comparison.rows)
     return "why: the part that limits the job. " if is_explained else ""
 
@@ -246,7 +246,7 @@ def _in(unit: TimeUnit, interval: tuple[float, float] | None) -> tuple[float, fl
 
 
 def _format_interval(bounds: tuple[float, float] | None, digits: int) -> str:
-    """The interval; nothing where it spans so much that it says nothing."""
+    """The interval; nothing if it spans so much that it says nothing."""
     if bounds is None or bounds[1] > WIDEST * bounds[0]:
         return NOTHING
     return f"{bounds[0]:.{digits}f}{DASH}{bounds[1]:.{digits}f}"

@@ -68,7 +68,7 @@ def _format_table(group: JobGroup, width: int) -> str:
 
 def _columns_of(group: JobGroup, width: int) -> list[list[Comparison]]:
     """The comparisons of each table: as many as fit beside the longest name, which is not broken
-    where one fits."""
+    if one fits."""
     labels = [row.label for comparison in group.comparisons for row in comparison.rows]
     longest = max([NAME_WIDTH, *(len(label) + 1 for label in labels)])
     if longest + _cell_width(group.comparisons[0]) > width:  # names stand on lines of their own
@@ -91,7 +91,7 @@ def _cell_width(comparison: Comparison) -> int:
 
 
 def _why_width(comparison: Comparison) -> int:
-    """Width of the column `why`; 0 where no job was explained in this benchmark."""
+    """Width of the column `why`; 0 if no job was explained in this benchmark."""
     words = [row.why for row in comparison.rows if row.why]
     return max(map(len, ["why", *words])) if words else 0
 
@@ -125,7 +125,7 @@ def _formats(comparison: Comparison) -> list[str]:
 
 
 def _title(group: JobGroup) -> str:
-    """The data, followed by samples, batch size, epochs, trials, processes and device where all
+    """The data, followed by samples, batch size, epochs, trials, processes and device if all
     rows share them."""
     first = group.results[0]
     parts = [f"{samples} samples"] if (samples := describe_samples(first)) else []

@@ -137,7 +137,7 @@ def _unit_beside(unit: TimeUnit, row: Row) -> TimeUnit | None:
 
 
 def _loader_of_all(comparison: Comparison, best: list[Row]) -> str:
-    """The loader of all of these jobs, where their names begin with it and others' don't all."""
+    """The loader of all of these jobs, if their names begin with it and others' don't all."""
     loaders = {row.result.loader for row in best}
     if len(loaders) > 1 or all(row.result.loader in loaders for row in comparison.rows):
         return ""
@@ -169,7 +169,7 @@ def _time(row: Row) -> str:
 
 
 def _bounds(ratio: Ratio, is_sure: bool) -> str:
-    """The interval after a semicolon; empty where it is wide, or less sure than the ranks."""
+    """The interval after a semicolon; empty if it is wide, or less sure than the ranks."""
     low, high = ratio.low, ratio.high
     if not ratio.is_interval or not 0 < high < WIDEST * low or (is_sure and low <= 1 <= high):
         return ""

@@ -40,7 +40,7 @@ class BenchResult:
     epoch_s: float
     """Seconds of the epoch whose waits are in wait_s."""
     limit_samples_per_s: float | None
-    """Samples/s that this machine can gather from memory; None where `bench` was given a step."""
+    """Samples/s that this machine can gather from memory; None if `bench` was given a step."""
     flags: list[str]
     """Caveats of the figures, a line each."""
     machine_load: LoadSummary | None = None
@@ -70,7 +70,7 @@ class BenchResult:
 
     @property
     def limit_fraction(self) -> float | None:
-        """Share of what this machine can do; None where `bench` was given a step."""
+        """Share of what this machine can do; None if `bench` was given a step."""
         limit = self.limit_samples_per_s
         return None if limit is None else self.samples_per_s / limit
 

@@ -97,14 +97,14 @@ def limit_caveats(result: Result) -> list[str]:
 
 
 def loss_caveats(losses: Sequence[Sequence[float]]) -> list[str]:
-    """A caveat where a loss is no finite number; losses: by trial, the mean of each epoch."""
+    """A caveat if a loss is no finite number; losses: by trial, the mean of each epoch."""
     if all(math.isfinite(loss) for trial in losses for loss in trial):
         return []
     return ["loss is not finite: learning_rate is too high, or samples hold NaN or infinity"]
 
 
 def crowd_caveats(*, num_workers: int, torch_threads: int, usable_cores: int) -> list[str]:
-    """A caveat where workers, or torch's threads, are more than the cores."""
+    """A caveat if workers, or torch's threads, are more than the cores."""
     crowds = []
     if num_workers > usable_cores:
         crowds += [f"{num_workers} workers"]

@@ -65,7 +65,7 @@ def num_passes(trials: int, tries: int) -> int:
 
 def forecast_seconds(jobs: Sequence[Mapping[str, Any]]) -> float | None:
     """Seconds that jobs of these configurations take if no window lasts longer than min_window_s;
-    None where the number of trials is not known beforehand."""
+    None if the number of trials is not known beforehand."""
     total_s = START_S
     for job in jobs:
         count = len(_benchmarks(job))

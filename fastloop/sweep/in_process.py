@@ -42,7 +42,7 @@ LoaderLike = Iterable[Tree] | Callable[[int], Iterable[Tree]] | Callable[[], Ite
 with the epoch's number if it takes an argument.
 
 An iterable is iterated over once per epoch, after a call of `set_epoch` on it, on its sampler or on
-its dataset, where there is one."""
+its dataset, if there is one."""
 
 
 def bench(  # noqa: PLR0913 - the settings of a run, by their names

@@ -99,10 +99,10 @@ def _set_up_job(
 
 
 def prepare_job(job: Job, launcher: Launcher, whole: bool = False) -> PreparedData:
-    """The job's data, prepared in a process of its own. Raises JobFailed, also where no sample is
+    """The job's data, prepared in a process of its own. Raises JobFailed, also if no sample is
     read or written for `trial_timeout_s`.
 
-    whole: read all of what exists, and write it again where it is damaged.
+    whole: read all of what exists, and write it again if it is damaged.
     """
     arguments = (*job.prepare_arguments(), whole)
     if isinstance(job.dataset, StreamingDataset):  # which may be endless

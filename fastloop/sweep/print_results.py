@@ -76,7 +76,7 @@ def _has_nothing(results: Sequence[Result]) -> bool:
 
 
 def _width() -> int:
-    """Columns of the terminal; 0 where the output is none."""
+    """Columns of the terminal; 0 if the output is none."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
@@ -100,7 +100,7 @@ def _write_report(results: Sequence[Result], request: JobRequest, tracking: Swee
 
 
 def _exit_status(results: Sequence[Result]) -> int:
-    """1 where a job failed, or where none finished; a job may be unsupported beside others."""
+    """1 if a job failed, or if none finished; a job may be unsupported beside others."""
     unfinished = [result.failure_kind for result in results if result.status != "FINISHED"]
     failed = [kind for kind in unfinished if kind != FailureKind.UNSUPPORTED]
     return int(bool(failed) or len(unfinished) == len(results))

@@ -81,7 +81,7 @@ def show_progress(num_steps: int | None) -> Iterator[Progress]:
     """A bar with an ETA if stderr is a terminal, and a clock that ticks; otherwise the lines of the
     rounds go there.
 
-    num_steps: None where that is not known: then a clock and the name of the step.
+    num_steps: None if that is not known: then a clock and the name of the step.
     """
     if not sys.stderr.isatty():
         yield Progress(end_round=_print_line)

@@ -36,7 +36,7 @@ class SweepSettings:
 
 
 ALIASES = {"tries": "try"}
-"""Settings by the names of their fields, where these can't be equal: `try` is a keyword."""
+"""Settings by the names of their fields, if these can't be equal: `try` is a keyword."""
 SWEEP_SETTINGS = tuple(
     ALIASES.get(field.name, field.name)
     for field in fields(SweepSettings)  # pyright: ignore[reportArgumentType]

@@ -54,7 +54,7 @@ def _has_worked(threads_s: float, children_s: float) -> bool:
 
 
 def check_unforeseen_epoch(epochs: Epochs, number: int) -> None:
-    """Raise Invalid if epochs are faster where their numbers could be foreseen: their batches were
+    """Raise Invalid if epochs are faster if their numbers could be foreseen: their batches were
     made before they were asked for.
 
     number: an epoch that nothing asked for before, and whose number is random.
@@ -78,7 +78,7 @@ def _seconds(epochs: Epochs, number: int) -> float:
 
 def _bytes_read() -> int:
     """Bytes that this process and its living descendants have read so far by system calls, from
-    files or the page cache; 0 where the system does not count them."""
+    files or the page cache; 0 if the system does not count them."""
     process, total = psutil.Process(), 0
     for each in (process, *process.children(recursive=True)):
         with contextlib.suppress(psutil.Error, AttributeError):  # it ended; macOS

@@ -53,7 +53,7 @@ class JobContext:
         return open_reopenable(loader_opener(self.job, self.prepared, self.plan, self.device))
 
     def with_probe(self, log: EventLog) -> JobContext:
-        """A context whose loader records its work, where it is built on torch's DataLoader."""
+        """A context whose loader records its work, if it is built on torch's DataLoader."""
         fetch = Stage.DECODE if self.job.loader.store is None else Stage.READ
         return replace(self, plan=replace(self.plan, probe=Probe(log, fetch)))
 
@@ -89,11 +89,11 @@ class JobContext:
 
     @property
     def is_random(self) -> bool:
-        """True where epochs are compared by another loader than the one that is timed."""
+        """True if epochs are compared by another loader than the one that is timed."""
         return self.plan.transform is not None or (self.prepared.random and self.job.same_data)
 
     def without_randomness(self) -> JobContext:
-        """A context of the job with samples that are not transformed and, where they are compared
+        """A context of the job with samples that are not transformed and, if they are compared
         and random, with generators seeded by their index.
 
         Raises Unsupported for a store of random samples.
@@ -151,7 +151,7 @@ class JobContext:
 
 
 def compares_crops(job: Job) -> bool:
-    """True where samples are compared as crops, place by place, instead of by their bits."""
+    """True if samples are compared as crops, place by place, instead of by their bits."""
     follows_order = traits_of(LoaderTraits, job.loader).even_shares
     return isinstance(job.dataset, CroppedDataset) and job.same_data and follows_order
 

@@ -1,7 +1,7 @@
 """The limit of cropped images: how fast this machine makes crops of a dataset's files right now.
 
 One thread per usable core makes samples of files that are in memory already, into the same memory
-again and again, without a loader, an order or a queue: natively, where each is decoded, cropped,
+again and again, without a loader, an order or a queue: natively, if each is decoded, cropped,
 resized, flipped and converted in one pass in C, and by the job's own decoder and torchvision's
 resize, which may be faster for files that the native decoder leaves to Pillow. The faster counts.
 """
@@ -80,7 +80,7 @@ class CropMaking:
                 return count
 
     def rate(self, duration_ns: int) -> float:
-        """Crops per second of all threads; 0 where a file can't be read."""
+        """Crops per second of all threads; 0 if a file can't be read."""
         try:
             return rate_on_cores(self.run, self.threads, duration_ns)
         except ValueError:
@@ -90,7 +90,7 @@ class CropMaking:
 def crop_limit(
     samples: CroppedSamples, broken: Collection[int], seed: int, window_s: float
 ) -> Limit | None:
-    """Crops per second that this machine can make; None without the native decoder, and where no
+    """Crops per second that this machine can make; None without the native decoder, and if no
     decoder reads the files.
 
     broken: indices of images that can't be decoded. Measuring takes about window_s, but 0.05 to 1 s

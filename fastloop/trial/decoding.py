@@ -1,5 +1,5 @@
 """The limit of encoded images: how fast this machine decodes a dataset's files right now, and
-resizes them where the dataset does.
+resizes them if the dataset does.
 
 One thread per usable core decodes files that are in memory already, by each available library in
 turn, and the fastest counts whose pixels are those of the job's decoder. The libraries release the
@@ -30,7 +30,7 @@ MAX_FILES, MAX_FILE_BYTES, MAX_READ_NS = 256, 128 << 20, 200_000_000
 """Files that are read before the clock runs: no more than this, but one for each thread."""
 
 LIBRARY_S = 0.1
-"""Time for which one library decodes, twice, where libraries are compared in one thread."""
+"""Time for which one library decodes, twice, if libraries are compared in one thread."""
 
 LIBRARIES: dict[str, tuple[str, Callable[[Encoded, Encoding], np.ndarray]]] = {
     "turbojpeg": ("simplejpeg", decoders.decode_by_simplejpeg),
@@ -127,7 +127,7 @@ def seconds_by_library(samples: Any, broken: Collection[int], seed: int) -> dict
 
 
 def _rate_if_equal(other: Decoding, own: Decoding, slice_ns: int) -> float:
-    """Images per second; 0 where the library can't read a file, or delivers other pixels."""
+    """Images per second; 0 if the library can't read a file, or delivers other pixels."""
     try:
         rate = rate_on_cores(other.run, other.threads, slice_ns)
     except BadData:
@@ -158,7 +158,7 @@ def _is_installed(module: str) -> bool:
 def read_files(
     samples: EncodedSamples, broken: Collection[int], seed: int, least: int
 ) -> list[bytes]:
-    """Files of random samples, `least` at least where there are as many."""
+    """Files of random samples, `least` at least if there are as many."""
     order = np.random.default_rng(seed).permutation(len(samples)).tolist()
     stop_ns, files, size = now_ns() + MAX_READ_NS, [], 0
     for index in (index for index in order if index not in broken):
@@ -177,7 +177,7 @@ def _difference(one: np.ndarray, two: np.ndarray) -> int:
 @contextmanager
 def keep_opencv_threads() -> Iterator[None]:
     """Restore OpenCV's number of threads, which decoding by it changes, for what the job does with
-    OpenCV later; it stays where the job itself has decoded by OpenCV before."""
+    OpenCV later; it stays if the job itself has decoded by OpenCV before."""
     is_set = decoders.load_opencv.cache_info().currsize > 0
     if is_set or not _is_installed("cv2"):
         yield

@@ -14,7 +14,7 @@ class Earlier:
     """Findings of earlier trials; by default there are none."""
 
     unread: bool | None = None
-    """True where bytes of some batch may be unread in a file; None: no trial of the job has
+    """True if bytes of some batch may be unread in a file; None: no trial of the job has
     compared its data with the dataset yet, so that this one does."""
     repeats: Mapping[BenchmarkName, int] = field(default_factory=dict)
     """How often a window has to repeat the epochs to last min_window_s, by benchmark."""

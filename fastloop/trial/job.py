@@ -90,7 +90,7 @@ class Job:
 
     @property
     def shortest_window_s(self) -> float:
-        """Least length of a window; 0 where a second pass over the epochs would find a warm cache
+        """Least length of a window; 0 if a second pass over the epochs would find a warm cache
         in the place of a cold one."""
         return 0.0 if self.cache == "cold" else self.min_window_s
 
@@ -123,7 +123,7 @@ class Job:
 
 
 def crop_images(job: Job) -> Job:
-    """The job with the dataset of the crops, where its transform crops that dataset's images."""
+    """The job with the dataset of the crops, if its transform crops that dataset's images."""
     return replace(job, dataset=crop_dataset(job.dataset, job.transform))
 
 

@@ -29,7 +29,7 @@ PINNED_COPY_NS = 250_000_000
 
 
 def loading_limit(context: JobContext, reads: bool, window_s: float) -> Limit | None:
-    """Samples per second that this machine can load for the job; None where no limit of the job's
+    """Samples per second that this machine can load for the job; None if no limit of the job's
     kind of work is measured.
 
     reads: bytes of a batch may be unread, so that the step reads all of them.
@@ -48,7 +48,7 @@ def loading_limit(context: JobContext, reads: bool, window_s: float) -> Limit | 
 
 
 def loading_limit_key(context: JobContext, reads: bool) -> str:
-    """Equal for jobs of which `loading_limit` measures the same work; empty where it measures none,
+    """Equal for jobs of which `loading_limit` measures the same work; empty if it measures none,
     and for several ranks, which measure a limit together in each trial."""
     job, prepared = context.job, context.prepared
     if not _decodes(job) and not _gathers(job):
@@ -96,12 +96,12 @@ def missing_limits(job: Job) -> list[str]:
 
 
 def _decodes(job: Job) -> bool:
-    """True where the job's loader decodes image files."""
+    """True if the job's loader decodes image files."""
     return job.loader.store is None and traits_of(DatasetTraits, job.dataset).decodes
 
 
 def _gathers(job: Job) -> bool:
-    """True where the job's loader gathers rows: of a store, or of a dataset in memory."""
+    """True if the job's loader gathers rows: of a store, or of a dataset in memory."""
     if job.loader.store is not None:
         return True
     is_users = traits_of(LoaderTraits, job.loader).is_users

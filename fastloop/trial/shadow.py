@@ -108,7 +108,7 @@ class _Observer:
         return unread
 
     def judge_order(self) -> Shuffling | None:
-        """Quality of the epochs' shuffling; None where samples are unknown, as with random ones.
+        """Quality of the epochs' shuffling; None if samples are unknown, as with random ones.
 
         Raises Invalid for another order than the plan's. A loader that brings its own data, and a
         stream, have no order that could be asked for.

@@ -38,7 +38,7 @@ COLOURS = {
 def draw_ladders(ladders: Sequence[tuple[str, Ladder]]) -> Figure:
     """Bars of the parts of an epoch, as shares of it, with the labels of the jobs.
 
-    Parts are named inside of their bars where they have room; the others are below the chart.
+    Parts are named inside of their bars if they have room; the others are below the chart.
     """
     figure = Figure(figsize=(WIDTH_IN, AROUND_IN + BAR_IN * len(ladders)), layout="constrained")
     axes = figure.add_subplot()

@@ -141,7 +141,7 @@ def pictures(comparison: Comparison, subject: str = "", prefix: str = "") -> lis
 
 
 def picture_of_ladders(results: Sequence[Result]) -> list[Picture]:
-    """A picture of the parts of an epoch of each job that was explained; empty where none was."""
+    """A picture of the parts of an epoch of each job that was explained; empty if none was."""
     names = short_names(results)
     ladders = [
         (names[result.name], result.explanation.ladder) for result in results if result.explanation

@@ -40,7 +40,7 @@ SHORTEST_WAIT_MS = 1e-4
 def draw_seconds(rows: Sequence[Row]) -> Figure:
     """A dot for each job's median with its 95 % interval, and its rank and ratio beside it.
 
-    The axis is logarithmic where the slowest job takes over 20 times as long as the fastest.
+    The axis is logarithmic if the slowest job takes over 20 times as long as the fastest.
     """
     medians = [row.median for row in rows]
     unit = unit_of_all(medians)

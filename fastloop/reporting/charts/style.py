@@ -54,16 +54,16 @@ def set_log_ticks(axis: Any, values: Sequence[float], max_ticks: int) -> None:
 
 
 def shorten(text: str, width: int) -> str:
-    """The text, with an ellipsis in its middle where it is longer than `width` characters."""
+    """The text, with an ellipsis in its middle if it is longer than `width` characters."""
     if len(text) <= width:
         return text
     return text[: width // 2] + "\u2026" + text[len(text) - (width - 1 - width // 2) :]
 
 
 def wrap_label(text: str, width: int) -> str:
-    """The text on at most two lines of `width` characters, shortened where it needs more.
+    """The text on at most two lines of `width` characters, shortened if it needs more.
 
-    Lines end after a comma where they can.
+    Lines end after a comma if they can.
     """
     parts = [part.replace(" ", "\u00a0") for part in text.split(", ")]  # no place for a break
     lines = [line.replace("\u00a0", " ") for line in textwrap.wrap(", ".join(parts), width)]
