@@ -1,4 +1,4 @@
-"""Progress bars of Python calls: on a terminal, and as widgets in a notebook; nothing elsewhere."""
+"""Progress bars of Python calls: on a terminal, and as widgets in a notebook; none elsewhere."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ def shows_bars() -> bool:
 
 
 def sample_bar(total: int | None, what: str) -> Any:
-    """A bar of samples, to be used as a context; total: None: it is not known. What takes less than
-    a second shows none."""
+    """A bar of samples, to be used as a context; work of less than a second shows no bar.
+
+    total: number of samples; None: unknown. what: the text before the bar.
+    """
     return auto_tqdm(
         total=total, desc=what, unit=" samples", leave=False, delay=1, disable=not shows_bars()
     )

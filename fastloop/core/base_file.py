@@ -20,13 +20,17 @@ _adapter = pydantic.TypeAdapter(list[Result])
 
 
 def save_base(results: Sequence[Result], path: Path) -> None:
-    """Write the results with all of their trials; what is not compared is left out."""
+    """Write the results with all of their trials, without the parts that `load_base` never
+    compares."""
+    # the file is meant for a user's repository: explanations and spans would make it large
     kept = [replace(each, attribution={}, explanation=None, rounds=[]) for each in results]
     write_text(path, without_passwords(_adapter.dump_json(kept, indent=1).decode()) + "\n")
 
 
 def check_base_path(path: Path) -> None:
-    """Raise UsageError if no base can be written; makes nothing."""
+    """Raise UsageError if no base can be written at the path, without writing anything."""
+    # The folders above the file are made when it is written, so the nearest one that exists has to
+    # be writable. Making a file finds read-only mounts and quotas, which permissions do not show.
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

@@ -25,5 +25,6 @@ Depth: TypeAlias = Annotated[int, Field(ge=0, le=MOST_BATCHES)]
 SampleCount: TypeAlias = Annotated[int, Field(gt=0, le=MOST_SAMPLES)]
 """A number of samples that belong together, such as those of a batch."""
 Seed: TypeAlias = Annotated[int, Field(ge=0, le=MOST_SEED)]
-"""torch's generators take 64 bits, and numbers of trials and epochs are added."""
+"""A seed of torch's generators, which take 64 bits; there is room for numbers of trials and epochs
+that are added to it."""
 LearningRate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]

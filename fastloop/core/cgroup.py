@@ -1,4 +1,9 @@
-"""CPU cores and memory available to this process under its cgroups."""
+"""CPU cores and memory available to this process under its cgroups.
+
+Version 1 has a hierarchy for each controller, mounted at /sys/fs/cgroup/<controller>; version 2 has
+one for all controllers. A group is bound by its own limits and by those of every group above it.
+See Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst of Linux.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,8 @@ USAGE_OF_LIMIT = {
     "memory.max": "memory.current",
     "memory.limit_in_bytes": "memory.usage_in_bytes",
 }
-"""File of a cgroup's memory limit -> file of its memory use, in version 2 and in version 1."""
+"""Name of the file with a cgroup's memory limit -> name of the file with its memory use; the first
+row is version 2 (cgroup-v2.rst, "Memory Interface Files"), the second version 1."""
 
 
 def usable_cores() -> int:
@@ -22,21 +28,25 @@ def usable_cores() -> int:
     affinity = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
+    # rounded up: with a quota of 1.5 a second thread still gets half of a core
     quota = cpu_quota()
     return min(affinity, max(1, math.ceil(quota))) if quota else affinity
 
 
 def available_cores() -> float:
-    """Cores' worth of CPU time that this process gets: `usable_cores` without rounding up, so that
-    a quota of 1.5 is 1.5."""
+    """CPU seconds per second that this process can get: like `usable_cores`, but a quota of 1.5
+    stays 1.5."""
     quota = cpu_quota()
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else usable_cores()
     return min(affinity, quota) if quota else affinity
 
 
 def count_throttled(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> tuple[int, int]:
-    """Number of periods so far in which a quota stopped this process's cgroups, and of all periods
-    in which they ran, of the cgroup that was stopped most; (0, 0) if none has a quota."""
+    """(throttled, all) periods so far of the process's cgroup that was throttled most.
+
+    A period is throttled if the group used up its quota in it and was stopped until the next one.
+    (0, 0) if no group has a quota.
+    """
     counts = [_periods(folder) for folder in _groups(cgroups, membership, "cpu")]
     return max(counts, default=(0, 0))
 
@@ -51,7 +61,9 @@ def cpu_quota() -> float | None:
 def cpu_quotas(cgroups: Path, membership: Path) -> Iterator[float]:
     """CPU quotas in cores of the cgroups, version 1 or 2, that this process is a member of."""
     for folder in _groups(cgroups, membership, "cpu"):
-        try:  # "max" means no limit in version 2, and -1 in version 1
+        # cpu.max is version 2: "<quota> <period>", both in microseconds, the quota "max" without a
+        # limit. Version 1 has a file for each, and the quota -1 without a limit.
+        try:
             quota, period = (folder / "cpu.max").read_text().split()
         except (OSError, ValueError):
             quota, period = (_number(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
@@ -59,9 +71,10 @@ def cpu_quotas(cgroups: Path, membership: Path) -> Iterator[float]:
             yield int(quota) / int(period)
 
 
-@cache  # reading the files takes 0.2 ms of the 1 ms between two epochs
+# cached: reading the files takes 0.2 ms of the 1 ms between two epochs
+@cache
 def usable_memory_bytes() -> int:
-    """Memory that this process may use: the machine's, limited by the process's cgroups.
+    """Bytes that this process may use: the machine's memory, limited by the process's cgroups.
 
     Limits are read at the first call only.
     """
@@ -77,7 +90,7 @@ def memory_limits(cgroups: Path, membership: Path) -> Iterator[int]:
 def memory_left(cgroups: Path, membership: Path) -> Iterator[int]:
     """Bytes left below the limit of each of these cgroups.
 
-    Pages of files don't count as used: the kernel drops them when memory is short.
+    Pages of the page cache don't count as used: the kernel drops them when memory is short.
     """
     return (max(0, limit - used) for limit, used in _memory_use(cgroups, membership))
 
@@ -99,11 +112,15 @@ def _groups(cgroups: Path, membership: Path, controller: str) -> Iterator[Path]:
     except OSError:
         return
     for line in lines:
+        # "<hierarchy>:<controllers>:<path>" (cgroups(7)); version 2 has the line "0::<path>", whose
+        # one hierarchy may have any controller. On hybrid systems there are lines of both kinds.
         _, controllers, path = line.split(":", 2)
         if controller not in controllers.split(",") and controllers:
             continue
         mount = cgroups / controller if controllers else cgroups
         group = mount / path.lstrip("/")
+        # Limits of the groups above bind too. In a container the path may name a group that the
+        # mounted hierarchy does not show; its parents up to the mount point are read all the same.
         for folder in [group, *group.parents]:
             if folder == mount or mount in folder.parents:
                 yield folder
@@ -126,7 +143,7 @@ def _periods(folder: Path) -> tuple[int, int]:
 
 
 def _file_pages(folder: Path) -> int:
-    """Bytes of the page cache charged to a cgroup and those below it."""
+    """Bytes of the page cache charged to a cgroup and to the cgroups below it."""
     try:
         figures = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):

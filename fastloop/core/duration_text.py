@@ -18,6 +18,10 @@ def show_duration(seconds: float) -> str:
 
 
 def show_about(seconds: float) -> str:
-    """Text of a rough forecast, in steps of 5 s below ten minutes and of minutes above."""
+    """Text of a rough forecast, in steps of 5 s below ten minutes and of minutes above.
+
+    >>> show_about(83.2)
+    '1 min 25 s'
+    """
     step = 5 if seconds < 10 * MINUTE_S else MINUTE_S
     return show_duration(max(5, step * round(seconds / step)))

@@ -20,7 +20,8 @@ from fastloop.core.types import Epochs, Tree, Unsupported, name_of
 ALWAYS = ("batch_size", "drop_last")
 """Settings that all loaders honour."""
 CANONICAL_COLLATE = "canonical collate"
-"""A collate of samples as they are, not of uint8 images or of samples that differ in length."""
+"""Stands for a `collate` that takes samples as they are: neither uint8 images nor samples that
+differ in length."""
 DATALOADER = tuple(name for name in LOADING if name not in ALWAYS)
 """Settings honoured by any loader that is built on torch's DataLoader."""
 
@@ -36,6 +37,7 @@ def honours_only(loader: str, plan: Plan, *honoured: str) -> None:
     default = LoadingSettings()
     settings = {name: getattr(plan.loading, name) for name in DATALOADER}
     settings |= {"collate": plan.collate, "transform": plan.transform}
+    # a setting at its default asks for nothing; the transform and the collate default to None
     for name, value in settings.items():
         if name not in honoured and value != getattr(default, name, None):
             text = getattr(value, "target", name_of(value)) if is_dataclass(value) else value
@@ -51,6 +53,7 @@ def epoch_indices(order: Order, num_samples: int, seed: int, epoch: int) -> torc
 
 def index_batches(plan: Plan, num_samples: int, epoch: int) -> Iterator[torch.Tensor]:
     """Yield the int64 indices of each batch; memory is bounded by a piece of the order."""
+    # A piece need not be a multiple of the batch size: its last indices wait for the next piece.
     remainder = torch.empty(0, dtype=torch.int64)
     for piece in iterate_single_threaded(plan.order.pieces(num_samples, plan.seed, epoch)):
         indices = torch.cat([remainder, piece]) if len(remainder) else piece
@@ -65,6 +68,7 @@ def index_batches(plan: Plan, num_samples: int, epoch: int) -> Iterator[torch.Te
 def num_batches(plan: Plan, num_samples: int) -> int:
     """Number of batches in an epoch."""
     length, size = plan.order.length(num_samples), plan.loading.batch_size
+    # -(-a // b) rounds up
     return length // size if plan.loading.drop_last else -(-length // size)
 
 
@@ -72,9 +76,8 @@ def num_batches(plan: Plan, num_samples: int) -> int:
 class IndexBatches(Sampler[Any]):
     """Sampler of whole batches of indices, for a DataLoader with batch_size=None (pytorch#4959).
 
-    `epoch` selects the epoch. In this process the batches are int64 tensors. For workers they are
-    numpy arrays, which are pickled: a tensor would be passed in shared memory, by a thread that is
-    never ended.
+    `epoch` selects the epoch. In this process the batches are int64 tensors, for workers they are
+    numpy arrays.
     """
 
     plan: Plan
@@ -85,6 +88,8 @@ class IndexBatches(Sampler[Any]):
         return num_batches(self.plan, self.num_samples)
 
     def __iter__(self) -> Iterator[Any]:
+        # A queue pickles numpy arrays. A tensor would be passed in shared memory, by a thread of
+        # torch that never ends.
         batches = index_batches(self.plan, self.num_samples, self.epoch)
         return (batch.numpy() for batch in batches) if self.plan.loading.num_workers else batches
 
@@ -99,7 +104,7 @@ class OrderShard:
     complete: ClassVar[bool] = False
 
     def length(self, num_samples: int) -> int:
-        """Number of indices of the rank; equal for all ranks, see shard."""
+        """Number of indices of the rank; equal for all ranks, see core/sharding.py."""
         return -(-self.order.length(num_samples) // self.world_size)
 
     def pieces(self, num_samples: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:
@@ -112,6 +117,8 @@ def rank_plan(plan: Plan, rank: int, world_size: int) -> Plan:
     """The plan for one of several ranks; unchanged for a single process."""
     if world_size == 1:
         return plan
+    # Divide the whole order again, not the share of a plan that has been divided already. An order
+    # that depends on the number of ranks, such as one of blocks, has to know it first.
     whole = whole_order(plan)
     if isinstance(whole, WorldSizeAwareOrder):
         whole = whole.for_world_size(world_size)
@@ -130,6 +137,8 @@ Batches = Generator[Tree, None, None]
 @contextmanager
 def close_on_exit(batches: Callable[[int], Batches]) -> Iterator[Epochs]:
     """Epochs whose generators are closed on leaving the context, even if still referenced."""
+    # Weak references: a generator that nobody holds any more is closed by its own deallocation,
+    # and long runs must not collect one for each epoch.
     started: list[weakref.ref[Any]] = []
 
     def epochs(epoch: int) -> Batches:

@@ -28,11 +28,12 @@ class Rung(StrEnum):
     COLLATE = "collate"
     TRANSFORM = "transform"
     DECODE = "decode"
-    """Making samples; with files read from the page cache, where reading is no rung of its own."""
+    """Making samples; if reading is no rung of its own, this includes reading from the page
+    cache."""
     READ = "read"
     """Reading files, or the rows of a store."""
     UNATTRIBUTED = "unattributed"
-    """The rest of a loader that can't be taken apart."""
+    """The loading of a loader that can't be taken apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,39 +42,41 @@ class LadderRow:
 
     rung: Rung
     exposed_ms: Estimate
-    """By how much the epoch is longer for it, per batch."""
+    """Milliseconds per batch by which this part makes the epoch longer."""
     share: Estimate
     """The same as a share of the epoch."""
     hidden_ms: float | None
     """The rest of its work, done while the loop stepped or another worker worked; None: unknown."""
     sure_greatest: float
-    """How sure it is, from 0 to 1, that no other part but the step is greater."""
+    """Probability, from 0 to 1, that no other part except the step is greater."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ladder:
-    """An epoch as the sum of its parts, and what a perfect loader would make of it."""
+    """An epoch as the sum of its parts, and the same epoch with a perfect loader."""
 
     rows: tuple[LadderRow, ...]
     batches: int
-    """In a whole epoch."""
+    """Number of batches in a whole epoch."""
     epoch_s: Estimate
-    """The job as it is."""
+    """Seconds of an epoch of the job as it is."""
     perfect_s: Estimate
-    """The steps on batches that are on the device already: a perfect loader."""
+    """Seconds of an epoch with a perfect loader: the steps on batches that are on the device
+    already."""
     wait_share: Estimate
     """The share of the epoch that a perfect loader would save."""
     explained: float
     """Sum of the parts as a share of the epoch; parts below zero count as none."""
     residue: float
-    """Share of the epoch by which the parts miss the whole, less what noise may be the cause of."""
+    """Share of the epoch by which the parts miss the whole, less the share that noise explains."""
     start_up_s: Estimate
-    """What the job's epochs take for their first batch, beyond that for another, and to end."""
+    """Seconds that an epoch takes for its first batch, beyond those for a later one, and to end."""
     noise: float
-    """Relative standard deviation of a pass, beyond what all passes of a round share."""
+    """Relative standard deviation of a pass, without the noise that all passes of a round share."""
     slower_steps: Estimate | None
-    """Share of the epoch by which steps take longer between loads than one after another, as a
-    second method tells, the time in next(); None if loading overlaps steps."""
+    """Share of the epoch by which steps that alternate with loading take longer than steps one
+    after another, according to a second method, the time in next(); None if loading overlaps
+    steps."""
     rounds: int
 
 
@@ -88,21 +91,21 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIf:
-    """A change, the predicted gain and, if it was tried, the realised one."""
+    """A change of the job, its predicted gain and, if it was tried, its realised gain."""
 
     change: str
     command: str
     """The command line that measures the changed job."""
     predicted_gain: Estimate | None
-    """Share of an epoch that the change saves, negative if it costs time, with a 90 % interval;
-    None if the model misses the job as it is, or nothing that was measured tells."""
+    """Share of an epoch that the change saves, negative if it costs time, with a 90 % interval.
+    None if the model misses the time of the job as it is, or no measurement allows a prediction."""
     realised_gain: Estimate | None
     """None: it was not tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """A common cause of a slow loop, which was looked for."""
+    """A common cause of a slow loop that was looked for."""
 
     name: str
     is_found: bool | None
@@ -120,7 +123,7 @@ class InstrumentedEpoch:
     coverage: float
     """Share of the seconds that the events of the loop account for."""
     shares: dict[str, float]
-    """Share of the seconds by what the loop does, the greatest first."""
+    """Activity of the loop -> its share of the seconds, the greatest first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,18 +139,18 @@ class Explanation:
     model_ratio: float
     """The model's time of the job as it is, divided by the measured one."""
     loader_samples_per_s: float
-    """Of the loader alone, without steps."""
+    """Rate of the loader alone, without steps."""
     limit_samples_per_s: float | None
-    """What this machine can do of that kind of work; None if no such limit is measured."""
+    """Rate at which this machine can do that kind of work; None if no such limit is measured."""
     limit_origin: LimitOrigin | None
     verdict: Verdict
     ladder: Ladder
     what_ifs: tuple[WhatIf, ...]
-    """Tried ones first, then by the predicted gain."""
+    """Changes that were tried come first, then the others by predicted gain."""
     best: WhatIf | None
     """The change with the greatest realised gain that is beyond noise."""
     timeline: InstrumentedEpoch
     causes: tuple[Cause, ...] = ()
     """The commonest causes that the job can have, in the order in which they were looked for."""
     machine_load: LoadSummary | None = None
-    """What other programs used of the machine during the passes; None in older files."""
+    """The load by other programs during the passes; None in older files."""

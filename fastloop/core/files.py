@@ -15,6 +15,7 @@ from filelock import FileLock
 from fastloop.core.types import UsageError
 
 EDGE_BYTES = 1 << 20
+"""Bytes at each end of a file that `edge_digest` reads."""
 
 
 def outputs_folder() -> Path:
@@ -27,6 +28,7 @@ def make_sweep_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
+        # error.filename is the first parent that could not be made, not the folder itself
         where = f"{error.strerror}: '{error.filename}'"
         raise UsageError(f"the outputs folder (FASTLOOP_OUTPUTS): {where}") from error
 
@@ -49,7 +51,9 @@ def remove_unused(sweep_folder: Path) -> None:
     if any(not path.is_dir() or any(path.iterdir()) for path in others):
         return
     hydra_file.unlink(missing_ok=True)
-    with suppress(OSError):  # a mount point, or another node that is writing there
+    # rmdir fails for a folder that is not empty, for a mount point, and if another node is writing
+    # there; all folders above it then stay, too
+    with suppress(OSError):
         for folder in [*others, sweep_folder, *sweep_folder.parents]:
             folder.rmdir()
             if folder == top:
@@ -59,6 +63,8 @@ def remove_unused(sweep_folder: Path) -> None:
 @contextmanager
 def hold_lock(path: Path) -> Iterator[None]:
     """Hold the lock of a file or folder; other processes wait until it is released."""
+    # the lock is a file beside the target, as the target may not exist yet and is replaced by a
+    # rename, which would leave waiting processes with the lock of the old file
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.parent / f".{path.name}.lock"):
         yield
@@ -75,13 +81,15 @@ def write_beside(target: Path) -> Iterator[Path]:
     remove(beside)
     try:
         yield beside
+        # os.replace replaces a file in one step, but no folder that has content
         if beside.is_dir():
             remove(target)
         os.replace(beside, target)
     except OSError as error:
         if error.filename:
             raise
-        # on a full disk the error has no filename, and numpy's has no errno either
+        # A write on a full disk raises an error without a filename, and numpy's has no errno
+        # either. Errors of paths have one, and say enough.
         message = error.strerror or f"{error} (is the disk full?)"
         raise OSError(error.errno or errno.EIO, message, str(target)) from error
     finally:
@@ -89,15 +97,18 @@ def write_beside(target: Path) -> Iterator[Path]:
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove what killed writers have left in the folder; what is being written is locked."""
+    """Remove the unfinished files and folders that killed writers have left in the folder."""
     for path in folder.glob(".*.partial"):
         name = path.name.removesuffix(".partial")
+        # A live writer holds this lock. timeout=0 gives up at once, with filelock's Timeout, which
+        # is an OSError.
         with suppress(OSError), FileLock(folder / f"{name}.lock", timeout=0):
             remove(path)
 
 
 def remove(path: Path) -> None:
     """Remove a file or a folder, if it exists."""
+    # a link to a folder is removed itself; rmtree refuses links
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -117,6 +128,7 @@ def fingerprint(*parts: object) -> str:
 
 def flush_to_disk(path: Path) -> None:
     """Return once the file is on disk."""
+    # fsync writes all dirty pages of the file, also those written through other descriptors
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
@@ -126,6 +138,7 @@ def edge_digest(path: Path) -> str:
     size, digest = path.stat().st_size, hashlib.blake2b(digest_size=16)
     with path.open("rb") as file:
         digest.update(file.read(EDGE_BYTES))
+        # of files below 2 MiB the middle is read twice, which does no harm
         file.seek(max(0, size - EDGE_BYTES))
         digest.update(file.read(EDGE_BYTES))
     return fingerprint(size, digest.hexdigest())

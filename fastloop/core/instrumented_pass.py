@@ -1,4 +1,4 @@
-"""Raw values of the instrumented pass: where the time of one epoch goes, and what it needs."""
+"""Raw values of the instrumented pass: where the time of one epoch goes, and its resources."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from fastloop.core.machine_counters import LEAST_SECONDS
 
 KEEPS_NAN = pydantic.ConfigDict(ser_json_inf_nan="constants")
-"""The loss of a diverged model is a raw value too."""
+"""JSON with NaN and Infinity: the loss of a diverged model is a raw value too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,17 +21,17 @@ class Resources:
     peak_pss_mib: float | None = None
     """Proportional set size: memory that several processes share is counted once."""
     peak_shm_mib: float | None = None
-    """Growth of /dev/shm by any process; mapped parts of it also count in the PSS."""
+    """Growth of /dev/shm by any process; parts of it that are mapped also count in the PSS."""
     peak_gpu_mib: float | None = None
-    """As NVML reports it for these processes, including the CUDA context."""
+    """GPU memory of these processes, including the CUDA context, as NVML reports it."""
     cpu_cores: float | None = None
     """User and system time per second; None for less than LEAST_SECONDS."""
     context_switches: int | None = None
-    """Voluntary and involuntary, of all threads."""
+    """Voluntary and involuntary switches of all threads."""
     read_mib: float | None = None
-    """Read from storage; data from the page cache is not counted."""
+    """MiB read from storage; data from the page cache is not counted."""
     samples: int = 0
-    """Number of observations."""
+    """Number of times that the resources were sampled."""
 
 
 @dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
@@ -47,11 +47,9 @@ class RankPass:
 
     @property
     def loading_s(self) -> float:
-        """Time that loading cost the steps.
-
-        On a device a copy waits for work of other ranks, so that on the host's clock the fast ranks
-        would seem to wait for data.
-        """
+        """Time that loading cost the steps."""
+        # On a device a copy waits for work of other ranks. On the host's clock the fast ranks would
+        # seem to wait for data.
         return self.wait_s + self.place_s if self.idle_s is None else self.idle_s
 
 
@@ -67,13 +65,13 @@ class Attribution:
     place_s: list[float]
     """Duration of each placement."""
     idle_s: float | None = None
-    """Time of the epoch in which the device ran no step, by CUDA events; None if steps run on
-    the host's clock, so that this is the time of all waits and placements."""
+    """Time of the epoch in which the device ran no step, by CUDA events. None if steps run on the
+    host's clock: then it is the sum of all waits and placements."""
     cpu_s: float
     """User and system time of the process and its workers in cpu_window_s."""
     cpu_window_s: float | None = None
-    """Seconds of that epoch and of repeats of it, which it needs for a figure of CPU time; None in
-    older files: of that epoch."""
+    """Seconds of the epoch and of its repeats: a short epoch is repeated until its CPU time can be
+    told. None in older files, which have the CPU time of one epoch."""
     usable_cores: float | None = None
     """Cores that these processes may use; None in older files."""
     runs_model: bool = True
@@ -85,11 +83,11 @@ class Attribution:
     )
     """Duration of such a step without the exchange of gradients; `own_step_s` in older files."""
     ranks: list[RankPass] = field(default_factory=list)
-    """The pass of each rank; the fields above cover all ranks, `seconds` is that of the slowest.
-    Empty for one process."""
+    """The pass of each rank; empty for one process. The fields above cover all ranks, and `seconds`
+    is that of the slowest rank."""
     resources: Resources | None = None
-    """Of the whole instrumented process and its workers: start, opening of the loader, warm-up
-    epoch and epoch with spans; sampled by another process, None if that was off."""
+    """Resources of the whole instrumented process and its workers, from its start over the warm-up
+    epoch to the end of the epoch with spans. Another process samples them; None if that was off."""
 
     @property
     def cpu_cores(self) -> float | None:

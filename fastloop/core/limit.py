@@ -1,4 +1,4 @@
-"""The limit of a benchmark: a rate, the kind of work that it is of, and how it was measured."""
+"""The limit of a benchmark: the rate at which this machine can do one kind of work."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from pydantic.dataclasses import dataclass
 from fastloop.core import stats
 
 LimitKind = Literal["rows", "converted rows", "decoded images", "cropped images", "copies", "steps"]
-"""rows: gathered in memory; converted rows: gathered, and their bytes made floats; decoded images:
-also resized if the dataset does; cropped images: decoded, cropped, resized and normalized;
-copies: from pinned memory to the device; steps: the job's own, on batches that are on the device
-already."""
+"""The kind of work.
+
+rows: gathering rows in memory; converted rows: gathering rows and making floats of their bytes;
+decoded images: decoding files, and resizing them if the dataset does; cropped images: decoding,
+cropping, resizing and normalizing; copies: copying from pinned memory to the device; steps: the
+job's own steps on batches that are on the device already.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, config=pydantic.ConfigDict(ser_json_inf_nan="constants"))
@@ -25,8 +28,8 @@ class LimitOrigin:
 
     kind: LimitKind
     engine: str = ""
-    """The fastest of those that were tried: a gather, such as `np.take`, or a decoder, such as
-    `turbojpeg`; several, if ranks differ. Empty for copies and steps."""
+    """The fastest engine of those that were tried: a gather, such as `np.take`, or a decoder, such
+    as `turbojpeg`; several if ranks differ. Empty for copies and steps."""
     cores: int | None = None
     """Number of cores that worked, of all ranks; None for copies and steps."""
     memcpy_fraction: float | None = None
@@ -35,18 +38,19 @@ class LimitOrigin:
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """Samples per second that the machine can do, and of what."""
+    """A limit in samples per second, with the kind of work."""
 
     samples_per_s: float
     origin: LimitOrigin
 
 
 def typical_origin(origins: Sequence[LimitOrigin | None]) -> LimitOrigin | None:
-    """The kind and engine that most trials of a job have, with their median share of memcpy; None
-    if no trial has any."""
+    """The kind and engine of most trials of a job, with the median of their memcpy_fraction; None
+    if no trial has an origin."""
     known = [origin for origin in origins if origin is not None]
     if not known:
         return None
+    # memcpy_fraction differs in every trial, so it is left out when equal origins are counted
     alike = [replace(origin, memcpy_fraction=None) for origin in known]
     typical, _ = Counter(alike).most_common(1)[0]
     same = [origin for origin, like in zip(known, alike, strict=True) if like == typical]

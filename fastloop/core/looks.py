@@ -1,9 +1,9 @@
 """`trials=auto`: after which rounds a sweep looks at its trials, and how sure each look has to be.
 
-Whoever tests after every round at 5 % finds a difference between equal jobs sooner or later. Here
-the 5 % are spent over all looks (alpha spending, Lan and DeMets 1983): each has a share of its own,
-and by Bonferroni's inequality the shares bound all false claims, however the looks depend on each
-other. The more rounds, the larger the share (the power family of Kim and DeMets 1987).
+A test after every round at 5 % finds a difference between equal jobs sooner or later. Here the 5 %
+are spent over all looks (alpha spending, Lan and DeMets 1983): each look has a share, and by
+Bonferroni's inequality the shares bound all false claims, however the looks depend on each other.
+Later looks have larger shares (the power family of Kim and DeMets 1987).
 experiments/auto_trials/README.md has the false claims of simulated sweeps.
 """
 
@@ -27,23 +27,25 @@ def _check_trials(trials: Any) -> Any:
 Trials: TypeAlias = Annotated[int | Literal["auto"], BeforeValidator(_check_trials)]
 """A number of trials, or as many as it takes."""
 LOOKS = (4, 5, 6, 8, 10, 13, 16, 20)
-"""Rounds after which the trials are tested. Less than four tell too little of jobs whose noise
-differs."""
+"""Rounds after which the trials are tested. None precedes the fourth: after three, too little is
+known of unequal noise (6 to 8 % of false claims with one noisier job among twenty)."""
 MOST_ROUNDS = LOOKS[-1]
 ROUNDS_OF_NO_RANKING = 5
-"""Rounds of jobs that nothing is to be decided of, such as a single one."""
+"""Rounds of a single job, or of jobs that can't be ranked: there is nothing to decide."""
 AUTO_SECONDS = 120.0
-"""Time after which no round begins, unless `seconds` says another."""
+"""Time in seconds after which no round begins; the setting `seconds` overrides it."""
 DIFFERENCES, TIES = 0.03, 0.02
-"""False claims that all looks together may make, of a difference and of a tie."""
+"""Rates of false claims that all looks together may make, of a difference and of a tie: 5 % in
+sum."""
 SPENDING_POWER = 1.5
+"""Exponent of the share of false claims that is spent until a round: above 1, a later round adds
+more to it than an earlier one."""
 
 
 def share_of_look(rounds: int) -> float:
-    """The share of all false claims that a test after so many rounds may make, or a little less.
-
-    Between two looks, when time is up, the later one's share counts, as it comes no more.
-    """
+    """The share of all false claims that a test after so many rounds may make, or a little less."""
+    # When time is up between two looks, the test takes the share of the later look, which will
+    # not come any more.
     look = next((each for each in LOOKS if each >= rounds), MOST_ROUNDS)
     earlier = max((each for each in LOOKS if each < look), default=0)
     return _sum_until(look) - _sum_until(earlier)
@@ -55,7 +57,7 @@ def most_trials(trials: Trials) -> int:
 
 
 def fewest_trials(trials: Trials) -> int:
-    """The least number of trials that end as the setting asks for."""
+    """The least number of trials after which the setting may end a sweep."""
     return LOOKS[0] if trials == AUTO else trials
 
 

@@ -49,7 +49,8 @@ def describe_machine() -> dict[str, Any]:
 
 
 def load_average() -> float | None:
-    """Runnable processes over the last minute; None if the system does not report them."""
+    """Mean number of runnable processes in the last minute; None if the system does not report
+    it."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
@@ -72,6 +73,7 @@ def cpu_seconds() -> float:
     """User and system time so far of this process and all its descendants, running and ended."""
     current, total = psutil.Process(), 0.0
     for process in (current, *current.children(recursive=True)):
+        # a process that ends while it is asked is in its parent's children_user the next time
         with contextlib.suppress(psutil.Error):
             times = process.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
@@ -85,9 +87,12 @@ def memory_mappings() -> list[tuple[int, int, bool]] | None:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
         return None
+    # These have paths, but no file on a disk: shared memory of POSIX, of torch, by memfd_create
+    # and of System V.
     in_memory = ("/dev/shm/", "/dev/zero", "/memfd:", "/SYSV")
     mappings = []
     for line in lines:
+        # proc_pid_maps(5): start-stop, permissions, offset, device, inode, and a path with blanks
         row = line.split(maxsplit=5)
         start, stop = row[0].split("-")
         path = row[5] if len(row) == 6 else ""
@@ -106,8 +111,10 @@ def code_version() -> str:
 @cache
 def git_commit() -> str:
     """Commit of the checkout, with -dirty if its files differ; `unknown` outside a checkout."""
+    # An environment inside the checkout of another project is in a repository, too: only one that
+    # tracks these files is fastloop's.
     if _git("ls-files", "--error-unmatch", "__init__.py") is None:
-        return "unknown"  # such as an environment inside the checkout of another project
+        return "unknown"
     dirty = _git("diff-index", "--quiet", "HEAD") is None
     return (_git("rev-parse", "HEAD") or "unknown") + ("-dirty" if dirty else "")
 
@@ -144,6 +151,7 @@ def _version(name: str) -> str | None:
 
 
 def process_begun_ns() -> int:
-    """The clock when this process began, so that its imports count."""
+    """The time on `now_ns`'s clock when this process began, so that its imports count."""
+    # the system knows the time of creation on the wall clock only
     age_ms = wall_ms() - 1e3 * psutil.Process().create_time()
     return now_ns() - int(1e6 * age_ms)

@@ -13,7 +13,8 @@ from typing import Literal
 
 PROC = Path("/proc")
 LEAST_SECONDS = 0.2
-"""No figure of CPU time rests on less: the system counts it in hundredths of seconds."""
+"""No figure of CPU time rests on a shorter stretch: the system counts CPU time in ticks of 10 ms, a
+twentieth of this one."""
 INIT = 1
 """Process id of the first process, which waits for the ended children of others."""
 KERNEL = 2
@@ -33,7 +34,7 @@ class ProcessTimes:
     """Differs between processes that had the same id one after the other."""
     own_s: float
     ended_children_s: float
-    """Of ended children that it waited for, and of theirs."""
+    """CPU seconds of the ended children that it waited for, and of their ended children."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +49,9 @@ class Counters:
     busy_s: float
     stolen_s: float
     includes_kernel: bool
-    """True if the time of all kernel threads, which are listed in `processes`, is in busy_s."""
+    """True if `processes` lists the kernel threads and busy_s contains all of their time."""
     waited_s: dict[Resource, float]
+    """Seconds in which some process waited for the resource, see `_read_pressure`."""
     processes: dict[int, ProcessTimes]
 
 
@@ -60,10 +62,9 @@ def read_counters(
 
     root: the process whose tree is this command; None: this process, or its launcher's agent.
     cpus: numbers of the cores on which this process may run; None: as the system says.
-
-    Processes are read before the totals, so that the time of this very reading counts alike in the
-    differences of both.
     """
+    # Processes first, then the totals, in both readings: the time of reading itself then falls into
+    # the difference of both, and cancels.
     cpus = _usable_cpus() if cpus is None else cpus
     processes = _read_processes(proc)
     times, is_all = _read_cpus(proc, cpus)
@@ -81,7 +82,7 @@ def read_counters(
 
 
 def shows_kernel(processes: Mapping[int, ProcessTimes]) -> bool:
-    """True if kernel threads are visible, as they are not in a container."""
+    """True if kernel threads are visible; in a container with its own process ids they are not."""
     return KERNEL in processes and processes[KERNEL].name == "kthreadd"
 
 
@@ -92,20 +93,21 @@ def _usable_cpus() -> set[int]:
 
 
 def _own_root() -> int:
-    """The process whose tree is this command: under torchrun, or another launcher that sets the
-    rank, its agent, as the other ranks of this machine are its children too."""
+    """Id of the process of which this command's processes are descendants."""
+    # Under torchrun, or another launcher that sets RANK, the other ranks of this machine belong to
+    # the command too; they are children of the launcher's agent.
     parent = os.getppid()
     return parent if "RANK" in os.environ and parent > 1 else os.getpid()
 
 
 def _read_cpus(proc: Path, cpus: Collection[int]) -> tuple[list[tuple[float, float, float]], bool]:
-    """(total, busy, stolen) seconds of each of these cores, and whether there are no others.
-
-    Interrupts count as idle: they may be this command's, and no process is charged for them.
-    """
+    """(total, busy, stolen) seconds of each of these cores, and whether there are no others."""
     lines = []
+    # LXCFS counts the time of this container only, in which other programs of the machine are
+    # missing; no figure is better than that one
     if not _is_of_container(proc):
-        with contextlib.suppress(OSError):  # it is Linux's
+        # only Linux has /proc/stat
+        with contextlib.suppress(OSError):
             lines = (proc / "stat").read_text().splitlines()
     rows = [line.split() for line in lines if re.match(r"cpu\d", line)]
     used = [fields for name, *fields in rows if int(name[3:]) in cpus]
@@ -116,10 +118,13 @@ def _read_cpus(proc: Path, cpus: Collection[int]) -> tuple[list[tuple[float, flo
 
 def _sum_ticks(fields: Sequence[str]) -> tuple[float, float, float]:
     """(total, busy, stolen) seconds of a core, from its row in /proc/stat."""
+    # proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal; old kernels have fewer.
+    # The fields after these, guest and guest_nice, are contained in user and nice already.
     hertz = os.sysconf("SC_CLK_TCK")
     user, nice, system, idle, waiting, hard, soft, stolen = (
         int(field) / hertz for field in [*fields, *["0"] * 8][:8]
     )
+    # interrupts count as idle: they may be this command's own, and no process is charged for them
     busy = user + nice + system
     return busy + idle + waiting + hard + soft + stolen, busy, stolen
 
@@ -132,9 +137,14 @@ def _is_of_container(proc: Path) -> bool:
 
 
 def _read_pressure(proc: Path) -> dict[Resource, float]:
-    """Seconds in which some process waited, by resource; of Linux from 4.20 on with PSI."""
+    """Seconds so far in which some process waited, by resource; empty before Linux 4.20.
+
+    Linux's pressure stall information (Documentation/accounting/psi.rst), the line `some` of each
+    file: `some avg10=0.00 avg60=0.00 avg300=0.00 total=<microseconds>`.
+    """
     waited_s: dict[Resource, float] = {}
     for resource in RESOURCES:
+        # a kernel without PSI has no such file, and one with psi=0 raises on reading
         with contextlib.suppress(OSError, ValueError):
             first = (proc / "pressure" / resource).read_text().splitlines()[0]
             waited_s[resource] = int(first.rpartition("total=")[2]) / 1e6
@@ -147,11 +157,15 @@ def _read_processes(proc: Path) -> dict[int, ProcessTimes]:
     names = os.listdir(proc) if proc.exists() else ()
     for name in filter(str.isdigit, names):
         try:
-            with open(f"{proc}/{name}/stat", "rb") as file:  # Path takes three times as long
+            # open, not Path, which takes three times as long; there may be thousands of processes
+            with open(f"{proc}/{name}/stat", "rb") as file:
                 text = file.read().decode(errors="replace")
-        except OSError:  # it has ended
+        # the process has ended since the folder was listed
+        except OSError:
             continue
-        # the name is in parentheses, and may contain any of them itself
+        # The name is in parentheses, and may contain parentheses and blanks itself: the fields
+        # begin after the last one. Numbers as in proc_pid_stat(5), less 3: 4 ppid, 14 to 17 utime,
+        # stime, cutime, cstime, 22 starttime.
         before, _, after = text.rpartition(") ")
         fields = after.split()
         user, system, children_user, children_system = (int(each) / hertz for each in fields[11:15])
@@ -168,11 +182,9 @@ def _read_processes(proc: Path) -> dict[int, ProcessTimes]:
 def seconds_spent(
     before: Mapping[int, ProcessTimes], after: Mapping[int, ProcessTimes]
 ) -> dict[int, float]:
-    """CPU seconds between two readings of each process that lives, and of its ended children.
-
-    What an ended child had used before the first reading is part of its parent's counter, too, and
-    does not count.
-    """
+    """CPU seconds between two readings of each process that lives, and of its ended children."""
+    # When a child ends, its parent's counter of ended children grows by all that the child ever
+    # used. The part before the first reading, which that reading knows, is subtracted again.
     ended_s: defaultdict[int, float] = defaultdict(float)
     for pid, times in before.items():
         if pid not in after or after[pid].started != times.started:
@@ -183,6 +195,7 @@ def seconds_spent(
         if known is None or known.started != times.started:
             spent[pid] = times.own_s + times.ended_children_s
         else:
+            # Negative if a parent has ignored SIGCHLD: then no counter receives the child's time.
             children_s = times.ended_children_s - known.ended_children_s - ended_s[pid]
             spent[pid] = times.own_s - known.own_s + max(0.0, children_s)
     return spent
@@ -192,6 +205,7 @@ def _living_ancestor(
     pid: int, before: Mapping[int, ProcessTimes], after: Mapping[int, ProcessTimes]
 ) -> int:
     """The nearest ancestor that lives at the second reading; 0 if none does."""
+    # equal start times: the id may have been given to another process meanwhile
     while pid in before:
         pid = before[pid].parent
         if pid in after and pid in before and after[pid].started == before[pid].started:

@@ -1,9 +1,9 @@
 """The load that other programs put on the machine while something is measured: was it quiet?
 
 Two readings of the system's counters, before and after, tell how much CPU time all programs took in
-between. What this command's own processes took is subtracted, also of those that ended meanwhile:
-Linux adds the time of an ended child to the parent that waited for it (`man 5 proc`: cutime).
-Kernel threads count for nobody, as much of their work is done for whoever reads files.
+between. The time of this command's own processes is subtracted, also of those that ended meanwhile:
+Linux adds the time of an ended child to the parent that waited for it (proc(5): cutime). Kernel
+threads count as nobody's: much of their work is done for the program that reads files.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from fastloop.core.machine_counters import (
 
 QUIET_SHARE = 0.05
 """Share of the cores that others may use on a quiet machine. A job that keeps all cores busy loses
-as much, and all jobs of a round lose alike, so that their ratios change by less than the 2 % of
-stats.MINIMUM_EFFECT. The system's and a desktop's own programs use less. In a stretch of a second
+that share, and all jobs of a round lose alike, so that their ratios change by less than the 2 % of
+stats.MINIMUM_EFFECT. The programs of an idle system or desktop use less. In a stretch of one second
 on two cores the figure is right within 0.02 cores."""
 MOST_MEMORY_PRESSURE = 0.05
 """Share of the time in which some program may wait for memory on a quiet machine."""
@@ -81,7 +81,7 @@ class LoadSummary:
     """How many of them were not quiet."""
     cores: int
     other_cores: float | None
-    """Median over the stretches of what others took; None if it is unknown."""
+    """Cores that others took, the median over the stretches; None if it is unknown."""
     most_other_cores: float | None
     memory_pressure: float = 0.0
     """The highest of all stretches."""
@@ -96,8 +96,7 @@ class LoadSummary:
     def describe(self, stretch: str = "trial", stretches: str = "trials") -> str:
         """The sentence that an answer begins with.
 
-        stretch: word for what was measured, e.g. "trial"; stretches: its plural. A single one is
-        called `the trial`.
+        stretch: the word for one measurement, e.g. "trial"; stretches: its plural.
         """
         if self.other_cores is None or self.most_other_cores is None:
             return (
@@ -112,6 +111,7 @@ class LoadSummary:
                 f"other processes used at most {most} of {cores} during {during}."
             )
         names = ", ".join(self.busiest)
+        # a machine may be busy for want of memory alone, with hardly any CPU time of others
         memory = ""
         if self.memory_pressure > MOST_MEMORY_PRESSURE:
             share = stats.percent(self.memory_pressure)
@@ -158,7 +158,7 @@ def summarize_loads(loads: Sequence[Load | None]) -> LoadSummary | None:
 def describe_load(
     summary: LoadSummary | None, stretch: str = "trial", stretches: str = "trials"
 ) -> list[str]:
-    """The first lines of an answer: LoadSummary.describe, or none if nothing was recorded."""
+    """The first line of an answer, as a list: empty if no load was recorded."""
     return [summary.describe(stretch, stretches)] if summary else []
 
 
@@ -173,6 +173,8 @@ class LoadWatch:
         """End a stretch here and begin the next one; the present one goes on if it is too short."""
         now = read_counters()
         load = load_between(self._before, now)
+        # Without a counter of the total, no stretch ever gets long enough: its load is recorded as
+        # unknown, instead of leaving the summary empty.
         if load.seconds >= LEAST_SECONDS or not now.total_s:
             self.loads.append(load)
             self._before = now
@@ -187,21 +189,27 @@ def load_between(before: Counters, after: Counters) -> Load:
     """The load by other programs than this one between two readings."""
     cores = after.cores
     total_s = after.total_s - before.total_s
-    if total_s <= 0 or before.cores != cores:  # the counters stand still in some sandboxes
+    # In some sandboxes the counters stand still. Cores may also be taken away or given meanwhile,
+    # and a difference of sums over different cores means nothing.
+    if total_s <= 0 or before.cores != cores:
         return Load(seconds=0.0, cores=cores, other_cores=None)
     seconds = total_s / cores
     spent = seconds_spent(before.processes, after.processes)
     own = tree(after.processes, after.root)
     kernel = tree(after.processes, KERNEL) if shows_kernel(after.processes) else set()
+    # Kernel threads are subtracted only if busy_s contains all of their time: their counters span
+    # all cores, busy_s only those on which this process may run.
     nobodys = kernel if after.includes_kernel else ()
     others_s = after.busy_s - before.busy_s - sum(spent[pid] for pid in [*own, *nobodys])
     used: defaultdict[str, float] = defaultdict(float)
+    # INIT adopts and waits for the orphans of all programs, so its children's time names nobody
     for pid in spent.keys() - own - kernel - {INIT}:
         used[after.processes[pid].name] += spent[pid] / seconds
     is_long = seconds >= LEAST_SECONDS
     return Load(
         seconds=seconds,
         cores=cores,
+        # clamped: processes and totals are read one after the other, and in ticks of 10 ms
         other_cores=min(float(cores), max(0.0, others_s / seconds)) if is_long else None,
         stolen_cores=max(0.0, after.stolen_s - before.stolen_s) / seconds,
         pressure={

@@ -14,13 +14,13 @@ RESOURCE_METRICS = (
     "context_switches",
     "read_mib",
 )
-"""Metrics of the whole instrumented process; cpu_cores is that of its epochs of one benchmark."""
+"""Metrics of the whole instrumented process; cpu_cores covers the epochs of one benchmark only."""
 
 
 def metrics(result: Result) -> dict[str, float]:
     """All metrics for which the result has raw values, by their names in MLflow."""
     figures: dict[str, float | None] = {
-        # 0 without a store: charts of nothing, which MLflow's page would begin with
+        # Without a store both are 0: MLflow's page would begin with charts of nothing.
         "prepare/seconds": result.prepare_s or None,
         "prepare/disk_mib": result.disk_mib or None,
         "skipped_samples": float(len(result.skipped)) if result.skipped else None,
@@ -84,7 +84,9 @@ def _attribution_metrics(result: Result, benchmark: str) -> dict[str, float | No
 
 
 def _cpu_cores(result: Result, pass_: Attribution) -> float | None:
-    """Cores that were busy with the job; those that it may use are elsewhere in older files."""
+    """Cores that were busy with the job."""
+    # Older files have no usable_cores in the pass, which caps the figure: the machine's number is
+    # used instead, but not for several ranks, which may have run on several machines.
     cores, usable = pass_.cpu_cores, result.environment.get("cores_usable")
     if cores is None or pass_.usable_cores or not usable or world_size(result) > 1:
         return cores

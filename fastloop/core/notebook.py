@@ -12,9 +12,9 @@ def notebook_html(
     notes: Iterable[str] = (),
     first: Iterable[str] = (),
 ) -> str:
-    """The answer as a paragraph, the rows as a table whose first row is its head, then the notes.
+    """The answer as a paragraph, then the rows as a table, then the notes as a list.
 
-    first: further paragraphs before the answer.
+    rows: cells; the first row is the head of the table. first: paragraphs before the answer.
 
     >>> notebook_html("a < b", [("loader",), ("a",)])
     '<p>a &lt; b</p><table><thead><tr><th>loader</th></tr></thead>...'

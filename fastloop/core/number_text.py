@@ -16,7 +16,7 @@ def significant(value: float, digits: int = 3) -> str:
     """
     if not value or not math.isfinite(value):
         return f"{value:g}"
-    # rounded first: 9.996 has one decimal less than 9.99
+    # The magnitude is taken after rounding: 9.996 becomes 10.0, with one decimal less than 9.99.
     magnitude = math.floor(math.log10(abs(float(f"{value:.{digits - 1}e}"))))
     text = f"{value:,.{max(0, digits - 1 - magnitude)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
@@ -40,7 +40,7 @@ SECONDS, MILLISECONDS, MICROSECONDS = (
 SHORTEST_SECONDS, SHORTEST_MILLISECONDS = 1.0, 1e-4
 """Durations, in seconds, below which a smaller unit is used."""
 LONG_SECONDS = 100.0
-"""A duration from which all that stand beside it are shown in seconds."""
+"""If one of several durations beside each other has so many seconds, all are shown in seconds."""
 
 
 def unit_of(shortest: float) -> TimeUnit:
@@ -52,7 +52,7 @@ def unit_of(shortest: float) -> TimeUnit:
 
 
 def unit_of_all(durations: Sequence[float]) -> TimeUnit:
-    """The unit in which several durations are shown beside each other: that of the shortest, or
+    """The unit in which several durations are shown beside each other: the unit of the shortest, or
     seconds if one is long."""
     return SECONDS if max(durations) >= LONG_SECONDS else unit_of(min(durations))
 
@@ -73,4 +73,5 @@ def show_percent(share: float) -> str:
     """A share in whole percent, with one decimal below ten; never -0.0 %."""
     if abs(share) >= 0.0995:
         return f"{100 * share:.0f} %"
+    # + 0.0 turns -0.0 into 0.0
     return f"{round(100 * share, 1) + 0.0:.1f} %"

@@ -19,7 +19,8 @@ INSTALL_FFCV = (
     "pip install setuptools wheel numba opencv-python-headless terminaltables pytorch_pfn_extras "
     "fastargs assertpy && pip install --no-build-isolation --no-deps ffcv"
 )
-"""FFCV is built on installation, and requires a build of OpenCV that needs a display."""
+"""Commands that install FFCV. It is built on installation, hence the system's packages; --no-deps
+leaves out the build of OpenCV that it requires, which needs a display."""
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""The first samples of each epoch: an order cut short, for datasets whose epochs are too long."""
+"""The first samples of each epoch: an order cut short, for datasets with too long epochs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from fastloop.core.protocols import Order, WorldSizeAwareOrder
 
 @dataclass(frozen=True, kw_only=True)
 class OrderPrefix:
-    """The first `count` indices of an order, for each of the ranks among which they are divided."""
+    """The first `count` indices of an order for each rank, before they are divided among ranks."""
 
     order: Order
     count: int
     """Number of indices for each rank."""
     world_size: int = 1
+    """Number of ranks among which the indices will be divided."""
     complete: bool = False
 
     def length(self, num_samples: int) -> int:
-        """The number of indices for all ranks, which may be fewer than asked for."""
+        """The number of indices for all ranks together; a short order has fewer than asked for."""
         return min(self.count * self.world_size, self.order.length(num_samples))
 
     def pieces(self, num_samples: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Ranks of jobs, with ties if their trials show no sure difference."""
+"""Ranks of jobs; jobs tie if their trials show no sure difference."""
 
 from __future__ import annotations
 
@@ -19,34 +19,35 @@ from fastloop.core.pair_tests import (
 from fastloop.core.stats import MINIMUM_EFFECT, log_interval, median
 
 FEWEST_FOR_RANKING = 3
+"""Trials below which jobs have no ranks; two trials show a difference, but hardly its noise."""
 FEWEST_FOR_INTERVALS = 5
-"""Trials from which the interval of a pair's ratio has to confirm their test. Below, that interval
-knows less than the test, which sees the noise of all jobs."""
+"""Trials from which the interval of a pair's ratio has to confirm their test. With fewer trials the
+interval, of this pair alone, knows less than the test, which sees the noise of all jobs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking:
-    """Ranks of jobs, with ties if the rounds show no significant difference."""
+    """Ranks of jobs, and the trials that are still needed to separate ties."""
 
     ranks: dict[str, int]
     """Rank by name, in the order of the medians, such as 1, 1, 3: one more than the number of jobs
-    that are surely faster. Empty if undetermined."""
+    that are surely faster. Empty if `undetermined` says why."""
     faster: dict[str, frozenset[str]] = field(default_factory=dict)
     """By name, the jobs that are surely faster, directly or through a third; empty with `ranks`."""
     undetermined: str
     """Why there are no ranks and how many trials are needed, in one line; empty with ranks."""
     needed: str
-    """About how many trials of each would tell the jobs that share rank 1 (or, without ranks, all)
+    """About how many trials of each job would tell the jobs of rank 1 (without ranks: all jobs)
     apart, in words; empty if one job is first."""
     order: tuple[str, ...]
     """All names by median seconds, fastest first; names without values last."""
     enough_trials: int = 0
-    """About how many trials of each that would be; 0 if it is not known."""
+    """The number of trials in `needed`; 0 if it is not known."""
     equal: tuple[str, ...] = ()
     """The jobs that are surely as fast as the first of the order: within 2 %."""
     undecided: tuple[str, ...] = ()
-    """The jobs of which is not known yet whether they are slower than the first or as fast, in the
-    order of the medians."""
+    """The jobs that are neither surely slower than the first nor surely as fast, in the order of
+    the medians."""
 
 
 def rank_jobs(seconds: Mapping[str, Sequence[float]], *, in_looks: bool = False) -> Ranking:
@@ -54,11 +55,14 @@ def rank_jobs(seconds: Mapping[str, Sequence[float]], *, in_looks: bool = False)
 
     in_looks: the rounds went on until the ranking was decided (trials=auto); see core/looks.py.
 
-    The rank of a job is one more than the number of jobs that are surely faster, or faster than
-    such a job. Surely faster means that the paired ratio of the two is at least 1.02 (median over
-    rounds), that `significant_pairs` tells them apart, and that the ratio's interval is above 1
-    (from five rounds on). All pairs count: the job of lowest median may be the noisiest, and be
-    told apart from none.
+    The rank of a job is one more than the number of jobs that are surely faster, directly or
+    through a third job. Surely faster means that the paired ratio of the two is at least 1.02
+    (median over rounds), that `significant_pairs` tells them apart, and that the ratio's interval
+    is above 1 (from five rounds on). All pairs are tested, not only those with the first: the job
+    of the lowest median may be the noisiest, and can then be told apart from no other.
+
+    >>> rank_jobs({"a": [1.0, 1.01, 1.0], "b": [2.0, 2.02, 2.01], "c": [2.01, 2.0, 2.02]}).ranks
+    {'a': 1, 'b': 2, 'c': 2}
     """
     order = tuple(sorted(seconds, key=lambda name: _sort_key(seconds[name])))
     lists = [seconds[name] for name in order]
@@ -66,6 +70,7 @@ def rank_jobs(seconds: Mapping[str, Sequence[float]], *, in_looks: bool = False)
         needed = _describe_needed(lists)
         undetermined = f"{reason}; {needed}" if needed else reason
         return Ranking(ranks={}, undetermined=undetermined, needed=needed, order=order)
+    # noise multiplies times: logarithms make it additive and a ratio of two jobs a difference
     logs = {name: np.log(seconds[name]) for name in order}
     faster = _find_faster(logs, in_looks)
     equal = _find_equal(logs, in_looks)
@@ -94,6 +99,8 @@ def is_decided(seconds: Mapping[str, Sequence[float]]) -> bool:
         return rounds >= ROUNDS_OF_NO_RANKING
     if rounds >= MOST_ROUNDS:
         return True
+    # Only the rounds in LOOKS are tested: a test after every round would exceed the 5 % of false
+    # claims that the looks share.
     ranking = rank_jobs(seconds, in_looks=True) if rounds in LOOKS else None
     return ranking is not None and not ranking.undetermined and not ranking.undecided
 
@@ -115,6 +122,7 @@ def _usable(lists: Sequence[Sequence[float]]) -> bool:
 
 
 def _sort_key(values: Sequence[float]) -> float:
+    # inf sorts jobs without values, or with a NaN, last; a NaN would leave the order undefined
     middle = median(values) if len(values) else math.inf
     return math.inf if math.isnan(middle) else middle
 
@@ -139,9 +147,13 @@ def _find_faster(logs: dict[str, np.ndarray], in_looks: bool) -> dict[str, froze
     significant = significant_at_look(lists) if in_looks else significant_pairs(lists)
     first, second = (indices[significant] for indices in pairs(len(names)))
     direct: dict[str, list[str]] = {name: [] for name in names}
+    # `logs` is in the order of the medians, so the first job of a pair is the faster one
     for quick, slow in zip(first, second, strict=True):
         if _slower(logs[names[slow]] - logs[names[quick]]):
             direct[names[slow]].append(names[quick])
+    # The relation is made transitive: if a is surely faster than b and b than c, then a is faster
+    # than c, even if their own test does not tell. `names` begins with the fastest job, so that
+    # the sets of all faster jobs are complete already.
     faster: dict[str, frozenset[str]] = {}
     for name in names:
         faster[name] = frozenset(direct[name]).union(*(faster[other] for other in direct[name]))
@@ -173,9 +185,11 @@ def _describe_needed(lists: list[Sequence[float]]) -> str:
     fewest, most = min(map(len, lists)), max(map(len, lists))
     if len(lists) < 2 or fewest < 2:
         return f"run the same number of each, {FEWEST_FOR_RANKING} or more"
+    # paired by round, so only the rounds that all jobs have
     logs = np.log([values[:fewest] for values in lists])
     seen = abs(float(np.median(logs[-1] - logs[0])))
     large = seen >= math.log1p(MINIMUM_EFFECT)
+    # exp overflows above 709
     times = f"the difference seen ({math.exp(min(seen, 700)):.3g} times)"
     difference = times if large else "a difference of 2 %"
     trials = _count_needed(logs)

@@ -28,13 +28,13 @@ BOUNDS = (2.5, 97.5)
 POSITION = 0.1
 TAIL = 3.0
 TAILS_OF_FEW = {3: 6.0, 4: 5.0}
-"""Parameters of the smoothed bootstrap, see `log_interval`, the last by the number of values if
-it is not TAIL; experiments/intervals/README.md has the coverage with these values."""
+"""Parameters of the smoothed bootstrap, see `log_interval`. TAILS_OF_FEW replaces TAIL for 3 and 4
+values, which cover 91 and 93 % with TAIL. experiments/intervals/README.md has the coverage."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """Ratio of the times of new to those of base, paired by round."""
+    """Ratio of new times to base times, paired by round."""
 
     estimate: float
     """Median of the paired ratios."""
@@ -42,14 +42,15 @@ class Ratio:
     high: float
     """The 95 % paired bootstrap interval of that median."""
     p_value: float
-    """Of the hypothesis that both are equal, by a paired t test of the logarithms; uncorrected."""
+    """p value of equality, by a paired t test of the logarithms; not corrected for several
+    tests."""
     is_interval: bool = True
     """False below three rounds: low and high are the lowest and the highest paired ratio."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A median with its uncertainty; unlike those of a Ratio the values may be negative."""
+    """A median with its uncertainty. The values may be negative, unlike those of a Ratio."""
 
     value: float
     low: float
@@ -59,7 +60,7 @@ class Estimate:
 
 
 def no_less_than_zero(known: Estimate) -> Estimate:
-    """The estimate of what can't be negative, such as the time that a part takes."""
+    """The estimate, cut off at zero: for a quantity that can't be negative, such as a duration."""
     value, low, high = (max(0.0, each) for each in (known.value, known.low, known.high))
     return Estimate(value=value, low=low, high=high, is_interval=known.is_interval)
 
@@ -82,6 +83,7 @@ def std(values: Sequence[float]) -> float | None:
 def percent(fraction: float) -> str:
     """A fraction in percent with two significant digits or more: 0.0042, 0.42, 4.2, 42, 420."""
     value = 100 * fraction
+    # from 99.5 on, two significant digits would be an exponent: 1e+02
     return f"{value:.2g}" if value < 99.5 else f"{value:.0f}"
 
 
@@ -108,6 +110,7 @@ def ratio(new: Sequence[float], base: Sequence[float], *, in_looks: bool = False
     estimate, low, high = _exp(np.median(logs), *log_interval(logs, in_looks=in_looks))
     lists = np.stack([np.zeros(len(logs)), logs])
     p_value = float(pair_p_values(lists, allows_serial=in_looks)[0])
+    # scaled instead of the level, so that a reader may compare it with 0.05 as usual
     if in_looks:
         p_value = min(1.0, p_value / share_of_look(len(logs)))
     return Ratio(estimate=estimate, low=low, high=high, p_value=p_value)
@@ -117,7 +120,7 @@ def ratio_or_range(
     new: Sequence[float], base: Sequence[float], *, in_looks: bool = False
 ) -> Ratio | None:
     """Ratio of new to base with its interval or, below three rounds, with its range, which proves
-    nothing; None if `ratio` has other reasons."""
+    nothing; None if the counts differ or a value is not a positive number."""
     if known := ratio(new, base, in_looks=in_looks):
         return known
     if not new or len(new) != len(base) or not _usable(new, base):
@@ -140,7 +143,8 @@ def _exp(*logs: float) -> list[float]:
 @cache
 def _middles(count: int) -> np.ndarray:
     """(resamples, 2): the two middle values of `count` sorted uniform numbers; for odd counts the
-    middle value twice. The same in every call, so that figures are reproducible."""
+    middle value twice."""
+    # a fixed seed: the intervals of a result file are the same whenever they are computed
     uniforms = np.sort(np.random.default_rng(0).random((RESAMPLES, count)), axis=1)
     return uniforms[:, [(count - 1) // 2, count // 2]]
 
@@ -153,21 +157,21 @@ def _middle_bounds(count: int) -> np.ndarray:
 def log_interval(values: np.ndarray, *, in_looks: bool = False) -> np.ndarray:
     """Ends of the 95 % percentile interval of the median over resamples of the values.
 
-    in_looks: the rounds went on until the ranking was decided (trials=auto). The interval is wide
-    enough to hold the median after all of these looks (Jennison and Turnbull 1989): wider by as
-    much as Student's interval is.
-
-    A smoothed bootstrap (Banks 1988): it draws from a piecewise linear distribution through the
-    values, with the k-th of n at (k - POSITION) / (n + 1 - 2 POSITION), extended beyond the
-    outermost values by a multiple of the gap to their neighbours. The plain bootstrap draws
-    observed values only: its intervals jump with n, and cover 94 % at n=5 but 88 % at n=7.
+    in_looks: the rounds went on until the ranking was decided (trials=auto). The interval is then
+    wide enough to hold the median at all of these looks together (Jennison and Turnbull 1989).
     """
+    # A smoothed bootstrap (Banks 1988) draws from a piecewise linear distribution through the
+    # values, with the k-th of n at (k - POSITION) / (n + 1 - 2 POSITION), extended beyond the
+    # outermost values by a multiple of the gap to their neighbours. The plain bootstrap draws
+    # observed values only: its intervals jump with n, and cover 94 % at n=5 but 88 % at n=7.
     count, knots = len(values), np.sort(values)
     tails = TAILS_OF_FEW.get(count, TAIL) * (knots[[0, -1]] - knots[[1, -2]])
     knots = np.concatenate([knots[:1] + tails[:1], knots, knots[-1:] + tails[1:]])
     shares = (np.arange(1, count + 1) - POSITION) / (count + 1 - 2 * POSITION)
     shares = [0, *shares, 1]
-    if count % 2:  # the median rises with the one middle value, and its percentiles with that's
+    # The quantile function is monotonic, so the percentiles of one middle value are its values at
+    # the percentiles of the uniform one: no need to map all resamples. Not so for a mean of two.
+    if count % 2:
         bounds = np.interp(_middle_bounds(count), shares, knots)
     else:
         bounds = np.percentile(np.interp(_middles(count), shares, knots).mean(axis=1), BOUNDS)
@@ -179,9 +183,10 @@ def log_interval(values: np.ndarray, *, in_looks: bool = False) -> np.ndarray:
 
 @cache
 def _widening(count: int) -> float:
-    """By how much an interval is wider that holds after all looks and not after `count` rounds
-    alone."""
+    """Factor by which an interval that holds at all looks is wider than one of this look alone."""
     from scipy.special import stdtrit
+
+    # the bootstrap has no quantiles that far out; Student's interval tells the factor
 
     alone, of_look = 1 - BOUNDS[0] / 100, 1 - BOUNDS[0] / 100 * share_of_look(count)
     return float(stdtrit(count - 1, of_look) / stdtrit(count - 1, alone))
