@@ -112,8 +112,8 @@ def _groups(cgroups: Path, membership: Path, controller: str) -> Iterator[Path]:
     except OSError:
         return
     for line in lines:
-        # "<hierarchy>:<controllers>:<path>" (cgroups(7)); version 2 has the line "0::<path>", whose
-        # one hierarchy may have any controller. On hybrid systems there are lines of both kinds.
+        # "<hierarchy>:<controllers>:<path>" (cgroups(7)). The one hierarchy of version 2 may have
+        # any controller; its line is "0::<path>". Hybrid systems have lines of both kinds.
         _, controllers, path = line.split(":", 2)
         if controller not in controllers.split(",") and controllers:
             continue

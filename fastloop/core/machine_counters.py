@@ -42,7 +42,7 @@ class Counters:
     """A reading of the system's counters, all of them since its start."""
 
     root: int
-    """Process id of this command, whose children are its own work too."""
+    """Process id of this command; the work of its descendants is its own work, too."""
     cores: int
     total_s: float
     """Time of all these cores, idle or not; 0 if the system does not tell."""
@@ -60,7 +60,8 @@ def read_counters(
 ) -> Counters:
     """Read the counters now.
 
-    root: the process whose tree is this command; None: this process, or its launcher's agent.
+    root: id of the process that has all of this command's processes as descendants; None: this
+    process, or its launcher's agent.
     cpus: numbers of the cores on which this process may run; None: as the system says.
     """
     # Processes first, then the totals, in both readings: the time of reading itself then falls into

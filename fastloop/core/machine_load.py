@@ -76,7 +76,7 @@ class LoadSummary:
     """The load during all stretches of a measurement, such as the trials of a sweep."""
 
     stretches: int
-    """Number of stretches whose load is known."""
+    """Number of stretches with a known load."""
     busy: int
     """How many of them were not quiet."""
     cores: int

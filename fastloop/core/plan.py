@@ -1,5 +1,5 @@
-"""A job's data and plan of an epoch, and the Protocols of the loader and the benchmark that use
-them."""
+"""The data of a job, the plan of its epochs, and the Protocols of the loaders and benchmarks that
+use them."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class PreparedData:
     broken: tuple[tuple[int, str], ...] = ()
     """Index and reason of each sample that can't be decoded, if such samples may be skipped."""
     random: bool = False
-    """True if samples are random, and the reference is of those that data/seeded.py makes
+    """True if samples are random; the reference then holds samples that data/seeded.py has made
     repeatable."""
     returns_batches: bool = False
     """True if the dataset's own `__getitems__` returns a batch instead of a list of samples."""
     decoder_equivalence_id: str = ""
-    """Equal for datasets whose decoders agree within 2/255, see data/decoder_agreement.py."""
+    """Equal for datasets with decoders that agree within 2/255, see data/decoder_agreement.py."""
     pixels_off: int = 0
     """Largest difference from Pillow's pixels, in 255ths, among the compared samples."""
 
@@ -67,8 +67,9 @@ class PreparedData:
 class LoadingSettings:
     """Settings shared with torch's DataLoader, under torch's names.
 
-    Each is spelled here and in conf/config.yaml only: the arguments of a DataLoader, the arguments
-    offered to a user's loader and the settings that a loader honours are derived from these fields.
+    The arguments of a DataLoader, the arguments offered to a user's loader and the settings that a
+    loader may honour are derived from these fields. Their defaults are in conf/config.yaml as well;
+    explain and tune name the settings that they change once more.
     """
 
     batch_size: SampleCount = 64
@@ -103,8 +104,11 @@ class LoaderProbe(Protocol):
         ...
 
     def add_pieces(self, pieces: np.ndarray) -> None:
-        """Record what threads that run no Python have done: a row of four int64 each, the thread
-        (0: the loop's), the number of the batch, start and stop in nanoseconds."""
+        """Record pieces of work of threads that run no Python.
+
+        pieces: int64 (pieces, 4), each row the thread (0: the loop's), the number of the batch, and
+        start and stop in nanoseconds.
+        """
         ...
 
 
@@ -122,11 +126,11 @@ class Plan:
     device: torch.device | None = None
     """Device of the step, for loaders that build batches on it; None: the CPU."""
     rank: int = 0
-    """Of several processes that load together; `order` is this rank's share."""
+    """This process among those that load together; `order` is this rank's share."""
     world_size: int = 1
     probe: LoaderProbe | None = None
-    """Of an instrumented pass, if DataLoader or FastLoader loads; None, in all that is timed: no
-    probe."""
+    """The probe of an instrumented pass, if DataLoader or FastLoader loads; None in every timed
+    pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +139,7 @@ class Setup:
 
     model: Model
     sample: Leaves
-    """dtype and shape of each leaf; if a model runs, of the input and the target."""
+    """dtype and shape of each leaf of a sample; if a model runs, of its input and its target."""
     num_classes: int | None
     learning_rate: float
     seed: int
@@ -165,7 +169,7 @@ class DeclaresSettings(Protocol):
     """A loader that declares which settings it honours, checked before data is prepared."""
 
     honours: tuple[str, ...]
-    """In addition to epochs.ALWAYS."""
+    """Names of the settings that the loader honours in addition to epochs.ALWAYS."""
 
 
 @runtime_checkable
@@ -186,12 +190,15 @@ class Benchmark(Protocol):
     steps on batches resident on the device."""
 
     def check(self, model: Model, num_classes: int | None, sample: Leaves | None) -> None:
-        """Raise Unsupported for samples that the benchmark or the model can't use; None: not known
-        yet."""
+        """Raise Unsupported for samples that the benchmark or the model can't use.
+
+        num_classes, sample: None: not known yet, as before the data is prepared.
+        """
         ...
 
     def session(self, setup: Setup) -> Session:
-        """The state shared by all starts under this setup. Raises Unsupported as `check` does."""
+        """A session with the state that all of its starts share. Raises Unsupported as `check`
+        does."""
         ...
 
 
@@ -205,8 +212,9 @@ class Session(Protocol):
         ...
 
     def start(self, place: Callable[[Tree], Tree]) -> tuple[Callable[[Tree], Any], list]:
-        """A function to call with each host batch, and the list that its losses are appended to.
+        """A function to call with each host batch, and the list to which it appends the losses.
 
-        The model is reset to its state at the seed.
+        Each start resets the model to its state at the seed. place: brings a host batch to the
+        device.
         """
         ...

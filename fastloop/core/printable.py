@@ -8,9 +8,9 @@ UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 """Control characters except tab and newline, and halves of surrogate pairs: a terminal would obey
 some of them, and XML allows none."""
 CLASS = re.compile(r"^(?:BadData: |\w+: \[Errno \d+\] )")
-"""What a reason begins with if the rest of it says everything."""
+"""A class name and error number at the beginning of a reason, which add nothing to its message."""
 LONGEST_WORD = 240
-"""Number of characters of a word that are printed whole; a path of usual length is shorter."""
+"""Words of up to this many characters are printed whole; usual paths are shorter."""
 SHOWN = 40
 """Number of characters of a longer word that are printed."""
 
@@ -30,6 +30,8 @@ def shorten_words(text: str) -> str:
 
 
 def plain_reason(reason: str) -> str:
-    """A failure's reason for a terminal: of unusable data and of an error of the system, such as a
-    full disk, without the class and the number; and without the rest of very long words."""
+    """A failure's reason for a terminal, with very long words cut off.
+
+    Unusable data, and errors of the system such as a full disk, lose their class and number.
+    """
     return shorten_words(CLASS.sub("", reason))

@@ -55,13 +55,13 @@ class HasFiles(Protocol):
     cold page cache."""
 
     def files(self) -> list[Path]:
-        """The files and folders to read; of a dataset they exist once `fetch` has returned."""
+        """The files and folders to read. Those of a dataset exist once `fetch` has returned."""
         ...
 
 
 @runtime_checkable
 class RaggedDataset(Protocol):
-    """A dataset whose samples may differ in the first dimension of their leaves."""
+    """A dataset of samples that may differ in the first dimension of their leaves."""
 
     ragged: bool
     """True if they differ. All samples of a dataset without this attribute have one shape."""
@@ -69,7 +69,7 @@ class RaggedDataset(Protocol):
 
 @runtime_checkable
 class StreamingDataset(Protocol):
-    """A dataset whose samples are known only from what its loader delivers."""
+    """A dataset without samples of its own: they are known only from its loader's batches."""
 
     same_data: bool
     """False if the samples are random."""
@@ -81,7 +81,7 @@ class StreamingDataset(Protocol):
 
 @runtime_checkable
 class OverlappingDataset(Protocol):
-    """A dataset whose samples overlap, so that a store would hold the same data several times."""
+    """A dataset of overlapping samples, so that a store would hold the same data several times."""
 
     def overlap(self) -> str:
         """The reason why a store would be too large, with the sizes; empty if it would not."""
@@ -92,9 +92,9 @@ class OverlappingDataset(Protocol):
 class Store(Protocol):
     """A format for writing a dataset once, so that it reads fast.
 
-    fastloop's own stores also have a `format_version: int`, increased whenever the written format
-    changes, so that stores remain valid when only the code changes. A store without one is written
-    again after every change of its source file.
+    fastloop's own stores also have a `format_version: int`, which is increased whenever the written
+    format changes. Written data then remains valid when only the code changes; without a
+    `format_version` it is written again after every change of the source file.
     """
 
     root: str
@@ -129,16 +129,16 @@ class Uint8Images(Protocol):
     """A dataset of images that can skip the conversion to floats."""
 
     def open_uint8(self) -> Samples:
-        """Samples (uint8 (height, width, channels) array, label), which equal those of `open` once
-        divided by uint8_scale and permuted to channels first."""
+        """Samples (uint8 (height, width, channels) array, label), which equal the samples of `open`
+        once divided by uint8_scale and permuted to channels first."""
         ...
 
 
 @runtime_checkable
 class EncodedSamples(Protocol):
-    """Samples of one image file each, whose decoding can be timed by itself, in several threads.
+    """Samples of one image file each; their decoding can be timed by itself, in several threads.
 
-    If they are a dataclass with a `decoder`, other decoders are tried in its place.
+    If they are a dataclass with a field `decoder`, other decoders are tried in its place.
     """
 
     def __len__(self) -> int: ...
@@ -148,8 +148,7 @@ class EncodedSamples(Protocol):
         ...
 
     def decode_file(self, data: bytes) -> np.ndarray:
-        """Pixels of a file, (height, width, 3) uint8, resized as those of the samples; raises
-        BadData."""
+        """Pixels of a file, (height, width, 3) uint8, resized as in the samples; raises BadData."""
         ...
 
 
@@ -158,11 +157,11 @@ class Collate(Protocol):
     """Turns a list of samples into a batch."""
 
     takes: Literal["canonical", "uint8", "ragged"]
-    """The samples of `Dataset.open`, of `Uint8Images.open_uint8`, or of a `RaggedDataset`, whose
-    leaves become (padded, lengths)."""
+    """canonical: samples of `Dataset.open`; uint8: samples of `Uint8Images.open_uint8`; ragged:
+    samples of a `RaggedDataset`, each leaf of which becomes (padded, lengths)."""
     tolerant: bool
-    """True if a sample that can't be decoded is passed as None instead of ending the run; a
-    batch without any other sample is None."""
+    """True if a sample that can't be decoded is passed to `collate` as None instead of ending the
+    run. A batch without any other sample is None."""
 
     def collate(self, samples: list[Tree]) -> Tree:
         """The batch; called in the process that decoded the samples."""
@@ -177,7 +176,8 @@ class Collate(Protocol):
 class Transform(Protocol):
     """Transforms samples before the step; the same-data gate compares data before the transform.
 
-    One that crops image files is a part of the dataset instead, see data/cropped_dataset.py.
+    A transform that crops image files is a part of the dataset instead, see
+    data/cropped_dataset.py.
     """
 
     where: Literal["worker", "device"]
@@ -238,7 +238,7 @@ class RandpermOrder(Protocol):
 
 @runtime_checkable
 class HasCaveat(Protocol):
-    """A collate or a model whose figures need a caveat."""
+    """A collate or a model that adds a caveat to its figures."""
 
     def caveat(self, sample_nbytes: int) -> str:
         """A line about figures with samples of this size; empty without a caveat."""

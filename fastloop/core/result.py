@@ -16,19 +16,19 @@ from fastloop.core.spans import seconds_between
 from fastloop.core.types import FailureKind
 
 BenchmarkName = Annotated[str, pydantic.StringConstraints(pattern=r"^\w+$")]
-"""A name of a file in the report too, so that it can't be a path."""
+"""Letters, digits and underscores only: it is also the name of a file in the report."""
 Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 
 
 @dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
 class Measurement:
-    """A benchmark in one trial: clock values, and the machine limit measured next to them."""
+    """A benchmark in one trial: clock readings, and the machine limit measured next to them."""
 
     start_ns: int
     stop_ns: int
     epochs: int
     repeats: int = 1
-    """Number of times that the window contains these epochs, so that it lasts min_window_s."""
+    """Number of times that the window contains these epochs: enough to last min_window_s."""
     samples: int
     """Distinct samples that all ranks deliver in these epochs."""
     limit_samples_per_s: float | None
@@ -36,17 +36,18 @@ class Measurement:
     limit_origin: LimitOrigin | None = None
     """Kind of work, engine and cores of the limit; None without a limit and in older files."""
     limit_key: str = ""
-    """Equal in a round for limits of the same work, of which the first trial has measured one for
-    all; empty if each trial measures its own, and in older files."""
+    """Equal for limits of the same work in a round: the first of these trials has measured it for
+    all of them. Empty if each trial measures its own limit, and in older files."""
     losses: list[float] = field(default_factory=list)
     """Mean loss of each epoch; empty without a model."""
     cached_before: float | None = None
     """Share of the files' pages in memory before the page cache was set to the requested state."""
     cached_fraction: float | None = None
-    """Share right before the window; None if the system or the dataset does not report it."""
+    """The same share right before the window; None if the system or the dataset does not report
+    it."""
     rank_seconds: list[float] = field(default_factory=list)
-    """`seconds` of each rank; start_ns and stop_ns are those of the slowest rank. Empty for one
-    process."""
+    """`seconds` of each rank; empty for one process. start_ns and stop_ns are the slowest
+    rank's."""
 
     def __post_init__(self) -> None:
         if self.stop_ns <= self.start_ns:
@@ -76,12 +77,12 @@ class Calls:
     compares_data: bool = True
     """True if a whole epoch was compared with the dataset before the windows, and one after."""
     unread: bool = False
-    """True if bytes of some batch may be unread in a file, as this comparison or that of an
-    earlier trial of the job has found."""
+    """True if bytes of some batch may be unread in a file, according to this comparison or an
+    earlier trial's."""
     windows: dict[BenchmarkName, list[int]] = field(default_factory=dict)
     """By benchmark, how often each of its windows repeated the epochs; the last one counts."""
     replays: list[BenchmarkName] = field(default_factory=list)
-    """Benchmarks whose limit was measured by batches of the loader."""
+    """Benchmarks with a limit that was measured by batches of the loader."""
 
 
 @dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
@@ -103,11 +104,11 @@ class Trial:
     data_mib: float | None = None
     """Size of the files that the loader reads; None if the dataset does not list them."""
     rank_torch_threads: list[int] = field(default_factory=list)
-    """Value of each rank; torch_threads is that of rank 0. Empty for one process."""
+    """torch_threads of each rank; empty for one process. `torch_threads` is the value of rank 0."""
     left_running: list[str] = field(default_factory=list)
-    """Commands and process ids of what the trial left running, which was then ended."""
+    """Commands and process ids of processes that the trial left running; they were then ended."""
     load: Load | None = None
-    """What other programs used of the machine meanwhile; None in older files."""
+    """The load by other programs during the trial; None in older files."""
     calls: Calls | None = None
     """None in older files."""
 
@@ -122,18 +123,18 @@ class Shuffling:
     distance: float
     """Mean distance of a sample from its stored place: 0 in stored order, 1 if it is uniform."""
     neighbours_kept: float
-    """Share of stored neighbours that are delivered within a batch size of each other, less what a
-    uniform shuffle keeps: 1 in stored order, 0 if it is uniform."""
+    """Share of stored neighbours that are delivered within a batch size of each other, less the
+    share that a uniform shuffle keeps: 1 in stored order, 0 if it is uniform."""
     ranks_disjoint: bool | None = None
     """None for one process."""
 
 
 @dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
 class Shadow:
-    """A trial in the shadow of a timed one: the same calls, of which every epoch was compared."""
+    """A trial run once more with the same calls, and every epoch compared with the dataset."""
 
     number: int
-    """Number of the trial, drawn at random."""
+    """Number of the trial that was repeated; it is drawn at random."""
     epochs: int
     """Number of epochs of the windows that were compared with the dataset."""
     shuffling: Shuffling | None
@@ -142,7 +143,7 @@ class Shadow:
 
 @dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
 class Result:
-    """The configuration of a job and all that was measured of it."""
+    """The configuration of a job and all of its measurements."""
 
     name: str
     loader: str
@@ -160,7 +161,7 @@ class Result:
     decoder_equivalence_id: str = pydantic.Field(
         default="", validation_alias=pydantic.AliasChoices("decoder_equivalence_id", "alike")
     )
-    """Equal for datasets whose decoders agree within 2/255; `alike` in older files."""
+    """Equal for datasets with decoders that agree within 2/255; `alike` in older files."""
     pixels_off: int = 0
     """Largest difference from Pillow's pixels, in 255ths, among the compared samples."""
     key: str = ""
@@ -172,15 +173,15 @@ class Result:
     random: bool = False
     """True if samples are random and were compared with seeded generators."""
     compared_crops: int = 0
-    """Of crops, the number of samples of an epoch whose pixels were compared; 0: all samples were
-    hashed."""
+    """Number of crops in an epoch that were compared pixel by pixel; 0: all samples were hashed
+    instead."""
     skipped: list[str] = field(default_factory=list)
     """Reason for each sample that can't be decoded and is left out of every epoch."""
     trials: list[Trial] = field(default_factory=list)
     shadow: Shadow | None = None
     attribution: dict[BenchmarkName, Attribution] = field(default_factory=dict)
     explanation: Explanation | None = None
-    """With explain=true, of a job that could be explained."""
+    """Present with explain=true, for a job that could be explained."""
     one_process: dict[str, list[float]] = field(default_factory=dict)
     """For a job of several ranks, by benchmark: samples per second of one process in each trial."""
     rounds: list[list[str]] = field(default_factory=list)
@@ -205,7 +206,7 @@ def world_size(result: Result) -> int:
 
 
 def verdict_word(result: Result, benchmark: str) -> str:
-    """The word of the job's verdict, if it was explained in this benchmark; else empty."""
+    """The word of the job's verdict; empty if the job was not explained in this benchmark."""
     explanation = result.explanation
     if explanation is None or explanation.benchmark != benchmark:
         return ""

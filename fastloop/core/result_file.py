@@ -1,4 +1,4 @@
-"""Results in files: written atomically, and read again, also those of earlier versions."""
+"""Results in files: written atomically, and read again, also from earlier versions of fastloop."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def save(result: Result, folder: Path) -> None:
 def load(folder: Path) -> Result:
     """Read <folder>/result.json; raises pydantic's ValidationError for any other file."""
     result = _adapter.validate_json((folder / RESULT_FILE).read_bytes())
+    # A file without failure_kind is older than this field, but its reason begins with the kind.
     if result.status in ("FAILED", "KILLED") and result.failure_kind is None:
-        # the file is older than failure_kind
         kinds = (kind for kind in FailureKind if result.status_reason.startswith(f"{kind}: "))
         result = replace(result, failure_kind=next(kinds, FailureKind.ERROR))
     return result
@@ -39,7 +39,8 @@ def load_results(folder: Path, setting: str) -> list[Result]:
     """All results in the folder or below, in the order of the jobs; raises UsageError for none."""
     try:
         is_folder = folder.is_dir()
-    except OSError as error:  # such as a name that is too long
+    # is_dir returns False for a missing path, but raises for a name that is too long
+    except OSError as error:
         raise UsageError(f"{setting}={folder}: {error.strerror}") from error
     if not is_folder:
         raise UsageError(f"{setting}={folder}: no such folder")
@@ -49,14 +50,14 @@ def load_results(folder: Path, setting: str) -> list[Result]:
     results: dict[tuple, Result] = {}
     for path in paths:
         result = load_result(path, setting)
-        # MLflow's artifacts below the outputs folder hold copies, which are not further jobs
+        # MLflow's artifacts may lie below the outputs folder, with copies of the same results.
         results.setdefault((result.tags.get("sweep"), result.name), result)
     return list(results.values())
 
 
 def load_timelines(folder: Path) -> dict[tuple[str | None, str], bytes]:
-    """The timeline.svg of each explained job in the folder or below, by the job's
-    sweep and name."""
+    """The content of timeline.svg of each explained job in the folder or below, by the job's sweep
+    and name."""
     timelines: dict[tuple[str | None, str], bytes] = {}
     for path in sorted(folder.rglob(TIMELINE_SVG), key=_natural_order):
         if path.is_file() and (path.parent / RESULT_FILE).exists():

@@ -21,8 +21,12 @@ def shard(pieces: Iterable[Indices], rank: int, world_size: int) -> Iterator[Ind
     length = 0
     for piece in pieces:
         count = min(len(piece), world_size - len(first))
-        first += [piece[[place]] for place in range(count)]  # copies: a view would keep the piece
+        # [[place]] copies; a view would keep the whole piece in memory until the end
+        first += [piece[[place]] for place in range(count)]
+        # the rank's first place in this piece, if `length` indices have come before it
         yield piece[(rank - length) % world_size :: world_size]
         length += len(piece)
+    # The last round is incomplete, and this rank got nothing in it: the epoch goes on with its own
+    # first indices, again and again if it has fewer of them than there are ranks.
     if length and rank >= length % world_size > 0:
         yield first[(rank - length) % world_size % length]

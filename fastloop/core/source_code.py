@@ -14,14 +14,14 @@ from types import ModuleType
 from fastloop.core.files import fingerprint
 
 PACKAGE = Path(__file__).parents[1]
-"""fastloop's folder, whose code has a version of its own."""
+"""fastloop's folder; its code has a version of its own, see machine.code_version."""
 INSTALLED_IN = {"site-packages", "dist-packages"}
 """Names of the folders that installers write packages to; the latter is Debian's."""
 
 
 def source_fingerprint(thing: object) -> str:
-    """Fingerprint of the source files of an object's class and of the `target` that it names, and
-    of the modules that these import, except installed ones; empty if none has a file."""
+    """Fingerprint of the source files of an object's class, of the `target` that it names, and of
+    the modules that these import, except installed ones; empty if none has a file."""
     names = [type(thing).__module__, str(getattr(thing, "target", "")).rpartition(".")[0]]
     files: dict[str, Path] = {}
     for name in names:
@@ -29,6 +29,7 @@ def source_fingerprint(thing: object) -> str:
         if path and name not in files:
             files[name] = path
             _add_imported(path, sys.modules[name].__package__ or "", files)
+    # sorted, so that the fingerprint does not depend on the order in which imports are found
     helpers = sorted(files.keys() - set(names))
     texts = [files[name].read_text() for name in [*dict.fromkeys(names), *helpers] if name in files]
     return fingerprint(*texts) if texts else ""
@@ -47,8 +48,9 @@ def _add_imported(path: Path, package: str, files: dict[str, Path]) -> None:
 
 
 def is_own(path: Path) -> bool:
-    """True for a file of the user's: neither installed nor of Python nor of fastloop."""
-    # another environment's libraries, which a .pth file or PYTHONPATH adds, are installed too
+    """True for a file of the user's: neither installed, nor Python's, nor fastloop's."""
+    # By the name of a folder, too: a .pth file or PYTHONPATH may add the libraries of another
+    # environment, which site does not list.
     if INSTALLED_IN & {*path.parts}:
         return False
     return not any(folder in path.parents for folder in (*_library_folders(), PACKAGE))
@@ -61,13 +63,14 @@ def _file_of(module: ModuleType | None) -> Path | None:
 
 @cache
 def _names_in(text: str, package: str) -> tuple[str, ...]:
-    """Names of the modules, and of what may be modules, that the import statements name."""
+    """Names in import statements that are or may be modules: `from a import b` gives a and a.b."""
+    # A helper that is imported lazily, or written for another version of Python, may not parse.
     try:
         nodes = [*ast.walk(ast.parse(text))]
-    except SyntaxError:  # a lazily imported helper, or for another version of Python
+    except SyntaxError:
         return ()
     imported = [name for node in nodes for name in _names_of(node, package)]
-    # importing a module imports the packages that contain it
+    # Importing a.b.c runs the __init__.py of a and of a.b as well.
     parents = [
         name.rsplit(".", count)[0] for name in imported for count in range(name.count("."), 0, -1)
     ]
@@ -83,7 +86,8 @@ def _names_of(node: ast.AST, package: str) -> list[str]:
     if node.level:
         try:
             base = importlib.util.resolve_name(base, package)
-        except ImportError:  # beyond the top of the package, as Python will say where it runs
+        # The import goes beyond the top of the package. Python reports that when the code runs.
+        except ImportError:
             return []
     return [base, *(f"{base}.{alias.name}" for alias in node.names if alias.name != "*")]
 
@@ -92,8 +96,10 @@ def _find_module(name: str) -> Path | None:
     """File of the module, without importing it; None without a Python file."""
     if name in sys.modules:
         return _file_of(sys.modules[name])
+    # find_spec("a.b") imports a, which may be slow or have side effects: the file is looked up in
+    # the folder of the package instead
     parent, _, last = name.rpartition(".")
-    if parent and parent not in sys.modules:  # find_spec would import it
+    if parent and parent not in sys.modules:
         package = _find_module(parent)
         if package is None or not is_own(package) or package.name != "__init__.py":
             return None

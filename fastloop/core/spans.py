@@ -1,7 +1,7 @@
-"""The only clock: nanoseconds, spans, and synchronization with the device.
+"""The only module that reads a clock: nanoseconds, spans, and synchronization with the device.
 
-On Linux perf_counter is CLOCK_MONOTONIC and so comparable between processes. In a timed window
-only the clock is read, at its start and its stop; spans belong to the instrumented pass.
+On Linux perf_counter is CLOCK_MONOTONIC, so its readings are comparable between processes. A timed
+window reads only the clock, at its start and its end; spans belong to the instrumented pass.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 OFFSETS = 5
+"""Number of attempts of `unix_offset_ns`; the one that was interrupted least counts."""
 now_ns = time.perf_counter_ns
 cpu_ns = time.thread_time_ns
 """User and system time of the calling thread."""
@@ -40,14 +41,15 @@ def wall_ms() -> int:
 
 
 def unix_offset_ns() -> int:
-    """Nanoseconds to add to `now_ns` for those since 1970, as on torch.profiler's clock."""
+    """Nanoseconds to add to `now_ns` to get the time since 1970, the clock of torch.profiler."""
     offsets = []
     for _ in range(OFFSETS):
         before_ns = now_ns()
         unix_ns = time.time_ns()
         after_ns = now_ns()
         offsets.append((after_ns - before_ns, unix_ns - (before_ns + after_ns) // 2))
-    return min(offsets)[1]  # of the two readings that were closest to each other
+    # the offset between the two readings that were closest to each other
+    return min(offsets)[1]
 
 
 def seconds_between(start_ns: int, stop_ns: int) -> float:
@@ -79,10 +81,12 @@ def ms_between(start: Any, stop: Any) -> float:
 
 def bandwidth(copy: Callable[[], int], device: torch.device, budget_ns: int) -> float:
     """Bytes per second of an asynchronous copy that returns its size, repeated for budget_ns."""
+    # a warm-up: the first copy may allocate
     copy()
     synchronize(device)
     total, start = 0, now_ns()
     while now_ns() - start < budget_ns:
+        # a synchronization costs as much as a small copy, so it is shared by eight
         for _ in range(8):
             total += copy()
         synchronize(device)
@@ -94,7 +98,7 @@ class StepMarks:
     """Start and stop of each step on the device's clock; a step starts once its batch is placed.
 
     A GPU runs a step while the host prepares the next batch, and a blocking copy waits for the
-    previous step: on the host's clock, time of the step would be counted as loading and placing.
+    previous step: on the host's clock, a part of the step would count as loading and placing.
     """
 
     device: torch.device

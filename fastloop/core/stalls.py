@@ -1,4 +1,4 @@
-"""A limit on the time without progress, for work whose whole length is not known in advance."""
+"""A limit on the time without progress, for work of unknown length."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from contextlib import contextmanager
 from types import FrameType
 
 SHORTEST_S = 0.05
-"""Shorter limits count as this one: alarms that follow each other at once leave no time to end."""
+"""Limits below this many seconds are raised to it: with alarms that follow each other at once, the
+interrupted code could not even unwind."""
 
 
+# a BaseException, so that the user's `except Exception` does not swallow it
 class Stalled(BaseException):
-    """No progress within the limit; the message says where the work hangs."""
+    """No progress within the limit; the message names the line at which the work hangs."""
 
 
 @contextmanager
 def limit_stalls(limit_s: float) -> Iterator[None]:
     """Raise Stalled inside the context if note_progress is not called for that many seconds.
 
-    Only the main thread can be interrupted; in any other there is no limit.
+    Only in the main thread; in any other thread there is no limit.
     """
+    # Python runs handlers of signals in the main thread only.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -31,6 +34,8 @@ def limit_stalls(limit_s: float) -> Iterator[None]:
         raise Stalled(f"no progress within {limit_s:g} s: {where}")
 
     before = signal.signal(signal.SIGALRM, raise_stalled)
+    # The timer goes on at that interval: code that catches the first Stalled, or that loses it in
+    # a __del__ or a callback from C, gets another one.
     timer_s = max(limit_s, SHORTEST_S)
     signal.setitimer(signal.ITIMER_REAL, timer_s, timer_s)
     try:
@@ -41,7 +46,8 @@ def limit_stalls(limit_s: float) -> Iterator[None]:
 
 
 def note_progress() -> None:
-    """Start the time of the limit anew; nothing without a limit. Takes about a microsecond."""
+    """Start the time of the limit anew; does nothing without a limit. Takes about a microsecond."""
+    # the interval of the running timer is the limit, and 0 if no timer runs
     _, limit_s = signal.getitimer(signal.ITIMER_REAL)
     if limit_s:
         signal.setitimer(signal.ITIMER_REAL, limit_s, limit_s)

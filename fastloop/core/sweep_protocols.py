@@ -27,7 +27,7 @@ class RankTask:
     answer_type: Any = None
     """Type of the returned value, by which pydantic converts it to and from JSON."""
     title: str = ""
-    """What the call is, as in `trial 2 of raw digits`, for messages about it."""
+    """The name of the call in messages, such as `trial 2 of raw digits`."""
 
 
 @dataclass(frozen=True, kw_only=True)

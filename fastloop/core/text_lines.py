@@ -1,4 +1,4 @@
-"""Lines of text for a terminal: aligned columns, and sentences that are broken at a width."""
+"""Lines of text for a terminal: aligned columns, and sentences broken at a width."""
 
 from __future__ import annotations
 

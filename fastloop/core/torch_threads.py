@@ -1,8 +1,9 @@
 """Limits on torch's intra-op threads, which compete with threads that gather rows.
 
-OpenMP's threads spin for milliseconds after an operation, waiting for the next one: torch.randperm
-of 60,000 indices kept a second core busy for half of the epoch whose rows other threads gathered
-(28 ms instead of 19).
+OpenMP's threads spin for milliseconds after an operation, waiting for the next one. A
+torch.randperm of 60,000 indices kept a second core busy for half of the epoch in which other
+threads gathered the
+rows: it took 28 ms instead of 19.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ END = object()
 
 def keep_to_one_torch_thread() -> None:
     """Run torch's operations of the calling thread on that thread alone from now on."""
-    torch.get_num_threads()  # otherwise torch resets the number at the thread's first operation
+    # get_num_threads initializes torch's state of the thread. Without it, the thread's first
+    # operation would do so and set the number back.
+    torch.get_num_threads()
     _setter()(1)
 
 
@@ -40,17 +43,21 @@ def one_torch_thread() -> Iterator[None]:
 def _setter() -> Callable[[int], None]:
     """OpenMP's omp_set_num_threads, which affects the calling thread only.
 
-    torch.set_num_threads also sets the initial number of threads that torch does not know yet: a
-    thread started meanwhile would keep one intra-op thread for good. A build of torch without
-    OpenMP has no spinning threads, and nothing is set there.
+    In a build of torch without OpenMP it is a function that does nothing: there are no threads that
+    spin.
     """
+    # torch.set_num_threads would also set the initial number of every thread that has not used
+    # torch yet: one that starts meanwhile would keep a single intra-op thread for good.
     before = torch.get_num_threads()
-    for library in (None, torch._C.__file__):  # None: a preloaded OpenMP, as by Intel's launcher
-        try:  # PyDLL keeps the GIL
+    # None: symbols of the process, such as an OpenMP that Intel's launcher has preloaded. PyDLL
+    # keeps the GIL, which a call of a few nanoseconds need not release.
+    for library in (None, torch._C.__file__):
+        try:
             setter = ctypes.PyDLL(library).omp_set_num_threads
         except (OSError, AttributeError):
             continue
         setter.argtypes, setter.restype = [ctypes.c_int], None
+        # A process may hold several OpenMP libraries. The right one is the one that torch obeys.
         setter(before + 1)
         is_torchs = torch.get_num_threads() == before + 1
         setter(before)
@@ -65,6 +72,7 @@ def _set_nothing(number: int) -> None:  # noqa: ARG001 - called in place of Open
 
 def iterate_single_threaded(items: Iterable[T]) -> Iterator[T]:
     """Yield the items, each computed inside one_torch_thread()."""
+    # The context ends before each yield: the consumer's own operations keep their threads.
     iterator = iter(items)
     while True:
         with one_torch_thread():

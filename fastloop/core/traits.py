@@ -1,7 +1,7 @@
 """Traits: optional attributes of options, declared as a ClassVar or a property of the same name.
 
-An option without the attribute has the default below, which fits every option that implements its
-Protocol only. Code outside the options asks for traits, never for the class of an option.
+An option without the attribute has the default below, which is right for an option that implements
+nothing but its Protocol. Code outside the options asks for traits, never for an option's class.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DecoderTraits:
     """Traits of a decoder."""
 
     is_reference: bool = False
-    """True for Pillow, whose pixels FastLoader's native decoder delivers bit by bit."""
+    """True for Pillow: FastLoader's native decoder delivers the same pixels, bit by bit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +51,10 @@ class LoaderTraits:
     """True if the loader provides the data itself and takes no dataset, see
     options/dataset/user.py."""
     is_users: bool = False
-    """True if the loader is code of the user's, whose kind of work is unknown."""
+    """True if the loader is code of the user's, so that its kind of work is unknown."""
     unknown_files: str = ""
-    """Why the loader may read other files than its store's or dataset's; empty if it does
-    not."""
+    """The reason why the loader may read other files than those of its store or dataset; empty if
+    it does not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +62,8 @@ class PlacementTraits:
     """Traits of a placement."""
 
     runs_threads: bool = False
-    """True if the placement leaves threads in its process: a forked worker would deadlock on
-    their locks."""
+    """True if the placement leaves threads in its process. A worker forked from it would deadlock
+    on their locks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +73,7 @@ class CollateTraits:
     is_default: bool = False
     """True for torch's default_collate without a `finish`: the plan then has no collate."""
     defines_samples: bool = False
-    """True if samples are whatever the collate makes of them, so that the same-data reference
-    needs it too."""
+    """True if the collate defines the samples, so that the same-data reference needs it, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +83,8 @@ class TransformTraits:
     is_identity: bool = False
     """True if samples stay as they are, so that the transform is not called."""
     converts_bytes: bool = False
-    """True if it makes scaled floats of uint8 leaves and does nothing else, which can be done
-    while rows are gathered."""
+    """True if the transform only makes scaled floats of uint8 leaves, which can be done while rows
+    are gathered."""
 
 
 @dataclass(frozen=True, kw_only=True)

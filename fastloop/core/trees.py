@@ -35,7 +35,8 @@ Move = Callable[[Any], Any]
 def tree_leaves(tree: Tree) -> list[Any]:
     """Every leaf, including those in dataclasses, tensordicts and subclasses of containers.
 
-    In optree's order: keys are sorted, fields are in the order of declaration. None is no leaf.
+    They come in optree's order: keys are sorted, fields are in the order of declaration. None is no
+    leaf.
     """
     leaves: list[Any] = []
     for leaf in optree.tree_leaves(tree):
@@ -52,8 +53,9 @@ def read_bytes(tree: Tree) -> int:
     nbytes = 0
     for leaf in tree_leaves(tree):
         flat = leaf.contiguous().view(-1).view(torch.uint8).numpy()
+        # A sum has to load every byte. It goes by machine words, as summing single bytes would
+        # take longer than fetching them from memory.
         words = len(flat) // 8 * 8
-        # Summed by machine words: summing single bytes would take longer than fetching them.
         flat[:words].view(np.int64).sum()
         flat[words:].sum()
         nbytes += len(flat)
@@ -87,8 +89,11 @@ def split_tensors(
     """The tensors of a tree, and a function that rebuilds the tree from others on the device."""
     leaves: list[Any]
     leaves, structure = optree.tree_flatten(tree, is_leaf=is_packed)
+    # the usual batch needs only optree's own flatten
     if all(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return leaves, structure.unflatten
+    # Else the tree is traversed twice, in the same order: once to collect the tensors inside of
+    # containers that optree treats as leaves, and once to put the others in their places.
     tensors: list[torch.Tensor] = []
     map_tensors(lambda tensor: tensors.append(tensor) or tensor, tree)
 
@@ -141,7 +146,8 @@ def _parts(leaf: Any) -> Tree | None:
     if is_tensor_collection(leaf):
         entries = entries_of(leaf)
         return tuple(entries.values()) if dataclasses.is_dataclass(leaf) else entries
-    if isinstance(leaf, PLAIN) or hasattr(leaf, "dtype"):  # data.ragged.JaggedTensor too
+    # arrays, and data.ragged.JaggedTensor, which has a dtype as well
+    if isinstance(leaf, PLAIN) or hasattr(leaf, "dtype"):
         return None
     container = open_container(leaf)
     return container[0] if container else None

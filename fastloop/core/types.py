@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
 from fastloop.core.passwords import without_passwords
 from fastloop.core.printable import shorten_words
 
-if TYPE_CHECKING:  # --help must not pay for importing torch
+# --help imports this module, and must not wait for torch
+if TYPE_CHECKING:
     import torch
 
 
@@ -22,8 +23,7 @@ Leaves = tuple[tuple[str, tuple[int, ...]], ...]
 """dtype and shape of each leaf of a sample."""
 
 Step: TypeAlias = "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]"
-"""A step on (inputs, targets) on the device; returns the loss, or a value derived from the
-outputs."""
+"""(inputs, targets) on the device -> the loss, or a value derived from the outputs."""
 
 ExtractPair = Callable[[Tree], Any]
 """A batch on the device -> its (inputs, targets), the tensors that a model takes."""
@@ -79,23 +79,23 @@ class FailureKind(StrEnum):
 
 
 class Unsupported(Exception):  # noqa: N818 - a verdict on a job, shown as a row
-    """The job can't run here; the message says why, and what would make it run."""
+    """The job can't run here; the message has the reason, and the remedy."""
 
 
 class Invalid(Exception):  # noqa: N818 - a verdict on a job too
-    """A loader does not deliver the dataset; the message says what differs."""
+    """A loader does not deliver the dataset; the message names the difference."""
 
 
 class BadData(Exception):  # noqa: N818 - "BadDataError" says the same twice
-    """Data that can't be used; the message names the file and the problem."""
+    """Unusable data; the message names the file and the problem."""
 
 
 class SamplesDiffer(BadData):
-    """Samples that can't be batched because their trees, dtypes or shapes differ."""
+    """Samples that can't form a batch because their trees, dtypes or shapes differ."""
 
 
 class TimeLimit(Exception):  # noqa: N818 - a verdict, as Unsupported is
-    """Work that is stopped at its time limit; the message says where."""
+    """Work was stopped at its time limit; the message says where."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,14 +110,13 @@ class Failure:
 
     @property
     def reason(self) -> str:
-        """The text of MLflow's tag `status_reason`, whose prefix users filter by."""
+        """The text of MLflow's tag `status_reason`; users filter by its prefix."""
         is_named = self.kind not in (FailureKind.LOST, FailureKind.ERROR)
         return without_passwords(f"{self.kind}: {self.message}" if is_named else self.message)
 
 
 class SignalExit(SystemExit):
-    """An exit requested by a signal, as opposed to one requested by a module that is being
-    imported."""
+    """An exit that a signal requested, as opposed to one that an imported module requested."""
 
 
 class JobFailed(Exception):  # noqa: N818 - the outcome of a job, reported to its caller
@@ -141,4 +140,4 @@ class UsageError(Exception):
 
 
 class MachineBusy(Exception):  # noqa: N818 - a state of the machine
-    """Another process is measuring on this machine; the message says which, and what to do."""
+    """Another process is measuring on this machine; the message names it, and the remedy."""

@@ -1,7 +1,7 @@
 """Import and call the user's code by its dotted name.
 
-A job holds the name only, which is imported and called in the process that measures: so a job
-stays plain data, whatever it loads.
+A job holds only the name, so that it stays plain data; the process that measures imports and calls
+the object.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ def locate(path: str) -> Any:
     """Import the object with that dotted name; raises ValueError, in one line, if that fails."""
     try:
         return _import_path(path)
+    # A user's module may raise anything, also by sys.exit() at its top level. Only an exit that a
+    # signal has requested really ends the process.
     except SignalExit:
         raise
-    except (Exception, SystemExit) as error:  # a user's module may raise anything
+    except (Exception, SystemExit) as error:
         raise ValueError(error_line(error)) from None
 
 
@@ -42,6 +44,7 @@ def check_usable(path: str) -> str:
 
 def is_iterable(thing: Any) -> bool:
     """True for an argument that iter() accepts."""
+    # objects with __getitem__ alone are iterable by the old sequence protocol, as Datasets are
     return hasattr(thing, "__iter__") or hasattr(thing, "__getitem__")
 
 
@@ -79,6 +82,7 @@ def call(path: str, arguments: Mapping[str, Any]) -> Any:
     target = locate(path)
     if not _is_called(target):
         return target
+    # the verdicts of fastloop's own classes pass as they are
     try:
         return target(**arguments)
     except (BadData, Invalid, Unsupported):
@@ -99,8 +103,8 @@ def check_callable(path: str) -> str:
 class UserFunction:
     """A function of one argument by its dotted name, imported on the first call in each process.
 
-    The name is that of the function itself, whose other parameters are set by `kwargs`, of a
-    callable object, or of a class or a function that returns one when called with `kwargs` alone.
+    The name may be that of the function itself (`kwargs` sets its other parameters), of a callable
+    object, or of a class or function that returns the function when called with `kwargs` alone.
     """
 
     target: str
@@ -117,7 +121,8 @@ class UserFunction:
         return self._function(argument)
 
     def __reduce__(self) -> tuple[type[UserFunction], tuple[str, dict[str, Any]]]:
-        return UserFunction, (self.target, self.kwargs)  # without the function, see cached_property
+        # the cached function itself may not be picklable, and each process imports its own
+        return UserFunction, (self.target, self.kwargs)
 
     @cached_property
     def _function(self) -> Callable[[Any], Any]:
@@ -132,6 +137,8 @@ class UserFunction:
     def _makes_the_function(self) -> bool:
         if isinstance(locate(self.target), type):
             return True
+        # A function that can be called with kwargs alone, but not with an argument in addition,
+        # must be one that makes the function.
         takes_none = not _binding_error(self.target, (), self.kwargs)
         return takes_none and bool(_binding_error(self.target, (None,), self.kwargs))
 
@@ -148,20 +155,23 @@ def _import_path(path: str) -> Any:
     try:
         holder = importlib.import_module(module)
     except ModuleNotFoundError as error:
+        # Another module that is missing inside of this one is the user's error to see. If part of
+        # `module` itself is missing, that part may be a class, as in `package.Class.method`.
         if "." not in module or not f"{module}.".startswith(f"{error.name}."):
             raise
-        holder = _import_path(module)  # may be a class
+        holder = _import_path(module)
     return getattr(holder, name)
 
 
 def _binding_error(path: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """The reason why the target can't be called with these arguments; empty if it can be, or has
     no signature."""
+    # ValueError: the target is written in C and has no signature
     try:
         inspect.signature(locate(path)).bind(*args, **kwargs)
     except TypeError as error:
         return str(error)
-    except ValueError:  # written in C, without a signature
+    except ValueError:
         return ""
     return ""
 
