@@ -1,10 +1,14 @@
-/* Rows as floats: scaled, shifted, and in another order of channels, in one pass. */
+/* Rows as floats: scaled, shifted, and in another order of channels, in one pass. Every way of
+ * converting gives the same bits, see kernels.h. */
 #include "core.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* CYCLE: floats of the factors that prepare_cycle() repeats; 768 is a multiple of 3 and of the
+ * width of a vector. TILE: floats that are converted on the stack before they are narrowed or
+ * stored past the cache; 4 KiB stay in the first-level cache. */
 enum { CYCLE = 768, TILE = 1024 };
 
 typedef struct {
@@ -29,6 +33,8 @@ FL_ALWAYS_INLINE uint32_t bits_of(float value) {
 
 FL_ALWAYS_INLINE float bfloat_to_float(uint16_t value) { return float_of((uint32_t)value << 16); }
 
+/* Rounded to the nearest, ties to even, as torch rounds. A NaN is tested for, as rounding could
+ * turn it into infinity. */
 FL_ALWAYS_INLINE uint16_t float_to_bfloat(float value) {
     uint32_t bits = bits_of(value);
     uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
@@ -49,6 +55,7 @@ FL_ALWAYS_INLINE uint16_t float_to_bfloat(float value) {
 #undef NAME
 #endif
 
+/* The loops are chosen once, by the processor the process runs on. */
 static const kernels *chosen = &kernels_any;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -59,10 +66,12 @@ static void choose_kernels(void) {
 #endif
 }
 
-/* Channels that are the fastest dimension, also of what is delivered, are scaled by numbers repeated
- * to some length: a loop over three channels would be too short. */
+/* Channels that are the last dimension before and after the conversion are scaled by factors
+ * that are repeated to some length: a loop over three channels would be too short to be
+ * vectorized. Returns 0 if there is no memory. */
 static int prepare_cycle(fl_column *column) {
     int64_t channels = column->channels;
+    /* At least one cycle, even of more than CYCLE channels. */
     int64_t length = channels * (CYCLE / channels > 1 ? CYCLE / channels : 1);
     float *cycle = malloc((size_t)(2 * length) * sizeof *cycle);
     if (!cycle)
@@ -89,7 +98,7 @@ static int64_t size_of(fl_type type) {
     return sizes[type];
 }
 
-/* Floats of a tile, as they are delivered. */
+/* Delivers the floats of a tile: narrowed to 16 bits, or stored past the cache. */
 static void put_tile(const float *tile, int64_t count, fl_type target, char *out, int64_t out_step) {
     if (target == FL_F32)
         fl_copy_bypassing(out, (const char *)tile, (size_t)count * sizeof *tile);
@@ -97,11 +106,14 @@ static void put_tile(const float *tile, int64_t count, fl_type target, char *out
         chosen->narrow(tile, count, target, (uint16_t *)out, out_step);
 }
 
-/* Items of one channel, or of all where they share their factor. */
+/* Converts the items of one channel, or all items if they share one factor. `in_step` and
+ * `out_step` are in items. */
 static void convert_run(const fl_column *column, const char *in, int64_t in_step, int64_t count,
                         int64_t channel, char *out, int64_t out_step, int bypasses) {
     int64_t which = column->num_factors > 1 ? channel : 0;
     float factor = column->factor[which], offset = column->offset[which], tile[TILE];
+    /* No tile is needed for floats that go through the cache. Floats with a step always do: a
+     * store past the cache writes whole lines. */
     if (column->target == FL_F32 && !(bypasses && out_step == 1)) {
         chosen->run[column->source](in, in_step, count, factor, offset, (float *)out, out_step);
         return;
@@ -122,7 +134,8 @@ static void convert_cycles(const fl_column *column, const char *in, char *out, i
     int is_direct = column->target == FL_F32 && !bypasses;
     for (int64_t start = 0; start < count; start += length) {
         int64_t rest = count - start < length ? count - start : length;
-        for (int64_t begin = 0; begin < rest; begin += TILE) { /* of more than TILE channels */
+        /* A cycle is longer than a tile if there are more than TILE channels. */
+        for (int64_t begin = 0; begin < rest; begin += TILE) {
             int64_t part = rest - begin < TILE ? rest - begin : TILE;
             const char *from = in + (start + begin) * size_of(column->source);
             char *to = out + (start + begin) * size_of(column->target);
@@ -134,7 +147,8 @@ static void convert_cycles(const fl_column *column, const char *in, char *out, i
     }
 }
 
-/* Three channels that are stored side by side, into planes of floats. */
+/* Converts three channels that are stored side by side into planes of floats: one pass over the
+ * pixels instead of three. */
 static void convert_planes(const fl_column *column, const char *in, float *out, int bypasses) {
     int is_shared = column->num_factors == 1;
     const float *f = column->factor, *o = column->offset;
@@ -155,6 +169,7 @@ static void convert_planes(const fl_column *column, const char *in, float *out, 
     }
 }
 
+/* The general case: any number of channels, one after the other. */
 static void convert_channels(const fl_column *column, const char *in, char *out, int bypasses) {
     int64_t channels = column->channels, pixels = column->pixels;
     int64_t in_step = column->source_hwc ? channels : 1;

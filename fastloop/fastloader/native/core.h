@@ -10,28 +10,28 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FL_ALIGNMENT 64 /* of each batch's rows in memory: a cache line */
+#define FL_ALIGNMENT 64 /* bytes, to which each column of a batch is aligned: a cache line */
 #define FL_ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* ---- columns: gather.c and convert.c ---- */
 
 typedef enum {
-    FL_BYTES, /* of any type, copied as they are */
+    FL_BYTES, /* rows of any type, copied as they are */
     FL_U8, FL_I8, FL_U16, FL_I16, FL_U32, FL_I32, FL_I64, FL_F16, FL_BF16, FL_F32, FL_F64,
     FL_NUM_TYPES
 } fl_type;
 
 typedef struct {
-    const char *base;       /* of row 0; of item 0 where positions > 0 */
+    const char *base;       /* of row 0; if positions > 0: of item 0 */
     int64_t num_rows;
-    int64_t stride;         /* bytes from row to row; from item to item where positions > 0 */
+    int64_t stride;         /* bytes from row to row; if positions > 0: from item to item */
     uint64_t positions;     /* > 0: row i begins at item splitmix64(i, seed) % positions */
     uint64_t seed;
     int64_t source_nbytes;  /* of a stored row */
     int64_t nbytes;         /* of a delivered row */
-    fl_type source, target; /* FL_BYTES both where rows are copied */
-    int64_t channels, pixels;      /* of a converted row, whose items are channels * pixels */
-    int source_hwc, target_hwc;    /* 1: the channel is the fastest dimension, stored or delivered */
+    fl_type source, target; /* both are FL_BYTES if rows are copied */
+    int64_t channels, pixels;      /* a converted row has channels * pixels items */
+    int source_hwc, target_hwc;    /* 1: the channel is the last dimension */
     int64_t num_factors;           /* 0: integers that keep their values; 1; or `channels` */
     const float *factor, *offset;  /* num_factors each */
     float *cycle;                  /* factors and offsets repeated, see convert.c; owned */
@@ -56,38 +56,39 @@ FL_ALWAYS_INLINE fl_indices fl_skip(fl_indices indices, int64_t count) {
     return (fl_indices){(const char *)indices.data + count * indices.width, indices.width};
 }
 
-/* The position of the first index outside of [0, num_rows), or -1. Rows are made only of indices
- * that have passed this. */
+/* Returns the position of the first index outside of [0, num_rows), or -1. Every index passes
+ * this check before a row is made of it: fl_make_rows() itself checks nothing. */
 int64_t fl_find_invalid(fl_indices indices, int64_t count, int64_t num_rows);
 
-/* How rows are made: `ahead` checked indices follow, whose rows may be asked for in advance. */
+/* Which rows to make, and how. `ahead` more indices follow in the same array, which have been
+ * checked too: their rows are prefetched. */
 typedef struct {
     int64_t count, ahead;
-    int begins;    /* 1: no row of these has been asked for yet */
-    int bypasses;  /* 1: stores bypass the cache; fl_finish_stores() afterwards */
+    int begins;    /* 1: none of these rows has been prefetched yet */
+    int bypasses;  /* 1: stores bypass the cache; call fl_finish_stores() afterwards */
 } fl_span;
 
 void fl_make_rows(const fl_column *column, fl_indices indices, fl_span span, char *out);
 void fl_copy_bypassing(char *out, const char *row, size_t nbytes);
 void fl_finish_stores(void);
 
-/* 0 where memory is short. */
+/* Returns 0 if there is no memory. */
 int fl_prepare_conversion(fl_column *column);
 void fl_release_conversion(fl_column *column);
 void fl_convert_row(const fl_column *column, const char *row, char *out, int bypasses);
 
 /* ---- mapped files: files.c ---- */
 
-/* 1 where the column's file has become shorter than its rows. */
+/* Returns 1 if the column's file has become shorter than its rows. */
 int fl_is_cut_off(const fl_column *column);
-/* The first such column, or -1. */
+/* Returns the position of the first such column, or -1. */
 int fl_find_cut_off(const fl_column *columns, int num_columns);
 
 /* ---- memory: memory.c ---- */
 
 typedef struct fl_pool fl_pool;
 
-/* Memory of some batches. It returns to its pool once the last reference is gone. */
+/* Memory of some batches. It returns to its pool when the last reference is dropped. */
 typedef struct fl_block {
     struct fl_block *next;
     fl_pool *pool;
@@ -98,7 +99,7 @@ typedef struct fl_block {
 
 fl_pool *fl_open_pool(size_t max_free_nbytes);
 void fl_release_pool(fl_pool *pool);
-/* A block of nbytes or more with one reference, or NULL where memory is short. */
+/* Returns a block of at least nbytes with one reference, or NULL if there is no memory. */
 fl_block *fl_take_block(fl_pool *pool, size_t nbytes);
 void fl_hold_block(fl_block *block);
 void fl_release_block(fl_block *block);
@@ -108,19 +109,20 @@ size_t fl_free_nbytes(fl_pool *pool);
 
 typedef struct fl_crew fl_crew;
 
-/* Threads start with their first work. NULL where memory is short. */
+/* Threads start with their first work. Returns NULL if there is no memory. */
 fl_crew *fl_open_crew(int num_threads);
-/* 1 where it has this many threads, in this process. */
+/* Returns 1 if the crew has this many threads, in this process. */
 int fl_is_crew_of(const fl_crew *crew, int num_threads);
-/* Every thread calls work(argument) once; fl_await_crew() returns when all have. */
+/* Every thread calls work(argument) once. fl_await_crew() returns when all calls have returned. */
 void fl_start_crew(fl_crew *crew, void (*work)(void *), void *argument);
 void fl_await_crew(fl_crew *crew);
-/* Joins the threads. */
+/* Joins the threads, which must be idle. NULL, and a crew of the process before a fork, are left
+ * alone. */
 void fl_close_crew(fl_crew *crew);
 
-/* A crew that an earlier epoch has left in the pool, or a new one. */
+/* Returns the crew that an earlier epoch has left in the pool, or a new one. */
 fl_crew *fl_take_crew(fl_pool *pool, int num_threads);
-/* Leave an idle crew to later epochs; the pool's owner is there. */
+/* Leave an idle crew to later epochs. The pool's owner has not released it yet. */
 void fl_leave_crew(fl_pool *pool, fl_crew *crew);
 
 /* ---- orders: order.c ---- */
@@ -135,35 +137,36 @@ typedef struct {
 typedef struct {
     fl_order_kind kind;
     int64_t num_samples;
-    int64_t length;             /* indices of this rank; of FL_FED: fed so far */
-    int64_t rank, world_size;   /* this rank has every world_size-th, wrapping at the end */
+    int64_t length;             /* of this rank's indices; FL_FED: fed so far */
+    int64_t rank, world_size;   /* this rank has every world_size-th index, repeating the first */
     fl_indices array;           /* FL_ARRAY */
     uint32_t seed;              /* FL_RANDPERM */
     int32_t *permutation;       /* final up to `drawn` */
-    fl_block *block;            /* with the permutation; NULL: it is allocated by itself */
-    int is_begun;               /* 0: the permutation is not set */
+    fl_block *block;            /* holds the permutation; NULL: malloc() has made it */
+    int is_begun;               /* 0: the permutation has no values yet */
     int64_t drawn;
     fl_twister twister;
     const uint32_t *tables[4];  /* FL_FEISTEL: alternately num_columns and num_rows numbers */
     uint32_t num_rows, num_columns;
-    int64_t *fed;               /* FL_FED: indices that have not been read, from fed_begin on */
+    int64_t *fed;               /* FL_FED: indices; those before fed_begin have been read */
     int64_t fed_begin, fed_room;
     int is_finished;            /* FL_FED: no more will follow */
 } fl_order;
 
-/* 0 where memory is short. It is taken from the pool where there is one: the pages of new memory
- * cost more than the drawing of its first indices. Nothing is drawn before it is read. */
+/* Returns 0 if there is no memory. Memory is taken from the pool, if there is one: the pages of
+ * new memory cost more than the drawing of its first indices. Nothing is drawn before it is
+ * read. */
 int fl_open_order(fl_order *order, fl_pool *pool);
 void fl_close_order(fl_order *order);
-/* Indices start to start + count - 1; `room` has space for them. One thread at a time, and of
- * FL_FED each index only once. */
+/* Returns the indices start to start + count - 1: in `room`, which has space for them, or in the
+ * order's own memory. One thread at a time may call it, and for each index of FL_FED only once. */
 fl_indices fl_read_order(fl_order *order, int64_t start, int64_t count, int64_t *room);
 int fl_feed_order(fl_order *order, fl_indices indices, int64_t count);
 
 /* ---- epochs: stream.c, stream_consumer.c and stream_feed.c ---- */
 
-/* A piece of the batches from `batch` on: which thread made it (0: the consumer), and when, on the
- * clock of Python's time.perf_counter_ns. */
+/* A piece of work on the batches from `batch` on: which thread did it (0: the consumer), and
+ * when, on the clock of Python's time.perf_counter_ns. */
 typedef struct {
     int64_t thread, batch, start_ns, stop_ns;
 } fl_event;
@@ -179,7 +182,7 @@ typedef struct {
     size_t block_nbytes;       /* batches are made and handed over in blocks of about this size */
     int max_blocks;            /* made ahead of the consumer */
     fl_pool *pool;
-    fl_event *events;          /* room for max_events, written as pieces are made; NULL: none are */
+    fl_event *events;          /* room for max_events, filled as pieces are made; NULL: none */
     int64_t max_events;
 } fl_plan;
 
@@ -191,19 +194,20 @@ typedef enum {
 } fl_status;
 
 typedef struct {
-    fl_block *block;  /* has to be held for as long as the rows are used */
+    fl_block *block;  /* must be held as long as the rows are used */
     char *memory;     /* of the first column's rows; the next column's follow, aligned */
     int64_t num_rows;
     int64_t invalid_index;  /* of FL_INVALID_INDEX */
-    int column;             /* of FL_CUT_OFF: whose file has become shorter */
+    int column;             /* of FL_CUT_OFF: the column of the shortened file */
 } fl_batch;
 
-/* NULL where memory or threads are short. */
+/* Returns NULL if there is no memory. A stream that cannot start all of its threads works with
+ * fewer. */
 fl_stream *fl_open_stream(const fl_plan *plan);
-/* The next batch where no work or waiting is needed for it, else FL_WAITING. */
+/* Returns the next batch if it is made already, else FL_WAITING. */
 fl_status fl_try_next(fl_stream *stream, fl_batch *batch);
-/* The next batch. The caller works, too, and waits for at most wait_ms; FL_WAITING and FL_STARVED
- * (indices have to be fed first) mean: call again. */
+/* Returns the next batch. The caller makes batches too, and waits for at most wait_ms.
+ * FL_WAITING and FL_STARVED (indices must be fed first) mean: call again. */
 fl_status fl_next(fl_stream *stream, int wait_ms, fl_batch *batch);
 int fl_feed(fl_stream *stream, fl_indices indices, int64_t count, const int64_t *sizes,
             int64_t num_sizes);

@@ -1,7 +1,12 @@
 /* Threads that work on one epoch after another.
  *
- * Starting and joining threads takes longer than making a batch. So the threads of an epoch that was
- * delivered to its end wait for the next one; where none begins for a second, they end.
+ * Starting and joining threads takes longer than making a batch. So the threads of an epoch that
+ * was delivered to its end wait for the next one; if none begins for a second, they end.
+ *
+ * Tasks are numbered. fl_start_crew() raises the number, and each member works once when the number
+ * differs from that of its last task. num_busy counts the members that have not finished the task.
+ * The mutex guards all of the crew but `pid` and num_threads, which do not change; `work` runs
+ * without it. Only the stream that owns the crew starts, awaits and closes it.
  */
 #if !defined(_POSIX_C_SOURCE)
 #define _POSIX_C_SOURCE 200809L
@@ -16,16 +21,17 @@
 
 enum { MAX_IDLE_S = 1 };
 
+/* One thread, or the place for one. */
 typedef struct member {
     fl_crew *crew;
     pthread_t thread;
-    int is_started;     /* and has to be joined */
-    int is_gone;        /* it has waited for too long */
+    int is_started;     /* and must be joined */
+    int is_gone;        /* it has waited too long, and has ended or is about to */
     int64_t last_task;  /* by number */
 } member;
 
 struct fl_crew {
-    pid_t pid; /* a fork has none of the threads */
+    pid_t pid; /* of the process that has the threads; a fork has none of them */
     int num_threads;
     pthread_mutex_t mutex;
     pthread_cond_t begin, end;
@@ -36,6 +42,8 @@ struct fl_crew {
     member members[];
 };
 
+/* Waits with the mutex held. Returns 1 if there is a task for this member, 0 if the crew was
+ * closed or MAX_IDLE_S have passed without one. */
 static int wait_for_task(fl_crew *crew, const member *self) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
@@ -43,6 +51,7 @@ static int wait_for_task(fl_crew *crew, const member *self) {
     int error = 0;
     while (self->last_task == crew->task && !crew->is_closed && !error)
         error = pthread_cond_timedwait(&crew->begin, &crew->mutex, &until);
+    /* A task may have come together with the timeout: it counts. */
     return self->last_task != crew->task;
 }
 
@@ -55,20 +64,25 @@ static void *run_member(void *argument) {
         pthread_mutex_unlock(&crew->mutex);
         crew->work(crew->argument);
         pthread_mutex_lock(&crew->mutex);
+        /* num_busy was raised for this member by fl_start_crew(), before the mutex was released. */
         if (!--crew->num_busy)
             pthread_cond_signal(&crew->end);
     }
+    /* Set with the mutex held: fl_start_crew() sees it, and replaces this thread, or the member
+     * takes the task. No task can be lost between the two. */
     self->is_gone = 1;
     pthread_mutex_unlock(&crew->mutex);
     return NULL;
 }
 
+/* Called with the mutex held, too: a member that is_gone needs it only to release it. */
 static void join_member(member *member) {
     if (member->is_started)
         pthread_join(member->thread, NULL);
     member->is_started = member->is_gone = 0;
 }
 
+/* last_task is one behind, so that the new thread finds the present task to do. */
 static void start_member(fl_crew *crew, member *member) {
     *member = (struct member){.crew = crew, .last_task = crew->task - 1};
     member->is_started = !pthread_create(&member->thread, NULL, run_member, member);
@@ -87,6 +101,7 @@ fl_crew *fl_open_crew(int num_threads) {
     return crew;
 }
 
+/* A crew of the process before a fork has no threads here, and its mutex may be locked forever. */
 int fl_is_crew_of(const fl_crew *crew, int num_threads) {
     return crew->num_threads == num_threads && crew->pid == getpid();
 }
@@ -94,23 +109,27 @@ int fl_is_crew_of(const fl_crew *crew, int num_threads) {
 void fl_start_crew(fl_crew *crew, void (*work)(void *), void *argument) {
     sigset_t all, before;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's own threads */
+    /* New threads inherit the mask: signals are for the program's own threads. */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     pthread_mutex_lock(&crew->mutex);
     crew->work = work, crew->argument = argument;
     crew->task++;
     pthread_cond_broadcast(&crew->begin);
     for (int k = 0; k < crew->num_threads; k++) {
         member *member = &crew->members[k];
+
         if (member->is_gone)
             join_member(member);
         if (!member->is_started)
             start_member(crew, member);
-        crew->num_busy += member->is_started; /* with fewer, even with none, the consumer works */
+        /* If threads could not be started, even none of them, the consumer makes the batches. */
+        crew->num_busy += member->is_started;
     }
     pthread_mutex_unlock(&crew->mutex);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
+/* Returns when no member works on the last task any more. Afterwards `argument` may be freed. */
 void fl_await_crew(fl_crew *crew) {
     pthread_mutex_lock(&crew->mutex);
     while (crew->num_busy)
@@ -119,6 +138,7 @@ void fl_await_crew(fl_crew *crew) {
 }
 
 void fl_close_crew(fl_crew *crew) {
+    /* In a fork there is nothing to join, and the mutex may be locked: the memory is left to leak. */
     if (!crew || crew->pid != getpid())
         return;
     pthread_mutex_lock(&crew->mutex);

@@ -1,8 +1,8 @@
-/* Rows by index, asked for ahead of their use.
+/* Rows by index, prefetched ahead of their use.
  *
- * A row at a random place costs a miss of every cache, and of the table of pages. The processor has
- * many more misses underway at once if the rows to come are asked for, and the hint decides: into
- * the second-level cache (prefetcht1), whose misses wait in a larger queue than the first level's.
+ * A row at a random place costs a miss of every cache and of the TLB. The processor has many more
+ * misses underway at once if the rows to come are prefetched, and the hint matters: into the
+ * second-level cache (prefetcht1), whose misses wait in a larger queue than the first level's.
  */
 #include "core.h"
 
@@ -12,10 +12,15 @@
 #include <emmintrin.h>
 #endif
 
+/* Rows are prefetched AHEAD_BYTES ahead, but at least MIN_AHEAD and at most MAX_AHEAD of them,
+ * and of a row at most its first MAX_HINT_BYTES. */
 enum { LINE = 64, AHEAD_BYTES = 9 << 10, MIN_AHEAD = 3, MAX_AHEAD = 64, MAX_HINT_BYTES = 16 << 10 };
+/* Indices are checked CHECKED_AT_ONCE at a time: without a branch inside, so that the compiler
+ * can vectorize the loop, and early enough to stop soon after an invalid one. */
 enum { SMALL_ROW = 256, CHECKED_AT_ONCE = 1024 };
 
-/* Output `index` of splitmix64, as windows.py defines random positions. */
+/* Output `index` of splitmix64 (Steele, Lea and Flood, 2014), as windows.py defines random
+ * positions. */
 FL_ALWAYS_INLINE uint64_t splitmix64(uint64_t index, uint64_t seed) {
     uint64_t bits = seed * 0xD1342543DE82EF95u + (index + 1) * 0x9E3779B97F4A7C15u;
     bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -32,21 +37,24 @@ FL_ALWAYS_INLINE const char *row_of(const fl_column *column, int64_t index) {
 FL_ALWAYS_INLINE void ask_for(const char *row, int64_t nbytes) {
     int64_t hinted = nbytes < MAX_HINT_BYTES ? nbytes : MAX_HINT_BYTES;
     for (int64_t offset = 0; offset < hinted; offset += LINE)
-        __builtin_prefetch(row + offset, 0, 2); /* locality 2 is prefetcht1 */
+        __builtin_prefetch(row + offset, 0, 2); /* locality 2 is compiled to prefetcht1 */
     if (nbytes > 16)
-        __builtin_prefetch(row + hinted - 1, 0, 2); /* an unaligned row has one line more */
+        __builtin_prefetch(row + hinted - 1, 0, 2); /* an unaligned row ends one line later */
 }
 
-/* 16 to SMALL_ROW bytes: the last 16 may be written twice. */
+/* Copies 16 to SMALL_ROW bytes without a call of memcpy(). The last 16 bytes overlap those
+ * before them unless nbytes is a multiple of 16. */
 FL_ALWAYS_INLINE void copy_small(char *out, const char *row, size_t nbytes) {
     for (size_t offset = 0; offset + 16 <= nbytes; offset += 16)
         memcpy(out + offset, row + offset, 16);
     memcpy(out + nbytes - 16, row + nbytes - 16, 16);
 }
 
-/* Stores that bypass the cache: the line is not read from memory before it is overwritten. */
+/* Copies by stores that bypass the cache: a line is not read from memory before it is
+ * overwritten. The stores are not ordered with others until fl_finish_stores(). */
 void fl_copy_bypassing(char *out, const char *row, size_t nbytes) {
 #if defined(__SSE2__)
+    /* _mm_stream_si128 needs an address that is a multiple of 16. */
     size_t head = (size_t)(-(intptr_t)out & 15);
     if (head < nbytes) {
         memcpy(out, row, head);
@@ -67,6 +75,8 @@ void fl_copy_bypassing(char *out, const char *row, size_t nbytes) {
     memcpy(out, row, nbytes);
 }
 
+/* Orders the bypassing stores before the stores that follow: without it another core could see a
+ * batch as complete before its rows have arrived. */
 void fl_finish_stores(void) {
 #if defined(__SSE2__)
     _mm_sfence();
@@ -91,13 +101,15 @@ FL_ALWAYS_INLINE void make_row(const fl_column *column, const method how, const 
     }
 }
 
-/* Inlined for each method and width, both of which are constants then. */
+/* Inlined for each method and width, so that both are constants in the loop. */
 FL_ALWAYS_INLINE void make_rows(const fl_column *column, const method how, fl_indices indices,
                                 fl_span span, char *out) {
     const int64_t nbytes = column->source_nbytes, step = column->nbytes;
     int64_t ahead = nbytes ? AHEAD_BYTES / nbytes : 0;
     ahead = ahead < MIN_AHEAD ? MIN_AHEAD : ahead > MAX_AHEAD ? MAX_AHEAD : ahead;
     const int64_t last = span.count + span.ahead;
+    /* The loop below prefetches row k + ahead when it makes row k. At the beginning of a piece,
+     * nobody has prefetched the first `ahead` rows. */
     for (int64_t k = 0; span.begins && k < ahead && k < last; k++)
         ask_for(row_of(column, fl_index(indices, k)), nbytes);
     for (int64_t k = 0; k < span.count; k++, out += step) {
@@ -110,6 +122,7 @@ FL_ALWAYS_INLINE void make_rows(const fl_column *column, const method how, fl_in
 FL_ALWAYS_INLINE method choose_method(const fl_column *column, int bypasses) {
     if (column->source != FL_BYTES)
         return bypasses ? CONVERT_BYPASSING : CONVERT;
+    /* memcpy() of a constant size is one or two instructions. */
     switch (column->nbytes) {
         case 2: return COPY_2;
         case 4: return COPY_4;
@@ -148,6 +161,7 @@ void fl_make_rows(const fl_column *column, fl_indices indices, fl_span span, cha
 int64_t fl_find_invalid(fl_indices indices, int64_t count, int64_t num_rows) {
     for (int64_t start = 0; start < count; start += CHECKED_AT_ONCE) {
         int64_t stop = start + CHECKED_AT_ONCE < count ? start + CHECKED_AT_ONCE : count;
+        /* Negative indices are huge as unsigned ones: one comparison tests both ends. */
         int is_invalid = 0;
         if (indices.width == 4) {
             uint64_t limit = (uint64_t)num_rows;
@@ -159,6 +173,7 @@ int64_t fl_find_invalid(fl_indices indices, int64_t count, int64_t num_rows) {
             for (int64_t k = start; k < stop; k++)
                 is_invalid |= ((const uint64_t *)indices.data)[k] >= (uint64_t)num_rows;
         }
+        /* The indices are looked at one by one only if one of them is invalid. */
         for (int64_t k = start; is_invalid && k < stop; k++) {
             int64_t index = fl_index(indices, k);
             if (index < 0 || index >= num_rows)
@@ -170,6 +185,8 @@ int64_t fl_find_invalid(fl_indices indices, int64_t count, int64_t num_rows) {
 
 /* ---- by several threads ---- */
 
+/* A piece of PIECE_BYTES fits the second-level cache. A thread that has less than
+ * MIN_BYTES_PER_THREAD to do costs more than it saves. */
 enum { MAX_THREADS = 64, PIECE_BYTES = 192 << 10, MIN_BYTES_PER_THREAD = 512 << 10 };
 
 typedef struct {
@@ -178,6 +195,9 @@ typedef struct {
     atomic_llong next;
 } gather_work;
 
+/* Runs in each thread, and in the caller: claims the next piece of rows by one atomic addition,
+ * so that a thread that is late gets fewer pieces. Nothing else is shared; pieces do not
+ * overlap. */
 static void *work_on_gather(void *argument) {
     gather_work *work = argument;
     const fl_gather *gather = work->gather;
@@ -194,6 +214,7 @@ static void *work_on_gather(void *argument) {
     }
 }
 
+/* The indices must have been checked. Returns when all rows are written. */
 void fl_gather_rows(const fl_gather *gather, int num_threads) {
     int64_t row = 1;
     for (int c = 0; c < gather->num_columns; c++)
@@ -201,14 +222,14 @@ void fl_gather_rows(const fl_gather *gather, int num_threads) {
     gather_work work = {.gather = gather, .piece = PIECE_BYTES / row + 1};
     atomic_init(&work.next, 0);
     int64_t most = gather->count * row / MIN_BYTES_PER_THREAD;
-    if (num_threads > most) /* a thread's start has to pay */
+    if (num_threads > most)
         num_threads = (int)most;
     pthread_t threads[MAX_THREADS];
     int started = 0;
     while (started < num_threads - 1 && started < MAX_THREADS &&
            !pthread_create(&threads[started], NULL, work_on_gather, &work))
         started++;
-    work_on_gather(&work); /* whatever could not be started */
+    work_on_gather(&work); /* the caller does the rest, even if no thread could be started */
     while (started)
         pthread_join(threads[--started], NULL);
 }

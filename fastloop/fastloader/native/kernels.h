@@ -1,5 +1,5 @@
-/* Loops that convert, for one instruction set: included by convert.c with TARGET, the functions'
- * attribute, and NAME, which makes their names differ.
+/* Loops that convert, for one instruction set. convert.c includes this file with TARGET, the
+ * functions' attribute, and NAME, which makes their names differ.
  *
  * A product and a sum are rounded separately (the build says -ffp-contract=off), so that every
  * instruction set, and torch's own operations, give the same bits.
@@ -74,7 +74,8 @@
     DEFINE(f64, double, AS_FLOAT)
 
 TARGET static inline float NAME(half_to_float)(uint16_t half) {
-    /* The exponent's bias differs by 112; the product makes subnormals normal. */
+    /* The exponents' biases, 127 and 15, differ by 112. The product also turns subnormal halves,
+     * which are normal as floats, into their values. */
     uint32_t bits = (uint32_t)(half & 0x7fff) << 13, sign = (uint32_t)(half & 0x8000) << 16;
     uint32_t is_special = bits >= (0x7c00u << 13) ? 0x7f800000u : 0; /* infinite, or no number */
     return float_of(bits_of(float_of(bits) * 0x1p112f) | is_special | sign);
@@ -83,12 +84,14 @@ TARGET static inline float NAME(half_to_float)(uint16_t half) {
 /* Rounded to the nearest, ties to even. */
 TARGET static inline uint16_t NAME(float_to_half)(float value) {
     uint32_t bits = bits_of(value), sign = bits & 0x80000000u, size = bits ^ sign;
-    /* 2^-24 steps: adding 0.5 leaves them in the lowest bits of the sum, rounded */
+    /* subnormal halves are multiples of 2^-24, which is the last bit of 0.5 as a float: adding
+     * 0.5 leaves them in the lowest bits of the sum, rounded */
     uint32_t small = bits_of(float_of(size) + 0.5f) - 0x3f000000u;
+    /* 112 is taken from the exponent, and half of a last bit added, or a bit less to keep ties even */
     uint32_t normal = (size - 0x38000000u + 0xfffu + ((size >> 13) & 1)) >> 13;
-    uint32_t half = size < 0x38800000u ? small : normal; /* 2^-14 */
+    uint32_t half = size < 0x38800000u ? small : normal; /* the smallest normal half, 2^-14 */
     half = size >= 0x477ff000u ? 0x7c00u : half; /* 65,520 and more: infinite */
-    half = size > 0x7f800000u ? 0x7e00u : half;
+    half = size > 0x7f800000u ? 0x7e00u : half; /* a NaN */
     return (uint16_t)(half | sign >> 16);
 }
 
@@ -99,6 +102,7 @@ FOR_INTEGERS(DEFINE_WIDEN)
 
 TARGET static void NAME(narrow)(const float *in, int64_t count, fl_type type, uint16_t *out,
                                 int64_t step) {
+    /* The loops with a constant step can be vectorized. */
     if (type == FL_F16 && step == 1)
         for (int64_t k = 0; k < count; k++)
             out[k] = NAME(float_to_half)(in[k]);

@@ -1,14 +1,20 @@
 /* Orders of samples, computed as they are read: an epoch begins before its order is complete.
  *
  * FL_RANDPERM is torch.randperm's order for a generator with this seed: a Mersenne Twister
- * (Matsumoto and Nishimura, 1998) and a Fisher-Yates shuffle from the front, so that the first
- * indices are final first. FL_FEISTEL is permutation.py's network over tables that torch has drawn.
+ * (MT19937, Matsumoto and Nishimura, 1998, seeded as in their version of 2002) and a Fisher-Yates
+ * shuffle from the front, so that the first indices are final first. FL_FEISTEL is permutation.py's
+ * network over tables that torch has drawn.
+ *
+ * No function here takes a lock: only one thread at a time may read or feed an order. A stream sees
+ * to that, see stream_blocks.c.
  */
 #include "core.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+/* WORDS and MIDDLE are n and m of MT19937. DRAWN_AT_ONCE: swaps whose partners are prefetched
+ * together. */
 enum { WORDS = 624, MIDDLE = 397, DRAWN_AT_ONCE = 64 };
 
 static void seed_twister(fl_twister *twister, uint32_t seed) {
@@ -19,11 +25,14 @@ static void seed_twister(fl_twister *twister, uint32_t seed) {
     twister->used = WORDS;
 }
 
+/* One step of the recurrence: the upper bit of one word, the lower 31 of the next, times the
+ * matrix whose last row is 0x9908b0df, added to the word `MIDDLE` later. */
 static uint32_t twist(uint32_t upper, uint32_t lower, uint32_t other) {
     uint32_t mixed = (upper & 0x80000000u) | (lower & 0x7fffffffu);
     return other ^ (mixed >> 1) ^ (mixed & 1 ? 0x9908b0dfu : 0);
 }
 
+/* Computes the next WORDS words of the state. */
 static void renew(fl_twister *twister) {
     uint32_t *state = twister->state;
     int k = 0;
@@ -35,6 +44,7 @@ static void renew(fl_twister *twister) {
     twister->used = 0;
 }
 
+/* Returns the next 32 random bits: a word of the state, tempered. */
 static uint32_t draw(fl_twister *twister) {
     if (twister->used == WORDS)
         renew(twister);
@@ -52,7 +62,8 @@ static void begin_permutation(fl_order *order) {
     order->is_begun = 1;
 }
 
-/* Make the first `stop` indices of the permutation final. */
+/* Makes the first `stop` indices of the permutation final. Index k is swapped with a random one
+ * of itself and those behind it, so that no later swap touches it. */
 static void draw_permutation(fl_order *order, int64_t stop) {
     if (!order->is_begun)
         begin_permutation(order);
@@ -61,8 +72,11 @@ static void draw_permutation(fl_order *order, int64_t stop) {
     while (order->drawn < stop) {
         int64_t start = order->drawn;
         int64_t last = stop - start < DRAWN_AT_ONCE ? stop : start + DRAWN_AT_ONCE;
-        int64_t swapped = last < count - 1 ? last : count - 1; /* the last one draws no number */
-        for (int64_t k = start; k < swapped; k++) { /* ahead of use, which the cache may miss */
+        /* torch draws no number for the last index, which has no other to be swapped with. */
+        int64_t swapped = last < count - 1 ? last : count - 1;
+        /* The partners' places are random: each is a miss of the cache, and all are underway at
+         * once. */
+        for (int64_t k = start; k < swapped; k++) {
             partners[k - start] = k + draw(&order->twister) % (uint32_t)(count - k);
             __builtin_prefetch(permutation + partners[k - start], 1, 3);
         }
@@ -75,6 +89,8 @@ static void draw_permutation(fl_order *order, int64_t stop) {
     }
 }
 
+/* Returns the place of a position in the square of num_rows x num_columns: a Feistel network of
+ * four rounds, in which each half in turn is shifted by a number that the other one looks up. */
 static int64_t encrypt(const fl_order *order, uint64_t position) {
     uint32_t rows = order->num_rows, columns = order->num_columns;
     uint32_t left = (uint32_t)(position / columns), right = (uint32_t)(position % columns);
@@ -82,23 +98,31 @@ static int64_t encrypt(const fl_order *order, uint64_t position) {
         uint32_t width = round % 2 ? columns : rows;
         uint32_t sum = order->tables[round][right] + left, reduced = sum - width;
         left = right;
-        right = reduced < sum ? reduced : sum; /* sum % width: a negative number is huge */
+        /* This is sum % width, as sum < 2 * width: a negative difference is a huge unsigned
+         * number. */
+        right = reduced < sum ? reduced : sum;
     }
     return (int64_t)((uint64_t)left * columns + right);
 }
 
+/* Writes the indices of this rank's positions. */
 static void read_feistel(const fl_order *order, int64_t start, int64_t count, int64_t *room) {
     for (int64_t k = 0; k < count; k++) {
         int64_t position = (start + k) * order->world_size + order->rank;
         if (position >= order->num_samples)
             position %= order->num_samples;
         int64_t index = encrypt(order, (uint64_t)position);
+        /* Cycle walking (Black and Rogaway, 2002): the square has a few more places than there
+         * are samples. Encrypting again ends, as the cycle leads back to a position that is a
+         * sample. */
         while (index >= order->num_samples)
             index = encrypt(order, (uint64_t)index);
         room[k] = index;
     }
 }
 
+/* Writes this rank's every world_size-th index of an order that is sequential or a permutation.
+ * Positions behind the end begin again, so that all ranks get equally many indices. */
 static void read_share(const fl_order *order, int64_t start, int64_t count, int64_t *room) {
     for (int64_t k = 0; k < count; k++) {
         int64_t position = (start + k) * order->world_size + order->rank;
@@ -111,6 +135,8 @@ static void read_share(const fl_order *order, int64_t start, int64_t count, int6
 int fl_open_order(fl_order *order, fl_pool *pool) {
     if (order->kind != FL_RANDPERM)
         return 1;
+    /* One number more than there are samples: malloc(0) may return NULL, which would mean no
+     * memory. */
     size_t nbytes = (size_t)(order->num_samples + 1) * sizeof *order->permutation;
     if (pool)
         order->block = fl_take_block(pool, nbytes);
@@ -132,8 +158,11 @@ fl_indices fl_read_order(fl_order *order, int64_t start, int64_t count, int64_t 
         case FL_ARRAY:
             return fl_skip(order->array, start);
         case FL_RANDPERM: {
+            /* The position of the last index, and one: of a share of several ranks, the indices
+             * between its own ones must be final too. */
             int64_t stop = (start + count - 1) * order->world_size + order->rank + 1;
             draw_permutation(order, stop < order->num_samples ? stop : order->num_samples);
+            /* One rank reads the permutation in place. Its final part does not change any more. */
             if (order->world_size == 1)
                 return (fl_indices){order->permutation + start, 4};
             read_share(order, start, count, room);
@@ -155,7 +184,7 @@ fl_indices fl_read_order(fl_order *order, int64_t start, int64_t count, int64_t 
 
 int fl_feed_order(fl_order *order, fl_indices indices, int64_t count) {
     int64_t unread = order->length - order->fed_begin;
-    if (order->length + count > order->fed_room) { /* also makes room for what has been read */
+    if (order->length + count > order->fed_room) { /* also drops the indices that have been read */
         int64_t room = 2 * (unread + count);
         int64_t *fed = malloc((size_t)room * sizeof *fed);
         if (!fed)

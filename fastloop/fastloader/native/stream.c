@@ -1,21 +1,25 @@
 /* The stream of an epoch's batches, from its begin to its end: made ahead by threads, and by the
- * consumer before it waits. stream.h has the state that they share. */
+ * consumer before it waits. stream.h describes the state that they share. */
 #include "stream.h"
 
 #include <stdlib.h>
 
+/* PIECE_BYTES: the size of a piece, a fraction of the second-level cache. MAX_BATCHES of a block
+ * bounds the memory of a slot. */
 enum { PIECE_BYTES = 192 << 10, MAX_BATCHES = 4096 };
-/* Where three batches do not fit this, none is in the cache when it is used. */
+/* If three batches are larger than this, none is still in the cache when it is used. */
 enum { CACHED_BYTES = 24 << 20 };
 
+/* Sets the sizes of batches, pieces and blocks. No thread has begun yet. */
 static void choose_sizes(fl_stream *stream) {
     const fl_plan *plan = &stream->plan;
     int64_t size = plan->batch_size ? plan->batch_size : 1, work_nbytes = 1;
     stream->num_rows = plan->columns[0].num_rows;
-    if (size > stream->num_rows) /* for these estimates: no batch of an epoch has more */
+    if (size > stream->num_rows) /* No batch of an epoch has more rows than that. */
         size = stream->num_rows ? stream->num_rows : 1;
     for (int c = 0; c < plan->num_columns; c++) {
         const fl_column *column = &plan->columns[c];
+        /* A conversion takes as long as the larger of its two sides. */
         int64_t more = column->source_nbytes > column->nbytes ? column->source_nbytes : column->nbytes;
         work_nbytes += more;
         stream->row_nbytes += column->nbytes;
@@ -24,10 +28,12 @@ static void choose_sizes(fl_stream *stream) {
     stream->piece_rows = PIECE_BYTES / work_nbytes + 1;
     stream->length = plan->order->length - plan->start;
     int64_t count = (int64_t)plan->block_nbytes / (stream->batch_nbytes + 1);
+    /* An epoch that is shorter than a block needs no memory for a whole one. */
     int64_t needed = plan->order->kind == FL_FED ? count : stream->length / size + 1;
     count = count < needed ? count : needed;
     count = count < MAX_BATCHES ? count : MAX_BATCHES;
     stream->block_batches = count > 1 ? count : 1;
+    /* Sizes that are fed differ: count_batches() limits a block by its rows. */
     if (!plan->batch_size) {
         stream->block_batches = MAX_BATCHES;
         stream->batch_nbytes = 0;
@@ -35,7 +41,7 @@ static void choose_sizes(fl_stream *stream) {
     stream->bypasses = 3 * stream->batch_nbytes > CACHED_BYTES;
 }
 
-/* The first block is opened while they wake up. */
+/* The first block is opened here while the threads wake up, unless one of them is faster. */
 static void start_threads(fl_stream *stream) {
     fl_start_crew(stream->crew, fl_run_thread, stream);
     pthread_mutex_lock(&stream->mutex);
@@ -49,7 +55,8 @@ fl_stream *fl_open_stream(const fl_plan *plan) {
     if (!stream)
         return NULL;
     stream->plan = *plan;
-    stream->num_slots = plan->max_blocks + 1; /* and the consumer's */
+    /* max_blocks ahead, and the one that the consumer reads */
+    stream->num_slots = plan->max_blocks + 1;
     stream->slots = calloc((size_t)stream->num_slots, sizeof *stream->slots);
     pthread_mutex_init(&stream->mutex, NULL);
     pthread_cond_init(&stream->work, NULL);
@@ -76,10 +83,13 @@ void fl_stop_stream(fl_stream *stream) {
 
 void fl_close_stream(fl_stream *stream) {
     pthread_mutex_lock(&stream->mutex);
+    /* The threads of an epoch that was delivered to its end are left to the next one. Those of
+     * an epoch that is left early end with it: nobody may begin another. */
     int is_whole = fl_look(stream) == FL_END && !stream->is_stopped;
     pthread_mutex_unlock(&stream->mutex);
     fl_stop_stream(stream);
     if (stream->crew)
+        /* The threads use the stream until they have noticed is_stopped. */
         fl_await_crew(stream->crew);
     if (is_whole && stream->crew)
         fl_leave_crew(stream->plan.pool, stream->crew);

@@ -6,6 +6,8 @@
 
 #include <time.h>
 
+/* Gives block `head` back: the batches that were delivered of it hold its memory. The mutex is
+ * held. Its slot is free now, so that a thread may open another block. */
 static void retire_head(fl_stream *stream) {
     fl_release_block(fl_slot_of(stream, stream->head)->block);
     fl_slot_of(stream, stream->head)->block = NULL;
@@ -14,6 +16,7 @@ static void retire_head(fl_stream *stream) {
     pthread_cond_signal(&stream->work);
 }
 
+/* Hands out the next batch of block `head`, which is complete, without the mutex. */
 static fl_status deliver(fl_stream *stream, fl_batch *batch) {
     fl_slot *slot = fl_slot_of(stream, stream->head);
     int64_t k = stream->next_batch++;
@@ -29,6 +32,8 @@ static fl_status deliver(fl_stream *stream, fl_batch *batch) {
 }
 
 fl_status fl_look(const fl_stream *stream) {
+    /* The order of these tests counts: indices are asked for while complete blocks are left, so
+     * that threads go on; and batches made before an error are delivered before it. */
     if (stream->is_stopped)
         return FL_END;
     if (fl_is_starved(stream))
@@ -42,6 +47,7 @@ fl_status fl_look(const fl_stream *stream) {
     return stream->is_ended && stream->head == stream->tail ? FL_END : FL_WAITING;
 }
 
+/* Releases the mutex, and delivers the first batch of block `head` if the status is FL_READY. */
 static fl_status begin_block(fl_stream *stream, fl_status status, fl_batch *batch) {
     batch->column = stream->cut_column;
     pthread_mutex_unlock(&stream->mutex);
@@ -53,6 +59,7 @@ static fl_status begin_block(fl_stream *stream, fl_status status, fl_batch *batc
 }
 
 fl_status fl_try_next(fl_stream *stream, fl_batch *batch) {
+    /* The rest of a block that is being delivered is the consumer's: no lock, and no wait. */
     if (stream->is_delivering &&
         stream->next_batch < fl_slot_of(stream, stream->head)->num_batches)
         return deliver(stream, batch);
@@ -62,6 +69,8 @@ fl_status fl_try_next(fl_stream *stream, fl_batch *batch) {
     return begin_block(stream, fl_look(stream), batch);
 }
 
+/* Waits with the mutex held, which is released meanwhile. The caller looks at the state again,
+ * whatever has ended the wait. */
 static void wait_for(fl_stream *stream, int wait_ms) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
@@ -74,6 +83,7 @@ static void wait_for(fl_stream *stream, int wait_ms) {
 fl_status fl_next(fl_stream *stream, int wait_ms, fl_batch *batch) {
     pthread_mutex_lock(&stream->mutex);
     fl_status status = fl_look(stream);
+    /* The consumer works instead of waiting, until its batch is ready or there is no work. */
     while (status == FL_WAITING && fl_work_once(stream, 0))
         status = fl_look(stream);
     if (status == FL_WAITING) {

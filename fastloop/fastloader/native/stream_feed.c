@@ -1,11 +1,13 @@
-/* The indices that a stream has yet to read; where they are fed, from batch to batch. */
+/* The indices that a stream has yet to read. If they are fed, they come from batch to batch. */
 #include "stream.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+/* Samplers may be endless, and are not read further ahead than needed: at most so many sizes of
+ * batches, or indices, are asked for. */
 enum { MAX_FED_SIZES = 64 };
-enum { MAX_FED_AHEAD = 4096 }; /* a sampler's indices are not read further ahead than needed */
+enum { MAX_FED_AHEAD = 4096 };
 
 int64_t fl_num_unread(const fl_stream *stream) {
     const fl_order *order = stream->plan.order;
@@ -17,7 +19,8 @@ int fl_is_fed_on(const fl_stream *stream) {
     return stream->plan.order->kind == FL_FED && !stream->plan.order->is_finished;
 }
 
-/* True where little is left of what has been fed: less than a block, and than MAX_FED_AHEAD. */
+/* Returns 1 if little is left of what has been fed: less than a batch, or less than a block and
+ * than MAX_FED_AHEAD. */
 int fl_is_starved(const fl_stream *stream) {
     int64_t unread = fl_num_unread(stream), size = stream->plan.batch_size;
     int64_t block = stream->block_batches * size;
@@ -30,6 +33,7 @@ int fl_is_starved(const fl_stream *stream) {
                                   stream->num_sizes < MAX_FED_SIZES);
 }
 
+/* Returns 0 if there is no memory. Called by the consumer, which alone asks for indices. */
 int fl_feed(fl_stream *stream, fl_indices indices, int64_t count, const int64_t *sizes,
             int64_t num_sizes) {
     pthread_mutex_lock(&stream->mutex);

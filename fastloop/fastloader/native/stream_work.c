@@ -1,5 +1,5 @@
-/* The work on a stream, which its threads and the consumer share: pieces of blocks are made, and the
- * next blocks opened in time. */
+/* The work on a stream, which its threads and the consumer share: making pieces of blocks, and
+ * opening the next blocks in time. */
 #if !defined(_POSIX_C_SOURCE)
 #define _POSIX_C_SOURCE 200809L
 #endif
@@ -7,7 +7,7 @@
 
 #include <time.h>
 
-/* The block's batch that a row is of. */
+/* Returns the batch of the block that has this row, by bisection. */
 static int64_t batch_of(const fl_slot *slot, int64_t row) {
     int64_t batch = 0, end = slot->num_batches;
     while (end - batch > 1) {
@@ -20,13 +20,17 @@ static int64_t batch_of(const fl_slot *slot, int64_t row) {
     return batch;
 }
 
-/* Make the rows start to stop - 1 of a block, whose indices are valid. */
+/* Makes the rows start to stop - 1 of a block, all of valid indices, without the mutex: the
+ * piece is this thread's, and nothing else writes to these rows. A piece may end in the middle
+ * of a batch. */
 static void make_rows(const fl_stream *stream, const fl_slot *slot, int64_t start, int64_t stop) {
     int64_t batch = batch_of(slot, start);
     for (int64_t row = start; row < stop; batch++) {
         int64_t first = slot->bounds[batch], last = slot->bounds[batch + 1];
         int64_t until = last < stop ? last : stop;
         char *memory = slot->block->memory + slot->places[batch];
+        /* Rows of the next batch in this piece are prefetched while the last ones of this batch
+         * are made. */
         fl_span span = {until - row, stop - until, row == start, stream->bypasses};
         for (int c = 0; c < stream->plan.num_columns; c++) {
             const fl_column *column = &stream->plan.columns[c];
@@ -36,11 +40,12 @@ static void make_rows(const fl_stream *stream, const fl_slot *slot, int64_t star
         }
         row = until;
     }
+    /* The rows must have arrived before the mutex is taken and the piece counted as made. */
     if (stream->bypasses)
         fl_finish_stores();
 }
 
-/* The time on the clock of Python's time.perf_counter_ns; 0 where nothing is recorded. */
+/* Returns the time on the clock of Python's time.perf_counter_ns, or 0 if nothing is recorded. */
 static int64_t event_ns(const fl_stream *stream) {
 #ifdef __APPLE__
     const clockid_t clock = CLOCK_UPTIME_RAW;
@@ -54,11 +59,14 @@ static int64_t event_ns(const fl_stream *stream) {
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
+/* Called with the mutex held. Events beyond the room for them are dropped. */
 static void record(fl_stream *stream, fl_event event) {
     if (stream->num_events < stream->plan.max_events)
         stream->plan.events[stream->num_events++] = event;
 }
 
+/* Makes the next piece of block `claimed`, which has one. The mutex is held, and released while
+ * the rows are made. */
 static void make_piece(fl_stream *stream, int64_t thread) {
     fl_slot *slot = fl_slot_of(stream, stream->claimed);
     int64_t number = stream->claimed, start = slot->next_row, stop = start + stream->piece_rows;
@@ -67,6 +75,8 @@ static void make_piece(fl_stream *stream, int64_t thread) {
     stream->unclaimed_rows -= stop - start;
     pthread_mutex_unlock(&stream->mutex);
     int64_t start_ns = event_ns(stream);
+    /* Rows from an invalid index on are not made. The consumer refuses the batch that has it
+     * when its turn comes, and delivers those before it. */
     int64_t invalid = fl_find_invalid(fl_skip(slot->indices, start), stop - start, stream->num_rows);
     make_rows(stream, slot, start, invalid < 0 ? stop : start + invalid);
     int64_t stop_ns = event_ns(stream);
@@ -75,9 +85,11 @@ static void make_piece(fl_stream *stream, int64_t thread) {
         int64_t batch = slot->first_batch + batch_of(slot, start);
         record(stream, (fl_event){thread, batch, start_ns, stop_ns});
     }
+    /* Several pieces of the block may have an invalid index: the first one counts. */
     if (invalid >= 0 && start + invalid < slot->num_valid)
         slot->num_valid = start + invalid;
     slot->unfinished -= stop - start;
+    /* A block behind `head` is found complete when the consumer gets there. */
     if (!slot->unfinished && number == stream->head)
         pthread_cond_signal(&stream->ready);
 }
@@ -91,7 +103,8 @@ int fl_work_once(fl_stream *stream, int64_t thread) {
            is_claimed(fl_slot_of(stream, stream->claimed)))
         stream->claimed++;
     int has_piece = stream->claimed < stream->tail;
-    /* opened early enough that nobody runs out of pieces meanwhile */
+    /* A block is opened while each thread still has a piece to make. The consumer opens one only
+     * if there is no piece: it makes batches because it waits for one. */
     int are_few = stream->unclaimed_rows <= stream->piece_rows * stream->plan.num_threads;
     if ((!has_piece || (are_few && thread)) && fl_can_open_block(stream)) {
         fl_open_block(stream);
@@ -110,7 +123,7 @@ void fl_run_thread(void *argument) {
         if (fl_work_once(stream, thread))
             continue;
         if (stream->is_ended)
-            break; /* every piece is claimed */
+            break; /* no further block, and every piece is claimed */
         pthread_cond_wait(&stream->work, &stream->mutex);
     }
     pthread_mutex_unlock(&stream->mutex);

@@ -2,12 +2,16 @@
  * takes two thirds of the time of libjpeg; whatever else there is to a JPEG is left to libjpeg. */
 #include "decoder.h"
 
-/* libjpeg-turbo's header of this is not installed; the structure has begun so since libjpeg 6b (1998). */
+/* libjpeg's private header jpegint.h, which declares this structure, is not installed. It has
+ * begun with these two pointers since libjpeg 6b (1998). */
 struct jpeg_entropy_decoder {
     void (*start_pass)(j_decompress_ptr info);
     boolean (*decode_mcu)(j_decompress_ptr info, JBLOCKROW *blocks);
 };
 
+/* Takes the place of libjpeg's decode_mcu: reads one unit into `blocks`, which libjpeg has set
+ * to zeros. NULL comes from jpeg_skip_scanlines(), for rows above the window. error_exit does
+ * not return. */
 static boolean read_unit(j_decompress_ptr info, JBLOCKROW *blocks) {
     fj_decoder *decoder = info->client_data;
     int16_t *own[FJ_MAX_BLOCKS];
@@ -18,6 +22,8 @@ static boolean read_unit(j_decompress_ptr info, JBLOCKROW *blocks) {
     return TRUE;
 }
 
+/* Sequential Huffman coding of 8 bits (T.81 Annex F) in one scan of all components: what scan.c
+ * can read. libjpeg's own decoder reads the others. */
 static int is_baseline(j_decompress_ptr info) {
     return !info->progressive_mode && !info->arith_code && !jpeg_has_multiple_scans(info) &&
            info->data_precision == 8 && info->Ss == 0 && info->Se == DCTSIZE2 - 1 &&
@@ -27,6 +33,8 @@ static int is_baseline(j_decompress_ptr info) {
 static void set_blocks(fj_decoder *decoder) {
     j_decompress_ptr info = &decoder->info;
     fj_scan *scan = &decoder->scan;
+    /* libjpeg has worked out the order of a unit's blocks (T.81 A.2.3) and has checked the
+     * tables. */
     scan->num_blocks = info->blocks_in_MCU;
     for (int k = 0; k < scan->num_blocks; k++) {
         int component = info->MCU_membership[k];
@@ -45,12 +53,15 @@ void fj_read_baseline(fj_decoder *decoder, int left) {
     if (!is_baseline(info))
         return;
     fj_scan *scan = &decoder->scan;
+    /* A scan of one component is not interleaved: a unit is one block, whatever its sampling
+     * factors (T.81 A.2.2). */
     int width = info->num_components == 1 ? DCTSIZE : DCTSIZE * info->max_h_samp_factor;
     scan->num_columns = (int)info->MCUs_per_row;
     scan->first = left / width;
     scan->past = (left + (int)info->output_width + width - 1) / width;
     scan->interval = (int)info->restart_interval;
     set_blocks(decoder);
+    /* Without memory libjpeg's own decoder stays in its place. */
     if (fj_begin_scan(scan, info->src->next_input_byte, info->src->bytes_in_buffer))
         info->entropy->decode_mcu = read_unit;
 }

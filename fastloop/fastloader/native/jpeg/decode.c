@@ -1,4 +1,6 @@
-/* The part of a JPEG that a sample needs, decoded by libjpeg-turbo and resized as its rows come. */
+/* The part of a JPEG that a sample needs, decoded by libjpeg-turbo and resized as its rows come.
+ * Each row of the sample is two sums: of the image's rows, as soon as the last one of them is
+ * decoded, and then of the columns of this line. */
 #include "decoder.h"
 
 #include <stdlib.h>
@@ -6,16 +8,18 @@
 #include "turn.h"
 
 enum {
-    CHANNELS = 4,       /* the fourth is of no use, but pixels of four bytes are faster */
-    MARGIN = 8,         /* decoded beside the window: upsampling looks at the neighbours */
+    CHANNELS = 4,       /* the fourth is not used, but pixels of four bytes are faster */
+    /* decoded beside the window: libjpeg's upsampling of colours looks at neighbours */
+    MARGIN = 8,
     PADDING = 64,       /* bytes behind a row that may be read and written */
     ALIGNMENT = 32,
-    UNALIGNED = 8,      /* rows begin behind a multiple of 32: libjpeg-turbo writes aligned ones past
-                           the cache, from memory, where the sums would have to read them */
+    /* rows begin 8 bytes behind a multiple of 32: libjpeg-turbo writes aligned ones past the
+     * cache, from which the sums would have to read them again */
+    UNALIGNED = 8,
 };
 static const size_t MAX_PIXELS = (size_t)89478485 * 2; /* Pillow's limit */
 
-/* 0 where memory is short. */
+/* Returns 0 if there is no memory, at which libjpeg jumps to setjmp(). */
 static int create(fj_decoder *decoder) {
     decoder->info.err = fj_guard_errors(&decoder->guard);
     decoder->info.client_data = decoder;
@@ -52,21 +56,25 @@ void fj_close_decoder(fj_decoder *decoder) {
 
 /* ---- memory ---- */
 
+/* Returns 0 if there is no memory. The contents are lost if it grows. */
 static int reserve(fj_memory *memory, size_t nbytes) {
     if (nbytes <= memory->room)
         return 1;
     free(memory->bytes);
-    memory->bytes = calloc(1, nbytes); /* weights of 0 meet bytes that nobody has written */
+    memory->bytes = calloc(1, nbytes); /* taps without weight read bytes that nobody has written */
     memory->room = memory->bytes ? nbytes : 0;
     return memory->bytes != NULL;
 }
 
+/* Reserves the memory of a sample's sums; 0 if there is none. The ring has one row more than a
+ * sum. */
 static int reserve_rows(fj_decoder *decoder) {
     const fj_weights *columns = &decoder->columns;
     size_t taps = (size_t)decoder->rows.taps, window = (size_t)(columns->end - columns->begin);
     decoder->num_rows = decoder->rows.taps + 1;
     size_t nbytes = (size_t)decoder->info.output_width * CHANNELS + PADDING;
     decoder->stride = (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    /* The last pixels' taps, of which some may weigh nothing, reach beyond the window. */
     size_t line = (window + (size_t)columns->taps) * CHANNELS + PADDING;
     return reserve(&decoder->ring, decoder->stride * (taps + 1) + UNALIGNED + ALIGNMENT) &&
            reserve(&decoder->taps, taps * sizeof(uint8_t *)) &&
@@ -74,6 +82,7 @@ static int reserve_rows(fj_decoder *decoder) {
            reserve(&decoder->sums, (size_t)columns->count * CHANNELS * sizeof(int32_t));
 }
 
+/* Returns the place of a row of the image in the ring. */
 static uint8_t *row_of(const fj_decoder *decoder, int row) {
     uint8_t *ring = decoder->ring.bytes;
     size_t before = (ALIGNMENT - (uintptr_t)ring % ALIGNMENT) % ALIGNMENT + UNALIGNED;
@@ -82,7 +91,8 @@ static uint8_t *row_of(const fj_decoder *decoder, int row) {
 
 /* ---- decoding ---- */
 
-/* A file that ends before its end marker may have all that a crop needs, and is broken. */
+/* Returns 1 if the end marker (EOI, T.81 B.2.1) is there. A file that was cut off may have all
+ * rows that a crop needs, but is broken: whether it is refused must not depend on the crop. */
 static int has_end(const uint8_t *data, size_t nbytes) {
     for (size_t k = nbytes; k >= 2; k--)
         if (data[k - 2] == 0xFF && data[k - 1] == 0xD9)
@@ -90,7 +100,7 @@ static int has_end(const uint8_t *data, size_t nbytes) {
     return 0;
 }
 
-/* Read the header; 0 for an image that another decoder has to read. */
+/* Reads the header. Returns 0 for an image that another decoder must read. */
 static int read_header(fj_decoder *decoder, const uint8_t *data, size_t nbytes) {
     j_decompress_ptr info = &decoder->info;
     jpeg_mem_src(info, data, (unsigned long)nbytes);
@@ -103,8 +113,8 @@ static int read_header(fj_decoder *decoder, const uint8_t *data, size_t nbytes) 
            has_end(info->src->next_input_byte, info->src->bytes_in_buffer);
 }
 
-/* Start to decode, and skip what is above and beside the window. Returns the column with which the
- * decoded rows begin. */
+/* Starts to decode, and skips the rows above and the columns beside the window. Returns the
+ * column with which the decoded rows begin. */
 static int skip_to_window(fj_decoder *decoder) {
     j_decompress_ptr info = &decoder->info;
     jpeg_start_decompress(info);
@@ -112,13 +122,16 @@ static int skip_to_window(fj_decoder *decoder) {
     JDIMENSION left = (JDIMENSION)(decoder->columns.begin > MARGIN ? decoder->columns.begin - MARGIN : 0);
     JDIMENSION width = (JDIMENSION)(end < whole ? end : whole) - left;
     if (width < info->output_width)
+        /* It moves `left` back to the begin of an MCU, and widens `width` accordingly. */
         jpeg_crop_scanline(info, &left, &width);
+    /* After the columns are known, and before the first code is read. */
     fj_read_baseline(decoder, (int)left);
     if (decoder->rows.begin > 0)
         jpeg_skip_scanlines(info, (JDIMENSION)decoder->rows.begin);
     return (int)left;
 }
 
+/* Decodes the rows `next` to end - 1 into the ring, over those that no sum needs any more. */
 static void read_rows(fj_decoder *decoder, int next, int end) {
     for (; next < end; next++) {
         JSAMPROW row = row_of(decoder, next);
@@ -127,14 +140,16 @@ static void read_rows(fj_decoder *decoder, int next, int end) {
     }
 }
 
-/* The addresses of the rows of a sum, each from column `offset` bytes on. */
+/* Sets the addresses of the rows of a sum, each from `offset` bytes on. */
 static void point_at_rows(fj_decoder *decoder, int first, size_t offset) {
     const uint8_t **addresses = decoder->taps.bytes;
-    int last = decoder->rows.end - 1; /* the row of a tap behind it has no weight */
+    /* a tap behind the last row has no weight, but must point at a row */
+    int last = decoder->rows.end - 1;
     for (int tap = 0; tap < decoder->rows.taps; tap++)
         addresses[tap] = row_of(decoder, first + tap < last ? first + tap : last) + offset;
 }
 
+/* Decodes and resizes the window that the weights name. Returns 0 if there is no memory. */
 static int decode_window(fj_decoder *decoder, const fj_crop *crop, const fj_format *format,
                          char *sample) {
     const fj_weights *rows = &decoder->rows, *columns = &decoder->columns;
@@ -143,6 +158,8 @@ static int decode_window(fj_decoder *decoder, const fj_crop *crop, const fj_form
         return 0;
     size_t offset = (size_t)(columns->begin - left) * CHANNELS;
     for (int k = 0; k < rows->count; k++) {
+        /* Sums overlap, or leave rows out: those from `next` on that this sum needs have yet to
+         * be decoded. */
         int first = rows->firsts[k], end = first + rows->taps;
         end = end < rows->end ? end : rows->end;
         read_rows(decoder, next, end);
@@ -164,7 +181,8 @@ static int make_stored(fj_decoder *decoder, const fj_crop *crop, const fj_format
            decode_window(decoder, crop, format, sample);
 }
 
-/* The sample of an image that is shown in another orientation than the first. */
+/* Makes the sample of an image that is shown turned: the cut is drawn of the shown image, made
+ * of the stored one, and turned. */
 static int make_turned(fj_decoder *decoder, const fj_crop *crop, const fj_format *format,
                        uint64_t key, int orientation, char *sample) {
     fj_turn turn = fj_turn_of(orientation);
@@ -196,6 +214,6 @@ int fj_make_sample(fj_decoder *decoder, const uint8_t *data, size_t nbytes, cons
     } else if (is_made) {
         is_made = make_turned(decoder, crop, format, key, orientation, sample);
     }
-    jpeg_abort_decompress(info); /* what is below the window is not decoded */
+    jpeg_abort_decompress(info); /* rows below the window are not decoded */
     return is_made;
 }

@@ -1,4 +1,4 @@
-/* What decode.c and baseline.c know of a decoder. */
+/* The state of a decoder, for decode.c and baseline.c. */
 #ifndef FASTLOOP_JPEG_DECODER_H
 #define FASTLOOP_JPEG_DECODER_H
 
@@ -18,15 +18,15 @@ struct fj_decoder {
     fj_memory ring;     /* rows of the window, by their number modulo num_rows */
     fj_memory taps;     /* the addresses of the rows of a sum */
     fj_memory line, sums;
-    fj_memory turned;   /* the sample of a stored image that is shown turned */
+    fj_memory turned;   /* a sample before it is turned */
     size_t stride;      /* bytes of a row in the ring */
     int num_rows;
     fj_scan scan;
-    fj_huffman dc[NUM_HUFF_TBLS], ac[NUM_HUFF_TBLS]; /* of this image or of earlier ones */
+    fj_huffman dc[NUM_HUFF_TBLS], ac[NUM_HUFF_TBLS]; /* kept from image to image */
 };
 
-/* Let scan.c read the codes, if the image is a baseline JPEG: called when jpeg_start_decompress has
- * returned and rows are decoded from column `left` on. */
+/* Lets scan.c read the codes if the image is a baseline JPEG. Called when jpeg_start_decompress
+ * has returned and rows are to be decoded from column `left` on. */
 void fj_read_baseline(fj_decoder *decoder, int left);
 
 #endif

@@ -22,6 +22,7 @@ int fj_reserve_file(fj_file *file, size_t nbytes) {
     return file->data != NULL;
 }
 
+/* Reads nbytes, or what there is of them. Returns 0 with an error of the system. */
 static int read_all(fj_file *file, int descriptor, size_t nbytes) {
     file->nbytes = 0;
     while (file->nbytes < nbytes) {
@@ -29,7 +30,7 @@ static int read_all(fj_file *file, int descriptor, size_t nbytes) {
         if (count < 0 && errno == EINTR)
             continue;
         if (count <= 0)
-            return count == 0; /* it has become shorter */
+            return count == 0; /* the file has become shorter: its decoder refuses it */
         file->nbytes += (size_t)count;
     }
     return 1;
@@ -37,6 +38,8 @@ static int read_all(fj_file *file, int descriptor, size_t nbytes) {
 
 int fj_read_file(fj_file *file, const char *path) {
     struct stat status;
+    /* O_NONBLOCK: a path that is a pipe would block until somebody writes to it. It is refused
+     * below. */
     int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor < 0)
         return 0;

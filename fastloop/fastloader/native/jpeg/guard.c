@@ -1,4 +1,4 @@
-/* libjpeg's errors and warnings, both of which end what is being done. */
+/* libjpeg's errors and warnings, both of which end the work on an image. */
 #include "guard.h"
 
 enum { MAX_SCANS = 200 }; /* a few bytes of a progressive file can ask for a scan of all of it */
@@ -6,6 +6,7 @@ static const long MAX_NBYTES = 1L << 28; /* of libjpeg's memory: a progressive f
 
 static void refuse(j_common_ptr info) { longjmp(((fj_guard *)info->err)->refuse, 1); }
 
+/* Levels below 0 are warnings of corrupt data, from which libjpeg would go on with wrong pixels. */
 static void refuse_warning(j_common_ptr info, int level) {
     if (level < 0)
         refuse(info);
@@ -23,8 +24,8 @@ static void watch_scans(j_common_ptr info) {
         refuse(info);
 }
 
-/* Not by jpeg_std_error, which prints, and which a static library that was not made for shared ones
- * has in no other way. */
+/* jpeg_std_error() is not used: it prints, and a static libjpeg that was not compiled for shared
+ * libraries can't be linked for its table of messages. */
 struct jpeg_error_mgr *fj_guard_errors(fj_guard *guard) {
     guard->errors = (struct jpeg_error_mgr){.error_exit = refuse,
                                             .emit_message = refuse_warning,

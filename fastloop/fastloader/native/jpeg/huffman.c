@@ -1,10 +1,14 @@
-/* Tables of Huffman codes, made again only where a file has others than the one before. */
+/* Tables of Huffman codes (T.81 Annex C), made again only if a file has other codes than the one
+ * before. */
 #include <string.h>
 
 #include "scan.h"
 
 enum { LONG_RUN = 15, NUM_LOOKS = 1 << FJ_LOOK_BITS };
 
+/* Returns the symbol of a byte RRRRSSSS (T.81 F.1.2.2.1). Of the bytes without a value, 0xF0
+ * (ZRL) stands for 16 zeros, which is a run of 15 and a zero; all others, which baseline files
+ * have only as 0x00, end the block. A DC symbol (F.1.2.1.1) has a size alone. */
 static fj_symbol symbol_of(uint8_t symbol, int code_length) {
     uint8_t run = symbol >> 4, size = symbol & 15;
     return (fj_symbol){.run = size || run == LONG_RUN ? run : FJ_END,
@@ -14,6 +18,8 @@ static fj_symbol symbol_of(uint8_t symbol, int code_length) {
 }
 
 fj_symbol fj_find_symbol(const fj_huffman *table, uint64_t bits) {
+    /* DECODE of T.81 F.2.2.3, with limits that are shifted left, so that all lengths are
+     * compared with the same 16 bits. */
     uint32_t next = (uint32_t)(bits >> (64 - FJ_MAX_CODE_BITS));
     for (int length = 1; length <= FJ_MAX_CODE_BITS; length++)
         if (next < table->limits[length]) {
@@ -23,6 +29,8 @@ fj_symbol fj_find_symbol(const fj_huffman *table, uint64_t bits) {
     return (fj_symbol){.run = FJ_NO_RUN};
 }
 
+/* Sets the limits and offsets of each length: codes of one length are consecutive numbers, and
+ * the next length goes on at twice the next number (T.81 C.2, Figures C.1 and C.2). */
 static void note_codes(fj_huffman *table) {
     int code = 0, place = 0;
     for (int length = 1; length <= FJ_MAX_CODE_BITS; length++) {
@@ -34,6 +42,9 @@ static void note_codes(fj_huffman *table) {
     }
 }
 
+/* Each code of up to FJ_LOOK_BITS bits is at all looks that begin with it. Codes are in
+ * ascending order, so that `look` only advances; the looks that are left begin longer codes, or
+ * none. */
 static void fill_looks(fj_huffman *table) {
     int look = 0, place = 0;
     for (int length = 1; length <= FJ_LOOK_BITS; length++)
@@ -46,13 +57,17 @@ static void fill_looks(fj_huffman *table) {
         table->looks[look] = (fj_symbol){0};
 }
 
-/* As many symbols as the bits of a look say, but for the bits of the last one's value. */
+/* Returns as many symbols as the bits of a look determine. Only the last one's value may reach
+ * beyond them: its bits are not needed, just their number. */
 static fj_skip skip_of(const fj_symbol *looks, int look) {
     fj_skip skip = {0};
     while (skip.length < FJ_LOOK_BITS) {
         fj_symbol symbol = looks[(look << skip.length) & (NUM_LOOKS - 1)];
         int is_end = symbol.run == FJ_END, advance = is_end ? FJ_SKIP_END : symbol.run + 1;
+        /* A symbol is known if its code is in the bits of the look that are left, which are
+         * zeros behind. */
         int is_known = symbol.length && skip.length + symbol.code_length <= FJ_LOOK_BITS;
+        /* The sum stays below FJ_END, so that it is told apart from FJ_SKIP_END and FJ_NO_SKIP. */
         if (!is_known || (!is_end && skip.advance + advance >= FJ_END))
             break;
         skip.length += symbol.length;

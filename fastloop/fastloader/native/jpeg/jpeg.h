@@ -1,8 +1,9 @@
-/* Samples of encoded images: the needed part of a JPEG is decoded, resized, flipped and converted in
- * one pass, row by row, so that neither the image nor its crop is ever in memory as a whole.
+/* Samples of encoded images: the needed part of a JPEG is decoded, resized, flipped and
+ * converted in one pass, row by row, so that neither the image nor its crop is ever in memory as
+ * a whole.
  *
- * Nothing here knows of Python; module.c is the door to it. Whatever is not a sound JPEG of one or
- * three colour components is left to a general decoder.
+ * Nothing here knows of Python; module.c is the door to it. Any file that is not a sound JPEG of
+ * one or three colour components is left to a general decoder.
  */
 #ifndef FASTLOOP_JPEG_H
 #define FASTLOOP_JPEG_H
@@ -10,22 +11,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ---- what is cut out of an image: cut.c ---- */
+/* ---- the cut of an image: cut.c ---- */
 
 typedef enum { FJ_RANDOM_RESIZED_CROP, FJ_CENTER_CROP } fj_crop_kind;
 
 typedef struct {
     fj_crop_kind kind;
     int height, width;            /* of a sample */
-    double min_area, max_area;    /* FJ_RANDOM_RESIZED_CROP: share of the image's */
-    double min_ratio, max_ratio;  /* and width / height of the crop */
-    int shorter_side;             /* FJ_CENTER_CROP: to which the image is resized first */
+    double min_area, max_area;    /* FJ_RANDOM_RESIZED_CROP: share of the image's area */
+    double min_ratio, max_ratio;  /* and width / height of the cut */
+    int shorter_side;             /* FJ_CENTER_CROP: length to which it is resized first */
     double flip;                  /* probability */
-    int applies_orientation;      /* of an image that is shown turned, what is shown is cut */
+    int applies_orientation;      /* 1: the image is cut as its EXIF data says it is shown */
 } fj_crop;
 
-/* Along one axis, `length` pixels of the image from `start` on are resized to `resized` pixels, of
- * which `count` from `first` on are the sample. */
+/* The cut along one axis: `length` pixels of the image from `start` on are resized to `resized`
+ * pixels, of which `count` from `first` on are the sample. */
 typedef struct {
     int start, length, resized, first, count;
 } fj_axis;
@@ -35,12 +36,13 @@ typedef struct {
     int is_flipped;
 } fj_cut;
 
-/* The cut that a sample's key draws. crops.py computes the same numbers. */
+/* Returns the cut that a sample's key draws. crops.py computes the same numbers. */
 fj_cut fj_draw_cut(const fj_crop *crop, uint64_t key, int height, int width);
 
 /* ---- how an image is shown: orientation.c ---- */
 
-/* 1 to 8, as EXIF numbers orientations; 1 where a JPEG states none, or nothing that can be read. */
+/* Returns 1 to 8, as EXIF numbers orientations; 1 if a JPEG states none, or nothing that can be
+ * read. */
 int fj_read_orientation(const uint8_t *data, size_t nbytes);
 
 /* ---- how the pixels of an axis are weighted: weights.c ---- */
@@ -56,17 +58,17 @@ typedef struct {
     size_t room;
 } fj_weights;
 
-/* Pillow's antialiased bilinear filter; 0 where memory is short. */
+/* Sets the weights of Pillow's antialiased bilinear filter. Returns 0 if there is no memory. */
 int fj_weigh(fj_weights *weights, const fj_axis *axis, int is_flipped);
 void fj_free_weights(fj_weights *weights);
 
 /* ---- sums of weighted pixels: resize.c ---- */
 
-/* line[i] = the weighted sum of rows[0..taps - 1][i], in 1 / (1 << FJ_LINE_BITS) of 255. Rows and
- * line have room for `count` rounded up to a multiple of 32. */
+/* Sets line[i] to the weighted sum of rows[0..taps - 1][i], in 1 / (1 << FJ_LINE_BITS) of 255.
+ * Rows and line have room for `count` rounded up to a multiple of 32. */
 void fj_combine_rows(const uint8_t *const *rows, const int16_t *weights, int taps, int count,
                      int16_t *line);
-/* sums: four numbers for each pixel of the sample's row, in 1 / (1 << (FJ_WEIGHT_BITS +
+/* Sets `sums`, four numbers for each pixel of the sample's row, in 1 / (1 << (FJ_WEIGHT_BITS +
  * FJ_LINE_BITS)) of 255. `line` begins with pixel weights->begin. */
 void fj_combine_columns(const fj_weights *weights, const int16_t *line, int32_t *sums);
 
@@ -88,11 +90,11 @@ void fj_write_row(const fj_format *format, const fj_crop *crop, int row, const i
 
 typedef struct fj_decoder fj_decoder;
 
-/* NULL where memory is short. A decoder is used by one thread. */
+/* Returns NULL if there is no memory. A decoder is used by one thread at a time. */
 fj_decoder *fj_open_decoder(void);
 void fj_close_decoder(fj_decoder *decoder);
-/* Write the sample with this key; 0 where the image is left to another decoder, and what has been
- * written is of no use. */
+/* Writes the sample with this key. Returns 0 if the image is left to another decoder; the
+ * sample's bytes are undefined then. */
 int fj_make_sample(fj_decoder *decoder, const uint8_t *data, size_t nbytes, const fj_crop *crop,
                    const fj_format *format, uint64_t key, char *sample);
 
@@ -101,9 +103,9 @@ typedef struct {
     size_t nbytes, room;
 } fj_file;
 
-/* Room for so many bytes, of which none are kept; 0 where memory is short. */
+/* Makes room for so many bytes; those that were there are lost. Returns 0 if there is no memory. */
 int fj_reserve_file(fj_file *file, size_t nbytes);
-/* The file's bytes, in memory that is used again; 0 where it can't be read. */
+/* Reads the file's bytes, into memory that is used again. Returns 0 if it can't be read. */
 int fj_read_file(fj_file *file, const char *path);
 
 #endif

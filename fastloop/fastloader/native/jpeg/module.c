@@ -20,10 +20,12 @@ typedef struct {
 } job;
 
 static int is_path(const Py_buffer *buffer) {
-    return !memchr(buffer->buf, 0, (size_t)buffer->len); /* else it would be another file's */
+    /* else the path of another file would be opened */
+    return !memchr(buffer->buf, 0, (size_t)buffer->len);
 }
 
-/* Make all samples; 0 where memory is short. */
+/* Makes all samples without the interpreter's lock. Returns 0 if there is no memory for a
+ * decoder. An image that is left to another decoder does not keep the others from being made. */
 static int make_samples(const job *job) {
     fj_decoder *decoder = fj_open_decoder();
     fj_file file = {0};
@@ -47,11 +49,13 @@ static int make_samples(const job *job) {
 
 /* ---- arguments ---- */
 
+/* Sets a ValueError and returns 0. */
 static int refuse(const char *reason) {
     PyErr_SetString(PyExc_ValueError, reason);
     return 0;
 }
 
+/* Returns 0 with an error set for numbers that the decoder must not see. */
 static int check_crop(const fj_crop *crop) {
     int is_random = crop->kind == FJ_RANDOM_RESIZED_CROP;
     if (crop->height < 1 || crop->height > MAX_SIDE || crop->width < 1 || crop->width > MAX_SIDE)
@@ -88,6 +92,7 @@ static int read_format(PyObject *tuple, fj_format *format) {
 
 /* ---- make_samples ---- */
 
+/* Returns a byte for each image, or NULL with an error set. */
 static PyObject *run_checked(job *job, const Py_buffer *keys, const Py_buffer *out) {
     size_t nbytes = fj_sample_nbytes(&job->crop, &job->format), count = (size_t)job->count;
     if ((size_t)keys->len != count * sizeof *job->keys || (size_t)out->len != count * nbytes)
@@ -95,6 +100,7 @@ static PyObject *run_checked(job *job, const Py_buffer *keys, const Py_buffer *o
                NULL;
     job->keys = keys->buf;
     job->out = out->buf;
+    /* calloc(0) may return NULL, which would mean no memory. */
     job->states = calloc(count + 1, 1);
     int is_made = 0;
     if (job->states) {
@@ -107,6 +113,7 @@ static PyObject *run_checked(job *job, const Py_buffer *keys, const Py_buffer *o
     return is_made ? states : PyErr_NoMemory();
 }
 
+/* Holds the images' buffers while the samples are made, so that their memory stays in place. */
 static PyObject *run(job *job, PyObject *tuple, const Py_buffer *keys, const Py_buffer *out) {
     PyObject *states = NULL;
     Py_ssize_t opened = 0;

@@ -1,6 +1,7 @@
-/* The orientation that the EXIF data of a JPEG states. columns/orientation.py reads the same of the
- * same bytes. Nothing but the first directory is read, and that once, so that no EXIF data, whatever
- * it refers to, takes long. */
+/* The orientation that the EXIF data of a JPEG states (Exif 2.3, 4.6.4 and 4.7.2; TIFF 6.0,
+ * section 2). columns/orientation.py reads the same from the same bytes. Only the first
+ * directory is read, once, so that no EXIF data, whatever it refers to, takes long. Broken data
+ * counts as none. */
 #include "jpeg.h"
 
 #include <string.h>
@@ -27,6 +28,7 @@ typedef struct {
     int is_big_endian;
 } tiff;
 
+/* The bytes must be there: each caller has checked. */
 static uint32_t read_number(const tiff *block, size_t place, int nbytes) {
     uint32_t number = 0;
     for (int k = 0; k < nbytes; k++) {
@@ -36,6 +38,7 @@ static uint32_t read_number(const tiff *block, size_t place, int nbytes) {
     return number;
 }
 
+/* Returns the number of an entry, or 1 if it is not a single integer. */
 static uint32_t read_value(const tiff *block, size_t entry) {
     uint32_t type = read_number(block, entry + 2, 2), count = read_number(block, entry + 4, 4);
     if (count != 1 || (type != SHORT && type != LONG))
@@ -43,19 +46,22 @@ static uint32_t read_value(const tiff *block, size_t entry) {
     return read_number(block, entry + 8, type == SHORT ? 2 : 4);
 }
 
-/* Of the first entry in the first directory that states it; 1 without one. */
+/* Returns the orientation of the first entry in the first directory that states one; 1 without
+ * one. The block has at least HEADER_NBYTES. */
 static uint32_t find_value(const tiff *block) {
     size_t start = read_number(block, 4, 4);
     if (start > block->nbytes - 2)
         return 1;
     uint32_t count = read_number(block, start, 2);
     size_t entry = start + 2;
+    /* A directory may say that it has more entries than the block has bytes. */
     for (; count && block->nbytes - entry >= ENTRY_NBYTES; count--, entry += ENTRY_NBYTES)
         if (read_number(block, entry, 2) == ORIENTATION)
             return read_value(block, entry);
     return 1;
 }
 
+/* 42, behind the order of bytes, marks a TIFF file. Values beyond 1 to 8 count as none. */
 static int read_tiff(const uint8_t *bytes, size_t nbytes) {
     int is_big_endian = nbytes >= HEADER_NBYTES && !memcmp(bytes, "MM\0*", 4);
     int is_little_endian = nbytes >= HEADER_NBYTES && !memcmp(bytes, "II*\0", 4);
@@ -70,11 +76,14 @@ int fj_read_orientation(const uint8_t *data, size_t nbytes) {
     size_t place = MARKER_NBYTES; /* behind the start of the image */
     while (place < nbytes && nbytes - place >= 4 && data[place] == 0xFF) {
         int marker = data[place + 1];
-        if (marker == 0xFF || has_no_length(marker)) { /* any number of 0xFF precedes a marker */
+        /* fill bytes of 0xFF may precede a marker (T.81 B.1.1.2) */
+        if (marker == 0xFF || has_no_length(marker)) {
             place += marker == 0xFF ? 1 : MARKER_NBYTES;
             continue;
         }
         size_t length = (size_t)data[place + 2] << 8 | data[place + 3], left = nbytes - place - 2;
+        /* EXIF data comes before the first scan. A length has itself, two bytes, in it (T.81
+         * B.1.1.4). */
         if (marker == START_OF_SCAN || marker == END_OF_IMAGE || length < 2 || length > left)
             return 1;
         const uint8_t *content = data + place + 4;

@@ -11,11 +11,12 @@ size_t fj_sample_nbytes(const fj_crop *crop, const fj_format *format) {
     return 3 * (size_t)crop->height * (size_t)crop->width * item_nbytes(format->type);
 }
 
+/* Rounded to the nearest. Weights are not negative and add up to 1: no sum is beyond 255. */
 static inline uint8_t as_byte(int32_t sum) {
     return (uint8_t)((sum + (1 << (SUM_BITS - 1))) >> SUM_BITS);
 }
 
-/* Rounded to the nearest, as torch does; no float here is infinite or a NaN. */
+/* Rounded to the nearest, ties to even, as torch does; no float here is infinite or a NaN. */
 static inline uint16_t as_bfloat16(float value) {
     uint32_t bits;
     memcpy(&bits, &value, 4);
@@ -24,7 +25,8 @@ static inline uint16_t as_bfloat16(float value) {
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* out[k * step] of one channel, whose sums are four apart */
+/* Sets out[k * step] of one channel, which has every fourth of the sums. The steps, 1 and 3, are
+ * constants, so that both loops can be vectorized. */
 #define DEFINE_CHANNEL(name, T, CONVERT)                                                        \
     ALWAYS_INLINE void write_##name(const int32_t *restrict sums, int count, float factor,             \
                              float offset, T *restrict out, int step) {                         \
@@ -51,6 +53,7 @@ ALWAYS_INLINE void write_row(const fj_format *format, const fj_crop *crop, int r
         size_t place = format->channels_last ? 3 * width * (size_t)row + channel
                                              : plane * channel + width * (size_t)row;
         char *out = sample + place * item_nbytes(format->type);
+        /* The sums' unit is a power of two: this product is exact. */
         float factor = format->factor[channel] * (1.0f / (1 << SUM_BITS));
         float offset = format->offset[channel];
         switch (format->type) {
@@ -68,6 +71,7 @@ ALWAYS_INLINE void write_row(const fj_format *format, const fj_crop *crop, int r
 }
 
 #if defined(__x86_64__)
+/* The same function, compiled for wider vectors. FMA is not in "avx2": the bits are the same. */
 __attribute__((target("avx2"))) static void write_row_wide(const fj_format *format,
                                                            const fj_crop *crop, int row,
                                                            const int32_t *sums, char *sample) {

@@ -1,5 +1,5 @@
-/* Weighted sums in integers: rows first, whose sums are neighbours in memory, then columns. All ways of
- * computing them have the same bits. */
+/* Weighted sums in integers: rows first, since neighbours of a row's sums are neighbours in
+ * memory, then columns. All ways of computing them give the same bits, as integers are exact. */
 #include "jpeg.h"
 
 #include <string.h>
@@ -10,6 +10,7 @@
 
 enum { CHANNELS = 4, ROUNDING_BITS = FJ_WEIGHT_BITS - FJ_LINE_BITS };
 
+/* Returns the pixels of the line, and the weights below, of pixel k of the sample. */
 static const int16_t *pixels_of(const fj_weights *weights, const int16_t *line, int k) {
     return line + (size_t)(weights->firsts[k] - weights->begin) * CHANNELS;
 }
@@ -20,13 +21,16 @@ static const int16_t *weights_of(const fj_weights *weights, int k) {
 
 #if defined(__SSE2__)
 
+/* Two weights as one number: _mm_madd_epi16 multiplies pairs of 16-bit numbers and adds each
+ * pair's products, so that two taps take one instruction. So taps are even. */
 static inline int32_t pair_of(const int16_t *weights) {
     int32_t pair;
     memcpy(&pair, weights, sizeof pair);
     return pair;
 }
 
-/* 16 sums of two rows' bytes, added to `sums`. */
+/* Adds the products of 16 bytes of two rows to `sums`. Bytes of both rows are interleaved, and
+ * widened by zeros, to be neighbours for _mm_madd_epi16. */
 static inline void add_two_rows(const uint8_t *first, const uint8_t *second, __m128i pair,
                                 __m128i sums[4]) {
     const __m128i zero = _mm_setzero_si128();
@@ -49,12 +53,13 @@ static void combine_rows(const uint8_t *const *rows, const int16_t *weights, int
                          sums);
         for (int k = 0; k < 4; k++)
             sums[k] = _mm_srai_epi32(sums[k], ROUNDING_BITS);
+        /* Sums fit 16 bits: 255 << FJ_LINE_BITS is 32,640. */
         _mm_storeu_si128((__m128i *)(line + i), _mm_packs_epi32(sums[0], sums[1]));
         _mm_storeu_si128((__m128i *)(line + i + 8), _mm_packs_epi32(sums[2], sums[3]));
     }
 }
 
-/* Of pixels from `first` on. */
+/* Combines the columns of pixels from `first` on: the four channels of a pixel at once. */
 static void combine_columns(const fj_weights *weights, const int16_t *line, int first,
                             int32_t *sums) {
     for (int k = first; k < weights->count; k++) {
@@ -95,7 +100,8 @@ AVX2 static void combine_wide_rows(const uint8_t *const *rows, const int16_t *we
                               _mm256_set1_epi32(pair_of(weights + tap)), sums);
         for (int k = 0; k < 4; k++)
             sums[k] = _mm256_srai_epi32(sums[k], ROUNDING_BITS);
-        /* of each half of a register: numbers 0 to 7, and 8 to 15 */
+        /* 256-bit instructions pack and unpack each half of a register by itself: these two
+         * permutations restore the order of the numbers. */
         __m256i a = _mm256_packs_epi32(sums[0], sums[1]), b = _mm256_packs_epi32(sums[2], sums[3]);
         _mm256_storeu_si256((__m256i *)(line + i), _mm256_permute2x128_si256(a, b, 0x20));
         _mm256_storeu_si256((__m256i *)(line + i + 16), _mm256_permute2x128_si256(a, b, 0x31));
@@ -127,7 +133,7 @@ AVX2 static void combine_columns_by_two(const fj_weights *weights, const int16_t
     combine_columns(weights, line, k, sums);
 }
 
-/* The taps but for pairs at the end that weigh nothing. */
+/* Returns the taps without pairs at the end that weigh nothing. */
 static int count_taps(const int16_t *weights, int taps) {
     while (taps > 2 && !weights[taps - 1] && !weights[taps - 2])
         taps -= 2;

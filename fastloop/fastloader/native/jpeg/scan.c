@@ -1,4 +1,4 @@
-/* Reading the units of a scan. */
+/* Reading the units of a scan (T.81 F.2.2). */
 #include "scan.h"
 
 #include <limits.h>
@@ -7,13 +7,18 @@
 
 enum {
     BLOCK = 64,
-    BLOCK_NBYTES = BLOCK * 31 / 8 + 1, /* of codes at most: a symbol has 16 + 15 bits */
-    MAX_SPARE = 1 << 20,               /* for the next image */
-    PADDING = BLOCK_NBYTES + 32,       /* the reader is checked once a block, and looks ahead */
+    /* Bytes of a block at most: 64 symbols, each of a code of up to 16 bits (T.81 C.1) and a value
+     * of up to 15, which is the most that SSSS can say. */
+    BLOCK_NBYTES = BLOCK * 31 / 8 + 1,
+    MAX_SPARE = 1 << 20,               /* memory beyond an image's needs, for larger ones */
+    /* zeros behind the codes: bits_left() is asked once a block only, and refill() looks 8 bytes
+     * ahead */
+    PADDING = BLOCK_NBYTES + 32,
 };
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
+/* The zigzag sequence of T.81 A.3.6: the place of each coefficient in its block. */
 static const uint8_t natural_order[BLOCK] = {
     0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
     41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
@@ -31,7 +36,8 @@ ALWAYS_INLINE uint64_t load_word(const uint8_t *bytes) {
     return word;
 }
 
-/* At least 56 bits. */
+/* Fills the reader to at least 56 bits: two symbols of 25. Bits behind `count` may be there
+ * already, the same ones: the byte that they are of is read again. */
 ALWAYS_INLINE void refill(fj_reader *reader) {
     reader->bits |= load_word(reader->next) >> reader->count; /* a part of a byte is read again */
     reader->next += (63 - reader->count) >> 3;
@@ -43,13 +49,15 @@ ALWAYS_INLINE void drop(fj_reader *reader, int length) {
     reader->count -= length;
 }
 
+/* Negative if codes were read beyond the end of the interval. */
 static int64_t bits_left(const fj_reader *reader) {
     return (reader->end - reader->next) * 8 + reader->count;
 }
 
 /* ---- blocks ---- */
 
-/* The next symbol; of at most 25 bits, or the reader is filled. */
+/* Returns the next symbol. It takes at most 25 bits (a look and a value of 15), or the reader
+ * has been filled again. */
 ALWAYS_INLINE fj_symbol next_symbol(fj_reader *reader, const fj_huffman *table) {
     fj_symbol symbol = table->looks[reader->bits >> (64 - FJ_LOOK_BITS)];
     if (__builtin_expect(!symbol.length, 0)) {
@@ -59,7 +67,9 @@ ALWAYS_INLINE fj_symbol next_symbol(fj_reader *reader, const fj_huffman *table) 
     return symbol;
 }
 
-/* Its value: bits that begin with 0 are of a negative one. */
+/* Returns the symbol's value: RECEIVE and EXTEND of T.81 F.2.2.4 and F.2.2.1. Bits that begin
+ * with 0 are a negative value, by 2^size - 1 too large. There is no branch, as it would be
+ * mispredicted half of the time, and size may be 0. */
 ALWAYS_INLINE int value_of(fj_symbol symbol, uint64_t bits) {
     bits <<= symbol.code_length;
     int value = (int)((bits >> 1) >> (63 - symbol.size));
@@ -67,10 +77,13 @@ ALWAYS_INLINE int value_of(fj_symbol symbol, uint64_t bits) {
     return value - (is_negative & ((1 << symbol.size) - 1));
 }
 
-/* 0 where the block is broken. */
+/* Reads the AC coefficients of a block (T.81 F.2.2.2). Returns 0 if the block is broken: a run
+ * goes beyond its end, or there is no such code. */
 ALWAYS_INLINE int read_coefficients(fj_reader *reader, const fj_huffman *table, int16_t *block) {
     for (int k = 1; k < BLOCK;) {
         refill(reader);
+        /* 56 bits are enough for two symbols of 25, and for one long symbol of 31 and the next
+         * of 25. */
         for (int twice = 0; twice < 2 && k < BLOCK; twice++) {
             fj_symbol symbol = next_symbol(reader, table);
             int value = value_of(symbol, reader->bits);
@@ -84,6 +97,7 @@ ALWAYS_INLINE int read_coefficients(fj_reader *reader, const fj_huffman *table, 
     return 1;
 }
 
+/* The same without values, several symbols by one look. */
 ALWAYS_INLINE int skip_coefficients(fj_reader *reader, const fj_huffman *table) {
     for (int k = 1; k < BLOCK;) {
         refill(reader);
@@ -95,7 +109,7 @@ ALWAYS_INLINE int skip_coefficients(fj_reader *reader, const fj_huffman *table) 
         } else if (next > FJ_SKIP_END && next < FJ_SKIP_END + BLOCK) {
             drop(reader, skip.length);
             return 1;
-        } else { /* a long code, or a symbol fills the block and the others are the next one's */
+        } else { /* a long code, or the skip reaches into the next block: one symbol alone */
             fj_symbol symbol = next_symbol(reader, table);
             drop(reader, symbol.length);
             k += symbol.run + 1;
@@ -106,6 +120,9 @@ ALWAYS_INLINE int skip_coefficients(fj_reader *reader, const fj_huffman *table) 
     return 1;
 }
 
+/* Reads the blocks of a unit, or passes over them if `blocks` is NULL: DC differences are needed
+ * all the same, as each prediction is the value before (T.81 F.1.1.5.1). Returns 0 if they are
+ * broken. */
 static int read_blocks(fj_scan *scan, int16_t *const *blocks) {
     fj_reader reader = scan->reader;
     int is_sound = 1;
@@ -114,6 +131,7 @@ static int read_blocks(fj_scan *scan, int16_t *const *blocks) {
         refill(&reader);
         fj_symbol symbol = next_symbol(&reader, block->dc);
         uint32_t change = (uint32_t)value_of(symbol, reader.bits);
+        /* Unsigned, as the sum of a broken file may overflow. */
         uint32_t value = scan->predictions[block->component] += change;
         drop(&reader, symbol.length);
         if (blocks) {
@@ -130,6 +148,7 @@ static int read_blocks(fj_scan *scan, int16_t *const *blocks) {
 
 /* ---- intervals: from one restart marker to the next, or the whole scan ---- */
 
+/* Returns the next marker, or `end`: a byte FF that no stuffed 0 follows (T.81 F.1.2.3). */
 static const uint8_t *find_marker(const uint8_t *next, const uint8_t *end) {
     while (next < end && (next = memchr(next, 0xFF, (size_t)(end - next)))) {
         if (end - next >= 2 && next[1])
@@ -139,7 +158,9 @@ static const uint8_t *find_marker(const uint8_t *next, const uint8_t *end) {
     return end;
 }
 
-/* Let the reader have the interval's codes, without the 0 behind each FF. */
+/* Gives the reader the interval's codes up to the next marker, without the 0 that is stuffed
+ * behind each FF (T.81 F.1.2.3). Predictions begin with 0 in each interval (T.81 E.2.4,
+ * F.1.1.5.1). */
 static void open_interval(fj_scan *scan) {
     const uint8_t *next = scan->next, *end = scan->end;
     uint8_t *codes = scan->codes;
@@ -160,9 +181,12 @@ static void open_interval(fj_scan *scan) {
     memset(scan->predictions, 0, sizeof scan->predictions);
 }
 
+/* Passes the restart marker behind an interval; returns 0 if it is not the expected one. Markers
+ * count modulo 8 (T.81 B.2.1). */
 static int pass_marker(fj_scan *scan) {
     if (scan->is_passed_over)
         scan->next = find_marker(scan->next, scan->end);
+    /* Up to 7 bits pad the last byte (T.81 F.1.2.3): more are codes that no unit has read. */
     else if (bits_left(&scan->reader) >= 8)
         return 0;
     const uint8_t *next = scan->next;
@@ -173,8 +197,9 @@ static int pass_marker(fj_scan *scan) {
     return 1;
 }
 
-/* Whether all units from this column on to the next marker are in a row of which none is needed, or
- * beside the columns that are. */
+/* Returns 1 if no unit from this column on to the next marker is needed: all are in a row of
+ * which none is needed, or beside the columns that are. An interval that goes on in the next row
+ * is always read. */
 static int is_needless(const fj_scan *scan, int column, int is_row_needed) {
     int past = column + scan->interval;
     if (!scan->interval || past > scan->num_columns)
@@ -182,6 +207,7 @@ static int is_needless(const fj_scan *scan, int column, int is_row_needed) {
     return !is_row_needed || past <= scan->first || column >= scan->past;
 }
 
+/* Begins the interval of the next unit. Returns 0 if the data is not sound. */
 static int begin_interval(fj_scan *scan, int column, int is_row_needed) {
     if (scan->left == 0 && !pass_marker(scan))
         return 0;

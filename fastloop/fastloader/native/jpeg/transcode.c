@@ -1,4 +1,5 @@
-/* The coefficients of a JPEG, written again in segments that can be decoded one by one. */
+/* The coefficients of a JPEG, written again in segments that can be decoded one by one: no pixel
+ * is decoded, so that none changes. */
 #include "guard.h"
 
 #include <stdlib.h>
@@ -7,8 +8,10 @@
 #include "transcode.h"
 
 enum {
-    SEGMENT_WIDTH = 32, /* in pixels, as near as the image's width allows */
-    MIN_BLOCKS = 6,     /* of a segment: each costs about three bytes, and a prediction */
+    SEGMENT_WIDTH = 32, /* in pixels, or near to it */
+    /* of a segment, which costs about three bytes: a marker, padding, and DC values without a
+     * prediction */
+    MIN_BLOCKS = 6,
     FIRST_ROOM = 1 << 12,
 };
 static const size_t MAX_PIXELS = (size_t)89478485 * 2; /* Pillow's limit */
@@ -51,8 +54,11 @@ static void end_output(j_compress_ptr out) {
 
 static int divide_up(int length, int part) { return (length + part - 1) / part; }
 
-/* MCUs of a segment: a divisor of those of a row, so that each row begins with a segment. */
+/* Returns the MCUs of a segment: a divisor of those of a row, so that each row begins with a
+ * segment and scan.c can pass over it. Of those, the nearest to SEGMENT_WIDTH by ratio; a whole
+ * row if none has MIN_BLOCKS. */
 static unsigned choose_interval(const j_decompress_ptr in) {
+    /* A scan of one component has units of one block (T.81 A.2.2). */
     int is_grey = in->num_components == 1, blocks = is_grey;
     int width = DCTSIZE * (is_grey ? 1 : in->max_h_samp_factor);
     for (int k = 0; !is_grey && k < in->num_components; k++)
@@ -69,7 +75,8 @@ static unsigned choose_interval(const j_decompress_ptr in) {
     return (unsigned)(best ? best : columns);
 }
 
-/* Read the header; 0 for an image whose colours only a general decoder knows. */
+/* Reads the header. Returns 0 for an image of colours that only a general decoder knows.
+ * Application data and comments are kept, for copy_markers(). */
 static int read_header(j_decompress_ptr in, const uint8_t *data, size_t nbytes) {
     jpeg_mem_src(in, data, (unsigned long)nbytes);
     for (int number = 0; number < 16; number++)
@@ -82,8 +89,8 @@ static int read_header(j_decompress_ptr in, const uint8_t *data, size_t nbytes) 
     return is_known && pixels <= MAX_PIXELS;
 }
 
-/* Whether all bits of all coefficients were there; a decoder smooths a progressive image that ended
- * before, and would not know of the new one that it did. */
+/* Returns 1 if all bits of all coefficients were there. A decoder smooths a progressive image
+ * that ends early (coef_bits is not 0), and would not know of the new file that it did. */
 static int is_complete(const j_decompress_ptr in) {
     if (!in->progressive_mode)
         return 1;
@@ -99,8 +106,8 @@ static int begins_with(jpeg_saved_marker_ptr marker, int code, const char *text,
            !memcmp(marker->data, text, length);
 }
 
-/* All but those that libjpeg writes by itself, and the places of pictures behind this one, which are
- * not there any more. */
+/* Copies all markers but those that libjpeg writes by itself, and the places of pictures behind
+ * this one (Multi-Picture Format), which are not there any more. */
 static void copy_markers(const transcoder *self, j_compress_ptr out) {
     for (jpeg_saved_marker_ptr marker = self->in.marker_list; marker; marker = marker->next) {
         int is_written = begins_with(marker, JPEG_APP0, "JFIF", 5) ||
@@ -110,6 +117,7 @@ static void copy_markers(const transcoder *self, j_compress_ptr out) {
     }
 }
 
+/* Returns 0 if the file is to be left as it is. libjpeg's complaints jump to run(). */
 static int transcode(transcoder *self, const uint8_t *data, size_t nbytes) {
     j_decompress_ptr in = &self->in;
     j_compress_ptr out = &self->out;
@@ -121,7 +129,8 @@ static int transcode(transcoder *self, const uint8_t *data, size_t nbytes) {
     jpeg_copy_critical_parameters(in, out);
     out->optimize_coding = TRUE;
     out->restart_interval = choose_interval(in);
-    out->write_JFIF_header = in->saw_JFIF_marker; /* what tells the colours stays as it is */
+    /* these markers tell decoders the colours: the new file has those of the old one */
+    out->write_JFIF_header = in->saw_JFIF_marker;
     out->write_Adobe_marker = in->saw_Adobe_marker;
     jpeg_write_coefficients(out, coefficients);
     copy_markers(self, out);
@@ -158,7 +167,7 @@ int fj_transcode(const uint8_t *data, size_t nbytes, fj_file *out) {
     if (!self)
         return 0;
     int is_made = run(self, data, nbytes);
-    jpeg_destroy_compress(&self->out); /* nothing where it has not been made */
+    jpeg_destroy_compress(&self->out); /* does nothing if it has not been created */
     jpeg_destroy_decompress(&self->in);
     free(self);
     return is_made;

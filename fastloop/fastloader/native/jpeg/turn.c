@@ -1,8 +1,9 @@
-/* Images that are shown turned or mirrored, as EXIF's orientation says: which part of the stored image
- * is cut out, and the pixels of a sample put in their places. */
+/* Images that are shown turned or mirrored, as EXIF's orientation says: which part of the stored
+ * image is cut out, and where the pixels of a sample are put. */
 #include "turn.h"
 
 fj_turn fj_turn_of(int orientation) {
+    /* Exif 2.3, 4.6.4, Orientation: 5 to 8 exchange rows and columns. */
     return (fj_turn){
         .is_transposed = orientation >= 5,
         .are_rows_reversed = orientation == 3 || orientation == 4 || orientation >= 7,
@@ -11,7 +12,7 @@ fj_turn fj_turn_of(int orientation) {
     };
 }
 
-/* The same part, counted from the other end of an axis of `length` pixels. */
+/* Returns the same part, counted from the other end of an axis of `length` pixels. */
 static fj_axis reverse(fj_axis axis, int length) {
     axis.start = length - axis.start - axis.length;
     axis.first = axis.resized - axis.first - axis.count;
@@ -33,7 +34,7 @@ fj_crop fj_stored_crop(const fj_turn *turn, const fj_crop *shown) {
 
 /* ---- the pixels of a sample ---- */
 
-/* Numbers between neighbours in memory. */
+/* Steps between neighbours in memory, in numbers. */
 typedef struct {
     ptrdiff_t channels, rows, columns;
 } steps;
@@ -61,6 +62,8 @@ void fj_turn_sample(const fj_turn *turn, int is_flipped, const fj_format *format
     steps in = steps_of(format, &before), out = steps_of(format, crop);
     if (turn->is_transposed)
         in = (steps){in.channels, in.columns, in.rows};
+    /* Reading from the other end, by a negative step, reverses an axis. The flip is done here,
+     * too: reversed twice is not reversed. */
     ptrdiff_t first = 0;
     if (turn->are_rows_reversed)
         first += (crop->height - 1) * in.rows, in.rows = -in.rows;

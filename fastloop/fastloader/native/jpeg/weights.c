@@ -1,19 +1,20 @@
-/* The weights of Pillow's antialiased bilinear filter: a triangle as wide as two pixels of the
- * sample, or of the image where the sample is the larger. */
+/* The weights of Pillow's antialiased bilinear filter (precompute_coeffs in its Resample.c): a
+ * triangle as wide as two pixels of the sample, or of the image if the sample is the larger one. */
 #include "jpeg.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* The pixels of the image, of the axis's part of it, under the triangle of a resized pixel. */
+/* The pixels under the triangle of a resized pixel, counted from the begin of the cut. */
 typedef struct {
-    double center, scale; /* scale: pixels of the image for half of a triangle */
+    double center, scale; /* scale: half of the triangle's width, in pixels of the image */
     int first, count;
 } triangle;
 
 static triangle place_triangle(const fj_axis *axis, int pixel) {
     double step = (double)axis->length / axis->resized;
     triangle place = {.center = (pixel + 0.5) * step, .scale = step < 1 ? 1 : step};
+    /* Rounded as Pillow rounds. */
     int first = (int)(place.center - place.scale + 0.5);
     int end = (int)(place.center + place.scale + 0.5);
     place.first = first < 0 ? 0 : first;
@@ -26,7 +27,9 @@ static double height_at(const triangle *place, int tap) {
     return distance < 1 ? 1 - distance : 0;
 }
 
-/* Each of the running sums is rounded, so that all of them together are exactly one. */
+/* Sets the weights, in 1 / (1 << FJ_WEIGHT_BITS). Not each weight is rounded but each running
+ * sum, so that all weights together are exactly 1 and a plain area keeps its colour. Taps behind
+ * the triangle get 0. */
 static void fill_weights(const triangle *place, int taps, int16_t *weights) {
     double sum = 0, running = 0;
     int before = 0;
@@ -41,6 +44,7 @@ static void fill_weights(const triangle *place, int taps, int16_t *weights) {
     }
 }
 
+/* Returns 0 if there is no memory. */
 static int reserve(fj_weights *weights, size_t count, size_t taps) {
     if (count * taps <= weights->room)
         return 1;
@@ -53,12 +57,14 @@ static int reserve(fj_weights *weights, size_t count, size_t taps) {
 
 int fj_weigh(fj_weights *weights, const fj_axis *axis, int is_flipped) {
     double step = (double)axis->length / axis->resized;
-    int taps = (int)ceil(2 * (step < 1 ? 1 : step)); /* no triangle is above more pixels */
+    int taps = (int)ceil(2 * (step < 1 ? 1 : step)); /* no triangle has more pixels under it */
+    /* resize.c combines taps in pairs. */
     taps += taps % 2;
     if (!reserve(weights, (size_t)axis->count, (size_t)taps))
         return 0;
     weights->count = axis->count;
     weights->taps = taps;
+    /* The window is found as the union of all taps' pixels. */
     weights->begin = axis->start + axis->length;
     weights->end = axis->start;
     for (int k = 0; k < axis->count; k++) {

@@ -1,8 +1,14 @@
-/* DLPack capsules: whoever frees a tensor, in any thread, gives its block back. */
+/* DLPack capsules: whoever frees a tensor, in any thread, gives its block back.
+ *
+ * A capsule named "dltensor" owns its tensor. A consumer such as torch.from_dlpack renames it to
+ * "used_dltensor" and calls the deleter itself, once, perhaps without the interpreter's lock.
+ */
 #include "capsules.h"
 
 #include <stdlib.h>
 
+/* One allocation for a lent tensor: what DLPack reads, the block it holds, and its shape and
+ * strides. */
 typedef struct {
     dl_managed_tensor managed;
     fl_block *block;
@@ -16,13 +22,14 @@ static void take_back(dl_managed_tensor *managed) {
 }
 
 static void capsule_free(PyObject *capsule) {
-    if (PyCapsule_IsValid(capsule, "dltensor")) { /* else the tensor has it */
+    if (PyCapsule_IsValid(capsule, "dltensor")) { /* another name: a tensor owns it now */
         dl_managed_tensor *managed = PyCapsule_GetPointer(capsule, "dltensor");
         managed->deleter(managed);
     }
 }
 
-/* A tensor of a block's memory, whose `count` sizes and strides are to be set. */
+/* Returns a tensor of a block's memory, without its `count` sizes and strides; NULL with an
+ * error set. It does not hold the block yet. */
 static lent_tensor *new_lent(fl_block *block, char *memory, dl_type type, int count) {
     lent_tensor *lent = malloc(sizeof *lent + (size_t)(2 * count) * sizeof *lent->numbers);
     if (!lent) {
@@ -36,6 +43,7 @@ static lent_tensor *new_lent(fl_block *block, char *memory, dl_type type, int co
     return lent;
 }
 
+/* Returns a capsule of the tensor, which holds the block from now on; NULL with an error set. */
 static PyObject *lend(lent_tensor *lent) {
     PyObject *capsule = PyCapsule_New(&lent->managed, "dltensor", capsule_free);
     if (!capsule) {
@@ -46,6 +54,7 @@ static PyObject *lend(lent_tensor *lent) {
     return capsule;
 }
 
+/* Returns a capsule of one column's rows in a batch; NULL with an error set. */
 static PyObject *lend_rows(const column_object *column, const fl_batch *batch, char *memory) {
     int count = column->num_dimensions + 1;
     lent_tensor *lent = new_lent(batch->block, memory, column->type, count);
@@ -53,6 +62,7 @@ static PyObject *lend_rows(const column_object *column, const fl_batch *batch, c
         return NULL;
     int64_t *shape = lent->managed.tensor.shape, *strides = lent->managed.tensor.strides;
     shape[0] = batch->num_rows;
+    /* DLPack counts strides in items. Rows follow each other without a gap. */
     strides[0] = column->column.nbytes / (column->type.bits / 8);
     for (int k = 1; k < count; k++) {
         shape[k] = column->shape[k - 1];
@@ -84,6 +94,7 @@ PyObject *fp_lend_columns(PyObject *columns, PyObject *wrap, const fl_batch *bat
             PyTuple_SetItem(tensors, k, tensor);
         else
             Py_CLEAR(tensors);
+        /* take_memory() in stream_blocks.c has aligned each column. */
         memory += fl_align((size_t)(batch->num_rows * column->column.nbytes));
     }
     return tensors;

@@ -1,4 +1,5 @@
-/* Column: rows of a buffer, and how they are delivered. */
+/* Column: rows of a buffer, and how they are delivered. The object holds the buffers, so that
+ * they cannot be freed or resized while a stream reads them. */
 #include "types.h"
 
 #include <stdlib.h>
@@ -15,6 +16,7 @@ static void column_free(PyObject *object) {
     fp_free_object(object);
 }
 
+/* Returns how many numbers the tuple has, or -1 with an error set. */
 static int read_numbers(PyObject *tuple, int64_t *numbers) {
     Py_ssize_t count = PyTuple_Size(tuple);
     if (count > FP_MAX_DIMENSIONS) {
@@ -26,9 +28,11 @@ static int read_numbers(PyObject *tuple, int64_t *numbers) {
     return PyErr_Occurred() ? -1 : (int)count;
 }
 
-/* Every row lies within the buffer, and the conversion's numbers fit each other. */
+/* Returns 1 if every row lies within the buffer and the conversion's numbers fit each other,
+ * else 0 with an error set. The core checks neither. */
 static int check_column(const column_object *self, int64_t offset) {
     const fl_column *column = &self->column;
+    /* Rows at random positions begin at any of `positions` items, however many rows there are. */
     int64_t last = column->positions ? (int64_t)column->positions - 1 : column->num_rows - 1;
     int64_t needed = column->num_rows ? offset + last * column->stride + column->source_nbytes : 0;
     if (column->num_rows < 0 || offset < 0 || column->stride < 0 || needed > self->rows.len) {
@@ -47,7 +51,8 @@ static int check_column(const column_object *self, int64_t offset) {
     return 1;
 }
 
-/* (path, device, inode, bytes that it must have), or None. */
+/* Reads (path, device, inode, bytes that the file must have), or None. Returns 0 with an error
+ * set. */
 static int read_file(column_object *self, PyObject *file) {
     PyObject *path;
     unsigned long long device, inode;
@@ -83,6 +88,7 @@ static PyObject *column_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         &channels, &pixels, &column->source_hwc, &column->target_hwc, &num_factors, &self->factor,
         &self->offset, &code, &bits, &PyTuple_Type, &shape, &PyTuple_Type, &strides, &file);
     if (is_read) {
+        /* Nothing is read at this address before check_column() has accepted it. */
         column->base = (const char *)self->rows.buf + begin;
         column->num_rows = num_rows, column->stride = stride;
         column->source_nbytes = source_nbytes, column->nbytes = nbytes;

@@ -1,11 +1,12 @@
-/* The structures of DLPack's binary interface, version 0: how tensors are exchanged between libraries. */
+/* The structures of DLPack's binary interface before version 1.0, through which libraries
+ * exchange tensors. The names are this project's, the layout is dlpack.h's. */
 #ifndef FASTLOOP_DLPACK_H
 #define FASTLOOP_DLPACK_H
 
 #include <stdint.h>
 
 typedef struct {
-    int32_t type; /* 1: the processor's own memory */
+    int32_t type; /* 1: memory of the CPU */
     int32_t number;
 } dl_device;
 

@@ -5,6 +5,7 @@
 
 #include "arguments.h"
 
+/* Returns None, or NULL with an error set. Nothing is written unless all indices are valid. */
 static PyObject *gather_checked(const fl_column *columns, Py_buffer *outs, Py_ssize_t num_columns,
                                 const Py_buffer *array, int num_threads) {
     fl_gather gather = {.columns = columns, .num_columns = (int)num_columns};
@@ -22,11 +23,14 @@ static PyObject *gather_checked(const fl_column *columns, Py_buffer *outs, Py_ss
             return fp_refuse("outs: %lld bytes are fewer than the rows have", outs[k].len);
         }
     }
+    /* Looked at last, directly before rows are read. */
     int cut_column = fl_find_cut_off(columns, gather.num_columns);
     if (cut_column >= 0) {
         free(memory);
         return fp_refuse_cut_off(&columns[cut_column]);
     }
+    /* The buffers that the caller has opened keep the memory in place without the interpreter's
+     * lock. */
     Py_BEGIN_ALLOW_THREADS
     invalid = fl_find_invalid(gather.indices, gather.count, num_rows);
     if (invalid < 0)

@@ -1,6 +1,8 @@
-/* The door to Python: the module of the native core, its types and its function. */
+/* The door to Python: the module of the native core, its types and its function. Types are made
+ * from specs and kept in the module's state (PEP 573), as the limited API has no static types. */
 #include "types.h"
 
+/* Returns 1, or 0 with an error set. */
 static int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type) {
     *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
     return *type && !PyModule_AddType(module, *type);

@@ -1,4 +1,5 @@
-/* Order: the indices of an epoch. */
+/* Order: the indices of an epoch. It is read by its own read(), or by one stream, never by both:
+ * fl_read_order() takes no lock. */
 #include "types.h"
 
 #include "arguments.h"
@@ -13,6 +14,8 @@ static void order_free(PyObject *object) {
     fp_free_object(object);
 }
 
+/* Reads the four tables of a Feistel network: those of one width have equal lengths, and the
+ * square has a place for every sample. Returns 0 with an error set. */
 static int read_tables(order_object *self, PyObject *tables) {
     if (PyTuple_Size(tables) != FP_NUM_TABLES) {
         fp_refuse("tables: %lld, allowed are 4", PyTuple_Size(tables));
@@ -45,7 +48,8 @@ static int read_order(order_object *self, PyObject *array, PyObject *tables) {
     } else if (order->kind == FL_FEISTEL && !read_tables(self, tables)) {
         return 0;
     }
-    /* torch draws twice as many bits for more */
+    /* From this number of samples on, torch.randperm draws 64 bits for each index, and its order
+     * is another. */
     if (order->kind == FL_RANDPERM && order->num_samples >= UINT32_MAX / 20) {
         fp_refuse("num_samples=%lld: allowed are fewer than 214748364", order->num_samples);
         return 0;
@@ -67,6 +71,7 @@ static PyObject *order_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     int is_read = state && PyArg_ParseTupleAndKeywords(
         args, kwargs, "iL|LLKOO!O!", names, &kind, &num_samples, &rank, &world_size, &seed, &array,
         &PyTuple_Type, &tables, state->pool, &self->pool);
+    /* Arguments are borrowed references: the object takes its own before anything can fail. */
     Py_XINCREF(self->pool);
     fl_order *order = &self->order;
     if (is_read) {
@@ -78,6 +83,7 @@ static PyObject *order_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         }
     }
     is_read = is_read && (order->kind != FL_FEISTEL || tables) && read_order(self, array, tables);
+    /* Every rank has equally many indices, rounded up, as a DistributedSampler deals them. */
     if (is_read && order->kind != FL_ARRAY && order->kind != FL_FED)
         order->length = (num_samples + world_size - 1) / world_size;
     fl_pool *pool = is_read && self->pool ? ((pool_object *)self->pool)->pool : NULL;
@@ -106,6 +112,7 @@ static PyObject *order_read(PyObject *object, PyObject *args) {
     }
     fl_indices indices = count ? fl_read_order(&self->order, start, count, out.buf)
                                : (fl_indices){out.buf, 8};
+    /* An array, or the permutation of one rank, is not in `out` but in the order's own memory. */
     if (indices.data != out.buf)
         for (int64_t k = 0; k < count; k++)
             ((int64_t *)out.buf)[k] = fl_index(indices, k);

@@ -1,4 +1,5 @@
-/* Pool: memory of batches and of orders. */
+/* Pool: memory of batches and of orders. Blocks that tensors hold may outlive the object: the
+ * core's pool counts them. */
 #include "types.h"
 
 #include "arguments.h"
@@ -38,6 +39,7 @@ static PyObject *pool_take(PyObject *object, PyObject *args) {
     if (!block)
         return PyErr_NoMemory();
     PyObject *capsule = fp_lend_bytes(block, nbytes);
+    /* The capsule holds the block now; if it could not be made, this gives the block back. */
     fl_release_block(block);
     return capsule;
 }

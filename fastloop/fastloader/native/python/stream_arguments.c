@@ -8,7 +8,7 @@ static int refuse_plan(const char *format, long long value) {
     return 0;
 }
 
-/* 0, with an error set, for numbers that the core must not see. */
+/* Returns 0 with an error set for numbers that the core must not see. */
 static int check_plan(const fl_plan *plan, const order_object *order) {
     int is_fed = order->order.kind == FL_FED;
     if (order->is_used || plan->start < 0 || (!is_fed && plan->start > order->order.length))
@@ -22,7 +22,8 @@ static int check_plan(const fl_plan *plan, const order_object *order) {
     return 1;
 }
 
-/* Read the arguments into the object, which owns what they refer to, and the plan's numbers. */
+/* Reads the arguments into the object, which owns what they refer to, and the plan's numbers.
+ * Returns 0 with an error set. */
 static int read_arguments(stream_object *self, PyObject *args, PyObject *kwargs,
                           const module_state *state, fl_plan *plan) {
     static char *names[] = {"columns", "order", "pool", "calls", "delivered", "start",
@@ -42,7 +43,7 @@ static int read_arguments(stream_object *self, PyObject *args, PyObject *kwargs,
         if (is_read)
             Py_INCREF(*owned[k]);
         else
-            *owned[k] = NULL; /* not owned */
+            *owned[k] = NULL; /* stream_clear() must not drop it */
     if (is_read)
         plan->start = start, plan->batch_size = batch_size,
         plan->block_nbytes = (size_t)block_nbytes;
@@ -58,6 +59,7 @@ int fp_read_plan(stream_object *self, PyObject *args, PyObject *kwargs, const mo
     order_object *order = (order_object *)self->order;
     plan->order = &order->order;
     plan->pool = ((pool_object *)self->pool)->pool;
+    /* Without the argument the buffer is empty: nothing is recorded. */
     plan->events = self->events.buf;
     plan->max_events = self->events.len / (Py_ssize_t)sizeof *plan->events;
     if (!check_plan(plan, order))

@@ -4,9 +4,12 @@
 #include "arguments.h"
 #include "capsules.h"
 
+/* So often a waiting next() looks for signals, such as Ctrl-C. */
 enum { WAIT_MS = 50 };
 
-/* Wait or feed; the status afterwards, or -1 with an error set. */
+/* Waits, works or has indices fed. Returns the status afterwards, or -1 with an error set.
+ * is_busy is set as other threads may run meanwhile: they must neither call next() nor free the
+ * stream. */
 static int go_on(stream_object *self, int status, fl_batch *batch) {
     self->is_busy = 1;
     if (status == FL_STARVED) {
@@ -23,10 +26,12 @@ static int go_on(stream_object *self, int status, fl_batch *batch) {
             status = -1;
     }
     self->is_busy = 0;
+    /* Another thread has called close(), which fl_next() may have noticed or not. */
     return self->is_closing ? FL_END : status;
 }
 
-/* Close the stream and call `end`, which may raise: NULL, with or without an error. */
+/* Closes the stream and calls `end`, which may raise. Returns NULL with or without an error,
+ * which is how tp_iternext ends. */
 static PyObject *end_stream(stream_object *self) {
     PyObject *end = self->end;
     Py_INCREF(end);
@@ -37,16 +42,22 @@ static PyObject *end_stream(stream_object *self) {
     return NULL;
 }
 
+/* Returns the batch as the loop gets it; NULL with an error set. */
 static PyObject *lend_batch(stream_object *self, const fl_batch *batch) {
     PyObject *is_inference = PyObject_CallNoArgs(self->is_inference);
     if (!is_inference)
         return NULL;
+    /* A tensor that is made in inference mode can't take part in autograd later. So batches are
+     * made outside of it, whatever mode the loop is in. */
     PyObject *wrap = is_inference == Py_True ? self->wrap_normally : self->wrap;
     Py_DECREF(is_inference);
     PyObject *tensors = fp_lend_columns(self->column_tuple, wrap, batch), *result = NULL;
     if (!tensors)
         return NULL;
+    /* Counted before `assemble` runs: the loader's position is behind this batch, whatever it
+     * does. */
     ++*(int64_t *)self->delivered.buf;
+    /* The most frequent structures need no call: a tuple, and a single tensor below. */
     if (self->assemble == (PyObject *)&PyTuple_Type)
         return tensors;
     if (self->assemble != Py_None) {
@@ -75,6 +86,7 @@ PyObject *fp_next_batch(PyObject *object) {
         return lend_batch(self, &batch);
     if (status == FL_END && !self->is_closing)
         return end_stream(self);
+    /* Every error ends the epoch. */
     if (status == FL_INVALID_INDEX)
         fp_refuse_index(batch.invalid_index, self->columns[0].num_rows);
     if (status == FL_CUT_OFF)

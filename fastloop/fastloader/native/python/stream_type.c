@@ -11,8 +11,10 @@
 
 /* ---- forks ---- */
 
-static int num_forks; /* of this process, since it has loaded the module */
+/* of this process since it has loaded the module; a fork has one more than its parent */
+static int num_forks;
 
+/* Runs in the child of each fork. */
 static void count_fork(void) { num_forks++; }
 
 void fp_count_forks(void) { pthread_atfork(NULL, NULL, count_fork); }
@@ -29,6 +31,9 @@ int fp_is_forked(const stream_object *self) {
 
 /* ---- its life ---- */
 
+/* The pointer is cleared before the lock is released: no other thread can close the stream
+ * again. In a fork the threads are missing and the mutex may be locked, so that the stream is
+ * left to leak. */
 void fp_close_stream(stream_object *self) {
     fl_stream *stream = self->stream;
     fl_column *columns = self->columns;
@@ -45,6 +50,8 @@ void fp_close_stream(stream_object *self) {
 static int stream_traverse(PyObject *object, visitproc visit, void *arg) {
     stream_object *self = (stream_object *)object;
     Py_VISIT(Py_TYPE(object));
+    /* Only these three can refer back to the loader, and so to the stream. The others are types
+     * of this module and functions of torch. */
     Py_VISIT(self->assemble);
     Py_VISIT(self->pull);
     Py_VISIT(self->end);
@@ -53,7 +60,7 @@ static int stream_traverse(PyObject *object, visitproc visit, void *arg) {
 
 static int stream_clear(PyObject *object) {
     stream_object *self = (stream_object *)object;
-    fp_close_stream(self); /* before what its threads read goes */
+    fp_close_stream(self); /* first: its threads read the columns and the order */
     Py_CLEAR(self->column_tuple);
     Py_CLEAR(self->order);
     Py_CLEAR(self->pool);
@@ -69,6 +76,8 @@ static int stream_clear(PyObject *object) {
 }
 
 static void stream_free(PyObject *object) {
+    /* Closing releases the interpreter's lock, in which a collection must not find a half-freed
+     * object. */
     PyObject_GC_UnTrack(object);
     if (((stream_object *)object)->weak_references)
         PyObject_ClearWeakRefs(object);
@@ -97,12 +106,14 @@ static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
+    /* From here on only the stream may read the order. */
     ((order_object *)self->order)->is_used = 1;
     return (PyObject *)self;
 }
 
 /* ---- methods ---- */
 
+/* Called by `pull` inside next(), with the interpreter's lock. */
 static PyObject *stream_feed(PyObject *object, PyObject *args) {
     stream_object *self = (stream_object *)object;
     PyObject *array, *sizes;
@@ -118,6 +129,7 @@ static PyObject *stream_feed(PyObject *object, PyObject *args) {
     if (is_fed && sizes != Py_None)
         is_fed = !PyObject_GetBuffer(sizes, &size_buffer, PyBUF_CONTIG_RO) &&
                  fp_read_indices(&size_buffer, &lengths, &num_sizes);
+    /* The core cuts batches out of the indices by these sizes: together they must be exact. */
     for (int64_t k = 0; is_fed && k < num_sizes; k++)
         total += fl_index(lengths, k);
     if (is_fed && num_sizes && (lengths.width != 8 || total != count)) {
@@ -148,7 +160,9 @@ static PyObject *stream_finish(PyObject *object, PyObject *ignored) {
 static PyObject *stream_close(PyObject *object, PyObject *ignored) {
     (void)ignored;
     stream_object *self = (stream_object *)object;
-    if (self->is_busy && self->num_forks == num_forks) { /* next() closes it, which ends now */
+    /* Another thread is inside next(), which must not lose its stream. It is told to end, and
+     * closes it. */
+    if (self->is_busy && self->num_forks == num_forks) {
         self->is_closing = 1;
         fl_stop_stream(self->stream);
     } else {

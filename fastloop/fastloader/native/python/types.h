@@ -1,6 +1,7 @@
-/* The types of the module: what their objects hold, and what one asks of another's.
+/* The types of the module: the contents of their objects, and what one asks of another's.
  *
- * Whatever the core reads is held by these objects as buffers, and checked against their lengths.
+ * All memory that the core reads is held by these objects as buffers, and checked against their
+ * lengths.
  */
 #ifndef FASTLOOP_TYPES_H
 #define FASTLOOP_TYPES_H
@@ -21,6 +22,7 @@ static inline void *fp_new_object(PyTypeObject *type) {
     return allocate(type, 0); /* zeroed */
 }
 
+/* An object of a heap type holds a reference to its type (since Python 3.8). */
 static inline void fp_free_object(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
@@ -33,7 +35,7 @@ static inline void fp_free_object(PyObject *self) {
 typedef struct {
     PyObject_HEAD
     fl_column column;
-    PyObject *path;     /* bytes: of the file that the rows are mapped from, or NULL */
+    PyObject *path;     /* bytes: the mapped file's path, or NULL */
     Py_buffer rows, factor, offset;
     dl_type type;
     int num_dimensions; /* of a sample */
@@ -41,7 +43,8 @@ typedef struct {
 } column_object;
 
 extern PyType_Spec fp_column_spec;
-/* A new array of the columns in a tuple, all of one length; NULL with an error set. */
+/* Returns a new array of the columns in a tuple, all of one length, which the caller frees; NULL
+ * with an error set. The tuple must live as long as the array. */
 fl_column *fp_read_columns(PyObject *tuple, PyTypeObject *type);
 
 /* ---- Pool: pool_type.c ---- */
