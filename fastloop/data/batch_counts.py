@@ -1,4 +1,5 @@
-"""The batches of a timed window, counted: as many samples as asked, in batches as asked."""
+"""Counts of the batches of a timed window: as many samples as asked, in batches of the right
+size."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def check_counts(
     ranks = all_gather(counts, list[EpochCounts])
     lengths = None
     for epoch in range(len(sizes)):
-        # without skipped samples all epochs have the same length
+        # Epochs differ in length only if samples are skipped: which of them a rank would repeat as
+        # padding, or drop with the last batch, depends on the epoch's order.
         if lengths is None or prepared.broken:
             lengths = epoch_lengths(prepared, plan, epoch)
         in_epoch = [rank[epoch] for rank in ranks]
@@ -46,16 +48,15 @@ def check_counts(
 def _check_sizes(
     prepared: PreparedData, plan: Plan, ranks: Sequence[EpochCounts], epoch: int
 ) -> None:
-    """Raise Invalid for batches that are larger than batch_size, or too many.
-
-    Each process that makes batches may end with an incomplete one.
-    """
+    """Raise Invalid for batches that are larger than batch_size, or too many."""
     size = plan.loading.batch_size
     largest = max(rank.largest for rank in ranks)
     if largest > size:
         raise Invalid(f"batch_size={size}: a batch of {largest:,} samples in epoch {epoch}")
-    if prepared.broken:  # each batch may lack samples
+    # if samples are skipped, every batch may be incomplete
+    if prepared.broken:
         return
+    # of an IterableDataset, each worker has an incomplete last batch of its own
     incomplete = max(1, plan.loading.num_workers)
     for rank in ranks:
         if rank.batches > rank.samples // size + incomplete:

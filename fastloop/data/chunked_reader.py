@@ -24,14 +24,16 @@ from fastloop.data.ragged import is_ragged
 from fastloop.data.samples import fetch_samples
 
 CHUNK_BYTES = 2 << 20
+"""Approximate size of a chunk, which bounds the memory of writing."""
 PROBED_SAMPLES = 64
+"""Samples that are decoded to find out how long decoding takes."""
 SAMPLES_PER_NOTE = 16
-"""Progress is noted once for as many samples, and once a chunk."""
+"""Progress is noted once for this many samples, and once a chunk."""
 SLOW_SAMPLE_S = 20e-6
-"""Slower decoding is spread over several processes. Measured: 3 us per sample is slower with them,
-49 us faster."""
+"""Decoding that takes longer per sample is spread over several processes. Measured: with them 3 us
+per sample is slower, 49 us faster."""
 SLOW_TOTAL_S = 2.0
-"""Processes are not started for less decoding than this in total."""
+"""Less decoding than this in total is not worth the start of processes."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class ChunkedReader:
     dataset: Dataset
     tolerant: bool = False
     collate: Callable[[Any], Tree] | None = None
-    """Collates each sample by itself; None: torch's default_collate, of a chunk."""
+    """Collates each sample by itself; None: torch's default_collate collates a chunk."""
 
     @cached_property
     def samples(self) -> Samples:
@@ -51,6 +53,7 @@ class ChunkedReader:
     def chunks(self, purpose: str) -> Iterator[Chunk]:
         """Yield all samples in order, collated, in chunks of about 2 MiB, with a progress bar on a
         terminal."""
+        # the size of a readable sample tells how many make a chunk
         single = self._chunks_of(1, 0)
         first = next((chunk.batch for chunk in single if chunk.batch is not None), None)
         if first is None:
@@ -80,6 +83,7 @@ class ChunkedReader:
 
 def _decoding_processes(samples: Samples) -> int:
     """0 if decoding in this process is fast enough, else the number of usable cores."""
+    # tolerant: a broken sample is reported where it is read, not while decoding is timed
     probe = IndexedSamples(samples, tolerant=True)
     start_ns = now_ns()
     count = sum(1 for _ in islice(map(probe.__getitem__, range(len(samples))), PROBED_SAMPLES))
@@ -92,17 +96,19 @@ def _is_picklable(samples: Samples) -> bool:
     """False if samples can't be sent to another process, because of a lambda or an open file."""
     try:
         pickle.dumps(samples)
-    except Exception:  # a user's class may raise anything
+    # a user's class may raise anything
+    except Exception:
         return False
     return True
 
 
 @dataclass(frozen=True)
 class IndexedSamples:
-    """Items (index, sample, error): BadData is returned as the error if `tolerant`, any other error
-    is raised as BadData with the index.
+    """Samples as items (index, sample, error).
 
-    as_fetched: instead of the sample what a DataLoader would pass to its collate_fn.
+    tolerant: return a BadData as the error; any other error is always raised as a BadData with the
+    index. as_fetched: in the place of the sample, return the argument that a DataLoader would pass
+    to its collate_fn.
     """
 
     samples: Samples

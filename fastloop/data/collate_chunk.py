@@ -39,9 +39,10 @@ def collate_chunk(
 ) -> Chunk:
     """Collate (index, sample, error) items into a chunk.
 
-    Raises SamplesDiffer if samples differ, BadData if they can't be collated, also for a None
-    unless `tolerant`.
+    Raises SamplesDiffer if samples differ, BadData if they can't be collated and, unless
+    `tolerant`, for a None.
     """
+    # A None inside of a sample can't be collated. In a ragged sample it may be one.
     missing = {
         index: _missing(index, error)
         for index, sample, error in items
@@ -59,7 +60,8 @@ def collate_chunk(
         if difference := _describe_difference(decoded, _describe, ragged):
             raise SamplesDiffer(difference) from error
         raise BadData(f"samples can't be collated: {error}") from error
-    # default_collate drops keys that the first sample lacks, and converts dtypes
+    # default_collate succeeds for some samples that differ: it drops keys that the first sample
+    # lacks, and converts dtypes.
     if difference := _describe_difference(decoded, _signature, ragged):
         raise SamplesDiffer(difference)
     _check_leaves(batch)
@@ -67,11 +69,11 @@ def collate_chunk(
 
 
 def collate_each(items: list[tuple[int, Any, str]], collate: Callable[[Any], Tree]) -> Chunk:
-    """Collate each of (index, fetched, error) items by itself; fetched: as by a DataLoader for that
-    index alone.
+    """Collate each of (index, fetched, error) items by itself.
 
-    A sample of which `collate` makes no batch is broken. Raises BadData if it fails for a sample
-    that is not None or makes no batch of one, and SamplesDiffer if samples differ.
+    fetched: the argument that a DataLoader passes to `collate` for that index alone. A sample is
+    broken if `collate` makes nothing of it. Raises BadData if `collate` fails for a sample that is
+    not None, or returns no batch of one sample, and SamplesDiffer if samples differ.
     """
     batches = {index: _batch_of_one(index, fetched, collate) for index, fetched, _ in items}
     whole = [(index, batch) for index, batch in batches.items() if batch is not None]
@@ -88,8 +90,10 @@ def collate_each(items: list[tuple[int, Any, str]], collate: Callable[[Any], Tre
 def _batch_of_one(index: int, fetched: Any, collate: Callable[[Any], Tree]) -> Tree | None:
     try:
         batch = collate(fetched)
-    except Exception as error:  # a user's function may raise anything
-        if is_broken(fetched):  # default_collate raises for the empty list that is left
+    # A user's function may raise anything. If it removes a broken sample and calls default_collate
+    # with the empty list that is left, default_collate raises; that is no fault of the function.
+    except Exception as error:
+        if is_broken(fetched):
             return None
         raise BadData(f"sample {index}: the collate fails: {error_line(error)}") from error
     if is_broken(batch):
@@ -114,6 +118,8 @@ def _concatenate(batches: list[tuple[int, Tree]]) -> Tree:
             raise SamplesDiffer(f"samples differ once collated: {pair}")
     columns = zip(*(tree_leaves(each) for _, each in batches), strict=True)
     joined = [torch.cat(column) for column in columns]
+    # tree_leaves also opens containers that are leaves to optree, such as dataclasses, and optree
+    # can't put their parts back. The gate needs nothing but the leaves, in this order.
     return kind[0].unflatten(joined) if kind[0].num_leaves == len(joined) else joined
 
 
@@ -134,7 +140,7 @@ def _check_leaves(batch: Tree) -> None:
 def _describe_difference(
     samples: list[tuple[int, Tree]], key: Callable[[Tree, bool], Any], ragged: bool
 ) -> str:
-    """The first two samples whose keys differ; empty if all keys are equal."""
+    """The first two samples with different keys, in words; empty if all keys are equal."""
     if not samples:
         return ""
     (first, sample), *others = samples
@@ -147,7 +153,7 @@ def _describe_difference(
 
 
 def _signature(sample: Tree, ragged: bool) -> tuple[Any, list[Any]]:
-    """The tree, and dtype and shape of each leaf as in a batch: int and int64 are equal."""
+    """The tree, and the dtype and shape that each leaf has in a batch: int and int64 are equal."""
     leaves, structure = optree.tree_flatten(sample)
     return structure, [(_dtype(leaf), _sizes(leaf, ragged)) for leaf in leaves]
 

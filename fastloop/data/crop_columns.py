@@ -25,7 +25,7 @@ class CropColumn:
 
     samples: CroppedSamples
     seed: int = 0
-    """Of the epoch."""
+    """The seed of the epoch."""
     slow: ClassVar[bool] = True
 
     def __len__(self) -> int:
@@ -48,10 +48,9 @@ class CropColumn:
 
 
 def crop_columns(dataset: CroppedDataset) -> list[Any]:
-    """The columns of the crops and of their labels.
-
-    The crops are made natively if the decoder's pixels are those of the native one.
-    """
+    """The columns of the crops and of their labels."""
+    # The native decoder has Pillow's pixels, bit by bit. With another decoder its crops would be
+    # other samples than those that the job asks for.
     samples, cropping = dataset.open(), dataset.cropping
     images = samples.images
     if not (has_jpeg() and traits_of(DecoderTraits, dataset.decoder).is_reference):
@@ -61,7 +60,8 @@ def crop_columns(dataset: CroppedDataset) -> list[Any]:
 
 
 def native_crops(encoded: Sequence[str] | Sequence[bytes], cropping: Cropping) -> Images:
-    """The crops of files, or of their bytes, by the native decoder; raises ImportError without."""
+    """The crops of files, or of their bytes, by the native decoder; raises ImportError if it is
+    missing."""
     statistics = cropping.mean, cropping.std
     settings = {"crop": cropping.crop, "flip": cropping.flip, "normalize": statistics}
     return Images(encoded, decoder=NATIVE, **settings)

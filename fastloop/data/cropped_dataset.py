@@ -1,5 +1,5 @@
-"""Datasets of image files whose samples are crops; what a random one draws depends on the seed, the
-epoch and the sample's index alone."""
+"""Datasets of crops of image files. The box and flip of a random crop depend only on the seed, the
+epoch and the sample's index."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fastloop.fastloader.columns.crops import draw_cut
 from fastloop.fastloader.columns.splitmix import sample_key
 
 CODE = crops, splitmix, cropping_module, sys.modules[__name__]
-"""Modules that a sample depends on."""
+"""Modules with code that determines a sample: a change of it makes new samples."""
 
 
 @runtime_checkable
@@ -46,8 +46,11 @@ class CroppableDataset(Protocol):
 
 @dataclass(frozen=True)
 class CroppedSamples:
-    """(float32 (3, height, width), int) samples, of which number epoch * len + index is the crop of
-    image `index` in that epoch: it tells a worker the epoch."""
+    """(float32 (3, height, width), int) samples, for all epochs.
+
+    Number epoch * len + index is the crop of image `index` in that epoch: so the number tells a
+    worker the epoch, which nothing else does.
+    """
 
     images: LabelledImages
     cropping: Cropping
@@ -61,7 +64,8 @@ class CroppedSamples:
         return self.make(index, sample_key(self.seed, epoch, index))
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
-        return map(self.__getitem__, range(len(self)))  # their numbers have no end
+        # iteration by __getitem__ would never end, as every number is a sample
+        return map(self.__getitem__, range(len(self)))
 
     def make(self, index: int, key: int) -> tuple[torch.Tensor, int]:
         """The sample that the key draws of an image; raises BadData that names the file."""
@@ -79,10 +83,10 @@ class CroppedDataset:
     """The crops of a dataset's images."""
 
     dataset: Any
-    """A Dataset that is a CroppableDataset, without a size of its own."""
+    """A Dataset that is a CroppableDataset, with images of their original sizes."""
     cropping: Cropping
     seed: int = 0
-    """Of what the crops draw."""
+    """The seed of the random boxes and flips."""
 
     uint8_scale: ClassVar[None] = None
     decodes: ClassVar[bool] = True
@@ -142,8 +146,11 @@ def crop_dataset(dataset: Dataset, transform: Transform) -> Dataset:
 
 
 def number_samples(prepared: PreparedData, plan: Plan) -> tuple[PreparedData, Plan]:
-    """The data and the plan of a loader that is to deliver new random crops in each epoch: of the
-    plan's seed, and read by their numbers. Unchanged for other samples."""
+    """The data and the plan of a loader that is to deliver new random crops in each epoch.
+
+    The crops have the plan's seed and are read by their numbers. Data and plan of other samples are
+    unchanged.
+    """
     dataset = prepared.dataset
     if not isinstance(dataset, CroppedDataset) or not dataset.cropping.is_random:
         return prepared, plan
@@ -152,7 +159,7 @@ def number_samples(prepared: PreparedData, plan: Plan) -> tuple[PreparedData, Pl
 
 
 def plan_of_indices(plan: Plan) -> Plan:
-    """The plan with the indices of samples in the place of their numbers, for a loader that tells
-    its samples the epoch itself."""
+    """The plan with indices in the place of the samples' numbers, for a loader that tells its
+    samples the epoch itself."""
     order = plan.order
     return replace(plan, order=order.order) if isinstance(order, NumberedOrder) else plan

@@ -1,4 +1,4 @@
-"""Cropping of images: the part that is a sample, and the floats that its pixels become."""
+"""Cropping of images: from the pixels of a part to the floats of a sample."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Cropping:
         return isinstance(self.crop, RandomResizedCrop) or 0 < self.flip < 1
 
     def make_sample(self, pixels: np.ndarray, cut: Cut) -> torch.Tensor:
-        """float32 (3, height, width), normalized, of (height, width, 3) uint8: as torchvision's
-        transforms make it, whose resize of uint8 is antialiased.
+        """A float32 (3, height, width) sample, normalized, from (height, width, 3) uint8 pixels.
 
+        It equals the result of torchvision's transforms, with an antialiased resize of uint8.
         Raises BadData for an image that would be too large once resized.
         """
         from torchvision.transforms.v2 import functional
@@ -56,14 +56,15 @@ class Cropping:
 
     def difference(self, image: torch.Tensor, other: torch.Tensor) -> float:
         """The largest difference of two samples' pixels, in 255ths."""
+        # multiplied by std: the samples are normalized, and the difference is one of pixels
         by_channel = (image - other).abs().flatten(1).amax(1).double()
         return 255 * float((by_channel * torch.tensor(self.std, dtype=torch.float64)).max())
 
 
 @runtime_checkable
 class CropTransform(Protocol):
-    """A transform that is a part of decoding: it makes samples of one size of images of any size,
-    so that the dataset's samples are the crops."""
+    """A transform that is a part of decoding: it makes samples of one size from images of any size,
+    so that the crops are the dataset's samples."""
 
     @property
     def cropping(self) -> Cropping:

@@ -1,4 +1,4 @@
-"""Builds torch's DataLoader; no other module of the package does."""
+"""Builds torch's DataLoader for loaders, stores and references."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class EpochSampler(Sampler[int]):
-    """Yields the plan's order as Python ints, as torch's RandomSampler does; `epoch` selects the
-    epoch."""
+    """Yields the plan's order as Python ints, like torch's RandomSampler.
+
+    `epoch` selects the epoch.
+    """
 
     order: Order
     num_samples: int
@@ -61,7 +63,8 @@ class BatchIndexedRows:
 
 
 def check_batch_indexable(rows: Any) -> Any:
-    """Return the rows; raises Unsupported for a tree, whose leaves an index does not reach."""
+    """Return the rows; raises Unsupported for a tree."""
+    # An index reaches the leaves of a tensordict, but not those of a tuple or a dict.
     if not hasattr(rows, "clone"):
         raise Unsupported("rows can't be indexed by batch: use store@loader.store=tensordict")
     return rows
@@ -84,6 +87,7 @@ def copy_settings(
 
     num_workers: None: as many as the other one has.
     """
+    # DataLoader refuses these arguments if there are no workers
     workers = loader.num_workers if num_workers is None else num_workers
     of_workers = {
         "timeout": loader.timeout,
@@ -124,6 +128,8 @@ def torch_epochs(
         collate_fn = plan.probe.wrap_collate(collate_fn)
     sampler = EpochSampler(plan.order, len(samples), plan.seed) if batches is None else batches
     settings = {name: getattr(plan.loading, name) for name in LOADING}
+    # The sampler yields whole batches, so that DataLoader must not make batches itself; its
+    # drop_last would be an error then, and the sampler honours the plan's.
     if batches is not None:
         settings |= {"batch_size": None, "drop_last": False}
     loader = DataLoader(
@@ -148,11 +154,9 @@ def torch_epochs(
 
 
 def end_iterators(loader: Any, started: list[weakref.ref[Any]]) -> None:
-    """End a DataLoader's persistent workers and the iterator of its last epoch.
-
-    torch has no public way to end persistent workers, or those of an iterator that is still
-    referenced.
-    """
+    """End a DataLoader's persistent workers and the iterator of its last epoch."""
+    # torch has no public way to end persistent workers, or those of an iterator that is still
+    # referenced: `_iterator` holds the former. Without workers, an iterator has neither method.
     for iterator in [getattr(loader, "_iterator", None), *(reference() for reference in started)]:
         for name in ("_shutdown_workers", "close"):
             getattr(iterator, name, lambda: None)()
@@ -160,7 +164,8 @@ def end_iterators(loader: Any, started: list[weakref.ref[Any]]) -> None:
 
 @dataclass(frozen=True)
 class DataLoaderEpoch:
-    """An epoch of a DataLoader; iterating returns the DataLoader's own iterator, unwrapped."""
+    """An epoch of a DataLoader. Its iterator is the DataLoader's own, so that a timed window calls
+    nothing else."""
 
     loader: DataLoader
     sampler: EpochSampler | IndexBatches
@@ -189,7 +194,8 @@ def decode_in_order(
     batches in flight. Raises Unsupported if those processes could not import the samples' class.
     """
     context = _decoding_context() if num_workers else ""
-    if context == "forkserver":  # torch is imported once, in its server
+    # the server imports torch and the dataset's module once, instead of every process
+    if context == "forkserver":
         preloaded = ["__main__", "torch", type(samples).__module__]
         multiprocessing.get_context(context).set_forkserver_preload(preloaded)
     return DataLoader(
@@ -203,11 +209,10 @@ def decode_in_order(
 
 
 def _decoding_context() -> str:
-    """The start method of processes that decode.
-
-    What a notebook, `python -c` or a script read from stdin defines can't be imported: it reaches
-    only a fork, which is what DataLoader starts on Linux.
-    """
+    """The start method of processes that decode."""
+    # A new process imports the classes of the dataset. Those that a notebook, `python -c` or a
+    # script read from stdin defines can't be imported: only a fork has them, which is also
+    # DataLoader's default on Linux.
     methods = multiprocessing.get_all_start_methods()
     if os.path.isfile(getattr(sys.modules["__main__"], "__file__", None) or ""):
         return "forkserver" if "forkserver" in methods else "spawn"

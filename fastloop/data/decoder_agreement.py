@@ -22,7 +22,8 @@ from fastloop.data.images import pixels_of
 from fastloop.fastloader.columns.decoders import decode_by_pillow
 
 TOLERANCE = 2
-"""In 255ths: OpenCV's conversion of CMYK rounds differently from Pillow's, by up to 2."""
+"""Difference that is allowed, in 255ths: OpenCV's conversion of CMYK rounds differently from
+Pillow's, by up to 2."""
 COMPARED_SAMPLES = 8
 """Number of samples compared, spread evenly over the dataset."""
 MAX_DIFFERENCE = 255
@@ -54,7 +55,8 @@ def difference_to_pillow(dataset: Dataset, broken: set[int]) -> int | None:
     """
     if not _is_encoded(dataset):
         return None
-    if isinstance(dataset, CroppedDataset):  # a crop is normalized
+    # Crops are normalized, and resized: their images are compared instead.
+    if isinstance(dataset, CroppedDataset):
         dataset = dataset.dataset
     samples, references = dataset.open(), _with_pillow(dataset).open()
     spread = np.linspace(0, len(samples) - 1, COMPARED_SAMPLES).round().astype(int).tolist()
@@ -87,7 +89,8 @@ def _leaf_difference(leaf: Any, reference: Any) -> int:
     if not leaf.is_floating_point():
         return 0 if leaf.equal(reference) else MAX_DIFFERENCE
     difference = (leaf - reference).abs()
-    difference[leaf.isnan() & reference.isnan()] = 0  # as of landmarks that are missing
+    # NaN in both is no difference, such as the coordinates of a landmark that is missing
+    difference[leaf.isnan() & reference.isnan()] = 0
     if not difference.isfinite().all():
         return MAX_DIFFERENCE
     return round(255 * float(difference.max()))

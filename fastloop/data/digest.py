@@ -1,7 +1,8 @@
 """Same-data gate: digests that show whether a step receives exactly the dataset's samples.
 
-Each (canonical sample, label) is hashed to 128 bits (sample_hashes.py); the digest of a batch is
-the sum of its hashes modulo 2^128, which does not depend on their order and counts repetitions.
+Each (canonical sample, label) is hashed to 128 bits (sample_hashes.py). The digest of a batch is
+the sum of its hashes modulo 2^128: it does not depend on the order, but a sample that comes twice
+changes it.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from fastloop.data.ragged import VARIES, JaggedTensor, remove_padding
 from fastloop.data.sample_hashes import canonical_columns, hash_columns
 
 HELD_BATCHES = 8
-"""Number of batches held before the first is looked at again, which detects a loader that reuses
-the buffer of a batch still in use, or fills one only after it has delivered it."""
+"""Each batch is looked at again after this many further batches. This detects a loader that reuses
+the buffer of a batch still in use, or fills a batch after it has delivered it."""
 
 ENDLESS_SAMPLES, ENDLESS_REPEATS = 100_000, 100
-"""An epoch counts as endless after that many samples, each repeated that many times on average."""
+"""An epoch counts as endless after the first number of samples, if each has been repeated the
+second number of times on average."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class Digest:
     total: int
     """Sum of the samples' hashes modulo 2^128."""
     leaves: Leaves
-    """dtype and shape of each leaf of a sample; VARIES replaces a first dimension that differs."""
+    """dtype and shape of each leaf of a sample; VARIES stands for a first dimension that
+    differs."""
     last: str = ""
     """Hash of the last sample delivered, in hexadecimal; empty for an expected digest."""
 
@@ -79,10 +82,10 @@ def digest(
     """Digest of an epoch; each batch is read at delivery and again after the next eight.
 
     expected: leaves of a sample; batches have (padded, lengths) for leaves of variable length.
+    at_most: number of samples of the epoch; None: unknown.
     observe: called with the (batch, 16) uint8 hashes of each batch.
-    Raises Invalid if a batch changes after its delivery, if the leaves of batches differ or
-    are no tensors of one length, and as soon as more than `at_most` samples have been delivered,
-    since the epoch may be endless.
+    Raises Invalid if a batch changes after its delivery, if the leaves of batches differ or are no
+    tensors of one length, and as soon as there are more than `at_most` samples.
     """
     count, total, leaves, last = 0, 0, (), ""
     for leaves, hashes in _hash_batches(batches, uint8_scale, expected):  # noqa: B007 - all are equal
@@ -91,6 +94,7 @@ def digest(
         count += len(hashes)
         total += hash_sum(hashes)
         last = hashes[-1].tobytes().hex() if len(hashes) else last
+        # at once, not at the end of the epoch, which may be endless
         if at_most is not None and count > at_most:
             raise Invalid(f"it yields more than {at_most:,} samples an epoch")
     return Digest(count, total % 2**128, leaves, last)
@@ -102,6 +106,8 @@ def epoch_hashes(batches: Iterable[Tree], uint8_scale: float | None) -> tuple[np
     Raises Invalid as `digest` does, for an epoch without samples, and for batches without a length
     that repeat the same samples without end.
     """
+    # An iterable with a length ends. Others are looked at whenever their number has doubled, so
+    # that all of these looks together take no longer than two of the last.
     check_at = math.inf if _has_length(batches) else ENDLESS_SAMPLES
     parts, count, leaves = [], 0, ()
     for leaves, hashes in _hash_batches(batches, uint8_scale):  # noqa: B007
@@ -109,6 +115,7 @@ def epoch_hashes(batches: Iterable[Tree], uint8_scale: float | None) -> tuple[np
         count += len(hashes)
         if count >= check_at:
             parts, check_at = [np.concatenate(parts)], 2 * count
+            # half of a hash tells samples apart well enough to count them
             distinct = len(np.unique(parts[0].view("<u8")[:, 0]))
             if count > ENDLESS_REPEATS * distinct:
                 counts = f"{count:,} samples, {distinct:,} of them distinct"
@@ -137,6 +144,7 @@ def content_fingerprint(hashes: np.ndarray, leaves: Leaves, uint8_scale: float |
 
 def hash_sum(hashes: np.ndarray) -> int:
     """Sum of (n, 16) uint8 hashes, not reduced modulo 2^128."""
+    # by words of 32 bits, each summed in 64 bits: exact for up to 2^32 samples
     words = np.ascontiguousarray(hashes).view("<u4").astype(np.uint64).sum(axis=0)
     return sum(int(word) << (32 * place) for place, word in enumerate(words))
 
@@ -182,6 +190,7 @@ class _Delivered:
 
     def hashes(self) -> np.ndarray:
         """Hash of each sample: (batch, 16) uint8; raises Invalid if the batch has changed."""
+        # From the batch itself again: the loader may have written to its memory meanwhile.
         tree = remove_padding(self._batch, self._expected)
         columns = canonical_columns(tree, self._scale)
         if not all(map(np.array_equal, columns, self._columns)):

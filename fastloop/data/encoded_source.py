@@ -1,4 +1,4 @@
-"""Sources of encoded images, as write_store takes them with images=: files or bytes, and labels."""
+"""Sources of encoded images for write_store with images=: files or bytes, and labels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALLOWED = "lists of paths or of bytes, with tensors, arrays or lists of numbers 
 
 @dataclass(frozen=True)
 class EncodedSource:
-    """The leaves of a tree of columns: encoded images, and arrays of as many rows."""
+    """The leaves of a tree of columns: encoded images, and arrays with as many rows."""
 
     leaves: Sequence[EncodedImages | np.ndarray]
     structure: pytree.TreeSpec
@@ -46,8 +46,9 @@ def read_encoded_source(source: Any) -> EncodedSource:
 
 
 def _columns_of(source: Any) -> Any:
+    # torchvision's ImageFolder has a list of (path, class)
     samples = getattr(source, "samples", None)
-    if isinstance(samples, list):  # of an ImageFolder
+    if isinstance(samples, list):
         paths, classes = zip(*samples, strict=True)
         return list(paths), torch.tensor(classes)
     return source
@@ -55,6 +56,7 @@ def _columns_of(source: Any) -> Any:
 
 def _is_column(node: Any) -> bool:
     """True for a list of paths, of bytes or of numbers, which is no tree of columns."""
+    # by the first element alone: the list may have millions of them
     is_tree_of = dict, list, tuple, torch.Tensor, np.ndarray, RaggedRows
     return isinstance(node, list) and bool(node) and not isinstance(node[0], is_tree_of)
 

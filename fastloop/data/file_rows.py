@@ -24,10 +24,9 @@ class BatchReader(Protocol):
 
 
 class BatchRows:
-    """A map-style dataset whose `__getitems__` returns a whole batch, which needs no collate.
+    """A map-style dataset with a `__getitems__` that returns a whole batch, which needs no collate.
 
-    The file is opened on the first read in each process: an open file is neither pickled for a
-    worker nor read in a process forked from the one that opened it.
+    Each process opens the file on its first read.
     """
 
     def __init__(self, open_reader: Callable[[], BatchReader], num_samples: int) -> None:
@@ -43,6 +42,8 @@ class BatchRows:
         return optree.tree_map(lambda leaf: leaf[0], self.__getitems__([index]))
 
     def __getitems__(self, indices: Sequence[int]) -> Tree:
+        # A process forked from one that has opened the file would share its file position, and a
+        # library's state about it.
         if self._reader is None or self._process != os.getpid():
             self._reader, self._process = self._open_reader(), os.getpid()
         return self._reader.read(indices)

@@ -1,4 +1,4 @@
-"""Data that a dataset generates on first use, in folders that hold nothing of the user's."""
+"""Data that a dataset generates on first use, in folders without files of the user's."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from fastloop.core.files import hold_lock, outputs_folder
 from fastloop.core.types import BadData
 
 MARKER = ".fastloop-data"
-"""A file in each folder outside of outputs/ in which fastloop generates data."""
+"""Name of a file in each folder outside of outputs/ in which fastloop generates data."""
 
 
 def create_once(path: Path, make: Callable[[], None], root: str, own_data: str) -> None:
     """Generate a path below the root by calling `make` if it is missing, one process at a time.
 
-    own_data: the settings for data of the user's own, for the message. Raises BadData, naming
+    own_data: the settings for data of the user's own, named in the message. Raises BadData, naming
     dataset.root, if the root holds other files or can't be written.
     """
     try:
         if path.exists():
             return
         _claim(Path(root), own_data)
+        # looked for again: another process may have made it while this one waited
         with hold_lock(path):
             if not path.exists():
                 make()

@@ -1,4 +1,8 @@
-"""Ways of write_store to store encoded images: as they are, with restart markers, or smaller."""
+"""The ways in which write_store stores encoded images: as they are, with restart markers, smaller.
+
+The interval between two restart markers (T.81 B.2.4.4 and E.2.4) can be decoded independently of
+the rest of the scan, so that a decoder can skip intervals that a crop does not need.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +20,31 @@ from fastloop.fastloader.columns.orientation import ORIENTATION, read_orientatio
 
 Change = Literal["kept", "transcoded", "resized"]
 Encode = Callable[[Encoded], tuple[Encoded, Change]]
-"""From the bytes of a file to those that are stored, and what they are."""
+"""Bytes of a file -> bytes that are stored, and how they differ."""
 MAX_EXIF_NBYTES = 65_533
-"""Of what Pillow writes: a segment of a JPEG has room for no more."""
+"""The most EXIF data that Pillow writes: the length of a segment has 16 bits and counts its own two
+bytes (T.81 B.1.1.4)."""
 
 
 @dataclass(frozen=True)
 class LongestSide:
-    """JPEG images whose longer side is larger are resized to it, by Pillow's Lanczos filter.
+    """For write_store: JPEG images with a longer side above `pixels` are resized to it, by Pillow's
+    Lanczos filter.
 
     Args:
-        pixels: of the longer side; the other one follows.
-        quality: Pillow's, of the JPEG that is stored, 1 to 100.
+        pixels: length of the longer side, 1 to 65535; the aspect ratio is kept.
+        quality: Pillow's quality of the JPEG that is stored, 1 to 100.
 
     Raises ValueError for other numbers.
+
+    >>> write_store(ImageFolder("photos"), "outputs/photos", images=LongestSide(512))
     """
 
     pixels: int
     quality: int = 90
 
     def __post_init__(self) -> None:
+        # T.81 B.2.2: the sides of a JPEG have 16 bits
         for name, most in (("pixels", 65_535), ("quality", 100)):
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= most:
@@ -46,7 +55,7 @@ ImageEncoding = Literal["as_is", "jpeg"] | LongestSide
 
 
 def open_encoding(images: ImageEncoding) -> Encode:
-    """The function that makes what is stored of a file.
+    """The function from the bytes of a file to the bytes that are stored.
 
     Raises ValueError for an unknown encoding, ImportError if the extension is missing.
     """
@@ -71,7 +80,8 @@ def _transcode(data: Encoded) -> tuple[Encoded, Change]:
 
 
 def _resize(side: LongestSide, data: Encoded) -> tuple[Encoded, Change]:
-    """A smaller JPEG with restart markers; what is no sound JPEG of RGB or grey is kept."""
+    """A smaller JPEG with restart markers; other files, and JPEGs that are broken or neither RGB
+    nor grey, are kept."""
     pil: Any = import_module("PIL.Image")
     try:
         if encoding_of(data) != "JPEG":
@@ -90,8 +100,9 @@ def _resize(side: LongestSide, data: Encoded) -> tuple[Encoded, Change]:
 
 
 def _headers_of(image: Any, data: Encoded) -> dict[str, Any]:
-    """Headers with which a smaller image is shown alike; of EXIF data that spans several segments,
-    the orientation alone."""
+    """Headers with which a viewer shows the smaller image like the original."""
+    # Pillow can't write EXIF data that spans several segments. Its orientation alone is kept, as
+    # without it the image would be shown turned.
     headers = {name: image.info[name] for name in ("exif", "icc_profile") if name in image.info}
     if len(headers.get("exif", b"")) > MAX_EXIF_NBYTES:
         headers["exif"] = import_module("PIL.Image").Exif()

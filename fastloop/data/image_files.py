@@ -24,6 +24,7 @@ from fastloop.fastloader.columns.column import SampleSpec
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 READ_FILES = 64
+"""Number of files with contents that count for a fingerprint."""
 
 Size = Annotated[tuple[PositiveInt, PositiveInt], Strict(False)] | None
 """(height, width) to which every image is resized and cropped; None: original size."""
@@ -101,8 +102,8 @@ class ImageFileColumn:
 
 
 def uint8_samples(dataset: Dataset, collate: Collate) -> Samples:
-    """Samples with images in uint8, as the collate takes them; raises Unsupported if the dataset
-    has none."""
+    """Samples with images in uint8, for this collate; raises Unsupported if the dataset has
+    none."""
     return check_uint8(dataset, collate).open_uint8()
 
 
@@ -164,9 +165,9 @@ def images_fingerprint(
     """Fingerprint of image files: name, size and times of change of every file, the contents of 64
     of them, and the decoder with its library and code.
 
-    Reading all files of a large folder would take as long as an epoch, in every command.
     Raises Unsupported if the decoder's library is not installed.
     """
+    # Reading all files of a large folder would take every command as long as an epoch.
     library, names = decoder.library(), list(names)
     stats = [(name, _stat_key(root / name)) for name in names]
     contents = [edge_digest(root / name) for name in names[:: -(-len(names) // READ_FILES) or 1]]
@@ -176,7 +177,8 @@ def images_fingerprint(
 
 
 def _stat_key(path: Path) -> tuple[int, int, int]:
-    # ctime, as in git: it can't be set back, so that a replacement of equal mtime is noticed
+    # ctime as well, as in git's index: a program can set mtime, but not ctime, so that a file which
+    # was replaced by one of equal size and mtime is noticed
     stat = path.stat()
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 

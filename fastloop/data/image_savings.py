@@ -1,4 +1,4 @@
-"""The CPU time that a store of encoded images saves a crop, by crops of some of its images."""
+"""CPU time that a store of encoded images saves per crop, measured by crops of some images."""
 
 from __future__ import annotations
 
@@ -15,24 +15,29 @@ from fastloop.fastloader.columns.crops import RandomResizedCrop
 from fastloop.fastloader.columns.encoded_images import EncodedImages
 
 SIDE, FLIP = 224, 0.5
+"""The crops of the usual training on ImageNet."""
 MOST_IMAGES, DRAWS, REPEATS = 64, 4, 2
+"""Images that are tried, random crops of each, and measurements of each crop."""
 BUDGET_NS = 1_000_000_000
-"""Of CPU time, after which no further image is tried."""
+"""CPU time after which no further image is tried."""
 
 
 def measure_saving_ms(before: EncodedImages, after: EncodedImages) -> float | None:
-    """Milliseconds that a crop out of `after` takes less than one out of `before`, in one thread.
+    """Milliseconds by which a crop out of `after` is faster than one out of `before`, in one
+    thread.
 
     None if none of the images that are tried can be decoded.
     """
     columns, begin_ns, saved_ns = [_crops_of(before), _crops_of(after)], cpu_ns(), []
     for index in spread_indices(len(before), MOST_IMAGES):
         try:
+            # a first crop reads the file, and warms up
             for column in columns:
-                _crop_ns(column, index, 0)  # reads the file, and warms up
+                _crop_ns(column, index, 0)
             saved_ns += [_gain_ns(columns, index, seed) for seed in range(DRAWS)]
+        # a loader names the broken image when it gets there
         except (OSError, ValueError):
-            continue  # the loader will name it
+            continue
         if cpu_ns() - begin_ns > BUDGET_NS:
             break
     return float(np.mean(saved_ns)) / 1e6 if saved_ns else None
@@ -44,7 +49,8 @@ def _crops_of(images: EncodedImages) -> CroppedImages:
 
 
 def _gain_ns(columns: list[CroppedImages], index: int, seed: int) -> int:
-    """The least of the repeats of each, as anything else on the machine only adds to them."""
+    """Nanoseconds of CPU time that a crop of `after` saves."""
+    # the least of the repeats: other programs can only add to them, by emptying the caches
     took_ns = [[_crop_ns(column, index, seed) for column in columns] for _ in range(REPEATS)]
     before, after = (min(repeats) for repeats in zip(*took_ns, strict=True))
     return before - after

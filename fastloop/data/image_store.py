@@ -1,4 +1,4 @@
-"""Stores of encoded images: a file of all their bytes, and one of offsets, for each column."""
+"""Stores of encoded images: for each column a file of all bytes, and a file of offsets."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ from fastloop.fastloader.columns.image_headers import Encoded
 from fastloop.fastloader.thread_map import map_ahead
 
 AHEAD = 16
-"""Images for each thread: memory is bounded by so many."""
+"""Images that are encoded ahead of the writer for each thread, which bounds the memory."""
 COPIED_ROWS = 4096
+"""Rows of an array that are copied at a time, if its memory is not contiguous."""
 
 
 @dataclass
@@ -51,7 +52,7 @@ class _Tally:
 
 @dataclass(frozen=True)
 class _ImageWriter:
-    """A source's images become a store's by threads."""
+    """Encodes the images of a source in threads, and writes them in order."""
 
     encode: Encode
     num_threads: int
@@ -75,7 +76,10 @@ class _ImageWriter:
                 tally.before += nbytes
                 bar.update()
             tally.after += offsets[-1]
-            file.seek(0)  # numpy's header has space for any number of rows
+            # The number of bytes is known only now. numpy pads its header so that the first
+            # dimension can grow to any length in place (GROWTH_AXIS_MAX_DIGITS of
+            # numpy.lib.format).
+            file.seek(0)
             write_header(file, nothing, (offsets[-1],))
         np.save(folder / f"{number}.{OFFSETS}", np.array(offsets, np.int64))
 
@@ -85,7 +89,7 @@ def write_image_store(
 ) -> StoredImages:
     """Write a store of encoded images, or find it; see write_store.
 
-    num_threads: that encode; 0: as many as there are cores.
+    num_threads: number of threads that encode; 0: one for each core.
     """
     encode, columns = open_encoding(images), read_encoded_source(source)
     writer = _ImageWriter(encode, num_threads or usable_cores())
@@ -117,7 +121,8 @@ def write_image_store(
 
 
 def _encode_image(images: EncodedImages, encode: Encode, index: int) -> tuple[int, Encoded, Change]:
-    """Bytes in the source, what is stored, and what it is. Raises BadData for an empty file."""
+    """Number of bytes in the source, the bytes to store, and how they differ; raises BadData for an
+    empty file."""
     data = images.read(index)
     if not len(data):
         raise BadData(f"{images.name(index)}: the file is empty")
@@ -159,7 +164,7 @@ def _open_leaves(folder: Path) -> tuple[list[Any], pytree.TreeSpec]:
 
 
 def _holds(folder: Path, source: EncodedSource, encode: Encode) -> bool:
-    """True if the store has the samples of the source, by those that are compared."""
+    """True if the store has as many samples as the source, and some of them are equal."""
     leaves, structure = _open_leaves(folder)
     if structure != source.structure or {len(leaf) for leaf in leaves} != {len(source)}:
         return False
@@ -183,7 +188,7 @@ def _has_equal_rows(
 
 
 def _measure_saving_ms(folder: Path, source: EncodedSource) -> float | None:
-    """Of the first column of images."""
+    """The time saved per crop of the first column of images."""
     leaves, _ = _open_leaves(folder)
     pairs = zip(source.leaves, leaves, strict=True)
     before, after = next(

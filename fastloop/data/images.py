@@ -1,4 +1,4 @@
-"""Images as used by all options: decoding a file, one common resize, conversion to floats."""
+"""Images for all options: decoding a file, one common resize, conversion to floats."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ def image_and_label(name: str, pair: Tree) -> tuple[torch.Tensor, torch.Tensor |
 def pixels_of(data: bytes, decode: Callable[[Encoded, Encoding], np.ndarray]) -> np.ndarray:
     """(height, width, 3) uint8 RGB of an image file, contiguous and writable.
 
-    decode: a function as those in fastloader.columns.decoders. Raises BadData for what is no
-    JPEG, PNG or WebP file or is broken.
+    decode: a function of fastloader.columns.decoders. Raises BadData for a file that is broken, or
+    neither JPEG nor PNG nor WebP.
     """
     try:
         pixels = decode(data, encoding_of(data))
     except ValueError as error:
         raise BadData(str(error)) from error
+    # torch.from_numpy warns of arrays that can't be written, as those of some libraries
     return np.require(pixels, requirements=["C_CONTIGUOUS", "WRITEABLE"])
 
 
@@ -46,11 +47,9 @@ def center_crop_offset(height: int, width: int, size: tuple[int, int]) -> tuple[
 
 
 def resize_to_cover(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Resize an image to cover `size` and crop its center: (*size, 3) uint8.
-
-    Always by torchvision's bilinear resize of uint8 with antialiasing, whichever library decoded
-    the image, because the resizes of these libraries differ.
-    """
+    """Resize an image to cover `size` and crop its center: (*size, 3) uint8."""
+    # torchvision's bilinear resize of uint8 with antialiasing, whichever library has decoded the
+    # image: the resizes of these libraries differ, and their samples would, too.
     from torchvision.transforms.v2 import functional
 
     height, width = covering_size(pixels.shape[0], pixels.shape[1], size)

@@ -19,11 +19,12 @@ FORMAT_NAME, ALTERNATIVE = "store=npy", "store=torch_storage"
 
 
 def write_npy(folder: Path, chunks: Iterable[Tree], num_samples: int | None) -> None:
-    """Write chunks, in order, by plain writes, since pages of a memory map count as used memory.
+    """Write chunks, in order, as a .npy file for each leaf.
 
     num_samples: None if it is known only at the end. Without a chunk nothing is written.
     Raises Unsupported for dtypes that numpy does not have.
     """
+    # Plain writes, and no memory map: its dirty pages would count as memory of this process.
     files: list[BinaryIO] = []
     arrays: list[np.ndarray] = []
     count = 0
@@ -41,8 +42,9 @@ def write_npy(folder: Path, chunks: Iterable[Tree], num_samples: int | None) -> 
                 file.write(np.ascontiguousarray(array).data)
             count += len(arrays[0])
         if num_samples is None:
+            # numpy pads its header so that the number of rows can grow in place
             for file, array in zip(files, arrays, strict=True):
-                file.seek(0)  # numpy's header has space for any number of rows
+                file.seek(0)
                 write_header(file, array, (count, *array.shape[1:]))
 
 
@@ -50,8 +52,7 @@ def open_npy(folder: Path, mmap_mode: Literal["r", "c"]) -> Tree:
     """The tree of memory-mapped arrays in the folder, read lazily.
 
     mmap_mode: "c", copy-on-write, for arrays that become tensors: torch needs writable memory, and
-    the files stay unchanged; "r" for other arrays. Raises BadData, which names the file, for one
-    that is broken.
+    the files stay unchanged; "r" for other arrays. Raises BadData that names a broken file.
     """
     structure = _read_structure(folder / STRUCTURE)
     paths = [folder / f"{number}.npy" for number in range(structure.num_leaves)]
@@ -59,7 +60,9 @@ def open_npy(folder: Path, mmap_mode: Literal["r", "c"]) -> Tree:
 
 
 def map_array(path: Path, mmap_mode: Literal["r", "c"]) -> np.ndarray:
-    """The array of a .npy file, memory-mapped; raises BadData, which names it, if it is broken."""
+    """The array of a .npy file, memory-mapped; raises BadData that names the file if it is
+    broken."""
+    # numpy loads any file of zip's format as an archive, whatever its name
     try:
         array = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
     except FileNotFoundError:
@@ -75,7 +78,8 @@ def _read_structure(path: Path) -> pytree.TreeSpec:
     text = path.read_text(errors="replace")
     try:
         return pytree.treespec_loads(text)
-    except Exception as error:  # torch's reader of other people's text may raise anything
+    # torch's parser documents no errors, and raises whatever the broken text leads to
+    except Exception as error:
         raise BadData(f"{path}: no structure of a store: {error_line(error)}") from error
 
 

@@ -45,11 +45,11 @@ from fastloop.data.sealed_folder import Facts, break_seal_if_damaged, write_once
 from fastloop.data.seeded import SeededDataset, needs_seeds
 
 SIZED_FILES = 16
-"""About as many images give the sizes that a refusal names."""
+"""About this many images are read for the sizes in a refusal."""
 SHOWN_SIZES = 3
-"""Different sizes of images that a refusal names."""
+"""Number of different sizes that a refusal shows."""
 MOST_PIXELS = 224
-"""The greatest side that is suggested."""
+"""The greatest side that a refusal suggests."""
 
 
 def prepare(
@@ -63,11 +63,12 @@ def prepare(
 
     tolerant: leave samples that can't be decoded out of the reference, and list them as `broken`.
     collate: makes the samples, see CollateTraits.defines_samples; None: torch's default_collate.
-    whole: read all of what exists, and write it again if it is damaged.
-    Raises BadData, Unsupported or OSError; nothing partially written is left behind.
+    whole: read all existing files, and write damaged ones again.
+    Raises BadData, Unsupported or OSError; no partially written file is left behind.
     """
     if isinstance(dataset, StreamingDataset):
         return _prepare_stream(dataset, dataset)
+    # before fetch, which may download: a store that can't hold the dataset must not cost anything
     check_storable(dataset, store)
     remove_partial(outputs_folder() / "stores")
     data = fingerprint(dataset.fetch(), source_fingerprint(dataset))
@@ -132,7 +133,7 @@ def prepare_within(limit_s: float, dataset: Dataset, *arguments: Any) -> Prepare
 
 
 def _write_reference(folder: Path, source: ChunkedReader) -> Facts:
-    """Write the reference, of seeded samples if they are random; the facts say which."""
+    """Write the reference; random samples are seeded for it, and the facts say so."""
     is_random = needs_seeds(source.dataset, source.samples)
     if is_random:
         source = dataclasses.replace(source, dataset=SeededDataset(source.dataset))
@@ -146,7 +147,7 @@ def _reference_kind(tolerant: bool, collate: Collate | None) -> str:
 
 
 def _decoder_facts(dataset: Dataset, facts: Facts) -> Facts:
-    """Fields of PreparedData for a dataset whose pixels agree with Pillow's; else empty."""
+    """Fields of PreparedData for a dataset with pixels that agree with Pillow's; else empty."""
     difference = facts["pixels_off"]
     if difference is None or difference > TOLERANCE:
         return {}
@@ -159,8 +160,9 @@ def _decoder_facts(dataset: Dataset, facts: Facts) -> Facts:
 def find_damage(prepared: PreparedData) -> str:
     """A message about the store or the reference of prepared data if it is damaged, else empty.
 
-    The next command writes what is damaged again.
+    The next command writes the damaged one again.
     """
+    # without a store, both folders are the same
     for folder in dict.fromkeys((prepared.reference, prepared.folder)):
         if damage := break_seal_if_damaged(folder):
             return f"{folder}: {damage}; the next command writes it again"
@@ -178,9 +180,9 @@ def sample_lengths(prepared: PreparedData) -> np.ndarray:
 
 
 def _prepare_stream(dataset: Dataset, stream: StreamingDataset) -> PreparedData:
-    """Prepare a streaming dataset, whose first epoch becomes the reference.
+    """Prepare a streaming dataset: its first epoch becomes the reference.
 
-    Datasets whose first epochs deliver the same samples are comparable.
+    Two such datasets are comparable if their first epochs have the same samples.
     """
     classes, scale = ClassCounter(), dataset.uint8_scale
     with stream.batches() as batches:
@@ -221,10 +223,11 @@ def _check_classes(dataset: Dataset, by_labels: int | None) -> None:
 
 
 def add_remedy(message: str, dataset: Dataset) -> str:
-    """Reduce the message of a SamplesDiffer, which may be from a worker, to one line, and add a
-    remedy if there is one."""
+    """The message of a SamplesDiffer in one line, with a remedy if there is one."""
+    # an error of a DataLoader worker has a whole traceback, which ends with the class and message
     prefix = f"{SamplesDiffer.__module__}.SamplesDiffer: "
     line = message.strip().splitlines()[-1].removeprefix(prefix)
+    # ...: a dataset without `size` has no remedy; None: images keep their sizes, which differ
     if getattr(dataset, "size", ...) is not None:
         return line
     sizes = _image_sizes(dataset)
@@ -234,7 +237,8 @@ def add_remedy(message: str, dataset: Dataset) -> str:
     crops = "transform=random_resized_crop (training), transform=center_crop (validation), "
     size = f"dataset.size=[{side},{side}], which resizes and crops them, {names}"
     ways = f"add one of {crops}{size}" if can_be_cropped else f"add {size}"
-    if len(sizes) < 2:  # they differ further on, or in their labels
+    # the images that were read have one size: they differ in later images, or in their labels
+    if len(sizes) < 2:
         return f"{line}; {ways}"
     shown = ", ".join(f"{width}x{height}" for height, width in sizes[:SHOWN_SIZES])
     return f"images have different sizes ({shown}, …), so they can't be stacked; {ways}"

@@ -22,9 +22,9 @@ from fastloop.data.reference import HASHES
 from fastloop.data.sealed_folder import Facts, break_seal_if_damaged, read_seal, write_once
 
 ANNOUNCED_MIB = 64
-"""Stores of this size are announced before they are written."""
+"""Stores of this size or more are announced before they are written."""
 FIRST_FORMAT = 1
-"""Format version of stores whose seal has none."""
+"""Format version of stores with a seal that does not name one."""
 
 
 def prepare_store(prepared: PreparedData, store: Store, root: Path, whole: bool) -> PreparedData:
@@ -35,7 +35,7 @@ def prepare_store(prepared: PreparedData, store: Store, root: Path, whole: bool)
         raise BadData(f"loader.store.root={store.root}: it is no folder") from None
     except OSError as error:
         raise BadData(f"loader.store.root={store.root}: {error.strerror}") from error
-    # Each setting has its own store: several may be measured in one sweep.
+    # Stores with other settings have folders of their own, as one sweep may measure several.
     settings = _settings(store)
     if settings:
         root = root.with_name(f"{root.name}-{fingerprint(settings)[:8]}")
@@ -44,7 +44,8 @@ def prepare_store(prepared: PreparedData, store: Store, root: Path, whole: bool)
     if earlier and not (whole and break_seal_if_damaged(earlier[0])):
         root, facts = earlier
     else:
-        # A new reader, so that the seconds of every store include opening the dataset.
+        # The reader that wrote the reference has opened the dataset already. With a new one, the
+        # seconds of every store include opening it.
         source = ChunkedReader(prepared.dataset)
         nbytes = prepared.num_samples * prepared.sample_nbytes
         write = partial(_write_store, source=source, store=store, code=code, nbytes=nbytes)
@@ -56,13 +57,12 @@ def prepare_store(prepared: PreparedData, store: Store, root: Path, whole: bool)
 
 
 def _find_earlier_store(root: Path, reference: Path, code: int | str) -> tuple[Path, Facts] | None:
-    """Folder and facts of a store with the same format and samples but another fingerprint, written
-    before the dataset's code changed; None if there is none.
-
-    Samples are the same if the hashes of both references are.
-    """
+    """Folder and facts of a store of the same samples and format, written before the dataset's code
+    changed; None if there is none."""
     if root.exists():
         return None
+    # A change of code changes the fingerprint in the folder's name, but seldom the samples. They
+    # are equal if the references of both have the same hashes.
     name, data = reference.stem.rsplit("-", 1)
     kind = root.name.removeprefix(reference.stem)
     hashes = (reference / HASHES).read_bytes()
@@ -79,7 +79,7 @@ def _find_earlier_store(root: Path, reference: Path, code: int | str) -> tuple[P
 def _write_store(
     folder: Path, source: ChunkedReader, store: Store, code: int | str, nbytes: int
 ) -> Facts:
-    """Write the store, of samples of `nbytes` in all; a large one is announced on stderr."""
+    """Write the store of samples with `nbytes` in all; a large one is announced on stderr."""
     purpose = f"writing {name_of(store)}"
     if nbytes >= ANNOUNCED_MIB << 20:
         free = shutil.disk_usage(folder).free
@@ -99,10 +99,7 @@ def _settings(store: Any) -> list[tuple[str, Any]]:
 
 
 def check_storable(dataset: Dataset, store: Store | None) -> None:
-    """Raise Unsupported if the store can't or should not hold the dataset.
-
-    Called before anything is fetched or written.
-    """
+    """Raise Unsupported if the store can't or should not hold the dataset; reads no data."""
     if store is None:
         return
     reason = ""

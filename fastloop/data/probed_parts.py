@@ -1,4 +1,4 @@
-"""Parts of samples that a probe tells apart: reading files, and transforms."""
+"""Samples and transforms that record their calls for a probe: reading files, and transforming."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fastloop.data.images import to_floats
 
 @dataclass(frozen=True)
 class ReadImages:
-    """The samples of labelled images, whose files a function reads."""
+    """The samples of labelled images, with their files read by a function that records it."""
 
     images: LabelledImages
     read_file: Callable[[int], bytes]
@@ -34,7 +34,7 @@ class ReadImages:
 
 @dataclass
 class RecordedTransform:
-    """A transform whose calls for a sample go through a function that records them."""
+    """A transform with a function in the place of `transform_sample` that records its calls."""
 
     transform: Transform
     where: Literal["worker", "device"]

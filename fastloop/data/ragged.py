@@ -61,8 +61,8 @@ def is_ragged(dataset: Dataset) -> bool:
 
 
 def collate_by_leaf(samples: Sequence[Tree], collate: Callable[[list[torch.Tensor]], Any]) -> Tree:
-    """Collate samples leaf by leaf: `collate` is called with the tensors of each leaf that has a
-    dimension, torch's default_collate with the others.
+    """Collate samples leaf by leaf: leaves with a dimension by `collate`, which gets a list of
+    their tensors, and the others by torch's default_collate.
 
     Raises ValueError if trees differ.
     """
@@ -88,12 +88,14 @@ def collate_jagged(samples: Sequence[Tree]) -> Tree:
 
 
 def remove_padding(batch: Tree, leaves: Iterable[tuple[str, tuple[int, ...]]]) -> Tree:
-    """The leaves of a batch, with a JaggedTensor for each leaf whose first dimension varies.
+    """The leaves of a batch, with a JaggedTensor for each leaf that varies in its first dimension.
 
     leaves: dtype and shape of each leaf of a sample. The batch is unchanged if no leaf varies,
     and if it has another number of leaves. Raises Invalid if a leaf that varies is not
     (padded, lengths).
     """
+    # Each leaf that varies has two leaves in the batch. With another number the batch is wrong,
+    # which the comparison of its leaves reports better.
     varying = [shape[:1] == (VARIES,) for _, shape in leaves]
     flat = optree.tree_leaves(batch)
     if not any(varying) or len(flat) != len(varying) + sum(varying):
@@ -118,7 +120,8 @@ def _collate_column(column: list[Any], collate: Callable[[list[torch.Tensor]], A
 
 
 def _join(tensors: list[torch.Tensor]) -> JaggedTensor:
-    if len({tensor.dtype for tensor in tensors}) > 1:  # torch.cat would convert them
+    # torch.cat would convert them without a word
+    if len({tensor.dtype for tensor in tensors}) > 1:
         raise ValueError("the samples have different dtypes")
     return JaggedTensor(torch.cat(tensors), torch.tensor([len(tensor) for tensor in tensors]))
 

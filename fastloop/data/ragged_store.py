@@ -1,4 +1,7 @@
-"""Stores of samples that differ in length, and of texts: a file of offsets next to the values'."""
+"""Stores of samples that differ in length, and of texts: a file of values and a file of offsets.
+
+Row i of a leaf is values[offsets[i] : offsets[i + 1]].
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,17 @@ from fastloop.fastloader.columns.ragged_rows import RaggedRows
 
 OFFSETS, TEXT = "offsets.npy", "text.npy"
 CHECKED_ROWS = 1 << 20
+"""Number of offsets that are checked at a time."""
 
 
 def write_ragged(folder: Path, chunks: Iterable[Tree], samples: Any, ragged: bool) -> None:
-    """Write chunks with JaggedTensor leaves; those of equal lengths become plain arrays.
+    """Write chunks with JaggedTensor leaves; leaves of equal lengths become plain arrays.
 
-    samples: whose `texts` tells, once read, which leaves are texts. Raises SamplesDiffer if
-    others differ in length and `ragged` is False.
+    samples: the source of the chunks; its `texts` says which leaves are texts. Raises SamplesDiffer
+    if other leaves differ in length and `ragged` is False.
     """
+    # Only after the last chunk is known which leaves differ in length; a stream knows its texts
+    # from the first chunk on.
     with ExitStack() as stack:
         files: list[_LeafFile] = []
         for chunk in chunks:
@@ -44,7 +50,7 @@ def write_ragged(folder: Path, chunks: Iterable[Tree], samples: Any, ragged: boo
 def open_ragged(folder: Path, tree: Tree) -> Tree:
     """The tree of a store, with RaggedRows in the place of the values that have offsets.
 
-    Raises BadData, which names the file, for offsets that don't rise to the number of values.
+    Raises BadData, naming the file, for offsets that don't rise from 0 to the number of values.
     """
     leaves, structure = pytree.tree_flatten(tree)
     opened = [_open_rows(folder, number, leaf) for number, leaf in enumerate(leaves)]
@@ -52,7 +58,7 @@ def open_ragged(folder: Path, tree: Tree) -> Tree:
 
 
 def select_rows(leaf: Any, like: Any, indices: list[int]) -> torch.Tensor | JaggedTensor:
-    """Rows of a leaf of a store, in the form of `like`, which a dataset gave."""
+    """Rows of a leaf of a store, in the form of `like`, the same leaf of a batch of the dataset."""
     if not isinstance(like, JaggedTensor):
         plain = leaf.values if isinstance(leaf, RaggedRows) else leaf
         return torch.from_numpy(plain[indices])
@@ -91,6 +97,8 @@ class _LeafFile:
         assert self.last is not None
         shape: tuple[int, ...] = (self.count, *self.last.shape[1:])
         lengths = np.concatenate(self.lengths) if self.lengths else None
+        # Rows of one length need no offsets: the same bytes are a plain array of one more
+        # dimension. Texts keep their offsets, which mark them as texts.
         if lengths is not None and not is_text and (lengths == lengths[0]).all():
             shape = len(lengths), int(lengths[0]), *self.last.shape[1:]
         elif lengths is not None:
@@ -127,7 +135,9 @@ def _check_offsets(path: Path, offsets: np.ndarray, count: int) -> None:
 
 
 def _rise(offsets: np.ndarray) -> bool:
-    """Part by part, as a difference of all would take as much memory again."""
+    """True if no offset is smaller than the one before it."""
+    # part by part, each with the first offset of the next one: the temporaries of a comparison of
+    # all offsets at once would take as much memory again
     starts = range(0, len(offsets), CHECKED_ROWS)
     parts = (offsets[start : start + CHECKED_ROWS + 1] for start in starts)
     return all(bool((part[1:] >= part[:-1]).all()) for part in parts)

@@ -1,4 +1,4 @@
-"""Samples that draw random numbers, of which a store would repeat one draw in every epoch."""
+"""Detection of random samples: a store would repeat one draw of each in every epoch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastloop.data.seeded import seed_generators
 from fastloop.data.store_folder import spread_indices
 
 SEEDS = 1, 2
-"""With which each of some samples is read: what draws from a generator differs."""
+"""Seeds of the generators for two readings of a sample."""
 Value = tuple[Any, ...]
 Plain = bool | int | float | complex | str | bytes
 
@@ -21,10 +21,12 @@ Plain = bool | int | float | complex | str | bytes
 def refuse_random(samples: Any, name: str, remedy: str) -> None:
     """Raise ValueError if one of up to 16 samples is random; the generators stay as they are.
 
-    Each is read twice, with the generators of torch, numpy and Python seeded in two ways: it is
-    random if it differs, or if it draws, which leaves one of them in two states. A Dataset that
-    seeds it itself, as by torch.manual_seed(index), does neither.
+    name, remedy: the beginning and the end of the message.
     """
+    # Each is read twice, with the generators of torch, numpy and Python seeded differently. It is
+    # random if the values differ, or if a generator was drawn from and so ends in two states: a
+    # random crop may happen to be the same twice. A Dataset that seeds the generators itself, as by
+    # torch.manual_seed(index), has equal values and leaves equal states.
     for index in spread_indices(len(samples)) if len(samples) else ():
         reads = [_read(samples, index, seed) for seed in SEEDS]
         (value, draws), (other, its_draws) = reads
@@ -42,8 +44,8 @@ def refuse_random(samples: Any, name: str, remedy: str) -> None:
 
 
 def _read(samples: Any, index: int, seed: int) -> tuple[list[Value], dict[str, Value]]:
-    """The leaves of a sample, and the states of the generators that it has changed; nothing of a
-    sample that can't be read, which the writer names."""
+    """The leaves of a sample, and the states of the generators that it has changed."""
+    # a sample that can't be read is reported when the store is written
     with seed_generators(seed):
         before = _states()
         try:
@@ -65,7 +67,8 @@ def _states() -> dict[str, Value]:
 
 
 def _value(leaf: Any) -> Value:
-    """The bits by which two readings of a leaf are compared; of what no store holds, nothing."""
+    """The bits by which two readings of a leaf are compared; empty for a leaf that no store
+    holds."""
     if isinstance(leaf, torch.Tensor):
         if leaf.layout is not torch.strided or leaf.is_nested:
             return ()

@@ -28,14 +28,14 @@ from fastloop.data.sealed_folder import Facts
 HASHES = "hashes.npy"
 LENGTHS = "lengths.npy"
 REFERENCE = 5
-"""Version of the reference's contents; increased with every change, so that older ones are written
-again."""
+"""Version of the reference's contents. Increase it with every change of them, so that older
+references are written again."""
 
 
 def write_reference(folder: Path, source: ChunkedReader) -> Facts:
     """Write the hashes and lengths of all samples into the folder, and return facts about them."""
-    # One array allocated in advance: a small allocation kept for each chunk would fragment the heap
-    # into holes that the next chunk does not fit into, a GiB of them for a store of 4 GiB.
+    # One array is allocated in advance. A small array kept for each chunk would fragment the heap
+    # into holes that are too small for the next chunk: a GiB of holes for a store of 4 GiB.
     count, ragged = len(source.samples), is_ragged(source.dataset)
     hashes, lengths = np.zeros((count, 16), np.uint8), np.zeros(count if ragged else 0, np.int64)
     done, nbytes, leaves, tree = 0, 0, None, None
@@ -74,7 +74,7 @@ def write_reference(folder: Path, source: ChunkedReader) -> Facts:
 
 
 def _same_leaves(before: Leaves | None, batch: Tree, index: int) -> Leaves:
-    """Leaves of a batch; raises SamplesDiffer if they differ from those of previous samples."""
+    """Leaves of a batch; raises SamplesDiffer if previous samples have other leaves."""
     leaves = leaves_of(batch)
     if before is not None and leaves != before:
         raise SamplesDiffer(f"samples differ: up to {index} they are {before}, from it on {leaves}")
@@ -82,7 +82,7 @@ def _same_leaves(before: Leaves | None, batch: Tree, index: int) -> Leaves:
 
 
 def _same_tree(before: Any, batch: Tree, index: int) -> Any:
-    """Tree of a batch; raises SamplesDiffer if it differs from that of previous samples."""
+    """Tree of a batch; raises SamplesDiffer if previous samples are other trees."""
     structure = optree.tree_structure(batch)
     if before is not None and structure != before:
         trees = [str(tree).removeprefix("PyTreeSpec") for tree in (before, structure)]
@@ -92,7 +92,7 @@ def _same_tree(before: Any, batch: Tree, index: int) -> Any:
 
 
 MOST_CLASSES = 100_000
-"""Labels beyond it count as no classes: a network would need as many outputs."""
+"""Labels above this number are no classes: a network would need one output for each."""
 
 
 class ClassCounter:
@@ -102,8 +102,10 @@ class ClassCounter:
         self._lowest, self._count = 0, 0
 
     def update(self, batch: Tree) -> None:
-        """Include the labels of a batch: an int64 leaf of one dimension, which is the last of two
-        leaves, or either of two named leaves."""
+        """Include the labels of a batch, if it has two leaves and one of them are labels."""
+        # Labels are int64 and have one dimension. In a tuple they are the second leaf, as a first
+        # leaf of such numbers would be the input. In a dict either leaf may be the labels, as
+        # optree sorts the names; the last is tried first.
         leaves = tree_leaves(batch)
         if len(leaves) != 2:
             return
@@ -120,7 +122,7 @@ class ClassCounter:
 
 @dataclass(frozen=True)
 class ObservingBatches:
-    """Batches of which each is passed to `observe` before it is yielded."""
+    """Batches; each is passed to `observe` before it is yielded."""
 
     batches: Iterable[Tree]
     observe: Callable[[Tree], None]

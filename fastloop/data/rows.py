@@ -1,4 +1,4 @@
-"""Map-style views of a tree of arrays, whose samples are the rows of all leaves."""
+"""Map-style views of a tree of arrays: sample i is row i of all leaves."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ class Rows:
     """Map-style dataset of the rows of a tree of arrays or tensors.
 
     A row of an array is a tensor that shares the array's memory, or a numpy scalar. Rows of tensors
-    can be indexed by an index tensor, which copies a batch by index_select: this takes half to a
-    sixth of the time of the index operator (60,000 rows of 784 B, 10,240 of 150 KB).
-    In another process the arrays are opened again rather than copied, because numpy pickles all
-    bytes of a memory map. Tensors in memory are sent by torch, in shared memory.
+    can also be indexed by an index tensor, which copies a batch. In another process the arrays are
+    opened again instead of copied.
     """
 
     def __init__(self, open_arrays: Callable[[], Tree]) -> None:
@@ -37,11 +35,15 @@ class Rows:
         return self._num_samples
 
     def __getitem__(self, index: int | torch.Tensor) -> Tree:
+        # index_select takes half to a sixth of the time of the index operator (60,000 rows of
+        # 784 B, 10,240 of 150 KB)
         if isinstance(index, torch.Tensor):
             return optree.tree_map(lambda leaf: leaf.index_select(0, index), self._arrays)
         return self._row(index)
 
     def __reduce__(self) -> tuple[type[Rows], tuple[Callable[[], Tree]]]:
+        # numpy pickles all bytes of a memory map. Tensors in memory, which open_arrays holds, are
+        # sent by torch in shared memory.
         return Rows, (self._open_arrays,)
 
 
@@ -62,8 +64,9 @@ def read_into_memory(rows: Tree) -> Tree:
 
 
 def _copy_to_large_pages(leaf: torch.Tensor) -> torch.Tensor:
-    """A copy in memory of numpy's, which asks Linux for pages of 2 MiB if torch gets 4 KiB:
-    gathering rows of 3 KB, a third of the time is the lookup of pages."""
+    """A copy of the tensor in memory with large pages, on Linux."""
+    # numpy asks for pages of 2 MiB (madvise MADV_HUGEPAGE), torch gets pages of 4 KiB. With these a
+    # third of the time of gathering rows of 3 KB is the lookup of pages.
     if not leaf.nbytes:
         return leaf.clone()
     memory = torch.from_numpy(np.empty(leaf.nbytes, np.uint8))
@@ -78,7 +81,7 @@ def bytes_of(leaf: torch.Tensor) -> memoryview:
 def array_of(leaf: torch.Tensor, option: str, alternative: str) -> np.ndarray:
     """The tensor as an array that shares its memory.
 
-    option, alternative: named in the Unsupported that is raised for a dtype that numpy lacks.
+    Raises Unsupported for a dtype that numpy lacks; its message names `option` and `alternative`.
     """
     try:
         return leaf.numpy()
@@ -90,9 +93,10 @@ def array_of(leaf: torch.Tensor, option: str, alternative: str) -> np.ndarray:
 def structure_text(structure: pytree.TreeSpec, option: str) -> str:
     """A tree as text for torch's treespec_loads.
 
-    Raises Unsupported, naming the option, for a tree that the text would not restore: for named
-    tuples, and for keys that JSON does not have.
+    Raises Unsupported, naming the option, for a tree that the text would not restore, such as one
+    of named tuples, or with keys that JSON does not have.
     """
+    # The text is read back and compared, as JSON may change a key without an error.
     try:
         text = pytree.treespec_dumps(structure)
         same = pytree.treespec_loads(text) == structure
@@ -115,15 +119,16 @@ def batch_getter(
     """A function from int64 indices to a newly allocated batch, for libraries that have threads but
     don't gather rows themselves.
 
-    With a store: np.take, which copies whole rows and releases the GIL, from the mapped files or,
-    in_memory, from memory. Without one: samples decoded in the calling thread and collated by
-    default_collate, or a batch by the dataset's own `__getitems__`. Raises Unsupported for rows
-    that are neither arrays nor tensors.
+    With a store, the batch is gathered by np.take, from the mapped files or, with in_memory, from
+    memory. Without one, the calling thread decodes the samples and default_collate makes the batch,
+    unless the dataset's own `__getitems__` returns one. Raises Unsupported for rows that are
+    neither arrays nor tensors.
     """
     if store is None:
         samples = prepared.dataset.open()
         collate = _identity if prepared.returns_batches else default_collate
         return lambda indices: collate(fetch_samples(samples, indices.tolist()))
+    # np.take copies whole rows, and releases the GIL meanwhile
     rows = store.open(prepared.folder)
     leaves, structure = optree.tree_flatten((read_into_memory if in_memory else tensors_of)(rows))
 
@@ -134,7 +139,8 @@ def batch_getter(
 
 
 def _take(leaf: torch.Tensor, indices: np.ndarray) -> torch.Tensor:
-    if leaf.dtype == torch.bfloat16:  # unknown to numpy
+    # numpy has no bfloat16
+    if leaf.dtype == torch.bfloat16:
         return leaf.index_select(0, torch.from_numpy(indices))
     return torch.from_numpy(np.take(leaf.numpy(), indices, axis=0))
 
@@ -152,16 +158,15 @@ def _tensor(leaf: Any) -> torch.Tensor:
 
 
 def _row_getter(tree: Tree) -> tuple[Callable[[Any], Tree], int]:
-    """A function from index to sample, and the number of samples.
-
-    It is built once, so that no sample pays for walking the tree.
-    """
+    """A function from index to sample, and the number of samples."""
+    # Built once for a tree, of plain calls, so that no sample pays for walking the tree again.
     if isinstance(tree, torch.Tensor):
         return tree.__getitem__, len(tree)
     if isinstance(tree, np.ndarray):
         if tree.ndim > 1:
             return (lambda index: torch.from_numpy(tree[index])), len(tree)
-        if tree.dtype == np.uint64:  # default_collate rejects numpy's uint64
+        # default_collate rejects numpy's scalars of uint64, but takes torch's
+        if tree.dtype == np.uint64:
             return torch.from_numpy(tree).__getitem__, len(tree)
         return (lambda index: tree[index]), len(tree)
     if isinstance(tree, dict):

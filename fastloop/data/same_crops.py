@@ -1,8 +1,9 @@
-"""Same-data check of crops: whether a loader delivers, place by place, those that the seed, the
-epoch and the index of each sample draw.
+"""Same-data check of crops: does each place of an epoch have the crop that the seed, the epoch and
+the sample's index determine?
 
-Their bits depend on the library that resizes, so that no hash can tell. The labels of all samples
-are compared, and the pixels of some, drawn at random, which no loader can foresee.
+The bits of a crop depend on the library that resizes, so that hashes can't be compared. Instead the
+labels of all samples are compared, and the pixels of some samples, which are drawn at random so
+that no loader can foresee them.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from fastloop.data.prepare import reference_hashes
 from fastloop.processes.rank_group import all_gather
 
 COMPARED_CROPS = 256
-"""Samples of an epoch, and of a rank, of which the pixels are compared."""
+"""Number of samples of an epoch of a rank that are compared pixel by pixel."""
 ROUNDING = 0.01
-"""Of normalized floats, in 255ths of a pixel."""
+"""Error of normalized floats that is allowed in addition to TOLERANCE, in 255ths."""
 
 
 def check_crops(
@@ -40,12 +41,12 @@ def check_crops(
 ) -> None:
     """Raise Invalid unless these placed batches are the epoch's crops, in the plan's order.
 
-    Number, labels, dtypes and shapes of all samples are compared, and the pixels of COMPARED_CROPS,
-    which may differ by TOLERANCE of 255. The dataset is a CroppedDataset.
+    Number, labels, dtypes and shapes of all samples are compared, and the pixels of COMPARED_CROPS
+    samples, which may differ by TOLERANCE of 255. The dataset is a CroppedDataset.
 
-    observe: called with the (batch, 16) uint8 hashes of the reference's samples in the place of
-    those of each batch. Several ranks are checked together, and all raise the same error. Raises
-    Unsupported if a rank has no samples.
+    observe: called for each batch with the (batch, 16) uint8 hashes that the reference has for its
+    samples. Several ranks are checked together, and all raise the same error. Raises Unsupported if
+    a rank has no samples.
     """
     comparison = _compare_with(prepared, plan, epoch, observe)
     expected = Digest(len(comparison.indices), 0, prepared.sample)
@@ -57,6 +58,7 @@ def check_crops(
         error = describe_difference(expected, counted) or "" if expected.count else ""
     except Invalid as reason:
         error = str(reason)
+    # every rank gathers, also one with an error: the others would wait for it
     ranks = all_gather((error, expected.count), tuple[str, int])
     if errors := [each for each, _ in ranks if each]:
         raise Invalid(errors[0])
@@ -73,6 +75,7 @@ def _compare_with(
     dataset: Any = prepared.dataset
     samples: CroppedSamples = dataset.open()
     indices = _indices_of_rank(prepared, plan, epoch)
+    # the system's randomness: the loader may have seeded Python's generator
     places = random.SystemRandom().sample(range(len(indices)), min(COMPARED_CROPS, len(indices)))
     return _Comparison(
         samples=CroppedSamples(samples.images, samples.cropping, plan.seed),
@@ -100,12 +103,13 @@ class _Comparison:
 
     samples: CroppedSamples
     labels: np.ndarray
-    """Of all samples of the dataset."""
+    """Labels of all samples of the dataset."""
     indices: np.ndarray
+    """Index of the sample at each place of the epoch."""
     epoch: int
     leaves: object
     places: frozenset[int]
-    """In the epoch, of the samples whose pixels are compared."""
+    """Places in the epoch at which pixels are compared."""
     hashes: np.ndarray | None
     observe: Callable[[np.ndarray], object] | None
     done: int = 0
@@ -113,7 +117,8 @@ class _Comparison:
     def watch(self, batches: Iterable[Tree]) -> Iterator[Tree]:
         """Yield each batch once it has been compared; raises Invalid."""
         for batch in batches:
-            if leaves_of(batch) == self.leaves:  # else the digest tells the difference
+            # of other leaves, the digest reports the difference
+            if leaves_of(batch) == self.leaves:
                 self._compare(*tree_leaves(batch))
             yield batch
 
@@ -134,7 +139,8 @@ class _Comparison:
     def _compare_pixels(self, image: torch.Tensor, place: int, index: int) -> None:
         crop, _ = self.samples[self.epoch * len(self.samples) + index]
         difference = self.samples.cropping.difference(image, crop)
-        if not difference <= TOLERANCE + ROUNDING:  # also NaN
+        # `not <=`, and not `>`, so that NaN is a difference as well
+        if not difference <= TOLERANCE + ROUNDING:
             text = f"pixels are up to {difference:.3g} of 255 off the crop of sample {index}"
             raise Invalid(f"{self._name(place)}: {text}, at most {TOLERANCE} are allowed")
 

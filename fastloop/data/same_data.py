@@ -31,6 +31,7 @@ from fastloop.data.seeded import SeededDataset
 from fastloop.processes.rank_group import all_gather
 
 REREAD_SAMPLES = 16
+"""Samples that are read again to find out whether they are random."""
 
 
 def check_data(
@@ -45,15 +46,17 @@ def check_data(
 
     same_data: False: compare only the number of samples and their dtypes and shapes.
     observe: called with the (batch, 16) uint8 hashes of each batch.
-    Several ranks are checked together, and all raise the same error. A rank may be padded to the
-    number of samples of the others, as by torch's DistributedSampler. Raises Unsupported if a
-    rank has no samples.
+    Several ranks are checked together, and all raise the same error. A rank may repeat samples to
+    have as many as the others, as with torch's DistributedSampler. Raises Unsupported if a rank has
+    no samples.
     """
     hashes = reference_hashes(prepared)
     expected = reference_digest(hashes, prepared.sample, indices_to_deliver(prepared, plan, epoch))
     ranks = _gather_digests(prepared, batches, expected.count, observe)
     actual = _merge_ranks(ranks)
     is_equal = (actual.count, actual.total) == (expected.count, expected.total)
+    # A user's loader may pad ranks with other samples than the plan does. Without the padding,
+    # which is the last sample of a rank, the epoch must be the order's samples.
     if not plan.loading.drop_last and not is_equal:
         indices = _order_indices(prepared, plan, epoch)
         expected = reference_digest(hashes, prepared.sample, indices)
@@ -76,7 +79,8 @@ def _gather_digests(
     at_most: int,
     observe: Callable[[np.ndarray], object] | None,
 ) -> list[Digest]:
-    """Digest of the samples delivered by each rank; raises Invalid if that of any rank fails."""
+    """Digest of the samples delivered by each rank; all ranks raise Invalid if one of them
+    fails."""
     answer, error = None, ""
     try:
         answer = digest(batches, prepared.dataset.uint8_scale, prepared.sample, at_most, observe)
@@ -99,11 +103,12 @@ def _merge_ranks(ranks: list[Digest]) -> Digest:
 def _subtract_padding(
     ranks: list[Digest], actual: Digest, expected: Digest, hashes: np.ndarray | None
 ) -> Digest:
-    """Subtract the samples with which a user's loader padded the last ranks.
+    """The digest without the samples with which a user's loader has padded the last ranks.
 
-    Each is the last sample of its rank, and must be a sample of the dataset.
     hashes: (n, 16) uint8 of the dataset's samples; None: unknown.
     """
+    # Indices are dealt to the ranks in turn, so that the last ranks are one short. The padding is
+    # the last sample of each, and must be a sample of the dataset.
     short = expected.count % len(ranks)
     ends = [rank.last for rank in ranks[short:]] if short else []
     added = np.frombuffer(bytes.fromhex("".join(ends)), np.uint8).reshape(-1, 16)
@@ -117,6 +122,8 @@ def _subtract_padding(
 def check_placed(place: Callable[[Tree], Tree]) -> Callable[[Tree], Tree]:
     """Wrap a placement so that it raises Invalid for a batch without tensors of one length."""
 
+    # The batch is looked at only if the placement fails: leaves_of then names the likely cause,
+    # and any other error stays as it is.
     def call(batch: Tree) -> Tree:
         try:
             return place(batch)
@@ -128,8 +135,9 @@ def check_placed(place: Callable[[Tree], Tree]) -> Callable[[Tree], Tree]:
 
 
 def indices_to_deliver(prepared: PreparedData, plan: Plan, epoch: int) -> np.ndarray | None:
-    """Indices that all ranks deliver in an epoch, including repeated ones that pad a rank to the
-    number of samples of the others; None: each index once."""
+    """Indices that all ranks deliver in an epoch, including those that are repeated so that all
+    ranks have equally many; None: each index once."""
+    # None spares the memory and time of a permutation that would be summed up anyway
     order = whole_order(plan)
     is_even = order.length(prepared.num_samples) % plan.world_size == 0
     if order.complete and is_even and not plan.loading.drop_last and not prepared.broken:
@@ -138,7 +146,7 @@ def indices_to_deliver(prepared: PreparedData, plan: Plan, epoch: int) -> np.nda
 
 
 def epoch_lengths(prepared: PreparedData, plan: Plan, epoch: int) -> set[int]:
-    """Numbers of samples that all ranks together may deliver in an epoch: with the repeated ones
+    """Numbers of samples that all ranks together may deliver in an epoch: with the repeated samples
     that pad ranks to one length, and without."""
     lists = [indices_to_deliver(prepared, plan, epoch)]
     if not plan.loading.drop_last:
@@ -165,14 +173,15 @@ def num_delivered(prepared: PreparedData, plan: Plan, epochs: int) -> int:
 def _readable_indices(
     prepared: PreparedData, plan: Plan, epoch: int, positions: np.ndarray
 ) -> np.ndarray:
-    """Indices at these positions of the order, without those of skipped samples."""
+    """Indices at these positions of the order, without the skipped samples."""
     indices = epoch_indices(whole_order(plan), prepared.num_samples, plan.seed, epoch)
     selected = indices.numpy()[positions]
     return selected[~np.isin(selected, [index for index, _ in prepared.broken])]
 
 
 def _positions_of_ranks(prepared: PreparedData, plan: Plan) -> np.ndarray:
-    """Positions in the order of all ranks that are delivered, rank by rank: int64."""
+    """Positions, int64, in the order of all ranks that are delivered, rank by rank."""
+    # with drop_last each rank drops the rest of its own share
     length = whole_order(plan).length(prepared.num_samples)
     whole = [torch.arange(length)]
     ranks = [shard(whole, rank, plan.world_size) for rank in range(plan.world_size)]

@@ -1,11 +1,11 @@
 """Hash of each sample of a batch: 128 bits of its canonical form, the label included.
 
-The canonical form of floats is the integers from which they were decoded if the dataset has a
-uint8_scale (x/255 and x*(1/255) differ in 126 of 256 values in float32), and their exact bits
-otherwise.
+The canonical form of floats is their exact bits; if the dataset has a uint8_scale, it is the
+integers from which they were decoded, as x/255 and x*(1/255) differ in 126 of 256 values in
+float32.
 
-Samples that differ in length are a JaggedTensor without padding; each is hashed together with its
-length, so that one which is truncated, padded inside or has a wrong length differs.
+Samples that differ in length are a JaggedTensor without padding. Each is hashed together with its
+length, so that a truncated sample, or one with padding inside, has another hash.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def sample_hashes(batch: Tree, uint8_scale: float | None) -> np.ndarray:
 
 
 def canonical_columns(batch: Tree, uint8_scale: float | None) -> list[Any]:
-    """Canonical bytes of each leaf: (batch, bytes) uint8; of a JaggedTensor, length and bytes of
-    each sample."""
+    """Canonical bytes of each leaf: (batch, bytes) uint8; for a JaggedTensor a list with the length
+    and bytes of each sample."""
     return [_canonical(leaf, uint8_scale) for leaf in tree_leaves(batch)]
 
 
@@ -44,21 +44,21 @@ def hash_columns(columns: list[Any]) -> np.ndarray:
 def _canonical(
     leaf: torch.Tensor | JaggedTensor, uint8_scale: float | None
 ) -> np.ndarray | list[bytes]:
-    """Canonical bytes of a leaf: (batch, bytes) uint8; of a JaggedTensor, length and bytes of each
-    sample."""
+    """Canonical bytes of a leaf, see `canonical_columns`."""
     if isinstance(leaf, JaggedTensor):
         return _canonical_each(leaf, uint8_scale)
     leaf = leaf.detach().cpu()
     if uint8_scale is not None and leaf.is_floating_point():
-        # int16, so that a value outside the range of a byte does not wrap around into it
+        # int16, not uint8: a value outside of 0 to 255 must not wrap around into this range
         leaf = leaf.to(torch.float64).mul(uint8_scale).round().clamp(-32768, 32767).to(torch.int16)
-    width = math.prod(leaf.shape[1:])  # -1 would be ambiguous for a leaf without any bytes
+    # not view(len, -1), which is ambiguous for a leaf without any bytes
+    width = math.prod(leaf.shape[1:])
     return leaf.contiguous().view(len(leaf), width).view(torch.uint8).numpy()
 
 
 def _canonical_each(leaf: JaggedTensor, uint8_scale: float | None) -> list[bytes]:
     lengths = leaf.lengths.tolist()
-    # all samples may be empty, where the width of a row is ambiguous
+    # if all samples are empty, the values have no rows, and the width of a row is unknown
     rows: Any = _canonical(leaf.values, uint8_scale) if sum(lengths) else np.empty((0, 0), np.uint8)
     ends = np.cumsum(lengths)
     return [

@@ -1,4 +1,4 @@
-"""The order in which samples are delivered: judged from their hashes, and how well it shuffles."""
+"""The order in which samples are delivered, and its quality as a shuffle, judged from hashes."""
 
 from __future__ import annotations
 
@@ -16,18 +16,22 @@ from fastloop.core.types import Invalid, name_of
 from fastloop.data.prepare import reference_hashes
 
 FEWEST_SAMPLES = 8
-"""Fewer samples come in the same order twice by chance."""
+"""Epochs of fewer samples may be in the same order twice by chance: 8 samples have 40,320
+orders."""
 
 Places = Mapping[int, np.ndarray]
 """By epoch: the stored place of each delivered sample, in the order of delivery, int64."""
 
 
 def places_in_store(hashes: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """Place of each sample in the dataset, int64; of equal samples the first; -1 for no sample.
+    """Place of each sample in the dataset, int64; -1 for a sample that is not in it.
 
-    hashes: (m, 16) uint8 of delivered samples. reference: (n, 16) uint8 of the dataset's.
+    Equal samples all have the place of the first. hashes: (m, 16) uint8 of delivered samples.
+    reference: (n, 16) uint8 of the dataset's samples.
     """
-    words = np.ascontiguousarray(reference).view("<u8")[:, 0]  # half a hash is unique enough
+    # 64 of 128 bits are enough: two of a million samples are equal in them with a probability of
+    # 3e-8. The sort is stable, and searchsorted returns the first of equal words.
+    words = np.ascontiguousarray(reference).view("<u8")[:, 0]
     order = np.argsort(words, kind="stable")
     wanted = np.ascontiguousarray(hashes).view("<u8")[:, 0]
     found = order[np.minimum(np.searchsorted(words[order], wanted), len(order) - 1)]
@@ -46,6 +50,7 @@ def check_order(prepared: PreparedData, plan: Plan, places: Places) -> None:
     name = f"order={name_of(order)}"
     if not isinstance(order, RandpermOrder):
         raise Invalid(f"{name}: {expected.describe_difference(places[wrong[0]], wrong[0])}")
+    # random is the one order that a loader may draw by itself: any shuffle will do, if it is one
     shuffled = {epoch: delivered for epoch, delivered in places.items() if _can_judge(delivered)}
     for epoch, delivered in shuffled.items():
         if np.array_equal(delivered, np.sort(delivered)):
@@ -72,8 +77,8 @@ def shuffling_of(places: Places, num_samples: int, batch_size: int) -> Shuffling
 
 
 class _PlannedPlaces:
-    """The places of the plan's indices, of equal samples the first, without samples that can't be
-    decoded."""
+    """The places in the store that the plan has for each epoch, as `places_in_store` counts
+    them."""
 
     def __init__(self, prepared: PreparedData, plan: Plan) -> None:
         reference = reference_hashes(prepared)
@@ -112,6 +117,8 @@ def _distance(places: np.ndarray, num_samples: int) -> float:
     count = len(places)
     if count < 2:
         return 0.0
+    # Two independent uniform places among n are (n + 1) / (3 n) of the whole length apart on
+    # average, hence the factor.
     now, before = np.arange(count) / (count - 1), places / max(1, num_samples - 1)
     return float(np.abs(now - before).mean() * 3 * count / (count + 1))
 
@@ -123,6 +130,7 @@ def _neighbours_kept(places: np.ndarray, batch_size: int) -> float:
     if count < 2:
         return 0.0
     order = np.argsort(places, kind="stable")
+    # the probability that two independent uniform places are at most a batch size apart
     by_chance = 1 - (1 - min(1.0, batch_size / count)) ** 2
     if by_chance == 1:
         return 0.0

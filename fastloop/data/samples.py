@@ -1,4 +1,4 @@
-"""Samples as a loader of the dataset itself reads them: fetched, transformed, or broken."""
+"""Samples that a loader reads from the dataset itself: fetched, transformed, or broken."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from fastloop.core.types import BadData, Tree, Unsupported, name_of
 
 
 def is_broken(sample: Tree | None) -> bool:
-    """True for None and for a tuple, list or dict with a None in it: a sample that a Dataset could
-    not read, or the batch that a collate makes of such samples only."""
+    """True for None and for a tuple, list or dict with a None in it.
+
+    Such a sample could not be read by its Dataset; such a batch is made by a collate from broken
+    samples only.
+    """
     if sample is None:
         return True
     if isinstance(sample, dict):
@@ -25,7 +28,7 @@ def is_broken(sample: Tree | None) -> bool:
 
 
 def is_not_empty(batch: Tree | None) -> bool:
-    """False for a batch of which no sample could be decoded."""
+    """False for a batch without any sample that could be decoded."""
     return not is_broken(batch)
 
 
@@ -37,8 +40,10 @@ def fetch_samples(samples: Samples, indices: list[int]) -> Any:
 
 
 def returns_batches(samples: Samples) -> bool:
-    """True if the Dataset's `__getitems__` returns a batch, as `self.data[indices]` is one,
-    instead of the list of samples that torch documents."""
+    """True if the Dataset's `__getitems__` returns a batch, such as `self.data[indices]`, instead
+    of the list of samples that torch documents."""
+    # Two samples tell: a batch of them is no sequence of two, or the items of that sequence, such
+    # as (images, labels), have other trees or dimensions than samples.
     getitems = getattr(samples, "__getitems__", None)
     if not getitems:
         return False
@@ -51,8 +56,8 @@ def returns_batches(samples: Samples) -> bool:
 
 
 def check_batches(prepared: PreparedData, plan: Plan) -> bool:
-    """True if the Dataset's `__getitems__` returns batches and no collate is set, so that there
-    is nothing left to collate; raises Unsupported for settings that need single samples."""
+    """True if the Dataset's `__getitems__` returns batches and no collate is set, so that nothing
+    is left to collate; raises Unsupported for settings that need single samples."""
     if not prepared.returns_batches:
         return False
     reason = f"the __getitems__ of {prepared.label} returns a whole batch"
@@ -92,7 +97,7 @@ class TransformedSamples:
 
 @dataclass(frozen=True)
 class TolerantSamples:
-    """Samples with None in place of those that can't be decoded."""
+    """Samples with None in the place of each that can't be decoded."""
 
     samples: Samples
 
@@ -107,7 +112,8 @@ class TolerantSamples:
 
     @property
     def __getitems__(self) -> Callable[[list[int]], Any] | None:
-        """The Dataset's own; None if it reads samples one by one."""
+        """The Dataset's own `__getitems__`; None if it reads samples one by one."""
+        # it decides itself about samples that it can't read
         return getattr(self.samples, "__getitems__", None)
 
 

@@ -1,9 +1,9 @@
 """Folders that are written once, atomically, and verified before they are read.
 
-The seal of a folder, `sealed.json`, holds the fingerprint of what was written, a digest of every
-file's size, first and last MiB, and a checksum of the whole file. A folder that has no seal or does
-not match it is written again. Comparing checksums takes as long as reading the folder, and is done
-only on request, and if a loader has delivered other samples than the dataset's.
+The seal of a folder, `sealed.json`, holds the fingerprint of its content, a digest of every file's
+size, first and last MiB, and a checksum of every whole file. A folder that has no seal or does not
+match it is written again. Comparing checksums takes as long as reading the folder. It is done on
+request, and if a loader has delivered other samples than the dataset's.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def write_once(
 ) -> Facts:
     """Write a folder unless it is intact and as expected; returns the facts in its seal.
 
-    expected: fingerprint of what `write` writes. whole: compare checksums too, and print a line
-    if they differ. Other processes wait meanwhile.
+    expected: fingerprint of the content that `write` makes. whole: compare checksums as well, and
+    print a line if they differ. Other processes wait meanwhile.
     """
     with hold_lock(folder):
         facts = read_seal(folder, expected)
@@ -50,7 +50,7 @@ def write_once(
 
 
 def break_seal_if_damaged(folder: Path) -> str:
-    """Why the folder does not match its seal, or an empty string.
+    """The reason why the folder does not match its seal; empty if it does.
 
     A seal that does not match is removed, so that the next command writes the folder again.
     """
@@ -64,8 +64,10 @@ def break_seal_if_damaged(folder: Path) -> str:
 
 def _seal(folder: Path, facts: Facts, start_ns: int) -> None:
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    # All data has to be on disk before the rename that makes it visible: after a power failure a
+    # sealed folder might be empty otherwise. Also, no later write-back disturbs a measurement.
     for path in files:
-        flush_to_disk(path)  # before the rename; also, no write-back may disturb a measurement
+        flush_to_disk(path)
     facts["seconds"] = seconds_between(start_ns, now_ns())
     facts["disk_mib"] = sum(path.stat().st_size for path in files) / 2**20
     facts["files"] = {str(path.relative_to(folder)): edge_digest(path) for path in files}
@@ -83,12 +85,13 @@ def read_seal(folder: Path, expected: str | None = None) -> Facts | None:
         files = facts["files"].items()
         intact = all(edge_digest(folder / name) == digest for name, digest in files)
         return facts if intact and expected in (None, facts["fingerprint"]) else None
+    # a file of the folder is missing, or the seal is no JSON of this form
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def _damage(folder: Path, facts: Facts) -> str:
-    """Why the files do not match the checksums in the facts; empty if they do."""
+    """The reason why the files do not match the checksums in the facts; empty if they do."""
     checksums = facts.get("checksums")
     if checksums is None:
         return "an earlier version has sealed it without checksums"

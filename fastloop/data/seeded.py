@@ -22,8 +22,9 @@ from fastloop.data.rows import bytes_of
 from fastloop.data.samples import returns_batches
 
 PROBED_SAMPLES = 16
+"""Samples that are read twice to find out whether they are random."""
 _SEEDED = RLock()
-"""Held while the generators are seeded, which belong to all threads."""
+"""Held while the generators, which belong to all threads, are seeded."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,15 @@ class SeededSamples:
         return len(self.samples)
 
     def __getitem__(self, index: int) -> Tree:
-        # FastLoader's threads redirect torch's functions, which here are seeded by the index alone
+        # In FastLoader's threads a mode redirects torch's random functions to a generator of the
+        # sample. Here they have to draw from the generators that the index has seeded.
         with torch._C.DisableTorchFunction(), seed_generators(index):
             return self.samples[index]
 
 
 @dataclass(frozen=True)
 class SeededDataset:
-    """A dataset whose samples are read as SeededSamples."""
+    """A dataset with its samples read as SeededSamples."""
 
     dataset: Dataset
 
@@ -74,7 +76,8 @@ class SeededDataset:
 def needs_seeds(dataset: Dataset, samples: Samples) -> bool:
     """True for samples that are random, and repeatable once the generators are seeded.
 
-    False for other random samples, and for those that are not read one by one as they are.
+    False for other random samples, and for samples that loaders may not read one by one as they
+    are: ragged samples, uint8 images, and whole batches of a `__getitems__`.
     """
     if isinstance(dataset, RaggedDataset | Uint8Images) or not _are_random(samples):
         return False
@@ -84,7 +87,7 @@ def needs_seeds(dataset: Dataset, samples: Samples) -> bool:
 def make_repeatable(prepared: PreparedData) -> PreparedData:
     """The data with a SeededDataset, for random samples; unchanged for others.
 
-    Raises Unsupported for a store of random samples, which delivers the same draw in every epoch.
+    Raises Unsupported for a store of random samples: it delivers the same draw in every epoch.
     """
     if not prepared.random:
         return prepared
@@ -98,7 +101,8 @@ def sample_fingerprint(samples: Samples, index: int) -> str:
     """A fingerprint of the sample or, if it can't be read, the error."""
     try:
         leaves = optree.tree_leaves(samples[index])
-    except Exception as error:  # preparation reports which sample it is
+    # the preparation of the dataset reports the sample
+    except Exception as error:
         return error_line(error)
     return fingerprint([_bits(leaf) for leaf in leaves])
 
@@ -116,13 +120,14 @@ def _are_random(samples: Samples) -> bool:
 def seed_generators(seed: int) -> Iterator[None]:
     """Seed the generators of torch, numpy and Python, and restore them at the end.
 
-    One thread at a time has them seeded; another waits.
+    Another thread waits until this one has restored them.
     """
     with _SEEDED:
         before = random.getstate(), np.random.get_state(), torch.get_rng_state()
         random.seed(seed)
         np.random.seed(seed % 2**32)
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed all devices
+        # torch.manual_seed would also seed the generators of all devices, which are not restored
+        torch.default_generator.manual_seed(seed)
         try:
             yield
         finally:
@@ -132,8 +137,10 @@ def seed_generators(seed: int) -> Iterator[None]:
 
 
 def _bits(leaf: Any) -> object:
-    if isinstance(leaf, torch.Tensor):  # numpy may lack its dtype
+    # through uint8, as numpy may lack the dtype
+    if isinstance(leaf, torch.Tensor):
         return str(leaf.dtype), tuple(leaf.shape), bytes_of(leaf.detach().cpu()).tobytes()
     if isinstance(leaf, np.ndarray):
         return str(leaf.dtype), leaf.shape, leaf.tobytes()
-    return (leaf.size, leaf.tobytes()) if hasattr(leaf, "tobytes") else leaf  # a picture of PIL
+    # an image of PIL, or else a number or a text
+    return (leaf.size, leaf.tobytes()) if hasattr(leaf, "tobytes") else leaf

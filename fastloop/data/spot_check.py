@@ -1,4 +1,4 @@
-"""A look at a few samples of a dataset before anything is written: is it there, does it collate?"""
+"""A check of a few samples before anything is written: is the dataset there, does it collate?"""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from fastloop.data.prepare import add_remedy
 from fastloop.data.ragged import is_ragged
 
 CHECKED = 16
-"""Number of samples that are looked at, spread evenly over the dataset."""
+"""Number of samples that are checked, spread evenly over the dataset."""
 
 
 def check_samples(dataset: Dataset, tolerant: bool = False) -> None:
-    """Fetch the dataset and collate 16 of its samples; nothing is written but what fetching writes.
+    """Fetch the dataset and collate 16 of its samples; only fetching writes files.
 
-    tolerant: samples that can't be decoded are left out. Raises what preparing the dataset would
-    raise for these samples: BadData, Unsupported or OSError.
+    tolerant: samples that can't be decoded are left out. Raises the BadData, Unsupported or OSError
+    that preparing the dataset would raise for these samples.
     """
-    if isinstance(dataset, StreamingDataset):  # its samples are known only once it is measured
+    # a streaming dataset has no samples before its loader is measured
+    if isinstance(dataset, StreamingDataset):
         return
     dataset.fetch()
     samples = IndexedSamples(dataset.open(), tolerant)

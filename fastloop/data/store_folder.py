@@ -1,4 +1,4 @@
-"""Folders of write_store: which they are, which may be replaced, which samples are compared."""
+"""Folders of write_store: recognizing them, replacing them, comparing their samples."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from fastloop.core.types import BadData
 from fastloop.data.npy_format import STRUCTURE
 
 IMAGES = "images.json"
-"""What is known of a store of encoded images."""
+"""Name of the file of figures in a store of encoded images."""
 COMPARED = 16
 """Number of samples, spread evenly, that must be equal for a store to count as the same data."""
 
 
 def store_folder(root: Any) -> Path:
-    """The absolute path of a store's folder. Raises TypeError or ValueError for what is no path."""
+    """The absolute path of a store's folder; raises TypeError or ValueError if `root` is no
+    path."""
     if not isinstance(root, str | os.PathLike):
         raise TypeError(f"root={short_repr(root)}: allowed is the path of a folder")
+    # Path("") is the working folder, which nobody means to replace
     if not os.fspath(root):
         raise ValueError("root='': allowed is the path of a folder")
     return Path(root).absolute()
@@ -40,12 +42,12 @@ def check_is_store(folder: Path) -> None:
 def refuse_other_data(
     folder: Path, found: str = "a store of other data is here"
 ) -> FileExistsError:
-    """The error for a store that may not be replaced; found: in which way it is another one."""
+    """The error for a store that may not be replaced; found: how it differs from the new one."""
     return FileExistsError(errno.EEXIST, f"{found}; overwrite=True replaces it", str(folder))
 
 
 def check_lengths(folder: Path, tree: Any) -> None:
-    """Raise BadData for the opened tree of a store whose leaves differ in length."""
+    """Raise BadData if the leaves of a store's opened tree differ in length."""
     leaves = pytree.tree_leaves(tree)
     if any(getattr(leaf, "ndim", 1) == 0 for leaf in leaves):
         raise BadData(f"{folder}: a broken store: a leaf has no rows")

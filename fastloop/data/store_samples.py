@@ -1,4 +1,4 @@
-"""Samples as write_store stores them: their texts as bytes, or without their texts."""
+"""The samples that write_store stores: with their texts as bytes, or without their texts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class StoreStream(IterableDataset):
     samples: Iterable[Any]
     strings: str | None
     texts: list[bool] = field(default_factory=list)
-    """True for each leaf of a sample that is a text, once the first one has been read."""
+    """True for each leaf of a sample that is a text; empty until the first sample has been read."""
 
     def __iter__(self) -> Iterator[Tree]:
         for number, sample in enumerate(self.samples):
@@ -55,12 +55,13 @@ class StoreStream(IterableDataset):
 def prepare_sample(sample: Tree, strings: str | None, is_first: bool) -> Tree:
     """The sample with its texts as uint8 tensors, or without them.
 
-    Raises BadData, which names it, for a text in the first sample if `strings` is None.
+    Raises BadData, naming the leaf, for a text in the first sample if `strings` is None.
     """
     if strings == "leave_out":
         return _without_texts(sample)
     if strings == "keep":
         return pytree.tree_map(_encode_text, sample)
+    # only in the first sample, as the search would take time for each
     for path, leaf in pytree.tree_flatten_with_path(sample)[0] if is_first else ():
         if isinstance(leaf, str):
             raise BadData(f"sample{pytree.keystr(path)} is a text: {ALLOWED}")

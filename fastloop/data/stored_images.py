@@ -1,4 +1,4 @@
-"""The result of write_store for encoded images: what it has cost and what it saves."""
+"""The result of write_store for encoded images: the cost of writing, and the savings of reading."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from fastloop.data.store_folder import IMAGES
 
 @dataclass(frozen=True)
 class StoredImages:
-    """A store of encoded images, a path for open_store, and what it has cost and saves.
+    """A store of encoded images: a path for open_store, the cost of writing it and its savings.
 
-    If the store had been there already, the figures are those of the call that wrote it.
+    If the store had been there already, the figures are from the call that wrote it. `print` shows
+    them in one line.
     """
 
     root: Path
@@ -22,23 +23,25 @@ class StoredImages:
     num_transcoded: int
     """JPEGs that got restart markers, with the same pixels."""
     num_resized: int
-    """JPEGs that were made smaller; all others are as they were."""
+    """JPEGs that were made smaller. All other images are stored as they were."""
     bytes_before: int
+    """Bytes of the images in the source."""
     bytes_after: int
+    """Bytes of the images in the store."""
     seconds: float
-    """To write the store."""
+    """Seconds that writing the store took."""
     cpu_seconds: float
-    """Of all threads meanwhile."""
+    """CPU time of all threads meanwhile."""
     saved_ms: float | None
-    """CPU time that a RandomResizedCrop(224) takes less than of the source, a mean of up to 64
-    images; None if none of these could be decoded."""
+    """Milliseconds of CPU time by which a RandomResizedCrop(224) is faster than from the source, a
+    mean of up to 64 images; None if none of them could be decoded."""
 
     def __fspath__(self) -> str:
         return str(self.root)
 
     @property
     def epochs_to_pay_back(self) -> float | None:
-        """Epochs of crops that save the CPU time that writing took; None: never."""
+        """Number of epochs of crops that save the CPU time of writing; None: never."""
         if self.saved_ms is None or self.saved_ms <= 0:
             return None
         return 1e3 * self.cpu_seconds / (self.num_images * self.saved_ms)
@@ -63,12 +66,13 @@ class StoredImages:
 
 
 def save_stored(stored: StoredImages, folder: Path) -> None:
-    """Note in the folder what is known of the store, but for its path."""
+    """Write the figures of the store into its folder."""
+    # without the path, as the folder may be moved
     facts = {name: value for name, value in asdict(stored).items() if name != "root"}
     (folder / IMAGES).write_text(json.dumps(facts, indent=1))
 
 
 def load_stored(folder: Path) -> StoredImages | None:
-    """The notes of the folder's writer; None for a folder without encoded images."""
+    """The figures in a store's folder; None for a folder without encoded images."""
     path = folder / IMAGES
     return StoredImages(folder, **json.loads(path.read_text())) if path.is_file() else None

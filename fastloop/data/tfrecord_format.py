@@ -10,7 +10,7 @@ from fastloop.core.optional import check_available, import_optional
 
 INSTALL = "pip install crc32c protobuf"
 MASK = 0xA282EAD8
-"""https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details"""
+"""See https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details"""
 
 
 def check_installed(needed_by: str) -> None:
@@ -20,11 +20,10 @@ def check_installed(needed_by: str) -> None:
 
 @cache
 def example_class(needed_by: str) -> Any:
-    """The class tf.train.Example, with features of bytes only.
-
-    Its descriptors are in a separate pool: TensorFlow and the tfrecord package both register theirs
-    in the default pool, which rejects a second registration.
-    """
+    """The class tf.train.Example, with features of bytes only."""
+    # The descriptors are in a pool of their own: TensorFlow and the tfrecord package both register
+    # theirs in the default pool, which rejects a second registration. The numbers of the fields
+    # are those of tensorflow/core/example/feature.proto and example.proto.
     pb2 = import_optional("google.protobuf.descriptor_pb2", needed_by, INSTALL)
     pools = import_optional("google.protobuf.descriptor_pool", needed_by, INSTALL)
     factory = import_optional("google.protobuf.message_factory", needed_by, INSTALL)
@@ -65,4 +64,5 @@ def import_crc32c(needed_by: str) -> Callable[[Any], int]:
 
 def mask_crc(crc: int) -> int:
     """A checksum as stored in TFRecord files: rotated by 15 bits, plus a constant."""
+    # the CRC of data that contains CRCs itself is weak (crc32c.h of LevelDB, which began this)
     return ((crc >> 15 | crc << 17) + MASK) & 0xFFFFFFFF

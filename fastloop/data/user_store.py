@@ -38,7 +38,9 @@ from fastloop.data.stored_images import StoredImages
 from fastloop.fastloader.column_list import ColumnList, mark_columns
 
 CHUNK_BYTES = 2 << 20
+"""Approximate size of a chunk of samples, which bounds the memory of writing."""
 MOST_SAMPLES = 1024
+"""Most samples of a chunk, however small they are."""
 
 
 @overload
@@ -72,36 +74,46 @@ def write_store(  # noqa: PLR0913 - settings of samples and of encoded images
     images: ImageEncoding | None = None,
     allow_random: bool = False,
 ) -> Path | StoredImages:
-    """Write a dataset to the folder `root`, with a .npy file for each leaf, for open_store.
+    """Write a dataset to the folder `root`, with a .npy file for each leaf, for `open_store`.
 
-    dataset: a map-style Dataset or an iterable of samples of one shape, which are collated by
-    torch's default_collate, for a Dataset in `num_workers` processes; or a tree of tensors or
-    arrays of one length. The folder is written atomically; memory is bounded by about 2 MiB of
-    samples, or by one sample. Returns the absolute path of the folder.
+    The folder is written atomically. Memory is bounded by about 2 MiB of samples, or by one sample.
 
-    ragged: samples may differ in the first dimension of their leaves. These are stored with
-    offsets, and batches have (padded, lengths) in their place; with a collate_fn FastLoader hands
-    it the samples. strings: what becomes of texts in samples: batches have lists of them, or
-    neither store nor batches have them.
-
-    images: the dataset is image files, which are stored undecoded, for `Images`: a list of paths or
-    of their bytes, a tree of such lists and of labels, or torchvision's ImageFolder. "as_is"
-    stores each as it is; "jpeg" stores JPEGs with restart markers, of the same pixels, out of
-    which a crop is decoded faster; `LongestSide(pixels, quality)` also makes large ones smaller.
-    Other files are stored as they are. num_workers are then threads, 0: one for each core, and
-    what is returned, `StoredImages`, tells what the store has cost and saves.
-
-    A Dataset of random samples, such as augmented ones, is refused: a store would repeat one draw
-    of each. Up to 16 samples are read twice for that. allow_random=True stores one draw.
+    Returns the absolute path of the folder or, with `images`, `StoredImages`, which has the path,
+    the cost of writing and the savings of reading.
 
     An existing store is kept if it holds the same data: the same number of samples, of which 16,
     spread evenly, are equal bit by bit. If it holds other data, or the dataset can only be iterated
     over, FileExistsError is raised unless overwrite=True. A folder that is no store is never
     replaced.
 
+    Args:
+        dataset: a map-style Dataset or an iterable of samples of one shape, which torch's
+            default_collate collates; or a tree of tensors or arrays of one length; or, with
+            `images`, image files.
+        root: path of the folder.
+        overwrite: replace a store of other data.
+        num_workers: number of processes that read a Dataset, 0: this one; with `images`, number of
+            threads, 0: one for each core.
+        ragged: samples may differ in the first dimension of their leaves. These are stored with
+            offsets, and batches have (padded, lengths) in their place; FastLoader hands a
+            collate_fn the samples instead.
+        strings: "keep": store the texts of samples; batches have lists of them. "leave_out": drop
+            them. None: raise BadData for a text.
+        images: store image files undecoded, for `Images`. The dataset is then a list of paths or of
+            the files' bytes, a tree of such lists and of labels, or torchvision's ImageFolder.
+            "as_is" stores each file as it is. "jpeg" stores JPEGs with restart markers: the pixels
+            are the same, and a crop is decoded faster. `LongestSide(pixels, quality)` also makes
+            large JPEGs smaller. Other files are stored as they are.
+        allow_random: store one draw of random samples, such as augmented ones. A Dataset of random
+            samples is refused otherwise, as a store repeats that draw in every epoch; up to 16
+            samples are read twice to find out.
+
     Raises FileExistsError, OSError, ValueError for a dataset without samples or of random ones,
     BadData for samples that differ or can't be read, and Unsupported for trees and dtypes that .npy
     files can't hold.
+
+    >>> root = write_store({"x": torch.zeros(1000, 8), "y": torch.arange(1000)}, "outputs/zeros")
+    >>> loader = FastLoader(open_store(root), batch_size=64, shuffle=True)
     """
     folder = store_folder(root)
     if images is not None:
@@ -112,6 +124,8 @@ def write_store(  # noqa: PLR0913 - settings of samples and of encoded images
             raise ValueError(f"num_workers={num_workers}: allowed are 0 or more")
         settings = {"overwrite": overwrite, "num_threads": num_workers}
         return write_image_store(dataset, folder, images, **settings)
+    # A TensorDataset is a tree of tensors, which is written without reading sample by sample. A
+    # subclass may have another __getitem__.
     source = ColumnList(dataset.tensors) if type(dataset) is TensorDataset else dataset
     if strings not in (None, "keep", "leave_out"):
         raise ValueError(f"strings={strings!r}: allowed are 'keep', 'leave_out' and None")
@@ -138,8 +152,9 @@ def write_store(  # noqa: PLR0913 - settings of samples and of encoded images
 def open_store(root: str | Path) -> Tree:
     """The tree of read-only, memory-mapped arrays of a store, for FastLoader.
 
-    Raises FileNotFoundError if there is no store, and BadData, which names the file, if one
-    is broken.
+    root: the folder that `write_store` has written, or its result. The tree has the structure of a
+    sample, and each leaf the number of samples as its first dimension. Raises FileNotFoundError if
+    there is no store, and BadData, naming the file, if a file is broken.
     """
     folder = store_folder(root)
     if not (folder / STRUCTURE).is_file():
@@ -148,22 +163,25 @@ def open_store(root: str | Path) -> Tree:
 
 
 def _open_tree(folder: Path) -> Tree:
-    """The tree of a store as its structure names it; raises BadData that names a broken file."""
+    """The tree of a store's arrays; raises BadData that names a broken file."""
     tree = open_ragged(folder, open_npy(folder, "r"))
     check_lengths(folder, tree)
     return tree
 
 
 def _describe_ways(dataset: Any) -> str:
-    """Ways to read random samples."""
+    """The remedies for random samples, in words."""
     ways = ["FastLoader(dataset) draws anew in each epoch"]
-    if isinstance(getattr(dataset, "samples", None), list):  # an ImageFolder
+    # torchvision's ImageFolder has such a list of files
+    if isinstance(getattr(dataset, "samples", None), list):
         ways.append('images="as_is" stores the files of an image folder')
     return ", ".join([*ways, "allow_random=True stores one draw of each"])
 
 
 def _prepare_samples(source: Any, strings: str | None) -> Any:
-    """The tree of columns, or the samples as they are stored; a list holds samples."""
+    """The source as a tree of columns, or as samples in the form in which they are stored."""
+    # A list may be a tree of tensors, too. It is taken for a list of samples; ColumnList marks
+    # lists of columns.
     if type(source) is not list and _is_tree(source):
         return list(source) if type(source) is ColumnList else source
     if not is_iterable(source) or type(source) is ColumnList:
@@ -173,8 +191,11 @@ def _prepare_samples(source: Any, strings: str | None) -> Any:
 
 
 def _needs_writing(folder: Path, source: Any, settings: tuple[bool, bool]) -> bool:
-    """False if a store of the same data exists; raises FileExistsError if the folder must not
-    be replaced. settings: overwrite, and whether leaves may be ragged."""
+    """False if the existing folder is a store of the same data; raises FileExistsError if it must
+    not be replaced.
+
+    settings: `overwrite`, and True if leaves may be ragged.
+    """
     overwrite, is_jagged = settings
     check_is_store(folder)
     if overwrite or (_has_indices(source) and _holds(folder, source, is_jagged)):
@@ -225,7 +246,7 @@ def _chunks(source: Any, num_workers: int, is_jagged: bool) -> Iterator[Tree]:
 
 
 def _with_bar(chunks: Iterator[Tree], source: Any) -> Iterator[Tree]:
-    """Yield the chunks, with a bar if that takes longer than a moment."""
+    """Yield the chunks, with a bar if that takes longer than a second."""
     with sample_bar(_count(source) if _has_indices(source) else None, "write_store") as bar:
         for chunk in chunks:
             yield chunk
@@ -233,7 +254,8 @@ def _with_bar(chunks: Iterator[Tree], source: Any) -> Iterator[Tree]:
 
 
 def _check_alike(chunks: Iterator[Tree]) -> Iterator[Tree]:
-    """Yield the chunks; raises SamplesDiffer if the leaves of one differ from the previous."""
+    """Yield the chunks; raises SamplesDiffer if their trees, dtypes or shapes differ."""
+    # The samples of a chunk are compared when it is collated, but not those of two chunks.
     first, done = None, 0
     for chunk in chunks:
         leaves, structure = pytree.tree_flatten(chunk)
@@ -247,6 +269,8 @@ def _check_alike(chunks: Iterator[Tree]) -> Iterator[Tree]:
 
 
 def _chunks_of(samples: Iterator[Any], is_jagged: bool) -> Iterator[Tree]:
+    # The size of a sample is known once it has been read. Ragged samples may grow, so that the
+    # size of each chunk follows from its first sample, but is never larger than before.
     numbered = ((index, sample, "") for index, sample in enumerate(samples))
     size = MOST_SAMPLES
     for first in numbered:
@@ -260,7 +284,7 @@ def _rows_per_chunk(batch_of_one: Tree) -> int:
 
 
 def _read(source: Any, indices: Any, is_jagged: bool = False) -> Tree:
-    """Samples as a batch; indices: a list or, for a tree, also a slice."""
+    """The samples of these indices as a batch; for a tree, `indices` may also be a slice."""
     if _is_tree(source):
         return pytree.tree_map(lambda leaf: torch.as_tensor(leaf[indices]), source)
     return collate_chunk([(index, source[index], "") for index in indices], is_jagged).batch
@@ -281,6 +305,7 @@ def _is_tree(source: Any) -> bool:
 
 
 def _has_indices(source: Any) -> bool:
+    # IterableDataset inherits a __getitem__ from Dataset, which only raises
     if isinstance(source, IterableDataset):
         return False
     return _is_tree(source) or (hasattr(source, "__getitem__") and hasattr(source, "__len__"))

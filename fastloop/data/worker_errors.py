@@ -1,4 +1,4 @@
-"""Errors of DataLoader workers that name the sample that failed."""
+"""Errors of DataLoader workers, with the name of the failing sample added."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fastloop.processes.lifecycle import tie_worker_to_parent
 from fastloop.processes.resources import shm_total_bytes
 
 EXIT_TIMEOUT_S = 5
-"""Time for a worker to exit after the connection to it is lost."""
+"""Seconds that a worker gets to exit after the connection to it is lost."""
 END_OF_WORKER = re.compile(r"DataLoader worker \(pid.*(exited unexpectedly|killed by signal)")
 FULL_SHM = re.compile(r"(shared memory|shm|/torch_).*(No space left on device|Cannot allocate)")
 """torch's messages if /dev/shm has no room for a batch; a bus error is another sign of it."""
@@ -34,12 +34,12 @@ IN_A_WORKER = "in DataLoader worker process"
 def name_failing_sample(loader: Any) -> Iterator[None]:
     """Raise errors of a DataLoader's workers as BadData that names the failing sample.
 
-    The sample is found by reading all samples again; if none fails then, the error is unchanged.
-    Unsupported is raised again as such. torch's message has no index, and a wrapper around the
-    dataset that recorded it would cost time for every sample of every epoch. If a worker has
-    ended, raises MemoryError if the kernel killed it or /dev/shm is full, else ChildProcessError
-    with its status.
+    If no sample fails when all are read again, the error is unchanged. Unsupported is raised again
+    as such. If a worker has ended, raises MemoryError if the kernel killed it or /dev/shm is full,
+    else ChildProcessError with its status.
     """
+    # torch's message has no index. A wrapper around the dataset that recorded it would cost time
+    # for every sample of every epoch; reading all samples again costs time only after an error.
     oom_kills_before = oom_kills()
     try:
         yield
@@ -50,7 +50,8 @@ def name_failing_sample(loader: Any) -> Iterator[None]:
             raise
         if FULL_SHM.search(str(error)):
             raise MemoryError(describe_full_shm()) from error
-        if isinstance(error, Unsupported):  # a verdict on the job, from whichever process
+        # a verdict on the job, in a message with the worker's whole traceback
+        if isinstance(error, Unsupported):
             raise Unsupported(_last_line(error, "Unsupported: ")) from error
         if not (message := _failing_sample(loader)):
             raise
@@ -74,7 +75,7 @@ class FailureLocator:
 
 
 def _is_end_of_worker(error: Exception, loader: Any) -> bool:
-    """True if a worker has ended: the error is torch's, or that of a lost connection to it."""
+    """True if a worker has ended, by torch's message or by the loss of the connection to it."""
     if not getattr(loader, "num_workers", 0) or IN_A_WORKER in str(error):
         return False
     return isinstance(error, ConnectionError | EOFError) or bool(END_OF_WORKER.search(str(error)))
@@ -82,15 +83,18 @@ def _is_end_of_worker(error: Exception, loader: Any) -> bool:
 
 def _workers(error: Exception) -> list[BaseProcess]:
     """The workers of the DataLoader's iterator that raised the error."""
+    # The iterator has gone when the error arrives here, but the traceback holds its frames.
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     lists = [getattr(frame.f_locals.get("self"), "_workers", []) for frame in frames]
     return next((workers for workers in lists if workers), [])
 
 
 def _describe_end(workers: list[BaseProcess], out_of_memory: bool) -> Exception:
-    """An error that says how one of the workers has ended."""
-    wait([worker.sentinel for worker in workers], EXIT_TIMEOUT_S)  # its status follows its pipe
+    """An error with the exit status of one of the workers."""
+    # a worker's pipe closes before its exit status is known
+    wait([worker.sentinel for worker in workers], EXIT_TIMEOUT_S)
     codes = [worker.exitcode for worker in workers if worker.exitcode]
+    # writing to a mapped file for which /dev/shm has no page raises SIGBUS
     if -signal.SIGBUS in codes:
         return MemoryError(describe_full_shm())
     if out_of_memory and (not codes or -signal.SIGKILL in codes):
@@ -103,8 +107,9 @@ def _describe_end(workers: list[BaseProcess], out_of_memory: bool) -> Exception:
 
 
 def describe_full_shm() -> str:
-    """A line that says that /dev/shm has no room for a batch, and what to do."""
-    total = shm_total_bytes()  # what is in use is free again by now
+    """A line that says that /dev/shm has no room for a batch, with remedies."""
+    # the whole size, as the space that was in use is free again by now
+    total = shm_total_bytes()
     known = f" ({total >> 20} MiB in all)" if total else ""
     advice = "a larger one, fewer num_workers, or a smaller prefetch_factor or batch_size"
     return (
@@ -113,8 +118,10 @@ def describe_full_shm() -> str:
 
 
 def _failing_sample(loader: Any) -> str:
-    """Index and error of the first sample that fails in a worker; empty if none fails, or if
-    the dataset is iterable."""
+    """Index and error of the first sample that fails in a worker; empty if none fails, or if the
+    dataset is iterable."""
+    # in workers with the same settings: a sample may fail only there, as with a file handle that
+    # does not survive a fork
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return ""
     again = DataLoader(
