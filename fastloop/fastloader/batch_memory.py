@@ -1,4 +1,4 @@
-"""Memory of batches, which is used again once nobody holds them."""
+"""Memory of batches, which is used again when nobody holds them any more."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch._C import _from_dlpack  # pyright: ignore[reportAttributeAccessIssue]
 from fastloop.fastloader.columns.engine import load_core
 
 MIN_POOLED_BYTES = 1 << 20
-"""The C library gives larger memory back to the system at once, and each page that is touched for
-the first time costs as much as writing it. Less is taken from it."""
+"""The least size taken from the pool. The C library gives memory of this size back to the system at
+once, and each page that is touched for the first time costs as much as writing it."""
 FREE_BYTES = 128 << 20
 """Memory that is kept for later batches."""
 
@@ -20,7 +20,7 @@ FREE_BYTES = 128 << 20
 def open_pool() -> Any:
     """The native core's memory for batches, with idle threads, which several epochs may share.
 
-    What nobody holds is given back to the system with the pool.
+    Memory that nobody holds is given back to the system with the pool.
     """
     core = load_core()
     assert core is not None
@@ -33,17 +33,17 @@ def _open_pool() -> Any:
 
 @dataclass(frozen=True)
 class BatchMemory:
-    """Memory of the batches that Python makes of one source, with which it ends."""
+    """Memory of the batches that Python makes of one source; it ends with the source."""
 
     pool: Any = field(default_factory=_open_pool, repr=False)
-    """The native core's; None without it."""
+    """The native core's pool; None without the core."""
 
     def __reduce__(self) -> tuple[type[BatchMemory], tuple[()]]:
         """Pickle nothing: another process has its own memory."""
         return BatchMemory, ()
 
     def empty_rows(self, num_rows: int, row_nbytes: int, is_pinned: bool) -> torch.Tensor:
-        """(num_rows, row_nbytes) uint8, not set; of the pool if it is large."""
+        """(num_rows, row_nbytes) uint8 without values, from the pool if it is large."""
         nbytes = num_rows * row_nbytes
         if is_pinned or nbytes < MIN_POOLED_BYTES or self.pool is None:
             size = num_rows, row_nbytes

@@ -13,10 +13,10 @@ import torch
 ARRAYS = (torch.Tensor, np.ndarray, list)
 """Samplers that are read at once."""
 MOST_INDICES = 4096
-"""A piece of a sampler has no more indices, unless one batch has: endless and lazy samplers are
-read this far ahead, and no further."""
+"""The most indices of a piece of a sampler, unless one batch has more: endless and lazy samplers
+are read this far ahead, and no further."""
 MOST_BATCHES = 64
-"""A group has no more batches."""
+"""The most batches of a group."""
 
 
 def check_indices(indices: np.ndarray, num_samples: int) -> np.ndarray:
@@ -26,14 +26,16 @@ def check_indices(indices: np.ndarray, num_samples: int) -> np.ndarray:
     once more.
     """
     indices = np.ascontiguousarray(_integer_array(indices), np.int64)
-    if len(indices) and indices.view(np.uint64).max() >= num_samples:  # negative ones are huge
+    if len(indices) and indices.view(np.uint64).max() >= num_samples:  # negative: huge as unsigned
         wrong = indices[(indices < 0) | (indices >= num_samples)][0]
         raise IndexError(f"index {wrong} is out of bounds for {num_samples} samples")
     return indices
 
 
 def _integer_array(indices: Any) -> np.ndarray:
-    """Raises ValueError for a mask, for floats, and for more than one dimension."""
+    """The indices as an array; raises ValueError for a mask, for floats, and for more than one
+    dimension.
+    """
     array = np.asarray(indices)
     if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
         actual = f"{array.dtype} of shape {array.shape}"
@@ -42,13 +44,15 @@ def _integer_array(indices: Any) -> np.ndarray:
 
 
 def sampler_pieces(sampler: Iterable[Any], num_samples: int, batch_size: int) -> Iterator[Any]:
-    """int64 indices of whole batches, in pieces that grow; those of an array in one piece.
+    """int64 indices of whole batches, in pieces that grow; an array is one piece.
 
-    Iteration raises IndexError for an index out of bounds, and ValueError for no integer.
+    Iteration raises IndexError for an index out of bounds, and ValueError for anything but
+    integers.
     """
     if isinstance(sampler, ARRAYS):
         yield check_indices(np.asarray(sampler), num_samples)
         return
+    # The first piece is one batch, so that the first batch is ready soon.
     indices, size = iter(sampler), batch_size
     while len(piece := _next_indices(indices, size)):
         yield check_indices(piece, num_samples)
@@ -60,7 +64,7 @@ def _next_indices(indices: Iterator[Any], count: int) -> np.ndarray:
 
 
 def to_integers(indices: Iterable[Any]) -> np.ndarray:
-    """int64 indices; ValueError for what a sampler of single ones does not give."""
+    """int64 indices; raises ValueError for items that are no single indices."""
     try:
         return np.fromiter(map(index, indices), np.int64)
     except TypeError as error:
@@ -70,13 +74,15 @@ def to_integers(indices: Iterable[Any]) -> np.ndarray:
 def cut_batches(
     pieces: Iterable[np.ndarray], batch_size: int, drop_last: bool
 ) -> Iterator[Iterator[np.ndarray]]:
-    """The int64 batches that end in each piece, which are to be read before the next piece's."""
+    """The int64 batches that end in each piece, to be read before those of the next piece."""
     pending: list[np.ndarray] = []
     count = 0
     for piece in pieces:
         pending.append(piece)
         count += len(piece)
         if count >= batch_size:
+            # Rows of the last batches may come from several pieces: the rest of each is kept for
+            # the next.
             indices = np.concatenate(pending).astype(np.int64, copy=False)
             whole = count - count % batch_size
             yield _slices(indices[:whole], batch_size)

@@ -14,11 +14,11 @@ import torch
 @dataclass(frozen=True)
 class Blocks:
     """Block shuffle, for `shuffle=`: blocks of neighbouring rows are visited in random order, and
-    the rows of each `blocks_together` consecutive ones are shuffled together.
+    the rows of each `blocks_together` consecutive blocks are shuffled together.
 
     Args:
         block_size: rows of a block.
-        blocks_together: number of blocks whose rows are shuffled together; more of them mix the
+        blocks_together: number of blocks that are shuffled together; more of them mix the
             samples better and take more memory.
 
     Indices are drawn as the epoch proceeds; only the table of blocks grows with the number of
@@ -26,11 +26,10 @@ class Blocks:
     larger than memory can be read in long stretches. For such a file a block should be megabytes.
 
     With several ranks each rank has its own blocks, different ones in every epoch. All ranks draw
-    the same table; the sequence of its blocks is cut into world_size stretches of
-    ceil(num_samples / world_size) rows, where the last stretches are filled up with fewer than
-    world_size rows from the beginning. A rank delivers the whole blocks of its stretch, as above,
-    and then its rows of the blocks that are cut at the stretch's ends. No other block is read by
-    two ranks.
+    the same table; the sequence of its blocks is cut into world_size stretches of ceil(num_samples
+    / world_size) rows, the last of which are filled up with fewer than world_size rows from the
+    beginning. A rank delivers the whole blocks of its stretch, as above, and then its rows of the
+    blocks that are cut at the stretch's ends. No other block is read by two ranks.
 
     Raises ValueError for arguments below 1.
 
@@ -55,7 +54,7 @@ class Blocks:
     ) -> Iterator[np.ndarray]:
         """Iterate over the rank's int64 indices, one piece for the blocks shuffled together.
 
-        Where these blocks have a batch or more, a piece consists of whole batches: the remaining
+        If these blocks have a batch or more, a piece consists of whole batches: the remaining
         rows of its last block, which are neighbours, are shuffled into the next piece. If batches
         were cut across pieces instead, the remainder would be rows from anywhere, and every later
         piece would be read in hundreds of stretches. Only the last piece may end with a short
@@ -68,10 +67,12 @@ class Blocks:
         sequence, ends = BlockSequence(blocks, self.block_size, num_samples), blocks[:0]
         if world_size > 1:
             blocks, ends = sequence.stretch(rank, world_size)
+            # The table is drawn before, from the generator that all ranks share.
             generator = _rank_generator(generator, rank, world_size)
-        # slices: split() would create the tensors of all slices at once
+        # Sliced one by one: split() would create the tensors of all slices at once.
         step, starts = self.blocks_together, range(0, len(blocks), self.blocks_together)
         slices = (sequence.rows(blocks[start : start + step]) for start in starts)
+        # Blocks that have less than a batch can't be rounded to whole batches.
         rest, size = blocks[:0], batch_size if step * self.block_size >= batch_size else 1
         for new_rows in chain(slices, [ends]):
             rows = torch.cat([rest, new_rows])
@@ -95,10 +96,7 @@ def _rank_generator(shared: torch.Generator, rank: int, world_size: int) -> torc
 
 @dataclass(frozen=True, eq=False)
 class BlockSequence:
-    """The sequence of all rows, block after block, parts of which are computed on demand.
-
-    A *slot* is the position of a block in the sequence, a *place* the position of a row.
-    """
+    """The sequence of all rows, block after block. Parts of it are computed on demand."""
 
     blocks: torch.Tensor
     """int64, the block in each slot: a permutation of all blocks."""
@@ -113,7 +111,7 @@ class BlockSequence:
         return rows[rows < self.num_samples]  # the last block may be short
 
     def stretch(self, rank: int, world_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rank's share: int64 blocks of which it has all rows, and its int64 other rows.
+        """The rank's share: int64 blocks that it has as a whole, and the int64 other rows.
 
         With L = ceil(num_samples / world_size), rank r has places r * L to (r + 1) * L - 1. Places
         beyond the end wrap around: fewer than world_size in all ranks together.
@@ -126,7 +124,7 @@ class BlockSequence:
         end, again = min(begin + length, count), max(0, begin + length - count)
         first, last = self._slot(begin - 1) + 1, self._slot(end)
         ends = [(begin, self._start(first)), (self._start(last), end)]
-        if first > last:  # the stretch is a part of one block
+        if first > last:  # the stretch lies inside of one block
             first, ends = last, [(begin, end)]
         parts = [self._between(*places) for places in [*ends, (0, again)]]
         return self.blocks[first:last], torch.cat(parts)

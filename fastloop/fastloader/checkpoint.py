@@ -1,4 +1,4 @@
-"""The state on which an epoch's order depends: saved at its begin, restored to resume it."""
+"""The state that an epoch's order depends on: saved at its begin, restored to resume it."""
 
 from __future__ import annotations
 
@@ -35,16 +35,18 @@ class RandomSources:
         """The states of the generator, the sampler, and the samplers that this one wraps.
 
         A sampler's state is its state_dict(), or else its generator's state and its epoch; torch's
-        global random state is added where none of the samplers has either.
+        global random state is added if none of the samplers has either.
         """
         states: States = {}
         if self.generator is not None:
             states["generator"] = self.generator.get_state()
-        # None first: between two epochs it takes 50 us to find that it satisfies no Protocol
+        # None is tested first: between two epochs it takes 50 us to find that it satisfies no
+        # Protocol.
         if self.sampler is not None and not isinstance(self.sampler, DETERMINISTIC):
             samplers = [_sampler_state(sampler) for sampler in _sampler_chain(self.sampler)]
             states["samplers"] = samplers
             if not any({"state_dict", "generator"} & set(state) for state in samplers):
+                # Nothing else can tell what the sampler will draw from.
                 states["torch"] = torch.get_rng_state()
         return states
 
@@ -58,16 +60,19 @@ class RandomSources:
     def draw_base(self, moments: DrawMoments, loaded: States | None) -> States:
         """The base seed of an epoch that begins, with the states that its order depends on.
 
-        loaded: those of a state that is continued. Of an epoch that had not begun, the number is
+        loaded: the states of a state that is continued. If its epoch had not begun, the number is
         the one that would have been drawn then; torch's global generator draws as well.
         """
         if loaded is None:
             return {BASE_SEED: moments.draw_base(self.generator)}
         self._check(loaded)
         drawn = dict(loaded)
+        # The state's epoch had begun, and had drawn the number.
         if BASE_SEED in drawn:
             moments.keep_base(drawn[BASE_SEED])
         elif self.generator is not None:
+            # The loader's own generator goes back to its state at that time, and goes on from
+            # there.
             self.generator.set_state(drawn["generator"])
             drawn[BASE_SEED] = moments.draw_base(self.generator)
             drawn["generator"] = self.generator.get_state()
@@ -77,12 +82,12 @@ class RandomSources:
         return drawn
 
     def draw_order_seed(self, drawn: States) -> int:
-        """The seed of a shuffled order; as `draw_base`, of an epoch that had not begun."""
+        """The seed of a shuffled order; like `draw_base` for an epoch that had not begun."""
         return self._draw_as_then(drawn, draw_seed(None))
 
     @staticmethod
     def _draw_as_then(drawn: States, number: int) -> int:
-        """The number, or the one that follows on torch's saved state, which moves on."""
+        """The number, or the one that follows on torch's saved state, which moves on in `drawn`."""
         if "torch" not in drawn:
             return number
         with torch.random.fork_rng(devices=[]):
@@ -98,7 +103,9 @@ class RandomSources:
         return nullcontext() if states is None else self._restore(states)
 
     def _check(self, states: States) -> list[Any]:
-        """The samplers whose states these are; raises ValueError for those of another loader."""
+        """The samplers that these states belong to; raises ValueError for states of another
+        loader.
+        """
         samplers = list(_sampler_chain(self.sampler)) if "samplers" in states else []
         is_generated, count = self.generator is not None, len(states.get("samplers", []))
         if ("generator" in states) != is_generated or len(samplers) != count:
@@ -112,13 +119,14 @@ class RandomSources:
             self.generator.set_state(states["generator"])
         for sampler, state in zip(samplers, saved, strict=True):
             _restore_sampler(sampler, state)
+        # The program's own draws go on from where they were.
         with torch.random.fork_rng(devices=[], enabled="torch" in states):
             if "torch" in states:
                 torch.set_rng_state(states["torch"])
             yield
 
     def set_epoch(self, epoch: int) -> None:
-        """Call set_epoch of the sampler and of those that it wraps, where they have it."""
+        """Call set_epoch of the sampler and of those that it wraps, if they have it."""
         for sampler in _sampler_chain(self.sampler):
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
@@ -127,7 +135,8 @@ class RandomSources:
 def order_settings(order: EpochOrder) -> States:
     """An order's SETTINGS, as built-in types that any checkpoint format can hold."""
     settings = {name: getattr(order, name) for name in SETTINGS}
-    return settings | {"shuffle": str(settings["shuffle"])}  # Blocks is not a built-in type
+    # Blocks is not a built-in type, which is all that some formats of checkpoints load.
+    return settings | {"shuffle": str(settings["shuffle"])}
 
 
 def initial_state(epoch: int, states: States, order: EpochOrder) -> States:
@@ -138,9 +147,10 @@ def initial_state(epoch: int, states: States, order: EpochOrder) -> States:
 
 def check_settings(state: States, order: EpochOrder) -> None:
     """Raise ValueError for a state that was saved by a loader with another order's settings, and
-    TypeError for what is no state."""
+    TypeError for an object that is no state."""
     if not isinstance(state, Mapping):
         raise TypeError(f"state={short_repr(state)}: allowed is what state_dict() has returned")
+    # Keys of torchdata's states: a checkpoint from before the change to FastLoader.
     if "_num_yielded" in state or "_snapshot" in state:
         advice = "finish its epoch with that, or begin the next one with set_epoch"
         raise ValueError(f"this state is of torchdata's StatefulDataLoader: {advice}")
@@ -173,6 +183,7 @@ def _sampler_chain(sampler: Any) -> Iterator[Any]:
 
 
 def _sampler_state(sampler: Any) -> States:
+    # A copy, as the sampler may return the very dict that it goes on changing.
     if hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict"):
         return {"state_dict": deepcopy(sampler.state_dict())}
     state: States = {}

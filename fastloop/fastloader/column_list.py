@@ -1,4 +1,4 @@
-"""A list of columns, which is told from a list of samples by its type."""
+"""A list of columns, which differs from a list of samples by its type."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def mark_columns(tree: Any) -> Any:
     return ColumnList(tree) if type(tree) is list else tree
 
 
-# tree_map of a tree of columns then returns one, too
+# tree_map of a tree of columns then returns a ColumnList, too.
 pytree.register_pytree_node(
     ColumnList,
     lambda columns: (list(columns), None),

@@ -33,7 +33,7 @@ class CopyStream:
             self._stream.wait_stream(torch.cuda.current_stream(self.device))
 
     def record(self) -> Any:
-        """Record a CUDA event after all work queued so far; None where nothing can be pending."""
+        """Record a CUDA event after all work queued so far; None if nothing can be pending."""
         return None if self._stream is None else self._stream.record_event()
 
 

@@ -1,4 +1,4 @@
-"""DataLoader's parameters for worker processes, and what stands in their place."""
+"""DataLoader's parameters for worker processes, and FastLoader's substitutes for them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ IN_PLACE = {
     "pin_memory_device": ("", "device= delivers batches there, from pinned memory"),
     "in_order": (True, "batches always come in order"),
 }
-"""Defaults, and what FastLoader does instead."""
+"""Each parameter's default, and what FastLoader does instead."""
 
 
 def warn_of_settings(*values: Any) -> None:
-    """Warn about those of IN_PLACE that differ from their defaults; values: in that sequence."""
+    """Warn about parameters of IN_PLACE that differ from their defaults; values: in that
+    sequence.
+    """
     for (name, (default, instead)), value in zip(IN_PLACE.items(), values, strict=True):
         if value != default and value is not None:
             text = f"{name}={value!r} has no effect in FastLoader: {instead}"
@@ -31,7 +33,7 @@ def warn_of_settings(*values: Any) -> None:
 
 
 def pins_memory(pin_memory: bool) -> bool:
-    """True where batches are to be delivered in pinned memory."""
+    """True if batches are to be delivered in pinned memory."""
     return bool(pin_memory) and torch.cuda.is_available()
 
 

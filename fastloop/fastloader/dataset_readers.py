@@ -1,4 +1,4 @@
-"""Access to a Dataset from several threads, of which no two ever use the same one by default."""
+"""Access to a Dataset from several threads. By default no two of them ever use the same object."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 Parts = tuple[Any, Any]
 """A Dataset and its collate_fn."""
 Open = Callable[[], AbstractContextManager[Parts]]
-"""Opens them for the calling thread, for as long as it makes one batch."""
+"""Opens them for the calling thread, as long as it makes one batch."""
 
 
 class _Lock:
@@ -32,7 +32,7 @@ _LOCKS: WeakValueDictionary[int, _Lock] = WeakValueDictionary()
 
 
 def _renew_locks() -> None:
-    """New locks for a fork, in which the threads that hold these will never release them."""
+    """Make new locks for a fork: the threads that hold the old ones are missing there."""
     for holder in list(_LOCKS.values()):
         holder.lock = threading.RLock()
 
@@ -49,12 +49,13 @@ def share(parts: Parts) -> Open:
 def take_turns(parts: Parts) -> Open:
     """Access to a Dataset by all threads, which read it one batch at a time.
 
-    Also for other loaders whose Datasets wrap this one, as two Subsets do, and for a thread of an
-    earlier epoch that has not ended.
+    The lock is shared with other loaders of the same Dataset inside of a wrapper, as two Subsets
+    are, and with a thread of an earlier epoch that has not ended.
     """
     innermost = parts[0]
     while (wrapped := getattr(innermost, "dataset", None)) is not None:
         innermost = wrapped
+    # The id stays taken as long as the Dataset lives, which `parts` sees to.
     holder = _LOCKS.setdefault(id(innermost), _Lock())
 
     @contextmanager
@@ -69,7 +70,7 @@ def copy_for_threads(parts: Parts) -> Open:
     """A copy of the Dataset for each thread but the calling one, which gets the Dataset itself.
 
     Pickled here, once, and unpickled by each thread. Read-only memory maps are shared, and so are
-    functions that hold nothing. Raises ValueError for a Dataset that can't be pickled, and opening
+    functions without a closure. Raises ValueError for a Dataset that can't be pickled, and opening
     it for one that can't be unpickled.
     """
     data, shared = _pickle(parts)
@@ -101,6 +102,7 @@ def _pickle(parts: Parts) -> tuple[bytes, list[Any]]:
 
 
 def _share_leaf(leaf: Any, shared: list[Any]) -> int | None:
+    # A pickled memmap would be a copy in memory, and a lambda can't be pickled.
     is_frozen = isinstance(leaf, np.memmap) and not leaf.flags.writeable
     if not is_frozen and not (isinstance(leaf, FunctionType) and leaf.__closure__ is None):
         return None

@@ -1,4 +1,4 @@
-"""Sources whose samples are read one by one, as torch's map-style Datasets, and then collated."""
+"""Sources of samples that are read one by one, such as torch's map-style Datasets, and collated."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ CollateFn = Callable[[Any], Tree]
 
 @dataclass(frozen=True)
 class DatasetSource:
-    """A map-style dataset, read by sample, or by batch where it has `__getitems__`.
+    """A map-style dataset, read by sample, or by batch if it has `__getitems__`.
 
-    The loader's threads read it, which pays where reading releases the GIL, as files, decoders and
+    The loader's threads read it, which pays if reading releases the GIL, as files, decoders and
     large numpy operations do.
     """
 
     dataset: Any
     collate_fn: CollateFn
     is_unbatched: bool
-    """True: each sample by itself instead of batches."""
+    """True: each sample is delivered by itself, instead of batches."""
     open: Open
-    """The dataset and collate_fn, for the thread that makes a batch."""
+    """Gives the dataset and collate_fn to the thread that makes a batch."""
     is_thread_safe: bool = False
-    """True where threads may read the dataset at the same time."""
+    """True if threads may read the dataset at the same time."""
     reads_lists: bool = False
     """True: the dataset itself makes a batch of a list of indices."""
     begin: Begin | None = None
-    """Called with what is about to draw random numbers; None: they are not seeded."""
+    """Called before anything draws random numbers, with its kind and its samples' indices; None:
+    draws are not seeded."""
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -52,6 +53,7 @@ class DatasetSource:
         self._begin(COLLATE, indices)
         try:
             return collate_fn(samples)
+        # Everywhere here: a StopIteration would end the loop as if there were no more batches.
         except StopIteration as error:
             raise refuse_stop("the collate_fn", indices) from error
 
@@ -85,7 +87,7 @@ BatchSource = ColumnSource | DatasetSource
 def prepare_source(
     source: BatchSource | StreamBatches, num_threads: int, draws: SampleDraws
 ) -> BatchSource | StreamBatches:
-    """The source for an epoch: with seeds, and a Dataset copied for threads where it is not shared.
+    """The source for an epoch: with seeds, and a Dataset copied for threads if they don't share it.
 
     An iterable's batches are returned as they are. Raises ValueError for a Dataset that can't be
     copied.

@@ -1,9 +1,9 @@
 """Batches that are copied to a device ahead of their use, concurrently with its other work.
 
-Why no memory is overwritten while it is copied from: torch's allocator of pinned memory reuses a
-block only after the copies from it that were queued before it was freed; from other memory, CUDA
-has taken the bytes when the copying call returns. Why no batch is read before its copy is complete,
-or overwritten while it is read: copy_stream.py.
+No memory is overwritten while it is copied from: torch's allocator of pinned memory reuses a block
+only after the copies from it that were queued before it was freed; from other memory, CUDA has
+taken the bytes when the copying call returns. Why no batch is read before its copy is complete, or
+overwritten while it is read, is said in copy_stream.py.
 """
 
 from __future__ import annotations
@@ -47,13 +47,14 @@ class DeviceCopies:
         return placed
 
     def _place(self, tensor: torch.Tensor) -> torch.Tensor:
+        # Only CUDA has the streams and events that make an unfinished copy safe.
         return tensor.to(self._device, non_blocking=self._device.type == "cuda")
 
 
 def resolve_target(device: str | torch.device | None) -> torch.device | None:
-    """Return the device with its current index; None where batches stay on the CPU.
+    """Return the device with its current index; None if batches stay on the CPU.
 
-    Raises ValueError for a CUDA device that torch does not see, and for what names no device.
+    Raises ValueError for a CUDA device that torch does not see, and for a name of no device.
     """
     try:
         target = torch.device("cpu" if device is None else device)
@@ -66,7 +67,7 @@ def resolve_target(device: str | torch.device | None) -> torch.device | None:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (target.index or 0) >= count:
         raise ValueError(f"device={device}: torch sees {count} CUDA devices here")
-    # resolved here: in a new thread the current device is always the first one
+    # Resolved here: in a new thread the current device is always the first one.
     return torch.device(
         "cuda", torch.cuda.current_device() if target.index is None else target.index
     )

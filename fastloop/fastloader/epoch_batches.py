@@ -1,5 +1,5 @@
-"""DataLoader's attributes, for code that builds another loader of them, as accelerate's
-skip_first_batches does."""
+"""DataLoader's attributes, for code that builds another loader of them, such as accelerate's
+skip_first_batches."""
 
 from __future__ import annotations
 
@@ -47,10 +47,11 @@ class Collation:
     collate: Callable[[Any], Tree]
     transform: Callable[[Tree], Tree]
     is_unbatched: bool = False
-    """True where it gets single samples."""
+    """True if it gets single samples."""
 
     def __call__(self, samples: Sequence[Tree]) -> Tree:
         """The transformed batch."""
+        # Such a transform would draw once for the whole batch.
         if not self.is_unbatched and draws_once(self.transform):
             return self.collate([self.transform(sample) for sample in samples])
         return self.transform(self.collate(samples))

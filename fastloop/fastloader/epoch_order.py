@@ -13,11 +13,11 @@ from fastloop.fastloader.process_group import resolve_rank
 from fastloop.fastloader.setting_kinds import check_kinds
 
 EpochOrder = LoaderOrder | StreamOrder
-"""Of a source with samples by index, or of an iterable."""
+"""The order of a source with samples by index, or of an iterable."""
 
 
 def asks_for_lists(batch_size: int | None, sampler: Any) -> bool:
-    """True where a source is asked for the lists of a BatchSampler, and delivers batches itself."""
+    """True if a source is asked for the lists of a BatchSampler, and delivers batches itself."""
     return batch_size is None and isinstance(sampler, BatchSampler)
 
 
@@ -31,6 +31,7 @@ def resolve_order(loader: Any, source: BatchSource | IterableSource) -> EpochOrd
         return stream_order(loader, source)
     batch_size, sampler, batch_sampler = loader.batch_size, loader.sampler, loader._batch_sampler
     if asks_for_lists(batch_size, sampler):
+        # Each list of the BatchSampler is one item for the source, as in DataLoader.
         batch_size, sampler, batch_sampler = 1, None, sampler
     given = sampler if batch_sampler is None else batch_sampler
     rank, world_size = resolve_rank(loader.rank, loader.world_size, given)

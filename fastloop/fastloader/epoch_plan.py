@@ -15,7 +15,7 @@ from fastloop.fastloader.source import ColumnSource
 from fastloop.fastloader.tuning import Tuning
 
 Groups = Iterator[list[np.ndarray]]
-"""The indices of batches that are made together."""
+"""For each group, the indices of its batches, which are made together."""
 
 
 def plan_epoch(
@@ -35,13 +35,14 @@ def _plan_direct_reads(
     source: ColumnSource, order: LoaderOrder, position: tuple[int, int], tuning: Tuning
 ) -> tuple[BatchSource, Groups]:
     pieces = map(list, order.batches_by_piece(*position))
-    early = list(islice(pieces, 2))  # the first may be the source's last, short block
+    early = list(islice(pieces, 2))  # the first may be the source's last block, a short one
     first = np.concatenate(max(early, key=len, default=[np.empty(0, np.int64)]))
     pieces = chain(early, pieces)
+    # Each thread makes one and has prefetch_factor ahead; the loop and the sampler have a few more.
     num_pieces = max(1, tuning.num_threads) * (tuning.prefetch_factor + 2) + 2
     direct_source = use_direct_reads(source, first, num_pieces)
     if direct_source is not None and (np.diff(first) <= 0).any():
-        # a part of a shuffled piece has rows of all its stretches: read the piece as a whole
+        # A part of a shuffled piece has rows of all its stretches: the piece is read as a whole.
         return direct_source, pieces
     batches = chain.from_iterable(pieces)
     return direct_source or source, group_batches(batches, tuning.group_rows)

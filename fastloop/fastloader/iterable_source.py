@@ -1,5 +1,5 @@
-"""Sources that can only be iterated over, as torch's IterableDataset: read by one thread, or by
-DataLoader's worker processes, and batched ahead of use."""
+"""Sources that can only be iterated over, such as torch's IterableDataset: read by one thread, or
+by DataLoader's worker processes, and batched ahead of use."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from fastloop.fastloader.worker_processes import WorkerProcesses
 
 @dataclass(frozen=True)
 class StreamOrder:
-    """The settings of an iterable's epochs, whose samples come in the iterable's own order.
+    """The settings of an iterable's epochs. Its samples come in the iterable's own order.
 
-    Raises ValueError for settings that need indices, and where nobody has sharded the iterable.
+    Raises ValueError for settings that need indices, and if nobody has sharded the iterable.
     """
 
     num_samples: int | None
@@ -39,7 +39,7 @@ class StreamOrder:
     is_paced = draws_seed = draws_at_begin = draws_leftover = False
 
     def __len__(self) -> int:
-        """Return the number of batches of an epoch; TypeError where it is unknown."""
+        """Return the number of batches of an epoch; TypeError if it is unknown."""
         if self.num_samples is None:
             raise TypeError("this FastLoader has no len(): its IterableDataset has none")
         size = self.batch_size or 1
@@ -61,7 +61,7 @@ class IterableSource:
 
     @property
     def num_samples(self) -> int | None:
-        """None where the iterable does not say."""
+        """The number of samples; None if the iterable does not say."""
         try:
             return len(self.iterable)
         except TypeError:
@@ -74,7 +74,7 @@ class IterableSource:
     def start(self, order: StreamOrder, state: State, draws: SampleDraws) -> StreamBatches:
         """The rest of an epoch; nothing is read before the first batch is asked for.
 
-        The states that the iterable has after each batch are noted in `state`.
+        The state that the iterable has after each batch is noted in `state`.
         """
         if self.workers is None:
             return StreamBatches(self._read(order, state, draws.begin))
@@ -82,11 +82,14 @@ class IterableSource:
         return StreamBatches(islice(batches, int(state["delivered"]), None))
 
     def _read(self, order: StreamOrder, state: State, begin: Begin) -> Iterator[Tree]:
-        """The batches. Without a state of the iterable's own those delivered are read again."""
+        """The batches. If the iterable has no state of its own, delivered batches are read
+        again.
+        """
         size, first = order.batch_size or 1, int(state["delivered"])
         skipped = self._restore(state, first)
         samples = _begin_each(self.iterable, begin, (first - skipped) * size)
         for number in count(first - skipped):
+            # Also read when it is skipped: each sample has the seed of its number in the epoch.
             group = list(islice(samples, size))
             if not group or (order.drop_last and len(group) < size):
                 return
@@ -97,8 +100,8 @@ class IterableSource:
             yield self._collate(group[0] if order.batch_size is None else group)
 
     def _restore(self, state: State, first: int) -> int:
-        """Bring the iterable to the state's position; returns how many batches are to be skipped
-        from there."""
+        """Bring the iterable to the state's position. Returns how many batches must be skipped from
+        there."""
         if hasattr(self.iterable, "set_epoch"):
             self.iterable.set_epoch(state["epoch"])
         if state.get("dataset") is None:
@@ -109,6 +112,8 @@ class IterableSource:
     def _note_state(self, state: State, number: int) -> None:
         if not (hasattr(self.iterable, "state_dict") and hasattr(self.iterable, "load_state_dict")):
             return
+        # The thread is ahead of the loop: the state after each batch is kept until that one is
+        # delivered.
         states = state.setdefault(STREAMED, {})
         states[number] = deepcopy(self.iterable.state_dict())
         for done in [other for other in list(states) if other < int(state["delivered"])]:
@@ -117,7 +122,7 @@ class IterableSource:
 
 def shuffle_pipe(source: Any, shuffle: Any) -> tuple[Any, Any]:
     """A pipe of torch.utils.data.datapipes with shuffling switched on or off, as DataLoader does,
-    and what is left to shuffle; other sources as they are."""
+    and the value of `shuffle` that is left; other sources as they are."""
     if not isinstance(source, IterDataPipe) or shuffle is None:
         return source, shuffle
     return graph_settings.apply_shuffle_settings(source, shuffle=shuffle), None
@@ -163,7 +168,8 @@ def stream_order(loader: Any, source: IterableSource) -> StreamOrder:
 def _check_sharded(loader: Any, iterable: Any) -> None:
     size = loader.world_size
     if size is None:
-        is_sharded = getattr(iterable, "_distributed", None) is not None  # Hugging Face's
+        # A Hugging Face dataset that split_dataset_by_node has returned.
+        is_sharded = getattr(iterable, "_distributed", None) is not None
         size = dist.get_world_size() if is_in_group() and not is_sharded else 1
     if size > 1:
         advice = "shard it, as split_dataset_by_node does, and say so with rank=0, world_size=1"
@@ -172,6 +178,7 @@ def _check_sharded(loader: Any, iterable: Any) -> None:
 
 def _begin_each(iterable: Any, begin: Begin, first: int) -> Iterator[Any]:
     """The samples, each with the seed of its number in the epoch."""
+    # The seed is set before the iterable runs: it draws for a sample before it yields it.
     begin(SAMPLE, (first,))
     for number, sample in enumerate(iterable, first + 1):
         yield sample

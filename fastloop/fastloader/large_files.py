@@ -31,17 +31,18 @@ def may_read_directly(source: object, shuffle: object) -> bool:
 def use_direct_reads(
     source: ColumnSource, indices: np.ndarray, num_pieces: int
 ) -> ColumnSource | None:
-    """A source that may be read directly, with direct reads; None where they would not pay.
+    """A source that may be read directly, with direct reads; None if they would not pay.
 
-    They pay where the pieces in flight do not exceed MEMORY_SHARE of memory, and the indices form
+    They pay if the pieces in flight do not exceed MEMORY_SHARE of memory, and the indices form
     stretches of STRETCH_BYTES on average.
 
-    indices: of the epoch's first piece, which are requested at once.
-    num_pieces: how many such pieces are in memory at a time, where they are shuffled.
+    indices: those of the epoch's first piece, which are requested at once. num_pieces: the number
+    of such pieces in memory at a time, if they are shuffled.
     """
     if not len(indices):
         return None
     piece_nbytes, max_nbytes = len(indices) * source.row_nbytes, _max_nbytes()
+    # A piece in the source's own order is read batch by batch, and never in memory as a whole.
     if piece_nbytes * num_pieces > max_nbytes and (np.diff(indices) <= 0).any():
         return None
     stretches = 1 + int((np.diff(np.sort(indices)) != 1).sum())

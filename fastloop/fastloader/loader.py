@@ -34,19 +34,20 @@ from fastloop.fastloader.worker_processes import open_workers
 
 T_co = TypeVar("T_co", covariant=True)
 NOT_GIVEN: Any = object()
-"""In the place of a dataset that a call does not name."""
+"""The default of `dataset` and `source`, told apart from None, which is refused as a source."""
 WORKER_SETTINGS = "timeout", "worker_init_fn", "multiprocessing_context", "persistent_workers"
 NUMBERS = "_num_workers", "_num_threads", "prefetch_factor"
 READING = frozenset((*WORKER_SETTINGS, *NUMBERS, "_collate_fn", "pin_memory", "device"))
-"""Settings of how the source is read; it is opened again where one of them is assigned to."""
+"""Settings of how the source is read. It is opened again when one of them is assigned to."""
 
 
 class FastLoader(Generic[T_co]):
     """Batches of a tree of tensors and arrays, or of a map-style Dataset, prepared by threads.
 
-    Parameters that DataLoader has too mean the same, in the same order. Each iteration is an epoch;
-    an error of a sample or of an index (IndexError) ends it. Batches may be kept and written to;
-    a small one keeps the memory of its neighbours, about 1 MiB.
+    An iteration delivers the batches of one epoch, each a tree of CPU tensors unless `device` says
+    otherwise. Parameters that DataLoader has too mean the same, in the same order. An error of a
+    sample or of an index (IndexError) ends the epoch. Batches may be kept and written to; a small
+    one keeps the memory of its neighbours, about 1 MiB.
 
     Args:
         dataset: a tree (tuple, dict, table, ...) of tensors, arrays, memory maps and columns
@@ -59,34 +60,39 @@ class FastLoader(Generic[T_co]):
             neighbouring rows, so that a mapped file larger than memory can be read fast.
         sampler: indices; excludes shuffle. Read as the epoch proceeds, in the loop's thread.
         batch_sampler: lists of indices; excludes batch_size, shuffle, sampler and drop_last.
-        num_workers: of processes that read a Dataset, whose settings are DataLoader's; of threads,
-            where the Dataset is thread_safe or num_threads is given, and for a tree.
-        collate_fn: for a Dataset's samples, by default torch's default_collate.
-        pin_memory: deliver batches in pinned memory, where there is a CUDA device.
+        num_workers: number of processes that read a Dataset, with DataLoader's settings for them;
+            of threads for a tree, or if the Dataset is thread_safe or num_threads is given.
+        collate_fn: makes a batch of a Dataset's samples; by default torch's default_collate.
+        pin_memory: deliver batches in pinned memory, if there is a CUDA device.
         generator: for shuffle, and with seed=None for the base seed, as in DataLoader.
-        prefetch_factor: batches to prepare ahead for each thread, of the native core blocks of
-            batches of about 1 MiB; None chooses.
-        transform: of each batch, in the threads; random ones of torchvision, of each sample.
-        seed: of the order, and of what samples and transforms draw (`sample_seed`). None: both
-            follow torch's generators, as DataLoader's order does, and draw from them what it draws.
+        prefetch_factor: batches to prepare ahead for each thread; the native core counts blocks of
+            batches of about 1 MiB. None chooses.
+        transform: called with each batch, in the threads; random transforms of torchvision are
+            called with each sample.
+        seed: seeds the order, and the draws of samples and transforms (`sample_seed`). None: both
+            follow torch's generators, as DataLoader's order does, and the same numbers are drawn.
             A number: epoch k is shuffled with `epoch_seed(seed, k)`, and nothing else is drawn.
-        rank, world_size: deliver this rank's share, as torch's DistributedSampler does; None: of
-            torch.distributed's group, if any. All ranks need the same seed and generator state;
-            without both the order is that of DistributedSampler's seed 0.
-        num_threads: besides the loop's; 0 prepares batches when they are requested; None chooses.
+        rank, world_size: deliver this rank's share, as torch's DistributedSampler does. None: rank
+            and size of torch.distributed's group, if any. All ranks need the same seed and
+            generator state; without both the order is that of DistributedSampler's seed 0.
+        num_threads: threads besides the loop's; 0 prepares batches when they are requested; None
+            chooses.
         thread_safe: True lets all threads read the one Dataset at the same time; otherwise each of
             several threads has a pickled copy of it.
-        copy: False delivers views of tensors and writable arrays where the order is the source's
-            own (no shuffle, sampler, ranks or device): writing to one writes to the source.
+        copy: False delivers views of tensors and writable arrays if the order is the source's own
+            (no shuffle, sampler, ranks or device): writing to one writes to the source.
         native: False reads torchvision's image folders as they are written, not as `Images`.
-        device: where batches are delivered, such as "cuda", by the threads, from pinned buffers;
-            no synchronization is needed. None: the CPU.
+        device: device of the delivered batches, such as "cuda". The threads copy them there from
+            pinned buffers; no synchronization is needed. None: the CPU.
         source: another name of dataset.
 
-    A warning says what stands in the place of DataLoader's other parameters.
+    Raises ValueError or TypeError for settings that are invalid or exclude each other. A warning
+    names what FastLoader does instead of DataLoader's other parameters.
 
     >>> loader = FastLoader((images, labels), batch_size=256, shuffle=True, device="cuda")
-    >>> for images, labels in loader:
+    >>> len(loader)
+    235
+    >>> for images, labels in loader:  # (256, 28, 28) and (256,), on the GPU
     ...     loss = criterion(model(images), labels)
     """
 
@@ -139,9 +145,11 @@ class FastLoader(Generic[T_co]):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Assign to a setting, with effect on the next epoch; an invalid value is not kept."""
+        # __init__ assigns before there is a pipeline to open again.
         if name not in READING or "_pipeline" not in self.__dict__:
             super().__setattr__(name, value)
             return
+        # _prepare assigns to several attributes, and may fail halfway.
         before = dict(self.__dict__)
         try:
             super().__setattr__(name, value)
@@ -153,8 +161,8 @@ class FastLoader(Generic[T_co]):
     def _prepare(self) -> tuple:
         """Open the source and choose how it is read.
 
-        Returns WORKER_SETTINGS, with None for those that are of use.
-        Raises ValueError and TypeError for settings that are invalid.
+        Returns the values of WORKER_SETTINGS, with None for those that have an effect. Raises
+        ValueError and TypeError for settings that are invalid.
         """
         given = self.timeout, self.worker_init_fn, self.multiprocessing_context
         given = *given, self.persistent_workers
@@ -163,6 +171,8 @@ class FastLoader(Generic[T_co]):
         self._open()
         self._workers, unused = open_reading(self._source, self._workers, given)
         self._moments = choose_moments(*numbers, self.persistent_workers)
+        # Computed for its errors: an invalid setting of the order is refused here, not in the first
+        # epoch.
         _ = self._order
         self._pipeline = self._make_pipeline(*numbers[1:], pins_memory(self.pin_memory))
         return unused
@@ -185,12 +195,12 @@ class FastLoader(Generic[T_co]):
         self._native, self._epochs_cache = open_natively(self._source), EpochsCache()
 
     def __len__(self) -> int:
-        """Return the number of batches of an epoch; TypeError where a sampler has no length."""
+        """Return the number of batches of an epoch; TypeError if a sampler has no length."""
         return len(self._order)
 
     @property
     def num_samples(self) -> int | None:
-        """The number of samples, as the source says now; None of an iterable that does not say."""
+        """The number of samples, as the source says now; None if an iterable does not say."""
         return count_samples(self._source)
 
     @property
@@ -200,7 +210,7 @@ class FastLoader(Generic[T_co]):
 
     @property
     def batch_sampler(self) -> Any:
-        """The given one, or the batches of indices of the next epoch."""
+        """The given batch sampler, or the batches of indices of the next epoch."""
         return EpochBatches(self) if self._batch_sampler is None else self._batch_sampler
 
     @property
@@ -215,7 +225,9 @@ class FastLoader(Generic[T_co]):
 
     @property
     def num_workers(self) -> int:
-        """As given; where a DataLoader is made of this loader, a prefetch_factor needs workers."""
+        """As given, but at least 1 with a prefetch_factor: a DataLoader that is made of this loader
+        refuses one without workers.
+        """
         return self._num_workers or (max(1, self.num_threads) if self.prefetch_factor else 0)
 
     @num_workers.setter
@@ -238,13 +250,14 @@ class FastLoader(Generic[T_co]):
 
     @property
     def engine(self) -> str:
-        """The string "native" where the native core makes the batches, "python" where threads of
-        Python do, which also apply transforms, read Datasets and copy to devices."""
+        """The engine that makes the batches: "native" is the native core, "python" are threads of
+        Python, which also apply transforms, read Datasets and copy to devices."""
         return "python" if self._epochs.native is None else "native"
 
     def record_pieces(self) -> PieceTimes | None:
-        """Record which thread of the native core makes what and when, in epochs that begin from now
-        on; None where the core is not used. For pictures: it costs two clock readings a piece."""
+        """Record which thread of the native core makes which piece and when, in epochs that begin
+        from now on; None if the core is not used. For pictures: it costs two clock readings per
+        piece."""
         native = self._epochs.native
         return None if native is None else native.record()
 
@@ -259,7 +272,7 @@ class FastLoader(Generic[T_co]):
         return resolve_order(self, self._source)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle what another process needs; it has its own threads and buffers."""
+        """Pickle settings and position; another process opens source, threads and buffers anew."""
         copies = {"_pipeline": self._pipeline.copy(), "_position": self._position.copy()}
         here = dict.fromkeys(["_source", "_native", "_epochs_cache"])
         return self.__dict__ | here | copies | {"source": pack_maps(self.source)}
@@ -278,8 +291,8 @@ class FastLoader(Generic[T_co]):
         """Return the loader's position, for `load_state_dict`.
 
         It holds the epoch, how many of its batches have been delivered, the random states at its
-        begin, and the order's settings. All ranks may load one rank's. Of an epoch that was left
-        early it is where that one stopped.
+        begin, and the order's settings. All ranks may load one rank's. After an epoch that was left
+        early it is the position at which it was left.
         """
         return self._position.current() or self._initial_state(self._epochs)
 
@@ -293,18 +306,19 @@ class FastLoader(Generic[T_co]):
         self._position.load(state)
 
     def __iter__(self) -> Iterator[Tree]:
-        """Start an epoch; its threads end with it, also where it is left early or fails. The native
-        core's wait a second for the next epoch after a whole one."""
+        """Start an epoch. Its threads end with it, also if it is left early or fails; those of the
+        native core wait a second for the next epoch after a whole one."""
         epochs, position = self._epochs, self._position
         state, drawn_from = position.begin(partial(self._begin_state, epochs))
         batches = epochs.start(state, drawn_from, partial(position.finish, state))
+        # Last: an epoch that could not begin is tried again by the next iteration.
         position.advance(state)
         return batches
 
     def index_batches(self) -> Iterator[list[int]]:
         """The indices of each batch of the next epoch; TypeError for an IterableDataset.
 
-        With seed=None they are drawn, as by the batch sampler of a DataLoader.
+        With seed=None they are drawn as the batch sampler of a DataLoader draws them.
         """
         order = self._order
         if isinstance(order, LoaderOrder) and order.seed is None and order.world_size == 1:
@@ -327,7 +341,7 @@ class FastLoader(Generic[T_co]):
 
 
 def _choose_dataset(dataset: Tree, source: Tree) -> Tree:
-    """The one that is given; raises TypeError for both and for neither."""
+    """The argument that is given; raises TypeError if both are, or neither is."""
     if (dataset is NOT_GIVEN) == (source is NOT_GIVEN):
         given = "neither is" if dataset is NOT_GIVEN else "both are"
         raise TypeError(f"FastLoader takes a dataset, also as source=; {given} given")

@@ -1,4 +1,6 @@
-"""The epochs of a loader: by the native core where nothing else is to be done, else by Python."""
+"""The epochs of a loader: made by the native core if rows are all that is asked for, else by
+Python.
+"""
 
 from __future__ import annotations
 
@@ -41,23 +43,23 @@ read_settings = attrgetter(*ORDER_SETTINGS, *OTHER_SETTINGS)
 
 @dataclass(frozen=True)
 class LoaderEpochs:
-    """The epochs of a loader whose settings stay as they are."""
+    """The epochs of a loader, as long as its settings stay as they are."""
 
     order: EpochOrder
     sources: RandomSources
     python: PythonEpochs
     native: NativeEpochs | None
-    """None where Python makes the batches."""
+    """None if Python makes the batches."""
     plan: StreamPlan | None
-    """Of the native core's batches."""
+    """The plan of the native core's batches."""
 
     moments: DrawMoments
 
     def start(self, state: State, loaded: States | None, finish: Callable[[], None]) -> Epoch:
         """Iterate over the rest of an epoch, and count its batches in the state.
 
-        loaded: the random states to restore, of a state that is continued. finish: called after the
-        last batch.
+        loaded: the random states to restore, if a state is continued. finish: called after the last
+        batch.
         """
         seed = self.order.seed
         if seed is None:
@@ -71,19 +73,22 @@ class LoaderEpochs:
         """Begin an epoch with the draws of DataLoader, at its moments."""
         opened = None if loaded else self._open_directly()
         # DataLoader with workers opens the sampler when it is made and again when its epoch begins;
-        # workers that persist begin later epochs with the second alone
+        # workers that persist begin later epochs with the second opening alone.
         opens_again = self.moments.lead and self.moments.base is None
         drawn = state["drawn_from"] = self.sources.draw_base(self.moments, loaded)
         if opens_again and opened is not None:
             opened = self._open_directly()
         begin = partial(self._begin_as_dataloader, state, loaded is not None, finish, opened)
+        # Without workers DataLoader draws in the first next(): so does this epoch.
         if self.moments.lead or not self.order.draws_at_begin:
             return begin()
         state[PENDING] = partial(self.sources.pending_states, drawn)
         return begin_later(begin)
 
     def _open_directly(self) -> Iterator[Any] | None:
-        """The iterator of a sampler which DataLoader makes before it draws its base seed."""
+        """The iterator of a sampler, if DataLoader makes it before it draws its base seed; else
+        None.
+        """
         order = self.order
         if isinstance(order, LoaderOrder) and order.is_paced and is_read_directly(order):
             return iter(order.user_sampler)
@@ -102,7 +107,7 @@ class LoaderEpochs:
             drawn |= self.sources.states()
         if order.draws_seed and ORDER_SEED not in drawn:
             drawn[ORDER_SEED] = self.sources.draw_order_seed(drawn)
-        # several ranks: DistributedSampler's seed, which is 0, and the epoch
+        # Several ranks draw no seed: they take DistributedSampler's, which is 0, plus the epoch.
         seeds = EpochSeeds(drawn.get(ORDER_SEED, epoch), drawn[BASE_SEED], is_base=True)
         lead = self.moments.lead
         restored = self.sources.restore(drawn if is_loaded else None)
@@ -112,6 +117,7 @@ class LoaderEpochs:
         if not isinstance(order, LoaderOrder) or not order.draws_leftover:
             return batches
         draw = partial(draw_leftover, order.num_samples, order.leftover_generator)
+        # DataLoader's sampler is `lead` batches ahead of the loop when it comes to its end.
         count = max(0, order.last_draw - lead - delivered)
         return SharedBatches(draw_before(batches, count, draw))
 
@@ -124,11 +130,11 @@ class LoaderEpochs:
 
 @dataclass
 class EpochsCache:
-    """The epochs of a loader, made anew where one of its settings has been assigned to.
+    """The epochs of a loader, made anew when one of its settings has been assigned to.
 
-    The first batch waits for all that is done at the begin of its epoch. The rows of the epoch
-    before have left nothing of the interpreter in the processor's caches: a function that is called
-    there takes 5 us, and these epochs as long as a batch to make.
+    The first batch waits for all work at the begin of its epoch. The rows of the epoch before have
+    evicted the interpreter from the processor's caches: a function that is called there takes 5 us,
+    and making these epochs takes as long as a batch.
     """
 
     _last: tuple[tuple[Any, ...], LoaderEpochs] | None = None
@@ -136,6 +142,8 @@ class EpochsCache:
     def get(self, loader: Any) -> LoaderEpochs:
         """The epochs of the loader's settings; in a process group, and by Python, always new."""
         settings, last = read_settings(loader), self._last
+        # Compared by identity: a comparison of tensors or of Datasets may be slow, or no bool. A
+        # group of processes may have changed since.
         if last is not None and all(map(is_, settings, last[0])) and not is_in_group():
             return last[1]
         epochs = _make_epochs(loader)
@@ -160,9 +168,10 @@ def _make_epochs(loader: Any) -> LoaderEpochs:
 def _choose_engine(
     native: NativeEpochs | None, python: PythonEpochs, order: EpochOrder
 ) -> NativeEpochs | None:
-    """The native core's epochs, where it makes the batches of this order."""
+    """The native core's epochs, if it makes the batches of this order; else None."""
     is_plain = python.transform is None and python.pipeline.is_plain
     is_view = python.may_show_views and order.is_sequential
+    # The core asks for indices when it needs them, not when DataLoader would.
     if isinstance(order, LoaderOrder) and order.is_paced:
         return None
     if not is_plain or is_view or may_read_directly(python.source, order.shuffle):

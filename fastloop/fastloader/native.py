@@ -22,17 +22,17 @@ BLOCK_BYTES = 1 << 20
 """Batches are made in blocks of about this size: it fits a core's own cache, and the hand-over of
 one costs less than a hundredth of making it."""
 AHEAD_BYTES = 4 << 20
-"""Blocks made ahead of their use, so that they are still in the shared cache then."""
+"""Bytes of blocks made ahead of their use, few enough to be still in the shared cache then."""
 MIN_BLOCKS = 2
 MAX_BLOCKS = 1 << 16
-"""As many blocks are the 64 GiB that hold any epoch in memory."""
+"""So many blocks are 64 GiB, which hold any epoch in memory."""
 MAX_BATCH_SIZE = 1 << 40
 """No epoch has as many samples; products with it fit 64 bits."""
 MOST_LAZY_ROWS = 4096
-"""Rows made ahead where a user's sampler is read as the epoch goes on: it may be slow, or endless
-and of single rows."""
+"""Rows made ahead if a user's sampler is read as the epoch goes on: it may be slow, or endless and
+of single rows."""
 MOST_PIECES = 1 << 16
-"""Pieces of an epoch that are recorded, where any are."""
+"""The most pieces of an epoch that are recorded."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class NativeColumns:
 
 
 def open_columns(columns: Sequence[Column]) -> NativeColumns | None:
-    """The core's columns; None without the core, and where it can't make one of them."""
+    """The core's columns; None without the core, or if it can't make one of them."""
     opened = tuple(open_column(column) for column in columns)
     if None in opened:
         return None
@@ -65,7 +65,7 @@ class StreamPlan:
     ahead: int | None = None
     """Blocks that each thread makes ahead; None: those of AHEAD_BYTES, for all threads together."""
     is_lazy: bool = False
-    """True where a user's sampler gives the order, of which no more is read ahead than needed."""
+    """True if a user's sampler gives the order: no more of it is read ahead than needed."""
 
     @cached_property
     def block_nbytes(self) -> int:
@@ -100,6 +100,7 @@ class PieceFeeder:
         """Feed the core's stream with the next piece."""
         try:
             piece = next(self._pieces, None)
+        # Raised by end(), after the batches before it have been delivered.
         except BaseException as error:
             piece, self._error = None, error
         if piece is None:
@@ -109,7 +110,7 @@ class PieceFeeder:
             stream.feed(np.ascontiguousarray(indices), sizes)
 
     def end(self) -> None:
-        """Raise what the pieces have raised, after which none follow; else finish."""
+        """Raise the error of the pieces, after which none follow; else finish."""
         if self._error is not None:
             raise self._error from None
         self._finish()
@@ -117,21 +118,21 @@ class PieceFeeder:
 
 @dataclass(frozen=True)
 class Delivery:
-    """The use of a stream's batches, as tensors of their columns."""
+    """The use of a stream's batches."""
 
     assemble: Callable[[tuple[torch.Tensor, ...]], Any] | None = tuple
-    """From a tensor of each column to a batch; None: the tensor of the only column is one."""
+    """Makes a batch of a tensor of each column; None: the only column's tensor is the batch."""
     delivered: np.ndarray = field(default_factory=lambda: np.zeros((), np.int64))
-    """An int64, by one greater with each batch."""
+    """An int64 to which one is added with each batch."""
     finish: Callable[[], None] = lambda: None
-    """Called after the last one."""
+    """Called after the last batch."""
     start: int = 0
     """The first index that is delivered."""
 
 
 @dataclass
 class PieceTimes:
-    """When threads have made which pieces of the batches of epochs."""
+    """The times at which threads have made pieces of the batches of epochs."""
 
     epochs: list[np.ndarray] = field(default_factory=list)
     """(MOST_PIECES, 4) int64 of each: the thread (0: the loop's), the piece's first batch, its
@@ -143,7 +144,7 @@ class PieceTimes:
         return self.epochs[-1]
 
     def read(self) -> np.ndarray:
-        """(pieces, 4) of all epochs, which must have ended."""
+        """The (pieces, 4) rows of all epochs, which must have ended."""
         return np.concatenate([np.empty((0, 4), np.int64), *(e[e[:, 3] > 0] for e in self.epochs)])
 
 
@@ -164,16 +165,16 @@ def open_stream(
 ) -> Any:
     """An iterator over the batches of an epoch, in order.
 
-    times: where it is recorded who makes what; None: nowhere.
+    times: records the pieces' times; None: nothing is recorded.
 
-    Its threads start at once, and end with its close() or where the epoch is left early; those of a
+    Its threads start at once, and end with its close() or if the epoch is left early; those of a
     whole epoch wait a second for the next one that shares the pools. A batch owns its memory, which
-    is used again once its last tensor is gone; it may be kept and written to. Each next() makes
+    is used again when its last tensor is gone; it may be kept and written to. Each next() makes
     batches, too, before it waits. In a fork of the process, which has none of the threads,
     RuntimeError is raised.
 
     Iteration raises IndexError at the batch that has an index out of bounds, without reading that
-    row, and what reading the pieces has raised, after the batches before.
+    row, and any error of reading the pieces, after the batches before it.
     """
     core = load_core()
     assert core is not None
@@ -186,7 +187,7 @@ def open_stream(
         plan.columns.opened,
         open_order(order, plan.columns.num_samples, pools.orders),
         pools.batches,
-        (*wraps, delivery.assemble, feeder, end),  # none knows the stream: unused, it ends at once
+        (*wraps, delivery.assemble, feeder, end),  # no cycle: an unused stream ends at once
         delivery.delivered,
         delivery.start,
         min(plan.batch_size, MAX_BATCH_SIZE),

@@ -1,4 +1,4 @@
-"""Epochs of a tree whose batches the native core makes."""
+"""Epochs of a tree, with batches that the native core makes."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ from fastloop.fastloader.torch_draws import EpochBegin
 
 @dataclass
 class NativeEpochs:
-    """The columns of a tree, as the core reads them, with what epochs leave to later ones: memory
+    """The columns of a tree, as the core reads them, and caches reused between epochs: batch memory
     and idle threads."""
 
     columns: NativeColumns
     assemble: Callable[[tuple[torch.Tensor, ...]], Tree] | None
-    """From a tensor of each column to a batch; None: the tensor of the only column is one."""
+    """Makes a batch of a tensor of each column; None: the tensor of the only column is the
+    batch."""
     pools: MemoryPools = field(default_factory=MemoryPools)
     times: PieceTimes | None = None
-    """Where it is recorded who makes what; None: nowhere."""
+    """Times of the pieces of batches, if they are recorded."""
 
     def record(self) -> PieceTimes:
-        """Record who makes what in the epochs that begin from now on."""
+        """Record the times of pieces in the epochs that begin from now on."""
         self.times = PieceTimes()
         return self.times
 
@@ -74,7 +75,9 @@ class NativeEpochs:
 
 
 def _begin(order: LoaderOrder, seed: int, delivered: int) -> tuple[NativeOrder, int]:
-    """The order, and the first index to deliver; a sampler has drawn what it draws at its begin."""
+    """The order, and the first index to deliver. A sampler has made its first draws when this
+    returns.
+    """
     native_order, start = order.native(seed, delivered)
     if is_fed(native_order):
         native_order = chain(list(islice(native_order, 1)), native_order)
@@ -82,7 +85,7 @@ def _begin(order: LoaderOrder, seed: int, delivered: int) -> tuple[NativeOrder, 
 
 
 def open_natively(source: object) -> NativeEpochs | None:
-    """The source as the core makes its batches; None where only Python can."""
+    """The source's epochs by the core; None if only Python can make its batches."""
     if not isinstance(source, ColumnSource):
         return None
     columns = open_columns(source.columns)

@@ -14,15 +14,15 @@ from fastloop.fastloader.permutation import FeistelPermutation
 ARRAY, SEQUENTIAL, RANDPERM, FEISTEL, FED = range(5)
 """The core's kinds of orders."""
 PIECE = 1 << 16
-"""Indices drawn at once where Python makes the batches."""
+"""Indices drawn at once if Python makes the batches."""
 
 Piece = tuple[np.ndarray, np.ndarray | None]
-"""Indices, and the int64 sizes of their batches where the batch size is not fixed."""
+"""Indices, and the int64 sizes of their batches if the batch size is not fixed."""
 
 
 @dataclass(frozen=True)
 class SourceOrder:
-    """The samples in their own order; with several ranks every world_size-th from `rank` on."""
+    """The samples in their own order; a rank has every world_size-th of them, from `rank` on."""
 
     num_samples: int
     rank: int = 0
@@ -54,13 +54,13 @@ the epoch proceeds."""
 
 
 def is_fed(order: NativeOrder) -> TypeGuard[Iterator[Piece]]:
-    """True where the core is fed with the order piece by piece."""
-    # asking for an Iterator takes longer, see EpochsCache
+    """True if the core is fed with the order piece by piece."""
+    # isinstance(order, Iterator) takes longer, between two epochs, see EpochsCache.
     return not isinstance(order, (SeededOrder, SourceOrder, FeistelOrder, np.ndarray))
 
 
 def open_order(order: NativeOrder, num_samples: int, pool: Any = None) -> Any:
-    """The core's order, whose memory is taken from the pool where there is one.
+    """The core's order, which takes its memory from the pool, if there is one.
 
     Raises ValueError for 2^32 / 20 samples or more of a SeededOrder.
     """
@@ -83,7 +83,7 @@ def open_order(order: NativeOrder, num_samples: int, pool: Any = None) -> Any:
 
 
 def read_order(order: Any, start: int, count: int) -> np.ndarray:
-    """int64 indices of an order of the core, of which no stream reads."""
+    """int64 indices of an order of the core that no stream reads."""
     out = np.empty(count, np.int64)
     order.read(start, out)
     return out

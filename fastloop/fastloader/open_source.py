@@ -44,9 +44,9 @@ class Reading:
     sampler: Any
     is_thread_safe: bool
     is_native: bool
-    """True: an image folder of torchvision is read as columns where that makes the same batches."""
+    """True: an image folder of torchvision is read as columns if that makes the same batches."""
     workers: WorkerProcesses | None
-    """Of an IterableDataset; None: a thread reads it."""
+    """The processes that read an IterableDataset; None: a thread reads it."""
 
     @property
     def is_unbatched(self) -> bool:
@@ -64,7 +64,7 @@ class ColumnDataset(Dataset):
     """The samples of columns by index, as DataLoader's attribute `dataset` gives them."""
 
     source: ColumnSource
-    """Of single samples."""
+    """Its batches are single samples."""
 
     def __len__(self) -> int:
         return len(self.source)
@@ -89,12 +89,13 @@ def open_source(source: Any, reading: Reading) -> BatchSource | IterableSource:
     """A source of batches, or of single samples, of a tree of columns or a Dataset.
 
     A TensorDataset is treated as its tensors, in batches that are lists, as default_collate makes
-    them. Raises ValueError for anything else, and for a collate_fn where nothing is collated.
+    them. Raises ValueError for anything else, and for a collate_fn if there is nothing to collate.
     """
     collate_fn = reading.collate_fn
     default = default_convert if reading.is_unbatched else default_collate
     if isinstance(source, IterableDataset):
         return IterableSource(source, collate_fn or default, reading.workers)
+    # A collate_fn of the user may take any items.
     if collate_fn is None:
         check_samples(source)
     source = _columns_of_samples(source, reading) or read_source(source)
@@ -110,15 +111,16 @@ def open_source(source: Any, reading: Reading) -> BatchSource | IterableSource:
 
 
 def count_samples(source: BatchSource | IterableSource) -> int | None:
-    """The number of samples; None where an iterable does not say."""
+    """The number of samples; None if an iterable does not say."""
     return source.num_samples if isinstance(source, IterableSource) else len(source)
 
 
 def _columns_of_samples(source: Any, reading: Reading) -> Any:
-    """The columns of a Dataset of which batches are the same as of its samples; None elsewhere."""
+    """The columns of a Dataset, if their batches are the batches of its samples; else None."""
     if reading.collate_fn is not None or reading.asks_for_lists:
         return None
     if type(source) is TensorDataset:
+        # A list, as default_collate makes of tuples: a tuple would be delivered as a tuple.
         return list(source.tensors)
     if reading.is_unbatched:
         return None
@@ -135,6 +137,7 @@ def _open_ragged(tree: RaggedTree, reading: Reading) -> DatasetSource:
 
 
 def _open_dataset(parts: tuple[Any, CollateFn], reading: Reading) -> DatasetSource:
+    # Items of a list are only referred to: the code of a Dataset may be running in several threads.
     is_shared = reading.is_thread_safe or isinstance(parts[0], ListedSamples)
     opened = share(parts) if is_shared else take_turns(parts)
     return DatasetSource(*parts, reading.is_unbatched, opened, is_shared, reading.asks_for_lists)

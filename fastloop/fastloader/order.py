@@ -38,7 +38,8 @@ from fastloop.fastloader.torch_samplers import has_leftover, reads_ahead
 SEQUENTIAL_PIECE = 1 << 20
 """Indices of a piece in sequential order."""
 MAX_RANDPERM = 1 << 20
-"""Of more samples torch.randperm is not stored: indices are computed on demand, permutation.py."""
+"""With more samples torch.randperm's order is not stored: indices are computed on demand,
+permutation.py."""
 FED_ROWS = 4096
 """Rows of the batches of a batch sampler that are handed to the native core at once."""
 
@@ -64,7 +65,7 @@ class LoaderOrder:
     """FastLoader's settings that determine order and batches, as in DataLoader and
     DistributedSampler.
 
-    Raises ValueError where they are invalid or exclude each other.
+    Raises ValueError if they are invalid or exclude each other.
     """
 
     num_samples: int
@@ -115,40 +116,40 @@ class LoaderOrder:
 
     @property
     def draws_seed(self) -> bool:
-        """True where each epoch draws its order's seed from torch's global generator."""
+        """True if each epoch draws its order's seed from torch's global generator."""
         is_alone = self.seed is None and self.world_size == 1
         return is_alone and bool(self.shuffle) and self.generator is None
 
     @property
     def is_paced(self) -> bool:
-        """True where code of the user gives the indices, and may draw whenever it is asked."""
+        """True if code of the user gives the indices, and may draw whenever it is asked."""
         if self.seed is not None or self.world_size > 1 or self.user_sampler is None:
             return False
         return self.is_lazy and not reads_ahead(self.user_sampler)
 
     @property
     def draws_at_begin(self) -> bool:
-        """True where something is drawn, or a sampler read, when the first index is asked for."""
+        """True if something is drawn, or a sampler read, when the first index is asked for."""
         return self.is_lazy or (bool(self.shuffle) and self.world_size == 1)
 
     @property
     def draws_leftover(self) -> bool:
-        """True where the end of an epoch draws a permutation, as that of a RandomSampler does."""
+        """True if the end of an epoch draws a permutation, as the end of a RandomSampler does."""
         is_alone = self.seed is None and self.world_size == 1
         is_drawn = is_alone and self.num_samples <= MAX_RANDPERM
         return is_drawn and self.leftover_generator is not None
 
     @property
     def leftover_generator(self) -> torch.Generator | None:
-        """Of the RandomSampler that gives the order, or would in DataLoader."""
+        """The generator of the RandomSampler that gives the order, or would in DataLoader."""
         if self.shuffle is True:
             return self.generator
         return self.sampler.generator if has_leftover(self.sampler) else None  # pyright: ignore
 
     @property
     def last_draw(self) -> int:
-        """The number of the batch for which a sampler of all samples is asked for more than it has:
-        of a short one, and else of the one after the last."""
+        """The number of the batch that asks a sampler of all samples for more than it has: the last
+        one if it is short, else the one after it."""
         return self.num_samples // (self.batch_size or 1)
 
     def __len__(self) -> int:
@@ -163,35 +164,37 @@ class LoaderOrder:
 
     @property
     def is_sequential(self) -> bool:
-        """True where this process delivers all samples in the source's order."""
+        """True if this process delivers all samples in the source's order."""
         is_reordered = self.shuffle or self.sampler is not None or self.batch_sampler is not None
         return not is_reordered and self.world_size == 1
 
     @property
     def is_lazy(self) -> bool:
-        """True where a user's sampler is read as the epoch proceeds."""
+        """True if a user's sampler is read as the epoch proceeds."""
         is_known = self.sampler is None or isinstance(self.sampler, (*ARRAYS, PiecewiseSampler))
         return self.batch_sampler is not None or not is_known
 
     def rank_share(self, num_samples: int) -> int:
-        """Of this many samples, the number that each rank delivers."""
+        """The number of samples that each rank delivers of this many."""
         return -(-num_samples // self.world_size)
 
     def native(self, seed: int, delivered: int) -> tuple[NativeOrder, int]:
         """The order as the native core takes it, and the first index that is to be delivered.
 
-        seed: of the epoch's order, where it is shuffled without a generator. delivered: batches of
-        the epoch that have been delivered. Generators have been read when
-        this returns; samplers are as the pieces are asked for.
+        seed: seeds a shuffled order without a generator. delivered: batches of the epoch that have
+        been delivered. Generators have been read when this returns; samplers are read as the pieces
+        are asked for.
         """
         if self.batch_sampler is not None:
+            # Sizes of the batches of a batch sampler differ: they are fed with the indices.
             groups = group_batches(self.batches(seed, delivered), FED_ROWS)
             return ((np.concatenate(g), np.array([*map(len, g)])) for g in groups), 0
-        # after a short last batch it is behind the end
+        # After a short last batch the product is behind the end.
         start = min(delivered * (self.batch_size or 1), self.rank_share(self.num_samples))
         ranks = self.rank, self.world_size
         if self.shuffle is True and self.num_samples > MAX_RANDPERM:
             permutation = random_permutation(self.num_samples, self._epoch_generator(seed))
+            # The tables are drawn at once: the user may use the generator during the epoch.
             return FeistelOrder(permutation, *ranks), start
         if self.shuffle is True and self.generator is None:
             return SeededOrder(self.num_samples, seed, *ranks), start
@@ -200,7 +203,7 @@ class LoaderOrder:
         return ((piece, None) for piece in self._remaining_pieces(seed, delivered)), 0
 
     def pieces(self, seed: int) -> Iterator[np.ndarray]:
-        """Iterate over pieces of this rank's indices, which are every world_size-th.
+        """Iterate over pieces of this rank's indices: every world_size-th, from the rank on.
 
         With shuffle=Blocks a rank has whole blocks instead. Generators have been read when this
         returns, samplers are read as pieces are asked for. Iteration raises IndexError for an index
@@ -209,6 +212,8 @@ class LoaderOrder:
         with one_torch_thread():
             if isinstance(self.shuffle, Blocks):
                 generator = self._epoch_generator(seed)
+                # Blocks are dealt out whole: every world_size-th row would spread each rank over
+                # all blocks.
                 share = self.rank, self.world_size, self.batch_size or 1
                 pieces = self.shuffle.pieces(self.num_samples, generator, *share)
                 return iterate_single_threaded(pieces)
@@ -227,7 +232,7 @@ class LoaderOrder:
         return islice(iterate_single_threaded(batches), delivered, None)
 
     def batches_by_piece(self, seed: int, delivered: int) -> Iterator[Iterator[np.ndarray]]:
-        """The batches that end in each piece of the order; without a batch sampler."""
+        """The batches that end in each piece of the order; there must be no batch sampler."""
         pieces = self._remaining_pieces(seed, delivered)
         return cut_batches(pieces, self.batch_size or 1, self.drop_last)
 
@@ -240,7 +245,9 @@ class LoaderOrder:
                 return (check_indices(piece, self.num_samples) for piece in self.sampler.pieces())
             size = (self.batch_size or 1) * self.world_size
             sampler = self.sampler
-            if self.draws_leftover:  # which is drawn at its moment
+            if self.draws_leftover:
+                # Asking for more than all samples would draw the permutation at the sampler's end,
+                # which is drawn at its own moment instead, see draw_leftover.
                 sampler = islice(sampler, self.num_samples)  # pyright: ignore
             return sampler_pieces(sampler, self.num_samples, size)
         if not self.shuffle:
@@ -263,5 +270,5 @@ class LoaderOrder:
 
 
 def _randperm(num_samples: int, generator: torch.Generator) -> np.ndarray:
-    # int32 is drawn faster than int64
+    # int32 is drawn faster than int64, and gives the same order.
     return torch.randperm(num_samples, generator=generator, dtype=torch.int32, device="cpu").numpy()

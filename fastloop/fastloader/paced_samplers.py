@@ -1,4 +1,6 @@
-"""Samplers whose code may draw at any moment: they are read when DataLoader would read them."""
+"""Samplers with code of the user, which may draw at any moment: they are read when DataLoader would
+read them.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,18 @@ from fastloop.fastloader.order import MAX_RANDPERM, LoaderOrder
 from fastloop.fastloader.torch_draws import draw_seed
 
 OVER_ARRAYS = tuple(type(iter(each)) for each in ([], (), range(0), range(1 << 63)))
-"""Iterators over indices that exist: whatever is drawn has been drawn."""
+"""Iterators over indices that exist already: nothing more is drawn when they are read."""
 
 
 def is_read_directly(order: LoaderOrder) -> bool:
-    """True where DataLoader itself iterates over the sampler: of batches, or of single samples."""
+    """True if DataLoader itself iterates over the sampler: of batches, or of single samples."""
     return order.batch_sampler is not None or order.batch_size is None
 
 
 def without_sampler(order: LoaderOrder, opened: Iterator[Any]) -> LoaderOrder | None:
-    """The order of what the opened sampler gives, if that exists already; else None.
+    """The order of the indices that the opened sampler gives, if they exist already; else None.
 
-    What an iterator of the user's has left after an epoch is the next one's.
+    An iterator of the user keeps the indices that an epoch leaves, for the next epoch.
     """
     if type(opened) not in OVER_ARRAYS or opened is order.user_sampler:
         return None
@@ -46,7 +48,7 @@ def read_batches(order: LoaderOrder, opened: Iterator[Any]) -> Iterator[Any]:
 def draw_batches(order: LoaderOrder, seed: int | None) -> Iterator[list[int]]:
     """The batches of an epoch's indices, drawn when DataLoader's batch sampler would draw them.
 
-    seed: of the order, where it has been drawn.
+    seed: the order's seed, if it has been drawn.
     """
     sampler = _torch_sampler(order) if seed is None else None
     if sampler is not None:
@@ -58,7 +60,7 @@ def draw_batches(order: LoaderOrder, seed: int | None) -> Iterator[list[int]]:
 
 
 def _torch_sampler(order: LoaderOrder) -> Iterable[int] | None:
-    """The sampler that DataLoader has for this order; None where there is no such one."""
+    """The sampler that DataLoader has for this order; None if there is no such sampler."""
     if order.batch_sampler is not None or order.world_size > 1 or not order.num_samples:
         return None
     if order.sampler is not None:
@@ -71,9 +73,9 @@ def _torch_sampler(order: LoaderOrder) -> Iterable[int] | None:
 
 
 class PacedGroups:
-    """Groups of one batch each, of which iter() draws `lead`, and each next() one more.
+    """Groups of one batch each: iter() draws `lead` of them, and each next() one more.
 
-    Iteration raises IndexError for an index out of bounds, and what the sampler raises.
+    Iteration raises IndexError for an index out of bounds, and any error that the sampler raises.
     """
 
     def __init__(self, batches: Iterator[Any], num_samples: int, lead: int) -> None:
@@ -84,7 +86,9 @@ class PacedGroups:
         self.draw_for(0)
 
     def draw_for(self, delivered: int) -> None:
-        """Draw what DataLoader has drawn when it delivers a batch, the number `delivered`."""
+        """Draw the batches that DataLoader has drawn when it delivers the batch number
+        `delivered`.
+        """
         while self._count < self._lead + delivered and not self._is_ended:
             self._draw()
 

@@ -23,9 +23,9 @@ import torch
 ROUNDS = 4
 """Luby and Rackoff's number; even, so that rows are rows again after the last round."""
 PIECE = 1 << 16
-"""Indices computed at once: a call of numpy costs 2 us, and more next to threads whose gathering
-evicts its cache. Epochs of 3 x 10^6 rows of 784 bytes took 160 ns a row in pieces of 2^15 indices,
-151 ns in pieces of 2^16."""
+"""Indices computed at once: a call of numpy costs 2 us, and more beside threads that evict its
+cache with rows. Epochs of 3 x 10^6 rows of 784 bytes took 160 ns a row in pieces of 2^15
+indices, 151 ns in pieces of 2^16."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +49,7 @@ class FeistelPermutation:
     def indices_at(self, positions: np.ndarray) -> np.ndarray:
         """int64 sample indices at these positions, which are int64 in [0, num_samples)."""
         indices = self._encrypt(positions)
+        # Cycle walking: those that fall outside of the samples are encrypted again.
         outside = np.flatnonzero(indices >= self.num_samples)
         while len(outside):
             encrypted = self._encrypt(indices[outside])
@@ -75,6 +76,7 @@ class FeistelPermutation:
 
 def random_permutation(num_samples: int, generator: torch.Generator) -> FeistelPermutation:
     """Draw a permutation with this generator, which is on the CPU."""
+    # The smallest square, or nearly, that holds the samples: few positions are outside.
     columns = isqrt(num_samples - 1) + 1
     widths = -(-num_samples // columns), columns
     functions = [

@@ -1,5 +1,4 @@
-"""Making the batches of an epoch in Python: by threads or by the consumer, with a transform, on a
-device."""
+"""Batches of an epoch made in Python: by threads or the consumer, with a transform, on a device."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ Group = Sequence[np.ndarray]
 Make = Callable[[Group], Any]
 Batches = BatchSource | StreamBatches | ProcessBatches
 Transform = Callable[[Tree, list[int]], Tree]
-"""From a batch and the indices of its samples to what is delivered."""
+"""Makes of a batch, and the indices of its samples, what is delivered."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +40,14 @@ class Pipeline:
 
     tuning: Tuning
     target: torch.device | None
-    """Where batches are delivered; None: the CPU."""
+    """The device of the delivered batches; None: the CPU."""
     pins: bool
-    """True where they are delivered in pinned memory of the CPU."""
+    """True: they are delivered in pinned memory of the CPU."""
     draws: GlobalDraws = field(default_factory=GlobalDraws)
 
     @property
     def is_plain(self) -> bool:
-        """True where batches are delivered in the CPU's own memory, as it is."""
+        """True if batches are delivered in ordinary memory of the CPU."""
         return self.target is None and not self.pins
 
     def copy(self) -> Pipeline:
@@ -61,9 +60,10 @@ class Pipeline:
         is_seeded = transform is not None or not isinstance(source, ColumnSource | ProcessBatches)
         if isinstance(source, ColumnSource):
             is_on_cuda = self.target is not None and self.target.type == "cuda"
+            # A copy to a GPU runs beside the loop only from pinned memory.
             source = _divide(replace(source, is_pinned=self.pins or is_on_cuda), num_threads)
             if source.shows_views and not is_seeded:
-                num_threads = 0  # there is nothing to make ahead
+                num_threads = 0  # a view costs nothing: there is nothing to make ahead
         make = partial(_make_batches, source, transform)
         if self.pins:
             make = partial(_pin, make)
@@ -80,7 +80,7 @@ class Pipeline:
         self, make: Make, groups: Groups, num_threads: int, is_seeded: bool
     ) -> Generator[Any, None, None]:
         if num_threads:
-            # OpenMP's threads wait for each other, and one busy core holds up all of them
+            # OpenMP's threads wait for each other, and one busy core holds up all of them.
             make = partial(_in_one_torch_thread, make)
         ahead = self.tuning.prefetch_factor
         if is_seeded:
@@ -89,9 +89,11 @@ class Pipeline:
 
 
 class SharedBatches:
-    """The batches of an epoch, of which several threads may ask for the next one."""
+    """The batches of an epoch, which several threads may ask for at the same time."""
 
     def __init__(self, batches: Generator[Tree, None, None]) -> None:
+        # A generator that is asked while it runs raises ValueError. The lock is reentrant, as the
+        # collector may close the epoch in the thread that holds it.
         self._batches, self._lock = batches, RLock()
 
     def __iter__(self) -> SharedBatches:
@@ -112,7 +114,7 @@ class Running:
 
     results: Generator[Any, None, None]
     receive: Callable[[Any], Sequence[Tree]]
-    """From a result to a group's batches, in the loop's thread."""
+    """Makes a group's batches of a result, in the loop's thread."""
     end: Callable[[], None]
     """Called when the threads have ended; ends processes."""
 
@@ -150,6 +152,8 @@ class Running:
                     if draw_for is not None:
                         draw_for(state["delivered"] - first)
                     yield batch
+                    # Asked again after each batch: the fork may have been made while the loop had
+                    # it.
                     _refuse_fork(pid)
                 del batches, batch  # or they would be held while the next are made
             finish()

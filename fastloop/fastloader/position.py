@@ -1,4 +1,4 @@
-"""A loader's position: the epoch, and how much of it has been delivered."""
+"""A loader's position: the epoch, and the number of its batches that have been delivered."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 from fastloop.fastloader.setting_kinds import check_epoch
 
 State = dict[str, Any]
-"""`epoch`, `delivered` (batches; an int64 array without dimensions while the native core counts),
-`drawn_from` (random states at its begin), `settings`, and `dataset`, the state of an iterable that
-has one; STREAMED while an epoch runs."""
+"""`epoch`; `delivered` (batches; an int64 array without dimensions while the native core counts);
+`drawn_from` (random states at its begin); `settings`; `dataset`, the state of an iterable that
+has one; while an epoch runs, STREAMED and PENDING."""
 STREAMED = "streamed"
-"""The state's key for {batches delivered: the iterable's state then}, of batches made ahead."""
+"""The state's key for a dict from the number of batches delivered to the iterable's state then. It
+has entries of batches that were made ahead."""
 PENDING = "pending"
-"""The state's key for a function that returns `drawn_from`, of an epoch that is to draw its order
-when its first batch is asked for."""
+"""The state's key for a function that returns `drawn_from`, if the epoch draws its order when its
+first batch is asked for."""
 
 
 @dataclass
@@ -26,7 +27,7 @@ class Position:
     epoch: int = 0
     state: State | None = None
     is_loaded: bool = False
-    """True where the next iteration continues the state."""
+    """True if the next iteration continues the state."""
 
     def copy(self) -> Position:
         """A position of its own, for another loader."""
@@ -50,6 +51,7 @@ class Position:
         Raises ValueError for a number below 0.
         """
         check_epoch(epoch)
+        # Scripts call set_epoch before each epoch, also before the one that they resume.
         if not (self.state and self.is_loaded and self.state["epoch"] == epoch):
             self.epoch, self.state, self.is_loaded = epoch, None, False
 
@@ -58,7 +60,7 @@ class Position:
         self.state, self.is_loaded, self.epoch = dict(state), True, state["epoch"]
 
     def read_loaded(self, name: str) -> Any:
-        """A number that a state has drawn which is to be continued; None elsewhere."""
+        """A number that the state which the next iteration continues has drawn; else None."""
         return self.state["drawn_from"].get(name) if self.state and self.is_loaded else None
 
     def begin(self, make_state: Callable[[], State]) -> tuple[State, State | None]:

@@ -36,7 +36,8 @@ TAKES_GENERATOR = frozenset(
 )
 """Functions and methods of torch that draw, and accept a generator."""
 FILLS_LIKE = {"rand_like": torch.Tensor.uniform_, "randn_like": torch.Tensor.normal_}
-"""Functions that accept one in recent versions only, and how each fills its result."""
+"""Functions that accept a generator in recent versions only, and the method that fills their
+result."""
 HIDES_DRAWS = frozenset(
     (
         "alpha_dropout",
@@ -53,8 +54,8 @@ HIDES_DRAWS = frozenset(
         "scaled_dot_product_attention",
     )
 )
-"""Functions in C that draw inside, where no generator can be passed to them. Those in Python, such
-as torch.nn.init's, are all treated as if they did."""
+"""Functions in C that draw inside, and to which no generator can be passed. Functions in Python,
+such as torch.nn.init's, are all treated as if they did."""
 WITH_GENERATOR = {"default": "generator", "low": "low_generator"}
 """Overloads of an operation that draws, and the one that accepts a generator."""
 
@@ -86,6 +87,7 @@ class PrivateDraws(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        # The user's own generator, whatever the thread.
         if kwargs.get("generator") is not None:
             return func(*args, **kwargs)
         if name in TAKES_GENERATOR:
@@ -93,6 +95,7 @@ class PrivateDraws(TorchFunctionMode):
         if name in FILLS_LIKE:
             others = {key: value for key, value in kwargs.items() if key != "generator"}
             return FILLS_LIKE[name](torch.empty_like(*args, **others), generator=self.generator())
+        # Dispatch costs more per operation, so that it is only entered for these.
         if name in HIDES_DRAWS or isinstance(func, FunctionType):
             with _HiddenDraws(self.generator):
                 return func(*args, **kwargs)
@@ -111,6 +114,7 @@ class _HiddenDraws(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded in func.tags:
+            # The overload that was called may lack the argument, which its sibling has.
             overload = WITH_GENERATOR.get(func._overloadname, "")
             func = getattr(func.overloadpacket, overload, func) if overload else func
             if not any(argument.name == "generator" for argument in func._schema.arguments):

@@ -13,15 +13,15 @@ IS_AVAILABLE = dist.is_available()
 
 
 def is_in_group() -> bool:
-    """True where torch.distributed has a group of processes."""
+    """True if torch.distributed has a group of processes."""
     return IS_AVAILABLE and dist.is_initialized()
 
 
 def resolve_rank(rank: int | None, world_size: int | None, sampler: Any) -> tuple[int, int]:
-    """(rank, world_size): as given, else those of the process group, else (0, 1).
+    """(rank, world_size): as given, else the process group's, else (0, 1).
 
     sampler: of indices or batches; a DistributedSampler, also inside of another sampler, shards
-    already. Raises ValueError where only one of both is given, and for other samplers in a group,
+    already. Raises ValueError if only one of both is given, and for other samplers in a group,
     which may or may not be the same in all processes.
     """
     if (rank is None) != (world_size is None):

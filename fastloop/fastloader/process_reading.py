@@ -1,4 +1,4 @@
-"""Reading of a map-style Dataset by processes, which pays where its code holds the interpreter's
+"""Reading of a map-style Dataset by processes, which pays if its code holds the interpreter's
 lock."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fastloop.fastloader.sample_draws import SampleDraws
 from fastloop.fastloader.worker_processes import WorkerProcesses
 
 AHEAD = 2
-"""Batches that each process makes ahead where prefetch_factor is not given, as with DataLoader."""
+"""Batches that each process makes ahead if prefetch_factor is not given, as with DataLoader."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class ProcessReading:
 
     settings: WorkerProcesses
     idle: ReaderPool | None = None
-    """Processes of an epoch that has ended, for the next one."""
+    """Processes of an epoch that has ended, kept for the next one."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process has none of the processes."""
@@ -41,6 +41,7 @@ class ProcessReading:
     def start(self, source: DatasetSource, groups: Groups, draws: SampleDraws) -> ProcessBatches:
         """The batches of the groups, by processes that are started, unless some are idle."""
         pool, self.idle = self.idle, None
+        # Processes of the parent can't be used in its fork.
         if pool is None or pool.pid != os.getpid():
             pool = _start_pool(self.settings, source, draws)
         ahead = self.settings.num_workers * (self.settings.prefetch_factor or AHEAD)
@@ -71,9 +72,10 @@ class ProcessBatches:
         self._is_whole = False
 
     def groups(self) -> Groups:
-        """The groups, with the batches of the next ones asked for; drawn in the loop's thread.
+        """The groups, with the batches of the next ones asked for.
 
-        An error of the sampler is raised in its turn.
+        Read in the loop's thread, which draws the indices. An error of the sampler is raised at its
+        turn.
         """
         asked: deque[list[np.ndarray]] = deque()
         try:
@@ -85,6 +87,7 @@ class ProcessBatches:
         except Exception:
             yield from asked
             raise
+        # Not reached if the epoch is left early: then batches that nobody wants are being made.
         self._is_whole = True
         yield from asked
 
@@ -98,13 +101,14 @@ class ProcessBatches:
         return [self._receive() for _ in group]
 
     def _receive(self) -> Tree:
+        # Batches are dealt to the processes in turn, and so are they received: the order is kept.
         number = self._received % len(self._pool.readers)
         batch = self._pool.receive(number)
         self._received += 1
         return batch
 
     def end(self) -> None:
-        """End the processes, or keep them where they persist and have made all batches."""
+        """End the processes, or keep them if they persist and have made all batches."""
         if self._is_whole and self._received == self._asked:
             self._reading.finish(self._pool)
         else:
@@ -114,7 +118,8 @@ class ProcessBatches:
 def open_reading(
     source: Any, processes: WorkerProcesses | None, settings: tuple
 ) -> tuple[ProcessReading | WorkerProcesses | None, tuple]:
-    """The processes that read a source, if any do, and the settings with None for those of use.
+    """The processes that read a source, if any do, and the settings, with None for those that have
+    an effect.
 
     Rows are read by threads, which need no interpreter's lock, and so is a Dataset that threads may
     share. An IterableDataset is read by DataLoader's processes. settings: timeout, worker_init_fn,
@@ -129,10 +134,11 @@ def open_reading(
 
 
 def _check(processes: WorkerProcesses) -> ProcessReading:
-    """Raises ValueError where the system has no such processes."""
+    """The processes of these settings. Raises ValueError if the system has no such processes."""
     if os.name == "nt":
         allowed = f"num_threads={processes.num_workers} reads it by threads"
         raise ValueError(f"num_workers={processes.num_workers} on Windows: {allowed}")
+    # Raises for an unknown start method now, not in the first epoch.
     _context(processes)
     return ProcessReading(processes)
 
@@ -140,8 +146,8 @@ def _check(processes: WorkerProcesses) -> ProcessReading:
 def start_reading(
     reading: Any, source: Any, groups: Groups, draws: SampleDraws
 ) -> tuple[Any, Groups]:
-    """The source of an epoch's batches and its groups, where processes read a Dataset; elsewhere as
-    they are."""
+    """The source of an epoch's batches and its groups; as they are, unless processes read a
+    Dataset."""
     if not isinstance(reading, ProcessReading):
         return source, groups
     batches = reading.start(source, groups, draws)
@@ -149,9 +155,9 @@ def start_reading(
 
 
 def choose_threads(reading: Any, num_workers: int | None, is_plain: bool) -> int | None:
-    """The number of threads where it is not given.
+    """The number of threads if it is not given; None: it is chosen by the source.
 
-    Processes need none, unless a thread brings what they make to a device or transforms it.
+    Processes need no thread, unless one brings their batches to a device or transforms them.
     is_plain: neither is done.
     """
     if reading is None:
@@ -160,7 +166,7 @@ def choose_threads(reading: Any, num_workers: int | None, is_plain: bool) -> int
 
 
 def _start_pool(settings: WorkerProcesses, source: DatasetSource, draws: SampleDraws) -> ReaderPool:
-    """Processes that have started; those that did are ended where one can't."""
+    """Processes that have started. If one can't, those that did are ended."""
     context = _context(settings)
     readers: list[Reader] = []
     pool = ReaderPool(readers, settings.timeout)
@@ -184,7 +190,7 @@ def _start_pool(settings: WorkerProcesses, source: DatasetSource, draws: SampleD
 
 
 def _context(settings: WorkerProcesses) -> Any:
-    """multiprocessing's context; raises ValueError for a start method that is unknown."""
+    """multiprocessing's context; raises ValueError for an unknown start method."""
     context = settings.multiprocessing_context
     is_given = context is not None and not isinstance(context, str)
     return context if is_given else torch.multiprocessing.get_context(context)
@@ -193,12 +199,15 @@ def _context(settings: WorkerProcesses) -> Any:
 def _start(context: Any, settings: ReaderSettings, others: list[Any]) -> Reader:
     here, there = context.Pipe()
     is_fork = context.get_start_method() == "fork"
+    # A fork has copies of all of the parent's open connections, which it closes, see run_reader.
+    # Other start methods hand over only what is pickled.
     arguments = there, settings, (*others, here) if is_fork else ()
     process = context.Process(target=run_reader, args=arguments, daemon=True)
     try:
         process.start()
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ValueError(_describe(context, settings, error)) from error
+    # Only the process has its end now: when it dies, reading here ends with EOFError.
     there.close()
     return Reader(process, here)
 

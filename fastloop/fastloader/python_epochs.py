@@ -1,4 +1,4 @@
-"""Epochs whose batches Python makes: of Datasets and iterables, with a transform, on a device."""
+"""Epochs of batches that Python makes: of Datasets and iterables, with a transform, on a device."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class PythonEpochs:
     pipeline: Pipeline
     transform: Callable[[Tree], Tree] | None
     is_batched: bool
-    """False for single samples."""
+    """False: single samples are delivered."""
     may_show_views: bool
-    """True where batches may be views of the source's memory."""
+    """True if batches may be views of the source's memory."""
     reading: ProcessReading | WorkerProcesses | None
     """The processes that read the source; None: threads do."""
 
@@ -57,10 +57,13 @@ class PythonEpochs:
         seeds, pipeline, paced = begin.seeds, self.pipeline, None
         draws = SampleDraws(seeds.samples, state["epoch"], seeds.is_base)
         with begin.restored:
+            # The sampler's first draws, and those of an order, belong to the begin of the epoch,
+            # inside of the context that restores generators.
             if isinstance(order, LoaderOrder) and order.is_paced:
                 order, paced = _open_sampler(order, begin, int(state["delivered"]))
             if paced is None:
                 source, groups = self.plan(order, state, draws, seeds.order)
+                # Groups are drawn when they are asked for: the first is drawn here.
                 first = list(islice(groups, 1))
             else:
                 assert not isinstance(self.source, IterableSource)
@@ -92,8 +95,8 @@ class PythonEpochs:
 def _open_sampler(
     order: LoaderOrder, begin: EpochBegin, delivered: int
 ) -> tuple[LoaderOrder, PacedGroups | None]:
-    """The groups of a sampler that is read as DataLoader reads it; or the order of what it gives,
-    where that exists already."""
+    """The order, and the groups of a sampler that is read as DataLoader reads it. If its indices
+    exist already: the order of these indices, and None."""
     opened = begin.opened
     if opened is None:
         opened = iter(order.user_sampler)
@@ -104,7 +107,10 @@ def _open_sampler(
 
 
 def _slow_down(pipeline: Pipeline, lead: int, reading: Any) -> Pipeline:
-    """The pipeline with no more batches in its threads than the sampler's lead."""
+    """The pipeline with no more batches in its threads than the sampler's lead.
+
+    Otherwise a thread would ask the sampler earlier than DataLoader does.
+    """
     most = 0 if isinstance(reading, ProcessReading) else max(0, lead - 1)
     num_threads = min(pipeline.tuning.num_threads, most)
     ahead = most // max(1, num_threads) or 1

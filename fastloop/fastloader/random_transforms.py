@@ -30,7 +30,7 @@ DRAWING = frozenset(
         "TrivialAugmentWide",
     )
 )
-"""Transforms of torchvision that draw, besides those whose names begin with Random."""
+"""Transforms of torchvision that draw, besides those with names that begin with Random."""
 
 
 def seed_transform(
@@ -72,6 +72,8 @@ def draws_once(transform: Any) -> bool:
     """True for a transform of torchvision that draws, and for a composition with such a one."""
     name = type(transform).__name__
     if type(transform).__module__.startswith("torchvision.transforms"):
+        # Only torchvision's classes: another class of such a name may draw for each sample of a
+        # batch.
         if name.startswith("Random") or name in DRAWING:
             return True
     elif not isinstance(transform, torch.nn.Sequential | torch.nn.ModuleList):

@@ -33,51 +33,59 @@ INTERRUPTED_S = 0.5
 
 @dataclass(eq=False)
 class Reader:
-    """A process that reads samples, with the memory of its batches."""
+    """A process that reads samples, with the memory of its batches.
+
+    A memory is in one of four states: asked for (a batch is being made in it), lent (the program
+    has the batch), free, or left to a fork.
+    """
 
     process: BaseProcess
     connection: Connection
     memories: dict[int, mmap.mmap] = field(default_factory=dict)
     free: list[int] = field(default_factory=list)
-    """Numbers of memories that nothing refers to."""
+    """Numbers of memories that nothing refers to, which may be used again."""
     lent: set[int] = field(default_factory=set)
-    """Numbers of memories with batches that the program has."""
+    """Numbers of memories with a batch that the program has."""
     asked: list[int | None] = field(default_factory=list)
-    """The memories for the batches that it is to make, in that sequence."""
+    """The memory of each batch that it has yet to make, in that sequence; None: new memory."""
     left: list[int] = field(default_factory=list)
-    """Numbers of memories that are not to be used again, as forks may have their batches."""
+    """Numbers of memories that must not be used again, as forks may have their batches. The process
+    is told with its next task."""
 
     def __post_init__(self) -> None:
         """Let forks be noticed."""
         READERS.add(self)
 
     def ask(self, draws: SampleDraws, indices: np.ndarray) -> None:
-        """Ask for a batch; raises OSError where the process has ended."""
+        """Ask for a batch; raises OSError if the process has ended."""
         memory = self.free.pop() if self.free else None
         self.asked.append(memory)
         left, self.left = self.left, []
         self.connection.send(Task(draws, indices, memory, left))
 
     def receive(self) -> Tree:
-        """The next batch, or its error; raises EOFError or OSError where the process has ended."""
+        """The next batch, or its error; raises EOFError or OSError if the process has ended."""
         reply = self.connection.recv()
         asked = self.asked.pop(0)
         if isinstance(reply, ExceptionWrapper):
             reply.reraise()
         if reply.is_new:
             if asked is not None:
-                del self.memories[asked]  # too small
+                del self.memories[asked]  # too small: the process has made another
             self.memories[reply.memory] = receive_memory(self.connection)
         return read_batch(self._lend(reply.memory, reply.begin + reply.nbytes), *reply[2:])
 
     def _lend(self, number: int, used: int) -> memoryview:
-        """The memory, which is free again when nothing refers to what is returned; or a copy."""
+        """The memory of a batch, which is free again when nothing refers to the returned view; or a
+        copy.
+        """
         memory = self.memories[number]
         if len(self.lent) >= MOST_LENT:
             self.free.append(number)
             return np.array(np.frombuffer(memory, np.uint8, used)).data
         view = memoryview(memory)
         self.lent.add(number)
+        # Tensors keep the view alive, as their buffer. At exit nothing needs to be taken back.
         weakref.finalize(view, self._take_back, number).atexit = False
         return view
 
@@ -96,6 +104,7 @@ class Reader:
                 self.left.append(number)
 
 
+# Readers of all loaders, for the hook below.
 READERS: weakref.WeakSet[Reader] = weakref.WeakSet()
 
 
@@ -104,6 +113,7 @@ def _leave_to_fork() -> None:
         reader.leave_to_fork()
 
 
+# Before the fork, in the parent: afterwards a process could already be writing to the memory.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_leave_to_fork)
 
@@ -116,7 +126,7 @@ class ReaderPool:
         self.close = weakref.finalize(self, _end, readers, self.pid)
 
     def ask(self, number: int, draws: SampleDraws, indices: np.ndarray) -> None:
-        """Ask a process for a batch; raises RuntimeError where it has ended."""
+        """Ask a process for a batch; raises RuntimeError if it has ended."""
         reader = self.readers[number]
         try:
             reader.ask(draws, indices)
@@ -126,7 +136,7 @@ class ReaderPool:
     def receive(self, number: int) -> Tree:
         """The next batch of a process, or the error in its place.
 
-        Raises RuntimeError at once where any of the processes has ended, or after the timeout.
+        Raises RuntimeError at once if any of the processes has ended, or after the timeout.
         """
         reader = self.readers[number]
         try:
@@ -134,13 +144,14 @@ class ReaderPool:
                 self._wait(reader)
             return reader.receive()
         except (EOFError, OSError) as error:
-            # Once the interpreter ends, the connection does not block any more, or is closed. Any
-            # other OSError may be that of a sample.
+            # When the interpreter ends, the connection no longer blocks, or is closed. Any other
+            # OSError may be that of a sample.
             if self.close.alive and not isinstance(error, EOFError | ConnectionResetError):
                 raise
             raise self._end_of(number) from error
 
     def _wait(self, reader: Reader) -> None:
+        # All processes are watched: the batches of one that has died would be missing later.
         sentinels = [other.process.sentinel for other in self.readers]
         ready = wait([reader.connection, *sentinels], self.timeout_s or None)
         if not ready:
@@ -177,7 +188,8 @@ def _end(readers: Sequence[Reader], pid: int) -> None:
     patience = INTERRUPTED_S if is_interrupted or is_broken else LEAVE_S
     for reader in readers:
         with suppress(OSError):
-            os.set_blocking(reader.connection.fileno(), False)  # it may not read for long
+            # A process that reads nothing for long must not keep this one waiting.
+            os.set_blocking(reader.connection.fileno(), False)
             reader.connection.send(None)
     for reader in readers:
         reader.process.join(patience)

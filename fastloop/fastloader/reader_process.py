@@ -31,8 +31,8 @@ from fastloop.fastloader.shared_memory import send_file
 PARENT_S = 5.0
 """The time after which a process that has nothing to do looks whether its parent still lives."""
 MOST_TEXT = 30_000
-"""Characters of a traceback that are sent, its last ones: a reply never fills the connection, for
-then each side might wait for the other to read."""
+"""Characters of a traceback that are sent, its last ones. A reply never fills the connection: if it
+did, each side might wait for the other to read."""
 
 
 class Task(NamedTuple):
@@ -47,19 +47,19 @@ class Task(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """A batch that was made; where it lies in new memory, its file follows."""
+    """A batch that was made. If it lies in new memory, the memory's file follows."""
 
     memory: int
     is_new: bool
     begin: int
-    """Of its description in the memory."""
+    """Offset of the batch's description in the memory."""
     nbytes: int
-    """Of the description."""
+    """Bytes of the description."""
 
 
 @dataclass(frozen=True)
 class ReaderSettings:
-    """The process's number, and what it reads."""
+    """The number of a process, and the Dataset that it reads."""
 
     number: int
     num_readers: int
@@ -79,9 +79,9 @@ class _Reader:
     where: str
     writer: BatchWriter = field(default_factory=BatchWriter)
     failure: ExceptionWrapper | None = None
-    """Of worker_init_fn."""
+    """The error of worker_init_fn, which each task gets as its reply."""
     making: tuple[int, Sequence[int]] = (COLLATE, ())
-    """The kind of the code of the user that runs, and of which samples."""
+    """The kind of user code that runs, and its samples' indices, for the text of an error."""
 
     def make(self, task: Task) -> Reply | ExceptionWrapper:
         """The batch of a task, or the error that it ended in."""
@@ -113,12 +113,14 @@ def run_reader(
 ) -> None:
     """Make batches until the parent has no more tasks, or is gone.
 
-    others: ends of connections of the parent, of which a fork has copies: it would not notice that
-    its parent is gone while one is open.
+    others: ends of the parent's connections, of which a fork has copies. While one is open, another
+    process would not notice that the parent is gone.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends this process
+    # Ctrl-C reaches the whole process group: the parent gets it too, and ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     for other in others:
         other.close()
+    # As DataLoader's workers do: several processes use the cores.
     torch.set_num_threads(1)
     reader = _start(settings)
     try:
@@ -132,8 +134,11 @@ def _start(settings: ReaderSettings) -> _Reader:
     parts = settings.dataset, settings.collate_fn
     source = DatasetSource(*parts, settings.is_unbatched, share(parts), True, settings.reads_lists)
     reader = _Reader(source, f"in FastLoader worker process {settings.number}")
+    # A collate_fn of the user may call default_collate for tensors that it does not return: these
+    # go to neither the batch's memory nor /dev/shm.
     _collate_into(reader.writer if settings.collate_fn is default_collate else None)
     _seed(settings.seed)
+    # get_worker_info() tells a Dataset its number, as under DataLoader.
     torch_worker._worker_info = torch_worker.WorkerInfo(
         id=settings.number,
         num_workers=settings.num_readers,
@@ -149,7 +154,7 @@ def _start(settings: ReaderSettings) -> _Reader:
 
 
 def _seed(seed: int) -> None:
-    """Seed what worker_init_fn draws; samples have seeds of their own."""
+    """Seed the draws of worker_init_fn; samples have seeds of their own."""
     random.seed(seed)
     np.random.seed(mix_seed(seed) % 2**32)
     torch.manual_seed(seed)
@@ -158,7 +163,9 @@ def _seed(seed: int) -> None:
 def _collate_into(writer: BatchWriter | None) -> None:
     """Let default_collate stack tensors in the batch's memory; None: in this process's own.
 
-    As it is, it would take new memory from /dev/shm for each tensor.
+    torch's own function for a worker process would take new memory from /dev/shm for each tensor.
+    default_collate looks functions up in a map of the whole process, which belongs to this loader
+    alone.
     """
 
     def stack(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
@@ -167,6 +174,8 @@ def _collate_into(writer: BatchWriter | None) -> None:
             return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)  # it refuses them
         kind = first.dtype, first.shape
         if writer and all(is_plain(each) and (each.dtype, each.shape) == kind for each in batch):
+            # torch.stack refuses other dtypes and shapes, or converts them: only what it would
+            # stack as it is may be written to memory of this shape.
             out = writer.take((len(batch), *first.shape), first.dtype)
         return torch.stack(list(batch), 0, out=out)
 
@@ -174,10 +183,14 @@ def _collate_into(writer: BatchWriter | None) -> None:
 
 
 def _receive_tasks(connection: Connection) -> Iterator[Task]:
-    """The tasks, until there is a None among those that have arrived, or the parent is gone."""
+    """The tasks, until a None is among those that have arrived, or the parent is gone."""
     parent, pending = os.getppid(), deque()
     while True:
+        # All tasks that have arrived are read before one is done: the parent never waits to send,
+        # and a None ends this process without making the batches before it.
         while not pending or connection.poll():
+            # The connection does not tell when the parent dies if some other process holds its
+            # other end.
             if not connection.poll(PARENT_S):
                 if os.getppid() != parent:
                     return
@@ -195,6 +208,8 @@ def _receive_tasks(connection: Connection) -> Iterator[Task]:
 def _send(connection: Connection, reply: Reply | ExceptionWrapper, writer: BatchWriter) -> None:
     connection.send(reply)
     if writer.new_file is not None:
+        # The error of a sample may come after memory was created: the parent does not expect its
+        # file.
         if isinstance(reply, Reply):
             send_file(connection, writer.new_file)
         os.close(writer.new_file)
@@ -207,7 +222,8 @@ def _wrap(where: str) -> ExceptionWrapper:
     failure.exc_msg = failure.exc_msg[-MOST_TEXT:]
     try:
         pickle.dumps(failure)
-    except Exception:  # its class can't be found by name in the parent
+    except Exception:
+        # The parent could not find the error's class by its name.
         failure.exc_type = RuntimeError
     return failure
 

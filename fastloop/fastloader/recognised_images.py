@@ -1,4 +1,4 @@
-"""Image folders of torchvision whose transforms `Images` does in their place."""
+"""Image folders of torchvision with transforms that `Images` does in their place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fastloop.fastloader.columns.jpeg import has_jpeg
 from fastloop.fastloader.recognised_transforms import ImageSteps, UnrecognisedError, read_transform
 
 EXTENSIONS = ".jpg", ".jpeg", ".png", ".webp"
-"""Of files whose pixels `Images` reads as torchvision does."""
+"""Extensions of the files that `Images` reads with the same pixels as torchvision."""
 LOG = logging.getLogger("fastloop")
 
 
@@ -30,7 +30,7 @@ class FolderImages:
     folder: Any
     paths: Sequence[str]
     steps: ImageSteps
-    """Of the transform that the folder had when the loader was made."""
+    """The steps of the transform that the folder had when the loader was made."""
     images: Images
 
     slow: ClassVar[bool] = True
@@ -46,9 +46,10 @@ class FolderImages:
     def with_seed(self, seed: int) -> Column:
         """The column of an epoch with this seed.
 
-        Raises ValueError where the folder was given a transform that is not recognised.
+        Raises ValueError if the folder has been given a transform that is not recognised.
         """
         try:
+            # A script may assign another transform between epochs, which a DataLoader would use.
             steps = _read_steps(self.folder)
             images = self.images if steps == self.steps else _open_images(self.paths, steps)
         except UnrecognisedError as reason:
@@ -84,7 +85,7 @@ def recognise_images(dataset: Any) -> list[Any] | None:
 
 
 def _is_folder(dataset: Any) -> bool:
-    """True for torchvision's DatasetFolder, and for what reads its samples in the same way."""
+    """True for torchvision's DatasetFolder, and classes that read its samples in the same way."""
     module = sys.modules.get("torchvision.datasets.folder")
     if module is None or not isinstance(dataset, module.DatasetFolder):
         return False

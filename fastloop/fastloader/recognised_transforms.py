@@ -1,4 +1,4 @@
-"""Transforms of torchvision as settings of `Images`, read off a user's composition.
+"""Transforms of torchvision as settings of `Images`, read from a user's composition.
 
 torchvision is never imported here: a program that has its transforms has imported it.
 """
@@ -62,6 +62,7 @@ def read_transform(transform: Any) -> ImageSteps:
 
 def torchvision_name(part: Any) -> str:
     """The name of a transform of torchvision; "" for anything else, also for derived classes."""
+    # A derived class may do something else under the same name: only torchvision's own is accepted.
     kind = type(part)
     modules = [sys.modules[name] for name in MODULES if name in sys.modules]
     return kind.__name__ if kind in [getattr(m, kind.__name__, None) for m in modules] else ""
@@ -79,7 +80,7 @@ def _parts(transform: Any) -> Iterator[Any]:
 
 
 def _add_step(steps: ImageSteps, name: str, part: Any) -> ImageSteps | None:
-    """The steps and one more; None where crops can't do it after these."""
+    """The steps and one more; None if crops can't do it after these."""
     if name == "ImageClassification":
         return _read_preset(part) if steps == ImageSteps() and _is_bilinear(part) else None
     if name in ("RandomResizedCrop", "Resize"):
@@ -99,7 +100,7 @@ def _read_preset(part: Any) -> ImageSteps:
 
 
 def _add_resize(steps: ImageSteps, name: str, part: Any) -> ImageSteps | None:
-    """With RandomResizedCrop or Resize, of whole images."""
+    """The steps and a RandomResizedCrop or Resize of whole images; None if crops can't do it."""
     is_whole = steps.crop is None and steps.resize is None and steps.dtype == torch.uint8
     is_antialiased = part.antialias is True or not steps.is_tensor  # Pillow always does it
     if not (is_whole and is_antialiased and _is_bilinear(part)):
@@ -111,11 +112,12 @@ def _add_resize(steps: ImageSteps, name: str, part: Any) -> ImageSteps | None:
 
 
 def _add_conversion(steps: ImageSteps, name: str, part: Any) -> ImageSteps | None:
-    """With a change of the type or of the values."""
+    """The steps and a change of the type or of the values; None if crops can't do it."""
     is_uint8_tensor = steps.is_tensor and steps.dtype == torch.uint8
     is_scaling = name == "ConvertImageDtype" or (name == "ToDtype" and part.scale)
     if name in ("PILToTensor", "ToImage") and not steps.is_tensor:
         return replace(steps, is_tensor=True)
+    # ToTensor converts to torch's default dtype.
     if name == "ToTensor" and not steps.is_tensor and torch.get_default_dtype() == torch.float32:
         return replace(steps, is_tensor=True, dtype=torch.float32)
     if is_scaling and is_uint8_tensor and part.dtype in (torch.uint8, torch.float32):

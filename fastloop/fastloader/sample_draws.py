@@ -1,9 +1,9 @@
 """Random draws of a sample: from generators that (seed, epoch, index) seed, in whatever thread.
 
 Augmentations draw from the global generators of torch, numpy and `random`, of which a process has
-one each. Where samples are read in the loop's own thread, these are seeded for each sample and
-restored after each batch. In other threads, where the loop may draw from them at any moment, they
-are left alone: torch's functions are redirected there (private_draws.py), and numpy's and
+one each. If samples are read in the loop's own thread, these are seeded for each sample and
+restored after each batch. In other threads, beside which the loop may draw from them at any moment,
+they are left alone: torch's functions are redirected there (private_draws.py), and numpy's and
 random's, which can't be, are noticed in the first batch, which the loop always reads itself.
 """
 
@@ -27,7 +27,7 @@ from fastloop.fastloader.private_draws import PrivateDraws
 SAMPLE, COLLATE, TRANSFORM = range(3)
 """Kinds of draws: of a Dataset's sample, the collate_fn of a batch, the transform of either."""
 Begin = Callable[[int, Sequence[int]], None]
-"""To be called with one of these, and the indices of the samples, before anything is drawn."""
+"""Called with one of these kinds and the indices of the samples, before anything is drawn."""
 
 
 class _Current(threading.local):
@@ -35,9 +35,9 @@ class _Current(threading.local):
 
     key: tuple[int, int, Sequence[int]] | None = None
     seed: int | None = None
-    """Of the key, once it is needed."""
+    """The seed of the key, once it is needed."""
     follow: Callable[[], None] | None = None
-    """Called where another key begins."""
+    """Called when another key begins."""
 
 
 _current = _Current()
@@ -50,21 +50,22 @@ class SampleDraws:
     seed: int
     epoch: int
     is_base: bool = False
-    """True where the seed is DataLoader's base seed."""
+    """True if the seed is DataLoader's base seed."""
 
     def worker_seed(self, number: int) -> int:
-        """The seed of a worker process: DataLoader's, where the seed is."""
+        """The seed of a worker process: DataLoader's, if the seed is its base seed."""
         if self.is_base:
             return self.seed + number
         return mix_seed(self.seed, self.epoch, number)
 
-    @cached_property  # of all samples: making it takes 3 us
+    @cached_property  # asked for with every sample, and making it takes 3 us
     def epoch_seed(self) -> int:
         """A seed of 63 bits for the columns of the epoch."""
         return mix_seed(self.seed, self.epoch)
 
     def begin(self, kind: int, indices: Sequence[int]) -> None:
         """Let this thread's draws be those of these samples from now on."""
+        # The seed itself takes longer, and is made when something draws.
         _current.key, _current.seed = (self.epoch_seed, kind, indices), None
         if _current.follow is not None:
             _current.follow()
@@ -79,10 +80,12 @@ def sample_seed() -> int:
 
     >>> rng = np.random.default_rng(fastloop.sample_seed())
     """
+    # Under a DataLoader the worker's generator is seeded by its base seed.
     if _current.key is None:
         return int(torch.empty((), dtype=torch.int64, device="cpu").random_())
     if _current.seed is None:
         epoch, kind, indices = _current.key
+        # A batch has many indices: its seed is their hash.
         digest = blake2b(np.array([epoch, kind, *indices], np.int64).tobytes(), digest_size=8)
         _current.seed = int.from_bytes(digest.digest(), "little") >> 1
     return _current.seed
@@ -105,12 +108,13 @@ def draw_globally() -> Iterator[None]:
 
 @contextmanager
 def find_global_draws(found: set[str]) -> Iterator[None]:
-    """As draw_globally, and add to `found` whose generators threads would have to share: "numpy",
-    "random", and "torch" for draws that can't be redirected."""
+    """Like draw_globally. Adds to `found` the owners of the generators that threads would have to
+    share: "numpy", "random", and "torch" for draws that can't be redirected."""
     after: dict[str, Any] = {}
 
     def compare() -> None:
         states = _states()
+        # A state that has changed since it was seeded: the sample has drawn from it.
         found.update(name for name in after if not _equals(after[name], states[name]))
 
     def follow() -> None:
@@ -120,6 +124,7 @@ def find_global_draws(found: set[str]) -> Iterator[None]:
         after.update(_states())
 
     draws = PrivateDraws(sample_seed)
+    # draws is active too, so that torch's global generator changes only by draws that pass it by.
     with _restoring(), _following(follow), draws:
         yield
         compare()

@@ -18,14 +18,14 @@ def describe_samples(indices: Sequence[int]) -> str:
 
 
 def refuse_stop(part: str, indices: Sequence[int]) -> RuntimeError:
-    """The error in the place of a StopIteration of this part of these samples' making."""
+    """The error that replaces a StopIteration in this part of the making of these samples."""
     advice = "next(iterator, None) raises none"
     return RuntimeError(f"{part} of {describe_samples(indices)} raised StopIteration; {advice}")
 
 
 @dataclass(frozen=True)
 class Unstoppable:
-    """A function of a user, such as a collate_fn, of which StopIteration is an error.
+    """A function of a user, such as a collate_fn, in which a StopIteration is an error.
 
     DataLoader's processes would take it for the end of the iterable that they read.
     """

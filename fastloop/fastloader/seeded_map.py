@@ -1,4 +1,4 @@
-"""The making of batches by code of the user, whose random draws depend on no thread."""
+"""The making of batches by code of the user, with random draws that depend on no thread."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ Make = Callable[[Any], Any]
 
 @dataclass
 class GlobalDraws:
-    """Knowledge about a loader's samples and transforms."""
+    """The global generators that a loader's samples and transforms draw from."""
 
     names: set[str] | None = None
-    """Whose generators they draw from that threads would have to share; None: not known yet."""
+    """Owners of the generators that threads would have to share, see find_global_draws; None: not
+    known yet."""
 
 
 def map_seeded(
     make: Make, items: Iterable[Any], num_threads: int, ahead: int, draws: GlobalDraws
 ) -> Generator[Any, None, None]:
-    """make(item) for each item, in order, by threads where these need not share a generator.
+    """make(item) for each item, in order, by threads unless these would have to share a generator.
 
     The loop's thread makes a loader's first item, to find out.
     """

@@ -1,4 +1,4 @@
-"""Checks of a loader's settings: of each, the kind of value that is allowed."""
+"""Checks of a loader's settings: each has the kind of value that is allowed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SWITCHES = "drop_last", "pin_memory", "thread_safe", "copy", "native"
 
 
 def check_kinds(loader: Any) -> None:
-    """Raise TypeError or ValueError for a setting whose value is of no kind that a loader uses."""
+    """Raise TypeError or ValueError for a setting with a value of a kind that no loader uses."""
     _check_indices("sampler", loader.sampler, "indices")
     _check_indices("batch_sampler", loader._batch_sampler, "lists of indices")
     _check_function("transform", loader.transform)
@@ -30,14 +30,14 @@ def check_kinds(loader: Any) -> None:
 
 
 def check_worker_settings(timeout: Any, worker_init_fn: Any) -> None:
-    """Raise TypeError or ValueError for what DataLoader's processes can't be given."""
+    """Raise TypeError or ValueError for values that DataLoader's processes can't be given."""
     if not isinstance(timeout, int | float) or not 0 <= timeout < math.inf:
         raise ValueError(f"timeout={timeout!r}: allowed are seconds, and 0 for no limit")
     _check_function("worker_init_fn", worker_init_fn)
 
 
 def check_epoch(epoch: Any) -> None:
-    """Raise ValueError for what is no number of an epoch."""
+    """Raise ValueError for a value that is no number of an epoch."""
     if not hasattr(epoch, "__index__") or epoch < 0:
         raise ValueError(f"epoch={short_repr(epoch)}: allowed is 0 or more")
 

@@ -1,4 +1,6 @@
-"""A batch in shared memory: its tensors and arrays one after another, then all else, pickled."""
+"""A batch in shared memory: its tensors and arrays one after another, then the rest of it,
+pickled.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.shared_memory import Place, align, create_file, tensor_at
 
 SPARE = 1.25
-"""Memory that takes the place of too small one has room for somewhat larger batches still."""
+"""New memory for a batch that did not fit is so many times as large as the batch: the next ones may
+be somewhat larger still."""
 
 
 @dataclass(frozen=True)
@@ -38,20 +41,22 @@ class BatchWriter:
     memories: dict[int, mmap.mmap] = field(default_factory=dict)
     created: int = 0
     number: int | None = None
-    """Of the memory for the batch that is being made; None: there is none yet."""
+    """Number of the memory for the batch that is being made; None: there is none yet."""
     used: int = 0
-    """Bytes of it that are taken."""
+    """Bytes of this memory that are taken."""
     new_file: int | None = None
-    """Of memory that the parent does not have yet."""
+    """Descriptor of the batch's memory if the parent does not have it yet."""
 
     def open(self, number: int | None, left: Sequence[int] = ()) -> None:
-        """Begin with a batch in the memory of this number; forget those that are left."""
+        """Begin a batch in the memory of this number, and forget the memories that are left to
+        forks.
+        """
         for other in left:
             del self.memories[other]
         self.number, self.used, self.new_file = number, 0, None
 
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor | None:
-        """A contiguous tensor in the batch's memory, not set; None where there is no room."""
+        """A contiguous tensor in the batch's memory, without values; None if there is no room."""
         place = _contiguous(self.used, shape, dtype)
         end = self.used + _nbytes(place)
         if self.number is None or end > len(self.memory):
@@ -66,11 +71,14 @@ class BatchWriter:
         return self.memories[self.number]
 
     def write(self, batch: Tree) -> tuple[int, int]:
-        """Write what is not there yet; returns where the description begins and its bytes."""
+        """Write the leaves that are not there yet, and the description. Returns its offset and its
+        bytes.
+        """
         leaves: list[Any] = []
         skeleton = _pickle(batch, leaves)
         places, end = self._plan(leaves)
         described = pickle.dumps((skeleton, places), pickle.HIGHEST_PROTOCOL)
+        # Too small: all leaves move to new memory, also those that were stacked in the old one.
         if self.number is None or end + len(described) > len(self.memory):
             places, end = self._plan(leaves, is_new=True)
             described = pickle.dumps((skeleton, places), pickle.HIGHEST_PROTOCOL)
@@ -81,7 +89,7 @@ class BatchWriter:
         return end, len(described)
 
     def _plan(self, leaves: list[Any], is_new: bool = False) -> tuple[list[Any], int]:
-        """The places of the leaves, and where they end; is_new: in memory without any."""
+        """The places of the leaves, and their end; is_new: in memory without any leaves."""
         end, places = 0 if is_new else self.used, []
         for leaf in leaves:
             offset = None if is_new else self._offset(leaf)
@@ -91,14 +99,14 @@ class BatchWriter:
         return places, end
 
     def _offset(self, leaf: Any) -> int | None:
-        """The leaf's offset in the batch's memory; None elsewhere."""
+        """The leaf's offset if it lies in the batch's memory already; else None."""
         if self.number is None or not isinstance(leaf, torch.Tensor) or not leaf.is_contiguous():
             return None
         offset = leaf.data_ptr() - _address(self.memory)
         return offset if leaf.numel() and 0 <= offset < self.used else None
 
     def _create(self, nbytes: int) -> None:
-        """Let the batch be in new memory; the parent will not ask for that of before again."""
+        """Move the batch to new memory. The parent will not ask for the old memory again."""
         if self.number is not None:
             del self.memories[self.number]
             nbytes = int(SPARE * nbytes)
@@ -118,7 +126,7 @@ def read_batch(buffer: memoryview, begin: int, nbytes: int) -> Tree:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """True for a tensor that its values, type and strides describe."""
+    """True for a tensor that is described by its values, type and strides alone."""
     is_strided = type(tensor) is torch.Tensor and tensor.layout is torch.strided
     if not is_strided or tensor.device.type != "cpu" or tensor.is_nested:
         return False
@@ -132,6 +140,8 @@ def _pickle(batch: Tree, leaves: list[Any]) -> bytes:
     def number_leaf(leaf: Any) -> int | None:
         if not _is_leaf(leaf):
             return None
+        # A leaf that is twice in the batch is written once, and is one object again when it is
+        # read.
         if id(leaf) not in numbers:
             numbers[id(leaf)] = len(leaves)
             leaves.append(leaf)
@@ -155,7 +165,8 @@ def _place(leaf: Any, offset: int) -> Place | ArrayPlace:
         return ArrayPlace(bytes_, leaf.dtype, leaf.shape)
     if leaf.is_contiguous():
         return _contiguous(offset, leaf.shape, leaf.dtype)
-    # those of a dense tensor in another memory format, such as channels_last, are kept
+    # empty_like keeps the strides of a dense tensor in another memory format, such as
+    # channels_last.
     strides = torch.empty_like(leaf, device="meta").stride()
     return Place(offset, leaf.dtype, tuple(leaf.shape), strides)
 
@@ -164,6 +175,7 @@ def _contiguous(offset: int, shape: Sequence[int], dtype: torch.dtype) -> Place:
     strides, step = [], 1
     for length in reversed(shape):
         strides.append(step)
+        # torch has the same strides for a dimension of length 0.
         step *= max(1, length)
     return Place(offset, dtype, tuple(shape), tuple(reversed(strides)))
 

@@ -1,8 +1,8 @@
-"""Memory that a process shares with its parent: anonymous files, which no folder has.
+"""Memory that a process shares with its parent: anonymous files, which are in no folder.
 
 So it is not taken from /dev/shm, of which a container has 64 MiB, and goes with its last user,
-however that one ends. All of it is allocated at once, where there is as much: a page that is not
-there when it is written to would end the process by SIGBUS.
+however that one ends. All of it is allocated at once, if there is as much: a page that can't be
+allocated when it is written to would end the process by SIGBUS.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fastloop.core.cgroup import CGROUPS, MEMBERSHIP, memory_left, usable_memory
 
 MEMINFO = Path("/proc/meminfo")
 ALIGNMENT = 64
-"""Bytes: of a cache line, and more than any type of a tensor needs."""
+"""Bytes of a cache line, and a multiple of the size of any type of a tensor."""
 
 
 class Place(NamedTuple):
@@ -36,11 +36,13 @@ class Place(NamedTuple):
 
 def create_file(nbytes: int) -> int:
     """The descriptor of an anonymous file of so many bytes; raises MemoryError for too many."""
-    if nbytes > (left := _available_bytes()):  # the kernel would kill processes to make room
+    # The kernel would not refuse the memory, but kill processes to make room for it.
+    if nbytes > (left := _available_bytes()):
         raise MemoryError(_describe(nbytes, f"{left:,} bytes are available"))
     if hasattr(os, "memfd_create"):
         file = os.memfd_create("fastloop-batches", os.MFD_CLOEXEC)
     else:
+        # macOS has no memfd_create: a file that has lost its name.
         with TemporaryFile() as unnamed:
             file = os.dup(unnamed.fileno())
     try:
@@ -68,6 +70,7 @@ def _describe(nbytes: int, reason: str) -> str:
 
 
 def _allocate(file: int, nbytes: int) -> None:
+    # A truncated file has no pages yet, which is all that macOS offers.
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file, 0, nbytes)
     else:
@@ -75,7 +78,7 @@ def _allocate(file: int, nbytes: int) -> None:
 
 
 def map_file(file: int) -> mmap.mmap:
-    """The file's memory; the descriptor is closed."""
+    """The file's memory, which keeps the file; the descriptor is closed."""
     try:
         return mmap.mmap(file, 0)
     finally:
@@ -93,7 +96,9 @@ def receive_memory(connection: Connection) -> mmap.mmap:
 
 
 def tensor_at(buffer: mmap.mmap | memoryview, place: Place) -> torch.Tensor:
-    """The tensor at a place of the buffer, which it keeps. Its storage has its own bytes alone."""
+    """The tensor at a place of the buffer, which it keeps alive. Its storage has its own bytes
+    alone.
+    """
     numel = torch.Size(place.shape).numel()
     if not numel:
         return torch.empty(place.shape, dtype=place.dtype, device="cpu")

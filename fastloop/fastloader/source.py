@@ -1,6 +1,6 @@
-"""Columns, whose batches are gathered in the calling thread.
+"""Columns with batches that the calling thread gathers.
 
-Each column does that by the native core where it can, and by numpy and torch elsewhere.
+Each column does that by the native core if it can, and by numpy and torch otherwise.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class ColumnSource:
 
     columns: Sequence[Column]
     unflatten: Callable[[Sequence[torch.Tensor]], Tree] | None
-    """From a batch's leaves to its tree; None where a batch is a single tensor."""
+    """Makes the tree of a batch's leaves; None if a batch is a single tensor."""
     is_pinned: bool = False
-    """True where batches are made in pinned memory."""
+    """True if batches are made in pinned memory."""
     shows_views: bool = False
-    """True where batches are views of the source's memory where possible: these are of consecutive
+    """True if batches are views of the source's memory if possible, which it is for consecutive
     rows. A view is as safe as the source, to which only its owner writes."""
     fill: Fill = fill_alone
     memory: BatchMemory = field(default_factory=BatchMemory)
@@ -45,7 +45,7 @@ class ColumnSource:
 
     @property
     def is_slow(self) -> bool:
-        """True where a sample costs more than its copy."""
+        """True if a sample costs more than its copy."""
         return any(map(is_slow, self.columns))
 
     @property
@@ -60,7 +60,8 @@ class ColumnSource:
     def gather(self, group: Sequence[np.ndarray]) -> list[torch.Tensor]:
         """Each column's rows of all these batches, in new memory."""
         indices = group[0] if len(group) == 1 else np.concatenate(group)
-        # off as in a new thread: whether the consumer or a thread makes a batch must not matter
+        # Off, as in a new thread: it must not matter whether the consumer or a thread makes a
+        # batch.
         with torch.inference_mode(False):
             return [self._rows(column, indices) for column in self.columns]
 
@@ -87,12 +88,12 @@ class ColumnSource:
 
 
 def is_slow(column: Column) -> bool:
-    """True where a sample costs more than its copy."""
+    """True if a sample costs more than its copy."""
     return getattr(column, "slow", False)
 
 
 def seed_columns(source: ColumnSource, seed: int) -> ColumnSource:
-    """The source with the columns of an epoch, of which random ones draw with this seed."""
+    """The source with the columns of an epoch. Random columns draw with this seed."""
     columns = [
         column.with_seed(seed) if isinstance(column, RandomColumn) else column
         for column in source.columns

@@ -16,7 +16,7 @@ from fastloop.fastloader.tables import columns_of_table
 
 ARRAYS = torch.Tensor | np.ndarray
 MOST_CHECKED = 64
-"""Items of a list that are looked at, which may hold millions."""
+"""Items of a list that are looked at: it may hold millions."""
 
 
 def read_source(source: Any) -> Any:
@@ -36,7 +36,7 @@ def read_source(source: Any) -> Any:
 
 
 def check_samples(source: Any) -> None:
-    """Raise ValueError for a list whose items default_collate can't be meant to collate: columns
+    """Raise ValueError for a list of items that default_collate can't be meant to collate: columns
     or Datasets."""
     if type(source) is not list:
         return
@@ -75,5 +75,6 @@ def _is_mapping(source: Any) -> bool:
     file."""
     is_leaf = pytree.tree_structure(source).is_leaf()
     is_dataset_itself = isinstance(source, torch.utils.data.Dataset)
+    # A Dataset of the user may have keys() as well: it is read by index.
     has_keys = callable(getattr(source, "keys", None)) and hasattr(source, "__getitem__")
     return is_leaf and has_keys and not is_dataset_itself

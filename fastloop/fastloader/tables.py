@@ -15,7 +15,8 @@ SAME_AS_SAMPLES = {
     None: {"int64", "double", "bool"},
     "torch": {"int64", "float", "bool"},
 }
-"""Format of a Hugging Face dataset -> Arrow's types that its samples keep as they are."""
+"""Arrow's types that samples of a Hugging Face dataset keep as they are, by the dataset's
+format."""
 
 
 def columns_of_table(source: Any) -> Any:
@@ -29,8 +30,8 @@ def columns_of_table(source: Any) -> Any:
 
 
 def columns_of_hf_dataset(source: Any) -> Any:
-    """A dict of a Hugging Face dataset's columns where batches of them are those of its samples,
-    with the same dtypes; None for anything else, also where its rows were selected or shuffled."""
+    """A dict of a Hugging Face dataset's columns, if their batches are those of its samples, with
+    the same dtypes; None for anything else, also if its rows were selected or shuffled."""
     if not type(source).__module__.startswith("datasets.") or not hasattr(source, "_indices"):
         return None
     kept = SAME_AS_SAMPLES.get(source.format["type"])
@@ -51,7 +52,7 @@ def _is_kept(column: Any, kept: set[str], is_scalar_only: bool) -> bool:
 
 
 def _arrow_column(name: str, column: Any) -> Any:
-    """The rows as an array, or as a column of several; raises ValueError for what has none."""
+    """The rows as an array, or as a column of several arrays; raises ValueError without rows."""
     chunks = getattr(column, "chunks", [column])
     arrays = [_arrow_rows(name, chunk) for chunk in chunks if len(chunk)]
     if not arrays:
@@ -69,6 +70,7 @@ def _arrow_rows(name: str, array: Any) -> np.ndarray:
     kind = str(array.type)
     if not kind.startswith(("int", "uint", "float", "halffloat", "double", "bool")):
         raise ValueError(_describe_column(name, kind))
+    # Arrow packs booleans into bits, which numpy can't show without a copy.
     return array.to_numpy(zero_copy_only=kind != "bool")
 
 

@@ -1,4 +1,4 @@
-"""A map whose work threads do ahead of its use, while the loop's own thread draws the items.
+"""A map with work that threads do ahead of its use, while the loop's own thread draws the items.
 
 Samplers and batch samplers are read by the loop alone, as DataLoader reads them: they need not be
 thread-safe, and draw from torch's global generator at the same places of a program.
@@ -21,8 +21,8 @@ from weakref import WeakSet
 W = TypeVar("W")
 R = TypeVar("R")
 LEAVE_S = 5.0
-"""The longest that the end of an epoch waits for a thread to finish its batch. One that has not is
-left behind: it ends with its batch, of which nobody gets anything."""
+"""The longest that the end of an epoch waits for a thread to finish its batch. A thread that has
+not finished by then is left behind: it ends with its batch, which nobody gets."""
 INTERRUPTED_S = 0.5
 """The same after a KeyboardInterrupt: a Dataset may block for ever."""
 OPEN_MAPS: WeakSet[Generator[Any, None, None]] = WeakSet()
@@ -81,9 +81,10 @@ def _map_by_threads(
     try:
         for thread in threads:
             thread.start()
+        # Results come in any order, and are delivered by number.
         drawn, ready = enumerate(_catch(items)), {}
         count, received = _put(tasks, islice(drawn, limit)), 0
-        yield None  # started, so that close() ends the threads from now on
+        yield None  # the generator has begun: close() ends the threads from now on
         while received < count:
             while received not in ready:
                 number, result = results.get()
@@ -92,6 +93,7 @@ def _map_by_threads(
             received += 1
             if isinstance(result, TaskFailure):
                 raise result.error
+            # Before the result is delivered, so that the threads have work while the loop uses it.
             count += _put(tasks, islice(drawn, 1))
             yield result
             del result  # or it would be held while waiting for the next
@@ -101,7 +103,7 @@ def _map_by_threads(
 
 
 def _catch(items: Iterable[Any]) -> Iterator[Any]:
-    """The items, and an error in the place of those that it keeps from being drawn."""
+    """The items, and an error in the place of the items that it prevents from being drawn."""
     try:
         yield from items
     except Exception as error:
@@ -118,14 +120,14 @@ def _put(tasks: SimpleQueue, drawn: Iterator[tuple[int, Any]]) -> int:
 
 
 def _end(threads: list[Thread], tasks: SimpleQueue) -> None:
-    """Take the tasks back that no thread has taken, and let the threads end."""
+    """Take back the tasks that no thread has taken, and let the threads end."""
     with suppress(Empty):
         while True:
             tasks.get_nowait()
     for _ in threads:
         tasks.put(None)
     if current_thread() in threads:
-        return  # the collector closes the epoch in one of them
+        return  # the collector closes the epoch in one of its threads, which can't join itself
     patience = INTERRUPTED_S if isinstance(sys.exception(), KeyboardInterrupt) else LEAVE_S
     for thread in threads:
         if thread.ident is None:

@@ -1,9 +1,9 @@
 """The numbers that an epoch draws from torch's generators, drawn when DataLoader draws them.
 
 DataLoader draws a base seed in iter(), from its generator or from torch's global one. Its sampler
-draws when the first index is asked for: in the first next(), or in iter() where workers are to make
-batches ahead. With seed=None FastLoader does the same, so that a program in which it takes
-DataLoader's place goes on with the same numbers.
+draws when the first index is asked for: in the first next(), or in iter() if workers make batches
+ahead. With seed=None FastLoader does the same, so that a program in which it takes DataLoader's
+place goes on with the same numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fastloop.core.seeds import epoch_seed
 from fastloop.fastloader.columns.column import Tree
 
 AHEAD = 2
-"""Batches that DataLoader asks ahead of each worker where prefetch_factor is not given."""
+"""Batches that DataLoader asks ahead of each worker if prefetch_factor is not given."""
 BASE_SEED, ORDER_SEED = "base_seed", "order_seed"
 """Keys of a state's drawn numbers."""
 
@@ -31,11 +31,11 @@ class EpochSeeds:
     """The numbers on which an epoch depends."""
 
     order: int
-    """Of a shuffled order without a generator."""
+    """The seed of a shuffled order without a generator."""
     samples: int
-    """Of what samples draw, together with the epoch's number."""
+    """The seed of the samples' draws, together with the epoch's number."""
     is_base: bool
-    """True where `samples` is DataLoader's base seed, which worker processes are told."""
+    """True if `samples` is DataLoader's base seed, which worker processes are told."""
 
 
 @dataclass(frozen=True)
@@ -46,21 +46,23 @@ class EpochBegin:
     restored: AbstractContextManager[None]
     """The context within which samplers and generators draw the order."""
     lead: int = 0
-    """Batches whose indices are drawn at once, where the sampler is read as DataLoader reads it."""
+    """Number of batches for which indices are drawn at once, if the sampler is read as DataLoader
+    reads it."""
     opened: Iterator[Any] | None = None
-    """The iterator of such a sampler, where it has been made."""
+    """The iterator of such a sampler, if it has been made."""
 
 
 @dataclass
 class DrawMoments:
-    """When the epochs of a loader draw."""
+    """The moments at which the epochs of a loader draw."""
 
     lead: int
-    """Batches whose indices iter() draws; 0: each is drawn by the next() that delivers it."""
+    """Number of batches for which iter() draws indices; 0: each is drawn by the next() that
+    delivers it."""
     keeps_base: bool
-    """True where the base seed is drawn once, as by DataLoader with persistent workers."""
+    """True if the base seed is drawn once, as by DataLoader with persistent workers."""
     base: int | None = None
-    """The one that is kept."""
+    """The base seed that is kept."""
 
     def draw_base(self, generator: torch.Generator | None) -> int:
         """The base seed of an epoch that begins."""
@@ -71,7 +73,7 @@ class DrawMoments:
         return number
 
     def keep_base(self, number: int) -> None:
-        """Keep the base seed for later epochs, where these draw none."""
+        """Keep the base seed for later epochs, if these draw none."""
         if self.keeps_base:
             self.base = number
 
@@ -79,7 +81,7 @@ class DrawMoments:
 def choose_moments(
     num_workers: int | None, num_threads: int | None, prefetch_factor: int | None, persists: bool
 ) -> DrawMoments:
-    """The moments of a DataLoader with as many workers, in whose place threads may be."""
+    """The moments of a DataLoader with as many workers, which threads may replace."""
     count = (num_threads if num_workers is None else num_workers) or 0
     return DrawMoments(count * (prefetch_factor or AHEAD), bool(num_workers) and persists)
 
@@ -124,6 +126,8 @@ class _Beginning:
 
     def __next__(self) -> Iterator[Tree]:
         with self._lock:
+            # chain asks again when the batches it was given have ended: that is the epoch's end for
+            # this thread. Other threads get the same iterator, and so the rest of the epoch.
             if self.is_closed or get_ident() in self._threads:
                 raise StopIteration
             self._threads.add(get_ident())

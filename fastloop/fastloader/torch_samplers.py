@@ -1,4 +1,4 @@
-"""torch's samplers, of which it is known when they draw."""
+"""torch's samplers, with the moments at which they draw."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from torch.utils.data import (
 )
 
 DRAWS_FIRST = SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler
-"""Those that have drawn everything when they deliver their first index."""
+"""Samplers that have drawn everything when they deliver their first index."""
 
 
 def reads_ahead(sampler: Any) -> bool:
-    """True for a sampler of torch that may be read ahead, as nobody notices when it draws after its
+    """True for a sampler of torch that may be read ahead: nobody notices when it draws after its
     first index."""
     if type(sampler) is BatchSampler:
         return reads_ahead(sampler.sampler) and not has_leftover(sampler.sampler)
     if type(sampler) is RandomSampler:
-        # without a generator of its own, it draws from one that nobody else has
+        # Without a generator of its own, it draws from one that nobody else has.
         return sampler.generator is None or has_leftover(sampler)
     return type(sampler) in (*DRAWS_FIRST, tuple, range)
 

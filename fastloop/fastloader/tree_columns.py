@@ -26,6 +26,7 @@ def column_source(tree: Tree) -> ColumnSource:
     if len(lengths) != 1:
         actual = sorted(lengths) or "no tensors or arrays"
         raise ValueError(f"a source is a tree of tensors or arrays of one length, got {actual}")
+    # The most frequent structures need no function of Python for each batch, see stream_batches.c.
     if type(tree) is tuple and _are_leaves(tree, leaves):
         return ColumnSource(columns, tuple)
     if structure.is_leaf():
@@ -34,8 +35,8 @@ def column_source(tree: Tree) -> ColumnSource:
 
 
 def _check_byte_order(tree: Tree) -> None:
-    """Raise ValueError for an array whose numbers have their bytes in another order than this
-    machine's, which torch does not read."""
+    """Raise ValueError for an array of numbers in the other byte order, which torch does not
+    read."""
     for path, leaf in pytree.tree_flatten_with_path(tree)[0]:
         if isinstance(leaf, np.ndarray) and not leaf.dtype.isnative:
             problem = f"dataset{pytree.keystr(path)} has the byte order of dtype {leaf.dtype.str!r}"
@@ -43,7 +44,9 @@ def _check_byte_order(tree: Tree) -> None:
 
 
 def _are_leaves(tree: tuple, leaves: list[Any]) -> bool:
-    """True for a flat tuple. Items that hold a single leaf each are as many as the leaves, too."""
+    """True for a flat tuple. A tuple of items that hold one leaf each has as many items as leaves,
+    too.
+    """
     pairs = zip(tree, leaves, strict=False)
     return len(tree) == len(leaves) and all(item is leaf for item, leaf in pairs)
 

@@ -11,6 +11,7 @@ from fastloop.fastloader.dataset_source import BatchSource
 from fastloop.fastloader.iterable_source import IterableSource
 from fastloop.fastloader.source import ColumnSource
 
+# The reasons for these numbers are in Tuning's docstring; experiments/fastloader has measurements.
 GROUP_BYTES = 4 << 20
 AHEAD_BYTES = 64 << 20
 UNTHREADED_BYTES = 1 << 19
@@ -23,10 +24,10 @@ class Tuning:
 
     num_threads: one per usable core (affinity and cgroup quota), at most MAX_THREADS, which
     saturate the memory's bandwidth, and at most as many as have a batch each within AHEAD_BYTES.
-    Where rows are only copied or converted, one core is left to the consumer, which makes batches
-    too when none is ready. 0 where the whole epoch is no larger than UNTHREADED_BYTES: making it
-    takes a tenth of a millisecond, as long as starting a thread and waiting for it. 0 also where
-    Python copies rows, without the native core.
+    If rows are only copied or converted, one core is left to the consumer, which makes batches too
+    when none is ready. 0 if the whole epoch is no larger than UNTHREADED_BYTES: making it takes a
+    tenth of a millisecond, as long as starting a thread and waiting for it. 0 also if Python copies
+    rows, without the native core.
 
     prefetch_factor: two batches ahead for each thread, or one where two would exceed AHEAD_BYTES in
     all. The native core's own look-ahead is in bytes, see native.py; a given one is of blocks.
@@ -35,7 +36,7 @@ class Tuning:
     num_threads: int
     prefetch_factor: int
     group_rows: int = 1
-    """Rows of batches that are copied to a device together: as many as GROUP_BYTES hold."""
+    """Rows of batches that are copied to a device together: GROUP_BYTES of them."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,11 @@ class Workload:
     batch_size: int
     num_samples: int
     is_cheap: bool
-    """True where a sample costs no more than its copy."""
+    """True if a sample costs no more than its copy."""
     is_native: bool = False
-    """True where the native core makes the batches."""
+    """True if the native core makes the batches."""
     is_grouped: bool = False
-    """True where several small batches are copied to a device at once."""
+    """True if several small batches are copied to a device at once."""
 
 
 def tune(
@@ -61,7 +62,7 @@ def tune(
     target: torch.device | None,
     is_native: bool,
 ) -> Tuning:
-    """The tuning for the requested num_threads and prefetch_factor, None where either is chosen.
+    """The tuning for the requested num_threads and prefetch_factor; None: it is chosen.
 
     is_copied: no transform is applied. is_native: the native core can make the batches.
     Raises ValueError for numbers that are too small.
@@ -74,6 +75,8 @@ def tune(
     if isinstance(source, IterableSource):
         return _tune_iterable(num_threads, prefetch_factor)
     is_rows = isinstance(source, ColumnSource)
+    # More threads would take turns to read the one Dataset, or need copies of it, which is for the
+    # user to ask for.
     if not is_rows and not source.is_thread_safe and num_threads is None:
         num_threads = 1
     is_cheap = is_rows and not source.is_slow and is_copied
@@ -101,7 +104,7 @@ def _tune_iterable(num_threads: int | None, prefetch_factor: int | None) -> Tuni
 def choose_tuning(workload: Workload, requested: tuple[int | None, int | None]) -> Tuning:
     """Choose the tuning, see Tuning.
 
-    requested: num_threads and prefetch_factor; None where they are to be chosen.
+    requested: num_threads and prefetch_factor; None: it is to be chosen.
     """
     num_threads, prefetch_factor = requested
     group_rows = GROUP_BYTES // max(1, workload.row_nbytes) if workload.is_grouped else 1
@@ -117,5 +120,6 @@ def _choose_threads(workload: Workload, nbytes: int) -> int:
     is_copied_here = is_cheap and not workload.is_native and not workload.is_grouped
     if is_copied_here or (is_cheap and epoch_nbytes <= UNTHREADED_BYTES):
         return 0
+    # The native core bounds its look-ahead in bytes, for all threads together.
     most = MAX_THREADS if workload.is_native else AHEAD_BYTES // nbytes
     return max(1, min(MAX_THREADS, usable_cores() - is_cheap, most))

@@ -1,5 +1,5 @@
-"""DataLoader's worker processes, which read an IterableDataset as its code expects it: each knows
-its number from get_worker_info."""
+"""DataLoader's worker processes, which read an IterableDataset as its code expects: each process
+knows its number from get_worker_info."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class WorkerProcesses:
     worker_init_fn: Callable[[int], None] | None
     multiprocessing_context: Any
     persistent_workers: bool
-    """Not used with an iterable, whose processes start with each epoch."""
+    """Not used with an iterable: its processes start with each epoch."""
 
     def read(
         self, iterable: Any, collate_fn: Callable[[Any], Tree], order: Any, draws: SampleDraws
@@ -46,6 +46,7 @@ class WorkerProcesses:
             timeout=self.timeout,
             worker_init_fn=self.worker_init_fn,
             multiprocessing_context=self.multiprocessing_context,
+            # DataLoader draws the workers' base seed from this generator: not from the program's.
             generator=torch.Generator("cpu").manual_seed(seed),
         )
         if hasattr(iterable, "set_epoch"):
@@ -60,11 +61,11 @@ def open_workers(
     prefetch_factor: int | None,
     settings: tuple,
 ) -> WorkerProcesses | None:
-    """The processes that may read the source, where any are asked for.
+    """The processes that may read the source, if any are asked for.
 
-    num_threads asks for threads in the place of processes, unless an IterableDataset is read.
-    settings: timeout, worker_init_fn, multiprocessing_context and persistent_workers. Raises
-    ValueError for numbers below 0, and TypeError for a worker_init_fn that is no function.
+    num_threads asks for threads instead of processes, unless an IterableDataset is read. settings:
+    timeout, worker_init_fn, multiprocessing_context and persistent_workers. Raises ValueError for
+    numbers below 0, and TypeError for a worker_init_fn that is no function.
     """
     if num_workers is not None and (not isinstance(num_workers, int) or num_workers < 0):
         raise ValueError(f"num_workers={num_workers!r}: allowed is 0 or more")

@@ -26,9 +26,9 @@ class ArrayColumn:
     """(num_samples, row_nbytes) uint8, a view of the source's memory."""
     spec: SampleSpec
     memory: torch.Tensor | None = None
-    """The source itself, where batches may be views of it; else None, see `_viewable_memory`."""
+    """The source itself, if batches may be views of it; else None, see `_viewable_memory`."""
     region: FileRegion | None = None
-    """Where a mapped file stores the rows; None for rows in memory and for writable maps."""
+    """The place of the rows in a mapped file; None for rows in memory and for writable maps."""
     file: MappedFile | None = None
     """The file that the rows are mapped from, writable or not; None for rows in memory."""
 
@@ -48,7 +48,7 @@ class ArrayColumn:
         return describe_rows(self.flat, len(self.flat), self.spec, file=self.file)
 
     def __reduce__(self) -> tuple[Callable[..., ArrayColumn], tuple[Any, ...]]:
-        """Pickle where a mapped file stores the rows, and not its bytes."""
+        """Pickle the place of the rows in a mapped file, and not its bytes."""
         if self.region is None:
             return ArrayColumn, (self.flat, self.spec)
         region = replace(self.region, dtype=self.flat.dtype, shape=self.flat.shape)
@@ -56,7 +56,7 @@ class ArrayColumn:
 
 
 def array_column(source: torch.Tensor | np.ndarray) -> ArrayColumn:
-    """Make a column of the source's rows, without a copy where the source is contiguous.
+    """Make a column of the source's rows, without a copy if the source is contiguous.
 
     Raises ValueError for a source without dimensions, not on the CPU, or that requires grad.
     """
@@ -66,17 +66,18 @@ def array_column(source: torch.Tensor | np.ndarray) -> ArrayColumn:
     if tensor.requires_grad:
         raise ValueError("a source that requires grad: batches have no gradient, pass its detach()")
     memory = _viewable_memory(source, tensor)
+    # A lazily conjugated or negated tensor has other bytes than its values.
     tensor = tensor.resolve_conj().resolve_neg().contiguous()
     spec = SampleSpec(tensor.dtype, tuple(tensor.shape[1:]))
     if not tensor.nbytes:
         return ArrayColumn(np.zeros((len(tensor), spec.nbytes), np.uint8), spec, memory)
     width = math.prod(spec.shape)
-    # not view(): even a contiguous tensor may have any stride in a dimension of size 1
+    # Not view(): even a contiguous tensor may have any stride in a dimension of size 1.
     flat = tensor.as_strided((len(tensor), width), (width, 1))
     region = region_of(source)
     if region is not None and region.is_writable:
         region = None
-    # a copy that was made to be contiguous is no map any more
+    # A copy that was made to be contiguous is no map any more.
     is_map = isinstance(source, np.ndarray) and source.ctypes.data == flat.data_ptr()
     file = find_file(source) if is_map else None
     return ArrayColumn(flat.view(torch.uint8).numpy(), spec, memory, region, file)
@@ -100,7 +101,7 @@ def _as_tensor(source: torch.Tensor | np.ndarray) -> torch.Tensor:
 def _viewable_memory(
     source: torch.Tensor | np.ndarray, tensor: torch.Tensor
 ) -> torch.Tensor | None:
-    """The source's memory where batches may be views of it, else None.
+    """The source's memory if batches may be views of it, else None.
 
     None for read-only arrays, because batches may be written to, and for mapped files, because
     views would be read from disk when a batch is used and not ahead of that.
@@ -109,6 +110,7 @@ def _viewable_memory(
         return None
     if isinstance(source, np.ndarray) and not source.flags.writeable:
         return None
+    # Rows of an expanded tensor are one in memory: writing to a batch would change others.
     repeated = (
         step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
     )

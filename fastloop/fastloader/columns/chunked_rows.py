@@ -1,4 +1,4 @@
-"""Columns of arrays that are no memory of their own: in several parts, or read by a library."""
+"""Columns of arrays that are not one contiguous memory: in several parts, or read by a library."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ChunkedRows:
 
 @dataclass(frozen=True)
 class LibraryArray:
-    """The rows of an array that a library reads from its chunks, such as zarr's and h5py's."""
+    """The rows of an array that a library reads from chunks, such as zarr's and h5py's arrays."""
 
     array: Any
     slow: ClassVar[bool] = True
@@ -54,6 +54,7 @@ class LibraryArray:
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Read the rows at `indices`, each once, in the array's order."""
         shape = (len(indices), *self.array.shape[1:])
+        # h5py wants ascending indices without repetition, and a chunk is read once.
         needed, places = np.unique(indices, return_inverse=True)
         out.view(self.array.dtype).reshape(shape)[:] = self._read(needed)[places]
 
@@ -64,6 +65,7 @@ class LibraryArray:
         first, last = int(indices[0]), int(indices[-1])
         if last - first + 1 == len(indices):
             return self.array[first : last + 1]
+        # zarr's [] would take an array of indices for coordinates of single items.
         return getattr(self.array, "oindex", self.array)[indices]
 
 

@@ -1,4 +1,4 @@
-"""The libraries with which `Images` decodes and resizes."""
+"""The libraries that `Images` decodes and resizes with."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class Codec:
     """A library's functions to decode and to resize images."""
 
     decode: Callable[[Encoded, Encoding], np.ndarray]
-    """See decoders.py."""
+    """Decodes a file, see decoders.py."""
     resize: Callable[[np.ndarray, np.ndarray, bool], None]
     """resize(pixels, out, antialias) writes the image, resized, to `out`: bilinear interpolation
-    between pixels; with antialias, pixels are averaged where the image becomes smaller."""
+    between pixels; with antialias, pixels are averaged if the image becomes smaller."""
 
 
 def choose_decoder(decoder: str | None) -> str:
     """Return `decoder`, or for None the fastest decoder that is installed.
 
-    Raises ValueError for an unknown name, ImportError where the library is not installed.
+    Raises ValueError for an unknown name, ImportError if the library is not installed.
     """
     if decoder is not None and decoder not in LIBRARIES:
         raise ValueError(f"decoder={decoder!r}: allowed are {', '.join(LIBRARIES)}")
@@ -70,6 +70,7 @@ def _simplejpeg() -> Codec:
 
     def resize(pixels: np.ndarray, out: np.ndarray, antialias: bool) -> None:
         is_smaller = out.shape[0] < pixels.shape[0] or out.shape[1] < pixels.shape[1]
+        # INTER_AREA averages only when an image becomes smaller.
         interpolation = cv2.INTER_AREA if antialias and is_smaller else cv2.INTER_LINEAR
         cv2.resize(pixels, (out.shape[1], out.shape[0]), dst=out, interpolation=interpolation)
 

@@ -70,7 +70,7 @@ class Column(Protocol):
 
 @runtime_checkable
 class RandomColumn(Protocol):
-    """A column whose samples draw random numbers."""
+    """A column of samples that draw random numbers."""
 
     def with_seed(self, seed: int) -> Column:
         """The column of an epoch with this seed, of 63 bits."""

@@ -59,7 +59,7 @@ class ConvertedColumn:
         if arguments is None:
             return None
         channels, pixels = math.prod(spec.shape[:1]), math.prod(spec.shape[1:])
-        # one item a channel: both layouts are the same, and this one is faster
+        # With one item for each channel both layouts are the same, and this one is faster.
         is_vector = pixels == 1
         layout = self.source_layout == "HWC" or is_vector, spec.channels_last or is_vector
         return arguments | {
@@ -94,7 +94,7 @@ def converted(  # noqa: PLR0913 - the parameters have torch's and torchvision's 
 
     Equal to torchvision's to_dtype and normalize up to rounding: scale, mean and std are merged
     into one multiplication and one addition, computed in at least float32. Raises ValueError for an
-    invalid dtype or layout, a std that is not positive, a mean or std whose length is not the
+    invalid dtype or layout, a std that is not positive, a mean or std with another length than the
     number of channels, and a source that `FastLoader` would not accept.
 
     >>> images = converted(torch.zeros(10, 3, 8, 8, dtype=torch.uint8), mean=[0.5, 0.5, 0.5])
@@ -120,7 +120,7 @@ def converted(  # noqa: PLR0913 - the parameters have torch's and torchvision's 
     spec = SampleSpec(dtype, shape, channels_last)
     count = max(len(means), len(stds))
     pairs = list(zip(means * (count // len(means)), stds * (count // len(stds)), strict=True))
-    # at least float32: in bfloat16 a mean of 120 is off by 0.3
+    # At least float32: in bfloat16 a mean of 120 is off by 0.3.
     compute_dtype = torch.promote_types(dtype, torch.float32)
     factor = torch.tensor([scale / std for _, std in pairs], dtype=compute_dtype)
     offset = torch.tensor([-mean / std for mean, std in pairs], dtype=compute_dtype)

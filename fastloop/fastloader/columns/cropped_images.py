@@ -1,4 +1,4 @@
-"""Crops of encoded images as samples, decoded natively where a file allows it."""
+"""Crops of encoded images as samples, decoded natively if a file allows it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from fastloop.fastloader.columns.orientation import read_orientation, turn_pixel
 from fastloop.fastloader.columns.splitmix import splitmix64
 
 DTYPES = torch.uint8, torch.float32, torch.bfloat16
-"""Of the samples, by the native decoder's numbers."""
+"""Dtypes of the samples, by the native decoder's numbers."""
 Statistics = tuple[Sequence[float], Sequence[float]]
 MAX_PIXELS = 2 * 89_478_485
-"""Of a decoded or resized image; Pillow's own limit."""
+"""The most pixels of a decoded or resized image: Pillow's own limit."""
 NATIVE = "native"
 """The decoder of the extension `_jpeg`; those of codecs.py are libraries."""
 
 
 def choose_crop_decoder(decoder: str | None) -> str:
-    """Return `decoder`, or for None the fastest that there is.
+    """Return `decoder`, or for None the fastest one that is there.
 
-    Raises ValueError for an unknown name, ImportError where the decoder is not installed.
+    Raises ValueError for an unknown name, ImportError if the decoder is not installed.
     """
     if decoder == NATIVE and not has_jpeg():
         raise ImportError(f"decoder={NATIVE!r} is not built: {INSTALL}")
@@ -67,7 +67,7 @@ class PixelFormat:
 def pixel_format(
     normalize: Statistics | None, dtype: torch.dtype | None, layout: Literal["CHW", "channels_last"]
 ) -> PixelFormat:
-    """The format for these settings of `Images`. Raises ValueError where one is invalid."""
+    """The format for these settings of `Images`. Raises ValueError if one is invalid."""
     if dtype is None:
         dtype = torch.uint8 if normalize is None else torch.float32
     if dtype not in DTYPES:
@@ -100,7 +100,8 @@ class CroppedImages:
     decoder: str
     """ "native", or a library of codecs.py."""
     seed: int = 0
-    """Of the epoch: a sample draws from a generator that this and its index begin."""
+    """The epoch's seed. A sample draws from a generator that begins with this and the sample's
+    index."""
     apply_exif_orientation: bool = False
 
     slow: ClassVar[bool] = True
@@ -119,7 +120,7 @@ class CroppedImages:
         return SampleSpec(self.format.dtype, shape, self.format.channels_last)
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
-        """Write the samples at `indices`: natively, and those that are left by Pillow."""
+        """Write the samples at `indices`: natively, and those that are left, by a library."""
         keys = splitmix64(indices, self.seed)
         left = range(len(indices))
         if self.decoder == NATIVE:
@@ -128,6 +129,7 @@ class CroppedImages:
         for place in left:
             index = int(indices[place])
             pixels = self._decode(index)
+            # The same key as natively: it does not show which decoder has made a sample.
             cut = draw_cut(self.crop, self.flip, int(keys[place]), *pixels.shape[:2])
             self._check(index, cut)
             self.format.write(cut_pixels(pixels, cut), samples[place])
@@ -154,7 +156,7 @@ class CroppedImages:
         return pixels
 
     def _read_pixels(self, data: Encoded) -> np.ndarray:
-        """By Pillow where the decoder's library does not read the image."""
+        """The pixels of an image; by Pillow if the decoder's library does not read it."""
         if self.decoder not in (NATIVE, "pil"):
             try:
                 return load_codec(self.decoder).decode(data, encoding_of(data))
@@ -163,6 +165,8 @@ class CroppedImages:
         return decode_any(data)
 
     def _check(self, index: int, cut: Cut) -> None:
+        # A long, thin image would be resized to an enormous one, of which only the middle is
+        # needed.
         if cut.rows.resized * cut.columns.resized > MAX_PIXELS:
             size = f"{cut.rows.resized} x {cut.columns.resized}"
             raise ValueError(f"{self.images.name(index)}: resized to {size}, it is too large")

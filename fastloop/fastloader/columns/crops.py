@@ -12,18 +12,18 @@ from typing import Protocol
 from fastloop.core.seeds import INCREMENT, scramble
 
 ATTEMPTS = 10
-"""torchvision's, to find a random crop that lies within the image."""
+"""The number of attempts to find a random crop that lies within the image, as in torchvision."""
 DRAWS_PER_ATTEMPT = 4
 FLIP_DRAW = ATTEMPTS * DRAWS_PER_ATTEMPT
 MAX_SIDE = 1 << 14
-"""Of a sample, and of a resized image's shorter side."""
+"""The greatest side of a sample, and shorter side of a resized image."""
 Size = int | tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Along one axis, `length` pixels of the image from `start` on are resized to `resized` pixels,
-    of which `count` from `first` on are the sample."""
+    """The cut along one axis: `length` pixels of the image from `start` on are resized to `resized`
+    pixels, of which `count` from `first` on are the sample."""
 
     start: int
     length: int
@@ -46,7 +46,7 @@ class Crop(Protocol):
 
     @property
     def height_width(self) -> tuple[int, int]:
-        """Of a sample."""
+        """The height and width of a sample."""
         ...
 
     @property
@@ -87,7 +87,7 @@ class RandomResizedCrop:
 
     @property
     def height_width(self) -> tuple[int, int]:
-        """Of a sample."""
+        """The height and width of a sample."""
         return as_pair(self.size)
 
     @property
@@ -96,9 +96,10 @@ class RandomResizedCrop:
         return 0, self.height_width, tuple(self.scale), tuple(self.ratio), 0
 
     def cut(self, key: int, height: int, width: int) -> Cut:
-        """The part that the key draws; the middle of the image where ten draws don't fit."""
+        """The part that the key draws; the middle of the image if none of ten draws fits."""
         low, high = map(math.log, self.ratio)
         for number in range(0, FLIP_DRAW, DRAWS_PER_ATTEMPT):
+            # Each attempt has four draws of its own, as in cut.c: share, ratio, top and left.
             share = self.scale[0] + (self.scale[1] - self.scale[0]) * draw(key, number)
             ratio = math.exp(low + (high - low) * draw(key, number + 1))
             area = float(height) * width * share
@@ -110,7 +111,7 @@ class RandomResizedCrop:
         return self._cut_middle(height, width)
 
     def _cut_middle(self, height: int, width: int) -> Cut:
-        """The largest part in the middle whose ratio is allowed."""
+        """The largest part in the middle with a ratio that is allowed."""
         ratio, (low, high) = width / height, self.ratio
         h = min(height, max(1, round(width / low))) if ratio < low else height
         w = min(width, max(1, round(height * high))) if ratio > high else width
@@ -127,7 +128,7 @@ class CenterCrop:
 
     Args:
         size: of the samples, (height, width), or one number for both.
-        resize: to which the image's shorter side is resized first; at least `size`.
+        resize: length to which the image's shorter side is resized first; at least `size`.
 
     Raises ValueError for an invalid argument.
     """
@@ -143,7 +144,7 @@ class CenterCrop:
 
     @property
     def height_width(self) -> tuple[int, int]:
-        """Of a sample."""
+        """The height and width of a sample."""
         return as_pair(self.size)
 
     @property
@@ -185,4 +186,5 @@ def as_pair(size: Size) -> tuple[int, int]:
 
 
 def _middle(length: int, resized: int, count: int) -> Axis:
+    # round() rounds halves to even, as nearbyint() does in cut.c, and as torchvision does.
     return Axis(0, length, resized, round((resized - count) / 2), count)

@@ -4,7 +4,7 @@ All take the bytes of a file and its encoding (image_headers.encoding_of), and r
 (height, width, 3) uint8 RGB, possibly read-only or not contiguous. All convert other colour spaces
 as Pillow's `convert("RGB")`: grey values are repeated, transparency is dropped and not blended,
 CMYK is assumed to follow Adobe's convention; colour profiles and EXIF orientation are ignored. They
-raise ValueError, in one line, for a broken file, and ImportError where the library is missing.
+raise ValueError, in one line, for a broken file, and ImportError if the library is missing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def decode_by_simplejpeg(data: Encoded, encoding: Encoding) -> np.ndarray:
 
 
 def decode_by_opencv(data: Encoded, encoding: Encoding) -> np.ndarray:
-    """Decode a JPEG, PNG or WebP file with OpenCV, whose BGR is converted to RGB."""
+    """Decode a JPEG, PNG or WebP file with OpenCV, and convert its BGR to RGB."""
     if is_for_pillow(data):
         return decode_by_pillow(data, encoding)
     cv2, data = load_opencv(), bytes(data)
@@ -71,7 +71,7 @@ def decode_by_torchvision(data: Encoded, encoding: Encoding) -> np.ndarray:
     torchvision_io = load_torchvision_io()
     if encoding == "PNG" and not is_whole_png(data):  # torchvision 0.29 crashes on some of them
         raise _broken(encoding, "it is cut off, or a checksum is wrong")
-    # torchvision's own conversion of CMYK depends on a marker that Pillow ignores
+    # torchvision's own conversion of CMYK depends on a marker that Pillow ignores.
     mode = "UNCHANGED" if encoding == "CMYK JPEG" else "RGB"
     buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     try:
@@ -96,7 +96,7 @@ def decode_by_pillow(data: Encoded, encoding: Encoding) -> np.ndarray:
 
 
 def decode_any(data: Encoded) -> np.ndarray:
-    """Decode whatever Pillow reads, of 16 bits per channel the upper 8; read-only."""
+    """Decode any file that Pillow reads; of 16 bits per channel the upper 8 remain. Read-only."""
     pil = import_module("PIL.Image")
     try:
         with pil.open(io.BytesIO(data)) as image:
@@ -116,9 +116,10 @@ def decode_any(data: Encoded) -> np.ndarray:
 def cmyk_to_rgb(stored: np.ndarray) -> np.ndarray:
     """Convert (height, width, 4) uint8, as a CMYK JPEG stores it, to (height, width, 3) uint8 RGB.
 
-    As Pillow, this assumes Adobe's convention for every file: 255 means no ink.
+    Like Pillow, this assumes Adobe's convention for every file: 255 means no ink.
     """
     ink, paper = 255 - stored[..., :3].astype(np.int32), stored[..., 3:].astype(np.int32)
+    # Pillow's rounded division by 255, so that the pixels are the same.
     product = ink * paper + 128
     return (paper - (((product >> 8) + product) >> 8)).astype(np.uint8)
 

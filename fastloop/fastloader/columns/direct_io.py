@@ -1,7 +1,7 @@
 """Rows of a file larger than memory: whole stretches are read at a time, past the page cache.
 
 A mapped file is read by page faults: each waits for the disk, and the pages stay until the kernel
-runs short of memory. Where the rows requested at once are neighbours (shuffle=Blocks, or sequential
+runs short of memory. If the rows requested at once are neighbours (shuffle=Blocks, or sequential
 order) they are read as long stretches into private memory instead, past the page cache (O_DIRECT),
 which would fill with data that is not needed again: filling and evicting it took 2.7 s of a core
 for 4 GiB, direct reads 0.3 to 0.4 s. On file systems without O_DIRECT each stretch is dropped from
@@ -31,7 +31,7 @@ PAGE = 4096
 
 
 class DirectColumn:
-    """A column whose rows are read from a file when they are requested, and then converted if the
+    """A column of rows that are read from a file when they are requested, and then converted if the
     underlying column converts."""
 
     def __init__(self, column: ArrayColumn | ConvertedColumn, region: FileRegion) -> None:
@@ -44,7 +44,7 @@ class DirectColumn:
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
         """Read the rows at `indices`, each stretch of neighbours at once, and write them to `out`.
 
-        Raises OSError that names the file where it has become shorter.
+        Raises OSError that names the file if it has become shorter.
         """
         spec, order = underlying_rows(self._column).spec, np.argsort(indices)
         ends = np.flatnonzero(np.diff(indices[order]) != 1) + 1
@@ -80,14 +80,18 @@ class DirectFile:
     def read(self, offset: int, size: int) -> np.ndarray:
         """(size,) uint8 of the file, in memory that this thread reuses; the page cache keeps none.
 
-        Raises OSError where the file ends before that.
+        Raises OSError if the file ends before that.
         """
+        # The rows may begin anywhere, a direct read only at a page: it begins before and ends
+        # behind them.
         before, done = offset % PAGE, 0
         pages = self._pages(-(-(before + size) // PAGE) * PAGE)
         while done < before + size:
             count = os.preadv(self._descriptor, [pages[done:].data], offset - before + done)
+            # Without O_DIRECT the page cache has the stretch now; with it this does nothing.
             os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_DONTNEED)
             done += count
+            # A direct read that ends within a page has reached the end of the file.
             if not count or (count % PAGE and done < before + size):
                 end = offset - before + done
                 raise OSError(f"{self._path}: the file ends at byte {end}, within the rows")
@@ -102,11 +106,12 @@ class DirectFile:
 
 
 def _open_descriptor(path: str) -> int:
-    """A file descriptor that reads past the page cache where the file system can."""
+    """A file descriptor that reads past the page cache if the file system can."""
     if hasattr(os, "O_DIRECT"):
         with suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
             try:
+                # Some file systems open a file with O_DIRECT and refuse to read it.
                 os.preadv(descriptor, [_allocate_pages(PAGE).data], 0)
             except OSError:
                 os.close(descriptor)

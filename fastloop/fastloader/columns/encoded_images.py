@@ -31,7 +31,7 @@ class ImageFiles:
             return file.readall()
 
     def inputs(self, indices: list[int]) -> list[bytes]:
-        """Return the paths, which the native decoder reads."""
+        """Return the paths: the native decoder reads the files itself."""
         return [os.fsencode(self.paths[index]) for index in indices]
 
     def name(self, index: int) -> str:
@@ -120,6 +120,7 @@ def open_images(encoded: Any) -> EncodedImages:
         return _image_array(encoded.values, encoded.offsets)
     if isinstance(encoded, tuple) and len(encoded) == 2 and hasattr(encoded[0], "dtype"):
         return _image_array(*encoded)
+    # A string is a sequence of strings, each of which would be taken for a path.
     if isinstance(encoded, str | os.PathLike):
         path = os.fspath(encoded)
         how = f"open_store({path!r}) opens a store, [{path!r}] is one image"

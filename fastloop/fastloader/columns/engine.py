@@ -46,15 +46,15 @@ class NativeColumn(Protocol):
     """A column whose rows the native core can make."""
 
     def native_rows(self) -> dict[str, Any] | None:
-        """The arguments of the core's `Column`; None where only Python can make these rows."""
+        """The arguments of the core's `Column`; None if only Python can make these rows."""
         ...
 
 
 @cache
 def load_core() -> Any | None:
-    """The native core's module; None where it is absent or FASTLOOP_PURE=1.
+    """The native core's module; None if it is absent or FASTLOOP_PURE=1.
 
-    Raises ImportError where FASTLOOP_NATIVE=1 and it is absent.
+    Raises ImportError if FASTLOOP_NATIVE=1 and it is absent.
     """
     if os.environ.get("FASTLOOP_PURE") == "1":
         return None
@@ -69,12 +69,12 @@ def load_core() -> Any | None:
 
 
 def has_core() -> bool:
-    """True where FastLoader runs on the native core."""
+    """True if FastLoader runs on the native core."""
     return load_core() is not None
 
 
 def open_column(column: Any) -> Any | None:
-    """The core's object for a column; None without the core, and where it can't make the rows."""
+    """The core's object for a column; None without the core, or if it can't make the rows."""
     core = load_core()
     if core is None or not isinstance(column, NativeColumn):
         return None
@@ -83,7 +83,7 @@ def open_column(column: Any) -> Any | None:
 
 
 def fill_rows(column: Any, indices: np.ndarray, out: np.ndarray) -> bool:
-    """Write the column's rows at int64 or int32 `indices` to `out`; False where the core can't.
+    """Write the column's rows at int64 or int32 `indices` to `out`; False if the core can't.
 
     The calling thread does it, without the interpreter's lock. Raises IndexError for an index that
     is out of bounds, before any row is read.
@@ -117,10 +117,11 @@ def describe_rows(
 ) -> dict[str, Any] | None:
     """The arguments of a core's `Column` that copies rows of contiguous memory.
 
-    file: that the memory is mapped from, if any.
+    file: the file that the memory is mapped from, if any.
 
-    None for types that DLPack lacks, and for memory that is not contiguous.
+    Returns None for types that DLPack lacks, and for memory that is not contiguous.
     """
+    # The core has room for 16 dimensions, of which a batch takes one.
     if spec.dtype not in DLPACK_CODES or not memory.flags.c_contiguous or len(spec.shape) > 15:
         return None
     source_nbytes = spec.nbytes if source_nbytes is None else source_nbytes
@@ -144,7 +145,7 @@ def describe_rows(
 
 
 def _strides(spec: SampleSpec) -> tuple[int, ...]:
-    """Of a sample, in items."""
+    """The strides of a sample, in items."""
     if spec.channels_last:
         channels, _, width = spec.shape
         return 1, width * channels, channels

@@ -1,4 +1,6 @@
-"""The location of a memory map's data: to map it again in another process, or to read it."""
+"""The location of a memory map's data in its file: to map it again in another process, or to read
+it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ class FileRegion:
     dtype: np.dtype
     shape: tuple[int, ...]
     is_writable: bool
-    """True where writing to the map writes to the file."""
+    """True if writing to the map writes to the file."""
     inode: tuple[int, int]
     """Device and inode number: the path may since belong to another file."""
 
@@ -34,9 +36,9 @@ class FileRegion:
 
 
 def region_of(array: Any) -> FileRegion | None:
-    """Return where the data of a memory map, or of a contiguous part of one, is stored.
+    """Return the place in a file of the data of a memory map, or of a contiguous part of one.
 
-    None for anything else, and where the file may hold other data: a writable copy-on-write map, a
+    None for anything else, and if the file may hold other data: a writable copy-on-write map, a
     deleted file.
     """
     whole, path = getattr(array, "_mmap", None), getattr(array, "filename", None)
@@ -48,7 +50,7 @@ def region_of(array: Any) -> FileRegion | None:
         status = os.stat(path)
     except OSError:
         return None
-    # array.offset is the start of the whole map, also where the array is a part of it
+    # array.offset is the start of the whole map, also if the array is a part of it.
     begin = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
     offset = begin + array.ctypes.data - np.frombuffer(whole, np.uint8).ctypes.data
     inode = status.st_dev, status.st_ino

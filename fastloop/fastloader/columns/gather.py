@@ -1,5 +1,5 @@
-"""Rows, conversions and windows by numpy and torch, with the bits of the native core, which makes
-them where it can."""
+"""Rows, conversions and windows by numpy and torch, with the bits of the native core, if the core
+can't make them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 def take_rows(memory: np.ndarray, indices: np.ndarray, out: np.ndarray) -> None:
     """Copy the rows at int64 `indices`, which are within bounds, to `out`."""
-    # mode="clip": the default writes every batch to a temporary copy first
+    # mode="clip", as the default mode writes every batch to a temporary copy first.
     memory.take(indices, axis=0, out=out, mode="clip")
 
 

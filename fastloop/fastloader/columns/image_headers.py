@@ -11,7 +11,8 @@ Encoding = Literal["JPEG", "CMYK JPEG", "PNG", "WebP"]
 
 JPEG_MAGIC, PNG_MAGIC = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Second bytes of the markers that begin a JPEG's frame header (ITU-T T.81, table B.1)."""
+"""Second bytes of the markers that begin a JPEG's frame header (ITU-T T.81, table B.1). The others
+of this range are tables (C4, CC) and an extension (C8)."""
 ALLOWED_BITS = "only 8 bits are supported"
 
 
@@ -42,18 +43,18 @@ def check_bits_of_jpeg(data: Encoded) -> None:
 
 
 def has_end(data: bytes) -> bool:
-    """True where a JPEG or PNG file has an end marker after its header, and a WebP file is as long
-    as its header says."""
+    """True if a JPEG or PNG file has an end marker after its header, or a WebP file is as long as
+    its header says."""
     if is_webp(data[:12]):
         return len(data) >= 8 + int.from_bytes(data[4:8], "little")
     if data.startswith(PNG_MAGIC):
         return data.rfind(b"IEND") > 0
-    # search from the frame on: a thumbnail in the header has its own end marker
+    # Searched from the frame on: a thumbnail in the header has its own end marker.
     return data.rfind(b"\xff\xd9", _frame(data)[1]) > 0
 
 
 def is_whole_png(data: Encoded) -> bool:
-    """True where all chunks of a PNG file, up to the end chunk, have correct checksums."""
+    """True if all chunks of a PNG file, up to the end chunk, have correct checksums."""
     view, start = memoryview(data), len(PNG_MAGIC)
     while start + 12 <= len(view):
         end = start + 8 + int.from_bytes(view[start : start + 4], "big")
@@ -67,10 +68,11 @@ def is_whole_png(data: Encoded) -> bool:
 
 
 def is_for_pillow(data: Encoded) -> bool:
-    """True for a PNG of which libraries make different things, so that Pillow reads it for all.
+    """True for a PNG from which libraries make different pixels, so that Pillow reads it for all of
+    them.
 
-    These are animated ones, whose first frame some draw otherwise, and those with compressed texts,
-    which Pillow refuses where they become larger than memory should hold.
+    These are animated ones, as some libraries draw the first frame otherwise, and those with
+    compressed texts, which Pillow refuses if they become larger than memory should hold.
     """
     view, start = memoryview(data), len(PNG_MAGIC)
     if bytes(view[:start]) != PNG_MAGIC:
@@ -84,7 +86,7 @@ def is_for_pillow(data: Encoded) -> bool:
 
 
 def is_webp(start: bytes) -> bool:
-    """True where these are the first twelve bytes of a WebP file."""
+    """True if these are the first twelve bytes of a WebP file."""
     return start[:4] == b"RIFF" and start[8:12] == b"WEBP"
 
 
@@ -101,6 +103,6 @@ def _frame(data: Encoded) -> tuple[int, int]:
         marker = view[start + 1]
         if marker in START_OF_FRAME:
             return view[start + 9], start
-        # any number of fill bytes may precede a marker
+        # Any number of fill bytes may precede a marker (T.81 B.1.1.2).
         start += 1 if marker == 0xFF else 2 + (view[start + 2] << 8) + view[start + 3]
     return 0, 0

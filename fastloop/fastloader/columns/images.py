@@ -27,14 +27,14 @@ class Images:
     Whole images are uint8 of shape (height, width, 3). With `crop`, samples of shape (3, height,
     width) are cut out of JPEG images natively: only the part that is needed is decoded, resized
     with Pillow's antialiased bilinear filter, flipped and normalized, in one pass and without the
-    interpreter's lock. What a sample draws depends on the loader's seed, the epoch and its index.
+    interpreter's lock. A sample's draws depend on the loader's seed, the epoch and its index alone.
 
     Args:
         encoded: paths of files, their bytes, the images that open_store opens of
             `write_store(..., images=...)`, or (one uint8 array of all of them, offsets), where
             image i is array[offsets[i]:offsets[i + 1]].
-        size: (height, width) to which each whole image is resized, ignoring its aspect ratio;
-            None: all images have the size of the first.
+        size: (height, width); each whole image is resized to it, ignoring its aspect ratio. None:
+            all images must have the size of the first.
         channels_first: deliver whole images as (3, height, width) in torch's memory_format
             channels_last.
         antialias: average the pixels when a whole image is made smaller.
@@ -44,9 +44,9 @@ class Images:
         crop: `RandomResizedCrop` or `CenterCrop`.
         flip: the probability that a crop is flipped horizontally.
         normalize: (mean, std), three numbers each: crops are (image / 255 - mean) / std.
-        dtype: of crops: torch.uint8, torch.float32 or torch.bfloat16; None: uint8, or float32
-            where they are normalized. Floats that are not normalized are 0 to 1.
-        layout: of a crop in memory: "CHW" (three planes) or "channels_last".
+        dtype: dtype of crops: torch.uint8, torch.float32 or torch.bfloat16; None: uint8, or float32
+            if they are normalized. Floats that are not normalized are 0 to 1.
+        layout: layout of a crop in memory: "CHW" (three planes) or "channels_last".
         apply_exif_orientation: turn and mirror each image as the EXIF data of its JPEG, PNG or WebP
             file says, before it is cropped or resized; False: pixels are as they are stored, as
             `PIL.Image.open` and torchvision's ImageFolder deliver them.
@@ -60,11 +60,13 @@ class Images:
     file that is broken below the crop's part, or between restart markers beside it, but has its
     end marker, is not noticed. Colour profiles are ignored, as Pillow's `open` ignores them.
 
-    Raises ValueError for an invalid argument and ImportError where the decoder's library is
-    missing; while iterating, OSError or ValueError that names the file or the image's number.
+    Raises ValueError for an invalid argument and ImportError if the decoder's library is missing;
+    while iterating, OSError or ValueError that names the file or the image's number.
 
     >>> crop = RandomResizedCrop(224)
     >>> images = Images(paths, crop=crop, flip=0.5, normalize=([0.485, 0.456, 0.406], [0.225] * 3))
+    >>> images.spec
+    SampleSpec(dtype=torch.float32, shape=(3, 224, 224), channels_last=False)
     >>> loader = FastLoader((images, labels), batch_size=64, shuffle=True)
     """
 
@@ -130,7 +132,9 @@ class Images:
 
     @property
     def spec(self) -> SampleSpec:
-        """Dtype and shape of the samples; of whole images without a size, of the first one."""
+        """Dtype and shape of the samples; whole images without a size have the size of the first
+        one.
+        """
         return self._column.spec
 
     def with_seed(self, seed: int) -> Column:

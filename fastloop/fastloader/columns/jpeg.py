@@ -1,4 +1,4 @@
-"""The native decoder of JPEG images, which is built with the package where libjpeg-turbo is."""
+"""The native decoder of JPEG images, which is built with the package if libjpeg-turbo is there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INSTALL = "install libjpeg-turbo's headers (Debian: libjpeg62-turbo-dev), then f
 
 @cache
 def load_jpeg() -> Any | None:
-    """The native decoder's module; None where it is absent or FASTLOOP_PURE=1."""
+    """The native decoder's module; None if it is absent or FASTLOOP_PURE=1."""
     if os.environ.get("FASTLOOP_PURE") == "1":
         return None
     try:
@@ -22,5 +22,5 @@ def load_jpeg() -> Any | None:
 
 
 def has_jpeg() -> bool:
-    """True where crops of JPEG images are decoded natively."""
+    """True if crops of JPEG images are decoded natively."""
     return load_jpeg() is not None

@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class MappedFile:
-    """A file whose bytes an array shows."""
+    """A file with bytes that an array shows."""
 
     path: str
     device: int
@@ -55,12 +55,14 @@ def find_file(array: Any) -> MappedFile | None:
     try:
         status = os.stat(path)
         if status.st_size != shown.size():
-            return None  # the path is another file's by now
+            return None  # the path is another file's now
     except (OSError, ValueError):
         return None
-    # the map begins at a multiple of the granularity, before the array's own offset
+    # The map begins at a multiple of the granularity, before the array's own offset.
     offset: int = whole.offset  # pyright: ignore[reportOptionalMemberAccess] - it has a map
     begin = offset - offset % mmap.ALLOCATIONGRANULARITY
+    # The last item in memory, also of a view with steps: a negative step leads backwards from the
+    # first.
     last = array.ctypes.data + sum(
         step * (size - 1) for step, size in zip(array.strides, array.shape, strict=True) if step > 0
     )

@@ -1,7 +1,7 @@
 """The orientation that the EXIF data of an image file states, and pixels turned by it.
 
-native/jpeg/orientation.c reads the same of the same JPEG. Nothing but the first directory of the
-EXIF data is read, and that once, so that none takes long, whatever it refers to.
+native/jpeg/orientation.c reads the same from the same JPEG. Only the first directory of the EXIF
+data is read, once, so that no EXIF data takes long, whatever it refers to.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from fastloop.fastloader.columns.image_headers import (
 )
 
 EXIF = b"Exif\0\0"
-"""Begins the EXIF data of a JPEG, and that of some WebP files."""
+"""The begin of the EXIF data in a JPEG, and in some WebP files."""
 BYTE_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
-"""First bytes of a TIFF file, which EXIF data is, and its byte order for struct."""
+"""Byte order for struct, by the first bytes of a TIFF file, which EXIF data is."""
 HEADER_NBYTES, ENTRY_NBYTES = 8, 12
 ORIENTATION = 0x0112
-"""The tag."""
+"""The number of the tag (Exif 2.3, 4.6.4)."""
 NUMBER_TYPES = {3: "H", 4: "I"}
-"""Of an entry: a short or a long number, for struct."""
+"""Formats for struct of an entry's types: a short or a long number."""
 WITHOUT_LENGTH = {0x01, *range(0xD0, 0xD8)}
 """Second bytes of the JPEG markers that no segment follows: TEM, and restart markers."""
 ENDS = {0xD9, 0xDA}
-"""Of the markers behind which there is no EXIF data: the image's end, and a scan's begin."""
+"""Second bytes of the markers behind which there is no EXIF data: the image's end, and a scan's
+begin."""
 
 
 def read_orientation(data: Encoded) -> int:
     """1 to 8, as EXIF numbers the orientations of JPEG, PNG and WebP files.
 
-    1, the orientation in which the pixels are stored, where nothing else is stated, or nothing that
-    can be read.
+    1 is the orientation in which the pixels are stored. It is returned if nothing else is stated,
+    or nothing that can be read.
     """
     view = memoryview(data)
     start = bytes(view[:12])
@@ -82,7 +83,7 @@ def _read_tiff(block: memoryview) -> int:
 
 
 def _exif_of_jpeg(view: memoryview) -> memoryview:
-    """The EXIF data without what begins it; empty where there is none before the first scan."""
+    """The EXIF data behind its first bytes; empty if there is none before the first scan."""
     place = 2
     while place + 4 <= len(view) and view[place] == 0xFF:
         marker = view[place + 1]
@@ -100,7 +101,7 @@ def _exif_of_jpeg(view: memoryview) -> memoryview:
 
 
 def _chunk_of_png(view: memoryview, kind: bytes) -> memoryview:
-    """The first whole chunk of this kind; empty where there is none."""
+    """The first whole chunk of this kind; empty if there is none."""
     place = len(PNG_MAGIC)
     while place + 12 <= len(view):
         end = place + 8 + int.from_bytes(view[place : place + 4], "big")
@@ -111,12 +112,13 @@ def _chunk_of_png(view: memoryview, kind: bytes) -> memoryview:
 
 
 def _chunk_of_webp(view: memoryview, kind: bytes) -> memoryview:
-    """The first whole chunk of this kind; empty where there is none."""
+    """The first whole chunk of this kind; empty if there is none."""
     place = 12
     while place + 8 <= len(view):
         length = int.from_bytes(view[place + 4 : place + 8], "little")
         end = place + 8 + length
         if view[place : place + 4] == kind:
             return view[place + 8 : end] if end <= len(view) else view[:0]
+        # A chunk of odd length is padded by a byte (RIFF).
         place = end + length % 2
     return view[:0]

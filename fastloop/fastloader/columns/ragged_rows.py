@@ -26,7 +26,7 @@ class RaggedRows:
     offsets: np.ndarray
     """int64, one more than there are rows."""
     is_text: bool = False
-    """True where rows are the UTF-8 bytes of texts."""
+    """True if rows are the UTF-8 bytes of texts."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -60,7 +60,7 @@ class RaggedRows:
             file.check()
 
     def __reduce__(self) -> tuple[Callable[..., RaggedRows], tuple[Any, ...]]:
-        """Pickle where mapped files store the rows, and not their bytes."""
+        """Pickle the place of the rows in mapped files, and not their bytes."""
         return _reopen, (pack_maps([self.values, self.offsets]), self.is_text)
 
 
@@ -89,7 +89,7 @@ class RaggedTree(Dataset):
 def is_ragged_tree(source: Tree) -> bool:
     """True for a tree with ragged leaves, which all have one length.
 
-    Raises ValueError where they have not.
+    Raises ValueError if they have not.
     """
     leaves = pytree.tree_leaves(source)
     if not any(isinstance(leaf, RaggedRows) for leaf in leaves):

@@ -11,8 +11,9 @@ GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
 def splitmix64(indices: np.ndarray, seed: int) -> np.ndarray:
-    """uint64 pseudo-random numbers: output `index` of splitmix64 (Steele, Lea, Flood 2014), whose
-    initial state is derived from the seed."""
+    """uint64 pseudo-random numbers: output `index` of splitmix64 (Steele, Lea, Flood 2014) with an
+    initial state that is derived from the seed."""
+    # The arithmetic is modulo 2^64: numpy would warn of overflow.
     with np.errstate(over="ignore"):
         state = np.uint64(seed % 2**64) * np.uint64(0xD1342543DE82EF95)
         bits = state + (indices.astype(np.uint64) + np.uint64(1)) * GOLDEN_GAMMA
@@ -22,5 +23,5 @@ def splitmix64(indices: np.ndarray, seed: int) -> np.ndarray:
 
 
 def sample_key(seed: int, epoch: int, index: int) -> int:
-    """The key of a sample of an epoch of a FastLoader with this seed, by which columns draw."""
+    """The key that a sample's columns draw by, in this epoch of a FastLoader with this seed."""
     return int(splitmix64(np.array([index]), mix_seed(seed, epoch))[0])

@@ -1,4 +1,4 @@
-"""Whole encoded images as samples, decoded by a library and resized where a size is given."""
+"""Whole encoded images as samples, decoded by a library and resized if a size is given."""
 
 from __future__ import annotations
 
@@ -67,5 +67,5 @@ class WholeImages:
             raise ValueError(f"{self.images.name(index)}: {error}") from error
         if not self.apply_exif_orientation:
             return pixels
-        # libraries that resize take no reversed rows
+        # Libraries that resize take no reversed rows: the view becomes a copy.
         return np.ascontiguousarray(turn_pixels(pixels, read_orientation(data)))

@@ -1,4 +1,4 @@
-"""Windows of a long token array as a column, as language models are trained on."""
+"""Windows of a long array of tokens as a column, for the training of language models."""
 
 from __future__ import annotations
 
@@ -35,9 +35,11 @@ class Windows:
         first: tokens skipped in front of each window.
         beyond: tokens that must follow each window.
 
-    Raises ValueError where the tokens are not one-dimensional, or fewer than one window needs.
+    Raises ValueError if the tokens are not one-dimensional, or fewer than one window needs.
 
     >>> inputs, targets = Windows.pairs(np.arange(1000), length=128)
+    >>> len(inputs)
+    7
     >>> loader = FastLoader((inputs, targets), batch_size=4, shuffle=True)
     """
 
@@ -104,6 +106,7 @@ class Windows:
         if is_converted:
             arguments["types"] = SOURCE_TYPES[stored], SOURCE_TYPES[spec.dtype]
             arguments["layout"] = 1, self.length, 0, 0, 0
+        # Random positions are any tokens, regular ones every stride-th.
         stride = 1 if self.count else self.stride or self.length
         return arguments | {
             "begin": self.first * itemsize,
