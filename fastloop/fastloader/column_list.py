@@ -10,8 +10,8 @@ from torch.utils import _pytree as pytree
 class ColumnList(list):
     """A list of columns: FastLoader's batches of it are lists of their rows.
 
-    Any other list is a Dataset whose items are samples, as DataLoader reads it. `open_store`
-    returns this one for the store of a Dataset whose samples are tuples or lists.
+    Any other list is a Dataset of samples, as DataLoader reads it. `open_store`
+    returns this one for the store of a Dataset of samples that are tuples or lists.
     """
 
 

@@ -1,7 +1,7 @@
 """Copies to a CUDA device on a separate stream, concurrent with the consumer's work.
 
-Two races between streams lead to occasional wrong values. A step may read a batch whose copy is
-incomplete: an event, for which the consumer's stream waits, prevents that. Or a copy may overwrite
+Two races between streams lead to occasional wrong values. A step may read a batch before its copy
+is complete: an event, for which the consumer's stream waits, prevents that. Or a copy may overwrite
 memory that a step is still reading, because torch's allocator knows only the stream on which the
 memory was allocated: record_stream prevents that. See
 https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-streams.

@@ -19,7 +19,7 @@ IN_PLACE = {
     "pin_memory_device": ("", "device= delivers batches there, from pinned memory"),
     "in_order": (True, "batches always come in order"),
 }
-"""Each parameter's default, and what FastLoader does instead."""
+"""Each parameter's default, and FastLoader's substitute as the warning tells it."""
 
 
 def warn_of_settings(*values: Any) -> None:

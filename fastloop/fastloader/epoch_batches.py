@@ -58,7 +58,7 @@ class Collation:
 
 
 def stack_samples(samples: Sequence[Tree]) -> Tree:
-    """A batch of the same structure as its samples, whose leaves are tensors."""
+    """A batch of the same structure as its samples, with tensors as leaves."""
     return pytree.tree_map(lambda *leaves: torch.stack(leaves), *samples)
 
 

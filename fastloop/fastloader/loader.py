@@ -56,7 +56,7 @@ class FastLoader(Generic[T_co]):
             the same structure, with leaves of shape (batch_size, ...).
         batch_size: None delivers single samples.
         shuffle: True is torch.randperm's order; with more than 2^20 samples, a random permutation
-            whose indices are computed as the epoch proceeds. `Blocks(...)` shuffles blocks of
+            with indices computed as the epoch proceeds. `Blocks(...)` shuffles blocks of
             neighbouring rows, so that a mapped file larger than memory can be read fast.
         sampler: indices; excludes shuffle. Read as the epoch proceeds, in the loop's thread.
         batch_sampler: lists of indices; excludes batch_size, shuffle, sampler and drop_last.
@@ -87,7 +87,7 @@ class FastLoader(Generic[T_co]):
         source: another name of dataset.
 
     Raises ValueError or TypeError for settings that are invalid or exclude each other. A warning
-    names what FastLoader does instead of DataLoader's other parameters.
+    names FastLoader's substitutes for DataLoader's other parameters.
 
     >>> loader = FastLoader((images, labels), batch_size=256, shuffle=True, device="cuda")
     >>> len(loader)

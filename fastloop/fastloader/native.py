@@ -63,7 +63,7 @@ class StreamPlan:
     drop_last: bool = False
     num_threads: int = 1
     ahead: int | None = None
-    """Blocks that each thread makes ahead; None: those of AHEAD_BYTES, for all threads together."""
+    """Blocks that each thread makes ahead; None: AHEAD_BYTES of them, for all threads together."""
     is_lazy: bool = False
     """True if a user's sampler gives the order: no more of it is read ahead than needed."""
 
@@ -212,6 +212,6 @@ OPEN_STREAMS: WeakSet[Any] = WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """End all threads before the interpreter frees what they read."""
+    """End all threads before the interpreter frees the memory that they read."""
     for stream in list(OPEN_STREAMS):
         stream.close()

@@ -1,4 +1,4 @@
-"""The source of batches that is made of what a user passes to FastLoader."""
+"""The source of batches that is made of a user's argument to FastLoader."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ Group = Sequence[np.ndarray]
 Make = Callable[[Group], Any]
 Batches = BatchSource | StreamBatches | ProcessBatches
 Transform = Callable[[Tree, list[int]], Tree]
-"""Makes of a batch, and the indices of its samples, what is delivered."""
+"""Makes the delivered batch of a batch and the indices of its samples."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class SharedBatches:
 
 @dataclass(frozen=True)
 class Running:
-    """An epoch whose threads have started."""
+    """An epoch with threads that have started."""
 
     results: Generator[Any, None, None]
     receive: Callable[[Any], Sequence[Tree]]

@@ -74,6 +74,6 @@ class Position:
         self.is_loaded, self.epoch = False, state["epoch"] + 1
 
     def finish(self, state: State) -> None:
-        """Forget this state, whose epoch has been delivered, unless another one has begun."""
+        """Forget this state, as its epoch has been delivered, unless another one has begun."""
         if self.state is state:
             self.state = None

@@ -1,7 +1,7 @@
 """Transforms of torchvision that draw, applied to each sample of a batch by itself.
 
 torchvision draws once for each call: a RandomHorizontalFlip of a batch flips all of its images, or
-none. Other callables get the batch: what they draw, they can draw for each of its samples.
+none. Other callables get the batch: they can draw for each of its samples.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def recognise_images(dataset: Any) -> list[Any] | None:
     """The columns [images, labels] of an image folder, or of a Subset of one, that deliver the
     batches of its samples as default_collate makes them; None for everything else.
 
-    For a folder the log says once what is done natively, or why nothing is.
+    For a folder the log says once which settings are used natively, or why none are.
     """
     folder = dataset
     while type(folder) is Subset:
@@ -110,7 +110,7 @@ def _open_columns(dataset: Any, folder: Any) -> list[Any]:
 
 
 def _read_steps(folder: Any) -> ImageSteps:
-    """The steps of the folder's images; raises UnrecognisedError for what `Images` does not do."""
+    """The steps of the folder's images; raises UnrecognisedError for others than `Images` does."""
     module = sys.modules["torchvision.datasets.folder"]
     if not has_jpeg():
         raise UnrecognisedError("the native decoder of JPEG is not there, see fastloop.has_jpeg()")

@@ -1,6 +1,6 @@
 """Tables as trees of their columns: pandas', Arrow's and Hugging Face's, none of which is imported.
 
-Arrow's numbers are used where they are, in memory or in a mapped file.
+Arrow's numbers are not copied: they stay in memory or in a mapped file.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Tuning:
     tenth of a millisecond, as long as starting a thread and waiting for it. 0 also if Python copies
     rows, without the native core.
 
-    prefetch_factor: two batches ahead for each thread, or one where two would exceed AHEAD_BYTES in
+    prefetch_factor: two batches ahead for each thread, or one if two would exceed AHEAD_BYTES in
     all. The native core's own look-ahead is in bytes, see native.py; a given one is of blocks.
     """
 

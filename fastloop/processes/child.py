@@ -77,9 +77,9 @@ class Child:
     log: ChildLog
     oom_kills_before: int
     has_answered: bool = False
-    """True once it has returned a value; it then exits by itself."""
+    """True when it has returned a value. It then exits by itself."""
     left_running: list[str] = field(default_factory=list)
-    """Commands that it has left running; they are ended when the context ends."""
+    """Commands that it has left running, which are ended when the context ends."""
 
     @property
     def pid(self) -> int:
@@ -116,12 +116,13 @@ class Child:
         return self.log.stack_of(pid, self.process.sentinel)
 
     def _exit_failure(self) -> Failure:
-        # the pipe closes shortly before the exit status is known
+        # The pipe closes shortly before the exit status is known.
         self.process.join(timeout=EXIT_TIMEOUT_S)
         code = self.process.exitcode
         if code is None:
             message = "the trial's process closed its pipe without a result but has not exited"
             return Failure(kind=FailureKind.ERROR, message=f"ChildProcessError: {message}")
+        # A kill alone does not say who has killed: the kernel counts its own ones for a cgroup.
         if code == -signal.SIGKILL and oom_kills() > self.oom_kills_before:
             message = "the kernel killed the trial's process"
             return Failure(kind=FailureKind.OUT_OF_MEMORY, message=message)
@@ -135,7 +136,7 @@ def start_child(isolation: Isolation, call: Call) -> Iterator[Child]:
     """Start a process that makes the call.
 
     On exit, a process that has answered exits by itself; any other is killed with its children.
-    What it leaves running is ended too.
+    Processes that it leaves running are ended too.
     """
     context = start_context(isolation)
     receiver, sender = Pipe(duplex=False)
@@ -153,8 +154,10 @@ def start_child(isolation: Isolation, call: Call) -> Iterator[Child]:
         oom_kills_before=oom_kills(),
     )
     known: set[int] | None = None
+    # A process that has left the child's group becomes a child of this one when its parent ends.
     with adopt_orphans():
-        try:  # a signal may come at any moment from here on
+        # A signal may come at any moment from here on: `finally` ends what has begun.
+        try:
             start_process(process, isolation)
             known = child_pids()
             sender.close()
@@ -167,6 +170,8 @@ def start_child(isolation: Isolation, call: Call) -> Iterator[Child]:
             receiver.close()
             log.close()
             if known is not None:
+                # A loader's workers may still be ending after the answer; after a failure nothing
+                # is waited for.
                 grace_s = EXIT_TIMEOUT_S if child.has_answered else 0
                 child.left_running += end_orphans(known, grace_s)
 
@@ -182,8 +187,11 @@ def run_call(call: Call) -> Outcome:
 
 def _main(sender: Connection, release: Connection, log: Connection, call: Call) -> None:
     """Make the call and send its outcome; Ctrl-C in the terminal is left to the parent."""
-    os.setpgid(0, 0)  # a group with its workers, so that all can be killed together
+    # A group with its workers, so that all can be killed together.
+    os.setpgid(0, 0)
     die_with_parent()
+    # Ctrl-C reaches every process of the terminal: the parent decides what it means for this one.
+    # SIGINT was blocked from before its start until here, see start_process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -201,6 +209,7 @@ def _failure_of(error: Exception, details: str) -> Failure:
         if isinstance(error, cls):
             return Failure(kind=kind, message=lines[0], details=details)
     message, source = f"{type(error).__name__}: {lines[0]}", ""
+    # torch puts the worker's traceback into the message; its last line is the error itself.
     if "in DataLoader worker process" in lines[0]:
         message = re.sub(
             r"^(?:\w+\.)+(\w+(?::|$))", r"\1", lines[-1]
@@ -217,6 +226,7 @@ def _end(process: BaseProcess, has_answered: bool) -> None:
         return
     if has_answered:
         process.join(timeout=EXIT_TIMEOUT_S)
+    # Also after an orderly exit: workers of its group may be left.
     _kill_group(process)
     process.kill()
     process.join(timeout=KILL_TIMEOUT_S)

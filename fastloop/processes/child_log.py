@@ -52,6 +52,7 @@ class ChildLog:
         for _ in range(ATTEMPTS):
             wait([sentinel], PAUSE_S)
             text = self.read()
+            # The whole stack has arrived when nothing more follows a part of it.
             if stack and not text:
                 break
             stack += text

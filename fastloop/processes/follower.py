@@ -47,7 +47,8 @@ def run_follower(
                 command = inbox.recv()
     except (EOFError, OSError, EndOfMessages):
         return False
-    except SignalExit:  # otherwise rank 0 would wait for this rank until the trial's timeout
+    except SignalExit:
+        # Otherwise rank 0 would wait for this rank until the trial's timeout.
         answers.post(STOP)
         raise
     Mailbox.await_end(inbox)
@@ -61,7 +62,9 @@ def join_without_jobs(process: TorchrunProcess, error: str) -> None:
 
 
 def _name_left_running(children: Sequence[Child]) -> None:
-    """Name on this node what its trials left running; rank 0 has had their answers by then."""
+    """Name the commands that trials of this node left running; rank 0 has had their answers by
+    then.
+    """
     for child in children:
         for command in child.left_running:
             print(f"rank {child.call.rank} left running, ended: {command}", file=sys.stderr)
@@ -81,6 +84,7 @@ def _execute(
     following = None
     try:
         with start_children(rank_calls(process, work, number), work) as children:
+            # A command that arrives while this call is being answered is executed next.
             following = _post_answers(children, work, number, answers, inbox)
     except JobFailed as error:  # this node starts no further process
         outcome = Outcome(failure=error.failure)

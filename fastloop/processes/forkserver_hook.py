@@ -2,8 +2,8 @@
 
 Importing it ties the server to the command, and records which modules were imported before:
 multiprocessing silently skips modules that it can't preload, and each trial would then take a
-second longer to start. Where the server can't fork, it ends without a traceback: the command tells
-of it.
+second longer to start. If the server can't fork, it ends without a traceback: the command reports
+it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ PRELOADED = frozenset(sys.modules)
 
 
 def _print_error(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
+    # Children inherit this hook, and print their errors as usual.
     if os.getpid() != IMPORTED_BY or not isinstance(error, OSError):
         sys.__excepthook__(kind, error, at)
 

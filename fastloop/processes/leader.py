@@ -50,6 +50,7 @@ class Followers:
                     self.joined[message["rank"]] = message
         except (MonitorTimeout, EndOfMessages) as event:
             ranks = ", ".join(map(str, sorted(missing)))
+            # The store is gone, or some ranks are late: both name the ranks that are missing.
             ended = isinstance(event, EndOfMessages)
             reason = STORE_ENDED if ended else f"not within {JOIN_TIMEOUT_S:g} s"
             raise _lost(f"rank {ranks} did not join: {reason}") from None
@@ -87,7 +88,7 @@ def followers_of(process: TorchrunProcess) -> Followers:
         process=process,
         commands=Mailbox(connect(address, JOIN_TIMEOUT_S), COMMANDS),
         answers=Mailbox(connect(address, JOIN_TIMEOUT_S), ANSWERS),
-        # a separate connection, which is always blocked waiting for a key
+        # A connection of its own, as it is always blocked waiting for a key.
         inbox=Mailbox(connect(address, JOIN_TIMEOUT_S), ANSWERS).read(),
     )
 

@@ -27,13 +27,13 @@ PR_SET_PDEATHSIG = 1
 class ExitOnSignal:
     """A signal handler that raises SignalExit, so that everything that was begun is ended.
 
-    It can't be swallowed for good: where the SignalExit is no longer on its way, the next signal
+    It can't be swallowed for good: if the SignalExit is no longer on its way, the next signal
     raises another one. While it is, further signals have no effect: a second Ctrl-C must not
     interrupt saving the results.
     """
 
     describe: Callable[[], str] | None
-    """Called for what follows the signal's name in the message; None: no message."""
+    """Returns the text behind the signal's name in the message; None: no message."""
 
     def __call__(self, number: int, _: FrameType | None) -> None:
         """Raise SignalExit with the status that a shell gives to a process ended by the signal."""
@@ -52,8 +52,8 @@ _arrived: list[int] = []
 def handle_signals(describe: Callable[[], str] = str) -> None:
     """From now on print a message and raise SignalExit on each signal that is not ignored yet.
 
-    describe: called on a signal for what follows its name in the message.
-    Modules are to be imported before: an import that is interrupted can't be repeated.
+    describe: called on a signal for the text behind its name in the message. Modules are to be
+    imported before: an import that is interrupted can't be repeated.
     """
     for number in ENDINGS:
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
@@ -93,6 +93,7 @@ def restore_default_signals() -> None:
 def signal_handling(describe: Callable[[], str]) -> Iterator[None]:
     """Handle signals, as `handle_signals` does, inside the context only, in a process that belongs
     to another program."""
+    # Python lets only the main thread set signal handlers, and runs them there.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -124,6 +125,7 @@ def defer_signals() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        # Raised anew, now for the program's own handlers.
         for number in arrived:
             signal.raise_signal(number)
 
@@ -137,6 +139,7 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number))
         parent = multiprocessing.parent_process()
+        # The parent may have ended before prctl(): then no signal will come.
         if parent is not None and not parent.is_alive():
             os.kill(os.getpid(), signal.SIGKILL)
 

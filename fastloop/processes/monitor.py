@@ -44,9 +44,9 @@ class MonitorTimeout(Exception):  # noqa: N818 - an event, too
 class Monitor:
     """Waits for the answers of children.
 
-    timeout_s: limit for all of them together, from construction on; None: no limit.
-    observed: sample the resources of the children while waiting. watch: what tells of children that
-    stand still; None: nothing does.
+    timeout_s: limit for all of them together, from construction on; None: no limit. observed:
+    sample the resources of the children while waiting. watch: reports children that stand still;
+    None: nothing does.
     """
 
     def __init__(
@@ -90,9 +90,8 @@ class Monitor:
             self._watch.forget(child)
         resources = None
         if usage := self._usages.pop(child.pid, None):
-            usage.add(
-                sample(child.pid)
-            )  # the process is held until now, so that its last counters can be read
+            # The process is held until now, so that its last counters can be read.
+            usage.add(sample(child.pid))
             resources = usage.resources(seconds_between(self._start_ns, now_ns()))
         number, rank = child.call.number, child.call.rank
         return Answer(
@@ -103,6 +102,8 @@ class Monitor:
         ready: list[Any] = []
         while not ready:
             passed_s = seconds_between(self._start_ns, now_ns())
+            # Whatever comes first: the time limit, the next sample, or the next look at
+            # standstills.
             left_s = None if self._timeout_s is None else max(0.0, self._timeout_s - passed_s)
             watch_s = self._watch.check() if self._watch is not None else None
             limits = [left_s, self._sample(passed_s), watch_s]

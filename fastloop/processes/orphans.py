@@ -25,7 +25,7 @@ COMMAND_LENGTH = 60
 def adopt_orphans() -> Iterator[None]:
     """Let processes below this one become its children when their parent ends.
 
-    Otherwise init would adopt them, and nobody could tell whose they were. Only Linux can do it.
+    Otherwise init would adopt them, and their origin would be lost. Only Linux can do it.
     """
     if sys.platform != "linux":
         yield
@@ -56,7 +56,9 @@ def end_orphans(known: Collection[int], within_s: float) -> list[str]:
         for orphan in orphans:
             with contextlib.suppress(psutil.Error):
                 orphan.kill()
-        psutil.wait_procs(orphans, timeout=KILL_TIMEOUT_S)  # theirs become children of this process
+        # The children of a killed orphan become children of this process: the loop looks again, and
+        # does not wait for them. An orphan that could not be killed is not looked at again.
+        psutil.wait_procs(orphans, timeout=KILL_TIMEOUT_S)
         known, within_s = {*known, *(orphan.pid for orphan in orphans)}, 0
     return commands
 

@@ -16,9 +16,9 @@ FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<function>
 THREAD = re.compile(r"^(?=(?:Current thread|Thread) 0x)", re.M)
 CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.M)
 WAITING = re.compile(r"/(selectors|threading|queue|multiprocessing/\w+)\.py$")
-"""Modules in which a process waits for another one; the frame above them says what for."""
+"""Modules in which a process waits for another one. The frame above them says why it waits."""
 MOST_WORKERS = 8
-"""Of the workers, and of the threads, that are described."""
+"""The most workers, and the most threads, that are described."""
 
 
 def locate_processes(child: Child) -> tuple[str, str]:
@@ -65,6 +65,7 @@ def _without_helpers(process: psutil.Process, parent: psutil.Process) -> list[ps
     with contextlib.suppress(psutil.Error):
         command = process.cmdline()
         text = " ".join(command)
+        # A fork server and multiprocessing's resource tracker are children too, but no workers.
         if command == parent.cmdline():  # forked
             return [process]
         if "multiprocessing.forkserver" in text:
@@ -74,9 +75,10 @@ def _without_helpers(process: psutil.Process, parent: psutil.Process) -> list[ps
 
 
 def _writes_its_stack(pid: int) -> bool:
-    """True where SIGUSR1 makes the process write its stack, as in a forked worker; it would end any
-    other."""
+    """True if SIGUSR1 makes the process write its stack, as in a forked worker; it would end any
+    other process."""
     with contextlib.suppress(OSError):
+        # The mask of caught signals in /proc/<pid>/status has bit n - 1 for signal n (man 5 proc).
         match = CAUGHT.search(Path(f"/proc/{pid}/status").read_text())
         return bool(match and int(match[1], 16) >> (signal.SIGUSR1 - 1) & 1)
     return False

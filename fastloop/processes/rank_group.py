@@ -66,6 +66,8 @@ def join_group(spec: RankSpec) -> Iterator[None]:
     timeout = timedelta(seconds=spec.timeout_s)
     store = TCPStore(spec.host, spec.port, is_master=False, wait_for_workers=False, timeout=timeout)
     store = PrefixStore(spec.prefix, store)
+    # Ranks of several nodes need an interface that the other nodes reach, ranks of one node only
+    # loopback.
     if spec.world_size > spec.local_world_size:
         _set_gloo_interface(store, spec)
     else:
@@ -80,6 +82,7 @@ def join_group(spec: RankSpec) -> Iterator[None]:
     if torch.cuda.is_available():
         torch.cuda.set_device(device_index())
     yield
+    # A rank that leaves early would make the collectives of the others fail.
     barrier()
     distributed.destroy_process_group()
 
@@ -120,7 +123,7 @@ def resolve_device(name: str) -> torch.device:
     Raises Unsupported if this machine has no such device, and ValueError for any other name.
     """
     if name == "auto":
-        # is_available first: a CUDA build names its accelerator even on a machine without one
+        # is_available first, as a CUDA build names its accelerator even on a machine without one.
         accelerator = (
             torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         )
@@ -136,7 +139,8 @@ def resolve_device(name: str) -> torch.device:
         raise Unsupported(
             f"device={name}: this machine has {torch.cuda.device_count()} CUDA devices"
         )
-    if device.type == "cuda" and device.index is None:  # the current device differs between threads
+    if device.type == "cuda" and device.index is None:
+        # The current device differs between threads.
         device = torch.device("cuda", device_index())
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise Unsupported(f"device={name}: this machine has no MPS device")

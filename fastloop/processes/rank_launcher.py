@@ -2,8 +2,8 @@
 
 torchrun starts one process of fastloop for each rank. All of them compose the jobs; rank 0 leads:
 it alone prepares data, keeps results and prints. For each call every process starts a fresh child
-as its rank. The children form a new process group, whose keys in the store have a new prefix, so
-that no group reads keys of an earlier one, which may have been killed.
+as its rank. The children form a new process group. Its keys in the store have a new prefix, so that
+no group reads keys of an earlier one, which may have been killed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fastloop.processes.torchrun_env import StoreAddress, TorchrunProcess
 CONSEQUENCE = re.compile(r"gloo|Connection|NCCL|Dist\w+Error|killed by SIGABRT")
 """Messages of ranks that failed because another rank did; NCCL's watchdog aborts its process."""
 GRACE_S = 5.0
-"""Ranks that lose another one in a collective fail too: time for the first one to report its
+"""Time after the failure of a rank that has lost another one: for the first one to report its
 failure, and for all of them to report their stacks."""
 
 
@@ -63,6 +63,7 @@ def run_ranks(work: RankWork, followers: Followers | None = None) -> list[RankAn
     followers.commands.post(work_to_json(work, number))
     try:
         return _Collection(work, rank_calls(followers.process, work, number), followers).run()
+    # The followers' children would go on with a call that nobody waits for any more.
     except BaseException:
         followers.commands.post({"end": number})
         raise
@@ -128,6 +129,7 @@ class _Collection:
             return
         self.answers[answer.rank] = answer
         failures = self._failures()
+        # A failure that is no consequence is the cause: nothing more is waited for.
         if any(not CONSEQUENCE.search(failure.message) for _, failure in failures):
             raise self._failure()
         if len(failures) == 1:
@@ -161,7 +163,7 @@ class _Collection:
         return JobFailed(Failure(kind=FailureKind.TIMEOUT, message=message, details=details))
 
     def _tell_standstill(self, child: Child, still_s: float, cpu_s: float) -> None:
-        """Print what a rank and its workers wait for that do nothing."""
+        """Print where a rank and its workers wait while they do nothing."""
         title = self.work.task.title or "this step"
         rank = f", rank {child.call.rank}" if self.world_size > 1 else ""
         timeout_s = self.work.timeout_s
@@ -177,6 +179,7 @@ class _Collection:
         """Positions of all ranks that have not answered, by rank."""
         missing = sorted(set(range(self.world_size)) - self.answers.keys())
         located = {child.call.rank: locate_child(child) for child in monitor.pending}
+        # Only a follower can read the stacks of the children on its node.
         if self.followers and len(located) < len(missing):
             self.followers.commands.post({"locate": self.number})
             monitor = Monitor([], GRACE_S)

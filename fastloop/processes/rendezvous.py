@@ -34,6 +34,7 @@ STOP = "stop"
 
 def host_store() -> TCPStore:
     """A store on the loopback interface; it is closed when the object is deleted."""
+    # The system chooses a free port, and the socket is handed over: nobody can take it in between.
     listener = socket.create_server((LOOPBACK, 0))
     port, timeout = listener.getsockname()[1], timedelta(seconds=HANDSHAKE_S)
     return TCPStore(
@@ -53,6 +54,7 @@ def connect(address: StoreAddress, within_s: float) -> Store:
     Retries for `within_s` seconds, then raises ConnectionError.
     """
     start_ns = now_ns()
+    # torch's own retries can't be interrupted by a signal.
     while reason := _refusal(address):
         if seconds_between(start_ns, now_ns()) > within_s:
             raise ConnectionError(f"{address}: {reason}; gave up after {within_s:g} s")

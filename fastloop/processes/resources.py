@@ -1,11 +1,11 @@
 """Resources used by a process and all its children, sampled from outside.
 
 Every figure is a lower bound: a peak between two samples is missed, and so is a process that lives
-between two samples. CPU time and bytes read survive their process: Linux adds those of an ended
-child to the parent that waited for it (`man 5 proc`: cutime; for the bytes `wait_task_zombie` in
-https://github.com/torvalds/linux/blob/master/kernel/exit.c). So a sum over the living processes is
-complete, and a sum over all processes ever sampled would count such bytes twice. Context switches
-are not added to the parent: the last value of each thread is kept.
+between two samples. CPU time and bytes read survive their process: Linux adds the counters of an
+ended child to the parent that waited for it (`man 5 proc`: cutime; for the bytes `wait_task_zombie`
+in https://github.com/torvalds/linux/blob/master/kernel/exit.c). So a sum over the living processes
+is complete, and a sum over all processes ever sampled would count such bytes twice. Context
+switches are not added to the parent: the last value of each thread is kept.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Sample:
     shm: int | None = None
     gpu: int | None = None
     cpu_s: dict[Key, tuple[float, float]] = field(default_factory=dict)
-    """By living process: its CPU time, and that of the ended children that it waited for."""
+    """By living process: its CPU time, and the CPU time of the ended children that it waited
+    for."""
     switches: dict[tuple[Key, int], int] = field(default_factory=dict)
     """Context switches by living thread."""
     read: int | None = None
@@ -146,7 +147,7 @@ def _read(process: psutil.Process) -> int | None:
 
 
 def _switches(process: psutil.Process) -> dict[int, int]:
-    """Context switches by thread; psutil reads those of the main thread only."""
+    """Context switches by thread; psutil reads the main thread's alone."""
     switches: dict[int, int] = {}
     for path in Path(f"/proc/{process.pid}/task").glob("*/status"):
         with contextlib.suppress(OSError):

@@ -1,9 +1,9 @@
-"""Notice, while it happens, that a call's processes do nothing at all, and say what they wait for.
+"""Notice, while it happens, that a call's processes do nothing at all, and say where they wait.
 
 A window reports no batches to the command, so that work is judged from outside: by the CPU time of
-the process and its children, and by what they read from files. A loader that sleeps honestly looks
-the same as one that hangs: so only these facts are told, once for each time of standing still, and
-nothing is ended.
+the process and its children, and by the bytes that they read from files. A loader that sleeps
+honestly looks the same as one that hangs: so only these facts are told, once for each standstill,
+and nothing is ended.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from fastloop.core.spans import now_ns, seconds_between
 from fastloop.processes.child import Child
 
 STALL_S = 30.0
-"""Time without any work after which that is told."""
+"""Time without any work after which a standstill is told."""
 CHECKS = 3
 """Looks at the processes within that time, each of which takes some milliseconds."""
 IDLE_SHARE, IDLE_S = 0.01, 0.02
-"""CPU time that threads take which only wait, as a share of the time and on top."""
+"""CPU time of threads that only wait, as a share of the time and on top."""
 IDLE_BYTES = 1 << 20
 
 
@@ -47,7 +47,8 @@ class StallWatch:
     """Watches children for standstills of STALL_S.
 
     tell: called with the child, the seconds that it has stood still, and the CPU time that it has
-    used meanwhile. clock, look: what the time is, and what a process has done so far.
+    used meanwhile. clock: returns the time in nanoseconds. look: returns the work of a process so
+    far.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class StallWatch:
 
 
 def activity_of(pid: int) -> Activity:
-    """CPU time of the process and its children, and what they have read by system calls."""
+    """CPU time of the process and its children, and bytes that they have read by system calls."""
     cpu_s, read_bytes = 0.0, 0
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
@@ -107,8 +108,9 @@ def activity_of(pid: int) -> Activity:
 
 
 def _has_worked(before: _Standstill, activity: Activity, now: int) -> bool:
-    """True for more than what waiting threads do, and where a child has ended."""
+    """True if there was more work than waiting threads do, or if a child has ended."""
     cpu_s = activity.cpu_s - before.activity.cpu_s
     nbytes = activity.read_bytes - before.activity.read_bytes
     most_s = IDLE_S + IDLE_SHARE * seconds_between(before.since_ns, now)
+    # A negative difference: a child has ended, and its counters are missing in the sum.
     return not (0 <= cpu_s <= most_s and 0 <= nbytes <= IDLE_BYTES)

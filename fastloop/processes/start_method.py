@@ -22,12 +22,12 @@ Isolation = Literal["forkserver", "spawn"]
 QUIET = "ignore:resource_tracker:UserWarning"
 LIMITS = "see ulimit -u, the cgroup's pids.max, and free memory"
 SERVER_IS_READY = Event()
-"""Set once the forkserver has started a process."""
+"""Set when the forkserver has started a process."""
 TIE, HOOK = "fastloop.processes.forkserver_tie", "fastloop.processes.forkserver_hook"
 """Imported by the forkserver alone."""
 BENCHMARKS = "fastloop.options.benchmark."
 STEPS = f"{BENCHMARKS}_model"
-"""Module that is imported where jobs have a model."""
+"""Module that is imported if jobs have a model."""
 PRELOADED = (
     "fastloop.config.",
     "fastloop.explain.",
@@ -46,11 +46,11 @@ def start_context(isolation: Isolation) -> BaseContext:
     _silence_resource_tracker()
     context = multiprocessing.get_context(isolation)
     if multiprocessing.get_start_method() not in multiprocessing.get_all_start_methods():
-        # a child does not know joblib's start method
+        # A child does not know the start method that joblib has registered.
         multiprocessing.set_start_method(isolation, force=True)
     if isolation == "forkserver":
         modules = [name for name in sys.modules if name.startswith(PRELOADED)]
-        # importing tensordict takes as long as importing torch, and most jobs do not need it
+        # Importing tensordict takes as long as importing torch, and most jobs do not need it.
         libraries = [name for name in ("torch", "tensordict") if name in sys.modules]
         if STEPS in sys.modules:  # the first optimizer of a process imports this for seconds
             libraries.append("torch._dynamo")
@@ -76,10 +76,10 @@ def _silence_resource_tracker() -> None:
 
 
 def start_server_early(modules: Sequence[str]) -> None:
-    """Let the forkserver import torch, and those of these modules that PRELOADED names, while this
+    """Let the forkserver import torch, and the modules of these that PRELOADED names, while this
     process still imports its own.
 
-    Does nothing where this process has imported torch: there is little left to gain. A process that
+    Does nothing if this process has imported torch: there is little left to gain. A process that
     ends before it has started a child ends the server, too.
     """
     if "torch" in sys.modules or "forkserver" not in multiprocessing.get_all_start_methods():
@@ -97,11 +97,12 @@ def start_server_early(modules: Sequence[str]) -> None:
 
 
 def start_process(process: BaseProcess, isolation: Isolation) -> None:
-    """Start the process; raises JobFailed where the system allows no further one."""
+    """Start the process; raises JobFailed if the system allows no further one."""
     try:
         _start(process, isolation)
     except (EOFError, OSError) as error:
-        if isolation == "forkserver":  # it has ended, which the next start must not overlook
+        if isolation == "forkserver":
+            # The server has ended, which the next start must not overlook.
             SERVER_IS_READY.clear()
             forkserver._forkserver._stop()  # pyright: ignore[reportAttributeAccessIssue]
         cause = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
@@ -124,7 +125,7 @@ def _start(process: BaseProcess, isolation: Isolation) -> None:
             with defer_signals():
                 process.start()
     if isolation == "forkserver":
-        # the first start waits for the server's imports, which take seconds
+        # The first start waits for the server's imports, which take seconds: a signal may end it.
         with defer_signals() if SERVER_IS_READY.is_set() else _kill_server_on_exit():
             process.start()
         SERVER_IS_READY.set()
@@ -154,7 +155,7 @@ def _kill_server() -> None:
 
 @contextmanager
 def _kill_server_on_exit() -> Iterator[None]:
-    """Kill the forkserver where a signal ends this process, as it would import on for seconds."""
+    """Kill the forkserver if a signal ends this process: it would go on importing for seconds."""
     try:
         yield
     except SignalExit:

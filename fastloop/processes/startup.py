@@ -21,7 +21,7 @@ ENDINGS = {
     ]
     if hasattr(signal, name)
 }
-"""What a command says has happened to it, by the signal that ends it."""
+"""The last word of a command, by the signal that ends it."""
 
 
 def open_standard_streams() -> None:
@@ -51,7 +51,7 @@ def exit_at_once_on_signals() -> None:
 
 @contextmanager
 def quiet_on_closed_pipe() -> Iterator[None]:
-    """Exit silently with status 1 where the reader of stdout, such as head, has stopped reading."""
+    """Exit silently with status 1 if the reader of stdout, such as head, has stopped reading."""
     try:
         yield
         sys.stdout.flush()
@@ -64,7 +64,7 @@ def quiet_on_closed_pipe() -> Iterator[None]:
 def exit_on_system_error(describe: Callable[[], str] = str, status: int = 1) -> Iterator[None]:
     """Exit with the status and one line on an OSError, as of a full or a lost disk.
 
-    describe: called for what follows the error in the line. HYDRA_FULL_ERROR=1 shows the traceback.
+    describe: called for the text behind the error. HYDRA_FULL_ERROR=1 shows the traceback.
     """
     try:
         yield
@@ -80,7 +80,9 @@ def exit_on_system_error(describe: Callable[[], str] = str, status: int = 1) -> 
 
 
 def print_ending(number: int, addition: str = "") -> None:
-    """Print what the signal has done; may be called in any signal handler, unlike print()."""
+    """Print how the signal has ended the command; may be called in any signal handler, unlike
+    print().
+    """
     try:
         os.write(2, f"{ENDINGS[signal.Signals(number)]}{addition}\n".encode())
     except OSError:  # the terminal may be gone
@@ -90,4 +92,6 @@ def print_ending(number: int, addition: str = "") -> None:
 def _exit_at_once(number: int, _: FrameType | None) -> None:
     if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes
         print_ending(number)
+    # As a shell reports a process that the signal has ended. Nothing is cleaned up: nothing has
+    # begun.
     os._exit(128 + number)

@@ -26,7 +26,7 @@ Statistics = tuple[Sequence[float], Sequence[float]]
 MAX_PIXELS = 2 * 89_478_485
 """The most pixels of a decoded or resized image: Pillow's own limit."""
 NATIVE = "native"
-"""The decoder of the extension `_jpeg`; those of codecs.py are libraries."""
+"""The decoder of the extension `_jpeg`; the others, in codecs.py, are libraries."""
 
 
 def choose_crop_decoder(decoder: str | None) -> str:

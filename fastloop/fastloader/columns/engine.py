@@ -43,7 +43,7 @@ DLPACK_CODES = {
 
 @runtime_checkable
 class NativeColumn(Protocol):
-    """A column whose rows the native core can make."""
+    """A column of rows that the native core can make."""
 
     def native_rows(self) -> dict[str, Any] | None:
         """The arguments of the core's `Column`; None if only Python can make these rows."""

@@ -31,8 +31,8 @@ class Images:
 
     Args:
         encoded: paths of files, their bytes, the images that open_store opens of
-            `write_store(..., images=...)`, or (one uint8 array of all of them, offsets), where
-            image i is array[offsets[i]:offsets[i + 1]].
+            `write_store(..., images=...)`, or (one uint8 array of all of them, offsets): image i is
+            array[offsets[i]:offsets[i + 1]].
         size: (height, width); each whole image is resized to it, ignoring its aspect ratio. None:
             all images must have the size of the first.
         channels_first: deliver whole images as (3, height, width) in torch's memory_format

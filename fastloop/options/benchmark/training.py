@@ -41,6 +41,7 @@ class Training:
             lambda source, targets: cross_entropy(forward(source), targets), setup
         )
         optimizer = torch.optim.SGD(module.parameters(), lr=setup.learning_rate)
+        # bf16 has float32's range of exponents: only fp16's gradients underflow.
         scaler = torch.amp.GradScaler(setup.device.type) if setup.precision == "fp16" else None
         step = setup.execution.step(_training_step(loss_of, optimizer, scaler), module)
         return ModelSession(

@@ -27,7 +27,8 @@ class FastCollate:
         first = samples[0][0]
         batch = torch.empty((len(samples), *first.shape), dtype=torch.uint8)
         if get_worker_info() is not None:
-            batch.share_memory_()  # filled in shared memory, so that it is not copied to it
+            # The worker sends it through shared memory: filled there, it is not copied once more.
+            batch.share_memory_()
         rows = batch.numpy()
         for row, (image, _) in zip(rows, samples, strict=True):
             np.copyto(row, image)

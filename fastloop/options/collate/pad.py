@@ -35,7 +35,7 @@ class PadCollate:
         return batch
 
     def caveat(self, sample_nbytes: int) -> str:
-        """A remark that bytes and limit are those of the samples without padding."""
+        """A remark that bytes and limit are based on the samples without padding."""
         mean = f"{sample_nbytes:,} bytes per sample, the mean without padding"
         return f"padded: bytes and limit are based on {mean}"
 

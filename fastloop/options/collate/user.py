@@ -13,13 +13,13 @@ from fastloop.core.user_code import UserFunction, check_callable
 
 @option
 class UserCollate:
-    """The user's own collate, `collate._target_=package.module.name`, called where samples are
-    read.
+    """The user's own collate, `collate._target_=package.module.name`, called by the process or
+    thread that reads the samples.
 
-    Samples are whatever the function makes of each: the reference of the same-data check is its
-    batch of every single sample. A sample that could not be decoded is None; one of which the
-    function makes no batch is left out. With a Dataset whose `__getitems__` returns a batch, the
-    function gets that batch.
+    The function defines the samples: the reference of the same-data check is its batch of every
+    single sample. A sample that could not be decoded is None; a sample of which the function makes
+    no batch is left out. With a Dataset that returns a batch from `__getitems__`, the function gets
+    that batch.
     """
 
     takes: ClassVar[Literal["canonical"]] = "canonical"

@@ -100,6 +100,7 @@ class CsvImages:
 def _rows(path: Path) -> list[tuple[str, list[float]]]:
     """Image name and coordinates of each row; raises BadData."""
     try:
+        # utf-8-sig: a file that a spreadsheet has saved may begin with a byte order mark.
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
             header = next(reader, [])

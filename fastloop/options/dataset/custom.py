@@ -48,9 +48,11 @@ class CustomDataset:
         samples = self.open()
         last = len(samples) - 1
         indices = sorted({k * last // (PROBED_SAMPLES - 1) for k in range(PROBED_SAMPLES)})
+        # Random samples differ between two readings, and would change the fingerprint each time.
         first, second = (
             [sample_fingerprint(samples, index) for index in indices] for _ in range(2)
         )
+        # The address of an object in an argument differs from process to process.
         kwargs = ADDRESS.sub("", repr(self.kwargs))
         rows = first if first == second else []
         settings = self.target, kwargs, self.version, self.uint8_scale

@@ -85,6 +85,7 @@ class FashionMnist:
         if not self.download:
             raise BadData(self._explain("dataset.download=false"))
         try:
+            # Two commands, or two ranks, may start with an empty folder at the same time.
             with hold_lock(Path(self.root) / "FashionMNIST"):
                 self._torchvision(None, download=True)
         except OSError as error:
@@ -105,6 +106,7 @@ class FashionMnist:
         except (RuntimeError, ValueError, OSError, AssertionError, KeyError) as error:
             lines = str(error).splitlines() or ["wrong header"]  # torchvision asserts it silently
             raise BadData(self._explain(lines[0])) from error
+        # torchvision does not compare them: a truncated file of labels would be found in an epoch.
         if len(samples.data) != len(samples.targets):
             counts = f"{len(samples.data)} images, {len(samples.targets)} labels"
             raise BadData(f"{self.folder}: {counts} ({SPLITS[self.train]})")

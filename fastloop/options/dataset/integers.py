@@ -26,5 +26,5 @@ class Integers:
         return fingerprint("integers", self.count)
 
     def open(self) -> torch.Tensor:
-        """An int64 tensor (count,), whose elements are the samples."""
+        """An int64 tensor (count,) with the samples as elements."""
         return torch.arange(self.count)

@@ -53,7 +53,7 @@ class NestedDataset:
     size: PositiveInt
 
     def fetch(self) -> str:
-        """A fingerprint of the settings and of numpy's version, whose generator is used."""
+        """A fingerprint of the settings and of the version of numpy, which draws the samples."""
         return fingerprint("nested", self.count, self.size, np.__version__)
 
     def open(self) -> NestedSamples:

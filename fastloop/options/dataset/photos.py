@@ -75,6 +75,7 @@ class Photos:
 
     def _make(self) -> None:
         photographs: list[Any] = [load_sample_image(f"{name}.jpg") for name in PHOTOGRAPHS]
+        # A fixed seed, and not the trial's: the files are made once for all jobs.
         generator = torch.Generator().manual_seed(SEED)
         height, width = self.crop
         with write_beside(self.folder) as folder:

@@ -34,6 +34,7 @@ class SyntheticSamples:
         return self.count
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        # Iteration over a Dataset without __iter__ ends with an IndexError.
         if not 0 <= index < self.count:
             raise IndexError(index)
         generator = sample_generator(self.seed, index)
@@ -54,7 +55,7 @@ class SyntheticDataset:
     seed: Annotated[int, Field(ge=0, lt=2**64)]
 
     def fetch(self) -> str:
-        """A fingerprint of the settings and of numpy's version, whose generator is used."""
+        """A fingerprint of the settings and of the version of numpy, which draws the samples."""
         settings = (self.count, self.shape, self.dtype, self.num_classes, self.seed)
         return fingerprint("synthetic", settings, np.__version__)
 
@@ -65,6 +66,7 @@ class SyntheticDataset:
 
 def _draw(generator: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     if dtype.kind == "f":
+        # numpy's generators draw no float16.
         draw_dtype = np.float64 if dtype == np.float64 else np.float32
         return np.asarray(generator.random(shape, dtype=draw_dtype)).astype(dtype, copy=False)
     if dtype.kind == "b":

@@ -59,6 +59,7 @@ class Texts:
     @property
     def path(self) -> Path:
         """The path of the npz file."""
+        # Each version of Python has another standard library, and so other samples.
         size = f"{self.count or 'all'}-{self.max_length}"
         return Path(self.root) / f"texts-{platform.python_version()}-{size}.npz"
 
@@ -93,7 +94,7 @@ class Texts:
         count = self.count or len(texts)
         if count > len(texts):
             raise BadData(f"dataset.count={count}: dataset=texts has {len(texts)} samples")
-        # evenly over all, so that a small selection is as diverse as a large one
+        # Selected evenly over all, so that a small selection is as diverse as a large one.
         selected = [texts[number * len(texts) // count] for number in range(count)]
         truncated = [text[: self.max_length] for text, _ in selected]
         bounds = np.cumsum([0, *map(len, truncated)], dtype=np.int64)

@@ -98,6 +98,7 @@ class Tokens:
         A store writes every window in full, with 16 bytes per token (input and target).
         """
         stride = self.stride or self.block_size
+        # Overlapping windows repeat their tokens in a store.
         if self.block_size <= STORED_WINDOWS * stride:
             return ""
         exists = self.file.is_file()

@@ -37,7 +37,7 @@ class UserDataset:
     uint8_scale: ClassVar[None] = None
 
     def fetch(self) -> str:
-        """An empty fingerprint: the data is known only by what the loader delivers."""
+        """An empty fingerprint: the data is known only from the loader's batches."""
         return ""
 
     def open(self) -> Samples:

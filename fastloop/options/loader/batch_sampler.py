@@ -16,7 +16,8 @@ from fastloop.data.rows import in_memory_rows
 
 @option
 class BatchSamplerLoader:
-    """DataLoader over tensors in memory, whose sampler yields the indices of a batch as a tensor.
+    """DataLoader over tensors in memory, with a sampler that yields the indices of a batch as a
+    tensor.
 
     With `batch_size=None` no index is converted to a Python int, as proposed in pytorch#4959.
     """

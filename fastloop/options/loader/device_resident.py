@@ -1,4 +1,4 @@
-"""`loader=device_resident`: all samples are kept on the device, where batches are gathered."""
+"""`loader=device_resident`: all samples are kept on the device, which gathers the batches."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class DeviceResidentLoader:
         leaves, structure = optree.tree_flatten(rows)
         check_fits(sum(leaf.nbytes for leaf in leaves), free_bytes(device), device)
         dtypes = [leaf.dtype for leaf in leaves]
-        # blocking copies: they are complete for whichever stream gathers
+        # Blocking copies are complete for any stream that gathers later.
         resident = [_with_indexable_dtype(leaf).to(device, copy=True) for leaf in leaves]
 
         def batch(indices: torch.Tensor) -> Tree:

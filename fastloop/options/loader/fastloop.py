@@ -42,7 +42,7 @@ class FastloopLoader:
     No process is started, and no Python code runs per sample; without the core, rows are gathered
     in the loop. With store=null threads of Python read, decode, transform and collate the dataset's
     samples instead; images of one size are decoded straight into the batch, and crops of images are
-    made by the native decoder, where that has the pixels of the job's decoder.
+    made by the native decoder, if that has the pixels of the job's decoder.
     """
 
     store: Store | None
@@ -101,7 +101,7 @@ def _seeds_globally(prepared: PreparedData) -> bool:
 
 
 def _has_user_code(prepared: PreparedData, plan: Plan) -> bool:
-    """True where a sample is made by code of the user, which may not be thread-safe."""
+    """True if a sample is made by code of the user, which may not be thread-safe."""
     dataset = getattr(prepared.dataset, "dataset", prepared.dataset)  # inside of a SeededDataset
     parts = dataset, plan.collate, plan.transform
     return any(getattr(part, "target", None) is not None for part in parts)
@@ -123,12 +123,15 @@ def _samples(prepared: PreparedData, plan: Plan) -> tuple[Any, Callable | None]:
     samples = uint8_samples(dataset, collate) if collate and as_uint8 else dataset.open()
     is_unchanged = not transform and (collate is None or as_uint8)
     if isinstance(samples, LabelledImages) and samples.size and is_unchanged:
+        # The collate of uint8 images expects a tuple, default_collate makes a list.
         pair = ImageFileColumn(samples), samples.labels
         return (pair if as_uint8 else ColumnList(pair)), None
-    if isinstance(samples, list | tuple | dict):  # FastLoader would take it for a tree of columns
+    if isinstance(samples, list | tuple | dict):
+        # FastLoader would take a tuple or a dict for a tree of columns.
         samples = Subset(samples, range(len(samples)))  # pyright: ignore[reportArgumentType]
     if collate is not None and collate.tolerant:
         samples = TolerantSamples(samples)
+    # Wrapped inside of the transform, so that reading and transforming are recorded separately.
     if plan.probe:
         samples = probe_reads(samples, plan.probe)
     if transform:

@@ -89,7 +89,10 @@ def _batches(loader: Any, errors: dict[Any, BaseException], epoch: int) -> Batch
         iterator = iter(loader)
     try:
         for data, label in iterator:
+            # FFCV writes a later batch to the same memory.
             yield data.clone(), label[:, 0].clone()
+        # The loop has ended as FFCV's queue had None in it: at the end of the epoch, or by the hook
+        # below.
         if iterator in errors:
             raise errors[iterator]
     finally:

@@ -81,6 +81,7 @@ class _BatchSource:
 def _grain() -> Any:
     """The module, imported without absl's warning that jax's profiler is missing."""
     logger = logging.getLogger("absl")
+    # absl's logger may have been configured by the user: it is left as it was.
     before, logger.disabled = logger.disabled, True
     try:
         return import_optional(*NEEDS)

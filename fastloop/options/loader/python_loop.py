@@ -21,7 +21,7 @@ EXACT = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float32, torch.float64),
 )
-"""Dtypes whose values survive a conversion to Python's numbers and back."""
+"""Dtypes of values that survive a conversion to Python's numbers and back."""
 
 
 @option

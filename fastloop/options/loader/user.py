@@ -130,7 +130,8 @@ class UserLoader:
         if isinstance(whole_order(plan), OrderPrefix) and not follows_order:
             reason = f"loader={target} sets its own order; fastloop.bench takes batches= for it"
             raise Unsupported(f"batches: {reason}")
-        # an order of its own is judged by the samples that it delivers, see data/sample_order.py
+        # An order of the loader's own is judged by the samples that it delivers, see
+        # data/sample_order.py.
         is_judged = "shuffle" in takes or not self.brings_data
         known = ("random", "sequential") if is_judged else ("random",)
         if not follows_order and order not in known:
@@ -150,6 +151,7 @@ class UserLoader:
         takes = self.takes
         samples = dataset.open() if dataset is not None and "dataset" in takes else None
         arguments = _arguments(plan, takes, samples)
+        # A loader that draws its order from torch's generator repeats it for an equal seed.
         torch.manual_seed(plan.seed)
         started: list[weakref.ref[Any]] = []
         with _start_method(plan.loading.multiprocessing_context):
@@ -172,6 +174,8 @@ class UserLoader:
         if loader is None:
             return lambda number: self._call(arguments | {"epoch": number})
         if isinstance(loader, Iterator):  # good for one epoch only
+            # The iterator that the first call has returned is the first epoch; each later epoch
+            # needs another call.
             first = [loader]
             return lambda _: first.pop() if first else self._call(arguments)
         return iterable_epochs(loader) if is_iterable(loader) else loader

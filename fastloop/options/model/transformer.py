@@ -32,7 +32,7 @@ class TransformerBlock(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """A causal language model whose output has the layout that cross_entropy takes."""
+    """A causal language model with an output in the layout that cross_entropy takes."""
 
     def __init__(
         self, vocabulary: int, block_size: int, width: int, blocks: list[TransformerBlock]
@@ -44,7 +44,9 @@ class LanguageModel(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         for layer in (self.tokens, self.positions, self.head):
-            nn.init.normal_(layer.weight, std=0.02)  # as in GPT-2; first loss: random guess
+            nn.init.normal_(
+                layer.weight, std=0.02
+            )  # as in GPT-2: the first loss is a random guess's
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(batch, tokens) int64 -> (batch, vocabulary, tokens)."""

@@ -20,7 +20,7 @@ OFFERED = ("input_shape", "num_classes")
 class UserModel:
     """The user's own model, `model._target_=package.module.Name`, called in the trial's process.
 
-    Parameters named input_shape and num_classes receive those of the data. The module's output is
+    Parameters named input_shape and num_classes receive the data's. The module's output is
     passed to torch's cross_entropy with the targets: (batch, classes) or (batch, classes, ...).
     """
 
@@ -51,7 +51,11 @@ class UserModel:
         if not isinstance(module, nn.Module):
             kind = type(module).__name__
             raise BadData(f"{self.target}: it returns {kind}, not a torch.nn.Module")
+        # Lazy parameters have no values before the first batch, so that nothing could be reset or
+        # copied.
         if any(is_lazy(parameter) for parameter in module.parameters()):
             reason = "lazy layers are not supported; take the parameter input_shape instead"
             raise Unsupported(f"model={self.target}: {reason}")
+        # A module that is the target itself is trained in one benchmark and built again for the
+        # next.
         return copy.deepcopy(module)

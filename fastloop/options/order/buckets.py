@@ -16,7 +16,7 @@ from fastloop.core.types import option
 
 @dataclass(frozen=True, eq=False)
 class LengthBucketOrder:
-    """The bucket order of samples whose lengths are known."""
+    """The bucket order of samples with known lengths."""
 
     buckets: BucketOrder
     lengths: torch.Tensor
@@ -25,7 +25,9 @@ class LengthBucketOrder:
     complete: ClassVar[bool] = True
 
     def for_world_size(self, world_size: int) -> LengthBucketOrder:
-        """The order for that many ranks, whose batches of a step have samples of similar length."""
+        """The order for that many ranks. In each step their batches have samples of similar
+        length.
+        """
         return replace(self, world_size=world_size)
 
     def length(self, num_samples: int) -> int:
@@ -37,6 +39,8 @@ class LengthBucketOrder:
 
         If these were sorted too, drop_last would always leave out the longest samples.
         """
+        # Index k goes to rank k % world_size: consecutive samples are the ranks' batches of one
+        # step.
         size = self.buckets.batch_size * self.world_size
         bucket_size = max(1, self.buckets.bucket_size // size) * size
         generator = torch.Generator().manual_seed(epoch_seed(seed, epoch))

@@ -51,7 +51,7 @@ class WeightedOrder:
             else:
                 sums = _sums(self.weights, num_samples)
                 points = torch.rand(size, generator=generator, dtype=torch.float64) * sums[-1]
-                # right=True: a sample of weight 0 has an empty interval
+                # right=True, so that a sample of weight 0 has an empty interval
                 yield torch.searchsorted(sums, points, right=True)
 
 

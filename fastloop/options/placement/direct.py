@@ -39,7 +39,8 @@ class DirectPlacement:
                 if hasattr(kind, "_fields"):
                     return kind(*[field.to(device, non_blocking=non_blocking) for field in batch])
                 return batch.to(device, non_blocking=non_blocking)
-            except AttributeError:  # checking every field beforehand would slow every batch
+            except AttributeError:
+                # A field without .to: checking every field beforehand would slow every batch.
                 return _place_mixed(batch, move)
 
         def move(field: Any) -> Any:
@@ -49,7 +50,7 @@ class DirectPlacement:
 
 
 def _place_mixed(batch: Tree, move: Callable[[Any], Any]) -> Tree:
-    """The batch with unchanged fields where they have no `.to`; raises Unsupported if those hold
+    """The batch, with fields that have no `.to` unchanged; raises Unsupported if those hold
     tensors."""
 
     def move_any(field: Any) -> Any:

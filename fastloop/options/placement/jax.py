@@ -70,6 +70,7 @@ class _CopiedArrays:
         self._pending: deque[tuple[Any, list[Any]]] = deque()
 
     def __call__(self, arrays: list[Any]) -> list[torch.Tensor]:
+        # Arrays are dropped as soon as torch's stream has copied them, without waiting for it.
         while self._pending and self._pending[0][0].query():
             self._pending.popleft()
         clones = [torch.from_dlpack(array).clone() for array in arrays]
@@ -83,7 +84,7 @@ class _HostTensor:
     """A host tensor that reports itself as CPU memory to jax, also if it is page-locked.
 
     torch reports page-locked memory as kDLCUDAHost, which jax rejects (jax#22346) or, since
-    jax#37896, imports as an array on the CUDA device that device_put then leaves where it is.
+    jax#37896, imports as an array on the CUDA device, which device_put then does not move.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:

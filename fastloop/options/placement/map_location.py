@@ -45,7 +45,7 @@ class MapLocationPlacement:
 
 
 def _in_own_storage(tensor: torch.Tensor) -> torch.Tensor:
-    """A plain tensor whose storage is no larger than itself; tensors without strides unchanged."""
+    """A plain tensor with a storage no larger than itself; tensors without strides unchanged."""
     if tensor.layout is not torch.strided or tensor.is_nested:
         return tensor.detach()
     plain = tensor.detach().as_subclass(torch.Tensor)

@@ -48,6 +48,7 @@ class FfcvStore:
         fields = import_optional("ffcv.fields", *NEEDED_BY)
         chunks = iter(chunks)
         data, labels = _pair(next(chunks))
+        # FFCV's pages are powers of two.
         page = max(PAGE_BYTES, 1 << (data[0].nbytes - 1).bit_length())
         if page >= PAGE_LIMIT:
             size = f"a sample of {data[0].nbytes} bytes"

@@ -53,6 +53,8 @@ class Hdf5Store:
         first = next(chunks)
         leaves, structure = pytree.tree_flatten(first)
         arrays = [array_of(leaf, OPTION, ALTERNATIVE) for leaf in leaves]
+        # HDF5 compresses a chunk that its cache can't hold with every write, and reads it back for
+        # the next one. A chunk of rows may end one of the file's chunks and begin another.
         cache = max(CACHE_BYTES, 2 * max(map(self._chunk_bytes, arrays)))
         with h5py.File(folder / FILE, "w", rdcc_nbytes=cache) as file:
             file.attrs[STRUCTURE] = structure_text(structure, OPTION)

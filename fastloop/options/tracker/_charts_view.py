@@ -23,7 +23,7 @@ MOST_RUNS = 20
 """Runs that are drawn, the fastest ones: the most that MLflow's page offers besides all."""
 SECTION = "Comparison"
 PREFERRED = ("training", "inference", "traversal")
-"""The benchmark whose seconds, waits and memory are drawn: the first of these that has run."""
+"""Benchmarks by preference: the first one that has run has its seconds, waits and memory drawn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class ChartsView:
     """A view of MLflow's page, as a tag of the experiment."""
 
     key: str
-    """What the page's address calls the view."""
+    """The view's name in the page's address."""
     text: str
     """Value of the tag."""
 
@@ -70,7 +70,7 @@ def charts_view(sweep: str, metric_names: Iterable[str]) -> ChartsView:
 
 
 def metrics_of_charts(names: Sequence[str]) -> list[str]:
-    """The metrics that the page opens with, those of them that exist.
+    """The metrics that the page opens with, if they exist.
 
     >>> metrics_of_charts(["traversal/seconds_median", "traversal/samples_per_s", "prepare/s"])
     ['traversal/seconds_median', 'traversal/samples_per_s']

@@ -43,8 +43,8 @@ def tracker_place() -> str:
 
 
 def check_database(timeout_s: float = LOCK_TIMEOUT_S) -> None:
-    """Raise UsageError where the tracker is an SQLite database that can't be written, or is damaged
-    or locked; return at once for any other tracker."""
+    """Raise UsageError if the tracker is an SQLite database that can't be written, or is damaged or
+    locked; return at once for any other tracker."""
     scheme, _, name = tracking_uri().partition(":///")
     if not scheme.startswith("sqlite") or not name:
         return
@@ -52,6 +52,7 @@ def check_database(timeout_s: float = LOCK_TIMEOUT_S) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(path, timeout=timeout_s)) as connection:
+            # Takes the lock for writing, which nothing but a write transaction does.
             connection.execute("BEGIN IMMEDIATE")
             connection.rollback()
     except (OSError, sqlite3.Error) as error:

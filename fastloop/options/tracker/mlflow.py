@@ -123,12 +123,14 @@ class MlflowTracker:
 
     def start(self, result: Result) -> str:
         """Create a run with the job's params and tags, deleting an earlier one; returns its id."""
-        with defer_signals():  # an import that a signal interrupts can't be repeated
+        # An import that a signal interrupts can't be repeated.
+        with defer_signals():
             from mlflow.entities import Param
             from mlflow.exceptions import MlflowException
 
         client = self._client
-        experiment_id = self._experiment_id  # first: an unreachable server is waited for only once
+        # Asked for first, so that an unreachable server is waited for only once.
+        experiment_id = self._experiment_id
         if result.run_id:
             with contextlib.suppress(MlflowException):  # the run may be in another store
                 client.delete_run(result.run_id)
@@ -169,7 +171,7 @@ class MlflowTracker:
         self._client.set_experiment_tag(self._experiment_id, view.tag, view.text)
         uri = without_passwords(tracking_uri())
         server = uri.rstrip("/") if remote else LOCAL_UI
-        # a password is not printed; the shell knows it
+        # A password is not printed: the shell knows it.
         store = uri if uri == tracking_uri() else '"$MLFLOW_TRACKING_URI"'
         serve = "" if remote else f"ui:     mlflow ui --backend-store-uri {store}\n"
         return f"{serve}charts: {server}/{charts_address(self._experiment_id, view)}"

@@ -19,6 +19,7 @@ class CenterCropTransform:
     """
 
     where: ClassVar[Literal["device"]] = "device"
+    # The dataset's samples are crops already: for loaders there is nothing left to transform.
     is_identity: ClassVar[bool] = True
     size: CropSize
     resize: PositiveInt
@@ -27,6 +28,7 @@ class CenterCropTransform:
 
     @model_validator(mode="after")
     def _is_possible(self) -> CenterCropTransform:
+        # FastLoader's class checks the values: a wrong one is told when the job is composed.
         _ = self.cropping
         return self
 

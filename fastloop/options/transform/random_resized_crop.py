@@ -17,11 +17,12 @@ Interval = Annotated[tuple[PositiveFloat, PositiveFloat], Strict(False)]
 class RandomResizedCropTransform:
     """torchvision's RandomResizedCrop, RandomHorizontalFlip, ToTensor and Normalize of image files.
 
-    It is a part of decoding: the samples of the dataset are the crops. What one draws depends on
-    the seed, the epoch and the sample's index, so that all loaders have to deliver the same crops.
+    It is a part of decoding: the samples of the dataset are the crops. The draws of a crop depend
+    on the seed, the epoch and the sample's index alone: all loaders must deliver the same crops.
     """
 
     where: ClassVar[Literal["device"]] = "device"
+    # The dataset's samples are crops already: for loaders there is nothing left to transform.
     is_identity: ClassVar[bool] = True
     size: CropSize
     scale: Interval
@@ -32,6 +33,7 @@ class RandomResizedCropTransform:
 
     @model_validator(mode="after")
     def _is_possible(self) -> RandomResizedCropTransform:
+        # FastLoader's class checks the values: a wrong one is told when the job is composed.
         _ = self.cropping
         return self
 

@@ -15,8 +15,8 @@ from fastloop.core.user_code import UserFunction, check_callable, error_line
 class UserTransform:
     """The user's own transform, `transform._target_=package.module.name`, of whole samples.
 
-    A sample is what the Dataset returns, such as (image, label). The target is the function, or a
-    class whose instances are called, such as those of torchvision.transforms.v2.
+    A sample is the object that the Dataset returns, such as (image, label). The target is the
+    function, or a class with callable instances, such as the classes of torchvision.transforms.v2.
     """
 
     where: Literal["worker", "device"]
@@ -29,11 +29,11 @@ class UserTransform:
         return self
 
     def transform_sample(self, sample: Tree) -> Tree:
-        """The function's result for a sample; raises BadData where it fails."""
+        """The function's result for a sample; raises BadData if it fails."""
         return self._call(sample)
 
     def transform_batch(self, batch: Tree) -> Tree:
-        """The function's result for a batch; raises BadData where it fails."""
+        """The function's result for a batch; raises BadData if it fails."""
         return self._call(batch)
 
     def _call(self, tree: Tree) -> Tree:
