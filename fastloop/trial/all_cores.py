@@ -1,4 +1,4 @@
-"""Work on all usable cores for a given time, by which the limits of the machine are measured."""
+"""Work on all usable cores for a given time, to measure the limits of the machine."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ def cores_of_rank() -> int:
 def rate_on_cores(work: Callable[[int, int], int], cores: int, duration_ns: int) -> float:
     """Items per second of one thread per core.
 
-    work: takes the thread's number and the clock value at which to stop, and returns how many items
-    it has done. A thread that is in the middle of its last item then finishes it: each thread's
-    rate is taken over its own time.
+    work: takes the thread's number and the clock value at which to stop, and returns the number of
+    items that it has done.
     """
+    # A thread finishes the item that it is working on when the time is up, so that each thread's
+    # rate is taken over its own time.
     with ThreadPoolExecutor(cores, initializer=keep_to_one_torch_thread) as pool:
         start_ns = now_ns()
 

@@ -1,4 +1,5 @@
-"""Work of a loader outside of the epochs that it was asked for, which no window would contain."""
+"""Detection of a loader's work outside of the epochs that it was asked for: no window contains
+it."""
 
 from __future__ import annotations
 
@@ -11,31 +12,36 @@ from fastloop.core.spans import now_ns, other_threads_cpu_ns, pause, seconds_bet
 from fastloop.core.types import Epochs, Invalid
 
 SETTLE_S = 0.01
-"""Time for workers and threads of the last epoch to end."""
+"""Seconds for workers and threads of the last epoch to end."""
 PAUSE_S = 0.05
-"""Time in which nothing is asked of the loader."""
+"""Seconds in which nothing is asked of the loader."""
 MOST_IDLE_S, MOST_IDLE_CHILDREN_S = 0.015, 0.03
-"""CPU time that idle threads and child processes may take in a pause, which then goes on until
-LEAST_SECONDS have passed: the clocks of processes count hundredths of seconds."""
+"""CPU seconds that idle threads and child processes may take in a pause. Children may take more, as
+the clocks of other processes count hundredths of seconds."""
 MOST_IDLE_BYTES = 256 << 10
-"""Allowed in any case: a thread of the interpreter may read a file of its own in a pause."""
+"""Bytes that may be read in a pause in any case: a thread of the interpreter may read a file of its
+own."""
 FASTER, LEAST_GAIN_S = 3.0, 0.005
-"""An epoch that could be foreseen takes at least 1 / FASTER of the time of one that could not."""
+"""An honest loader's epochs with a number that could be foreseen take at least 1 / FASTER of the
+time of other epochs, or are at most LEAST_GAIN_S faster."""
 PAIRS = 10
-"""Most pairs of such epochs that are compared; one pair without a gain is enough to pass. Among
-three, all were late by chance on a busy machine."""
+"""Most pairs of such epochs that are compared; one pair without a gain is enough to pass. With
+three pairs, all of them were late by chance on a busy machine."""
 
 
 def check_idle(batch_nbytes: int) -> None:
     """Raise Invalid if threads or processes of the loader work, or read more than a batch, while
     nothing is asked of it."""
     pause(SETTLE_S)
-    counting_nbytes = -_bytes_read()  # what looking at all processes reads itself
+    # counting reads files of /proc itself; these bytes are subtracted
+    counting_nbytes = -_bytes_read()
     threads_s, children_s = other_threads_cpu_ns() / 1e9, _children_seconds()
     nbytes = _bytes_read()
     counting_nbytes += nbytes
     pause(PAUSE_S)
     nbytes = _bytes_read() - nbytes - counting_nbytes
+    # A reading above the threshold may be a single tick of 10 ms: the pause goes on until the
+    # clocks of processes can be trusted. The allowance stays the same.
     if _has_worked(threads_s, children_s):
         pause(LEAST_SECONDS - PAUSE_S)
         if _has_worked(threads_s, children_s):
@@ -54,10 +60,10 @@ def _has_worked(threads_s: float, children_s: float) -> bool:
 
 
 def check_unforeseen_epoch(epochs: Epochs, number: int) -> None:
-    """Raise Invalid if epochs are faster if their numbers could be foreseen: their batches were
-    made before they were asked for.
+    """Raise Invalid if epochs with foreseeable numbers are faster than others.
 
-    number: an epoch that nothing asked for before, and whose number is random.
+    Their batches were then made before they were asked for. number: a random number of an epoch,
+    which has not been asked for before.
     """
     foreseen, unforeseen = [], []
     for pair in range(PAIRS):
@@ -81,7 +87,8 @@ def _bytes_read() -> int:
     files or the page cache; 0 if the system does not count them."""
     process, total = psutil.Process(), 0
     for each in (process, *process.children(recursive=True)):
-        with contextlib.suppress(psutil.Error, AttributeError):  # it ended; macOS
+        # the process has ended, or the system is macOS, which has no io_counters
+        with contextlib.suppress(psutil.Error, AttributeError):
             total += each.io_counters().read_chars  # pyright: ignore[reportAttributeAccessIssue]
     return total
 
@@ -90,7 +97,8 @@ def _children_seconds() -> float:
     """CPU time so far of all living descendants."""
     total = 0.0
     for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+        # the process has ended meanwhile
+        with contextlib.suppress(psutil.Error):
             times = process.cpu_times()
             total += times.user + times.system
     return total

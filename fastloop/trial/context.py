@@ -36,7 +36,7 @@ from fastloop.trial.unread import UnreadBatches, may_be_unread
 from fastloop.trial.window import Consumer
 
 TRIAL_SEED_STRIDE = 10_000
-"""Distance between the seeds of two trials: an order is drawn with epoch_seed(seed, epoch)."""
+"""Distance between the seeds of two trials of a job."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class JobContext:
         return open_reopenable(loader_opener(self.job, self.prepared, self.plan, self.device))
 
     def with_probe(self, log: EventLog) -> JobContext:
-        """A context whose loader records its work, if it is built on torch's DataLoader."""
+        """A context with a loader that records its work, if it is built on torch's DataLoader."""
         fetch = Stage.DECODE if self.job.loader.store is None else Stage.READ
         return replace(self, plan=replace(self.plan, probe=Probe(log, fetch)))
 
@@ -69,11 +69,12 @@ class JobContext:
     ) -> bool:
         """Raise Invalid if one epoch, as the step would receive it, is not the dataset's.
 
-        Batches are checked without what is random, see without_randomness. Returns True if bytes of
-        some batch may be unread in a file.
+        Returns True if bytes of some batch may be unread in a file.
 
         observe: called with the (batch, 16) uint8 hashes of each batch.
         """
+        # Random samples can't be compared: a second loader without the randomness is checked in the
+        # place of the timed one.
         if self.is_random:
             plain = self.without_randomness()
             with plain.open_loader() as loader:
@@ -93,8 +94,8 @@ class JobContext:
         return self.plan.transform is not None or (self.prepared.random and self.job.same_data)
 
     def without_randomness(self) -> JobContext:
-        """A context of the job with samples that are not transformed and, if they are compared
-        and random, with generators seeded by their index.
+        """A context of the job without its transform; random samples that are compared are read
+        with generators seeded by their index.
 
         Raises Unsupported for a store of random samples.
         """
@@ -102,7 +103,7 @@ class JobContext:
         return replace(self, plan=replace(self.plan, transform=None), prepared=prepared)
 
     def first_batch(self, epochs: Epochs) -> Tree:
-        """A batch of the loader, which shows what its batches are."""
+        """A batch of the loader, as an example."""
         return next(iter(epochs(self.job.epochs)))
 
     def build_setup(self, batch: Tree, unread: bool = False) -> Setup:
@@ -130,12 +131,15 @@ class JobContext:
         even = traits_of(LoaderTraits, self.job.loader).even_shares
         if session.ddp is None or (even and not self.prepared.broken):
             return nullcontext()
-        return session.ddp.join()  # adds a collective operation to each step
+        # not for even ranks: join adds a collective operation to each step
+        return session.ddp.join()
 
     def _describe_sample(self, batch: Tree) -> tuple[Leaves, ExtractPair]:
-        """dtype and shape of each leaf of a sample, and a function that selects the model's input
-        and target; if a model runs, of these two only. Raises Unsupported if a benchmark can't use
-        the sample."""
+        """dtype and shape of each leaf of a sample, and a function that selects (input, target).
+
+        If a model runs, the leaves are its input and target only. Raises Unsupported if a benchmark
+        can't use the sample.
+        """
         benchmarks = self.job.benchmark
 
         def check(sample: Leaves) -> None:
@@ -159,7 +163,8 @@ def compares_crops(job: Job) -> bool:
 def start_job(job: Job, prepared: PreparedData, number: int) -> JobContext:
     """Check that trial `number` can run here, set torch's threads, and make this rank's plan."""
     device = check_support(job, world_size())
-    # a note of the table says it once; torch would in every epoch, in the midst of the progress
+    # torch warns of more workers than cores in every epoch, in the midst of the progress; a note of
+    # the table says it once
     warnings.filterwarnings("ignore", "This DataLoader will create")
     if world_size() > local_world_size():
         _check_files_exist(prepared)
@@ -171,7 +176,7 @@ def start_job(job: Job, prepared: PreparedData, number: int) -> JobContext:
 
 
 def _check_files_exist(prepared: PreparedData) -> None:
-    """Raise BadData, naming this node, for data that the first node has prepared elsewhere."""
+    """Raise BadData, naming this node, if it does not see the data that the first node prepared."""
     for path in (prepared.reference, prepared.folder, *prepared.files):
         if not path.exists():
             hint = "every node reads the same folder by the same path, see FASTLOOP_OUTPUTS"
@@ -179,10 +184,8 @@ def _check_files_exist(prepared: PreparedData) -> None:
 
 
 def _rank_threads() -> int | None:
-    """A rank's share of the node's cores; None, for torch's own choice, without torchrun.
-
-    torchrun sets OMP_NUM_THREADS=1 whatever the machine has, even for a single rank.
-    """
+    """A rank's share of the node's cores; None, for torch's own choice, without torchrun."""
+    # torchrun sets OMP_NUM_THREADS=1 whatever the machine has, even for a single rank.
     if not in_group() and "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
     return max(1, usable_cores() // local_world_size())

@@ -1,9 +1,10 @@
 """The limit of cropped images: how fast this machine makes crops of a dataset's files right now.
 
-One thread per usable core makes samples of files that are in memory already, into the same memory
-again and again, without a loader, an order or a queue: natively, if each is decoded, cropped,
-resized, flipped and converted in one pass in C, and by the job's own decoder and torchvision's
-resize, which may be faster for files that the native decoder leaves to Pillow. The faster counts.
+One thread per usable core makes samples from files that are in memory already, into the same memory
+again and again, without a loader, an order or a queue. Two ways are tried, and the faster counts:
+the native decoder, which decodes, crops, resizes, flips and converts in one pass in C; and the
+job's own decoder with torchvision's resize, which may be faster for files that the native decoder
+leaves to Pillow.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from fastloop.trial.decoding import keep_opencv_threads, read_files
 
 NATIVE_DECODER = "native decoder"
 SAMPLES_PER_CALL = 8
-"""Samples that a thread makes natively between two looks at the clock."""
+"""Samples that a thread makes natively with each call, between two looks at the clock."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class DecodedCrops:
     """Column of crops of files in memory, made by the job's own decoder."""
 
     samples: CroppedSamples
-    """Their seed is the epoch's."""
+    """Samples with the seed of the epoch."""
     files: Sequence[bytes]
 
     def __len__(self) -> int:
@@ -62,14 +63,15 @@ class DecodedCrops:
 
 @dataclass(frozen=True)
 class CropMaking:
-    """Crops of the same files made on all threads, so many with each call."""
+    """Crops of the same files made on all threads, `per_call` with each call."""
 
     column: Column
     per_call: int
     threads: int
 
     def run(self, thread: int, stop_ns: int) -> int:
-        """Make crops until `stop_ns`, one call's at least, and return their number."""
+        """Make crops until `stop_ns`, with one call at least, and return their number."""
+        # each thread begins at another file, so that they do not find each other's in the cache
         start, count = thread * len(self.column) // self.threads, 0
         out = np.empty((self.per_call, self.column.spec.nbytes), np.uint8)
         while True:
@@ -90,11 +92,12 @@ class CropMaking:
 def crop_limit(
     samples: CroppedSamples, broken: Collection[int], seed: int, window_s: float
 ) -> Limit | None:
-    """Crops per second that this machine can make; None without the native decoder, and if no
+    """Crops per second that this machine can make; None without the native decoder, or if no
     decoder reads the files.
 
-    broken: indices of images that can't be decoded. Measuring takes about window_s, but 0.05 to 1 s
-    and one call of each thread, and 128 MiB of files besides the samples of a call.
+    broken: indices of images that can't be decoded. Measuring takes about window_s, but at least
+    0.05 s and one call of each thread, and at most 1 s. It needs 128 MiB for files, and the memory
+    of the samples of a call.
     """
     if not has_jpeg():
         return None
@@ -116,7 +119,7 @@ def crop_limit(
 
 
 def _agree(native: Column, own: DecodedCrops) -> bool:
-    """True if the first crops differ by no more than those of two loaders may."""
+    """True if the first crops differ by no more than the crops of two loaders may."""
     indices = np.arange(min(COMPARED_SAMPLES, len(own)))
     difference: Callable[..., float] = own.samples.cropping.difference
     try:

@@ -2,8 +2,8 @@
 resizes them if the dataset does.
 
 One thread per usable core decodes files that are in memory already, by each available library in
-turn, and the fastest counts whose pixels are those of the job's decoder. The libraries release the
-interpreter's lock while they decode.
+turn. The fastest counts, among those that deliver the pixels of the job's decoder. The libraries
+release the interpreter's lock while they decode.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from fastloop.fastloader.columns.image_headers import Encoded, Encoding
 from fastloop.trial.all_cores import budget_ns, cores_of_rank, rate_on_cores
 
 MAX_FILES, MAX_FILE_BYTES, MAX_READ_NS = 256, 128 << 20, 200_000_000
-"""Files that are read before the clock runs: no more than this, but one for each thread."""
+"""Bounds of reading files before the clock runs: number, bytes and time. There is at least one file
+for each thread."""
 
 LIBRARY_S = 0.1
-"""Time for which one library decodes, twice, if libraries are compared in one thread."""
+"""Seconds for which each library decodes, twice, if libraries are compared in one thread."""
 
 LIBRARIES: dict[str, tuple[str, Callable[[Encoded, Encoding], np.ndarray]]] = {
     "turbojpeg": ("simplejpeg", decoders.decode_by_simplejpeg),
@@ -38,7 +39,7 @@ LIBRARIES: dict[str, tuple[str, Callable[[Encoded, Encoding], np.ndarray]]] = {
     "torchvision": ("torchvision.io", decoders.decode_by_torchvision),
     "pil": ("PIL.Image", decoders.decode_by_pillow),
 }
-"""By the name of the option in conf/decoder: the module that it needs, and its function."""
+"""Name of the option in conf/decoder -> the module that it needs, and its function."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Decoding:
 
     def run(self, thread: int, stop_ns: int) -> int:
         """Decode until `stop_ns`, one file at least, and return the number of files."""
+        # each thread begins at another file
         start, count = thread * len(self.files) // self.threads, 0
         while True:
             pixels = self.decode(self.files[(start + count) % len(self.files)])
@@ -85,12 +87,11 @@ class Decoding:
 
 
 def decode_limit(samples: Any, broken: Collection[int], seed: int, window_s: float) -> Limit | None:
-    """Images per second that this machine can decode; None for samples of which the files are not
-    known.
+    """Images per second that this machine can decode; None for samples with unknown files.
 
-    broken: indices of samples that can't be decoded. Measuring takes about window_s, but 0.05 to
-    1 s and one file for each thread and library, and 128 MiB of files besides the pixels of one
-    file for each.
+    broken: indices of samples that can't be decoded. Measuring takes about window_s, but at least
+    0.05 s and one file for each thread and library, and at most 1 s. It needs 128 MiB for files,
+    and the memory of the pixels of one file for each thread.
     """
     if not isinstance(samples, EncodedSamples):
         return None
@@ -108,9 +109,11 @@ def decode_limit(samples: Any, broken: Collection[int], seed: int, window_s: flo
 
 
 def seconds_by_library(samples: Any, broken: Collection[int], seed: int) -> dict[str, float]:
-    """Seconds that one thread takes a file: with the job's decoder first, then with every other
-    library that is installed and delivers the same pixels. Empty for samples of which the files, or
-    the decoder, are not known."""
+    """Name of a decoder -> seconds that one thread takes per file with it.
+
+    The job's decoder comes first, then every other library that is installed and delivers the same
+    pixels. Empty for samples with unknown files, or without a decoder.
+    """
     if not isinstance(samples, EncodedSamples) or getattr(samples, "decoder", None) is None:
         return {}
     files = read_files(samples, broken, seed, 1)
@@ -120,7 +123,8 @@ def seconds_by_library(samples: Any, broken: Collection[int], seed: int) -> dict
         }
         own = next(iter(libraries.values()))
         rates: dict[str, float] = dict.fromkeys(libraries, 0.0)
-        for _ in range(2):  # the first one also loads the library
+        # twice, and the better counts: the first time also loads the library
+        for _ in range(2):
             for name, each in libraries.items():
                 rates[name] = max(rates[name], _rate_if_equal(each, own, budget_ns(LIBRARY_S)))
     return {name: 1 / rate for name, rate in rates.items() if rate}
@@ -138,7 +142,8 @@ def _rate_if_equal(other: Decoding, own: Decoding, slice_ns: int) -> float:
 def _libraries(samples: EncodedSamples) -> dict[str, EncodedSamples]:
     """The samples with the job's own decoder first, then with every other that is installed."""
     own: Any = getattr(samples, "decoder", None)
-    if own is None:  # the dataset decodes by itself
+    # a dataset that decodes by itself takes no other decoder
+    if own is None:
         return {name_of(samples): samples}
     variants = {name_of(own): samples}
     for name, (module, function) in LIBRARIES.items():
@@ -158,7 +163,7 @@ def _is_installed(module: str) -> bool:
 def read_files(
     samples: EncodedSamples, broken: Collection[int], seed: int, least: int
 ) -> list[bytes]:
-    """Files of random samples, `least` at least if there are as many."""
+    """Files of random samples, at least `least` of them if there are as many."""
     order = np.random.default_rng(seed).permutation(len(samples)).tolist()
     stop_ns, files, size = now_ns() + MAX_READ_NS, [], 0
     for index in (index for index in order if index not in broken):
@@ -171,13 +176,15 @@ def read_files(
 
 
 def _difference(one: np.ndarray, two: np.ndarray) -> int:
+    # a difference of uint8 would wrap around
     return int(np.abs(one.astype(np.int16) - two).max())
 
 
 @contextmanager
 def keep_opencv_threads() -> Iterator[None]:
-    """Restore OpenCV's number of threads, which decoding by it changes, for what the job does with
-    OpenCV later; it stays if the job itself has decoded by OpenCV before."""
+    """Restore OpenCV's number of threads at the end, for other calls of OpenCV by the job."""
+    # load_opencv sets one thread at its first call. If the job has decoded by OpenCV before, it
+    # works with one thread already, and nothing is to be restored.
     is_set = decoders.load_opencv.cache_info().currsize > 0
     if is_set or not _is_installed("cv2"):
         yield

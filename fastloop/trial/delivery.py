@@ -29,10 +29,12 @@ from fastloop.trial.window import Consumer
 
 
 def full_delivery(job: Job, prepared: PreparedData, device: torch.device) -> Callable[[Tree], Tree]:
-    """A function from a host batch to a complete one on the device: pin, place, finish collate."""
+    """A function from a host batch to a complete batch on the device: pin, place, finish
+    collate."""
     place, finish = job.placement.to(device), job.collate.finish
     if job.pinned_buffers:
         place = place_through_pinned(place, job.pinned_buffers, device)
+    # nothing is left to finish; a wrapper would cost a call for each batch in the window
     if traits_of(CollateTraits, job.collate).is_default:
         return place
     scale = prepared.dataset.uint8_scale
@@ -42,11 +44,9 @@ def full_delivery(job: Job, prepared: PreparedData, device: torch.device) -> Cal
 def loader_opener(
     job: Job, prepared: PreparedData, plan: Plan, device: torch.device
 ) -> Callable[[], AbstractContextManager[Epochs]]:
-    """A function that opens the loader; with device_prefetch its batches are on the device already.
-
-    Prefetching covers all of `full_delivery`, so that a batch is finished on the stream that copied
-    it. A transform on the device stays in the loop.
-    """
+    """A function that opens the loader; with device_prefetch its batches come on the device."""
+    # Prefetching covers all of full_delivery, so that a batch is finished on the CUDA stream that
+    # has copied it. A transform on the device is the step's work, and stays in the loop.
     open_ = partial(job.loader.open, *number_samples(prepared, plan))
     if not job.device_prefetch:
         return open_

@@ -1,4 +1,4 @@
-"""Findings of earlier trials of a sweep, so that a trial does not make them once more."""
+"""Findings of earlier trials of a sweep, which a trial need not make again."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Earlier:
     """Findings of earlier trials; by default there are none."""
 
     unread: bool | None = None
-    """True if bytes of some batch may be unread in a file; None: no trial of the job has
-    compared its data with the dataset yet, so that this one does."""
+    """True if bytes of some batch may be unread in a file. None: no trial of the job has compared
+    its data with the dataset yet, so that this one does."""
     repeats: Mapping[BenchmarkName, int] = field(default_factory=dict)
-    """How often a window has to repeat the epochs to last min_window_s, by benchmark."""
+    """By benchmark, the number of times that a window repeats the epochs to last min_window_s."""
     limits: Mapping[str, Limit] = field(default_factory=dict)
     """The limits that were measured in this round, by their keys."""
 

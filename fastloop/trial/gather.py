@@ -1,10 +1,10 @@
 """The limit of rows: how fast this machine gathers random rows of the given size right now, or
 gathers rows of bytes and makes them scaled floats.
 
-Every gather is run into a buffer of one batch and into one that stays in cache, with one thread per
-usable core, and the fastest counts. On one machine they range from 77 to 182 thousand rows of
-150 KB per second, so that a single one would not be a limit. A sequential copy of the same rows by
-the same threads tells how much of the memory's speed random access leaves.
+Every engine gathers into a buffer of one batch and into a buffer that stays in cache, with one
+thread per usable core, and the fastest counts. On one machine the engines range from 77 to 182
+thousand rows of 150 KB per second, so that a single one would not be a limit. A sequential copy of
+the same rows by the same threads tells how much of the memory's speed random access leaves.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from fastloop.fastloader.columns.engine import gather_into, has_core, open_colum
 from fastloop.trial.all_cores import budget_ns, cores_of_rank, rate_on_cores
 
 MAX_SOURCE_BYTES = 256 << 20
+"""Memory of the rows: far more than any cache holds."""
 CACHED_BUFFER_BYTES = 512 << 10
+"""Size of the buffer that stays in a core's cache."""
 FLOAT_NBYTES = 4
 MEMCPY = "memcpy"
 FACTOR, OFFSET = 0.0139, -0.81
-"""Any scale but 1 and any offset but 0 cost the same."""
+"""An arbitrary scale and offset: all cost the same, except a scale of 1 and an offset of 0."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class Gatherer:
     out: np.ndarray
 
     def run(self, stop_ns: int, reads: bool) -> int:
-        """Gather until `stop_ns`, and return the number of rows; `reads` reads each byte again."""
+        """Gather until `stop_ns`, and return the number of rows; reads: read each byte again."""
+        # summing machine words is the fastest way to read; a rest of up to 7 bytes is left out
         words = self.out.reshape(-1).view(np.uint8)[: self.out.nbytes // 8 * 8].view(np.int64)
         num_rows = 0
         while True:
@@ -65,8 +68,8 @@ def gather_limit(
 ) -> Limit:
     """Rows per second that this machine can gather.
 
-    reads: read every gathered byte once more, as the step does for batches whose bytes may be
-    unread. Measuring takes about window_s, but 0.05 to 1 s, and at most 256 MiB of memory.
+    reads: read every gathered byte once more, as the step does if bytes of batches may be unread.
+    Measuring takes about window_s, but 0.05 to 1 s, and at most 256 MiB of memory.
     """
     source = _source(num_rows, row_nbytes)
     sizes = {batch_size, CACHED_BUFFER_BYTES // row_nbytes}
@@ -82,8 +85,8 @@ def gather_limit(
 def conversion_limit(
     num_rows: int, row_nbytes: int, batch_size: int, reads: bool, window_s: float
 ) -> Limit:
-    """Rows of bytes per second that this machine can gather and make scaled floats; the arguments
-    are those of gather_limit."""
+    """Rows of bytes per second that this machine can gather and convert to scaled floats; the
+    arguments are as in gather_limit."""
     source = _source(num_rows, row_nbytes)
     sizes = {batch_size, CACHED_BUFFER_BYTES // ((1 + FLOAT_NBYTES) * row_nbytes)}
     rates = _best_rates(conversions(), source, sizes, reads, window_s)
@@ -93,6 +96,7 @@ def conversion_limit(
 
 
 def _source(num_rows: int, row_nbytes: int) -> np.ndarray:
+    # Ones, not zeros: np.zeros maps all pages to the same page of the kernel, which stays in cache.
     return np.ones((max(1, min(num_rows, MAX_SOURCE_BYTES // row_nbytes)), row_nbytes), np.uint8)
 
 
@@ -140,15 +144,16 @@ def _index_select(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer
 def _np_take(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
     out = np.zeros((buffer_rows, source.shape[1]), np.uint8)
     batches = list(_random_indices(source, buffer_rows, thread))
-    # mode="clip": the default mode checks every index by way of a temporary copy of the result
+    # mode="clip": with the default mode, np.take writes into a temporary copy of `out`
     return Gatherer(
         lambda index: np.take(source, index, axis=0, out=out, mode="clip"), batches, out
     )
 
 
 def _copy_in_order(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
-    """Copies of neighbouring rows; each thread begins elsewhere, as one would find in the shared
-    cache what another has just read."""
+    """Copies of neighbouring rows."""
+    # Each thread begins elsewhere: otherwise it would find the rows in the shared cache that
+    # another thread has just read.
     out = np.zeros((buffer_rows, source.shape[1]), np.uint8)
     starts = np.arange(0, len(source) - buffer_rows + 1, buffer_rows)
     starts = np.roll(starts, -thread * len(starts) // cores_of_rank()).tolist()

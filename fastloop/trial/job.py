@@ -76,11 +76,12 @@ class Job:
     device_prefetch_by: Literal["stream", "thread", "process"] | None
     same_data: bool
     cache: CacheState
-    trial_timeout_s: Annotated[float, Field(gt=0, le=2_000_000)]  # poll() takes int milliseconds
+    # poll() takes its timeout in milliseconds as a C int, at most 2^31 - 1
+    trial_timeout_s: Annotated[float, Field(gt=0, le=2_000_000)]
 
     @property
     def is_auto(self) -> bool:
-        """Whether trials go on until the ranking is decided."""
+        """True if trials go on until the ranking is decided."""
         return self.trials == AUTO
 
     @property
@@ -90,8 +91,8 @@ class Job:
 
     @property
     def shortest_window_s(self) -> float:
-        """Least length of a window; 0 if a second pass over the epochs would find a warm cache
-        in the place of a cold one."""
+        """Least length of a window in seconds."""
+        # A second pass over the epochs would find a warm cache in the place of a cold one.
         return 0.0 if self.cache == "cold" else self.min_window_s
 
     def plan(self, seed: int) -> Plan:
@@ -117,8 +118,9 @@ class Job:
 
     def start_method(self) -> str:
         """Start method of workers and of a prefetching process: fork, forkserver or spawn."""
-        # The first one is what a plain script gets by default. multiprocessing.get_start_method()
-        # would be "forkserver" in a trial's process: first batch after 1.35 s instead of 0.005.
+        # The first method is the default of a plain script. multiprocessing.get_start_method()
+        # returns "forkserver" in a trial's process, as it was started by a forkserver: the first
+        # batch would come after 1.35 s instead of 0.005 s.
         return self.loading.multiprocessing_context or multiprocessing.get_all_start_methods()[0]
 
 

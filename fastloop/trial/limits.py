@@ -1,5 +1,5 @@
-"""The machine's limit of a job, measured next to each of its trials: of the kind of work that the
-job's loader does, or none."""
+"""The machine's limit of a job, measured next to its trials: for the kind of work that the job's
+loader does, if there is a measurement of that kind."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from fastloop.trial.gather import FLOAT_NBYTES, conversion_limit, gather_limit
 from fastloop.trial.job import Job
 
 PINNED_COPY_NS = 250_000_000
+"""Time for measuring copies from pinned memory."""
 
 
 def loading_limit(context: JobContext, reads: bool, window_s: float) -> Limit | None:
@@ -48,8 +49,10 @@ def loading_limit(context: JobContext, reads: bool, window_s: float) -> Limit | 
 
 
 def loading_limit_key(context: JobContext, reads: bool) -> str:
-    """Equal for jobs of which `loading_limit` measures the same work; empty if it measures none,
-    and for several ranks, which measure a limit together in each trial."""
+    """A key that is equal for jobs with the same work in `loading_limit`.
+
+    Empty if it measures none, and for several ranks, which measure a limit together in each trial.
+    """
     job, prepared = context.job, context.prepared
     if not _decodes(job) and not _gathers(job):
         return ""
@@ -60,10 +63,10 @@ def loading_limit_key(context: JobContext, reads: bool) -> str:
 
 
 def replay_limit_key(context: JobContext, name: str, batch: Tree) -> str:
-    """Equal for jobs whose steps are the same, on batches of the same tensors in the same
+    """A key that is equal for jobs with the same steps, on batches of the same tensors in the same
     containers; empty for several ranks.
 
-    name: of the benchmark. batch: on the device.
+    name: name of the benchmark. batch: a batch on the device.
     """
     job = context.job
     step = [name, job.benchmark[name], job.model, job.execution, job.precision, job.learning_rate]
@@ -77,6 +80,7 @@ def _key(*parts: Any) -> str:
 
 def _describe(batch: Tree) -> Any:
     """Containers of the batch, types of its leaves, and dtype, shape and strides of each tensor."""
+    # all of these may change how long a step takes: strides select other kernels of torch
     leaves: list[Any] = optree.tree_leaves(batch)
     tensors = [
         (str(each.dtype), tuple(each.shape), each.stride())
@@ -87,7 +91,7 @@ def _describe(batch: Tree) -> Any:
 
 
 def missing_limits(job: Job) -> list[str]:
-    """A caveat for each benchmark whose limit can't be measured here, with the reason."""
+    """A caveat, with the reason, for each benchmark with a limit that can't be measured here."""
     if has_jpeg() or not (_decodes(job) and isinstance(job.dataset, CroppedDataset)):
         return []
     reason = f"unsupported: the native decoder measures it: {INSTALL}"
@@ -133,13 +137,13 @@ def row_limit(
     reads: bool,
     window_s: float = MAX_BUDGET_S,
 ) -> Limit:
-    """Rows per second that this machine can gather, as gather_limit, and copy to the device."""
+    """Rows per second that this machine can gather, see gather_limit, and copy to the device."""
     limit = gather_limit(num_rows, row_nbytes, batch_size, reads, window_s)
     return _cap(limit, row_nbytes, batch_size, device)
 
 
 def _cap(limit: Limit, sample_nbytes: int, batch_size: int, device: torch.device) -> Limit:
-    """The limit, or on CUDA that of copies from pinned memory if it is lower."""
+    """The limit, or on CUDA the limit of copies from pinned memory if it is lower."""
     if device.type != "cuda":
         return limit
     rate = _copy_rate(sample_nbytes, batch_size, device)

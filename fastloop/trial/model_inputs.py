@@ -1,4 +1,4 @@
-"""Selection of the two tensors of a batch that a model is given: its input and its target."""
+"""Selection of a model's input and target from a batch."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fastloop.options.model._fit import describe_sample
 def find_pair(
     benchmark: str, batch: Tree, check: Callable[[Leaves], None]
 ) -> tuple[Leaves, ExtractPair]:
-    """dtype and shape of a sample's (input, target), and a function that selects both of a batch.
+    """dtype and shape of a sample's (input, target), and a function that selects both from a batch.
 
-    The first element of a tuple or list of two is the input. In a mapping or dataclass a name may
-    mean anything: the input is the field with which `check` raises no Unsupported, as it does for
-    samples that the model can't take. Raises that error if neither field fits, and Unsupported if
-    both do.
+    check: raises Unsupported for samples that the model can't take. Raises that error if no field
+    fits as the input, and Unsupported if both do.
     """
+    # The first element of a tuple or list of two is the input. In a mapping or a dataclass a name
+    # may mean anything, so the input is the field that the model can take.
     errors, pairs = [], []
     for select in _candidate_pairs(batch):
         leaves = leaves_of(select(batch))

@@ -21,7 +21,8 @@ from fastloop.processes.rank_group import barrier
 
 CacheState = Literal["as_is", "warm", "cold"]
 COLD_FRACTION = 0.05
-"""Files count as cold up to this share in memory: headers, and what was read ahead with them."""
+"""Files count as cold up to this share of their pages in memory: opening reads headers, and the
+kernel reads ahead."""
 
 
 class ReopenableLoader:
@@ -34,9 +35,11 @@ class ReopenableLoader:
 
     def reopen(self, between: Callable[[], None]) -> None:
         """Close the loader, call `between`, and open the loader again."""
+        # `between` may evict files, which fails for mapped pages: nothing may hold a mapping any
+        # more, neither `epochs` nor a reference cycle
         del self.epochs
         self._stack.close()
-        gc.collect()  # a reference cycle may hold a mapping of a file
+        gc.collect()
         between()
         self.epochs = self._stack.enter_context(self._open())
 
@@ -66,7 +69,8 @@ def set_cache_state(
 
 
 def evict_on_all_ranks(files: Sequence[Path]) -> None:
-    """Evict the files on every node while no rank has them mapped: mapped pages would stay."""
+    """Evict the files on every node."""
+    # The barriers ensure that no rank has the files mapped: mapped pages would stay.
     barrier()
     evict(files)
     barrier()
@@ -80,7 +84,8 @@ READ_BYTES = 1 << 20
 def evict(paths: Iterable[Path]) -> None:
     """Drop the pages of these files, and of files below these folders, from the page cache."""
     for path in files_below(paths):
-        flush_to_disk(path)  # a page that is not written back yet is not dropped
+        # a dirty page is not dropped (posix_fadvise(2), POSIX_FADV_DONTNEED)
+        flush_to_disk(path)
         with path.open("rb", buffering=0) as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -97,7 +102,7 @@ def warm(paths: Iterable[Path]) -> None:
 def resident_fraction(paths: Iterable[Path]) -> float | None:
     """Share of these files' pages that are in memory, 0 to 1; None if the system can't report it.
 
-    Maps each file without touching it and calls mincore, so that the query loads no page.
+    The query loads no page.
     """
     counts = [_resident_pages(path) for path in files_below(paths)]
     known = [count for count in counts if count is not None]
@@ -119,12 +124,10 @@ def files_below(paths: Iterable[Path]) -> list[Path]:
 
 
 def _resident_pages(path: Path) -> tuple[int, int] | None:
-    """Number of pages in memory, and of all pages; None if the system can't report it.
-
-    Linux reports it only to the file's owner and to those who may write to the file; for others
-    every page seems resident:
-    https://git.kernel.org/torvalds/c/134fca9063ad4851de767d1768180e5dede9a881
-    """
+    """Number of pages in memory, and of all pages; None if the system can't report it."""
+    # mincore(2) fills a byte for each page of a mapping, and loads none. Linux answers only the
+    # file's owner and users who may write to it; for others every page seems resident:
+    # https://git.kernel.org/torvalds/c/134fca9063ad4851de767d1768180e5dede9a881
     size = path.stat().st_size
     if size == 0:
         return 0, 0
@@ -135,10 +138,12 @@ def _resident_pages(path: Path) -> tuple[int, int] | None:
         path.open("rb", buffering=0) as file,
         mmap.mmap(file.fileno(), size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ) as mapped,
     ):
-        address = np.frombuffer(mapped, np.uint8).ctypes.data  # mmap does not expose its address
+        # mmap does not expose its address; an array over it does
+        address = np.frombuffer(mapped, np.uint8).ctypes.data
         failed = _libc().mincore(
             ctypes.c_void_p(address), ctypes.c_size_t(size), ctypes.c_void_p(pages.ctypes.data)
         )
+    # only the lowest bit is defined
     return None if failed else (int((pages & 1).sum()), len(pages))
 
 

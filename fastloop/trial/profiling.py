@@ -1,7 +1,7 @@
 """A few steps under torch.profiler: a trace for Perfetto, and a table of the costliest operations.
 
-This is a separate pass after all trials: the profiler slows down every operation, so that none of
-these times can be compared with those of a trial.
+This is a separate pass after all trials: the profiler slows down every operation, so that its times
+can't be compared with the times of a trial.
 """
 
 from __future__ import annotations
@@ -57,12 +57,13 @@ def annotate(name: str, function: Callable[[Tree], Tree]) -> Callable[[Tree], Tr
 def profile_steps(epochs: Epochs, consume: Callable[[Tree], Any], device: torch.device) -> Profile:
     """Profile the first PROFILED_STEPS steps of epoch 0, labelled "wait" and "step" in the trace.
 
-    Includes the operations of all threads, such as a prefetching one, with torch 2.7 or newer.
+    With torch 2.7 or newer the trace has the operations of all threads, such as a prefetching one.
     """
     activities, sort_by = [ProfilerActivity.CPU], "self_cpu_time_total"
     if device.type == "cuda":
         activities, sort_by = [*activities, ProfilerActivity.CUDA], "self_device_time_total"
-    else:  # otherwise a CUDA build of torch logs an error that there is no GPU
+    # without a GPU, a CUDA build of torch logs an error
+    else:
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     before_s, all_before_s, steps = process_cpu_seconds(), cpu_seconds(), 0
     begun_ns = now_ns()
@@ -93,7 +94,8 @@ def profile_steps(epochs: Epochs, consume: Callable[[Tree], Any], device: torch.
 def _all_threads_config() -> Any:
     try:
         return _ExperimentalConfig(profile_all_threads=True)
-    except TypeError:  # torch before 2.7
+    # torch before 2.7
+    except TypeError:
         return None
 
 
@@ -103,9 +105,9 @@ def profile_paths(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def write_profile(result: Profile, folder: Path, name: str, lanes: Sequence[Lane]) -> None:
-    """Write a gzipped Chrome trace, as ui.perfetto.dev opens it, and the table as text.
+    """Write a gzipped Chrome trace, which ui.perfetto.dev opens, and the table as text.
 
-    lanes: of the loop and its workers, which are added to the trace.
+    lanes: lanes of the loop and its workers, which are added to the trace.
     """
     trace, table = profile_paths(folder, name)
     with write_beside(trace) as beside:

@@ -17,14 +17,15 @@ from fastloop.processes.rank_group import all_gather
 from fastloop.trial.window import Consumer, time_replay
 
 MAX_REPLAY_STEPS, MAX_REPLAY_S, MIN_REPLAY_STEPS = 300, 2.0, 3
-"""A replay takes as long as the window, but no more than 300 steps and 2 s."""
+"""A replay takes as long as the window, but at most 300 steps and 2 s, and at least 3 steps."""
 MAX_REPLAY_BATCHES = 32
+"""Most batches that are on the device at the same time; a replay cycles over them."""
 STEP_ROUNDS = 5
+"""Measurements of each kind of step, of which the median counts."""
 
 
 def num_replay_steps(step_s: float, window_s: float) -> int:
-    """Number of steps to replay next to a window of that length, given the seconds that one
-    takes."""
+    """Number of steps of step_s each to replay next to a window of window_s."""
     most_s = min(MAX_REPLAY_S, window_s)
     return max(MIN_REPLAY_STEPS, min(MAX_REPLAY_STEPS, int(most_s / step_s)))
 
@@ -34,6 +35,8 @@ def replay_batches(
 ) -> list[Tree]:
     """Batches of full size on the device for that many steps; equally many on each rank."""
     placed = [place(batch) for batch in islice(batches, min(MAX_REPLAY_BATCHES, steps))]
+    # Without an incomplete last batch, which takes less time. Equally many on each rank, as a rank
+    # with one step more would wait for the others' gradients for ever.
     placed = [batch for batch in placed if _batch_size(batch) == _batch_size(placed[0])]
     return placed[: min(all_gather(len(placed), int))]
 
@@ -57,7 +60,8 @@ def step_seconds(
     consume, _ = session.start(lambda batch: batch)
     averaged, local = [], []
     count = len(batches)
-    for _ in range(STEP_ROUNDS):  # interleaved, so that machine noise affects both equally
+    # interleaved, so that machine noise affects both equally
+    for _ in range(STEP_ROUNDS):
         averaged.append(time_replay(batches, consume, count, device).seconds / count)
         with ddp.no_sync():
             local.append(time_replay(batches, consume, count, device).seconds / count)

@@ -57,8 +57,8 @@ def run_trial(
     """Run one trial: warm up and time each benchmark, and count its batches.
 
     The first trial of a job also compares a whole epoch with the dataset before the windows, and
-    one after them; the first of a round that needs a limit measures it. With cache=cold the loader
-    is opened anew before each timed window.
+    another one after them. The first trial of a round that needs a limit measures it. With
+    cache=cold the loader is opened anew before each timed window.
 
     asked_ns: clock reading when this process was requested. earlier: findings of other trials, by
     default none. Raises Invalid if the loader does not deliver the dataset.
@@ -98,16 +98,16 @@ def run_trial(
 
 @dataclass(frozen=True, kw_only=True)
 class _OpenJob:
-    """A job whose loader is open, for all benchmarks of a trial."""
+    """A job with an open loader, for all benchmarks of a trial."""
 
     context: JobContext
     loader: ReopenableLoader
     batch: Tree
-    """One of the loader's."""
+    """A batch of the loader."""
     setup: Setup
     earlier: Earlier
     calls: Calls
-    """To which a benchmark adds its own."""
+    """The calls of the trial; each benchmark adds its own."""
 
 
 def _measure(opened: _OpenJob, name: BenchmarkName) -> Measurement:
@@ -148,7 +148,7 @@ def _measure(opened: _OpenJob, name: BenchmarkName) -> Measurement:
 def _measure_limit(
     opened: _OpenJob, name: BenchmarkName, session: Session, window: Window, samples: int
 ) -> Limit | None:
-    """The limit next to a window that delivered these samples, with each of its repeats."""
+    """The limit next to a window; samples: number that one repeat of it delivered."""
     context, job = opened.context, opened.context.job
     window_s = max(all_gather(window.seconds, float))
     if job.benchmark[name].limit == "gather":
@@ -171,8 +171,10 @@ class _TimedWindow:
 def _time_windows(
     opened: _OpenJob, name: BenchmarkName, session: Session, deliver: Consumer
 ) -> _TimedWindow:
-    """Time the epochs as often as min_window_s needs: by an earlier trial if there is one, else by
-    a first window of a single time; one that is too short is followed by a longer one."""
+    """Time the epochs as many times as a window of min_window_s needs."""
+    # An earlier trial of the job tells how many times. Without one, a first window has the epochs
+    # once; if it is too short it is followed by a longer one, and does not count. There are two
+    # windows at most, so that noise can't prolong a trial.
     context, job, loader = opened.context, opened.context.job, opened.loader
     shortest_s, tried = job.shortest_window_s, opened.calls.windows.setdefault(name, [])
     repeats = opened.earlier.repeats.get(name, 1)
@@ -185,6 +187,7 @@ def _time_windows(
             window = time_epochs(
                 loader.epochs, consume, job.epochs * repeats, context.device, count_rows
             )
+        # of the slowest rank, so that all ranks decide alike
         seconds = max(all_gather(window.seconds, float))
         if seconds < shortest_s and len(tried) == 1:
             repeats = max(repeats, num_repeats(seconds / repeats, shortest_s))
@@ -200,7 +203,7 @@ def _warm_up(context: JobContext, session: Session, deliver: Consumer, epochs: E
 
 
 def _epoch_means(losses: list[torch.Tensor], epochs: int) -> list[float]:
-    # tensor_split, not view: an epoch lacks a batch if all samples of that batch were broken.
+    # tensor_split, not view: an epoch has a batch less if all samples of that batch were broken.
     parts = torch.stack(losses).tensor_split(epochs) if losses else ()
     return [float(part.mean()) for part in parts]
 
@@ -213,7 +216,8 @@ def run_instrumentation(job: Job, prepared: PreparedData, name: str) -> Attribut
     """
     context = start_job(job, prepared, 0)
     device, deliver = context.device, context.step_delivery()
-    torch.zeros(1, device=device)  # initializes the device before the loader is timed
+    # initializes the device, which takes seconds on CUDA, before the loader is timed
+    torch.zeros(1, device=device)
     synchronize(device)
     if job.cache == "cold":
         evict_on_all_ranks(prepared.files)
@@ -259,15 +263,13 @@ def _repeat_for_cpu_time(
     context: JobContext, session: Session, deliver: Consumer, epochs: Epochs, begun_ns: int
 ) -> None:
     """Consume further epochs, bare, until the time since that clock reading is enough for a figure
-    of CPU time.
-
-    Like windows, epochs are not repeated with min_window_s=0 and cache=cold.
-    """
+    of CPU time."""
+    # with min_window_s=0 and cache=cold windows do not repeat epochs either
     if not context.job.shortest_window_s:
         return
     least_s, count = LEAST_SECONDS, 1
     consume, _ = session.start(deliver)
-    # the ranks read each other's clocks, so that all of them consume as many epochs
+    # the least time of all ranks, so that all of them consume equally many epochs
     while (passed_s := min(all_gather(seconds_between(begun_ns, now_ns()), float))) < least_s:
         more = num_repeats(passed_s / count, least_s - passed_s)
         with context.join_uneven_ranks(session):
@@ -279,10 +281,8 @@ def _repeat_for_cpu_time(
 def _first_batch_seconds(
     context: JobContext, deliver: Consumer, epochs: Epochs, opened_ns: int
 ) -> float:
-    """Seconds from opening the loader until its first batch is delivered.
-
-    The started epoch ends on return, after the clock was read: ending workers takes time.
-    """
+    """Seconds from opening the loader until its first batch is delivered."""
+    # `batches` lives until the return, after the clock was read: ending its workers takes time.
     batches = iter(epochs(context.job.epochs))
     deliver(next(batches))
     synchronize(context.device)
@@ -290,10 +290,7 @@ def _first_batch_seconds(
 
 
 def run_profiling(job: Job, prepared: PreparedData, name: str, folder: Path) -> None:
-    """Run a few steps of a benchmark under torch.profiler, and write its trace and table.
-
-    Its times can't be compared with those of trials: the profiler slows everything down.
-    """
+    """Run a few steps of a benchmark under torch.profiler, and write its trace and table."""
     context = start_job(job, prepared, 0)
     deliver = context.step_delivery()
     with open_log() as log:

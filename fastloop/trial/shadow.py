@@ -1,8 +1,8 @@
-"""The shadow of a timed trial: the same process, calls and epochs, of which every one is compared.
+"""The shadow of a timed trial: the same calls in another process, with every epoch compared.
 
 A timed window looks at no sample. So one trial of each job, drawn at random, is run once more in
-the same way, with the comparison in the place of the clock: a loader can't know which of the two it
-is in.
+the same way, with the comparison in the place of the clock. A loader can't know whether it is in a
+trial or in its shadow.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from fastloop.trial.replay import replay_batches
 from fastloop.trial.window import drain
 
 MANY, UNFORESEEN = 100_000, 1_000_000
-"""Numbers of epochs that nobody can foresee: so many, from the first on."""
+"""Epochs that no loader can foresee have random numbers from MANY to MANY + UNFORESEEN."""
 SHADOW_TIME = 4
-"""Time limit of a shadow trial over that of a timed one: hashing takes longer than delivering."""
+"""Time limit of a shadow over the limit of a trial: hashing takes longer than delivering."""
 
 
 def run_shadow(job: Job, prepared: PreparedData, number: int, calls: Calls) -> Shadow:
     """Repeat a timed trial, and compare the epochs of its windows with the dataset.
 
-    calls: those of the timed trial. Raises Invalid for samples that are not the dataset's, for
+    calls: the calls of the timed trial. Raises Invalid for samples that are not the dataset's, for
     another order than the plan's, and for work outside the windows.
     """
     context = start_job(job, prepared, number).without_randomness()
@@ -53,6 +53,8 @@ def run_shadow(job: Job, prepared: PreparedData, number: int, calls: Calls) -> S
             observer.check(loader.epochs, job.epochs + 2)
         unforeseen = all_gather(secrets.randbelow(UNFORESEEN), int)[0]
         check_unforeseen_epoch(loader.epochs, unforeseen + MANY)
+    # The trial reads the bytes of batches that may be unread, by the look at the epoch before its
+    # windows. A loader that delivers unread batches only in the windows would save that time.
     if not is_always_unread:
         raise Invalid("batches of its windows may be unread in a file, those before are not")
     return Shadow(number=number, epochs=sum(num_epochs), shuffling=observer.judge_order())
@@ -70,7 +72,8 @@ def _check_windows(
         set_cache_state(job.cache, context.prepared.files, loader)
         check_idle(context.prepared.sample_nbytes * job.loading.batch_size)
         drawn = _epochs_to_compare(job.epochs, repeats)
-        compared = all_gather(drawn, set[int])[0]  # equal on all ranks
+        # every rank has to compare the same epochs, as a comparison gathers from all ranks
+        compared = all_gather(drawn, set[int])[0]
         for epoch in range(job.epochs * repeats):
             if epoch in compared:
                 observer.check(loader.epochs, epoch)
@@ -83,7 +86,9 @@ def _check_windows(
 
 
 def _epochs_to_compare(epochs: int, repeats: int) -> set[int]:
-    """All epochs that were asked for; of their repeats as many again, drawn at random."""
+    """All epochs that were asked for, and as many of their repeats, drawn at random."""
+    # not all repeats, which would take many times as long; by the system's randomness, which a
+    # loader can't seed
     first, rest = range(epochs), range(epochs, epochs * repeats)
     return {*first, *random.SystemRandom().sample(rest, min(epochs, len(rest)))}
 
@@ -99,7 +104,7 @@ class _Observer:
         self._reference = reference_hashes(context.prepared)
 
     def check(self, epochs: Epochs, epoch: int) -> bool:
-        """Raise Invalid as JobContext.check_epoch does, and return what it returns."""
+        """Compare an epoch by JobContext.check_epoch, and keep the places of its samples."""
         hashes: list[np.ndarray] = []
         unread = self.context.check_epoch(epochs, epoch, hashes.append)
         self.found_unread = self.found_unread or unread
@@ -110,12 +115,12 @@ class _Observer:
     def judge_order(self) -> Shuffling | None:
         """Quality of the epochs' shuffling; None if samples are unknown, as with random ones.
 
-        Raises Invalid for another order than the plan's. A loader that brings its own data, and a
-        stream, have no order that could be asked for.
+        Raises Invalid for another order than the plan's, unless the data has its own order.
         """
         job, prepared, plan = self.context.job, self.context.prepared, self.context.plan
         if any((places < 0).any() for places in self._places.values()):
             return None
+        # no order can be asked of a loader that brings its own data, nor of a stream
         has_own_order = traits_of(LoaderTraits, job.loader).brings_data or isinstance(
             prepared.dataset, StreamingDataset
         )
@@ -125,6 +130,7 @@ class _Observer:
                 check_order(prepared, plan, self._places)
             except Invalid as reason:
                 error = str(reason)
+        # ranks with an error gather too, or the others would wait for them
         if errors := [answer for answer in all_gather(error, str) if answer]:
             raise Invalid(errors[0])
         size = job.loading.batch_size

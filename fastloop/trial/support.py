@@ -1,4 +1,4 @@
-"""Checks of whether a job can be run on this machine; none of them needs the data."""
+"""Checks that a job can run on this machine; none of them needs the data."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def check_support(job: Job, world_size: int = 1) -> torch.device:
     _check_batches(job)
     check_storable(job.dataset, job.loader.store)
     check_lengths(job.dataset, job.collate, job.order, job.benchmark)
-    # nobody installs a library for a job that can't be run with it either
+    # After the checks of settings: nobody should install a library for a job that can't run with
+    # it either.
     check_libraries(job.loader)
     if isinstance(job.placement, HasInstallCheck):
         job.placement.check_installed()
@@ -63,6 +64,7 @@ def check_support(job: Job, world_size: int = 1) -> torch.device:
 
 
 def _check_settings(job: Job) -> None:
+    # a prefetching process is started by multiprocessing_context, too
     worker_settings = ["prefetch_factor", "persistent_workers"]
     worker_settings += [] if _prefetches_by_process(job) else ["multiprocessing_context"]
     for name in worker_settings:
@@ -74,7 +76,8 @@ def _check_settings(job: Job) -> None:
 
 
 def _check_step(job: Job, device: torch.device) -> None:
-    """Execution and precision need a benchmark that runs a model, and a device that has them."""
+    """Raise Unsupported for an execution or a precision without a model, or that the device
+    lacks."""
     if all(benchmark.limit == "gather" for benchmark in job.benchmark.values()):
         is_eager = traits_of(ExecutionTraits, job.execution).is_identity
         settings = [] if is_eager else [f"execution={name_of(job.execution)}"]
@@ -123,8 +126,9 @@ def _prefetches_by_process(job: Job) -> bool:
 
 
 def _check_forks(job: Job) -> None:
-    """Reject forking after a placement has started threads: this process has placed batches before
-    a loader forks, and a lock held by such a thread is never released in the child."""
+    """Raise Unsupported if the loader would fork after a placement has started threads."""
+    # This process has placed batches before a later epoch forks. A lock that one of the placement's
+    # threads holds at that moment is never released in the child.
     settings = [f"num_workers={job.loading.num_workers}"] if job.loading.num_workers else []
     settings += ["device_prefetch_by=process"] if _prefetches_by_process(job) else []
     runs_threads = traits_of(PlacementTraits, job.placement).runs_threads
@@ -145,12 +149,13 @@ def _check_cache(job: Job) -> None:
 
 
 def _check_samples(job: Job) -> None:
-    """Decoder, collate and transform have to fit the dataset and each other."""
+    """Raise Unsupported if decoder, collate and transform do not fit the dataset or each other."""
     if job.decoder is not None and getattr(job.dataset, "decoder", None) is None:
         name = name_of(job.decoder)
         raise Unsupported(f"decoder={name}: dataset {job.dataset.label} has no encoded images")
+    # of a collate of the user's, a broken sample is reported when the store is written
     if traits_of(CollateTraits, job.collate).defines_samples:
-        pass  # a broken sample is reported when the store is written
+        pass
     elif job.collate.tolerant and job.loader.store is not None:
         reason = "a store holds intact samples only, see loader=raw"
         raise Unsupported(f"collate={name_of(job.collate)}: {reason}")
@@ -161,7 +166,8 @@ def _check_samples(job: Job) -> None:
 
 
 def _check_crops(job: Job) -> None:
-    """A transform that crops needs image files, and a loader that draws random crops anew."""
+    """Raise Unsupported for a transform that crops, unless there are image files and a loader that
+    draws random crops anew."""
     if not isinstance(job.transform, CropTransform):
         return
     name, dataset = f"transform={name_of(job.transform)}", job.dataset
@@ -188,7 +194,7 @@ def _check_batches(job: Job) -> None:
 
 
 def _check_plan(job: Job) -> None:
-    """Reject a plan that the loader would reject when opened, before any data is prepared."""
+    """Raise the Unsupported that opening the loader would raise for the plan."""
     loader, plan = job.loader, job.plan(job.seed)
     if isinstance(loader, PlanChecker):
         loader.check(plan)
@@ -202,7 +208,7 @@ def check_lengths(
     dataset: Dataset, collate: Collate, order: Order, benchmarks: Mapping[str, Benchmark]
 ) -> None:
     """Raise Unsupported if the options need samples of one length and the dataset's lengths differ,
-    or the other way round."""
+    or if they need lengths that differ and there are none."""
     if not is_ragged(dataset):
         reason = f"the samples of dataset {dataset.label} do not differ in length"
         if collate.takes == "ragged":

@@ -27,13 +27,13 @@ from fastloop.trial.shadow import run_shadow
 TRIAL, SHADOW, INSTRUMENTED, PROFILED = "trial", "shadow", "instrumented", "profiled"
 EARLIER, CALLS = TypeAdapter(Earlier), TypeAdapter(Calls)
 NOWHERE = Path()
-"""The folder of a profile on ranks other than 0, which write none."""
+"""The folder of a profile on ranks other than 0, which write no profile."""
 
 
 def trial_task(
     index: int, job: Job, prepared: PreparedData, number: int, earlier: Earlier = NOTHING
 ) -> RankTask:
-    """The task that runs trial `number` of the job with that index, after those trials."""
+    """The task that runs trial `number` of the job with that index."""
     found = EARLIER.dump_python(earlier, mode="json")
     command = _encode_command(TRIAL, index, prepared, number=number, earlier=found)
     args = (job, prepared, number, now_ns(), earlier)
@@ -109,4 +109,5 @@ _PLAIN_TYPES = {
     for field in fields(PreparedData)
     if field.name != "dataset"
 }
-"""The JSON type of each field of PreparedData but the dataset, which every rank has composed."""
+"""The JSON type of each field of PreparedData, except the dataset, which every rank has
+composed."""

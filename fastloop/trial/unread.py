@@ -1,4 +1,5 @@
-"""Batches whose bytes nothing has read yet: views of a mapped file, and lazy tensors."""
+"""Detection of batches with bytes that nothing has read yet: views of a mapped file, lazy
+tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from fastloop.core.types import Tree
 
 
 class UnreadBatches:
-    """Batches of an epoch, of which `found` tells whether bytes of some may be unread in a file.
+    """Batches of an epoch; `found` becomes True if bytes of some batch may be unread in a file.
 
     All batches are looked at: the first may lie in memory and all others in a mapped file.
     """
@@ -22,7 +23,7 @@ class UnreadBatches:
         self.found = False
         self._batches = batches
         self._looks = device.type == "cpu"
-        """A copy to an accelerator reads all bytes."""
+        """False on an accelerator: the copy to it reads all bytes."""
 
     def __iter__(self) -> Iterator[Tree]:
         mappings = _Mappings()
@@ -32,10 +33,10 @@ class UnreadBatches:
 
 
 def may_be_unread(batch: Tree) -> bool:
-    """True if a leaf is backed by a mapped file, so that its bytes may never have been fetched, or
-    is of a subclass of Tensor, which may fetch them only when it is used.
+    """True if bytes of the batch may never have been fetched.
 
-    True for every batch on systems that do not list a process's mappings.
+    That is so if a leaf is backed by a mapped file, or is of a subclass of Tensor, which may fetch
+    its bytes when it is used; and for every batch on systems that do not list a process's mappings.
     """
     return _may_be_unread(batch, _Mappings())
 
@@ -48,8 +49,11 @@ def _may_be_unread(batch: Tree, mappings: _Mappings) -> bool:
 
 
 class _Mappings:
-    """Mappings of the process, read again for an address that is in none of those known: a list of
-    them takes milliseconds to read, and a batch less."""
+    """Mappings of the process.
+
+    They are read again only for an address outside of the known ones: reading the list takes
+    milliseconds, longer than a batch.
+    """
 
     def __init__(self) -> None:
         self._known: list[tuple[int, int, bool]] | None = []
@@ -64,6 +68,7 @@ class _Mappings:
 
     def _find(self, address: int) -> bool | None:
         """None: no known mapping has the address."""
+        # the last mapping that begins at the address or before it
         known = self._known or []
         place = bisect.bisect_right(known, address, key=lambda mapping: mapping[0]) - 1
         if place < 0 or not known[place][0] <= address < known[place][1]:

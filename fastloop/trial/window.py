@@ -20,9 +20,11 @@ from fastloop.core.types import Epochs, Tree
 from fastloop.processes.rank_group import barrier
 
 MIN_WINDOW_S = 0.3
-"""Least length of a window, so that the start of a thread or a late wake-up weighs little in it."""
+"""Least length of a window in seconds: the start of a thread or a late wake-up weighs little in
+it."""
 WINDOW_MARGIN = 1.1
-"""The first, short window may be slower than the repeated one."""
+"""Repeats are counted for a window of this many times min_window_s: the first, short window from
+which they follow may be slower than the repeated one."""
 Consumer = Callable[[Tree], Any]
 
 
@@ -48,6 +50,7 @@ def count_rows(batch: Tree) -> int:
 
 def row_counter(batch: Tree) -> Callable[[Tree], int]:
     """A function that counts the samples of batches of this kind, fast enough for the window."""
+    # count_rows flattens the tree, which takes longer than the 0.2 us that a window can spare
     if isinstance(batch, torch.Tensor) or is_tensor_collection(batch):
         return lambda batch: batch.shape[0]
     if isinstance(batch, tuple | list) and batch and isinstance(batch[0], torch.Tensor):
@@ -75,9 +78,9 @@ def time_epochs(
 ) -> Window:
     """Consume epochs 0 to num_epochs - 1 between two clock reads, and count each batch's samples.
 
-    Counting takes 0.2 us a batch, see row_counter; the numbers are checked after the window. All
-    ranks start together, after a barrier; each one stops when it is done itself.
+    All ranks start together, after a barrier; each one stops when it is done itself.
     """
+    # Counting takes 0.2 us a batch, see row_counter; the numbers are checked after the window.
     sizes: tuple[list[int], ...] = tuple([] for _ in range(num_epochs))
     synchronize(device)
     barrier()

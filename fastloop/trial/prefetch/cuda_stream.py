@@ -27,11 +27,11 @@ class DeliveryStream:
         self._copies = CopyStream(device)
 
     def start_epoch(self, epochs: Epochs, epoch: int) -> Iterator[Tree]:
-        """Iterator over the epoch's batches, ordered after the work queued on the caller's stream.
-
-        What a loader puts on the device for a whole epoch, such as indices, is allocated on this
-        stream: on the caller's, that memory would be reused before a pending gather has read it.
-        """
+        """Iterator over the epoch's batches, ordered after the work queued on the caller's
+        stream."""
+        # iter() runs on this stream as well: a loader may put tensors on the device for a whole
+        # epoch, such as indices. If these were allocated on the caller's stream, their memory could
+        # be reused before a pending gather on this stream has read it.
         self._copies.follow_caller()
         with self._copies.current():
             return iter(epochs(epoch))
@@ -46,12 +46,13 @@ class DeliveryStream:
                 if batch is END:
                     return
                 placed = deliver(batch)
+                # while the consumer works on `placed`, the host batch must not occupy memory
                 del batch
                 copied = self._copies.record()
             yield placed, copied
 
     def receive(self, placed: Tree, copied: Any) -> Tree:
-        """The batch: the caller's stream waits for its copy, and its memory is not reused before
+        """The batch, once the caller's stream waits for its copy; its memory is not reused before
         that stream is done with it."""
         if copied is not None:
             tensors, _ = split_tensors(placed, self._copies.device)

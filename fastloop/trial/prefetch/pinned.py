@@ -51,8 +51,8 @@ def place_through_pinned(
 ) -> Callable[[Tree], Tree]:
     """The placement `place`, applied after the batch is copied into one of n page-locked buffers.
 
-    A buffer is reused once the device has finished copying from it; until then the host waits. To
-    be called by one thread at a time.
+    A buffer is reused once the device has finished copying from it; until then the host waits. Only
+    one thread at a time may call the placement.
     """
     ring = cycle([PinnedBuffer() for _ in range(buffers)])
 

@@ -1,4 +1,8 @@
-"""`device_prefetch_by=process`: one process loads the next batches (seed 002, second technique)."""
+"""`device_prefetch_by=process`: one process loads the next batches (seed 002, second technique).
+
+The parent sends an epoch's number, then MORE for each batch that the process may load ahead, and at
+last STOP. The process answers with batches and one EpochEnd.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ MORE, STOP, EXIT = "more", "stop", "exit"
 """Commands to the process, besides the number of an epoch to load: load one more batch, end this
 epoch, exit."""
 EXIT_TIMEOUT_S = 5.0
-"""Wait for the process to exit while it may be loading; then it is killed."""
+"""Seconds that the process gets to exit, as it may be loading; then it is killed."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +50,10 @@ def prefetch_by_process(
     device: torch.device,
     start_method: str,
 ) -> Iterator[Epochs]:
-    """Epochs of batches on the device, of which `ahead` are loaded while a step runs.
+    """Epochs of batches on the device; `ahead` batches are loaded while a step runs.
 
     The process starts with the first epoch, opens the loader, and lives until the context ends. A
-    batch comes in shared memory, and is moved to the device when the loop asks for it; on CUDA
+    batch comes in shared memory and is moved to the device when the loop asks for it, on CUDA
     concurrently with the previous step. Raises ChildProcessError if the process has ended.
     """
     stream, process = DeliveryStream(device), LoaderProcess(open_, ahead, start_method)
@@ -82,7 +86,7 @@ class LoaderProcess:
         self._is_loading = False
 
     def batches(self, epoch: int) -> Generator[Tree, None, None]:
-        """Yield the host batches of an epoch; raises what loading raises in the process."""
+        """Yield the host batches of an epoch; raises the errors of loading in the process."""
         if self._is_loading:
             raise RuntimeError("one process loads one epoch at a time")
         if self._process is None:
@@ -97,10 +101,13 @@ class LoaderProcess:
                     ended = True
                     _raise_error(message)
                     return
+                # before the yield: the process loads another batch while the loop's step runs
                 self._send(MORE)
                 yield message.unpack()
         finally:
-            with contextlib.suppress(OSError):  # it has ended by itself
+            # The loop may have left the epoch early: the batches that are on their way are read,
+            # so that the next epoch finds an empty pipe. Sending fails if the process has ended.
+            with contextlib.suppress(OSError):
                 self._send(STOP)
                 while not ended:
                     ended = isinstance(self._receive(), EpochEnd)
@@ -165,17 +172,21 @@ def _serve(
     parent_ends: tuple[Connection, ...],
 ) -> None:
     """Load epochs as commanded, until EXIT; Ctrl-C in the terminal is left to the parent."""
-    for connection in parent_ends:  # a fork inherits them and would keep them open
+    # A forked process inherits the parent's ends of the pipes. If it kept them open, it would never
+    # notice the end of the parent.
+    for connection in parent_ends:
         connection.close()
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)  # as in DataLoader's workers: a fork has no other threads
+    # as in DataLoader's workers: the threads of a pool do not survive a fork
+    torch.set_num_threads(1)
     try:
         with open_() as epochs:
             while isinstance(epoch := _receive_command(commands), int):
                 _load_epoch(epochs(epoch), commands, messages)
     except Exception as error:
-        with contextlib.suppress(BrokenPipeError):  # the parent has ended
+        # the pipe is broken if the parent has ended
+        with contextlib.suppress(BrokenPipeError):
             messages.send(EpochEnd(_picklable(error), traceback.format_exc()))
         # Stay alive: the parent still fetches the shared memory of batches sent before.
         while _receive_command(commands) != STOP:
@@ -186,6 +197,8 @@ def _load_epoch(batches: Iterable[Tree], commands: Connection, messages: Connect
     """Send one batch of an epoch per MORE, until the epoch's end or STOP."""
     num_allowed, iterator = 0, iter(batches)
     while True:
+        # Waits for a command only if no batch is allowed; else it takes those that have come, so
+        # that STOP is noticed before the next batch is loaded.
         while not num_allowed or commands.poll():
             if _receive_command(commands) == STOP:
                 messages.send(EpochEnd())
@@ -206,12 +219,14 @@ def _load_epoch(batches: Iterable[Tree], commands: Connection, messages: Connect
 def _receive_command(commands: Connection) -> int | str:
     try:
         return commands.recv()
-    except EOFError:  # the parent has ended
+    # the parent has ended
+    except EOFError:
         raise SystemExit from None
 
 
 def _picklable(error: Exception) -> Exception:
     try:
         return pickle.loads(pickle.dumps(error))
-    except Exception:  # unpickling an exception may fail in any way
+    # an exception's class may have a constructor that unpickling can't call
+    except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")

@@ -12,7 +12,8 @@ import torch
 from fastloop.core.types import Tree
 
 ALIGNMENT = 64
-"""Bytes; every tensor starts at a multiple of it."""
+"""Every tensor starts at a multiple of this many bytes, a cache line, as torch's own memory
+does."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class TensorLocation:
 class SharedBatch:
     """A batch with all its tensors in one block: one file descriptor per batch, whatever its tree.
 
-    torch would send a file descriptor for each tensor, and keep it open as long as the tensor. The
-    memory is written once, and belongs to the receiver alone.
+    torch would send a file descriptor for each tensor, and keep it open as long as the tensor
+    lives. The sender writes the memory once; then it belongs to the receiver alone.
     """
 
     memory: torch.Tensor
@@ -43,7 +44,7 @@ class SharedBatch:
     """A TensorLocation for each packed tensor; any other leaf as it is."""
 
     def unpack(self) -> Tree:
-        """The batch, whose tensors are views of the shared memory."""
+        """The batch, with tensors that are views of the shared memory."""
         leaves = [
             leaf.view(self.memory) if isinstance(leaf, TensorLocation) else leaf
             for leaf in self.leaves
@@ -52,8 +53,8 @@ class SharedBatch:
 
 
 def share_batch(batch: Tree) -> SharedBatch:
-    """Copy the batch into new shared memory; leaves other than plain CPU tensors are kept as they
-    are, to be pickled separately."""
+    """Copy the batch into new shared memory; leaves other than plain CPU tensors stay as they are,
+    and are pickled separately."""
     leaves, structure = optree.tree_flatten(batch)
     packed, end = list(leaves), 0
     for index, leaf in enumerate(leaves):
@@ -74,6 +75,6 @@ def _is_plain(leaf: Any) -> bool:
 
 
 def _allocate_shared(nbytes: int) -> torch.Tensor:
-    # share_memory_() would copy the memory, which is not written yet
+    # share_memory_() of a new tensor would copy its memory, which has no content yet
     storage = torch.UntypedStorage._new_shared(nbytes) if nbytes else torch.UntypedStorage(0)
     return torch.empty(0, dtype=torch.uint8).set_(storage)

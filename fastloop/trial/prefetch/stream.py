@@ -19,11 +19,11 @@ def prefetch_by_stream(
     ahead: int,
     device: torch.device,
 ) -> AbstractContextManager[Epochs]:
-    """Epochs of batches on the device, of which `ahead` are being copied while a step runs.
+    """Epochs of batches on the device; `ahead` batches are being copied while a step runs.
 
-    Seed 002's first technique, as in apex's data_prefetcher. The loop's thread loads every batch,
-    so that only work on the device is hidden behind the step. A copy from memory that is not
-    page-locked blocks the loop until it is done.
+    This is the technique of apex's data_prefetcher (seed 002, first technique). The loop's thread
+    loads every batch, so that only work on the device is hidden behind the step. A copy from memory
+    that is not page-locked blocks the loop until it is done.
     """
     prefetch_epoch = partial(_prefetch_epoch, deliver=deliver, ahead=ahead)
     return open_prefetch(open_, prefetch_epoch, device)

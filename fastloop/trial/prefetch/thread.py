@@ -20,10 +20,10 @@ def prefetch_by_thread(
     ahead: int,
     device: torch.device,
 ) -> AbstractContextManager[Epochs]:
-    """Epochs of batches on the device, of which `ahead` are loaded or moved while a step runs.
+    """Epochs of batches on the device; `ahead` batches are loaded or moved while a step runs.
 
-    One thread per epoch, started with its first batch; on CUDA it copies on a separate stream. Its
-    errors are raised in the loop, with their traceback.
+    Each epoch has a thread, which starts with its first batch; on CUDA it copies on a separate
+    stream. Its errors are raised in the loop, with their traceback.
     """
     prefetch_epoch = partial(_prefetch_epoch, deliver=deliver, ahead=ahead)
     return open_prefetch(open_, prefetch_epoch, device)
@@ -37,6 +37,7 @@ def _prefetch_epoch(
     deliver: Callable[[Tree], Tree],
     ahead: int,
 ) -> Generator[Tree, None, None]:
+    # `room` holds a token for each batch that the thread may load, `ready` the loaded batches
     room, ready, stopped = SimpleQueue(), SimpleQueue(), threading.Event()
     for _ in range(ahead):
         room.put(None)
@@ -50,15 +51,18 @@ def _prefetch_epoch(
         while True:
             pending, error = ready.get()
             if error is not None:
+                # The traceback refers to this frame and the frame to the error: without the del,
+                # the cycle would keep the batch of this frame alive.
                 try:
                     raise error
                 finally:
-                    del error  # its traceback refers to this frame
+                    del error
             if pending is END:
                 return
             room.put(None)
             yield stream.receive(*pending)
     finally:
+        # the token wakes the thread, which then sees `stopped`
         stopped.set()
         room.put(None)
         thread.join()
