@@ -10,6 +10,7 @@ import signal
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from commands import QUICK, results, run_fastloop, runs, start_fastloop
 from filelock import FileLock
@@ -149,6 +150,13 @@ def test_resume_keeps_a_finished_result_when_preparing_fails(resumed_sweep):
     assert {run.info.status for run in runs(folder)} == {"FINISHED"}
 
 
+def has_grandchild(process: psutil.Process) -> bool:
+    try:
+        return any(child.children() for child in process.children())
+    except psutil.NoSuchProcess:  # a child that ended while it was asked
+        return False
+
+
 @pytest.mark.heavy
 def test_interrupted_resume_keeps_finished_results(tmp_path, database):
     assert run_fastloop(*IN_PROCESSES, "trials=1", cwd=tmp_path).returncode == 0
@@ -157,7 +165,7 @@ def test_interrupted_resume_keeps_finished_results(tmp_path, database):
     with lock:  # preparing waits for this lock
         command = start_fastloop(*IN_PROCESSES, "trials=1", "resume=last", cwd=tmp_path)
         # the process that prepares, a child of the forkserver
-        command.wait_until(lambda: any(child.children() for child in command.process.children()))
+        command.wait_until(lambda: has_grandchild(command.process))
         time.sleep(1)
         command.process.send_signal(signal.SIGTERM)
         assert command.wait().returncode == 128 + signal.SIGTERM

@@ -163,7 +163,7 @@ def test_submitit_jobs_with_wait_take_turns_on_one_machine(folder):
     [
         (("-m", SUBMITIT[0]), "it runs jobs concurrently or on different machines"),
         (SUBMITIT, "hydra/launcher=submitit_local: it runs sweeps only; add -m"),
-        (("-m", *SUBMITIT, "trials=2,-1"), "trials=-1: allowed: 1 or more"),
+        (("-m", *SUBMITIT, "trials=2,-1"), "trials=-1: allowed: auto, or a whole"),
         (
             ("-m", *SUBMITIT, "resume=last"),
             "resume=last: hydra/launcher=submitit_local: only hydra",

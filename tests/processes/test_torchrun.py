@@ -219,7 +219,7 @@ def test_help_and_config_are_printed_by_rank_0_only(tmp_path):
 STARTED = {"nproc_per_node=3": "has started 2", "nproc_per_node=1": "has started 2"}
 REJECTED = {
     "loader=np_mmap": "loader=np_mmap: there is no such option",
-    "trials=0": "trials=0: allowed: 1 or more",
+    "trials=0": "trials=0: allowed: auto, or a whole number from 1 on",
     "isolation=inline": "launcher.isolation=inline: allowed: forkserver, spawn",
     **{
         f"launcher=torchrun launcher.{name}": f"launcher.{name}: torchrun {reason}; leave it out"
