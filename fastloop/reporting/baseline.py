@@ -12,13 +12,14 @@ def find_baseline(names: Names, baseline: str) -> list[str]:
     """The jobs that the baseline names, of which the first counts; empty if there is none.
 
     A job is named by its name, by its loader, or by its loader and some of the other words of its
-    name, as in a table, which leaves out what its rows share. Such words that fit several jobs of
-    one dataset name none of them.
+    name.
     """
     if baseline in names:
         return [baseline]
     if baseline in names.values():
         return [name for name, loader in names.items() if loader == baseline]
+    # A row of a table has only the words that differ among the rows. Words that fit several jobs of
+    # one dataset are ambiguous; of jobs of several datasets each is the baseline of its own.
     loader, *words = baseline.split(" ")
     fitting = [
         name

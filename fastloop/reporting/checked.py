@@ -1,4 +1,4 @@
-"""Changes since a recorded base, of environment, data or speed, in sentences."""
+"""Changes of environment, data or speed since a recorded base, in sentences."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ class Checked:
 
 
 def check_conditions(pairs: Pairs, allowed: Sequence[str]) -> Checked | None:
-    """The first difference of environment or data that makes times incomparable; None: there is
-    none. Another host is no difference if its machine is of the same kind."""
+    """The difference of environment or data that makes times incomparable; None if there is
+    none."""
+    # Another host is no difference: a CI service has many; the other keys tell the kind of machine.
     found = [
         each
         for each in find_differences(pairs)
@@ -57,9 +58,10 @@ def check_conditions(pairs: Pairs, allowed: Sequence[str]) -> Checked | None:
 def check_speed(
     base: dict[str, Result], new: dict[str, Result], measure: Measure, fail_above: float
 ) -> Checked:
-    """Whether a job has become slower beyond noise and by more than that percentage.
+    """The verdict on speed: has a job become slower beyond noise and by more than fail_above
+    percent?
 
-    Raises UsageError if the sets share no job, or `measure` is not known of one.
+    Raises UsageError if the sets share no job, or `measure` is unknown for a job.
     """
     pairs = {name: (base[name], new[name]) for name in base if name in new}
     if not pairs:
@@ -72,6 +74,8 @@ def check_speed(
     slower = frozenset(
         (each.job, each.benchmark) for each in changes if each.is_regression(fail_above)
     )
+    # one regression fails the check, whatever the others are; one job that can't be judged keeps
+    # it from passing
     if slower or any(no_longer_finishes(*pair) for pair in pairs.values()):
         status = SLOWER
     elif not changes or any(each.ratio is None for each in changes):
@@ -108,7 +112,7 @@ def _cost(pairs: Pairs, measure: Measure) -> Cost:
 
 
 def _multiple_of_limit(measured: Measurement) -> float:
-    """Time relative to that of the machine's limit, which was measured beside it."""
+    """Time relative to the time of the machine's limit, which was measured beside it."""
     assert measured.limit_fraction is not None
     return 1 / measured.limit_fraction
 

@@ -1,4 +1,4 @@
-"""Rules for which jobs can be ranked together: those that do the same work with the same data."""
+"""The rules for ranking jobs together: they have to do the same work with the same data."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def comparable(result: Result, other: Result) -> bool:
 
     They have to agree in amount of work, cache state, sweep and data. Data agrees if its source or
     its content is equal, or if only the decoders differ and are equivalent. A loader that brings
-    its own data is never ranked with one that was compared with a dataset.
+    its own data is never ranked with a loader that was compared with a dataset.
     """
     return _work(result) == _work(other) and delivers_same(result, other)
 
 
 def brings_data(result: Result) -> bool:
-    """True for a loader that brings its own data, which is compared with its first epoch alone."""
+    """True for a loader that brings its own data; it was compared with its own first epoch only."""
     return result.params.get("dataset._target_") == LOADER_DATA
 
 
@@ -47,11 +47,14 @@ def _work(result: Result) -> tuple:
 
 
 def _data_ids(result: Result) -> set[str]:
+    # an empty id is unknown, and equal to no other one; jobs without any id are taken for alike
     return {result.fingerprint, result.content, result.decoder_equivalence_id} - {""} or {""}
 
 
 def partition(results: Sequence[Result]) -> list[list[Result]]:
     """The results in groups: connected components of the relation `comparable`."""
+    # A result may be comparable with members of several groups, which are then merged: the relation
+    # is not transitive, as two jobs may agree in source and two in content.
     groups: list[list[Result]] = []
     for result in results:
         near = [group for group in groups if any(comparable(result, member) for member in group)]
@@ -75,12 +78,13 @@ def benchmarks_by_round(results: Sequence[Result]) -> dict[str, dict[str, dict[i
 
 
 def is_sweep_decided(results: Sequence[Result]) -> bool:
-    """Whether these trials decide the ranking of all jobs, in each benchmark, or as many rounds as
-    trials=auto allows have run."""
+    """True if these trials decide the ranking of all jobs in each benchmark, or if trials=auto
+    allows no more rounds."""
     return all(_is_group_decided(group) for group in partition(results))
 
 
 def _is_group_decided(results: Sequence[Result]) -> bool:
+    # jobs that get no ranks never have a decided ranking
     if any(tag in result.tags for result in results for tag in UNRANKED):
         return min(len(result.trials) for result in results) >= ROUNDS_OF_NO_RANKING
     measured = benchmarks_by_round(results)

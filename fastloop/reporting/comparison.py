@@ -18,15 +18,15 @@ from fastloop.reporting.outcomes import outcome
 DEFAULTS = {"base": "", "new": "", "fail_above": "5", "allow": ""}
 """Settings of `fastloop compare`."""
 Cost = Callable[[Measurement], float]
-"""What a trial is compared by; less is better."""
+"""A trial -> the figure by which it is compared; less is better."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
     """Difference between the sets in one benchmark of one job.
 
-    Seconds are per sample, so that the sets may differ in the number of samples; or the values of
-    another cost.
+    base_s and new_s are seconds per sample, so that the sets may differ in the number of samples,
+    or values of another cost.
     """
 
     benchmark: str
@@ -36,7 +36,7 @@ class Change:
     ratio: stats.Ratio | None
     """new / base; None with too few trials to tell a change from noise."""
     is_significant: bool = False
-    """Whether the difference is beyond noise, given how many changes were looked at."""
+    """True if the difference is beyond noise, corrected for the number of changes."""
 
     def is_regression(self, fail_above: float) -> bool:
         """True if the job became slower beyond noise and by more than `fail_above` percent."""
@@ -61,7 +61,7 @@ def seconds_per_sample(measured: Measurement) -> float:
 def find_changes(pairs: Pairs, cost: Cost = seconds_per_sample) -> list[Change]:
     """A change for every benchmark of every job that finished in both sets.
 
-    Their tests are corrected for their number (Holm), so that two sets of equal jobs, however many,
+    Their tests are corrected for their number (Holm 1979): two sets of equal jobs, however many,
     have a significant change in at most 5 % of cases.
     """
     changes = [
@@ -86,10 +86,9 @@ def find_changes(pairs: Pairs, cost: Cost = seconds_per_sample) -> list[Change]:
 
 def ratio_of_medians(new: Sequence[float], base: Sequence[float]) -> stats.Ratio | None:
     """Ratio of the medians of two separate runs, with its 95 % interval and a two-sided p value of
-    the logarithms (Welch's t test).
-
-    None below five trials, if the interval covers the true ratio too rarely.
-    """
+    the logarithms (Welch's t test); None below five trials."""
+    # The trials of two commands are not paired by round, so the plain bootstrap of both is used.
+    # With fewer trials its interval contains the true ratio too rarely.
     from scipy.stats import bootstrap
 
     if min(len(new), len(base)) < 5:
@@ -179,7 +178,7 @@ def no_longer_finishes(before: Result, after: Result) -> bool:
 def parse_percent(text: str) -> float:
     """The percentage as a number; raises UsageError unless it is finite and at least 0."""
     try:
-        # float() takes the digits of all scripts, which nobody means
+        # float() also accepts the digits of other scripts, which are a typing error here
         percent = float(text) if text.isascii() else math.nan
     except ValueError:
         percent = math.nan

@@ -12,8 +12,8 @@ Pairs = dict[str, tuple[Result, Result]]
 """By job name: the result in the base set and the result in the new set."""
 SOURCE, CONTENT = "data fingerprint", "data content"
 UNKNOWN: tuple[object, ...] = (None, "")
-"""Values of results from an older version, and of jobs that failed before they opened their data;
-they count as equal to every value."""
+"""Values in results of an older version, and of jobs that failed before they opened their data.
+They count as equal to every value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ def parse_allow(names: set[str]) -> set[str]:
 
 
 def _differing_keys(base: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
-    """Keys whose known values differ; the data's source may differ if its content is equal."""
+    """Keys with known values that differ; the data's source may differ if its content is equal."""
     shared = base.keys() & new.keys()
     known = [key for key in shared if base[key] not in UNKNOWN and new[key] not in UNKNOWN]
     differing = [key for key in known if base[key] != new[key]]
@@ -82,7 +82,8 @@ def _machine(result: Result) -> Mapping[str, object]:
 
 
 def _versions(result: Result) -> Mapping[str, object]:
-    """Versions of Python and the libraries, without fastloop, whose changes are to be compared."""
+    """Versions of Python and the libraries."""
+    # without fastloop: comparing two of its versions is a purpose of a comparison
     versions = dict(result.environment.get("versions") or {})
     versions.pop("fastloop", None)
     return versions | {"python": result.environment.get("python")}
@@ -103,4 +104,4 @@ CONDITIONS: dict[str, Callable[[Result], Mapping[str, object]]] = {
     "data": _data,
     "cache": _cache,
 }
-"""By the name that `allow=` accepts: the values that have to be equal in both sets."""
+"""A name that `allow=` accepts -> the values that have to be equal in both sets."""

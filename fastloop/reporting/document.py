@@ -50,7 +50,7 @@ class Document:
     title: str
     subtitle: str
     machine_load: tuple[str, ...]
-    """Whether the machine was quiet: a sentence, or one for each machine."""
+    """Sentences on the load by other programs, one for each machine."""
     verdicts: tuple[tuple[str, str], ...]
     """(heading, paragraph); the heading names the explained job, or the benchmark and, with several
     groups, the data."""
@@ -59,7 +59,7 @@ class Document:
     overview: tuple[Table, ...]
     sections: tuple[Section, ...]
     timelines: tuple[tuple[str, bytes], ...]
-    """(heading, <svg> element) of each explained job whose timeline is known."""
+    """(heading, <svg> element) of each explained job that has a timeline."""
     appendix: tuple[Table, ...]
 
 
@@ -89,7 +89,7 @@ def compose_document(
             *picture_of_ladders(results),
             *(section.pictures[0] for section in sections),
         ),
-        # of a single group, the ranking holds the means too
+        # with a single group, the means would repeat its ranking
         overview=(
             *(table for table in (shares_table(results), gains_table(results)) if table),
             *(overview_tables(groups) if several else []),
@@ -106,7 +106,7 @@ def compose_document(
 
 
 def _sort_benchmarks(group: JobGroup) -> JobGroup:
-    """The group with the benchmarks first that run a model: what a user waits for."""
+    """The group with benchmarks that run a model first, as these are the times that users wait."""
     ordered = sorted(group.comparisons, key=lambda comparison: comparison.benchmark == "traversal")
     return replace(group, comparisons=tuple(ordered))
 
@@ -122,6 +122,7 @@ def _heading(group: JobGroup, comparison: Comparison, several: bool) -> str:
 
 
 def _section(group: JobGroup, comparison: Comparison, several: bool) -> Section:
+    # the prefix becomes a part of file names and of ids
     prefix = re.sub(r"[^A-Za-z0-9]+", "-", group.title).strip("-") + "-" if several else ""
     heading = _heading(group, comparison, several)
     return Section(

@@ -12,7 +12,7 @@ from fastloop.reporting.short_names import short_names
 from fastloop.reporting.tables import NOTHING, Table
 
 Timelines = Mapping[tuple[str | None, str], bytes]
-"""<svg> elements by the sweep and the name of their jobs."""
+"""(sweep, name) of a job -> its timeline as an <svg> element."""
 NO_TIMELINES: Timelines = MappingProxyType({})
 SHARES_NOTE = (
     "By how much the epoch is longer for each part, as a share of it, with the 95 % interval of "
@@ -102,7 +102,8 @@ def _paragraph(explanation: Explanation) -> str:
     sentences = [*explanation.verdict.sentences]
     if explanation.best:
         sentences.append(f"Best change that was tried: {explanation.best.command}")
-    return ". ".join(sentences) + ("" if explanation.best else ".")  # a command has no full stop
+    # no full stop after a command, which a reader may copy
+    return ". ".join(sentences) + ("" if explanation.best else ".")
 
 
 def _milliseconds(row: LadderRow) -> tuple[str, str]:

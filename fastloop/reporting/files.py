@@ -1,4 +1,4 @@
-"""Files of a sweep besides its results: stores with what they cost, and profiles."""
+"""Files of a sweep besides its results: stores with their costs, and profiles."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def file_lines(results: Sequence[Result], folder: str, width: int) -> str:
 
 
 def _stores(results: Sequence[Result]) -> dict[tuple[str, str, str, str], str]:
-    """Loaders that read each store, by its dataset, MiB, seconds and samples."""
+    """(dataset, MiB, seconds, samples) of each store -> the loaders that read it."""
+    # results do not name the store itself; figures that are equal belong to the same one
     loaders: dict[tuple[str, str, str, str], dict[str, None]] = {}
     for result in results:
         if result.disk_mib:

@@ -1,4 +1,4 @@
-"""The line below a report's title: what was measured, with all values that occur."""
+"""The line below a report's title: the configuration, with all values that occur."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastloop.core.result import Result
 def describe_setup(results: Sequence[Result]) -> str:
     """Loader, samples, sizes, order, epochs, trials, device and sweep of the jobs with trials.
 
-    Several values of one are joined by `and`.
+    Different values of one setting are joined by `and`.
     """
     parts: dict[str, Callable[[Result], object]] = {
         "loader": _common_loader(results),
@@ -36,7 +36,7 @@ def describe_setup(results: Sequence[Result]) -> str:
 
 
 def show_trials(result: Result) -> object:
-    """The setting `trials`; of auto the number that it came to as well."""
+    """The setting `trials`; for auto, the number of trials that ran as well."""
     trials = result.params.get("trials")
     return f"{len(result.trials)} ({AUTO})" if trials == AUTO else trials
 

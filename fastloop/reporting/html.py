@@ -132,10 +132,9 @@ def _section(section: Section) -> str:
 
 
 def _timeline(heading: str, svg: bytes) -> str:
-    """The picture as it is, to be scrolled on a narrow screen.
-
-    It is the source of an image, in which no browser runs scripts: the file may be a stranger's.
-    """
+    """The picture as it is, to be scrolled on a narrow screen."""
+    # As the source of an image, and not inline: the file may come from a stranger, and no browser
+    # runs the scripts of an image.
     label = escape(heading)
     source = f"data:image/svg+xml;base64,{b64encode(svg).decode()}"
     image = f'<img src="{source}" alt="{label}">'
@@ -156,6 +155,7 @@ def _figure(picture: Picture, heading: str) -> str:
 
 def _inline(picture: Picture) -> str:
     """The SVG with the page's colours; ids get the picture's name as a prefix to be unique."""
+    # matplotlib knows no CSS variables, so that its colours are replaced in its output
     text = picture.svg()
     for colour, variable in COLOURS.items():
         text = text.replace(colour, variable)

@@ -16,7 +16,7 @@ ABILITIES = {
     "decoded images": "decode",
     "cropped images": "decode, crop and resize",
 }
-"""By kind of limit, what cores can do."""
+"""Kind of limit -> the ability of cores, after `can`."""
 OTHER_WORK = {
     "copies": "what can be copied to the device",
     "steps": "what the steps alone can do",
@@ -43,7 +43,8 @@ def describe_origin(origin: LimitOrigin) -> str:
 
 
 def limit_legend(comparisons: Sequence[Comparison]) -> str:
-    """Explanation of the column `limit`: shares of which work, and in which rows if it differs."""
+    """Explanation of the column `limit`: the work that it is a share of, and the rows with each if
+    they differ."""
     jobs: dict[str, list[str]] = defaultdict(list)
     for comparison in comparisons:
         labels: dict[str, list[str]] = defaultdict(list)

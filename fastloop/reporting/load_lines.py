@@ -1,4 +1,4 @@
-"""The first lines of an answer: whether the machine was quiet while the trials ran."""
+"""The first lines of an answer: was the machine quiet while the trials ran?"""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from fastloop.core.result import Result
 
 
 def load_lines(results: Sequence[Result]) -> list[str]:
-    """A sentence for each machine that ran trials, with its name if there are several; none for
-    results of earlier versions, which do not tell."""
+    """A sentence for each machine that ran trials, with its name if there are several.
+
+    Empty for results of earlier versions, which have no record of the load.
+    """
     by_host: dict[str, list[Load | None]] = {}
     for result in results:
         host = str(result.environment.get("host", ""))

@@ -23,7 +23,8 @@ def render_markdown(document: Document, with_pictures: bool) -> str:
             blocks += [_image(picture) for picture in section.pictures]
     for table in document.appendix:
         blocks += _table(table)
-    return "\n\n".join(blocks).replace("<", "&lt;") + "\n"  # a name may contain HTML
+    # a name may contain HTML, which Markdown would pass on
+    return "\n\n".join(blocks).replace("<", "&lt;") + "\n"
 
 
 def _table(table: Table, heading: str = "") -> list[str]:

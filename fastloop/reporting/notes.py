@@ -1,4 +1,4 @@
-"""Notes: the caveats of all jobs, a line for each kind with the jobs that have it."""
+"""Notes: the caveats of all jobs, one line for each kind with its jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Note:
 
     kind: str
     details: dict[str, str]
-    """By the job's short name; empty if the kind says all."""
+    """Short name of a job -> its details, which are empty if the kind says everything."""
 
     @property
     def text(self) -> str:
@@ -30,7 +30,7 @@ class Note:
 def group_caveats(results: Sequence[Result]) -> list[Note]:
     """The caveats of these results, grouped by kind, in the order of their first jobs.
 
-    Details name their benchmark if there are several.
+    Details begin with the benchmark if there are several.
     """
     grouped: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     names = short_names(results)

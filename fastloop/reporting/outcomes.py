@@ -9,7 +9,8 @@ SKIPPED = "skipped"
 
 
 def outcome(result: Result) -> tuple[str, str]:
-    """The job's status and its reason; a job that can't run here is skipped, and has not failed."""
+    """The job's status and its reason."""
+    # a job that can't run here has the status FAILED, but failed at nothing: it was skipped
     if result.failure_kind is FailureKind.UNSUPPORTED:
         return SKIPPED, result.status_reason.removeprefix(f"{FailureKind.UNSUPPORTED}: ")
     return result.status, result.status_reason

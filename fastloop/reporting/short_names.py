@@ -1,4 +1,4 @@
-"""The shortest distinct names of jobs: what differs among them, as in `pil, 2 workers`."""
+"""The shortest distinct names of jobs: the settings that differ, as in `pil, 2 workers`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ NUMBER = re.compile(r"-?[\d.]+(e-?\d+)?")
 
 
 def short_names(results: Sequence[Result]) -> dict[str, str]:
-    """By each job's name, what differs among these jobs: the values of options and settings.
+    """Name of each job -> a short name, of the options and settings that differ among these jobs.
 
-    A value that is a name stands alone, unless another setting has that value too; a number
-    stands with what it counts. The loader is the name if nothing differs.
+    A value that is a word stands alone, unless another setting has that value, too; a number stands
+    with its unit, such as `2 workers`. The short name is the loader if nothing differs.
     """
     settings = {result.name: _settings(result) for result in results}
     keys = _differences(list(settings.values()))
@@ -33,6 +33,8 @@ def short_names(results: Sequence[Result]) -> dict[str, str]:
         )
         for name, values in settings.items()
     }
+    # Short names have to be distinct, as tables refer to jobs by them: else the full names are
+    # used.
     short = {name: text or settings[name][LOADER] for name, text in short.items()}
     return short if len({*short.values()}) == len(short) else {name: name for name in short}
 
@@ -51,7 +53,7 @@ def _differences(settings: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _label(key: str, keys: Sequence[str]) -> str:
-    """The key's last part, or all of it if another of the keys has the same last part."""
+    """The key's last part, or the whole key if another key has the same last part."""
     last = key.rpartition(".")[2]
     return last if sum(other.rpartition(".")[2] == last for other in keys) == 1 else key
 

@@ -8,13 +8,15 @@ from fastloop.core.result import Shuffling
 from fastloop.reporting.summary import Row
 
 LESS_FAR, MORE_KEPT = 0.1, 0.1
-"""Differences of Shuffling's distance and neighbours_kept from which one job shuffles less."""
+"""Differences of Shuffling.distance and neighbours_kept beyond which a job shuffles less than
+another."""
 
 
 def shuffling_sentence(rows: Sequence[Row]) -> str:
-    """The fastest job of those that shuffle most, if a faster one shuffles less; or empty.
+    """A sentence that names the fastest job of those that shuffle most, if a faster one shuffles
+    less; else empty.
 
-    rows: of one benchmark, in ranking order.
+    rows: rows of one benchmark, in ranking order.
     """
     known = [(row, row.result.shadow.shuffling) for row in rows if row.result.shadow]
     jobs = [(row, shuffling) for row, shuffling in known if shuffling is not None]

@@ -1,4 +1,4 @@
-"""Groups of results whose jobs deliver the same data, with one row a job, ready to be compared."""
+"""Groups of results of the same data, with one row for each job, ready to be compared."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fastloop.reporting.comparable import (
 from fastloop.reporting.short_names import short_names
 
 DEFAULT_COLOUR = "#0072b2"
-"""Of jobs whose result holds no colour."""
+"""Colour of jobs without a colour in their result."""
 RAW = "raw"
 """The loader that reads the dataset itself."""
 LONGEST_LIST = 3
@@ -80,21 +80,22 @@ class Comparison:
 
     benchmark: str
     rows: tuple[Row, ...]
-    """In ranking order."""
+    """The rows in ranking order."""
     baseline: str
     """Label of the row that ratios refer to; empty if this group has no such row."""
     undetermined: str
     """Reason why there are no ranks; empty if there are ranks."""
     needed: str
-    """How many trials would tell the jobs that share rank 1 apart; empty if one leads."""
+    """About how many trials would tell the jobs that share rank 1 apart, in words; empty if one
+    leads."""
     enough_trials: int = 0
-    """About how many trials of each that would be; 0 if it is not known."""
+    """The number of trials in `needed`; 0 if it is not known."""
     equal: tuple[str, ...] = ()
     """Labels of the jobs that are surely as fast as the first one."""
     undecided: tuple[str, ...] = ()
-    """Labels of those that are not known to be slower than the first one, nor as fast."""
+    """Labels of the jobs that are neither surely slower than the first one nor surely as fast."""
     in_looks: bool = False
-    """Whether the rounds went on until the ranking was decided (trials=auto)."""
+    """True if the rounds went on until the ranking was decided (trials=auto)."""
 
     def row(self, label: str) -> Row | None:
         """The row with that label; None if there is none."""
@@ -139,8 +140,11 @@ def _shorten_titles(groups: list[JobGroup]) -> list[JobGroup]:
 
 
 def _reference(results: Sequence[Result], finished: list[Result], baseline: str) -> Result | None:
-    """The job that the baseline names, here or in the sweep's settings; else the one that was typed
-    first; else, if that has failed, `raw` or the first that has not."""
+    """The job that ratios refer to; None if no job has finished.
+
+    The first of these that has finished: the job that `baseline` or the sweep's setting names, the
+    job that was typed first, the loader `raw`, any other job.
+    """
     setting = str(results[0].params.get("baseline") or "") if results else ""
     for name in (baseline, setting):
         if name and (named := _find_named(finished, name)):
@@ -151,7 +155,7 @@ def _reference(results: Sequence[Result], finished: list[Result], baseline: str)
 
 
 def _find_named(finished: list[Result], baseline: str) -> list[Result]:
-    """The jobs that the baseline names, also by a name of the table."""
+    """The jobs that the baseline names, in full, by loader, or by their name in the table."""
     names = find_baseline({result.name: result.loader for result in finished}, baseline)
     short = short_names(finished)
     names += [name for name, label in short.items() if label == baseline]
@@ -192,7 +196,8 @@ def _settings(result: Result) -> list[str]:
 
 
 def _baseline_name(results: list[Result], reference: Result | None) -> str:
-    """Name of the job with the reference's loader that shares most settings with it, or empty."""
+    """Name of the reference in this group, or else of the job of its loader that shares most
+    settings with it; empty if there is none."""
     if reference is None:
         return ""
     words = {*_settings(reference)}
@@ -245,7 +250,7 @@ def _row(
     base: str,
     in_looks: bool,
 ) -> Row:
-    """The figures that need no ranking."""
+    """The row of a job, without the figures that come from a ranking."""
     by_round = trials[result.name]
     figures = metrics(result)
     attribution = result.attribution.get(benchmark)

@@ -19,11 +19,11 @@ NOTHING = "\u2014"
 DASH = "\u2013"
 """The en dash between the ends of an interval."""
 WIDEST = 10.0
-"""Factor between the ends of an interval from which it says nothing, and is left out."""
+"""An interval with ends that differ by more than this factor is left out, as it says nothing."""
 LONGEST_BASELINE = 20
 """Longest name of a baseline for the heading of a column, in characters."""
 KEPT = ("median", "time / ")
-"""Beginnings of the headings of a ranking that, besides the rank, a phone has room for."""
+"""Beginnings of the headings that a ranking keeps on the width of a phone, besides the rank."""
 MEANINGS = {
     "traversal": "every batch is delivered to the device",
     "training": "the model trains on every batch",
@@ -42,7 +42,7 @@ class Table:
     numeric: bool = True
     """False if the columns hold text."""
     kept: tuple[str, ...] = ()
-    """Headings of the columns that a phone's width has room for; empty: all."""
+    """Headings of the columns that stay on the width of a phone; empty: all."""
 
 
 def overview_tables(groups: Sequence[JobGroup]) -> list[Table]:
@@ -143,7 +143,7 @@ def machine_table(results: Sequence[Result]) -> Table:
 
 
 def settings_table(results: Sequence[Result]) -> Table:
-    """All settings that are equal in all jobs, except class names and folders."""
+    """The settings that are equal in all jobs, except class names and folders."""
     first, *others = [result.params for result in results]
     rows = tuple(
         (name, _format_setting(value))
@@ -213,7 +213,7 @@ def _labels(group: JobGroup) -> list[str]:
 
 
 def _columns(comparison: Comparison, base: str) -> dict[str, Callable[[Row], str]]:
-    """By column heading, the function that formats a row's cell."""
+    """Column heading -> the function that formats a row's cell."""
     unit = unit_of_all([row.median for row in comparison.rows])
     digits = decimals([unit.of(row.median) for row in comparison.rows], least=1)
     shares = [row.limit_fraction for row in comparison.rows if row.limit_fraction is not None]
@@ -246,7 +246,7 @@ def _in(unit: TimeUnit, interval: tuple[float, float] | None) -> tuple[float, fl
 
 
 def _format_interval(bounds: tuple[float, float] | None, digits: int) -> str:
-    """The interval; nothing if it spans so much that it says nothing."""
+    """The interval as text; a dash if it is unknown or too wide to say anything."""
     if bounds is None or bounds[1] > WIDEST * bounds[0]:
         return NOTHING
     return f"{bounds[0]:.{digits}f}{DASH}{bounds[1]:.{digits}f}"

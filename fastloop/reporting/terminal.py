@@ -21,18 +21,21 @@ from fastloop.reporting.tables import decimals, why_legend
 from fastloop.reporting.verdict import verdict
 
 WIDTH, MAX_WIDTH = 80, 120
+"""Fewest and most columns of a table."""
 NAME_WIDTH = 23
+"""Least width of the column of names."""
 CELL_WIDTH = 28
+"""Width of a benchmark's columns without `why`, see `_cell`."""
 ALONE = "-"
-"""In the place of a rank of a job that nothing is compared with."""
+"""Stands for the rank of a job that is compared with no other."""
 LEGEND = "mean (std) of the trials; equal ranks: no significant difference; "
 
 
 def format_tables(results: Sequence[Result], baseline: str = "", width: int = WIDTH) -> str:
-    """Whether the machine was quiet, a table and a verdict for each group of jobs, then ranks,
-    notes and unfinished jobs.
+    """The text at the end of a sweep: load of the machine, a table and a verdict for each group of
+    jobs, ranks, notes and unfinished jobs.
 
-    width: number of columns; between 80 and 120 are used.
+    width: number of columns of the terminal; between 80 and 120 are used.
     """
     width = min(max(width, WIDTH), MAX_WIDTH)
     parts = [textwrap.fill(line, width) for line in load_lines(results)]
@@ -67,11 +70,11 @@ def _format_table(group: JobGroup, width: int) -> str:
 
 
 def _columns_of(group: JobGroup, width: int) -> list[list[Comparison]]:
-    """The comparisons of each table: as many as fit beside the longest name, which is not broken
-    if one fits."""
+    """The comparisons of each table: as many as fit beside the longest name, but at least one."""
     labels = [row.label for comparison in group.comparisons for row in comparison.rows]
     longest = max([NAME_WIDTH, *(len(label) + 1 for label in labels)])
-    if longest + _cell_width(group.comparisons[0]) > width:  # names stand on lines of their own
+    # if not even one fits beside it, longer names stand on lines of their own
+    if longest + _cell_width(group.comparisons[0]) > width:
         longest = NAME_WIDTH
     tables: list[list[Comparison]] = []
     free = 0
@@ -115,9 +118,9 @@ def _table_lines(comparisons: Sequence[Comparison], width: int) -> list[str]:
 
 
 def _formats(comparison: Comparison) -> list[str]:
-    """Formats of mean and deviation, most precise first, of which the first that fits is used.
+    """Formats of mean and deviation, most precise first; a cell uses the first that fits.
 
-    Two digits of the fastest job are shown, and one decimal at least.
+    The most precise one shows two digits of the fastest job, and at least one decimal.
     """
     unit = _unit(comparison)
     most = decimals([unit.of(row.median) for row in comparison.rows], digits=2, least=1)
@@ -161,7 +164,8 @@ def _unit(comparison: Comparison) -> TimeUnit:
 
 
 def _cell(row: Row | None, formats: Sequence[str], comparison: Comparison) -> str:
-    if row is None:  # this job did not run that benchmark
+    # this job did not run that benchmark
+    if row is None:
         return " " * CELL_WIDTH
     unit = _unit(comparison)
     seconds = _first_within(16, [_mean_and_spread(row.seconds, unit, spec) for spec in formats])
@@ -175,7 +179,8 @@ def _why_cell(row: Row | None, comparison: Comparison) -> str:
 
 
 def _format_limit(fraction: float | None) -> str:
-    if fraction is None:  # none is measured for this kind of work
+    # no limit is measured for this kind of work
+    if fraction is None:
         return "-  "
     shares = [f"{100 * fraction:{spec}}" for spec in (".1f", ".0f")]
     return f"{_first_within(4, [*shares, '>999'])} %"

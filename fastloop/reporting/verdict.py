@@ -26,7 +26,7 @@ MOST_NAMED = 4
 
 
 def verdict(comparison: Comparison) -> str:
-    """The winner and its lead, or the tie and whether it is proven, or why no order is."""
+    """The winner and its lead, or the tie and how sure it is, or the reason for no ranking."""
     sentences = [*_outcome(comparison), shuffling_sentence(comparison.rows), _limit(comparison)]
     return " ".join([sentence for sentence in sentences if sentence][:MOST_SENTENCES])
 
@@ -79,7 +79,7 @@ def _tie(comparison: Comparison, best: list[Row]) -> list[str]:
 
 
 def _hint(comparison: Comparison) -> str:
-    """Number of trials that would decide, and that trials=auto does so unless it has been tried."""
+    """Ways to decide a tie: about how many trials, and trials=auto if it has not been tried."""
     enough = comparison.enough_trials
     ran = max(len(row.seconds) for row in comparison.rows)
     would = [f"about {enough:,} trials would"] if ran < enough < MOST_TRIALS else []
@@ -89,7 +89,8 @@ def _hint(comparison: Comparison) -> str:
 
 
 def _lead(comparison: Comparison, best: Row) -> str:
-    """Speed as a multiple of the baseline's, or else of the next job's, after a colon."""
+    """Speed as a multiple of the baseline's speed, or else of the next slower job's, after a
+    colon."""
     base = comparison.row(comparison.baseline)
     other = base if base and base is not best else _next_slower(comparison, best)
     if other is None:
@@ -105,7 +106,7 @@ def _lead(comparison: Comparison, best: Row) -> str:
 
 
 def _lead_of_all(comparison: Comparison, best: list[Row]) -> str:
-    """Speeds of a tie's jobs as multiples of the baseline's, or the time that they take."""
+    """Speeds of a tie's jobs as multiples of the baseline's speed, or the time that they take."""
     unit = unit_of_all([row.median for row in best])
     lengths = sorted({significant(unit.of(row.median)) for row in best}, key=_as_number)
     times = lengths[0] if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
@@ -132,12 +133,14 @@ def _next_slower(comparison: Comparison, best: Row) -> Row | None:
 
 
 def _unit_beside(unit: TimeUnit, row: Row) -> TimeUnit | None:
-    """The unit of the time beside it, unless that makes a number of more than four digits."""
+    """The unit of the time that stands beside this one, unless the number had more than four
+    digits; None: its own unit."""
     return unit if unit.of(row.median) < 10_000 else None
 
 
 def _loader_of_all(comparison: Comparison, best: list[Row]) -> str:
-    """The loader of all of these jobs, if their names begin with it and others' don't all."""
+    """The loader that all of these jobs have, and not all jobs; empty if their names do not begin
+    with it."""
     loaders = {row.result.loader for row in best}
     if len(loaders) > 1 or all(row.result.loader in loaders for row in comparison.rows):
         return ""
@@ -148,7 +151,8 @@ def _loader_of_all(comparison: Comparison, best: list[Row]) -> str:
 
 
 def _limit(comparison: Comparison) -> str:
-    """The first job's share of the limit, which a single job's first sentence has."""
+    """A sentence on the first job's share of the limit."""
+    # with a single job, the first sentence has it already
     first = comparison.rows[0]
     if len(comparison.rows) == 1 or first.limit_fraction is None:
         return ""
@@ -169,7 +173,9 @@ def _time(row: Row) -> str:
 
 
 def _bounds(ratio: Ratio, is_sure: bool) -> str:
-    """The interval after a semicolon; empty if it is wide, or less sure than the ranks."""
+    """The interval after a semicolon; empty if it is too wide, or contradicts the ranks."""
+    # The ranks use the noise of all jobs, the interval only that of two: with three or four trials
+    # a job may be surely faster although the interval includes 1.
     low, high = ratio.low, ratio.high
     if not ratio.is_interval or not 0 < high < WIDEST * low or (is_sure and low <= 1 <= high):
         return ""
@@ -177,7 +183,7 @@ def _bounds(ratio: Ratio, is_sure: bool) -> str:
 
 
 def _list(names: Sequence[str]) -> str:
-    """The names as words, of many the first ones and the number of the others."""
+    """The names in words; if they are many, the first ones and the number of the others."""
     if len(names) > MOST_NAMED:
         left = len(names) - MOST_NAMED + 1
         names = [*names[: MOST_NAMED - 1], f"{left} others"]

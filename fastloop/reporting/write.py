@@ -33,11 +33,10 @@ def write_report(
 ) -> list[Path]:
     """Write the report into the folder and return the paths of its files.
 
-    timelines: see core.result_file.load_timelines; the page has them.
-
-    Everything is rendered before the first file is written. Raises ValueError for a baseline that
-    names no finished job or loader.
+    timelines: pictures for the page, see core.result_file.load_timelines. Raises ValueError for a
+    baseline that names no finished job or loader.
     """
+    # imported on use, as commands that write no report need not wait for matplotlib
     from fastloop.reporting.document import compose_document
     from fastloop.reporting.html import render_html
     from fastloop.reporting.markdown import render_markdown
@@ -45,6 +44,8 @@ def write_report(
 
     check_baseline(results, baseline)
     document = compose_document(results, baseline, timelines)
+    # Everything is rendered before the first file is written, so that an error leaves the previous
+    # report as a whole.
     files: dict[str, bytes] = {}
     if "html" in formats:
         files["report.html"] = printable(render_html(document)).encode()
@@ -74,7 +75,8 @@ def trials_csv(results: Sequence[Result]) -> str:
                 job = (result.name, result.loader, result.dataset)
                 figures = (trial.number + 1, window.seconds, window.samples_per_s)
                 kind = window.limit_origin.kind if window.limit_origin else None
-                figures = (*figures, window.limit_fraction, kind)  # empty cells for None
+                # csv writes None as an empty cell
+                figures = (*figures, window.limit_fraction, kind)
                 why = verdict_word(result, benchmark)
                 writer.writerow([*job, benchmark, *figures, result.tags.get("sweep", ""), why])
     return out.getvalue()

@@ -15,12 +15,13 @@ from fastloop.reporting.charts.style import WIDTH_IN, wrap_label
 BAR_IN = 0.42
 """Height of a bar with its space in inches."""
 AROUND_IN = 0.75
+"""Height of the figure around its bars in inches."""
 LABEL_WIDTH = 22
 """Longest line of a bar's label, in characters."""
 LETTER_SHARE = 0.021
 """About the width of a letter, as a share of the axis."""
 ON_BARS = "#1a1a1a"
-"""Colour of names on bars, which a page in dark mode keeps, as it keeps the bars'."""
+"""Colour of names on bars: not INK, which dark mode replaces, while the bars keep their colours."""
 COLOURS = {
     Rung.STEP: "#c4c4be",
     Rung.COPY: "#f0e442",
@@ -38,7 +39,7 @@ COLOURS = {
 def draw_ladders(ladders: Sequence[tuple[str, Ladder]]) -> Figure:
     """Bars of the parts of an epoch, as shares of it, with the labels of the jobs.
 
-    Parts are named inside of their bars if they have room; the others are below the chart.
+    Names of parts are inside of their bars if there is room, else in a legend below the chart.
     """
     figure = Figure(figsize=(WIDTH_IN, AROUND_IN + BAR_IN * len(ladders)), layout="constrained")
     axes = figure.add_subplot()
@@ -46,6 +47,7 @@ def draw_ladders(ladders: Sequence[tuple[str, Ladder]]) -> Figure:
     for place, (_, ladder) in enumerate(ladders):
         start = 0.0
         for row in ladder.rows:
+            # a part that is nothing but noise may be estimated below zero
             share = max(0.0, row.share.value)
             bar = axes.barh(
                 place, share, left=start, height=0.62, color=COLOURS[row.rung], linewidth=0

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 LABEL_IN = 0.17
 """Distance of the labels' lines in inches."""
 AROUND_IN = 0.55
-"""Height of the figure around its axes."""
+"""Height of the figure around its axes in inches."""
 LONGEST_LABEL = 30
+"""Longest label in characters."""
 
 
 def draw_throughput_against_memory(rows: Sequence[Row]) -> Figure:
@@ -53,7 +54,8 @@ def draw_throughput_against_memory(rows: Sequence[Row]) -> Figure:
 def _write_labels(
     axes: Axes, rows: Sequence[Row], points: Sequence[tuple[float, float]], height_in: float
 ) -> None:
-    """Write the labels into a column at the right, each as high as its point or as near as fits."""
+    """Write the labels into a column at the right, each as close to the height of its point as the
+    others allow."""
     to_axes = axes.transAxes.inverted()
     heights = [float(to_axes.transform(axes.transData.transform(point))[1]) for point in points]
     order = sorted(range(len(rows)), key=lambda index: heights[index])
@@ -69,6 +71,8 @@ def _write_labels(
 
 def spread(heights: Sequence[float], distance: float) -> list[float]:
     """The ascending heights, moved as little as keeps them apart; the last at most at 1."""
+    # first upwards from the lowest; labels that would leave the axes at the top then push the ones
+    # below them down again
     apart: list[float] = []
     for height in heights:
         apart.append(max(height, apart[-1] + distance) if apart else height)

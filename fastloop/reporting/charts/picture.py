@@ -36,7 +36,8 @@ class Picture:
 
     @property
     def heading(self) -> str:
-        """The title prefixed with the benchmark, for places where no other heading names it."""
+        """The title prefixed with the benchmark, for places without another heading that names
+        it."""
         return f"{self.subject}: {self.title[0].lower()}{self.title[1:]}"
 
     def svg(self) -> str:
@@ -51,6 +52,7 @@ class Picture:
         """A PNG file with a white background and the heading, for places that can't show SVG."""
         buffer = io.BytesIO()
         with mpl.rc_context(RC_PARAMS):
+            # only in the file: on a page the heading is text, and the figure is drawn for both
             heading = self.figure.text(0, 1.02, self.heading, weight="bold", fontsize=10.5)
             self.figure.savefig(
                 buffer, format="png", dpi=200, facecolor="white", bbox_inches="tight"
@@ -70,11 +72,11 @@ class Chart:
     has_values: Callable[[Row], object] = lambda _: True
     """Truthy for a row that has the values to draw."""
     is_worthwhile: Callable[[Sequence[Row]], bool] = bool
-    """False for rows with values of which the table tells as much as a picture."""
+    """False for rows with values that the table shows as well as a picture would."""
 
 
 SMALLEST_SHARE = 0.05
-"""Of an axis that ends at 100 %, bars below this share show nothing."""
+"""On an axis that ends at 100 %, bars below this share are too short to see."""
 
 
 CHARTS = (
@@ -122,7 +124,7 @@ CHARTS = (
 def pictures(comparison: Comparison, subject: str = "", prefix: str = "") -> list[Picture]:
     """A picture for each chart that any row has values for; names begin with `prefix`.
 
-    subject: what headings begin with; the benchmark if it is empty.
+    subject: beginning of the headings; the benchmark if it is empty.
     """
     rows_by_chart = [
         (chart, [row for row in comparison.rows if chart.has_values(row)]) for chart in CHARTS

@@ -11,6 +11,7 @@ from fastloop.reporting.charts.style import FAINT, WIDTH_IN, set_log_ticks, wrap
 from fastloop.reporting.summary import Row
 
 PANEL_IN = 1.15
+"""Height of a panel in inches."""
 TITLE_WIDTH = 29
 """Longest line of a panel's title, in characters."""
 
@@ -44,7 +45,8 @@ def draw_rounds(rows: Sequence[Row]) -> Figure:
         first.yaxis.set_major_locator(MaxNLocator(3))
     for panel in panels.flat[: len(rows)]:
         panel.grid(axis="y")
-    # shared axes label the bottom panels only, and the last of these may be empty
+    # Shared axes label the panels of the bottom row only. The last one may be empty, and then the
+    # panel above it has to be labelled.
     for panel in panels.flat[max(0, len(rows) - 2) : len(rows)]:
         panel.tick_params(labelbottom=True)
     figure.supxlabel("round", fontsize=9)

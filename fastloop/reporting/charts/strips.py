@@ -28,7 +28,8 @@ STRIP_IN = 0.3
 LABEL_WIDTH = 26
 """Longest line of a strip's label, in characters."""
 LOG_FROM = 20.0
-"""Factor between the slowest and the fastest job from which an axis is logarithmic."""
+"""An axis is logarithmic if the slowest job takes more than this many times as long as the
+fastest."""
 HEAD_IN = 0.3
 """Height of the headings of columns beside the axes."""
 COLUMN_PT = 36
@@ -72,7 +73,7 @@ def draw_seconds(rows: Sequence[Row]) -> Figure:
 
 
 def _interval_to_show(row: Row) -> tuple[float, float]:
-    """The interval of the median, if it says something; else the median alone."""
+    """The interval of the median, or the median alone if the interval is unknown or too wide."""
     known = row.interval
     return known if known and known[1] <= WIDEST * known[0] else (row.median, row.median)
 
@@ -139,6 +140,7 @@ def draw_limit(rows: Sequence[Row]) -> Figure:
         axes.plot(shares, [place] * len(shares), ".", color=INK, markersize=4, markeredgewidth=0,
                   alpha=0.6)  # fmt: skip
         largest.append(max(shares))
+        # from 99.5 on, two significant digits would be an exponent: 1e+02
         _write_value(axes, place, f"{middle:.2g}" if middle < 99.5 else f"{middle:.0f}")
     axes.axvline(100, color=VERMILLION, linewidth=1.2, linestyle=(0, (4, 2)))
     axes.set_xlim(0, 1.04 * max(100.0, *largest))

@@ -19,7 +19,8 @@ RC_PARAMS: dict[Any, Any] = {
     "font.family": ["sans-serif"],
     "font.size": 9.5,
     "text.color": INK,
-    "text.parse_math": False,  # names may contain $
+    # names may contain $
+    "text.parse_math": False,
     "axes.edgecolor": FAINT,
     "axes.facecolor": "none",
     "axes.labelcolor": INK,
@@ -65,7 +66,8 @@ def wrap_label(text: str, width: int) -> str:
 
     Lines end after a comma if they can.
     """
-    parts = [part.replace(" ", "\u00a0") for part in text.split(", ")]  # no place for a break
+    # textwrap breaks at blanks, but not at no-break spaces: they stand for the blanks in a part
+    parts = [part.replace(" ", "\u00a0") for part in text.split(", ")]
     lines = [line.replace("\u00a0", " ") for line in textwrap.wrap(", ".join(parts), width)]
     if len(lines) <= 2:
         return "\n".join(lines)
