@@ -26,7 +26,8 @@ def check_indices(indices: np.ndarray, num_samples: int) -> np.ndarray:
     once more.
     """
     indices = np.ascontiguousarray(_integer_array(indices), np.int64)
-    if len(indices) and indices.view(np.uint64).max() >= num_samples:  # negative: huge as unsigned
+    # Negative indices are huge as unsigned numbers, so that one comparison finds both kinds.
+    if len(indices) and indices.view(np.uint64).max() >= num_samples:
         wrong = indices[(indices < 0) | (indices >= num_samples)][0]
         raise IndexError(f"index {wrong} is out of bounds for {num_samples} samples")
     return indices

@@ -108,7 +108,8 @@ class BlockSequence:
         """int64 indices of these blocks' rows, block after block."""
         inside = torch.arange(min(self.block_size, self.num_samples), device="cpu")
         rows = (blocks.unsqueeze(1) * self.block_size + inside).flatten()
-        return rows[rows < self.num_samples]  # the last block may be short
+        # The source's last block may be short.
+        return rows[rows < self.num_samples]
 
     def stretch(self, rank: int, world_size: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The rank's share: int64 blocks that it has as a whole, and the int64 other rows.

@@ -82,7 +82,9 @@ def copy_for_threads(parts: Parts) -> Open:
         if not hasattr(local, "parts"):
             try:
                 local.parts = _unpickle(data, shared)
-            except Exception as error:  # of tensors whose dtype torch can't pickle, for example
+            except Exception as error:
+                # Reading a pickle may fail where writing it did not: torch can't restore tensors of
+                # some dtypes.
                 raise ValueError(_describe(parts, error)) from error
         return nullcontext(local.parts)
 

@@ -60,6 +60,7 @@ class DatasetSource:
     def _samples(self, dataset: Any, indices: list[int]) -> Any:
         """The argument of the collate_fn."""
         getitems = None if self.is_unbatched else getattr(dataset, "__getitems__", None)
+        # Each sample has a seed of its own; a batch that the dataset reads at once has one seed.
         if not self.reads_lists and not getitems:
             samples = [self._sample(dataset, index) for index in indices]
             return samples[0] if self.is_unbatched else samples

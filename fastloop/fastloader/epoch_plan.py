@@ -35,7 +35,8 @@ def _plan_direct_reads(
     source: ColumnSource, order: LoaderOrder, position: tuple[int, int], tuning: Tuning
 ) -> tuple[BatchSource, Groups]:
     pieces = map(list, order.batches_by_piece(*position))
-    early = list(islice(pieces, 2))  # the first may be the source's last block, a short one
+    # The first piece may be the source's last block, which may be too short to judge by.
+    early = list(islice(pieces, 2))
     first = np.concatenate(max(early, key=len, default=[np.empty(0, np.int64)]))
     pieces = chain(early, pieces)
     # Each thread makes one and has prefetch_factor ahead; the loop and the sampler have a few more.

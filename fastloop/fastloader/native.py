@@ -70,6 +70,7 @@ class StreamPlan:
     @cached_property
     def block_nbytes(self) -> int:
         """Bytes of a block, about."""
+        # A block waits for all of its indices: blocks of a slow sampler are small.
         if not self.is_lazy:
             return BLOCK_BYTES
         return min(BLOCK_BYTES, max(1, self.columns.row_nbytes) * MOST_LAZY_ROWS // MIN_BLOCKS)
@@ -176,9 +177,11 @@ def open_stream(
     Iteration raises IndexError at the batch that has an index out of bounds, without reading that
     row, and any error of reading the pieces, after the batches before it.
     """
+    # NativeColumns exist only if there is a core.
     core = load_core()
     assert core is not None
     feeder, end = None, delivery.finish
+    # The feeder's end() raises the error of a sampler after the batches before it.
     if is_fed(order):
         feeder = PieceFeeder(order, delivery.finish)
         end = feeder.end

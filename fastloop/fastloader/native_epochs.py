@@ -69,7 +69,8 @@ class NativeEpochs:
         """
         with begin.restored:
             native_order, start = _begin(order, begin.seeds.order, int(state["delivered"]))
-        state["delivered"] = np.array(state["delivered"], np.int64)  # to which the core adds
+        # The core adds to this number with each batch; Position reads it at any moment.
+        state["delivered"] = np.array(state["delivered"], np.int64)
         delivery = Delivery(self.assemble, state["delivered"], finish, start)
         return open_stream(plan, native_order, self.pools, delivery, self.times)
 
@@ -80,6 +81,8 @@ def _begin(order: LoaderOrder, seed: int, delivered: int) -> tuple[NativeOrder, 
     """
     native_order, start = order.native(seed, delivered)
     if is_fed(native_order):
+        # Pieces are drawn when they are asked for: the first one is drawn here, inside the context
+        # that restores the generators.
         native_order = chain(list(islice(native_order, 1)), native_order)
     return native_order, start
 

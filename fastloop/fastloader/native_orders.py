@@ -72,6 +72,7 @@ def open_order(order: NativeOrder, num_samples: int, pool: Any = None) -> Any:
         case SourceOrder():
             return core.Order(SEQUENTIAL, order.num_samples, order.rank, order.world_size)
         case SeededOrder():
+            # Only this order needs memory for each sample.
             settings = {} if pool is None else {"pool": pool}
             shuffled = order.num_samples, order.rank, order.world_size, order.seed % 2**64
             return core.Order(RANDPERM, *shuffled, **settings)

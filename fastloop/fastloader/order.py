@@ -102,7 +102,8 @@ class LoaderOrder:
 
     def _check_numbers(self) -> None:
         seed = 0 if self.seed is None else self.seed
-        if not isinstance(seed, Integral) or not -(2**63) <= seed < 2**64:  # as torch
+        # The seeds that torch.Generator.manual_seed accepts.
+        if not isinstance(seed, Integral) or not -(2**63) <= seed < 2**64:
             raise ValueError(f"seed={seed!r}: allowed are None and -2^63 to 2^64 - 1")
         are_whole = isinstance(self.rank, Integral) and isinstance(self.world_size, Integral)
         if not are_whole or not 0 <= self.rank < self.world_size:
@@ -258,13 +259,15 @@ class LoaderOrder:
 
     def _epoch_generator(self, seed: int) -> torch.Generator:
         """A private generator, from which an order can be drawn as the epoch proceeds."""
-        if self.generator is not None:  # one number: the caller may use the generator meanwhile
+        # A single number is drawn: the caller may use the generator while the epoch runs.
+        if self.generator is not None:
             seed = draw_seed(self.generator)
         return torch.Generator("cpu").manual_seed(seed)
 
     def _sequential_pieces(self) -> Iterator[np.ndarray]:
         size = self.batch_size or 1
-        step = size * max(1, SEQUENTIAL_PIECE // size)  # whole batches: no remainders to copy
+        # Whole batches, so that no remainder of a piece is copied into the next one.
+        step = size * max(1, SEQUENTIAL_PIECE // size)
         for start in range(0, self.num_samples, step):
             yield np.arange(start, min(start + step, self.num_samples))
 

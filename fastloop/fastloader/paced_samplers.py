@@ -30,6 +30,8 @@ def without_sampler(order: LoaderOrder, opened: Iterator[Any]) -> LoaderOrder | 
 
     An iterator of the user keeps the indices that an epoch leaves, for the next epoch.
     """
+    # An iterator that the user has passed is no list to be read at once: it goes on in the next
+    # epoch.
     if type(opened) not in OVER_ARRAYS or opened is order.user_sampler:
         return None
     name = "sampler" if order.batch_sampler is None else "batch_sampler"
@@ -52,6 +54,7 @@ def draw_batches(order: LoaderOrder, seed: int | None) -> Iterator[list[int]]:
     """
     sampler = _torch_sampler(order) if seed is None else None
     if sampler is not None:
+        # torch's own samplers draw at exactly DataLoader's moments.
         yield from BatchSampler(sampler, order.batch_size or 1, order.drop_last)
         return
     if seed is None and order.draws_seed:
@@ -105,6 +108,7 @@ class PacedGroups:
         return self
 
     def __next__(self) -> list[np.ndarray]:
+        # Without a lead the batch is drawn by the next() that delivers it.
         if not self._drawn and not self._is_ended:
             self._draw()
         if not self._drawn:

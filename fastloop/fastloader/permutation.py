@@ -63,10 +63,12 @@ class FeistelPermutation:
         left, right = row.astype(np.uint32), (positions - row * num_columns).astype(np.uint32)
         widths = (num_rows, num_columns) * (ROUNDS // 2)
         for function, width in zip(self.functions, widths, strict=True):
-            shifted = function.take(right, mode="clip")  # never clips, but skips numpy's check
+            # mode="clip" never clips here, but skips numpy's check.
+            shifted = function.take(right, mode="clip")
             shifted += left
             np.subtract(shifted, np.uint32(width), out=left)
-            np.minimum(shifted, left, out=shifted)  # shifted % width: a negative uint32 is huge
+            # This is shifted % width: a negative difference is a huge uint32.
+            np.minimum(shifted, left, out=shifted)
             left, right = right, shifted
         indices = left.astype(np.int64)
         indices *= num_columns

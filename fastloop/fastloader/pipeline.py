@@ -63,14 +63,16 @@ class Pipeline:
             # A copy to a GPU runs beside the loop only from pinned memory.
             source = _divide(replace(source, is_pinned=self.pins or is_on_cuda), num_threads)
             if source.shows_views and not is_seeded:
-                num_threads = 0  # a view costs nothing: there is nothing to make ahead
+                # A view costs nothing: there is nothing to make ahead.
+                num_threads = 0
         make = partial(_make_batches, source, transform)
         if self.pins:
             make = partial(_pin, make)
         if self.target is not None:
             copies = DeviceCopies(self.target)
             receive = copies.receive
-            if not is_seeded and isinstance(source, ColumnSource):  # many small batches at once
+            # The rows of a group's batches are copied to the device at once, and divided there.
+            if not is_seeded and isinstance(source, ColumnSource):
                 make, receive = source.gather, partial(_split_copied, source, copies)
             make = partial(copies.make, make)
         end = source.end if isinstance(source, ProcessBatches) else _end_nothing
@@ -146,7 +148,8 @@ class Running:
                 batch, batches = None, self.receive(result)
                 del result
                 if not batches:
-                    break  # an iterable's end
+                    # A group without batches is an iterable's end.
+                    break
                 for batch in batches:
                     state["delivered"] += 1
                     if draw_for is not None:
@@ -155,7 +158,8 @@ class Running:
                     # Asked again after each batch: the fork may have been made while the loop had
                     # it.
                     _refuse_fork(pid)
-                del batches, batch  # or they would be held while the next are made
+                # Otherwise this frame would hold the last batch while the next ones are made.
+                del batches, batch
             finish()
         finally:
             self.results.close()
@@ -216,7 +220,8 @@ def _divide(source: ColumnSource, num_threads: int) -> ColumnSource:
     """
     if num_threads < 2 or not source.is_slow:
         return source
-    executor = ThreadPoolExecutor(num_threads)  # its threads end when nobody refers to it
+    # Its threads end when nobody refers to it any more.
+    executor = ThreadPoolExecutor(num_threads)
     return replace(source, fill=partial(_fill_together, executor, num_threads))
 
 

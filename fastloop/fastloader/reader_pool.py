@@ -71,7 +71,8 @@ class Reader:
             reply.reraise()
         if reply.is_new:
             if asked is not None:
-                del self.memories[asked]  # too small: the process has made another
+                # The memory was too small: the process has made another one, and forgotten this.
+                del self.memories[asked]
             self.memories[reply.memory] = receive_memory(self.connection)
         return read_batch(self._lend(reply.memory, reply.begin + reply.nbytes), *reply[2:])
 
@@ -90,7 +91,8 @@ class Reader:
         return view
 
     def _take_back(self, number: int) -> None:
-        with suppress(KeyError):  # left to a fork
+        # leave_to_fork() has removed it meanwhile.
+        with suppress(KeyError):
             self.lent.remove(number)
             self.free.append(number)
 
@@ -98,7 +100,8 @@ class Reader:
         """Never use the memory of the batches again that the program has: a fork of it has them for
         as long as it lives."""
         for number in list(self.lent):
-            with suppress(KeyError):  # nothing refers to it any more
+            # The batch was dropped meanwhile: no fork has it.
+            with suppress(KeyError):
                 self.lent.remove(number)
                 self.memories.pop(number)
                 self.left.append(number)
@@ -163,13 +166,15 @@ class ReaderPool:
 
     def _end_of(self, number: int) -> BaseException:
         """The exception for a process that has ended."""
-        if not self.close.alive:  # the interpreter ends, beside a thread that waits for a batch
+        # The interpreter ends while a thread waits for a batch.
+        if not self.close.alive:
             return SystemExit()
         return RuntimeError(_describe_end(number, self.readers[number]))
 
 
 def _describe_end(number: int, reader: Reader) -> str:
-    reader.process.join(LEAVE_S)  # its status follows the end of its connection
+    # The exit status is known shortly after the end of the connection.
+    reader.process.join(LEAVE_S)
     code = reader.process.exitcode
     if code is None or code >= 0:
         cause = f"has ended with status {code}"
@@ -182,7 +187,8 @@ def _describe_end(number: int, reader: Reader) -> str:
 def _end(readers: Sequence[Reader], pid: int) -> None:
     """Let the processes end after their batches, or terminate them."""
     if os.getpid() != pid:
-        return  # a fork has its parent's processes, but is not their parent
+        # A fork has its parent's processes, but is not their parent.
+        return
     is_broken = any(not reader.process.is_alive() for reader in readers)
     is_interrupted = isinstance(sys.exception(), KeyboardInterrupt)
     patience = INTERRUPTED_S if is_interrupted or is_broken else LEAVE_S
@@ -195,9 +201,11 @@ def _end(readers: Sequence[Reader], pid: int) -> None:
         reader.process.join(patience)
         for end in (reader.process.terminate, reader.process.kill):
             if reader.process.is_alive():
-                patience = 0  # together they are waited for no longer than one
+                # Together the processes are waited for no longer than one.
+                patience = 0
                 end()
                 reader.process.join(INTERRUPTED_S)
-    for reader in readers:  # last: a thread that still waits for a batch is told by the end
+    # Closed last: a thread that still waits for a batch learns of the end from its process.
+    for reader in readers:
         reader.connection.close()
         reader.memories.clear()

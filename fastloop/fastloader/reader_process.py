@@ -127,7 +127,8 @@ def run_reader(
         for task in _receive_tasks(connection):
             _send(connection, reader.make(task), reader.writer)
     except (BrokenPipeError, ConnectionResetError):
-        return  # the parent does not wait for this batch
+        # The parent has closed its end: it does not wait for this batch.
+        return
 
 
 def _start(settings: ReaderSettings) -> _Reader:
@@ -171,7 +172,8 @@ def _collate_into(writer: BatchWriter | None) -> None:
     def stack(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
         first, out = batch[0], None
         if first.is_nested or first.layout is not torch.strided:
-            return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)  # it refuses them
+            # torch's function refuses them, with its own message.
+            return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
         kind = first.dtype, first.shape
         if writer and all(is_plain(each) and (each.dtype, each.shape) == kind for each in batch):
             # torch.stack refuses other dtypes and shapes, or converts them: only what it would

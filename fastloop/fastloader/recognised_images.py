@@ -90,6 +90,7 @@ def _is_folder(dataset: Any) -> bool:
     if module is None or not isinstance(dataset, module.DatasetFolder):
         return False
     kind, base = type(dataset), module.DatasetFolder
+    # A derived class with its own way to read a sample is read as it is written.
     has_own = kind.__getitem__ is not base.__getitem__ or kind.__len__ is not base.__len__
     return not has_own and not hasattr(dataset, "__getitems__")
 
@@ -101,6 +102,7 @@ def _open_columns(dataset: Any, folder: Any) -> list[Any]:
         paths, labels = [path for path, _ in samples], [label for _, label in samples]
     except (IndexError, TypeError, ValueError) as error:
         raise UnrecognisedError(f"its samples are no (path, label): {error}") from error
+    # The decoders make the same pixels for these kinds of files alone.
     if not all(isinstance(path, str) and path.lower().endswith(EXTENSIONS) for path in paths):
         raise UnrecognisedError(f"it has files other than {', '.join(EXTENSIONS)}")
     if not all(type(label) is int for label in labels):

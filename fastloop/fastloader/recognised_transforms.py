@@ -102,7 +102,8 @@ def _read_preset(part: Any) -> ImageSteps:
 def _add_resize(steps: ImageSteps, name: str, part: Any) -> ImageSteps | None:
     """The steps and a RandomResizedCrop or Resize of whole images; None if crops can't do it."""
     is_whole = steps.crop is None and steps.resize is None and steps.dtype == torch.uint8
-    is_antialiased = part.antialias is True or not steps.is_tensor  # Pillow always does it
+    # Pillow always antialiases; torchvision's resize of tensors does if it is told to.
+    is_antialiased = part.antialias is True or not steps.is_tensor
     if not (is_whole and is_antialiased and _is_bilinear(part)):
         return None
     if name == "Resize":

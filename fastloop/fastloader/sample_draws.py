@@ -58,7 +58,8 @@ class SampleDraws:
             return self.seed + number
         return mix_seed(self.seed, self.epoch, number)
 
-    @cached_property  # asked for with every sample, and making it takes 3 us
+    # Asked for with every sample, and making it takes 3 us.
+    @cached_property
     def epoch_seed(self) -> int:
         """A seed of 63 bits for the columns of the epoch."""
         return mix_seed(self.seed, self.epoch)
@@ -168,4 +169,5 @@ def _seed_all() -> None:
     seed = sample_seed()
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed all devices
+    # torch.manual_seed would seed the generators of all devices as well.
+    torch.default_generator.manual_seed(seed)

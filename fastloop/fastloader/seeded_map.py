@@ -48,7 +48,8 @@ def _find_and_map(
         rest = map_seeded(make, items, num_threads, ahead, draws)
         try:
             yield result
-            del result, item  # or they would be held while the threads make others
+            # Otherwise this frame would hold them while the threads make others.
+            del result, item
             yield from rest
         finally:
             rest.close()

@@ -25,7 +25,8 @@ def check_kinds(loader: Any) -> None:
         raise TypeError(f"generator={value}: allowed are a torch.Generator and None")
     for name in SWITCHES:
         value = getattr(loader, name)
-        if value not in (False, True, None):  # 0 and 1 as well, as in DataLoader
+        # 0 and 1 are equal to these, and allowed, as in DataLoader.
+        if value not in (False, True, None):
             raise ValueError(f"{name}={short_repr(value)}: allowed are True and False")
 
 

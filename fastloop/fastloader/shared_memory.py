@@ -31,7 +31,7 @@ class Place(NamedTuple):
     dtype: torch.dtype
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    """In elements."""
+    """The strides, in elements."""
 
 
 def create_file(nbytes: int) -> int:

@@ -81,7 +81,8 @@ class ColumnSource:
     def _rows(self, column: Column, indices: np.ndarray) -> torch.Tensor:
         if self.shows_views and isinstance(column, ArrayColumn) and column.memory is not None:
             start = int(indices[0])
-            return column.memory[start : start + len(indices)].data  # a tensor of its own
+            # .data makes it a tensor with a version counter of its own, see split().
+            return column.memory[start : start + len(indices)].data
         rows = self.memory.empty_rows(len(indices), column.spec.nbytes, self.is_pinned)
         self.fill(column, indices, rows.numpy())
         return column.spec.view(rows)

@@ -35,6 +35,8 @@ def columns_of_hf_dataset(source: Any) -> Any:
     if not type(source).__module__.startswith("datasets.") or not hasattr(source, "_indices"):
         return None
     kept = SAME_AS_SAMPLES.get(source.format["type"])
+    # select() and shuffle() only note the new order of rows in _indices, which the columns do not
+    # have.
     if kept is None or source._indices is not None or source.format["format_kwargs"]:
         return None
     columns = {name: source.data.column(name) for name in source.format["columns"]}

@@ -56,7 +56,8 @@ def _close_all() -> None:
     """End all threads while they still can: a join later in the interpreter's shutdown may never
     return (https://github.com/python/cpython/issues/123940)."""
     for results in list(OPEN_MAPS):
-        with suppress(ValueError):  # it is running in another thread
+        # The generator runs in another thread, which ends it.
+        with suppress(ValueError):
             results.close()
 
 
@@ -64,10 +65,12 @@ def _map_here(work: Callable[[Any], Any], items: Iterable[Any]) -> Generator[Any
     for item in items:
         try:
             result = work(item)
-        except StopIteration as error:  # it would end the loop as if there were no more
+        except StopIteration as error:
+            # It would end the loop as if there were no more items.
             raise RuntimeError("the making of a batch raised StopIteration") from error
         yield result
-        del result, item  # or they would be held while the next is made
+        # Otherwise this frame would hold them while the next one is made.
+        del result, item
 
 
 def _map_by_threads(
@@ -96,9 +99,11 @@ def _map_by_threads(
             # Before the result is delivered, so that the threads have work while the loop uses it.
             count += _put(tasks, islice(drawn, 1))
             yield result
-            del result  # or it would be held while waiting for the next
+            # Otherwise this frame would hold the result while it waits for the next.
+            del result
     finally:
-        if os.getpid() == pid:  # a fork has none of these threads
+        # A fork has none of these threads.
+        if os.getpid() == pid:
             _end(threads, tasks)
 
 
@@ -127,14 +132,17 @@ def _end(threads: list[Thread], tasks: SimpleQueue) -> None:
     for _ in threads:
         tasks.put(None)
     if current_thread() in threads:
-        return  # the collector closes the epoch in one of its threads, which can't join itself
+        # The collector closes the epoch in one of its threads, which can't join itself.
+        return
     patience = INTERRUPTED_S if isinstance(sys.exception(), KeyboardInterrupt) else LEAVE_S
     for thread in threads:
         if thread.ident is None:
-            continue  # it could not be started
+            # The thread could not be started.
+            continue
         thread.join(patience)
         if thread.is_alive():
-            patience = 0  # together they are waited for no longer than one
+            # Together the threads are waited for no longer than one.
+            patience = 0
 
 
 def _run(work: Callable[[Any], Any], tasks: SimpleQueue, results: SimpleQueue) -> None:
@@ -145,4 +153,5 @@ def _run(work: Callable[[Any], Any], tasks: SimpleQueue, results: SimpleQueue) -
         except BaseException as error:
             result = TaskFailure(error)
         results.put((number, result))
-        del task, item, result  # or they would be held until the next task
+        # Otherwise this frame would hold the last item and its batch until the next task comes.
+        del task, item, result

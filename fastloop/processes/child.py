@@ -99,7 +99,8 @@ class Child:
             _kill_group(self.process)
         try:
             outcome = self.receiver.recv()
-        except (EOFError, OSError):  # no answer, or a part of one
+        except (EOFError, OSError):
+            # The process has died without an answer, or with a part of one.
             outcome = Outcome(failure=self._exit_failure())
         if outcome.failure is None:
             self.has_answered = True
@@ -197,10 +198,13 @@ def _main(sender: Connection, release: Connection, log: Connection, call: Call) 
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     write_log(log, silent=call.rank > 0)
     outcome = run_call(call)
-    with contextlib.suppress(BrokenPipeError, EOFError):  # the parent may have given up
+    # The parent may have given up waiting.
+    with contextlib.suppress(BrokenPipeError, EOFError):
         sender.send(outcome)
         sender.close()
-        release.recv()  # raises EOFError once the parent has taken its last resource sample
+        # Raises EOFError when the parent has taken its last sample of resources, and closes its
+        # end.
+        release.recv()
 
 
 def _failure_of(error: Exception, details: str) -> Failure:
@@ -222,7 +226,8 @@ def _failure_of(error: Exception, details: str) -> Failure:
 
 
 def _end(process: BaseProcess, has_answered: bool) -> None:
-    if process.pid is None:  # not started
+    # The process could not be started.
+    if process.pid is None:
         return
     if has_answered:
         process.join(timeout=EXIT_TIMEOUT_S)
@@ -230,14 +235,17 @@ def _end(process: BaseProcess, has_answered: bool) -> None:
     _kill_group(process)
     process.kill()
     process.join(timeout=KILL_TIMEOUT_S)
-    if process.exitcode is None:  # blocked in the kernel, by a device driver or a file system
+    # Blocked in the kernel, by a device driver or a file system.
+    if process.exitcode is None:
         print(f"process {process.pid} can't be killed and is left running", file=sys.stderr)
-        _children.discard(process)  # otherwise this process would wait for it at exit
+        # Otherwise this process would wait for it at exit.
+        _children.discard(process)
         return
     process.close()
 
 
 def _kill_group(process: BaseProcess) -> None:
-    if process.pid:  # killpg(0) would kill this process's group
+    # killpg(0) would kill this process's own group.
+    if process.pid:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

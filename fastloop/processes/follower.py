@@ -43,7 +43,8 @@ def run_follower(
         while command != STOP:
             if "command" in command:
                 command = _execute(command, process, answers, inbox, make_task)
-            else:  # about a call that has already ended in this process
+            else:
+                # A message about a call that has already ended in this process.
                 command = inbox.recv()
     except (EOFError, OSError, EndOfMessages):
         return False
@@ -86,7 +87,8 @@ def _execute(
         with start_children(rank_calls(process, work, number), work) as children:
             # A command that arrives while this call is being answered is executed next.
             following = _post_answers(children, work, number, answers, inbox)
-    except JobFailed as error:  # this node starts no further process
+    except JobFailed as error:
+        # This node starts no further process.
         outcome = Outcome(failure=error.failure)
         answer = Answer(number=number, rank=process.rank, outcome=outcome)
         answers.post(answer_to_json(answer, task.answer_type))
@@ -99,7 +101,9 @@ def _post_answers(
 ) -> Any:
     """Post the children's answers; returns a message about another call that came meanwhile."""
     monitor, failed = Monitor(children, observed=work.observed), False
-    while monitor.pending or failed:  # the exit of a failed rank would make others fail
+    # After a failure, the children stay until rank 0 ends the call: their exit would make others
+    # fail.
+    while monitor.pending or failed:
         event = monitor.next([inbox])
         if isinstance(event, Answer):
             failed = failed or bool(event.outcome.failure)

@@ -56,7 +56,8 @@ def handle_signals(describe: Callable[[], str] = str) -> None:
     imported before: an import that is interrupted can't be repeated.
     """
     for number in ENDINGS:
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+        # nohup ignores SIGHUP, which must stay ignored.
+        if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, ExitOnSignal(describe))
 
 

@@ -72,7 +72,8 @@ def _orphans(known: Collection[int]) -> list[psutil.Process]:
 def _command(process: psutil.Process) -> str:
     try:
         command = printable(" ".join(process.cmdline()) or process.name())
-    except psutil.Error:  # it has ended meanwhile
+    except psutil.Error:
+        # The process has ended meanwhile.
         command = "unknown"
     if len(command) > COMMAND_LENGTH:
         command = f"{command[:COMMAND_LENGTH]}…"

@@ -121,11 +121,13 @@ class _Collection:
         consequence, the cause has to follow within GRACE_S.
         """
         event = monitor.next([self.followers.inbox] if self.followers else [])
-        if event == STOP:  # a signal has ended a follower
+        # A signal has ended a follower.
+        if event == STOP:
             raise EndOfMessages
         answer_type = self.work.task.answer_type
         answer = event if isinstance(event, Answer) else answer_from_json(event, answer_type)
-        if answer is None or answer.number != self.number:  # a message about an earlier call
+        # A message about an earlier call, which was ended before it came.
+        if answer is None or answer.number != self.number:
             return
         self.answers[answer.rank] = answer
         failures = self._failures()
@@ -144,7 +146,8 @@ class _Collection:
         rank, failure = min(
             self._failures(), key=lambda pair: bool(CONSEQUENCE.search(pair[1].message))
         )
-        if self.world_size == 1 or failure.kind.is_verdict:  # all ranks reach the same verdict
+        # All ranks reach the same verdict: the rank's number says nothing.
+        if self.world_size == 1 or failure.kind.is_verdict:
             return JobFailed(failure)
         kind, details = failure.kind, failure.details
         if kind == FailureKind.ERROR and CONSEQUENCE.search(failure.message):

@@ -98,7 +98,8 @@ def sample(pid: int) -> Sample:
     cpu_s: dict[Key, tuple[float, float]] = {}
     switches: dict[tuple[Key, int], int] = {}
     for process in processes:
-        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+        # The process has ended meanwhile.
+        with contextlib.suppress(psutil.Error):
             key, times = (process.pid, process.create_time()), process.cpu_times()
             cpu_s[key] = times.user + times.system, times.children_user + times.children_system
             switches |= {(key, thread): count for thread, count in _switches(process).items()}
@@ -140,7 +141,8 @@ def _pss(process: psutil.Process) -> int | None:
 
 
 def _read(process: psutil.Process) -> int | None:
-    if hasattr(process, "io_counters"):  # not on macOS
+    # macOS does not count the bytes.
+    if hasattr(process, "io_counters"):
         with contextlib.suppress(psutil.Error, NotImplementedError):
             return process.io_counters().read_bytes
     return None
@@ -168,7 +170,8 @@ def _gpu_bytes(pids: set[int]) -> int | None:
     try:
         devices = [*map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))]
         processes_by_device = [*map(nvml.nvmlDeviceGetComputeRunningProcesses, devices)]
-    except Exception:  # NVML's exceptions: not every driver lists processes
+    except Exception:
+        # NVML's own exceptions: not every driver lists processes.
         return None
     return _sum_of_known(
         [
@@ -186,7 +189,8 @@ def _nvml() -> Any | None:
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
-    except Exception:  # NVML's exceptions, which depend on the driver
+    except Exception:
+        # NVML's own exceptions, which depend on the driver.
         return None
     return nvml
 

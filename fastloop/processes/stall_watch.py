@@ -100,7 +100,8 @@ def activity_of(pid: int) -> Activity:
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         for each in (process, *process.children(recursive=True)):
-            with contextlib.suppress(psutil.Error, AttributeError):  # it ended; macOS
+            # The process has ended, or io_counters() is missing, as on macOS.
+            with contextlib.suppress(psutil.Error, AttributeError):
                 times = each.cpu_times()
                 cpu_s += times.user + times.system
                 read_bytes += each.io_counters().read_chars  # pyright: ignore[reportAttributeAccessIssue]

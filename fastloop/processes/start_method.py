@@ -52,7 +52,8 @@ def start_context(isolation: Isolation) -> BaseContext:
         modules = [name for name in sys.modules if name.startswith(PRELOADED)]
         # Importing tensordict takes as long as importing torch, and most jobs do not need it.
         libraries = [name for name in ("torch", "tensordict") if name in sys.modules]
-        if STEPS in sys.modules:  # the first optimizer of a process imports this for seconds
+        # The first optimizer of a process imports this for seconds.
+        if STEPS in sys.modules:
             libraries.append("torch._dynamo")
         _set_preloaded(context, [*libraries, *modules])
     return context
@@ -86,7 +87,8 @@ def start_server_early(modules: Sequence[str]) -> None:
         return
     _silence_resource_tracker()
     libraries = ["torch", *(["torch._dynamo"] if any(map(_runs_model, modules)) else [])]
-    if any(name.endswith(".tensordict") for name in modules):  # a store, a placement
+    # Modules of the store and the placement that use tensordict.
+    if any(name.endswith(".tensordict") for name in modules):
         libraries.append("tensordict")
     context = multiprocessing.get_context("forkserver")
     preloaded = [name for name in modules if name.startswith(PRELOADED)]
@@ -134,7 +136,8 @@ def _start(process: BaseProcess, isolation: Isolation) -> None:
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
     """Block SIGINT, which a process that is started here then inherits as blocked."""
-    resource_tracker.ensure_running()  # its start would unblock signals later
+    # Its start later would unblock signals.
+    resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

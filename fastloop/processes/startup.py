@@ -34,7 +34,8 @@ def open_standard_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # which gets the lowest free number: this one
+            # A new descriptor gets the lowest free number, which is this one.
+            os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(number, True)
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - as Python's own
 
@@ -45,7 +46,8 @@ def exit_at_once_on_signals() -> None:
     An exception would not do: C code that initializes a module, such as numpy's, may swallow it.
     """
     for number in ENDINGS:
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+        # nohup ignores SIGHUP, which must stay ignored.
+        if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _exit_at_once)
 
 
@@ -56,7 +58,8 @@ def quiet_on_closed_pipe() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the flush at exit would fail again
+        # Otherwise the flush at exit would fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(1)
 
 
@@ -68,7 +71,8 @@ def exit_on_system_error(describe: Callable[[], str] = str, status: int = 1) -> 
     """
     try:
         yield
-    except BrokenPipeError:  # see quiet_on_closed_pipe
+    except BrokenPipeError:
+        # Left to quiet_on_closed_pipe.
         raise
     except OSError as error:
         if os.environ.get("HYDRA_FULL_ERROR"):
@@ -85,12 +89,14 @@ def print_ending(number: int, addition: str = "") -> None:
     """
     try:
         os.write(2, f"{ENDINGS[signal.Signals(number)]}{addition}\n".encode())
-    except OSError:  # the terminal may be gone
+    except OSError:
+        # The terminal may be gone.
         return
 
 
 def _exit_at_once(number: int, _: FrameType | None) -> None:
-    if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes
+    # Of the several processes that torchrun starts, one prints the line.
+    if os.environ.get("RANK", "0") == "0":
         print_ending(number)
     # As a shell reports a process that the signal has ended. Nothing is cleaned up: nothing has
     # begun.

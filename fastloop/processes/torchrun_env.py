@@ -44,6 +44,7 @@ def torchrun_process() -> TorchrunProcess | None:
     """
     env = os.environ
     world_size = _number("WORLD_SIZE", env.get("WORLD_SIZE") or "1")
+    # A single process needs no group, whoever has started it.
     if world_size == 1:
         return None
     if missing := [name for name in VARIABLES if name not in env]:
@@ -56,6 +57,7 @@ def torchrun_process() -> TorchrunProcess | None:
             f"{AGENT_STORE}={env.get(AGENT_STORE, '')}: ranks need torchrun's store; "
             "start them by torchrun, without TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
         )
+    # A restarted worker group shares the store with the failed one: its keys need another prefix.
     attempt = f"{env.get('TORCHELASTIC_RUN_ID', '')}/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     return TorchrunProcess(
         rank=_number("RANK", env["RANK"]),

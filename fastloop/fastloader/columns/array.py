@@ -91,9 +91,12 @@ def _reopen(region: FileRegion, spec: SampleSpec) -> ArrayColumn:
 def _as_tensor(source: torch.Tensor | np.ndarray) -> torch.Tensor:
     if isinstance(source, torch.Tensor):
         return source
-    if any(step < 0 for step in source.strides):  # torch has no negative strides
+    # torch has no negative strides, which a reversed view of numpy has.
+    if any(step < 0 for step in source.strides):
         source = np.ascontiguousarray(source)
-    with warnings.catch_warnings():  # nothing here writes to the source, even if it is read-only
+    # torch warns of read-only arrays, to which writing is undefined. Nothing here writes to the
+    # source.
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writ")
         return torch.from_numpy(source)
 

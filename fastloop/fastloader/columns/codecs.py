@@ -97,7 +97,8 @@ def _pil() -> Codec:
         bilinear = pil.Resampling.BILINEAR
         if antialias:
             resized = image.resize((width, height), bilinear)
-        else:  # Pillow's resize() always antialiases
+        else:
+            # Pillow's resize() always antialiases.
             scales = (image.width / width, 0, 0, 0, image.height / height, 0)
             resized = image.transform((width, height), pil.Transform.AFFINE, scales, bilinear)
         np.copyto(out, np.asarray(resized))

@@ -33,7 +33,7 @@ class ConvertedColumn:
     factor: torch.Tensor
     """One number, or one for each channel."""
     offset: torch.Tensor
-    """As many numbers."""
+    """As many numbers as the factor has."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -43,6 +43,7 @@ class ConvertedColumn:
         """Write the converted rows at `indices` to `out`."""
         if not self.spec.nbytes or fill_rows(self, indices, out):
             return
+        # Without the core rows are gathered first, and then converted as a whole.
         gathered = np.empty((len(indices), self.rows.spec.nbytes), np.uint8)
         self.rows.fill(indices, gathered)
         rows = self.rows.spec.view_tensor(gathered)

@@ -161,7 +161,8 @@ class CroppedImages:
             try:
                 return load_codec(self.decoder).decode(data, encoding_of(data))
             except ValueError:
-                pass  # Pillow reads more, or says what is wrong with it
+                # Pillow reads more kinds of files, or its error says what is wrong with this one.
+                pass
         return decode_any(data)
 
     def _check(self, index: int, cut: Cut) -> None:

@@ -104,6 +104,8 @@ class RandomResizedCrop:
             ratio = math.exp(low + (high - low) * draw(key, number + 1))
             area = float(height) * width * share
             w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            # Some areas and ratios do not fit a long image: torchvision draws again, up to ATTEMPTS
+            # times.
             if 1 <= w <= width and 1 <= h <= height:
                 top = int(draw(key, number + 2) * (height - h + 1))
                 left = int(draw(key, number + 3) * (width - w + 1))

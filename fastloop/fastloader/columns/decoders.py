@@ -40,6 +40,7 @@ def decode_by_simplejpeg(data: Encoded, encoding: Encoding) -> np.ndarray:
     """Decode a JPEG file with libjpeg-turbo; PNG and WebP are not supported."""
     decode = _load_simplejpeg().decode_jpeg
     try:
+        # Converted here, as Pillow converts it, see cmyk_to_rgb.
         if encoding == "CMYK JPEG":
             return cmyk_to_rgb(decode(data, colorspace="CMYK"))
         return decode(data, colorspace="RGB")
@@ -52,7 +53,8 @@ def decode_by_opencv(data: Encoded, encoding: Encoding) -> np.ndarray:
     if is_for_pillow(data):
         return decode_by_pillow(data, encoding)
     cv2, data = load_opencv(), bytes(data)
-    if not has_end(data):  # OpenCV would fill the missing part with grey
+    # OpenCV would fill the missing part with grey.
+    if not has_end(data):
         raise _broken(encoding, "it is cut off")
     flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
     try:
@@ -69,7 +71,8 @@ def decode_by_torchvision(data: Encoded, encoding: Encoding) -> np.ndarray:
     if is_for_pillow(data):
         return decode_by_pillow(data, encoding)
     torchvision_io = load_torchvision_io()
-    if encoding == "PNG" and not is_whole_png(data):  # torchvision 0.29 crashes on some of them
+    # torchvision 0.29 crashes on some broken files.
+    if encoding == "PNG" and not is_whole_png(data):
         raise _broken(encoding, "it is cut off, or a checksum is wrong")
     # torchvision's own conversion of CMYK depends on a marker that Pillow ignores.
     mode = "UNCHANGED" if encoding == "CMYK JPEG" else "RGB"
@@ -101,7 +104,8 @@ def decode_any(data: Encoded) -> np.ndarray:
     try:
         with pil.open(io.BytesIO(data)) as image:
             image.info.pop("transparency", None)  # or Pillow warns that it drops a palette's
-            if image.mode.startswith("I"):  # convert() would clip them to 255
+            # convert() would clip values of 16 bits to 255.
+            if image.mode.startswith("I"):
                 return np.repeat((np.asarray(image) >> 8).astype(np.uint8)[..., None], 3, axis=2)
             return np.asarray(image.convert("RGB"))
     except (*BROKEN, pil.DecompressionBombError) as error:
@@ -139,7 +143,8 @@ def load_torchvision_io() -> Any:
     allowed = "a torchvision that was built for this torch has them: pip install torchvision"
     try:
         module = import_module("torchvision.io")
-    except Exception as error:  # a torchvision of another torch may raise anything
+    except Exception as error:
+        # A torchvision that was built for another torch may raise anything.
         reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         problem = f"decoder='torchvision': torchvision can't be imported ({reason})"
         raise ImportError(f"{problem}; {allowed}") from error

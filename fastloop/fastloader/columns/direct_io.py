@@ -56,7 +56,9 @@ class DirectColumn:
 
     @cached_property
     def _file(self) -> DirectFile:
-        return DirectFile(self._region)  # of two racing threads' files one is closed
+        # Two threads may open the file at the same time: one of both objects is dropped, which
+        # closes it.
+        return DirectFile(self._region)
 
     def _convert(self, rows: ArrayColumn) -> np.ndarray:
         if not isinstance(self._column, ConvertedColumn):

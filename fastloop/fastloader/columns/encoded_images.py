@@ -126,6 +126,7 @@ def open_images(encoded: Any) -> EncodedImages:
         how = f"open_store({path!r}) opens a store, [{path!r}] is one image"
         raise ValueError(f"images are a sequence, got a path: {how}")
     images = list(encoded)
+    # A mixture of paths and bytes is an error below.
     if images and all(isinstance(image, str | os.PathLike) for image in images):
         return ImageFiles([os.fspath(image) for image in images])
     if images and all(isinstance(image, Encoded) for image in images):

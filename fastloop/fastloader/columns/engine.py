@@ -62,6 +62,7 @@ def load_core() -> Any | None:
         return import_module("fastloop.fastloader._core")
     except ImportError as error:
         if os.environ.get("FASTLOOP_NATIVE") == "1":
+            # If the core is expected, its absence would only show as a slow run.
             raise ImportError(
                 f"FASTLOOP_NATIVE=1, but the native core is absent: {error}"
             ) from error
@@ -89,6 +90,7 @@ def fill_rows(column: Any, indices: np.ndarray, out: np.ndarray) -> bool:
     is out of bounds, before any row is read.
     """
     native = open_column(column)
+    # The core writes rows one after the other.
     if native is None or not out.flags.c_contiguous:
         return False
     gather_into([native], indices, [out])

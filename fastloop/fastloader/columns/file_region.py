@@ -21,7 +21,7 @@ class FileRegion:
 
     path: str
     offset: int
-    """In bytes."""
+    """The offset in the file, in bytes."""
     dtype: np.dtype
     shape: tuple[int, ...]
     is_writable: bool

@@ -23,11 +23,13 @@ def convert_rows(
     """
     is_computed_there = result.dtype == factor.dtype
     floats = result if is_computed_there else torch.empty_like(result, dtype=factor.dtype)
-    floats.copy_(rows)  # not in one operation with the next: torch would make a temporary copy
+    # Not in one operation with the next: torch would make a temporary copy.
+    floats.copy_(rows)
     if len(factor) > 1:
         shape = len(factor), *(1 for _ in result.shape[2:])
         floats.mul_(factor.view(shape)).add_(offset.view(shape))
-    elif factor != 1 or offset != 0:  # adding 0 would change -0.0
+    elif factor != 1 or offset != 0:
+        # Without a factor and an offset nothing is computed: adding 0 would change -0.0.
         floats.mul_(factor).add_(offset)
     if not is_computed_there:
         result.copy_(floats)

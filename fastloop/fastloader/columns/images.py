@@ -90,6 +90,7 @@ class Images:
     ) -> None:
         images = open_images(encoded)
         of_crops = flip or normalize or dtype or layout != "CHW" or decoder == NATIVE
+        # A setting that would have no effect is an error, and not ignored.
         if crop is None and of_crops:
             names = 'flip, normalize, dtype, layout and decoder="native"'
             raise ValueError(f"{names} are settings of crops: crop=None allows none of them")

@@ -55,7 +55,8 @@ def find_file(array: Any) -> MappedFile | None:
     try:
         status = os.stat(path)
         if status.st_size != shown.size():
-            return None  # the path is another file's now
+            # The path is another file's now: the map's own size is the old one's.
+            return None
     except (OSError, ValueError):
         return None
     # The map begins at a multiple of the granularity, before the array's own offset.

@@ -87,7 +87,8 @@ def _exif_of_jpeg(view: memoryview) -> memoryview:
     place = 2
     while place + 4 <= len(view) and view[place] == 0xFF:
         marker = view[place + 1]
-        if marker == 0xFF or marker in WITHOUT_LENGTH:  # any number of 0xFF precedes a marker
+        # Any number of fill bytes may precede a marker (T.81 B.1.1.2).
+        if marker == 0xFF or marker in WITHOUT_LENGTH:
             place += 1 if marker == 0xFF else 2
             continue
         length = int.from_bytes(view[place + 2 : place + 4], "big")

@@ -34,6 +34,7 @@ class RaggedRows:
     def __getitem__(self, index: int) -> torch.Tensor | str:
         """Return a row, a copy, or a text; raises OSError if their files have become shorter."""
         self._check_files()
+        # A copy below: a batch may outlive the map, and may be written to.
         row = self.values[self.offsets[index] : self.offsets[index + 1]]
         return bytes(row).decode() if self.is_text else torch.from_numpy(np.array(row))
 

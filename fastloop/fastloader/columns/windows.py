@@ -99,6 +99,7 @@ class Windows:
         stored, itemsize = array_column(self.tokens[:1]).spec.dtype, array.itemsize
         nbytes = self.length * itemsize
         arguments = describe_rows(array, len(self), spec, nbytes, find_file(array))
+        # The core widens integers only; other conversions are torch's.
         is_converted = spec.dtype != stored
         is_widened = stored in INTEGERS and spec.dtype in (torch.int32, torch.int64)
         if arguments is None or (is_converted and not is_widened):

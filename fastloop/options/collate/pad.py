@@ -41,7 +41,8 @@ class PadCollate:
 
     def _pad(self, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         dtype = tensors[0].dtype
-        if not _can_represent(dtype, self.value):  # torch would silently convert it
+        # torch would silently convert the value.
+        if not _can_represent(dtype, self.value):
             kind = str(dtype).removeprefix("torch.")
             raise Unsupported(f"collate.value={self.value:g}: {kind} can't represent it")
         padded = pad_sequence(tensors, batch_first=True, padding_value=self.value)

@@ -38,6 +38,7 @@ class LandmarkSamples:
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         pixels = read_pixels(self.root / self.names[index], self.decoder, None)
         points = self.landmarks[index]
+        # Landmarks are in pixels of the stored image: they move with its resize and crop.
         if self.size:
             points = _resize_landmarks(points, pixels.shape[0], pixels.shape[1], self.size)
             pixels = resize_to_cover(pixels, self.size)
@@ -61,7 +62,8 @@ class CsvImages:
 
     label: ClassVar[str] = "csv_images"
     num_classes: ClassVar[None] = None
-    uint8_scale: ClassVar[None] = None  # landmarks are not pixels: exact bits are compared
+    # Landmarks are not pixels: exact bits are compared.
+    uint8_scale: ClassVar[None] = None
     decodes: ClassVar[bool] = True
     csv_file: str
     root: str | None

@@ -104,7 +104,8 @@ class FashionMnist:
                     self.root, train=self.train, download=download, transform=transform
                 )
         except (RuntimeError, ValueError, OSError, AssertionError, KeyError) as error:
-            lines = str(error).splitlines() or ["wrong header"]  # torchvision asserts it silently
+            # torchvision asserts some conditions without a message.
+            lines = str(error).splitlines() or ["wrong header"]
             raise BadData(self._explain(lines[0])) from error
         # torchvision does not compare them: a truncated file of labels would be found in an epoch.
         if len(samples.data) != len(samples.targets):

@@ -47,6 +47,7 @@ class TorchrunLauncher:
     @property
     def _ranks(self) -> int:
         """Number of ranks that each process starts."""
+        # torchrun's own processes are the ranks.
         if torchrun_process():
             return 1
         return self.nproc_per_node or torch.cuda.device_count() or 1
@@ -57,6 +58,7 @@ class TorchrunLauncher:
             raise Unsupported(f"launcher.backend=nccl needs CUDA devices, device is {device.type}")
         process, gpus = torchrun_process(), torch.cuda.device_count()
         local = process.local_world_size if process else self._ranks
+        # NCCL refuses two ranks on one GPU.
         if device.type == "cuda" and self.backend != "gloo" and local > gpus:
             reason = f"one GPU each, got {gpus}; launcher.backend=gloo lets ranks share a GPU"
             raise Unsupported(f"{local} ranks on this node need {reason}")

@@ -102,7 +102,8 @@ def _seeds_globally(prepared: PreparedData) -> bool:
 
 def _has_user_code(prepared: PreparedData, plan: Plan) -> bool:
     """True if a sample is made by code of the user, which may not be thread-safe."""
-    dataset = getattr(prepared.dataset, "dataset", prepared.dataset)  # inside of a SeededDataset
+    # The user's Dataset may be inside of a SeededDataset.
+    dataset = getattr(prepared.dataset, "dataset", prepared.dataset)
     parts = dataset, plan.collate, plan.transform
     return any(getattr(part, "target", None) is not None for part in parts)
 
@@ -184,7 +185,8 @@ def fastloader_epochs(loader: FastLoader, plan: Plan) -> Epochs:
 
 
 def _epoch(loader: FastLoader, num_samples: int, plan: Plan, epoch: int) -> Iterator[Tree]:
-    loader.set_epoch(epoch)  # also of crops, which draw by it in whatever order
+    # Crops draw by the epoch's number too, in whatever order.
+    loader.set_epoch(epoch)
     if not loader.shuffle:
         loader.sampler = EpochOrder(plan, num_samples, epoch)
     tolerant = plan.collate is not None and plan.collate.tolerant

@@ -37,7 +37,8 @@ class Hdf5Loader:
         """Yield the epochs; every worker opens the file itself."""
         honours_only("hdf5", plan, *self.honours)
         open_reader = partial(_DatasetReader, self.store, prepared.folder)
-        open_reader().close()  # a broken file is reported here instead of by a worker
+        # A broken file is reported here, and not by a worker.
+        open_reader().close()
         rows = BatchRows(open_reader, prepared.num_samples)
         with closing(rows), torch_epochs(rows, plan, collate_fn=identity_collate) as epochs:
             yield epochs

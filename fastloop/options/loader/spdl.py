@@ -56,6 +56,8 @@ class SpdlLoader:
             indices = list(index_batches(plan, prepared.num_samples, epoch))
             try:
                 yield from pipeline.batches(indices)
+            # Requests of the rest of the epoch are still in the queue: the pipeline can't be used
+            # again.
             except BaseException:
                 pipeline.stop()
                 raise
@@ -108,7 +110,8 @@ class _Pipeline:
             while True:
                 self.requests.get_nowait()
         self.requests.put(None)
-        with suppress(EOFError):  # drained, because a thread blocks while the sink is full
+        # Drained, because a thread blocks while the sink is full.
+        with suppress(EOFError):
             while True:
                 self.pipeline.get_item()
         self.pipeline.stop()

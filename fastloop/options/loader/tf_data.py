@@ -90,7 +90,8 @@ class _Source:
         try:
             # older TensorFlow exports booleans as uint8
             return from_dlpack(self._tf.experimental.dlpack.to_dlpack(leaf)).view(dtype)
-        except self._tf.errors.InvalidArgumentError:  # a dtype that it does not export
+        except self._tf.errors.InvalidArgumentError:
+            # TensorFlow does not export this dtype.
             return torch.from_numpy(leaf.numpy())
 
 

@@ -50,7 +50,8 @@ class TfRecordLoader:
         """Yield the epochs; every worker opens the file itself."""
         honours_only("tfrecord", plan, *self.honours)
         open_reader = partial(_RecordReader, self.store, prepared.folder, self.check_crc)
-        open_reader().close()  # a broken file is reported here instead of by a worker
+        # A broken file is reported here, and not by a worker.
+        open_reader().close()
         rows = BatchRows(open_reader, prepared.num_samples)
         with closing(rows), torch_epochs(rows, plan, collate_fn=identity_collate) as epochs:
             yield epochs
@@ -76,6 +77,7 @@ class _RecordReader:
         for number, (dtype, shape) in enumerate(self._records.leaves):
             name = str(number)
             rows = [features[name].bytes_list.value[0] for features in parsed]
+            # bytearray, as torch.frombuffer warns of memory that can't be written to.
             buffer = bytearray().join(rows)
             leaves.append(torch.frombuffer(buffer, dtype=dtype).view(len(rows), *shape))
         return pytree.tree_unflatten(leaves, self._records.structure)

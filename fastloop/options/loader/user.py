@@ -61,7 +61,8 @@ class TrackedEpoch:
     def __iter__(self) -> Iterator[Tree]:
         iterator = iter(self.batches)
         self.started.clear()
-        with contextlib.suppress(TypeError):  # a list's iterator: no weakref, nothing to close
+        # A list's iterator allows no weak reference, and has nothing to close.
+        with contextlib.suppress(TypeError):
             self.started.append(weakref.ref(iterator))
         return iterator
 
@@ -173,7 +174,8 @@ class UserLoader:
     def _epochs(self, arguments: dict[str, Any], loader: Any) -> Epochs:
         if loader is None:
             return lambda number: self._call(arguments | {"epoch": number})
-        if isinstance(loader, Iterator):  # good for one epoch only
+        # An iterator is good for one epoch only.
+        if isinstance(loader, Iterator):
             # The iterator that the first call has returned is the first epoch; each later epoch
             # needs another call.
             first = [loader]
@@ -197,7 +199,8 @@ def _arguments(plan: Plan, takes: frozenset[str], samples: Samples | None) -> di
         offered["sampler"] = EpochSampler(plan.order, len(samples), plan.seed)
     arguments = {name: value for name, value in offered.items() if name in takes}
     if "sampler" in arguments:
-        arguments.pop("shuffle", None)  # torch's DataLoader accepts only one of the two
+        # torch's DataLoader accepts only one of the two.
+        arguments.pop("shuffle", None)
     return arguments
 
 

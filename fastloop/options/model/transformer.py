@@ -24,6 +24,7 @@ class TransformerBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(batch, tokens, width) -> (batch, tokens, width)."""
         attention_norm, mlp_norm = self.norms
+        # One linear layer for queries, keys and values: one matrix product instead of three.
         parts = self.queries_keys_values(attention_norm(x)).chunk(3, dim=-1)
         heads = [part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts]
         attended = scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2)

@@ -54,7 +54,8 @@ class SubsetOrder:
         yield subset[torch.randperm(len(subset), generator=generator)]
 
 
-@lru_cache(maxsize=1)  # so that an epoch costs no more than with torch's sampler
+# Cached, so that an epoch costs no more than with torch's sampler.
+@lru_cache(maxsize=1)
 def _draw_subset(num_samples: int, count: int, seed: int) -> torch.Tensor:
     return torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed))[:count]
 

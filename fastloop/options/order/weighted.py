@@ -55,7 +55,8 @@ class WeightedOrder:
                 yield torch.searchsorted(sums, points, right=True)
 
 
-@lru_cache(maxsize=1)  # read once per process; torch's sampler keeps its weights in memory, too
+# Read once per process: torch's sampler keeps its weights in memory, too.
+@lru_cache(maxsize=1)
 def _sums(path: Path, num_samples: int) -> torch.Tensor:
     """(num_samples,) float64, the cumulative sums of the weights."""
     weights = load_vector(path)

@@ -42,14 +42,16 @@ class JaxPlacement:
         Raises Unsupported without jax or if jax lacks the device; the function raises it for leaves
         that can't be moved.
         """
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # leave memory to torch
+        # By default jax allocates most of the GPU's memory at once, and would leave none to torch.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         jax = import_optional(*NEEDS)
         target, wait = _device(jax, device), not self.non_blocking
         to_torch = _share_memory if device.type == "cpu" else _CopiedArrays()
 
         def place(tree: Tree) -> Tree:
             tensors, join = split_tensors(tree, device)
-            with jax.enable_x64(True):  # without it int64 would become int32
+            # Without x64 int64 would become int32.
+            with jax.enable_x64(True):
                 arrays = [_array(jax, tensor) for tensor in tensors]
                 moved = jax.device_put(arrays, target)
             if wait:

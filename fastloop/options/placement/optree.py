@@ -30,7 +30,9 @@ class OptreePlacement:
         def place(tree: Tree) -> Tree:
             try:
                 return optree.tree_map(move, tree)
-            except ValueError:  # of a PackedSequence; checking every node would slow every batch
+            except ValueError:
+                # optree can't rebuild a PackedSequence; checking every node beforehand would slow
+                # every batch.
                 return optree.tree_map(move, tree, is_leaf=is_packed)
 
         move = leaf_mover(device, self.non_blocking, place)

@@ -53,7 +53,8 @@ class FfcvStore:
         if page >= PAGE_LIMIT:
             size = f"a sample of {data[0].nbytes} bytes"
             raise Unsupported(f"store=ffcv: {size}; FFCV takes at most 2 GiB")
-        with isolate_import():  # FFCV warns about uint16, which torch supports by now
+        # FFCV warns about uint16, which torch supports by now.
+        with isolate_import():
             field_types = {
                 "data": fields.NDArrayField(data.dtype, data.shape[1:]),
                 "label": fields.IntField(),
@@ -69,6 +70,8 @@ class FfcvStore:
             with path.open("rb") as file:
                 version, _, _, count, table = HEAD.unpack(file.read(HEAD.size))
             end = table + count * ALLOCATION_BYTES
+            # A complete file has its allocation table behind the header, and ends with or behind
+            # it.
             whole = version == VERSION and HEAD.size < table < end <= path.stat().st_size
         except (OSError, struct.error) as error:
             raise BadData(f"{path}: not a .beton file: {error}") from error

@@ -59,7 +59,8 @@ def charts_view(sweep: str, metric_names: Iterable[str]) -> ChartsView:
         **({"orderByKey": f"metrics.`{charted[0]}`", "orderByAsc": True} if charted else {}),
         "compareRunCharts": [_bar_chart(name) for name in charted],
         "compareRunSections": sections,
-        "isAccordionReordered": True,  # otherwise the page sorts the sections by name
+        # Otherwise the page sorts the sections by name.
+        "isAccordionReordered": True,
         "runsHiddenMode": f"FIRST_{MOST_RUNS}_RUNS",
         "hideEmptyCharts": True,
     }

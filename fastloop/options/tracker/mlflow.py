@@ -91,7 +91,8 @@ class MlflowTracker:
             return self._find_experiment(self._client)
 
     def _find_experiment(self, client: MlflowClient) -> str:
-        with hold_lock(default_database()):  # only one of several first starts creates it
+        # Of several commands that start for the first time, one creates the experiment.
+        with hold_lock(default_database()):
             experiment = client.get_experiment_by_name(self.experiment)
             if experiment is not None:
                 self._close_abandoned(experiment.experiment_id)
@@ -132,7 +133,8 @@ class MlflowTracker:
         # Asked for first, so that an unreachable server is waited for only once.
         experiment_id = self._experiment_id
         if result.run_id:
-            with contextlib.suppress(MlflowException):  # the run may be in another store
+            # The run may be in another store.
+            with contextlib.suppress(MlflowException):
                 client.delete_run(result.run_id)
         tags = result.tags | {COMMAND_TAG: _this_command()}
         run = client.create_run(experiment_id, run_name=result.name, tags=tags)
@@ -184,7 +186,8 @@ class MlflowTracker:
 def load_sweep_results(sweep: str) -> list[Result]:
     """The results of the sweep's runs in the order of their start; empty if there are none."""
     if not os.environ.get("MLFLOW_TRACKING_URI") and not (outputs_folder() / "mlflow.db").exists():
-        return []  # a query would create the file
+        # A query would create the file.
+        return []
     client = _open_client()
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     quoted = sweep.replace("'", "")
@@ -237,7 +240,8 @@ def _name_place() -> Iterator[None]:
         yield
     except UsageError:
         raise
-    except Exception as error:  # a server may raise anything
+    except Exception as error:
+        # A server may raise anything.
         reason = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
         raise UsageError(without_passwords(f"{tracker_place()}: {reason}")) from error
 

@@ -31,7 +31,8 @@ class Normalize:
         image, label = image_and_label("normalize", pair)
         channels = image.shape[-3]
         for name, values in (("mean", self.mean), ("std", self.std)):
-            if len(values) not in (1, channels):  # torch would broadcast to that many channels
+            # torch would broadcast the image to as many channels as there are values.
+            if len(values) not in (1, channels):
                 reason = f"{len(values)} values for {channels} channels"
                 raise Unsupported(f"transform.{name}: {reason}; give one each, or one for all")
         return functional.normalize(image, list(self.mean), list(self.std)), label
