@@ -17,7 +17,7 @@ import numpy as np
 Parts = tuple[Any, Any]
 """A Dataset and its collate_fn."""
 Open = Callable[[], AbstractContextManager[Parts]]
-"""Opens them for the calling thread, as long as it makes one batch."""
+"""Opens both for the calling thread, while it makes one batch."""
 
 
 class _Lock:

@@ -68,7 +68,7 @@ def collation(
     dataset: Dataset,
     is_unbatched: bool,
 ) -> CollateFn:
-    """The collate_fn of a loader of this dataset; is_unbatched: of its single samples."""
+    """The collate_fn of a loader of this dataset; is_unbatched: it delivers single samples."""
     default = stack_samples if isinstance(dataset, ColumnDataset) else default_collate
     collate = collate_fn or (default_convert if is_unbatched else default)
     return collate if transform is None else Collation(collate, transform, is_unbatched)

@@ -29,7 +29,7 @@ class StreamOrder:
     """
 
     num_samples: int | None
-    """None: unknown."""
+    """The number of samples; None if it is unknown."""
     batch_size: int | None
     drop_last: bool
     seed: int | None

@@ -45,7 +45,7 @@ class FastLoader(Generic[T_co]):
     """Batches of a tree of tensors and arrays, or of a map-style Dataset, prepared by threads.
 
     An iteration delivers the batches of one epoch, each a tree of CPU tensors unless `device` says
-    otherwise. Parameters that DataLoader has too mean the same, in the same order. An error of a
+    otherwise. Parameters of DataLoader's names have its meaning, and its sequence. An error of a
     sample or of an index (IndexError) ends the epoch. Batches may be kept and written to; a small
     one keeps the memory of its neighbours, about 1 MiB.
 
@@ -64,7 +64,7 @@ class FastLoader(Generic[T_co]):
             of threads for a tree, or if the Dataset is thread_safe or num_threads is given.
         collate_fn: makes a batch of a Dataset's samples; by default torch's default_collate.
         pin_memory: deliver batches in pinned memory, if there is a CUDA device.
-        generator: for shuffle, and with seed=None for the base seed, as in DataLoader.
+        generator: draws a shuffled order, and with seed=None the base seed, as in DataLoader.
         prefetch_factor: batches to prepare ahead for each thread; the native core counts blocks of
             batches of about 1 MiB. None chooses.
         transform: called with each batch, in the threads; random transforms of torchvision are

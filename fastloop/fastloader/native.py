@@ -122,7 +122,7 @@ class Delivery:
     """The use of a stream's batches."""
 
     assemble: Callable[[tuple[torch.Tensor, ...]], Any] | None = tuple
-    """Makes a batch of a tensor of each column; None: the only column's tensor is the batch."""
+    """(a tensor of each column) -> batch; None: the only column's tensor is the batch."""
     delivered: np.ndarray = field(default_factory=lambda: np.zeros((), np.int64))
     """An int64 to which one is added with each batch."""
     finish: Callable[[], None] = lambda: None

@@ -33,8 +33,7 @@ class NativeEpochs:
 
     columns: NativeColumns
     assemble: Callable[[tuple[torch.Tensor, ...]], Tree] | None
-    """Makes a batch of a tensor of each column; None: the tensor of the only column is the
-    batch."""
+    """(a tensor of each column) -> batch; None: the only column's tensor is the batch."""
     pools: MemoryPools = field(default_factory=MemoryPools)
     times: PieceTimes | None = None
     """Times of the pieces of batches, if they are recorded."""

@@ -31,7 +31,7 @@ Group = Sequence[np.ndarray]
 Make = Callable[[Group], Any]
 Batches = BatchSource | StreamBatches | ProcessBatches
 Transform = Callable[[Tree, list[int]], Tree]
-"""Makes the delivered batch of a batch and the indices of its samples."""
+"""(batch, indices of its samples) -> the delivered batch."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Running:
 
     results: Generator[Any, None, None]
     receive: Callable[[Any], Sequence[Tree]]
-    """Makes a group's batches of a result, in the loop's thread."""
+    """result -> the group's batches; called in the loop's thread."""
     end: Callable[[], None]
     """Called when the threads have ended; ends processes."""
 

@@ -60,7 +60,9 @@ class Position:
         self.state, self.is_loaded, self.epoch = dict(state), True, state["epoch"]
 
     def read_loaded(self, name: str) -> Any:
-        """A number that the state which the next iteration continues has drawn; else None."""
+        """A number drawn by the state that the next iteration continues; None without such a
+        state.
+        """
         return self.state["drawn_from"].get(name) if self.state and self.is_loaded else None
 
     def begin(self, make_state: Callable[[], State]) -> tuple[State, State | None]:

@@ -35,7 +35,7 @@ class ProcessReading:
     """Processes of an epoch that has ended, kept for the next one."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Another process has none of the processes."""
+        """Pickle no processes: they belong to this process."""
         return self.__dict__ | {"idle": None}
 
     def start(self, source: DatasetSource, groups: Groups, draws: SampleDraws) -> ProcessBatches:

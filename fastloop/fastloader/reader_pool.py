@@ -53,7 +53,7 @@ class Reader:
     is told with its next task."""
 
     def __post_init__(self) -> None:
-        """Let forks be noticed."""
+        """Join the readers that are told before a fork."""
         READERS.add(self)
 
     def ask(self, draws: SampleDraws, indices: np.ndarray) -> None:
@@ -97,8 +97,8 @@ class Reader:
             self.free.append(number)
 
     def leave_to_fork(self) -> None:
-        """Never use the memory of the batches again that the program has: a fork of it has them for
-        as long as it lives."""
+        """Never use the memory of lent batches again: a fork has these batches as long as it
+        lives."""
         for number in list(self.lent):
             # The batch was dropped meanwhile: no fork has it.
             with suppress(KeyError):

@@ -65,7 +65,7 @@ class SampleDraws:
         return mix_seed(self.seed, self.epoch)
 
     def begin(self, kind: int, indices: Sequence[int]) -> None:
-        """Let this thread's draws be those of these samples from now on."""
+        """Let this thread draw for these samples from now on."""
         # The seed itself takes longer, and is made when something draws.
         _current.key, _current.seed = (self.epoch_seed, kind, indices), None
         if _current.follow is not None:

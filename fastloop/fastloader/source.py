@@ -30,7 +30,7 @@ class ColumnSource:
 
     columns: Sequence[Column]
     unflatten: Callable[[Sequence[torch.Tensor]], Tree] | None
-    """Makes the tree of a batch's leaves; None if a batch is a single tensor."""
+    """(a batch's leaves) -> its tree; None if a batch is a single tensor."""
     is_pinned: bool = False
     """True if batches are made in pinned memory."""
     shows_views: bool = False

@@ -45,10 +45,10 @@ def child_pids() -> set[int]:
 
 
 def end_orphans(known: Collection[int], within_s: float) -> list[str]:
-    """Kill the children of this process that it has not started itself, and theirs; returns the
-    command and process id of each that has not ended by itself within `within_s` seconds.
+    """Kill the children of this process that it has not started itself, and their children.
 
-    known: process ids of children to leave alone, like those that multiprocessing has started.
+    Returns the command and process id of each that has not ended by itself within `within_s`
+    seconds. known: process ids of children to leave alone, such as those of multiprocessing.
     """
     commands: list[str] = []
     while orphans := _orphans(known):

@@ -35,7 +35,7 @@ def locate_processes(child: Child) -> tuple[str, str]:
 
 
 def _threads(stack: str) -> list[str]:
-    """The stack of each thread, that of the main one last, as faulthandler writes them."""
+    """The stack of each thread, the main one's last, as faulthandler writes them."""
     return THREAD.split(stack)
 
 
@@ -61,7 +61,9 @@ def _workers(child: Child) -> list[tuple[str, psutil.Process]]:
 
 
 def _without_helpers(process: psutil.Process, parent: psutil.Process) -> list[psutil.Process]:
-    """The process; of multiprocessing's own processes, a fork server's children or none."""
+    """The process itself if it is a worker; a fork server's children; no other helper of
+    multiprocessing.
+    """
     with contextlib.suppress(psutil.Error):
         command = process.cmdline()
         text = " ".join(command)

@@ -31,7 +31,7 @@ class RankWork:
     task: RankTask
     isolation: Isolation
     backend: Backend | None
-    """None: a single rank without a group."""
+    """Backend of the ranks' group; None: a single rank without a group."""
     ranks: int
     """Number of ranks that each process starts."""
     timeout_s: float | None
@@ -51,7 +51,7 @@ class RankPosition:
 def rank_calls(process: TorchrunProcess, work: RankWork, number: int) -> list[Call]:
     """Calls of the ranks that this process starts, as parts of one group.
 
-    number: of the call, equal in all processes.
+    number: the call's number, equal in all processes.
     """
     assert work.backend is not None
     specs = [

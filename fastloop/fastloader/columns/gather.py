@@ -1,5 +1,5 @@
-"""Rows, conversions and windows by numpy and torch, with the bits of the native core, if the core
-can't make them."""
+"""Rows, conversions and windows by numpy and torch, if the native core can't make them. The bits
+are the same."""
 
 from __future__ import annotations
 

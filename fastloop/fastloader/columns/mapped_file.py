@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class MappedFile:
-    """A file with bytes that an array shows."""
+    """The file that an array's memory is mapped from."""
 
     path: str
     device: int

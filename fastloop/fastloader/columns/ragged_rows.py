@@ -88,9 +88,9 @@ class RaggedTree(Dataset):
 
 
 def is_ragged_tree(source: Tree) -> bool:
-    """True for a tree with ragged leaves, which all have one length.
+    """True for a tree with ragged leaves.
 
-    Raises ValueError if they have not.
+    Raises ValueError if its leaves differ in their numbers of rows.
     """
     leaves = pytree.tree_leaves(source)
     if not any(isinstance(leaf, RaggedRows) for leaf in leaves):
