@@ -19,6 +19,8 @@ typedef struct {
     void (*narrow)(const float *, int64_t, fl_type, uint16_t *, int64_t);
 } kernels;
 
+/* Bits as a float and back. memcpy() is a register move here; a cast of pointers would break C's
+ * rules of aliasing. */
 FL_ALWAYS_INLINE float float_of(uint32_t bits) {
     float value;
     memcpy(&value, &bits, 4);
@@ -31,6 +33,7 @@ FL_ALWAYS_INLINE uint32_t bits_of(float value) {
     return bits;
 }
 
+/* bfloat16 is the upper half of a float. */
 FL_ALWAYS_INLINE float bfloat_to_float(uint16_t value) { return float_of((uint32_t)value << 16); }
 
 /* Rounded to the nearest, ties to even, as torch rounds. A NaN is tested for, as rounding could
@@ -85,6 +88,8 @@ static int prepare_cycle(fl_column *column) {
     return 1;
 }
 
+/* Called once for a column, before any row is converted: rows are converted by several threads,
+ * which only read it. */
 int fl_prepare_conversion(fl_column *column) {
     pthread_once(&once, choose_kernels);
     int keeps_layout = column->source_hwc && column->target_hwc;
@@ -93,6 +98,7 @@ int fl_prepare_conversion(fl_column *column) {
 
 void fl_release_conversion(fl_column *column) { free(column->cycle); }
 
+/* Returns the bytes of one item. */
 static int64_t size_of(fl_type type) {
     static const int64_t sizes[FL_NUM_TYPES] = {1, 1, 1, 2, 2, 4, 4, 8, 2, 2, 4, 8};
     return sizes[type];
@@ -128,6 +134,7 @@ static void convert_run(const fl_column *column, const char *in, int64_t in_step
     }
 }
 
+/* Converts items with the channel as the last dimension, one cycle of factors after the other. */
 static void convert_cycles(const fl_column *column, const char *in, char *out, int bypasses) {
     int64_t count = column->channels * column->pixels, length = column->cycle_length;
     const float *factor = column->cycle, *offset = factor + length;
@@ -181,6 +188,7 @@ static void convert_channels(const fl_column *column, const char *in, char *out,
     }
 }
 
+/* Converts a row in the fastest way that its layouts allow. */
 void fl_convert_row(const fl_column *column, const char *row, char *out, int bypasses) {
     int64_t count = column->channels * column->pixels;
     if (!column->num_factors)

@@ -55,6 +55,8 @@ static int wait_for_task(fl_crew *crew, const member *self) {
     return self->last_task != crew->task;
 }
 
+/* What each thread runs: tasks until it is closed or has waited too long. The mutex is held but
+ * for the work itself and for waiting. */
 static void *run_member(void *argument) {
     member *self = argument;
     fl_crew *crew = self->crew;
@@ -88,6 +90,7 @@ static void start_member(fl_crew *crew, member *member) {
     member->is_started = !pthread_create(&member->thread, NULL, run_member, member);
 }
 
+/* The members are zeros: none is started, and none is to be joined. */
 fl_crew *fl_open_crew(int num_threads) {
     size_t nbytes = sizeof(fl_crew) + (size_t)num_threads * sizeof(member);
     fl_crew *crew = calloc(1, nbytes);
@@ -106,6 +109,7 @@ int fl_is_crew_of(const fl_crew *crew, int num_threads) {
     return crew->num_threads == num_threads && crew->pid == getpid();
 }
 
+/* No task is under way: fl_await_crew() has returned, or none was started. */
 void fl_start_crew(fl_crew *crew, void (*work)(void *), void *argument) {
     sigset_t all, before;
     sigfillset(&all);
@@ -138,7 +142,8 @@ void fl_await_crew(fl_crew *crew) {
 }
 
 void fl_close_crew(fl_crew *crew) {
-    /* In a fork there is nothing to join, and the mutex may be locked: the memory is left to leak. */
+    /* In a fork there is nothing to join, and the mutex may be locked: the memory is left to
+     * leak. */
     if (!crew || crew->pid != getpid())
         return;
     pthread_mutex_lock(&crew->mutex);

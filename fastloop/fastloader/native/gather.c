@@ -34,6 +34,7 @@ FL_ALWAYS_INLINE const char *row_of(const fl_column *column, int64_t index) {
     return column->base + index * column->stride;
 }
 
+/* Prefetches a row's lines. No address is wrong for a prefetch: it never faults. */
 FL_ALWAYS_INLINE void ask_for(const char *row, int64_t nbytes) {
     int64_t hinted = nbytes < MAX_HINT_BYTES ? nbytes : MAX_HINT_BYTES;
     for (int64_t offset = 0; offset < hinted; offset += LINE)

@@ -87,7 +87,8 @@ TARGET static inline uint16_t NAME(float_to_half)(float value) {
     /* subnormal halves are multiples of 2^-24, which is the last bit of 0.5 as a float: adding
      * 0.5 leaves them in the lowest bits of the sum, rounded */
     uint32_t small = bits_of(float_of(size) + 0.5f) - 0x3f000000u;
-    /* 112 is taken from the exponent, and half of a last bit added, or a bit less to keep ties even */
+    /* 112 is taken from the exponent, and half of a last bit added, or a bit less to keep ties
+     * even. */
     uint32_t normal = (size - 0x38000000u + 0xfffu + ((size >> 13) & 1)) >> 13;
     uint32_t half = size < 0x38800000u ? small : normal; /* the smallest normal half, 2^-14 */
     half = size >= 0x477ff000u ? 0x7c00u : half; /* 65,520 and more: infinite */

@@ -4,9 +4,9 @@
  * A block is given back by whoever drops its last reference: any thread, also in a fork of the
  * process, in which a lock that another thread held would never be released. So nothing here takes
  * a lock: free blocks are a stack, onto which a compare-and-exchange pushes. A thread takes all of
- * them at once, by exchanging the top for NULL, and pushes back those that it does not need. To take
- * a single block it would read `next` of one that another thread may take and push again meanwhile
- * (the ABA problem); a thread that takes all reads only blocks of its own.
+ * them at once, by exchanging the top for NULL, and pushes back those that it does not need. To
+ * take a single block it would read `next` of one that another thread may take and push again
+ * meanwhile (the ABA problem); a thread that takes all reads only blocks of its own.
  */
 #if !defined(_DEFAULT_SOURCE)
 #define _DEFAULT_SOURCE /* madvise */
@@ -26,6 +26,7 @@ struct fl_pool {
     _Atomic(fl_crew *) crew;       /* idle, or NULL */
 };
 
+/* 0 stands for an owner who is gone: a pool that keeps nothing has 1 byte instead. */
 fl_pool *fl_open_pool(size_t max_free_nbytes) {
     fl_pool *pool = calloc(1, sizeof *pool);
     if (pool) {
@@ -95,8 +96,8 @@ void fl_release_pool(fl_pool *pool) {
     drop_pool(pool);
 }
 
-/* Returns a block without references, of whole pages, or NULL if there is no memory. Blocks of a huge
- * page or more begin with one, which the kernel needs to map it as such. */
+/* Returns a block without references, of whole pages, or NULL if there is no memory. Blocks of a
+ * huge page or more begin with one, which the kernel needs to map it as such. */
 static fl_block *allocate_block(fl_pool *pool, size_t nbytes) {
     size_t alignment = nbytes >= HUGE_PAGE ? HUGE_PAGE : PAGE;
     fl_block *block = calloc(1, sizeof *block);
@@ -156,6 +157,7 @@ fl_block *fl_take_block(fl_pool *pool, size_t nbytes) {
 
 void fl_hold_block(fl_block *block) { atomic_fetch_add(&block->references, 1); }
 
+/* The thread that drops the last reference owns the block: no other can reach it. */
 void fl_release_block(fl_block *block) {
     if (atomic_fetch_sub(&block->references, 1) == 1)
         put_back(block);

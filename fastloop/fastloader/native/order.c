@@ -17,6 +17,8 @@
  * together. */
 enum { WORDS = 624, MIDDLE = 397, DRAWN_AT_ONCE = 64 };
 
+/* The first word is the seed, and each further one follows from the one before. `used` makes the
+ * first draw renew them. */
 static void seed_twister(fl_twister *twister, uint32_t seed) {
     uint32_t *state = twister->state;
     state[0] = seed;
@@ -55,6 +57,7 @@ static uint32_t draw(fl_twister *twister) {
     return bits ^ bits >> 18;
 }
 
+/* Sets the identity, of which draw_permutation() makes a permutation step by step. */
 static void begin_permutation(fl_order *order) {
     for (int64_t k = 0; k < order->num_samples; k++)
         order->permutation[k] = (int32_t)k;

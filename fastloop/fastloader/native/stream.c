@@ -73,6 +73,7 @@ fl_stream *fl_open_stream(const fl_plan *plan) {
     return stream;
 }
 
+/* May be called by any thread, also while another one waits in fl_next(). */
 void fl_stop_stream(fl_stream *stream) {
     pthread_mutex_lock(&stream->mutex);
     stream->is_stopped = 1;
@@ -81,6 +82,7 @@ void fl_stop_stream(fl_stream *stream) {
     pthread_mutex_unlock(&stream->mutex);
 }
 
+/* Only the crew's threads may still use the stream: they are awaited. Batches keep their blocks. */
 void fl_close_stream(fl_stream *stream) {
     pthread_mutex_lock(&stream->mutex);
     /* The threads of an epoch that was delivered to its end are left to the next one. Those of

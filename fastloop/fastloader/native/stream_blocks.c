@@ -6,8 +6,8 @@
 
 enum { BLOCK_GROWTH = 4 };
 
-/* The first blocks have one batch, so that the first batch is ready soon. Each time that every thread
- * and the consumer have opened one, blocks grow by BLOCK_GROWTH. */
+/* The first blocks have one batch, so that the first batch is ready soon. Each time that every
+ * thread and the consumer have opened one, blocks grow by BLOCK_GROWTH. */
 static int64_t most_batches(const fl_stream *stream) {
     int64_t most = 1, level = stream->num_opened / (stream->plan.num_threads + 1);
     while (level-- > 0 && most < stream->block_batches)
@@ -108,6 +108,7 @@ static int take_memory(const fl_stream *stream, fl_slot *slot) {
     return slot->block != NULL;
 }
 
+/* The mutex is held on entry and on return. Only one thread at a time is in here, by is_opening. */
 void fl_open_block(fl_stream *stream) {
     int64_t count = count_batches(stream, most_batches(stream));
     if (!count) {

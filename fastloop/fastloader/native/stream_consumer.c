@@ -58,6 +58,7 @@ static fl_status begin_block(fl_stream *stream, fl_status status, fl_batch *batc
     return deliver(stream, batch);
 }
 
+/* Called by the consumer: one thread at a time. */
 fl_status fl_try_next(fl_stream *stream, fl_batch *batch) {
     /* The rest of a block that is being delivered is the consumer's: no lock, and no wait. */
     if (stream->is_delivering &&

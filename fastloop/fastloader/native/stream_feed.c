@@ -9,6 +9,7 @@
 enum { MAX_FED_SIZES = 64 };
 enum { MAX_FED_AHEAD = 4096 };
 
+/* Returns how many indices no block has taken yet. */
 int64_t fl_num_unread(const fl_stream *stream) {
     const fl_order *order = stream->plan.order;
     return order->kind == FL_FED ? order->length - order->fed_begin

@@ -94,6 +94,7 @@ static void make_piece(fl_stream *stream, int64_t thread) {
         pthread_cond_signal(&stream->ready);
 }
 
+/* Returns 1 if all pieces of a block are claimed, which does not mean that they are made. */
 static int is_claimed(const fl_slot *slot) { return slot->next_row == slot->num_rows; }
 
 int fl_work_once(fl_stream *stream, int64_t thread) {

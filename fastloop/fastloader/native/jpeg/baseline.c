@@ -30,6 +30,8 @@ static int is_baseline(j_decompress_ptr info) {
            info->Ah == 0 && info->Al == 0;
 }
 
+/* Gives scan.c the tables of each block of a unit. Tables are kept by number: those of the image
+ * before are made again only if they differ. */
 static void set_blocks(fj_decoder *decoder) {
     j_decompress_ptr info = &decoder->info;
     fj_scan *scan = &decoder->scan;
@@ -48,6 +50,7 @@ static void set_blocks(fj_decoder *decoder) {
     }
 }
 
+/* The columns of units that have pixels of the window; rows are told apart by libjpeg's NULL. */
 void fj_read_baseline(fj_decoder *decoder, int left) {
     j_decompress_ptr info = &decoder->info;
     if (!is_baseline(info))

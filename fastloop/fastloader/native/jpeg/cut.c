@@ -23,6 +23,7 @@ static int draw_integer(uint64_t key, int number, int limit) {
     return (int)(draw(key, number) * limit);
 }
 
+/* Returns a part of an axis that becomes the whole sample. */
 static fj_axis resize_from(int start, int length, int resized) {
     return (fj_axis){start, length, resized, 0, resized};
 }

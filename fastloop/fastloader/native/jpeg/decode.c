@@ -174,6 +174,7 @@ static int decode_window(fj_decoder *decoder, const fj_crop *crop, const fj_form
     return 1;
 }
 
+/* Makes the sample of a cut of the stored image. Returns 0 if there is no memory. */
 static int make_stored(fj_decoder *decoder, const fj_crop *crop, const fj_format *format,
                        const fj_cut *cut, char *sample) {
     return fj_weigh(&decoder->rows, &cut->rows, 0) &&

@@ -4,6 +4,8 @@
 enum { MAX_SCANS = 200 }; /* a few bytes of a progressive file can ask for a scan of all of it */
 static const long MAX_NBYTES = 1L << 28; /* of libjpeg's memory: a progressive file is kept whole */
 
+/* Leaves libjpeg in whatever function it is. `errors` is the guard's first member, so that
+ * libjpeg's pointer to it is one to the guard. */
 static void refuse(j_common_ptr info) { longjmp(((fj_guard *)info->err)->refuse, 1); }
 
 /* Levels below 0 are warnings of corrupt data, from which libjpeg would go on with wrong pixels. */
@@ -19,6 +21,7 @@ static void ignore_text(j_common_ptr info, char *text) {
     *text = 0;
 }
 
+/* Called by libjpeg as it works; only a progressive file has more than a few scans. */
 static void watch_scans(j_common_ptr info) {
     if (info->is_decompressor && ((j_decompress_ptr)info)->input_scan_number > MAX_SCANS)
         refuse(info);

@@ -70,6 +70,7 @@ static int read_tiff(const uint8_t *bytes, size_t nbytes) {
     return value >= 1 && value <= 8 ? (int)value : 1;
 }
 
+/* Returns 1 for markers without a segment (T.81 B.1.1.3). */
 static int has_no_length(int marker) { return marker == TEM || (marker >= RST0 && marker <= RST7); }
 
 int fj_read_orientation(const uint8_t *data, size_t nbytes) {

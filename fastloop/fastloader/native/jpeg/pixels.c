@@ -45,6 +45,7 @@ DEFINE_CHANNEL(bytes, uint8_t, as_byte)
 DEFINE_CHANNEL(floats, float, AS_FLOAT)
 DEFINE_CHANNEL(bfloats, uint16_t, AS_BFLOAT16)
 
+/* Inlined into both callers, each of which compiles it for its own instruction set. */
 ALWAYS_INLINE void write_row(const fj_format *format, const fj_crop *crop, int row,
                              const int32_t *sums, char *sample) {
     size_t plane = (size_t)crop->height * (size_t)crop->width, width = (size_t)crop->width;

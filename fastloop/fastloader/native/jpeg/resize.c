@@ -43,6 +43,7 @@ static inline void add_two_rows(const uint8_t *first, const uint8_t *second, __m
     sums[3] = _mm_add_epi32(sums[3], _mm_madd_epi16(_mm_unpackhi_epi8(high, zero), pair));
 }
 
+/* See fj_combine_rows(): 16 numbers of the line at a time. `half` rounds to the nearest. */
 static void combine_rows(const uint8_t *const *rows, const int16_t *weights, int taps, int count,
                          int16_t *line) {
     const __m128i half = _mm_set1_epi32(1 << (ROUNDING_BITS - 1));
@@ -108,10 +109,13 @@ AVX2 static void combine_wide_rows(const uint8_t *const *rows, const int16_t *we
     }
 }
 
+/* Returns both as the halves of a wide register. */
 AVX2 static inline __m256i join(__m128i low, __m128i high) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
 }
 
+/* Two pixels at a time, one in each half of the registers. An odd last pixel is left to
+ * combine_columns(). */
 AVX2 static void combine_columns_by_two(const fj_weights *weights, const int16_t *line,
                                         int32_t *sums) {
     const __m128i order = _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);

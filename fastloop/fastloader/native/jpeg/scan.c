@@ -27,6 +27,7 @@ static const uint8_t natural_order[BLOCK] = {
 
 /* ---- bits ---- */
 
+/* The first byte is the highest: codes are read from the highest bit on (T.81 C.3). */
 ALWAYS_INLINE uint64_t load_word(const uint8_t *bytes) {
     uint64_t word;
     memcpy(&word, bytes, sizeof word);

@@ -26,6 +26,7 @@ typedef struct {
 
 /* ---- the output grows as it is written ---- */
 
+/* Called by libjpeg: before the first byte, when the room is full, and after the last byte. */
 static void begin_output(j_compress_ptr out) {
     transcoder *self = out->client_data;
     self->destination.next_output_byte = self->file->data;
@@ -138,6 +139,7 @@ static int transcode(transcoder *self, const uint8_t *data, size_t nbytes) {
     return 1;
 }
 
+/* Returns NULL if there is no memory. Zeros stand for what libjpeg has yet to create. */
 static transcoder *open_transcoder(fj_file *file) {
     transcoder *self = calloc(1, sizeof *self);
     if (!self)
@@ -151,6 +153,8 @@ static transcoder *open_transcoder(fj_file *file) {
     return self;
 }
 
+/* Returns 0 if libjpeg complains. The transcoder is on the heap, as setjmp() does not keep local
+ * variables. */
 static int run(transcoder *self, const uint8_t *data, size_t nbytes) {
     if (setjmp(self->guard.refuse))
         return 0;

@@ -39,6 +39,7 @@ typedef struct {
     ptrdiff_t channels, rows, columns;
 } steps;
 
+/* Returns the steps of a sample of this crop. */
 static steps steps_of(const fj_format *format, const fj_crop *crop) {
     ptrdiff_t height = crop->height, width = crop->width;
     return format->channels_last ? (steps){1, 3 * width, 3} : (steps){height * width, width, 1};

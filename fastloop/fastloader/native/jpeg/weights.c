@@ -11,6 +11,8 @@ typedef struct {
     int first, count;
 } triangle;
 
+/* Returns the triangle of a resized pixel: the filter is stretched if the image becomes smaller,
+ * so that each of its pixels counts. */
 static triangle place_triangle(const fj_axis *axis, int pixel) {
     double step = (double)axis->length / axis->resized;
     triangle place = {.center = (pixel + 0.5) * step, .scale = step < 1 ? 1 : step};
@@ -22,6 +24,7 @@ static triangle place_triangle(const fj_axis *axis, int pixel) {
     return place;
 }
 
+/* Returns the height of the triangle above the middle of a pixel. */
 static double height_at(const triangle *place, int tap) {
     double distance = fabs((tap + place->first - place->center + 0.5) / place->scale);
     return distance < 1 ? 1 - distance : 0;

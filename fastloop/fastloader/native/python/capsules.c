@@ -15,12 +15,14 @@ typedef struct {
     int64_t numbers[];
 } lent_tensor;
 
+/* DLPack's deleter. It touches no Python object: the thread may not hold the interpreter's lock. */
 static void take_back(dl_managed_tensor *managed) {
     lent_tensor *lent = managed->context;
     fl_release_block(lent->block);
     free(lent);
 }
 
+/* Frees the tensor of a capsule that nobody has taken it from. */
 static void capsule_free(PyObject *capsule) {
     if (PyCapsule_IsValid(capsule, "dltensor")) { /* another name: a tensor owns it now */
         dl_managed_tensor *managed = PyCapsule_GetPointer(capsule, "dltensor");

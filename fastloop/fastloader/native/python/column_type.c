@@ -6,6 +6,7 @@
 
 #include "arguments.h"
 
+/* Also runs for an object whose arguments were refused: what is zero is not released. */
 static void column_free(PyObject *object) {
     column_object *self = (column_object *)object;
     fl_release_conversion(&self->column);

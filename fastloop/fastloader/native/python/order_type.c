@@ -39,6 +39,7 @@ static int read_tables(order_object *self, PyObject *tables) {
     return 1;
 }
 
+/* Reads the arguments of the order's kind. Returns 0 with an error set. */
 static int read_order(order_object *self, PyObject *array, PyObject *tables) {
     fl_order *order = &self->order;
     if (order->kind == FL_ARRAY) {

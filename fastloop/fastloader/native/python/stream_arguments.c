@@ -50,6 +50,7 @@ static int read_arguments(stream_object *self, PyObject *args, PyObject *kwargs,
     return is_read;
 }
 
+/* The plan points into this object's fields and into the objects that it holds. */
 int fp_read_plan(stream_object *self, PyObject *args, PyObject *kwargs, const module_state *state,
                  fl_plan *plan) {
     if (!read_arguments(self, args, kwargs, state, plan))

@@ -75,6 +75,7 @@ static int stream_clear(PyObject *object) {
     return 0;
 }
 
+/* Runs in whichever thread drops the last reference. */
 static void stream_free(PyObject *object) {
     /* Closing releases the interpreter's lock, in which a collection must not find a half-freed
      * object. */
