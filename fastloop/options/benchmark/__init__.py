@@ -1,1 +1,1 @@
-"""`benchmark=`: what is done with each batch; each option satisfies Benchmark."""
+"""`benchmark=`: the work on each batch; each option satisfies Benchmark."""

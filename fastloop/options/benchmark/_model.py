@@ -58,6 +58,7 @@ class ModelSession:
         """Reset the module and the scaler to their seeded state."""
         seeded = build_seeded(self.setup)
         with torch.no_grad():
+            # In place: code that was compiled or captured refers to these very tensors.
             for tensor, initial in zip(_tensors(self.module), _tensors(seeded), strict=True):
                 tensor.copy_(initial)
         if self.scaler is not None:

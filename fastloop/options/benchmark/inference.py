@@ -55,6 +55,8 @@ def _infer(
         try:
             total.add_(step(source, targets))
         except Exception as error:
+            # Many errors of torch mean that the data does not fit the model, in words that do not
+            # say so.
             raise_if_unfit(error)
             raise
 

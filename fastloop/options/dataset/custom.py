@@ -47,6 +47,7 @@ class CustomDataset:
         """
         samples = self.open()
         last = len(samples) - 1
+        # Evenly over all samples, with the first and the last one.
         indices = sorted({k * last // (PROBED_SAMPLES - 1) for k in range(PROBED_SAMPLES)})
         # Random samples differ between two readings, and would change the fingerprint each time.
         first, second = (

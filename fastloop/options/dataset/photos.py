@@ -78,6 +78,7 @@ class Photos:
         # A fixed seed, and not the trial's: the files are made once for all jobs.
         generator = torch.Generator().manual_seed(SEED)
         height, width = self.crop
+        # The folder gets its name when all files are written: it is complete or absent.
         with write_beside(self.folder) as folder:
             for name in PHOTOGRAPHS:
                 (folder / name).mkdir(parents=True)

@@ -84,6 +84,7 @@ def _capture(
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
+            # On a side stream, as torch's documentation of CUDA graphs demands before a capture.
             for _ in range(WARM_STEPS):
                 step(source, targets)
         torch.cuda.current_stream().wait_stream(side)
@@ -92,6 +93,7 @@ def _capture(
         # allocates and copies on another stream; "global", torch's default, fails on either.
         with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             out = step(source, targets)
+    # The steps before the capture, and the capture, have trained the module.
     with torch.no_grad():
         for tensor, value in zip(tensors, values, strict=True):
             tensor.copy_(value)

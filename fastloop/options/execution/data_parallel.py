@@ -27,6 +27,7 @@ class DataParallelExecution:
 
     def forward(self, module: nn.Module, device: torch.device) -> Callable[..., torch.Tensor]:
         """The module on all GPUs; outputs are gathered on the job's device."""
+        # DataParallel gathers on the first of its devices.
         first = device.index or 0
         others = [index for index in range(torch.cuda.device_count()) if index != first]
         return nn.DataParallel(module, device_ids=[first, *others])

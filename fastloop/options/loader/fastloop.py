@@ -188,6 +188,7 @@ def _epoch(loader: FastLoader, num_samples: int, plan: Plan, epoch: int) -> Iter
     # Crops draw by the epoch's number too, in whatever order.
     loader.set_epoch(epoch)
     if not loader.shuffle:
+        # Orders are the plan's: FastLoader only reads them, as it reads a user's sampler.
         loader.sampler = EpochOrder(plan, num_samples, epoch)
     tolerant = plan.collate is not None and plan.collate.tolerant
     return filter(is_not_empty, iter(loader)) if tolerant else iter(loader)

@@ -84,6 +84,7 @@ def _order(base: Any, plan: Plan, num_samples: int) -> Any:
 
 
 def _batches(loader: Any, errors: dict[Any, BaseException], epoch: int) -> Batches:
+    # FFCV counts epochs from its first one on; a trial may begin with another.
     loader.next_epoch = epoch
     with isolate_import():
         iterator = iter(loader)
@@ -125,6 +126,7 @@ def _thread_errors() -> Iterator[dict[Any, BaseException]]:
 
 def _end(iterator: Any) -> None:
     """Stop FFCV's thread and wait for its end; its queue is drained, so that it can't block."""
+    # No further batch is begun.
     iterator.iter_ixes = iter(())
     iterator.terminate_event.set()
     while iterator.is_alive():

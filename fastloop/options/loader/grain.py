@@ -60,6 +60,7 @@ class GrainLoader:
             try:
                 yield from iterator
             finally:
+                # An epoch that is left early would leave grain's threads running.
                 iterator.close()
 
         with close_on_exit(batches) as epochs:

@@ -61,6 +61,7 @@ class _Arrays:
 def _slices(arrays: list[np.ndarray], plan: Plan) -> Iterator[tuple[np.ndarray, ...]]:
     """Full batches by reshape, then the incomplete one."""
     size, rows = plan.loading.batch_size, len(arrays[0])
+    # reshape() makes views of all full batches by one call.
     whole = rows - rows % size
     yield from zip(
         *(array[:whole].reshape(whole // size, size, *array.shape[1:]) for array in arrays),

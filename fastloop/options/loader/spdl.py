@@ -76,6 +76,7 @@ class SpdlLoader:
         pipeline = (
             spdl.PipelineBuilder()
             .add_source(iter(requests.get, None))
+            # output_order: otherwise batches come in the order in which threads finish them.
             .pipe(get_batch, concurrency=self.num_threads, output_order="input")
             .add_sink(self.buffer_size)
             .build(

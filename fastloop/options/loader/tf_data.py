@@ -63,6 +63,7 @@ class _Source:
         auto = self._tf.data.AUTOTUNE
         epoch = (
             self._cut(indices.numpy(), plan)
+            # deterministic: otherwise batches come in the order in which threads finish them.
             .map(self._gather, num_parallel_calls=auto, deterministic=True)
             .prefetch(auto)
         )

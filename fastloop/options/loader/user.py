@@ -72,10 +72,10 @@ class UserLoader:
     """The user's own loader, `loader._target_=package.module.name`, called in the trial's process.
 
     Parameters named like a setting of fastloop receive that setting. `dataset` receives the opened
-    dataset, `sampler` the order of its indices, `shuffle` whether the order is random, `collate_fn`
-    the function of `collate=` unless that is the default, and `epoch`
-    the number of the epoch, in which case the target is called for each epoch. Whatever has no
-    parameter (order, batch size, workers) is up to the target.
+    dataset, `sampler` the order of its indices, `shuffle` whether the order is random, and
+    `collate_fn` the function of `collate=` unless that is the default. A target with a parameter
+    `epoch` receives the epoch's number, and is called for each epoch. A setting without a parameter
+    (order, batch size, workers) is up to the target.
 
     The target returns an iterable that is iterated once per epoch, an iterator (the target is then
     called again for each epoch), or a function from an epoch's number to its batches.
@@ -121,6 +121,7 @@ class UserLoader:
         collate = (CANONICAL_COLLATE,) if "collate_fn" in takes else ()
         honours_only(target, plan, *takes, *collate, "multiprocessing_context")
         order, follows_order = _order_name(plan), {"dataset", "sampler"} <= takes
+        # The default of a setting that the target does not take may not have been asked for.
         if "batch_size" not in takes and plan.loading.batch_size != LoadingSettings().batch_size:
             setting = f"batch_size={plan.loading.batch_size}"
             raise Unsupported(f"{setting}: loader={target} sets its own batch size")

@@ -39,6 +39,7 @@ class ToyNet:
     def build(self, input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:
         """A new network: (batch, *input_shape) -> (batch, num_classes)."""
         return nn.Sequential(
+            # Flatten needs two dimensions: a batch of scalars, (batch,), becomes (batch, 1).
             nn.Flatten() if input_shape else nn.Unflatten(0, (-1, 1)),
             nn.Linear(math.prod(input_shape), self.hidden),
             nn.ReLU(),

@@ -24,7 +24,7 @@ PIECE = 1 << 20
 class WeightedOrder:
     """Weighted sampling with replacement, as by torch's WeightedRandomSampler.
 
-    Without torch's limit of 2^24 weights; uniform if no weights are given.
+    It has no limit of 2^24 weights, as torch has; without weights it is uniform.
     """
 
     complete: ClassVar[bool] = False
@@ -50,6 +50,7 @@ class WeightedOrder:
                 yield torch.randint(num_samples, size, generator=generator)
             else:
                 sums = _sums(self.weights, num_samples)
+                # float64: float32 could not tell the sums of many weights apart.
                 points = torch.rand(size, generator=generator, dtype=torch.float64) * sums[-1]
                 # right=True, so that a sample of weight 0 has an empty interval
                 yield torch.searchsorted(sums, points, right=True)

@@ -27,6 +27,7 @@ class DirectPlacement:
         def place(batch: Tree) -> Tree:
             kind = type(batch)
             try:
+                # Compared by type, not by isinstance: a subclass may be built in another way.
                 if kind is list:
                     return [field.to(device, non_blocking=non_blocking) for field in batch]
                 if kind is tuple:

@@ -88,6 +88,8 @@ class Hdf5Store:
         return pytree.tree_unflatten(datasets, structure)
 
     def _dataset(self, file: Any, name: str, array: np.ndarray, num_samples: int) -> Any:
+        # Without track_times=False files of equal samples would differ by the time of their
+        # writing.
         return file.create_dataset(
             name,
             shape=(num_samples, *array.shape[1:]),

@@ -1,1 +1,1 @@
-"""`tracker=`: where results are recorded for comparison; each option satisfies Tracker."""
+"""`tracker=`: the place that records results for comparison; each option satisfies Tracker."""

@@ -50,6 +50,7 @@ def check_database(timeout_s: float = LOCK_TIMEOUT_S) -> None:
         return
     path = Path(unquote(name.partition("?")[0]))
     try:
+        # MLflow would create the folder, too, which sqlite3 does not.
         path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(path, timeout=timeout_s)) as connection:
             # Takes the lock for writing, which nothing but a write transaction does.

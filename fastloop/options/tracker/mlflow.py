@@ -1,5 +1,5 @@
-"""`tracker=mlflow`: one flat MLflow run per job. The only module that imports mlflow, which takes a
-second: only once there is something to log.
+"""`tracker=mlflow`: one flat MLflow run per job. This is the only module that imports mlflow. The
+import takes a second, and is done when there is something to log.
 
 Runs are flat because the MLflow UI hides the charts of nested runs. Metrics are logged once, at the
 end, because a call takes 3 to 45 ms and must not disturb a trial.
@@ -106,6 +106,7 @@ class MlflowTracker:
         """Mark runs of this machine as KILLED if their command was killed."""
         for run in self._client.search_runs([experiment_id], "attributes.status = 'RUNNING'"):
             tags = run.data.tags
+            # A run of another machine may be going on: its command can't be seen from here.
             if tags.get("host") == platform.node() and not _is_alive(tags.get(COMMAND_TAG, "")):
                 self._client.set_terminated(run.info.run_id, status="KILLED")
 

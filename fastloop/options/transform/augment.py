@@ -36,6 +36,7 @@ class Augment:
     def _augment(self, pair: Tree) -> Tree:
         image, label = image_and_label("augment", pair)
         channels, height, width = image.shape[-3:]
+        # torchvision's ColorJitter takes grey and RGB images only.
         if self.colour and channels not in (1, 3):
             reason = f"not possible for images of {channels} channels"
             raise Unsupported(f"transform.colour={self.colour}: {reason}; use 0")
