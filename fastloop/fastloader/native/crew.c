@@ -77,7 +77,7 @@ static void *run_member(void *argument) {
     return NULL;
 }
 
-/* Called with the mutex held, too: a member that is_gone needs it only to release it. */
+/* May be called with the mutex held: a member that is_gone has released it for good. */
 static void join_member(member *member) {
     if (member->is_started)
         pthread_join(member->thread, NULL);
@@ -121,12 +121,11 @@ void fl_start_crew(fl_crew *crew, void (*work)(void *), void *argument) {
     pthread_cond_broadcast(&crew->begin);
     for (int k = 0; k < crew->num_threads; k++) {
         member *member = &crew->members[k];
-
         if (member->is_gone)
             join_member(member);
         if (!member->is_started)
             start_member(crew, member);
-        /* If threads could not be started, even none of them, the consumer makes the batches. */
+        /* If some threads could not be started, or none at all, the consumer makes the batches. */
         crew->num_busy += member->is_started;
     }
     pthread_mutex_unlock(&crew->mutex);

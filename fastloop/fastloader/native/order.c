@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* WORDS and MIDDLE are n and m of MT19937. DRAWN_AT_ONCE: swaps whose partners are prefetched
- * together. */
+/* WORDS and MIDDLE are n and m of MT19937. DRAWN_AT_ONCE: swaps that are prepared together,
+ * their partners prefetched. */
 enum { WORDS = 624, MIDDLE = 397, DRAWN_AT_ONCE = 64 };
 
 /* The first word is the seed, and each further one follows from the one before. `used` makes the

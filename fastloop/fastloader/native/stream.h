@@ -71,7 +71,7 @@ FL_ALWAYS_INLINE int fl_is_halted(const fl_stream *stream) {
 
 /* All of the following functions but fl_run_thread are called with the mutex held. */
 
-/* ---- what is left of the order: stream_feed.c ---- */
+/* ---- the rest of the order: stream_feed.c ---- */
 
 int64_t fl_num_unread(const fl_stream *stream);
 /* Returns 1 if more indices may be fed. */
@@ -97,7 +97,7 @@ void fl_run_thread(void *stream);
 
 /* ---- the consumer: stream_consumer.c ---- */
 
-/* Returns what the consumer may do next; FL_READY: block `head` is complete. */
+/* Returns the next step of the consumer; FL_READY: block `head` is complete. */
 fl_status fl_look(const fl_stream *stream);
 
 #endif

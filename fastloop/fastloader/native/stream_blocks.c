@@ -64,7 +64,7 @@ static int64_t plan_slot(fl_stream *stream, fl_slot *slot, int64_t num_batches) 
     int64_t size = stream->plan.batch_size, unread = fl_num_unread(stream), rows = 0;
     for (int64_t k = 0; k < num_batches; k++)
         rows += size ? size : stream->sizes[k];
-    /* The last batch of the epoch has what is left. */
+    /* The last batch of the epoch may be short. */
     rows = rows < unread ? rows : unread;
     if (!reserve(slot, rows, num_batches))
         return -1;

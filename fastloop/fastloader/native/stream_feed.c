@@ -20,8 +20,8 @@ int fl_is_fed_on(const fl_stream *stream) {
     return stream->plan.order->kind == FL_FED && !stream->plan.order->is_finished;
 }
 
-/* Returns 1 if little is left of what has been fed: less than a batch, or less than a block and
- * than MAX_FED_AHEAD. */
+/* Returns 1 if few fed indices are left: less than a batch, or less than a block and than
+ * MAX_FED_AHEAD. */
 int fl_is_starved(const fl_stream *stream) {
     int64_t unread = fl_num_unread(stream), size = stream->plan.batch_size;
     int64_t block = stream->block_batches * size;

@@ -22,8 +22,8 @@ static boolean read_unit(j_decompress_ptr info, JBLOCKROW *blocks) {
     return TRUE;
 }
 
-/* Sequential Huffman coding of 8 bits (T.81 Annex F) in one scan of all components: what scan.c
- * can read. libjpeg's own decoder reads the others. */
+/* Returns 1 for sequential Huffman coding of 8 bits (T.81 Annex F) in one scan of all
+ * components, which scan.c can read. libjpeg's own decoder reads the others. */
 static int is_baseline(j_decompress_ptr info) {
     return !info->progressive_mode && !info->arith_code && !jpeg_has_multiple_scans(info) &&
            info->data_precision == 8 && info->Ss == 0 && info->Se == DCTSIZE2 - 1 &&

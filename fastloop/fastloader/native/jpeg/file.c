@@ -22,7 +22,7 @@ int fj_reserve_file(fj_file *file, size_t nbytes) {
     return file->data != NULL;
 }
 
-/* Reads nbytes, or what there is of them. Returns 0 with an error of the system. */
+/* Reads nbytes, or as many as there are. Returns 0 with an error of the system. */
 static int read_all(fj_file *file, int descriptor, size_t nbytes) {
     file->nbytes = 0;
     while (file->nbytes < nbytes) {

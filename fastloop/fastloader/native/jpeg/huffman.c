@@ -64,8 +64,8 @@ static fj_skip skip_of(const fj_symbol *looks, int look) {
     while (skip.length < FJ_LOOK_BITS) {
         fj_symbol symbol = looks[(look << skip.length) & (NUM_LOOKS - 1)];
         int is_end = symbol.run == FJ_END, advance = is_end ? FJ_SKIP_END : symbol.run + 1;
-        /* A symbol is known if its code is in the bits of the look that are left, which are
-         * zeros behind. */
+        /* A symbol is known if its whole code is in the bits of the look that are left. Zeros
+         * follow them. */
         int is_known = symbol.length && skip.length + symbol.code_length <= FJ_LOOK_BITS;
         /* The sum stays below FJ_END, so that it is told apart from FJ_SKIP_END and FJ_NO_SKIP. */
         if (!is_known || (!is_end && skip.advance + advance >= FJ_END))

@@ -22,9 +22,9 @@ enum {
     FJ_NO_RUN = 255,    /* there is no such code */
 };
 
-/* A symbol with its value: `run` coefficients of 0 before one whose value is in the `size` bits
- * behind the code (RRRR and SSSS of T.81 F.1.2.2.1), and the bits of both. length 0: the code is
- * longer than a look. */
+/* A symbol with its value: `run` coefficients of 0, then one with its value in the `size` bits
+ * behind the code (RRRR and SSSS of T.81 F.1.2.2.1). length: the bits of code and value, or 0 if
+ * the code is longer than a look. */
 typedef struct {
     uint8_t run, code_length, size, length;
 } fj_symbol;

@@ -51,7 +51,7 @@ static void end_output(j_compress_ptr out) {
     self->file->nbytes = self->file->room - self->destination.free_in_buffer;
 }
 
-/* ---- what can be kept ---- */
+/* ---- the image, and the parts that are kept ---- */
 
 static int divide_up(int length, int part) { return (length + part - 1) / part; }
 
@@ -139,7 +139,7 @@ static int transcode(transcoder *self, const uint8_t *data, size_t nbytes) {
     return 1;
 }
 
-/* Returns NULL if there is no memory. Zeros stand for what libjpeg has yet to create. */
+/* Returns NULL if there is no memory. libjpeg has yet to create its objects: they are zeros. */
 static transcoder *open_transcoder(fj_file *file) {
     transcoder *self = calloc(1, sizeof *self);
     if (!self)

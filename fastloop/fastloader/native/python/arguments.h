@@ -6,7 +6,7 @@
 
 #include "../core.h"
 
-/* Sets a ValueError, whose format has one %lld, and returns NULL. */
+/* Sets a ValueError of this text, which has one %lld, and returns NULL. */
 PyObject *fp_refuse(const char *format, long long value);
 /* Sets an IndexError and returns NULL. */
 PyObject *fp_refuse_index(int64_t index, int64_t num_rows);

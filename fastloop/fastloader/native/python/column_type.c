@@ -6,7 +6,7 @@
 
 #include "arguments.h"
 
-/* Also runs for an object whose arguments were refused: what is zero is not released. */
+/* Also runs for an object with refused arguments: fields that are zero are not released. */
 static void column_free(PyObject *object) {
     column_object *self = (column_object *)object;
     fl_release_conversion(&self->column);

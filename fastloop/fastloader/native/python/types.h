@@ -1,4 +1,4 @@
-/* The types of the module: the contents of their objects, and what one asks of another's.
+/* The types of the module: the contents of their objects, and their functions for each other.
  *
  * All memory that the core reads is held by these objects as buffers, and checked against their
  * lengths.
