@@ -53,8 +53,8 @@ class DatasetSource:
         self._begin(COLLATE, indices)
         try:
             return collate_fn(samples)
-        # Everywhere here: a StopIteration would end the loop as if there were no more batches.
         except StopIteration as error:
+            # Everywhere here: a StopIteration would end the loop as if there were no more batches.
             raise refuse_stop("the collate_fn", indices) from error
 
     def _samples(self, dataset: Any, indices: list[int]) -> Any:

@@ -101,8 +101,8 @@ class PieceFeeder:
         """Feed the core's stream with the next piece."""
         try:
             piece = next(self._pieces, None)
-        # Raised by end(), after the batches before it have been delivered.
         except BaseException as error:
+            # Raised by end(), after the batches before it have been delivered.
             piece, self._error = None, error
         if piece is None:
             stream.finish()

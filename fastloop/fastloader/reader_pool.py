@@ -91,7 +91,7 @@ class Reader:
         return view
 
     def _take_back(self, number: int) -> None:
-        # leave_to_fork() has removed it meanwhile.
+        # leave_to_fork() may have removed it meanwhile.
         with suppress(KeyError):
             self.lent.remove(number)
             self.free.append(number)
@@ -100,7 +100,7 @@ class Reader:
         """Never use the memory of lent batches again: a fork has these batches as long as it
         lives."""
         for number in list(self.lent):
-            # The batch was dropped meanwhile: no fork has it.
+            # The batch may have been dropped meanwhile: then no fork has it.
             with suppress(KeyError):
                 self.lent.remove(number)
                 self.memories.pop(number)

@@ -56,7 +56,7 @@ def _close_all() -> None:
     """End all threads while they still can: a join later in the interpreter's shutdown may never
     return (https://github.com/python/cpython/issues/123940)."""
     for results in list(OPEN_MAPS):
-        # The generator runs in another thread, which ends it.
+        # The generator may be running in another thread, which ends it.
         with suppress(ValueError):
             results.close()
 

@@ -63,8 +63,8 @@ def run_ranks(work: RankWork, followers: Followers | None = None) -> list[RankAn
     followers.commands.post(work_to_json(work, number))
     try:
         return _Collection(work, rank_calls(followers.process, work, number), followers).run()
-    # The followers' children would go on with a call that nobody waits for any more.
     except BaseException:
+        # The followers' children would go on with a call that nobody waits for any more.
         followers.commands.post({"end": number})
         raise
 

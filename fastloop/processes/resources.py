@@ -98,7 +98,7 @@ def sample(pid: int) -> Sample:
     cpu_s: dict[Key, tuple[float, float]] = {}
     switches: dict[tuple[Key, int], int] = {}
     for process in processes:
-        # The process has ended meanwhile.
+        # The process may have ended meanwhile.
         with contextlib.suppress(psutil.Error):
             key, times = (process.pid, process.create_time()), process.cpu_times()
             cpu_s[key] = times.user + times.system, times.children_user + times.children_system

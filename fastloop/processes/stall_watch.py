@@ -100,7 +100,7 @@ def activity_of(pid: int) -> Activity:
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         for each in (process, *process.children(recursive=True)):
-            # The process has ended, or io_counters() is missing, as on macOS.
+            # The process may have ended; macOS has no io_counters().
             with contextlib.suppress(psutil.Error, AttributeError):
                 times = each.cpu_times()
                 cpu_s += times.user + times.system

@@ -46,7 +46,6 @@ class WholeImages:
         resize = load_codec(self.decoder).resize
         for index, row in zip(indices.tolist(), out.reshape(-1, *shape, 3), strict=True):
             pixels = self._decode(index)
-            # Compared per image: one that has the size already is not resized.
             if pixels.shape == row.shape:
                 np.copyto(row, pixels)
             elif self.size is None:

@@ -93,7 +93,7 @@ def _capture(
         # allocates and copies on another stream; "global", torch's default, fails on either.
         with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             out = step(source, targets)
-    # The steps before the capture, and the capture, have trained the module.
+    # The steps before the capture have trained the module.
     with torch.no_grad():
         for tensor, value in zip(tensors, values, strict=True):
             tensor.copy_(value)

@@ -56,9 +56,9 @@ class SpdlLoader:
             indices = list(index_batches(plan, prepared.num_samples, epoch))
             try:
                 yield from pipeline.batches(indices)
-            # Requests of the rest of the epoch are still in the queue: the pipeline can't be used
-            # again.
             except BaseException:
+                # Requests of the rest of the epoch are still in the queue: the pipeline can't be
+                # used again.
                 pipeline.stop()
                 raise
             idle.append(pipeline)

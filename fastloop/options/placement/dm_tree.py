@@ -39,8 +39,8 @@ class DmTreePlacement:
         def place(tree: Tree) -> Tree:
             try:
                 leaves = dm_tree.flatten(tree)
-            # dm-tree calls the containers' own methods, which may raise anything.
             except Exception as error:
+                # dm-tree calls the containers' own methods, which may raise anything.
                 raise Unsupported(_reason(tree, error)) from error
             moved = [move(leaf) for leaf in leaves]
             try:
