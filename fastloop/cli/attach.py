@@ -40,7 +40,7 @@ NOTHING = "fastloop: no DataLoader was iterated over, nothing to explain"
 
 
 def main() -> None:
-    """Run the script, print what its loops waited for, and end as the script has ended."""
+    """Run the script, print the verdicts on its loops, and end as the script has ended."""
     arguments = sys.argv[1:]
     if arguments and arguments[0] in ("-h", "--help"):
         print(__doc__, end="")
@@ -49,6 +49,7 @@ def main() -> None:
     if message := _refusal(arguments) or _unwritable_outputs():
         print(message, file=sys.stderr)
         sys.exit(2)
+    # imported here, so that --help and a wrong command line are answered at once
     from fastloop.core.machine_counters import read_counters
     from fastloop.explain.attach.launch import end_like, run_script
     from fastloop.explain.attach.record_folder import make_record_folder
@@ -58,7 +59,8 @@ def main() -> None:
     try:
         before = read_counters()
         status = run_script(arguments, records)
-        handle_signals()  # from here on there are files to remove
+        # While the script runs, signals are its own. From here on there are files to remove.
+        handle_signals()
         _explain(records, arguments, status, before)
     finally:
         shutil.rmtree(records, ignore_errors=True)
@@ -67,9 +69,12 @@ def main() -> None:
 
 
 def _explain(records: Path, arguments: list[str], status: int, before: Counters) -> None:
-    """Print what the records tell; on a full disk a line says so, and the script's status stays."""
+    """Print the findings from the records; on a full disk print a line, and keep the script's
+    status.
+    """
     from fastloop.core.machine_counters import read_counters
 
+    # before the next imports: their time is not the script's
     after = read_counters()
     from fastloop.core.machine_load import load_between
     from fastloop.explain.attach.attach import PAGE, explain_records
@@ -95,7 +100,8 @@ def _explain(records: Path, arguments: list[str], status: int, before: Counters)
 
 
 def _without_python(arguments: list[str]) -> list[str]:
-    """The arguments without -- and a name of Python: the script runs in fastloop's."""
+    """The arguments without -- and without a name of Python: the script runs in fastloop's
+    Python."""
     arguments = arguments[1:] if arguments[:1] == ["--"] else arguments
     name = arguments[0] if arguments else ""
     is_python = PYTHON.fullmatch(name) is not None or (
@@ -109,7 +115,7 @@ def _is_this_python(path: str) -> bool:
 
 
 def _find_command(arguments: list[str]) -> list[str]:
-    """The arguments with the path of the script that a command such as torchrun is."""
+    """The arguments, with a command such as torchrun replaced by the path of its Python script."""
     if not arguments or arguments[0].startswith("-") or Path(arguments[0]).exists():
         return arguments
     path = shutil.which(arguments[0])
@@ -122,7 +128,7 @@ def _find_command(arguments: list[str]) -> list[str]:
 
 
 def _refusal(arguments: list[str]) -> str:
-    """Why these arguments name no script; empty if they do."""
+    """The reason why these arguments name no script; empty if they do."""
     if not arguments:
         return "attach: allowed: [-m] <script> [its arguments]"
     name = arguments[0]
@@ -137,10 +143,9 @@ def _refusal(arguments: list[str]) -> str:
 
 
 def _unwritable_outputs() -> str:
-    """Why nothing can be written to the outputs folder, so that no script runs in vain; else empty.
-
-    The folder is not made: other ranks may look at the same time.
-    """
+    """The reason why nothing can be written to the outputs folder; empty if it can."""
+    # Checked before the script runs, possibly for hours. The folder is not made, as other ranks may
+    # check at the same time.
     from fastloop.core.files import outputs_folder
 
     folder = outputs_folder()

@@ -90,7 +90,8 @@ def _record(settings: CheckSettings, base: Path) -> None:
 
 
 def _check(settings: CheckSettings, base: Results) -> Checked:
-    """The outcome; a regression is measured once more, as a busy minute may have caused it."""
+    """The outcome of the check; a regression counts only if it is measured twice in a row."""
+    # the environment is compared before anything is measured, which may take minutes
     if checked := check_conditions(_here(base), settings.allow):
         return checked
     first = _compare(settings, base)
@@ -98,6 +99,8 @@ def _check(settings: CheckSettings, base: Results) -> Checked:
         return first
     print("\n".join((*first.lines, "measuring once more, as a busy minute may have caused it")))
     again = _compare(settings, base)
+    # The second measurement is the answer, unless it finds another job slower than the first one
+    # did: that is noise in both.
     if first.slower & again.slower or again.status != SLOWER:
         return again
     lines = (*again.lines, "speed: not the same job was slower in both measurements")
@@ -120,7 +123,8 @@ def _compare(settings: CheckSettings, base: Results) -> Checked:
 
 
 def _measure(settings: CheckSettings) -> Results:
-    """The results of the job by name; exits if nothing could be measured, which was told."""
+    """The results of the job by name; exits if nothing could be measured, after the command has
+    printed the reason."""
     from fastloop.sweep.measure import measure
 
     requests = _compose(settings)
@@ -141,7 +145,8 @@ def _compose(settings: CheckSettings) -> list[JobRequest]:
         requests = compose_all(_refuse_launcher)
     except SignalExit:
         raise
-    except SystemExit:  # which has told the reason
+    # composing has printed the reason, but its exit status would mean a slower job
+    except SystemExit:
         sys.exit(NOT_JUDGED)
     if not requests or requests[0].is_done:
         raise UsageError(f"job: {settings.job}: allowed: what fastloop run measures here")

@@ -44,7 +44,8 @@ class Item:
 
 
 def main() -> None:
-    """Print what lies there, and remove what was asked for; exits with 1 on failure."""
+    """Print the content of the outputs folder, and remove the named kinds; exits with 1 on
+    failure."""
     arguments = sys.argv[1:]
     if {"-h", "--help"} & set(arguments):
         print(__doc__, end="")
@@ -98,7 +99,8 @@ def _remove(items: Sequence[Item]) -> None:
 
     with lock_machine(wait=False):
         for item in items:
-            if item.path.exists() or item.path.is_symlink():  # a report may lie in a removed sweep
+            # a report may have been removed with its sweep; exists() is False for a broken link
+            if item.path.exists() or item.path.is_symlink():
                 remove(item.path)
         for folder in {item.path.parent for item in items} - {outputs_folder()}:
             if folder.is_dir() and not any(folder.iterdir()):
@@ -123,9 +125,11 @@ def _age(seconds: float) -> str:
 
 
 def _items(kind: str) -> list[Item]:
-    """All items of a kind; nothing that a linked folder has elsewhere."""
-    from fastloop.core.spans import wall_ms  # imports torch
+    """All items of a kind that lie in the outputs folder."""
+    # imported here, as it imports torch
+    from fastloop.core.spans import wall_ms
 
+    # The content of a linked folder lies elsewhere, and is not removed.
     outputs, now_s = outputs_folder(), wall_ms() / 1000
     paths = KINDS[kind](outputs)
     inside = [path for path in paths if path.parent.resolve().is_relative_to(outputs.resolve())]
@@ -133,7 +137,7 @@ def _items(kind: str) -> list[Item]:
 
 
 def _describe(path: Path, now_s: float) -> Item:
-    """Size and age; a link is itself, not what it points to."""
+    """Size and age of a file or folder; of a link, not of its target."""
     files = [path, *path.rglob("*")] if path.is_dir() and not path.is_symlink() else [path]
     states = [each.lstat() for each in files]
     sizes = [each.st_size for each in states if not stat.S_ISDIR(each.st_mode)]
@@ -142,11 +146,12 @@ def _describe(path: Path, now_s: float) -> Item:
 
 
 def _children(name: str) -> Callable[[Path], list[Path]]:
-    """A function of the outputs folder: all that lies in its folder of that name."""
+    """A function from the outputs folder to the content of its folder of that name."""
 
     def children(outputs: Path) -> list[Path]:
         folder = outputs / name
-        is_own = folder.is_dir() and not folder.is_symlink()  # a link leads elsewhere
+        # a link leads elsewhere
+        is_own = folder.is_dir() and not folder.is_symlink()
         return sorted(folder.iterdir()) if is_own else []
 
     return children
@@ -172,4 +177,4 @@ KINDS: Mapping[str, Callable[[Path], list[Path]]] = {
     "attach": _children("attach"),
     "mlflow": _mlflow,
 }
-"""What can be removed, by the word for it."""
+"""A word on the command line -> a function that finds the items of that kind."""

@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def _name_folders(arguments: Sequence[str]) -> list[str]:
-    """The arguments, with base= and new= before folders that come without."""
+    """The arguments, with base= and new= put before bare folders."""
     bare = [each for each in arguments if "=" not in each]
     if not bare:
         return [*arguments]
@@ -81,7 +81,7 @@ def _name_folders(arguments: Sequence[str]) -> list[str]:
 
 
 def _with_folders(settings: dict[str, str]) -> dict[str, str]:
-    """The settings with both folders: those of the newest two sweeps if neither is given."""
+    """The settings with both folders; if neither is given, the folders of the newest two sweeps."""
     if not settings["base"] and not settings["new"]:
         base, new = _newest_pair()
         print(f"base={base} new={new}")
@@ -96,7 +96,8 @@ def _with_folders(settings: dict[str, str]) -> dict[str, str]:
 
 
 def _newest_pair() -> tuple[Path, Path]:
-    """The newest sweep with a finished job, and before it the newest that shares one with it."""
+    """(base, new): the newest sweep with a finished job is `new`, and the newest one before it that
+    shares a job with it is `base`."""
     newest: tuple[Path, set[str]] | None = None
     for folder in reversed(sweep_folders()):
         if not any(folder.rglob(RESULT_FILE)):

@@ -38,14 +38,16 @@ NO_OPTIONS = {"dev", "docs", "ffcv", "programs"}
 """Extras of the package that are no options; FFCV is built by commands of its own."""
 GIB, MIB = 2**30, 2**20
 LITTLE_SHM = 512 * MIB
-"""Docker gives containers 64 MiB, in which the batches of a few workers don't fit."""
+"""A smaller /dev/shm gets a hint. Docker gives containers 64 MiB, in which the batches of a few
+workers don't fit."""
 FEW_FILES = 1024
+"""Up to this limit on open files there is a hint: torch sends a descriptor for each tensor."""
 WAITS = {"cpu": "a core", "io": "the disk", "memory": "memory"}
-"""What a process waits for, by the kernel's name for it."""
+"""The kernel's name of a resource -> a word for it."""
 
 
 def main() -> None:
-    """Print whether the machine is ready to measure, and what it has; exits with 1 if it is not."""
+    """Print the verdict on the machine, and its equipment; exits with 1 if it is not ready."""
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(__doc__, end="")
         return
@@ -57,14 +59,15 @@ def main() -> None:
     load = _watch(seconds)
     reason = _holder() or _busy(load)
     print("\n".join(wrap([_answer(load, reason, seconds)])), end="\n\n", flush=True)
-    rows = [*_hardware(load), *_software(), *_space()]  # imports torch, after the answer
+    # these import torch, which takes seconds: the answer has been printed before
+    rows = [*_hardware(load), *_software(), *_space()]
     print("\n".join(align(rows)))
     print("\n" + "\n".join(wrap(_libraries())))
     sys.exit(int(bool(reason)))
 
 
 def _parse_seconds(text: str) -> float:
-    """The seconds to watch; raises UsageError for a time that tells nothing or is no number."""
+    """The seconds to watch; raises UsageError if it is no number, or too short to tell the load."""
     try:
         seconds = float(text)
     except ValueError:
@@ -76,9 +79,10 @@ def _parse_seconds(text: str) -> float:
 
 
 def _watch(seconds: float) -> Load:
-    """The load of these seconds, in which this process does nothing."""
+    """The load in that time, in which this process does nothing."""
+    # a little longer, as the counters have steps of 0.01 s and may tell less
     before = read_counters()
-    Event().wait(seconds + 0.05)  # the counters have steps of 0.01 s
+    Event().wait(seconds + 0.05)
     return load_between(before, read_counters())
 
 
@@ -170,7 +174,7 @@ def _space() -> Iterator[tuple[str, str]]:
 
 
 def _libraries() -> Iterator[str]:
-    """A line for those that are installed, and one for each that is missing."""
+    """A line for the installed optional libraries, and a line for each missing one."""
     from fastloop.core.optional import INSTALL_FFCV
 
     names = _optional_libraries()
@@ -188,6 +192,7 @@ def _libraries() -> Iterator[str]:
 
 def _optional_libraries() -> dict[str, list[str]]:
     """The libraries of the package's extras, with the options that need each."""
+    # the names of extras are names of options
     names: dict[str, list[str]] = {}
     for line in requires("fastloop") or []:
         match = re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", line)

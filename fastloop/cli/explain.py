@@ -56,7 +56,7 @@ from fastloop.sweep.forecast import describe_explanation
 from fastloop.sweep.request import JobRequest
 
 EXPLAIN_MODULES = ("fastloop.explain.explain", *TRIAL_MODULES)
-"""Modules of what the processes of an explanation call."""
+"""Modules with the functions that the processes of an explanation call."""
 SEVERAL = "explain takes one job; fastloop run -m {} explain=true explains each of a sweep"
 
 
@@ -123,9 +123,11 @@ def _check_asked(request: JobRequest) -> None:
 
 def _write_best(best: WhatIf, folder: Path) -> bool:
     """Write the best change's overrides to a file; False if no such file can hold them."""
-    if read_command_line(sys.argv[1:]).config_dir:  # which is given only once
+    # the file is found by -cd, of which Hydra takes only one
+    if read_command_line(sys.argv[1:]).config_dir:
         return False
-    overrides = shlex.split(best.command)[3:]  # after python -m fastloop.run
+    # without `python -m fastloop.run`
+    overrides = shlex.split(best.command)[3:]
     question = f"What does {best.change} gain, as `fastloop explain` has found?"
     if text := experiment_yaml(overrides, question):
         (folder / "experiment").mkdir(exist_ok=True)
@@ -134,7 +136,7 @@ def _write_best(best: WhatIf, folder: Path) -> bool:
 
 
 def _failure_line(failure: Failure, folder: Path) -> str:
-    """The reason, and the path of the stacks if the time limit has ended a pass."""
+    """The reason, and the path of the stacks in a file if the time limit has ended a pass."""
     reason = plain_reason(failure.reason)
     if failure.kind is not FailureKind.TIMEOUT or not failure.details:
         return reason

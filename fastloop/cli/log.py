@@ -24,11 +24,13 @@ def main() -> None:
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(__doc__, end="")
         return
+    # an empty argument too, as Path("") would be the working folder
     if len(sys.argv) != 2 or sys.argv[1].startswith("-") or not sys.argv[1].strip():
-        sys.exit(USAGE)  # Path("") would be the working folder
+        sys.exit(USAGE)
     folder = Path(sys.argv[1])
     try:
-        with lock_machine(wait=False):  # a running sweep logs its results itself
+        # a running sweep logs its results itself
+        with lock_machine(wait=False):
             for result_folder in _result_folders(folder):
                 print(f"{result_folder}: {_record(result_folder)}")
     except (UsageError, MachineBusy) as error:
@@ -52,6 +54,7 @@ def _record(folder: Path) -> str:
     tracker = MlflowTracker(experiment=result.params.get("tracker.experiment", "fastloop"))
     if result.recorded and tracker.holds(result.run_id):
         return "already in the tracker"
+    # its command was killed: no other one measures, as this one holds the lock
     if result.status == "RUNNING":
         result = replace(result, status="KILLED")
     try:
@@ -60,7 +63,8 @@ def _record(folder: Path) -> str:
         tracker.finish(result, folder)
         report = folder.parent / "report"
         tracker.attach(result.run_id, [*report.glob("*.html"), *report.glob("*.png")])
-    except Exception as error:  # an unreachable or different server may raise anything
+    # an unreachable or different server may raise anything
+    except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UsageError(without_passwords(f"{folder}: not recorded: {reason}")) from error
     save(replace(result, recorded=True), folder)

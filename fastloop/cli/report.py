@@ -78,8 +78,8 @@ def _find_results(sweep: str, folder: str) -> tuple[list[Result], Path]:
 
 
 def newest_results() -> tuple[list[Result], Path]:
-    """The results and the folder of the newest sweep that has a finished job; of the newest one
-    if none has. Raises UsageError if there are no results."""
+    """The results and the folder of the newest sweep with a finished job, or of the newest sweep if
+    no job has finished. Raises UsageError if there are no results."""
     sweeps = [path for path in sweep_folders() if any(path.rglob("result.json"))]
     if not sweeps:
         raise UsageError(
@@ -103,7 +103,8 @@ def _results_in_mlflow(sweep: str) -> list[Result]:
 
     try:
         results = load_sweep_results(sweep)
-    except Exception as error:  # an unreachable or different server may raise anything
+    # an unreachable or different server may raise anything
+    except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         reason = without_passwords(reason)
         raise UsageError(f"sweep={sweep}: not in {outputs_folder()}; MLflow: {reason}") from error

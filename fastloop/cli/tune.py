@@ -124,7 +124,8 @@ def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[st
         else:
             folder, file = found
     make_sweep_folder(folder)
-    check_requests(requests)  # absent data is told before anything is planned
+    # absent data is reported before anything is planned
+    check_requests(requests)
     handle_signals(lambda: _describe_kept(folder))
     is_free = sweep.allow_concurrent and not sweep.wait
     with (
@@ -180,7 +181,8 @@ def _hand_over(outcome: TuneOutcome, request: JobRequest, folder: Path) -> None:
     overrides = Variation(overrides=tuple(outcome.change)).apply(request.overrides)
     print(f"run:    python -m fastloop.run {shlex.join(overrides)}")
     question = "Which settings are the fastest, as `fastloop tune` has found?"
-    in_folder = read_command_line(sys.argv[1:]).config_dir  # which is given only once
+    # the file is found by -cd, of which Hydra takes only one
+    in_folder = read_command_line(sys.argv[1:]).config_dir
     text = None if in_folder else experiment_yaml(overrides, question)
     if text:
         (folder / "experiment").mkdir(exist_ok=True)
@@ -194,7 +196,9 @@ def _hand_over(outcome: TuneOutcome, request: JobRequest, folder: Path) -> None:
 
 
 def _compose_job(overrides: Sequence[str]) -> Job:
-    """The job of these overrides; raises UsageError, in one line, for what no job can have."""
+    """The job of these overrides; raises UsageError, in one line, for overrides that no job can
+    have.
+    """
     with usage_errors():
         return compose_changed(overrides)
 

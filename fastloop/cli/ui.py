@@ -20,7 +20,7 @@ DEFAULTS = {"port": "5000"}
 HOST = "127.0.0.1"
 HIGHEST_PORT = 65_535
 ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-"""Without its job runner the server takes 0.5 GB instead of 2.3."""
+"""Environment of the server: without its job runner it takes 0.5 GB instead of 2.3."""
 
 
 def main() -> None:
@@ -37,10 +37,11 @@ def main() -> None:
 
 
 def _free_port(text: str) -> int:
-    """The port; raises UsageError if it is none, or in use."""
+    """The number of the port; raises UsageError if it is no port, or in use."""
     if not text.isdecimal() or not 0 < int(text) <= HIGHEST_PORT:
         raise UsageError(f"port={text}: allowed: 1 to {HIGHEST_PORT}")
     with socket.socket() as probe:
+        # the server sets it too: otherwise a port would seem in use for a minute after its end
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, int(text)))
@@ -51,7 +52,7 @@ def _free_port(text: str) -> int:
 
 
 def _refuse_remote() -> None:
-    """Results that go to a server are shown by that server."""
+    """Raise UsageError if results go to a server, which shows them itself."""
     from fastloop.options.tracker._location import tracker_place
 
     if os.environ.get("MLFLOW_TRACKING_URI"):

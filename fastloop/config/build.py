@@ -38,6 +38,7 @@ def build_request(combination: Combination) -> JobRequest:
 
     values, overrides = combination.values, combination.overrides
     job = build_job(values, overrides)
+    # the recorded configuration has to describe the job, which build_job may leave without a store
     if job.loader.store is None and values["loader"].get("store"):
         values["loader"]["store"] = None
     choices = {name.partition("@")[0]: choice for name, choice in combination.choices.items()}
@@ -72,8 +73,8 @@ def build_sweep(values: dict[str, Any]) -> SweepSettings:
 def build_job(values: dict[str, Any], overrides: Sequence[str] = ()) -> Job:
     """The job that the configuration describes. Raises ConfigError for an invalid value.
 
-    overrides: of the command line. A store that none of them asks for is left out if it would
-    repeat one random crop of each image.
+    overrides: overrides of the command line. A store that none of them asks for is left out if it
+    would repeat one random crop of each image.
     """
     from fastloop.core.plan import LOADING, LoadingSettings
     from fastloop.trial.job import Job, crop_images, needs_no_store
@@ -101,7 +102,7 @@ def build_option(group: str, node: Any) -> Any:
 
 
 def _build_as(protocol: type, group: str, node: Any) -> Any:
-    """The object of the group's `_target_`. Raises ConfigError if it lacks what it needs."""
+    """The object of the group's `_target_`. Raises ConfigError unless it satisfies the Protocol."""
     built = build_option(group, node)
     if not isinstance(built, protocol):
         raise ConfigError(kind_message(group, built, protocol.__name__))
@@ -109,7 +110,7 @@ def _build_as(protocol: type, group: str, node: Any) -> Any:
 
 
 def _translate_errors(group: str, build: Callable[[], T]) -> T:
-    """The result of build(), whose errors about invalid values are raised as ConfigError."""
+    """The result of build(); its errors about invalid values are raised as ConfigError."""
     from pydantic import ValidationError
 
     try:
@@ -121,7 +122,7 @@ def _translate_errors(group: str, build: Callable[[], T]) -> T:
 
 
 def _is_group(node: Any) -> bool:
-    """True if the node is that of an option, or a dict with such a node."""
+    """True if the node describes an option, or is a dict with such a node."""
     return isinstance(node, dict) and ("_target_" in node or any(map(_is_group, node.values())))
 
 
@@ -130,6 +131,8 @@ def _launcher_under_torchrun(values: dict[str, Any], overrides: tuple[str, ...])
 
     Puts the torchrun launcher into the values, in the place of the default.
     """
+    # Under torchrun each of its processes runs this command; with the default launcher each would
+    # measure by itself.
     from fastloop.processes.torchrun_env import torchrun_process
 
     if torchrun_process() is None or "launcher=single" in overrides:

@@ -10,7 +10,10 @@ PACKAGE = Path(__file__).resolve().parents[1]
 OUTPUTS = "${oc.env:FASTLOOP_OUTPUTS,outputs}"
 STORE = "chosen by the loader; store@loader.store=<option> picks another"
 LINE = re.compile(r"^(\w+): +(.*?)(?: +# (.*))?$", re.M)
+"""A setting in a file of conf/: name, default and comment, which is its meaning. The files are read
+as text, as yaml parsers drop the comments."""
 DEFAULT = re.compile(r"^  - (\w+): +(\w+) +# (.*)$", re.M)
+"""A row of the defaults list in conf/config.yaml: group, option and meaning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +51,7 @@ class Group:
 
 def resource_folder(name: str) -> Path:
     """The folder conf or experiments: next to the package, or in its resources/ in a wheel."""
+    # a file of the folder is looked for, as site-packages may have a folder conf of another package
     file = "config.yaml" if name == "conf" else "quickstart/sweep.yaml"
     for base in (PACKAGE.parent, PACKAGE / "resources"):
         if (base / name / file).is_file():
@@ -72,7 +76,8 @@ def options_of(group: str) -> list[str]:
 
 
 def takes_several(group: str) -> bool:
-    """True for a group of which a job may have several options: each has a key of its own."""
+    """True for a group of which a job may have several options, such as benchmark."""
+    # each of these options is a dict with a key of its own; any other has a _target_ at its top
     files = (resource_folder("conf") / group).glob("*.yaml")
     return not any(re.search(r"^_target_:", file.read_text(), re.M) for file in files)
 
@@ -84,7 +89,7 @@ def options_with_store() -> list[str]:
 
 
 def groups() -> list[Group]:
-    """All groups: those of conf/config.yaml in its order, then those that options choose from."""
+    """All groups: those of conf/config.yaml in its order, then the groups that options choose from."""
     text = _config_text()
     chosen = {name: (default, meaning) for name, default, meaning in DEFAULT.findall(text)}
     folders = [path.name for path in sorted(resource_folder("conf").iterdir()) if path.is_dir()]
@@ -99,7 +104,7 @@ def settings() -> tuple[Setting, ...]:
 
 
 def group_names() -> list[str]:
-    """Names of the groups of which a command line picks one option."""
+    """Names of the groups from which a command line picks one option."""
     return [group for group, _, _ in DEFAULT.findall(_config_text())]
 
 
@@ -160,5 +165,6 @@ def _settings(text: str) -> tuple[Setting, ...]:
     return tuple(
         Setting(name=name, default=default.replace(OUTPUTS, "outputs"), meaning=meaning)
         for name, default, meaning in LINE.findall(text)
-        if name != "_target_" and default != f"${{{name}}}"  # a top-level setting
+        # `seed: ${seed}` in an option passes a top-level setting on, and is none of its own
+        if name != "_target_" and default != f"${{{name}}}"
     )

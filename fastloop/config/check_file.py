@@ -1,4 +1,4 @@
-"""`fastloop.yaml`: what `fastloop check` measures in a user's repository, and what it allows."""
+"""`fastloop.yaml`: the settings of `fastloop check` in a user's repository."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fastloop.core.types import UsageError
 
 STRICT = pydantic.ConfigDict(extra="forbid")
 IN_CI = ("tracker=none", "report=false")
-"""What a check does without, unless its job says otherwise."""
+"""Settings that a check adds to its job, unless the job has them."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -30,7 +30,8 @@ class CheckSettings:
     fail_above: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0
     """Allowed regression in percent."""
     measure: Literal["seconds", "limit_fraction"] = "seconds"
-    """What is compared: seconds, or seconds relative to the machine's limit beside each trial."""
+    """The compared figure: seconds, or seconds relative to the machine's limit beside each
+    trial."""
     base: str = "fastloop-base.json"
     """The file of the recorded results, relative to the folder of fastloop.yaml."""
     allow: list[Literal["machine", "versions", "data", "cache"]] = Field(default_factory=list)
@@ -38,7 +39,7 @@ class CheckSettings:
 
     @property
     def arguments(self) -> list[str]:
-        """The job as a command line, with what a check leaves out."""
+        """The job as a command line, with the settings that a check adds."""
         names = {word.partition("=")[0] for word in self.words}
         return [each for each in IN_CI if each.partition("=")[0] not in names] + self.words
 
@@ -54,7 +55,8 @@ def read_check_file(path: Path) -> CheckSettings:
         example = 'such as one with the line  job: "dataset=digits loader=raw"'
         raise UsageError(f"file={path}: no such file; allowed: a yaml file, {example}")
     try:
-        # not OmegaConf.load: it follows aliases without an end, and knows interpolations
+        # Not OmegaConf.load: in a file of a stranger's pull request, aliases may nest without an
+        # end, and interpolations may read the environment.
         values: Any = yaml.load(path.read_text(), Loader=get_yaml_loader())
     except (yaml.YAMLError, OSError, ValueError) as error:
         raise UsageError(f"{path}: can't be read: {' '.join(str(error).split())}") from error
@@ -69,9 +71,11 @@ def read_check_file(path: Path) -> CheckSettings:
         words = settings.words
     except pydantic.ValidationError as error:
         raise UsageError(f"{path}: {validation_message('', error)}") from error
-    except TypeError as error:  # a name that is not text
+    # a name that is not text, such as `1: 2`
+    except TypeError as error:
         raise UsageError(f"{path}: {error}") from error
-    except ValueError as error:  # a quotation mark without its partner
+    # a quotation mark without its partner
+    except ValueError as error:
         raise UsageError(f"{path}: job: {error}") from error
     if not "".join(words).strip():
         allowed = 'allowed: arguments of fastloop run, such as "dataset=digits loader=raw"'
@@ -81,6 +85,7 @@ def read_check_file(path: Path) -> CheckSettings:
 
 def base_path(path: Path, settings: CheckSettings) -> Path:
     """The file of the recorded results. Raises UsageError if it is outside of the repository."""
+    # `base` comes from the file, and record=true would write to any path that it names
     base, folder = path.parent / settings.base, path.resolve().parent
     repository = next(
         (each for each in (folder, *folder.parents) if (each / ".git").exists()), folder
@@ -94,10 +99,9 @@ def base_path(path: Path, settings: CheckSettings) -> Path:
 
 
 def _check_plain(path: Path, name: object, value: object) -> None:
-    """Raise UsageError unless this is a plain value or a list of such, without interpolations.
-
-    `${oc.env:TOKEN}` would put a secret of the runner into what a check prints.
-    """
+    """Raise UsageError unless this is a plain value or a list of plain values, without
+    interpolations."""
+    # `${oc.env:TOKEN}` would print a secret of the CI's runner.
     parts = value if isinstance(value, list) else [value]
     if any(isinstance(part, list | dict) for part in parts):
         raise UsageError(f"{path}: {name}: allowed: a value, or a list of values")

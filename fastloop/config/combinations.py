@@ -44,7 +44,7 @@ from fastloop.config.spellings import expand_homes
 CONFIG_NAME = "config"
 VERSION_BASE = "1.3"
 VALUE_IN_OPTION = re.compile(r"(?!hydra\.)\w+(\.\w+)+=")
-"""Start of an override that changes a value in an option, and chooses none."""
+"""Start of an override that changes a value in an option, and chooses no option."""
 ALL_LOADERS = re.compile(r"loader=glob\(")
 RAW = "raw"
 """The loader that reads the dataset itself."""
@@ -59,7 +59,7 @@ class Combination:
     values: dict[str, Any]
     """The configuration without Hydra's part, with interpolations resolved."""
     choices: dict[str, str]
-    """Option by group."""
+    """Group -> option."""
     overrides: tuple[str, ...]
     launcher: str
     """Name of Hydra's launcher."""
@@ -81,8 +81,8 @@ class Combinations:
 def compose_combinations(line: CommandLine) -> Combinations:
     """All combinations, in the order of Hydra's basic sweeper.
 
-    A setting is left out of those whose option lacks it; combinations that are equal without it
-    are one. Raises ConfigError and Hydra's exceptions.
+    A setting is left out of combinations with an option that lacks it; combinations that are equal
+    without it become one. Raises ConfigError and Hydra's exceptions.
     """
     register_experiments()
     register_resolvers()
@@ -96,7 +96,8 @@ def compose_combinations(line: CommandLine) -> Combinations:
         _check_sweeper(first)
         swept = [f"{key}={value}" for key, value in (first.hydra.sweeper.params or {}).items()]
         jobs = product(parse_overrides([*swept, *line.overrides]))
-        folder = str(first.hydra.sweep.dir)  # equal for all jobs, although it contains the time
+        # resolved once: it contains the time, and would differ from job to job
+        folder = str(first.hydra.sweep.dir)
         found = _compose_sweep(name, jobs, folder)
         if any(ALL_LOADERS.match(text) for text in (*swept, *line.overrides)):
             found = replace(found, each=_with_baseline(found.each))
@@ -104,8 +105,9 @@ def compose_combinations(line: CommandLine) -> Combinations:
 
 
 def _with_baseline(combinations: Sequence[Combination]) -> list[Combination]:
-    """The combinations with raw as the baseline, if it is among them and no other one is named: of
-    loaders that a pattern names in the order of the alphabet, none was typed first."""
+    """The combinations with raw as the baseline, if it is among them and no baseline is named."""
+    # The default baseline is the job that was typed first. Loaders that a pattern names come in
+    # the order of the alphabet, so that the first means nothing.
     if not any(each.choices["loader"] == RAW for each in combinations):
         return [*combinations]
     return [
@@ -119,7 +121,8 @@ def _with_baseline(combinations: Sequence[Combination]) -> list[Combination]:
 def _compose_sweep(name: str, jobs: Sequence[tuple[str, ...]], folder: str) -> Combinations:
     """The combinations of these lists of overrides, without those that repeat an earlier one."""
     concerns, found = Concerns(), dict[tuple[str, ...], Combination]()
-    # What an option lacks does not depend on values, which a sweep may have many of.
+    # Which settings an option lacks does not depend on values, of which a sweep may have many: each
+    # choice of options is tried once.
     known: dict[tuple[str, ...], dict[str, ConfigError]] = {}
     for overrides in jobs:
         choices = tuple(text for text in overrides if not VALUE_IN_OPTION.match(text))
@@ -134,7 +137,7 @@ def _compose_sweep(name: str, jobs: Sequence[tuple[str, ...]], folder: str) -> C
 def _add_job(
     concerns: Concerns, combination: Combination, lacking: Mapping[str, ConfigError]
 ) -> Combination:
-    """The combination without what its experiment sets for other options; both are counted."""
+    """The combination without its experiment's settings for other options; `concerns` counts it."""
     choices, overrides = combination.choices, combination.overrides
     values = deepcopy(combination.values)
     concerns.add_job({**lacking, **leave_out_of_experiment(choices, values, overrides)})
@@ -149,10 +152,11 @@ def _compose_own(
     number: int = 0,
     folder: str | None = None,
 ) -> tuple[DictConfig, tuple[str, ...]]:
-    """The configuration of those settings that the job's options have, and these overrides.
+    """The configuration with the settings that the job's options have, and these overrides.
 
     lacking: settings that the options are known to lack, with their errors; more are added.
     """
+    # Hydra reports one unknown setting at a time, so it is asked again without it.
     for setting in lacking:
         overrides = leave_out(overrides, setting)
     while True:
@@ -170,9 +174,10 @@ def compose_each(
 ) -> list[Combination]:
     """The combination of each list of overrides, as jobs of one sweep in that folder.
 
-    line: whose flags name folders of options. Jobs that differ in settings at the top level alone
-    are composed once. Raises ConfigError and Hydra's exceptions.
+    line: its flags name folders of options. Raises ConfigError and Hydra's exceptions.
     """
+    # Composing takes much longer than changing a value: jobs that differ only in settings at the
+    # top level are composed once.
     with compose_api(line):
         name, names = line.config_name or CONFIG_NAME, {each.name for each in settings()}
         bases: dict[tuple[str, ...], DictConfig] = {}
@@ -190,7 +195,7 @@ def compose_each(
 def _change_settings(
     cfg: DictConfig, overrides: Sequence[str], changes: Sequence[str], number: int
 ) -> DictConfig:
-    """The configuration with these settings at the top level, as that job of a sweep."""
+    """The configuration with these settings at the top level, as job `number` of a sweep."""
     with read_write(cfg.hydra), open_dict(cfg.hydra):
         cfg.hydra.job.num, cfg.hydra.job.id = number, str(number)
         cfg.hydra.overrides.task = [*overrides]
@@ -236,10 +241,9 @@ def register_resolvers() -> None:
 
 @cache
 def _compose_unresolved(overrides: tuple[str, ...]) -> DictConfig:
-    """Compose a job; cached, unlike resolving, which is fast and depends on the environment.
-
-    Jobs that differ in values alone are composed once, and these changed, as Hydra does.
-    """
+    """The configuration of a job before interpolations are resolved."""
+    # Composing is cached, resolving is not: it is fast and depends on the environment. Jobs that
+    # differ in values alone are composed once; the values are changed in a copy, as Hydra does.
     register_experiments()
     line, names = read_command_line(overrides), {each.name for each in settings()}
     values = [
@@ -249,7 +253,8 @@ def _compose_unresolved(overrides: tuple[str, ...]) -> DictConfig:
     ]
     if values:
         cfg = deepcopy(_compose_unresolved(tuple(text for text in overrides if text not in values)))
-        with suppress(OmegaConfBaseException), compose_api(line):  # Hydra says below what is wrong
+        # if a value can't be changed, Hydra composes all of it below and reports the error
+        with suppress(OmegaConfBaseException), compose_api(line):
             changes = parse_overrides(values)
             if not any(change.is_sweep_override() for change in changes):
                 return _change_values(cfg, changes)
@@ -266,10 +271,12 @@ def _change_values(cfg: DictConfig, changes: Sequence[Override]) -> DictConfig:
 
 @contextmanager
 def compose_api(line: CommandLine) -> Iterator[None]:
-    """Initialize Hydra's Compose API with conf/ or the folders that the command line names."""
+    """Initialize Hydra's Compose API with conf/, or with the folders that the command line
+    names."""
     if line.config_dir:
         _add_config_dir(Path(line.config_dir).absolute())
     folder = Path(line.config_path or resource_folder("conf")).absolute()
+    # a global object, which refuses to be initialized twice
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(folder), job_name="fastloop", version_base=VERSION_BASE):
         yield
@@ -292,7 +299,7 @@ def _add_config_dir(folder: Path) -> None:
 def _compose_first(name: str, line: CommandLine) -> DictConfig:
     """The configuration of a single job, or of the first job of a sweep.
 
-    An experiment may set the sweep mode itself. Raises Hydra's error for several values otherwise.
+    Raises Hydra's error for several values without -m.
     """
     values = override_values(parse_overrides(line.overrides))
     first_values = tuple(each[0] for each in values if each)
@@ -300,6 +307,8 @@ def _compose_first(name: str, line: CommandLine) -> DictConfig:
         return _compose_own(name, first_values, {})[0]
     try:
         return _compose(name, line.overrides)
+    # An experiment may set the sweep mode itself, which only its composed configuration tells:
+    # several values are then no error.
     except (ConfigCompositionException, ForeignSetting):
         with suppress(HydraException):
             cfg, _ = _compose_own(name, first_values, {})
@@ -313,7 +322,7 @@ def _compose(
 ) -> DictConfig:
     """The configuration with Hydra's part, which also becomes the global HydraConfig.
 
-    sweep_dir: folder of the sweep that the job is part of; None: as configured.
+    sweep_dir: folder of the job's sweep; None: as configured.
     """
     try:
         cfg = _hydra_compose(name, list(overrides), return_hydra_config=True)
@@ -334,6 +343,7 @@ def _compose(
 
 def _hydra_compose(name: str, overrides: list[str], **options: Any) -> DictConfig:
     """The composed configuration. Raises ConfigError if Hydra only warns."""
+    # Hydra only warns of a missing folder, and then of options that it would have contained.
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=r"provider=hydra\.searchpath")
         try:

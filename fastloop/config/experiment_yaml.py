@@ -14,8 +14,8 @@ from fastloop.config.catalogue import default_options
 def experiment_yaml(overrides: Sequence[str], question: str) -> str | None:
     """The text of an experiment's file; None if a file can't hold one of the overrides.
 
-    A file holds options and values, but neither deletions nor options of groups that the defaults
-    don't have. question: the comment in its first line, as in the files of experiments/.
+    A file holds options and values, but neither deletions nor options of groups without a default.
+    question: the comment in its first line, as in the files of experiments/.
     """
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     options, values = [], OmegaConf.create({})

@@ -28,5 +28,6 @@ def register_experiments() -> None:
         node = OmegaConf.to_container(OmegaConf.load(path))
         store = ConfigStore.instance()
         store.store(group=group, name=name, package="_global_", node=node, provider=str(path))
-    if str(folder.parent) not in sys.path:  # installed from a wheel
+    # in a wheel the folder experiments is in fastloop/resources, which is not on Python's path
+    if str(folder.parent) not in sys.path:
         sys.path.append(str(folder.parent))

@@ -33,11 +33,9 @@ class CommandLine:
 
     @property
     def arguments(self) -> list[str]:
-        """All arguments, flags first.
-
-        Hydra 1.3 rejects `loader=x -m trials=20`, because argparse takes all positional arguments
-        at once; Hydra 1.4 accepts it (facebookresearch/hydra#3133).
-        """
+        """All arguments, flags first."""
+        # Hydra 1.3 rejects `loader=x -m trials=20`, because argparse takes all positional arguments
+        # at once; Hydra 1.4 accepts it (facebookresearch/hydra#3133).
         return [*self.flags, *self.overrides]
 
 
@@ -55,7 +53,8 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
     run_flags = ("run", "multirun", "config_path", "config_name", "config_dir")
     prints_info = any(value for name, value in values.items() if name not in run_flags)
     for name, value in values.items():
-        if value and not (prints_info and name in ("run", "multirun")):  # Hydra takes only one
+        # of --cfg, --run, --multirun and their like, Hydra takes only one
+        if value and not (prints_info and name in ("run", "multirun")):
             flags += [f"--{name.replace('_', '-')}", *([value] if isinstance(value, str) else [])]
     return CommandLine(
         flags=tuple(flags),
@@ -75,6 +74,7 @@ def prepare_completion() -> None:
         os.environ["COMP_LINE"] = " ".join(words)
 
 
+# argparse itself would print its usage and exit
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(message)

@@ -1,6 +1,6 @@
-"""Settings that an option of conf/ lacks and another one of its group has.
+"""Foreign settings: an option of conf/ lacks them, and another option of its group has them.
 
-In a sweep, such a setting applies to the jobs whose option has it.
+In a sweep, such a setting applies only to the jobs with an option that has it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fastloop.config.yaml_files import option_values
 NO_KEY = re.compile(r"Could not override '([^']+)'|Could not delete from config\. '([^']+)' does")
 """Hydra's messages for a setting that the chosen option lacks."""
 SHOWN_OPTIONS = 4
-"""Options that have a setting are listed up to this number."""
+"""Most options with a setting that a line lists."""
 
 
 class ForeignSetting(ConfigError):  # noqa: N818 - a verdict on one job, as Unsupported is
@@ -38,7 +38,7 @@ class ForeignSetting(ConfigError):  # noqa: N818 - a verdict on one job, as Unsu
 
 
 def find_foreign_setting(message: str) -> str:
-    """The name of the setting which a job's option lacks, by Hydra's message; else empty."""
+    """The name of the setting that a job's option lacks, from Hydra's message; else empty."""
     match = NO_KEY.search(message)
     name = (match[1] or match[2]) if match else ""
     is_of_option = "." in name and not name.startswith("hydra")
@@ -46,10 +46,11 @@ def find_foreign_setting(message: str) -> str:
 
 
 def describe_foreign_setting(name: str, overrides: Sequence[str]) -> str:
-    """The message for a setting which the job's option lacks and others have; empty if no
-    option has it."""
+    """The message for a setting that the job's option lacks and others have; empty if no option has
+    it."""
     shown = name.rpartition("@")[2]
     group, _, setting = shown.partition(".")
+    # code of the user's: no option of conf/ knows its arguments
     if any(override.startswith(f"{group}._target_=") for override in overrides):
         return ""
     chosen = [value for key, _, value in (o.partition("=") for o in overrides) if key == group]
@@ -62,7 +63,7 @@ def describe_foreign_setting(name: str, overrides: Sequence[str]) -> str:
 
 
 def _same_of_option(group: str, option: str, setting: str) -> str:
-    """A setting of that option which another word for it names; else empty."""
+    """The setting of that option that has this name under another word; else empty."""
     known = [
         f"{group}.{each.name}"
         for of_group in groups()
@@ -90,7 +91,7 @@ def _options_with(group: str, setting: str) -> str:
 
 
 def leave_out(overrides: Sequence[str], name: str) -> tuple[str, ...]:
-    """The overrides without those of that setting."""
+    """The overrides that do not change that setting."""
     return tuple(text for text in overrides if name_in(text) != name)
 
 
@@ -101,16 +102,16 @@ def name_in(override: str) -> str:
 
 @dataclass(kw_only=True)
 class Concerns:
-    """To which jobs of a sweep those settings apply that some of its jobs lack."""
+    """Counts the jobs of a sweep that have, and that lack, its foreign settings."""
 
     jobs: int = 0
     lacking: dict[str, int] = field(default_factory=dict)
-    """Number of jobs that lack a setting, by its name."""
+    """Name of a setting -> number of jobs that lack it."""
     errors: dict[str, ConfigError] = field(default_factory=dict)
     having: dict[str, dict[str, None]] = field(default_factory=dict)
-    """By the setting's name the options that have it, in the order of the jobs."""
+    """Name of a setting -> the options that have it, in the order of the jobs."""
     values: dict[str, dict[str, None]] = field(default_factory=dict)
-    """By the setting's name, its values."""
+    """Name of a setting -> its overrides."""
 
     def add_job(self, lacking: Mapping[str, ConfigError]) -> None:
         """Count a job that lacks these settings."""
@@ -120,7 +121,7 @@ class Concerns:
             self.errors.setdefault(name, error)
 
     def add_settings(self, overrides: Sequence[str], choices: Mapping[str, str]) -> None:
-        """Note which settings a job has, and by which options."""
+        """Note the settings that a job has, and the options that have them."""
         for text in overrides:
             name = name_in(text)
             group = name.rpartition("@")[2].partition(".")[0]
@@ -133,6 +134,7 @@ class Concerns:
         that no job has."""
         lines = []
         for name, count in self.lacking.items():
+            # a setting that no job has is a mistake, and not one that concerns some of them
             if count == self.jobs:
                 raise self.errors[name]
             values = [*self.values.get(name, {})]
@@ -147,10 +149,12 @@ class Concerns:
 def leave_out_of_experiment(
     choices: Mapping[str, str], values: dict[str, Any], overrides: Sequence[str]
 ) -> dict[str, ConfigError]:
-    """Remove the settings that the experiment gives to options other than its own which lack them.
+    """Remove the experiment's settings that the job's options lack.
 
-    Returns the error of each, for the case that no job of the sweep has the setting.
+    Returns an error for each, which counts if no job of the sweep has the setting.
     """
+    # An experiment sets values of its own options. If the command line picks another option of a
+    # group, Hydra merges these values into it.
     path = experiment_files().get(choices.get("experiment", ""))
     if path is None:
         return {}

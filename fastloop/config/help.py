@@ -65,7 +65,7 @@ def all_text() -> str:
 
 
 def setting_lines() -> list[str]:
-    """The settings that belong to no option, with what they mean."""
+    """The settings that belong to no option, with their meanings."""
     lines = ["Settings: setting=value", ""]
     for setting in settings():
         lines += hanging_lines(f"  {setting.name}={setting.default}", setting.meaning, 36)
@@ -90,7 +90,7 @@ def options_page() -> str:
 
 
 def _tune_tables() -> list[str]:
-    """Tables of the settings of `fastloop tune`, and of what it tries."""
+    """Tables of the settings of `fastloop tune`, and of the values that it tries."""
     lines = ["", "## tune", "", "Settings of `fastloop tune`, see [Tuning](tuning.md).", ""]
     lines += ["| setting | default | meaning |", "|---|---|---|"]
     lines += [f"| `{s.name}` | `{s.default}` | {_escape(s.meaning)} |" for s in tune_settings()]
@@ -100,7 +100,7 @@ def _tune_tables() -> list[str]:
 
 
 def _label(group: Group, option: Option) -> str:
-    """The option's name; an experiment's links to its report."""
+    """The option's name; the name of an experiment is a link to its report."""
     if group.name != "experiment":
         return f"`{option.name}`"
     return (
@@ -132,7 +132,7 @@ def _escape(text: str) -> str:
 
 
 def hanging_lines(label: str, meaning: str, column: int) -> list[str]:
-    """The label, and the meaning wrapped at `column`, below the label if that is longer."""
+    """The label, and the meaning wrapped at `column`, below the label if this is longer."""
     indent = " " * column
     if len(label) >= column:
         return [

@@ -1,15 +1,16 @@
-"""Messages about what an object lacks to be a Dataset, a Tracker or another option."""
+"""Messages for an object that is no Dataset, Tracker or other option, with the missing members."""
 
 from __future__ import annotations
 
 from typing import Any
 
 CALLED = ("__call__", "__len__", "__getitem__", "__iter__")
-"""Special methods by which a Protocol asks for something."""
+"""Special methods that a Protocol may ask for."""
 
 
 def kind_message(setting: str, thing: Any, kind: str) -> str:
-    """The message for a thing that is no `kind`, the name of a Protocol, with what it lacks."""
+    """The message for a thing that is no `kind`, the name of a Protocol, with its missing
+    members."""
     cls = type(thing)
     text = f"{setting}: {cls.__module__}.{cls.__qualname__} is no {kind}"
     lacking = sorted(name for name in _members(kind) if not hasattr(thing, name))

@@ -23,7 +23,7 @@ from fastloop.core.types import UsageError
 from fastloop.core.user_code import error_line
 
 PLUGINS = {name: f"hydra-{name}-launcher" for name in ("joblib", "ray", "submitit")}
-"""Package of each Hydra launcher that is not part of Hydra."""
+"""Name of a Hydra launcher that is not part of Hydra -> the package that has it."""
 UNKNOWN = re.compile(r"Could not override '(\S+)'\.|delete from config\. '(\S+?)' does")
 """Hydra's messages for a setting that does not exist."""
 SETTING = re.compile(r"[~+]{0,2}[\w./@]+=")
@@ -60,7 +60,8 @@ def _message(error: Exception, known_names: Iterable[str]) -> str | None:
 
 
 def _system_message(error: OSError) -> str:
-    if error.errno == errno.ENAMETOOLONG:  # Hydra looks for the option's file
+    # Hydra looks for a file with the name of the option
+    if error.errno == errno.ENAMETOOLONG:
         name = Path(str(error.filename)).stem
         return f"{name}: there is no such setting or option; the name is too long for a file"
     reason = ERROR_NUMBER.sub(r"\1", str(error))
@@ -68,7 +69,7 @@ def _system_message(error: OSError) -> str:
 
 
 def validation_message(group: str, error: Any) -> str:
-    """A pydantic.ValidationError as `setting=value: what is allowed`."""
+    """A pydantic.ValidationError as `setting=value: allowed values`."""
     return value_message(group, error.errors())
 
 
@@ -120,7 +121,8 @@ def _hydra_message(
     text = str(error)
     if isinstance(error, OverrideParseException):
         return _not_an_override(error)
-    if isinstance(error, OmegaConfBaseException):  # of an interpolation
+    # an interpolation that can't be resolved
+    if isinstance(error, OmegaConfBaseException):
         return f"{error.full_key or 'the configuration'}: {text.splitlines()[0]}"
     if isinstance(error.__cause__, OmegaConfBaseException):
         text += f"\n{error.__cause__}"
@@ -129,7 +131,7 @@ def _hydra_message(
 
 
 def _hydra_sentence(text: str, known_names: Iterable[str]) -> str:
-    """Hydra's message in words of this command line, if it is one that a user may cause."""
+    """Hydra's message in the words of this command line, if users cause it often; else as it is."""
     if match := UNKNOWN.search(text):
         return unknown_setting(match[1] or match[2], known_names)
     if match := re.search(r"already at '(\S+?)'", text):
@@ -143,6 +145,7 @@ def unknown_setting(name: str, known_names: Iterable[str]) -> str:
     """The message for a setting that no option has."""
     hint = setting_hint(name, known_names)
     told = f"; {hint}" if hint else ""
+    # options of these groups may be code of the user's, with arguments that conf/ does not know
     if not hint and name.startswith(("dataset.", "loader.", "model.", "collate.", "transform.")):
         told = f"; +{name}=… passes it to your own code"
     return f"{name}: there is no such setting{told}"

@@ -1,4 +1,4 @@
-"""The overrides of a command line, checked, and the values that a sweep gives each of them."""
+"""The overrides of a command line: checks, and the values of each in a sweep."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from fastloop.config.messages import ConfigError
 from fastloop.config.spellings import read_spelling
 
 MOST_JOBS = 10_000
-"""Of a command line, and values of one setting: nobody can measure as many, and a range may have
-more than memory holds."""
+"""Most jobs of a command line, and most values of one setting: nobody can measure more, and a range
+may have more values than memory holds."""
 FOLDERS = ("root", "dir")
-"""Last parts of the names of settings that are folders; empty, they would be the working folder."""
+"""Last parts of the names of settings that are folders. An empty value would be the working
+folder."""
 
 WITHOUT_EFFECT = {
     "hydra.verbose": "fastloop writes no log; HYDRA_FULL_ERROR=1 shows the traceback of an error",
@@ -30,8 +31,9 @@ WITHOUT_EFFECT = {
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
-    """The overrides, parsed. Raises ConfigError for those that no job can have."""
-    loader = GlobalHydra.instance().config_loader()  # expands glob(*)
+    """The overrides, parsed. Raises ConfigError for overrides that no job can have."""
+    # the parser expands glob(*) by the loader's list of options
+    loader = GlobalHydra.instance().config_loader()
     parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
     for override in parsed:
         _check_override(override)
@@ -72,7 +74,8 @@ def product(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
 
 
 def override_values(overrides: Sequence[Override]) -> list[list[str]]:
-    """For each overridden key, `key=value` of all its values; the last override of a key wins."""
+    """A list for each overridden key: `key=value` for each of its values. The last override of a
+    key wins."""
     values: dict[str, list[str]] = {}
     for override in overrides:
         key = override.get_key_element()
@@ -93,7 +96,9 @@ def override_values(overrides: Sequence[Override]) -> list[list[str]]:
 
 
 def _check_count(override: Override) -> None:
-    """Raise ConfigError for a range of more than MOST_JOBS values, and for one without a step."""
+    """Raise ConfigError for a range of more than MOST_JOBS values, and for a range without a
+    step."""
+    # before the range is expanded, which would take all memory
     values = override.value()
     if not isinstance(values, RangeSweep):
         return

@@ -1,4 +1,4 @@
-"""Spellings of an override that mean one which Hydra's grammar has."""
+"""Further spellings of overrides, rewritten in Hydra's grammar."""
 
 from __future__ import annotations
 
@@ -11,15 +11,21 @@ from fastloop.config.catalogue import group_names, options_of
 from fastloop.config.user_options import OPTION_METHODS
 
 HOME = re.compile(r"(?<=[=,\[])~[^,\]'\"]*")
-"""A value, or one of several, that begins with the home folder."""
+"""A value, or one of several values, that begins with the home folder."""
 PLAIN_PATH = re.compile(r"[\w/.+-]*")
 """A path that needs no quotes in Hydra's grammar."""
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
 def read_spelling(override: str) -> str:
-    """The override with ~ as the home folder, dataset=mine.A as dataset._target_=mine.A,
-    and +experiment=name, Hydra's usual spelling, without its plus."""
+    """The override in Hydra's grammar.
+
+    ~ becomes the home folder, dataset=mine.A becomes dataset._target_=mine.A, and +experiment=name,
+    the usual spelling with Hydra, loses its plus.
+
+    >>> read_spelling("dataset=mine.A")
+    'dataset._target_=mine.A'
+    """
     name, equals, value = override.partition("=")
     if not equals:
         return override
@@ -31,7 +37,7 @@ def read_spelling(override: str) -> str:
 
 
 def expand_homes(values: Any) -> Any:
-    """Nested values in which text that begins with ~/ is the path in the home folder."""
+    """Nested values; text that begins with ~/ becomes the path in the home folder."""
     if isinstance(values, dict):
         return {name: expand_homes(value) for name, value in values.items()}
     if isinstance(values, list):
@@ -40,7 +46,7 @@ def expand_homes(values: Any) -> Any:
 
 
 def read_spellings(overrides: Iterable[str]) -> tuple[str, ...]:
-    """Each override as read_spelling reads it."""
+    """Each override in Hydra's grammar, see read_spelling."""
     return tuple(read_spelling(override) for override in overrides)
 
 
@@ -52,5 +58,6 @@ def _expand_quoted(match: re.Match[str]) -> str:
 def _expand(path: str) -> str:
     try:
         return str(Path(path).expanduser())
-    except RuntimeError:  # there is no such user
+    # ~name of a user that does not exist
+    except RuntimeError:
         return path

@@ -1,4 +1,4 @@
-"""Hints at the setting, the option or the command that a wrong name was meant to be."""
+"""Hints at the setting, option or command that was probably meant by a wrong name."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ OPTION_WORDS: Mapping[str, Mapping[str, str]] = {
         "nevergrad": "`fastloop tune` searches for the fastest settings",
     },
 }
-"""By group, what names of other programs stand for here."""
+"""Group -> name in other programs -> hint at the option that does the same here."""
 RESULTS = "results are files in outputs/ or $FASTLOOP_OUTPUTS; fastloop report writes a CSV file"
 SETTING_WORDS: Mapping[str, str] = {
     "shuffle": "order=random shuffles, order=sequential does not",
@@ -93,7 +93,7 @@ SETTING_WORDS: Mapping[str, str] = {
     "time": "seconds=<number> ends a sweep",
     "timeout": "did you mean trial_timeout_s?",
 }
-"""What settings of other programs are here."""
+"""Setting of other programs -> hint at the setting that does the same here."""
 FLAG_WORDS: Mapping[str, str] = {
     "dry_run": "--cfg job shows the configuration and runs nothing",
     "output": RESULTS,
@@ -102,18 +102,18 @@ FLAG_WORDS: Mapping[str, str] = {
     "list": "fastloop list shows all groups and options",
     "open": "fastloop report --open opens the report of the newest sweep",
 }
-"""What flags of other programs are here."""
+"""Flag of other programs -> hint at the command that does the same here."""
 SAME = (
     ("root", "path", "folder", "dir", "directory", "data_dir", "data_root", "data"),
     ("count", "num_samples", "samples", "length", "n"),
     ("num_threads", "threads", "num_workers", "workers"),
     ("size", "resize", "image_size", "shape"),
 )
-"""Names that stand for one thing; the first one of a setting that exists is meant."""
+"""Synonyms. The first one that is the name of a setting is suggested."""
 
 
 def option_hint(group: str, option: str, options: Sequence[str]) -> str:
-    """A hint at the option that a name of none was meant to be; empty if that is not known."""
+    """A hint at the option that a wrong name probably meant; empty if there is no guess."""
     if option in ("all", "*"):
         return f"all options are -m '{group}=glob(*)'"
     if hint := OPTION_WORDS.get(group, {}).get(option.lower().replace("-", "_")):
@@ -123,7 +123,7 @@ def option_hint(group: str, option: str, options: Sequence[str]) -> str:
 
 
 def setting_hint(name: str, known_names: Iterable[str]) -> str:
-    """A hint at the setting that a name of none was meant to be; empty if that is not known."""
+    """A hint at the setting that a wrong name probably meant; empty if there is no guess."""
     known = list(known_names)
     if name in SETTING_WORDS:
         return SETTING_WORDS[name]
@@ -138,7 +138,7 @@ def setting_hint(name: str, known_names: Iterable[str]) -> str:
 
 
 def same_setting(last: str, known: Iterable[str]) -> str:
-    """The known setting which another word for the last part of its name stands for; else empty."""
+    """The known setting with a synonym of `last` as the last part of its name; else empty."""
     by_last = {each.rpartition(".")[2]: each for each in known}
     for words in SAME:
         if last in words:
@@ -156,6 +156,7 @@ def describe_flag(message: str, arguments: Sequence[str]) -> str:
     if name in FLAG_WORDS:
         return f"{flag}: no such flag; {FLAG_WORDS[name]}"
     if name in {setting.name for setting in settings()} or options_of(name):
+        # `--batch_size 64`, as other programs spell it: argparse has left the value apart
         position = list(arguments).index(flag) if flag in arguments else len(arguments)
         following = [*arguments[position + 1 : position + 2]] if not equals else [value]
         value = next((each for each in following if not re.search(r"^-|=", each)), "…")
@@ -165,7 +166,7 @@ def describe_flag(message: str, arguments: Sequence[str]) -> str:
 
 
 def _of_an_option(name: str, known: Sequence[str]) -> str:
-    """A hint at a setting of options that has this name: of datasets first, then of loaders."""
+    """A hint at a setting of options with this name: of datasets first, then of loaders."""
     for group in ("dataset", "loader", "transform", "order", "collate", "model"):
         if f"{group}.{name}" in known:
             return f"did you mean {group}.{name}?"

@@ -1,4 +1,4 @@
-"""The settings of `fastloop tune`: conf/tune.yaml, and what the command line changes of it."""
+"""The settings of `fastloop tune`: conf/tune.yaml, changed by the command line."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def tune_defaults() -> dict[str, Any]:
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """The settings of tune by name, and the arguments that are left: those of a job.
+    """The settings of tune by name, and the other arguments, which belong to a job.
 
-    The last one of a name wins; null stands for the default.
+    The last argument of a name wins; null stands for the default.
     """
     settings = {name: value for name, value in tune_defaults().items() if name != TRIED}
     left = []

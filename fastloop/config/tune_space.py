@@ -1,4 +1,4 @@
-"""The space of `fastloop tune`: which values of which settings are tried, in Hydra's syntax."""
+"""The space of `fastloop tune`: the settings and values that are tried, in Hydra's syntax."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from fastloop.config.overrides import override_values, parse_overrides
 from fastloop.config.tune_settings import TRIED, tune_defaults
 
 GROUPS = ("loader", "decoder", "collate", "placement", "execution")
-"""Groups of which options may be tried: they leave the samples, the model and its task alone."""
+"""Groups with options that may be tried: they change neither samples nor model nor task."""
 SETTINGS = (
     *("batch_size", "num_workers", "pin_memory", "prefetch_factor", "persistent_workers"),
     *("multiprocessing_context", "pinned_buffers", "device_prefetch", "device_prefetch_by"),
     "torch_threads",
 )
 MOST_CANDIDATES = 100_000
-"""Of a space of the user's; to look at as many takes minutes, most of which no job can have."""
+"""Most candidates of a space of the user's: looking at this many takes minutes, and most of them
+are combinations that no job can have."""
 Space = Mapping[str, tuple[str, ...]]
-"""name=value of every value that is tried, by the name of the setting."""
+"""Name of a setting -> name=value for every value that is tried."""
 
 
 def read_space(text: str | None, arguments: Sequence[str]) -> Space:
-    """The space of `space=`, or that of conf/tune.yaml.
+    """The space of `space=`, or the default one of conf/tune.yaml.
 
-    arguments: of the command line, whose flags name folders of options.
-    Raises ConfigError for what can't be tried.
+    arguments: arguments of the command; their flags name folders of options.
+    Raises ConfigError for a setting or value that can't be tried.
     """
     words = (
         _split(text)

@@ -21,20 +21,20 @@ OPTION_METHODS = {
     "collate": ("collate", "finish"),
     "transform": ("transform_sample", "transform_batch"),
 }
-"""By group, the methods that distinguish an option from any other class."""
+"""Group -> the methods that distinguish an option from any other class."""
 WRAPPERS = {
     "loader": "fastloop.options.loader.user.UserLoader",
     "model": "fastloop.options.model.user.UserModel",
     "collate": "fastloop.options.collate.user.UserCollate",
     "transform": "fastloop.options.transform.user.UserTransform",
 }
-"""By group, the option that wraps a user object; that of datasets has a yaml, `custom`."""
+"""Group -> the option that wraps a user object; datasets have one with a yaml, `custom`."""
 FUNCTIONS = ("collate", "transform")
-"""Groups of which a user object is a function of samples."""
+"""Groups in which a user object is a function of samples."""
 
 
 def wrap_target(group: str, node: Any) -> Any:
-    """The node of an option: the given one, or that of the wrapper of a user's class or function.
+    """The node of an option: the given one, or a node of the wrapper of a user's class or function.
 
     Raises ConfigError for a `_target_` that can't be imported or called.
     """
@@ -48,6 +48,7 @@ def wrap_target(group: str, node: Any) -> Any:
         if group not in OPTION_METHODS:
             return node
         kwargs = _user_arguments(group, node, target)
+        # a class with the methods of an option is one, and needs no wrapper
         if _is_option(group, user_object):
             return kwargs | {"_target_": target}
         (check_callable if group in FUNCTIONS else check_usable)(target)
@@ -61,7 +62,7 @@ def wrap_target(group: str, node: Any) -> Any:
 
 
 def user_targets(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, str]:
-    """By group, the `_target_` that the command line has set."""
+    """Group -> the `_target_` that the command line has set."""
     return {
         group: values[group]["_target_"]
         for group in OPTION_METHODS
@@ -90,11 +91,9 @@ def use_loader_data(job: Job) -> Job:
 
 
 def _user_arguments(group: str, node: Mapping[str, Any], target: str) -> dict[str, Any]:
-    """The node's arguments for the target.
-
-    If only the `_target_` was changed, the node still has the settings of the group's default
-    option; these are removed unless the target has parameters of these names.
-    """
+    """The node's arguments for the target."""
+    # A command line that changes only the `_target_` leaves the settings of the group's default
+    # option in the node. They are removed, unless the target has parameters of these names.
     defaults = option_values(group, default_of(group))
     left_over = {name for name, value in node.items() if defaults.get(name, ...) == value}
     left_over = (left_over - parameter_names(target)) | {"_target_"}
@@ -102,6 +101,7 @@ def _user_arguments(group: str, node: Mapping[str, Any], target: str) -> dict[st
 
 
 def _is_option(group: str, user_object: Any) -> bool:
-    is_iterable = group == "loader" and hasattr(user_object, "__iter__")  # its open() is unrelated
+    # an iterable such as a file may have an `open` that has nothing to do with a loader's
+    is_iterable = group == "loader" and hasattr(user_object, "__iter__")
     methods = OPTION_METHODS[group]
     return not is_iterable and all(callable(getattr(user_object, name, None)) for name in methods)

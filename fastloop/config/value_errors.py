@@ -1,4 +1,4 @@
-"""Values that a setting allows, for each of pydantic's errors, in words of this command line."""
+"""The allowed values of a setting, for each of pydantic's errors, in words of this command line."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ ALLOWED: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "callable_type": lambda _: "a function or a class",
     "none_required": lambda _: "null",
 }
-"""What is allowed, by the kind of error and its context."""
+"""Type of an error of pydantic -> the allowed values, as a function of the error's context."""
 TEXTS = {"resume": "the folder of a sweep, or last", "baseline": "the name of a job or a loader"}
-"""What a setting allows whose value is text of a certain kind."""
+"""Name of a setting with text of a certain kind -> the allowed values."""
 MISSING = ("missing", "missing_argument", "missing_keyword_only_argument")
 UNKNOWN = ("unexpected_keyword_argument", "unexpected_positional_argument")
 
@@ -53,7 +53,7 @@ UNKNOWN = ("unexpected_keyword_argument", "unexpected_positional_argument")
 def value_message(group: str, details: Sequence[Any]) -> str:
     """The details of a pydantic.ValidationError as `setting=value: allowed: ...`.
 
-    What the parts of a union allow is joined to one sentence.
+    The allowed values of a union's parts become one sentence.
     """
     by_name: dict[str, list[Any]] = {}
     for detail in details:
@@ -62,14 +62,15 @@ def value_message(group: str, details: Sequence[Any]) -> str:
 
 
 def _name(group: str, detail: Any) -> str:
-    """The setting's name: without the names that pydantic gives to the parts of a union."""
+    """The setting's name, without the names that pydantic gives to the parts of a union."""
+    # after the name of the setting, only the places in a list are kept
     first, *rest = detail["loc"] or ("",)
     path = [str(first), *(str(part) for part in rest if isinstance(part, int))]
     return ".".join(part for part in (group, *path) if part)
 
 
 def _setting_message(name: str, details: Sequence[Any]) -> str:
-    """The message for a setting, of which each part of a union has an error."""
+    """The message for a setting; a union has an error for each of its parts."""
     first = details[0]
     if first["type"] in UNKNOWN:
         return f"{name}: there is no such setting"
@@ -78,7 +79,8 @@ def _setting_message(name: str, details: Sequence[Any]) -> str:
     if first["type"] == "is_instance_of":
         return kind_message(name, first["input"], first["ctx"]["class"])
     own = [each for each in details if each["type"] not in ALLOWED]
-    if own:  # a sentence of the option itself
+    # an error of the option's own check has its own sentence, which is better than pydantic's
+    if own:
         message = own[0]["msg"].removeprefix("Value error, ")
         is_own = own[0]["type"] in ("value_error", "assertion_error")
         text = message if is_own else "this value is not allowed"
@@ -90,8 +92,8 @@ def _setting_message(name: str, details: Sequence[Any]) -> str:
 
 
 def format_value(value: Any) -> str:
-    """The value as on a command line: true and null are Hydra's, and text that looks like a number
-    is quoted."""
+    """The value as on a command line: with Hydra's true and null, and with quotes around text that
+    looks like a number."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):
@@ -105,5 +107,5 @@ def _more_than(bound: float) -> str:
 
 
 def _join_choices(expected: str) -> str:
-    """'a', 'b' or 'c' as a, b, c."""
+    """pydantic's list of literals, `'a', 'b' or 'c'`, as `a, b, c`."""
     return expected.replace("'", "").replace(" or ", ", ")
