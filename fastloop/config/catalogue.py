@@ -89,7 +89,8 @@ def options_with_store() -> list[str]:
 
 
 def groups() -> list[Group]:
-    """All groups: those of conf/config.yaml in its order, then the groups that options choose from."""
+    """All groups: those of conf/config.yaml in its order, then the groups that options choose
+    from."""
     text = _config_text()
     chosen = {name: (default, meaning) for name, default, meaning in DEFAULT.findall(text)}
     folders = [path.name for path in sorted(resource_folder("conf").iterdir()) if path.is_dir()]
