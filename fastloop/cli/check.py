@@ -31,7 +31,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastloop.cli.arguments import parse_settings
-from fastloop.config.check_file import CheckSettings, base_path, read_check_file
+from fastloop.config.check_file import (
+    CheckSettings,
+    base_path,
+    read_check_file,
+    withheld_environment,
+)
 from fastloop.config.compose import compose_all
 from fastloop.core.base_file import check_base_path, load_base, save_base
 from fastloop.core.files import remove_unused
@@ -142,7 +147,8 @@ def _measure(settings: CheckSettings) -> Results:
 def _compose(settings: CheckSettings) -> list[JobRequest]:
     sys.argv[1:] = settings.arguments
     try:
-        requests = compose_all(_refuse_launcher)
+        with withheld_environment():
+            requests = compose_all(_refuse_launcher)
     except SignalExit:
         raise
     # composing has printed the reason, but its exit status would mean a slower job

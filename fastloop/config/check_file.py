@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
 import yaml
+from omegaconf import OmegaConf
 from omegaconf._utils import get_yaml_loader
+from omegaconf.resolvers import oc
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
@@ -17,6 +21,10 @@ from fastloop.core.printable import shorten_words
 from fastloop.core.types import UsageError
 
 STRICT = pydantic.ConfigDict(extra="forbid")
+ENV = "oc.env"
+"""OmegaConf's resolver of environment variables."""
+OWN_VARIABLES = "FASTLOOP_"
+"""How the names of those begin that conf/ itself reads."""
 IN_CI = ("tracker=none", "report=false")
 """Settings that a check adds to its job, unless the job has them."""
 
@@ -96,6 +104,25 @@ def base_path(path: Path, settings: CheckSettings) -> Path:
             f"{path}: base: {settings.base}: it is outside of the repository; {allowed}"
         )
     return base
+
+
+@contextmanager
+def withheld_environment() -> Iterator[None]:
+    """Let no yaml file of the job read an environment variable, such as a secret of the runner.
+
+    The job may name a folder of yaml files (-cd), which also come with the repository.
+    """
+    OmegaConf.register_new_resolver(ENV, _own_variable, replace=True)
+    try:
+        yield
+    finally:
+        OmegaConf.register_new_resolver(ENV, oc.env, replace=True)
+
+
+def _own_variable(name: str, *default: str | None) -> str | None:
+    if not name.startswith(OWN_VARIABLES):
+        raise UsageError(f"${{{ENV}:{name}}} is not resolved in a check; allowed: plain values")
+    return oc.env(name, *default)
 
 
 def _check_plain(path: Path, name: object, value: object) -> None:

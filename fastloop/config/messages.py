@@ -123,11 +123,19 @@ def _hydra_message(
         return _not_an_override(error)
     # an interpolation that can't be resolved
     if isinstance(error, OmegaConfBaseException):
-        return f"{error.full_key or 'the configuration'}: {text.splitlines()[0]}"
+        reason = _own_reason(error) or text.splitlines()[0]
+        return f"{error.full_key or 'the configuration'}: {reason}"
     if isinstance(error.__cause__, OmegaConfBaseException):
         text += f"\n{error.__cause__}"
     text = " ".join(line.strip() for line in text.splitlines() if line.strip())
     return _hydra_sentence(text, known_names)
+
+
+def _own_reason(error: BaseException | None) -> UsageError | None:
+    """The error of a resolver of ours, which OmegaConf wraps twice; None if there is none."""
+    while error and not isinstance(error, UsageError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _hydra_sentence(text: str, known_names: Iterable[str]) -> str:

@@ -65,7 +65,8 @@ def quiet_on_closed_pipe() -> Iterator[None]:
 
 @contextmanager
 def exit_on_system_error(describe: Callable[[], str] = str, status: int = 1) -> Iterator[None]:
-    """Exit with the status and one line on an OSError, as of a full or a lost disk.
+    """Exit with the status and one line on an OSError, as of a full or a lost disk; also if the
+    system can't load a library, as under a limit of memory.
 
     describe: called for the text behind the error. HYDRA_FULL_ERROR=1 shows the traceback.
     """
@@ -74,8 +75,9 @@ def exit_on_system_error(describe: Callable[[], str] = str, status: int = 1) -> 
     except BrokenPipeError:
         # Left to quiet_on_closed_pipe.
         raise
-    except OSError as error:
-        if os.environ.get("HYDRA_FULL_ERROR"):
+    except (OSError, ImportError) as error:
+        is_of_code = isinstance(error, ImportError) and ".so" not in str(error)
+        if is_of_code or os.environ.get("HYDRA_FULL_ERROR"):
             raise
         from fastloop.core.printable import shorten_words
 

@@ -198,6 +198,25 @@ def test_wrong_settings_are_one_line(tmp_path, monkeypatch, settings, arguments,
     assert not (tmp_path / "fastloop-base.json").exists()
 
 
+@pytest.mark.parametrize("value", ["${oc.env:CI_SECRET}", "a ${oc.env:NOPE,x${oc.env:CI_SECRET}}"])
+@pytest.mark.parametrize("setting", ["_target_", "count"])
+def test_yaml_file_of_the_job_reads_no_variable(tmp_path, monkeypatch, setting, value):
+    """-cd adds the stranger's options; an error of the option would print what it resolved."""
+    (tmp_path / "fastloop.yaml").write_text('job: "-cd own dataset=own loader=raw"')
+    (tmp_path / "own" / "dataset").mkdir(parents=True)
+    lines = {"_target_": "fastloop.options.dataset.digits.Digits", setting: value}
+    text = "\n".join(f"{name}: {each}" for name, each in lines.items())
+    (tmp_path / "own" / "dataset" / "own.yaml").write_text(text)
+    monkeypatch.setenv("CI_SECRET", "hush-hush")
+    process = check(tmp_path, "record=true")
+    assert process.returncode == 4
+    assert f"dataset.{setting}: ${{oc.env:" in process.stderr
+    assert "is not resolved in a check" in process.stderr
+    assert "hush-hush" not in process.stdout + process.stderr
+    assert process.stderr.count("\n") == 1
+    assert not (tmp_path / "fastloop-base.json").exists()
+
+
 def test_base_beside_another_folder_of_the_repository_is_accepted(tmp_path):
     git(tmp_path, "init", "-q")
     (tmp_path / "ci").mkdir()

@@ -69,14 +69,16 @@ static int reserve(fj_memory *memory, size_t nbytes) {
 /* Reserves the memory of a sample's sums; 0 if there is none. The ring has one row more than a
  * sum. */
 static int reserve_rows(fj_decoder *decoder) {
-    const fj_weights *columns = &decoder->columns;
-    size_t taps = (size_t)decoder->rows.taps, window = (size_t)(columns->end - columns->begin);
-    decoder->num_rows = decoder->rows.taps + 1;
+    const fj_weights *rows = &decoder->rows, *columns = &decoder->columns;
+    size_t taps = (size_t)rows->taps, window = (size_t)(columns->end - columns->begin);
+    /* A sample of one row has twice as many taps as its window has rows. */
+    int window_rows = rows->end - rows->begin;
+    decoder->num_rows = rows->taps < window_rows ? rows->taps + 1 : window_rows;
     size_t nbytes = (size_t)decoder->info.output_width * CHANNELS + PADDING;
     decoder->stride = (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     /* The last pixels' taps, of which some may weigh nothing, reach beyond the window. */
     size_t line = (window + (size_t)columns->taps) * CHANNELS + PADDING;
-    return reserve(&decoder->ring, decoder->stride * (taps + 1) + UNALIGNED + ALIGNMENT) &&
+    return reserve(&decoder->ring, decoder->stride * (size_t)decoder->num_rows + UNALIGNED + ALIGNMENT) &&
            reserve(&decoder->taps, taps * sizeof(uint8_t *)) &&
            reserve(&decoder->line, line * sizeof(int16_t)) &&
            reserve(&decoder->sums, (size_t)columns->count * CHANNELS * sizeof(int32_t));
