@@ -25,7 +25,7 @@ def mix_seed(*numbers: int) -> int:
 
 
 def scramble(number: int) -> int:
-    """One step of splitmix64 (Steele, Lea, Flood, 2014), a permutation of the 64-bit numbers."""
+    """The next output of splitmix64 (Steele, Lea, Flood, 2014): a permutation of 64-bit numbers."""
     number = (number + INCREMENT) & MASK
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & MASK
