@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,9 +18,10 @@ NAMES = "DataLoader", "StatefulDataLoader"
 RECORDS, LOADER = "PEER_SUITES_RECORDS", "PEER_SUITES_LOADER"
 """Variables with the file for one line a test, and with "fastloader" or "dataloader"."""
 TEST_TIMEOUT_S = 120
+T = TypeVar("T")
 
 
-class PeerLoader(FastLoader):
+class PeerLoader(FastLoader[T]):
     """FastLoader with the one parameter that only torchdata's loader has: how often it notes its
     state. FastLoader's is exact after every batch."""
 

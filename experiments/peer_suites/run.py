@@ -38,8 +38,8 @@ class Ended:
     message: str
 
 
-def run_suite(folder: Path, paths: list[str], loader: str, keyword: str) -> dict[str, Ended]:
-    """How each test of a suite has ended with this loader; a failure counts most."""
+def run_tests(folder: Path, tests: list[str], loader: str, keyword: str) -> dict[str, Ended]:
+    """How each of these files or tests has ended with this loader; a failure counts most."""
     records = Path(tempfile.mkdtemp()) / "records.jsonl"
     records.touch()
     command = [sys.executable, "-m", "pytest", "-q", "-p", "experiments.peer_suites.plugin"]
@@ -53,7 +53,7 @@ def run_suite(folder: Path, paths: list[str], loader: str, keyword: str) -> dict
         *os.environ.get("PYTHONPATH", "").split(os.pathsep),
     ]
     variables["PYTHONPATH"] = os.pathsep.join(part for part in here if part)
-    paths = [str(folder / path) for path in paths]
+    paths = [str(folder / test) for test in tests]
     subprocess.run([*command, *paths], env=variables, check=False, stdout=sys.stderr)
     ended: dict[str, Ended] = {}
     for line in records.read_text().splitlines():
@@ -80,7 +80,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="has the peers' test files, see README.md")
     parser.add_argument("--suite", choices=SUITES, action="append")
     parser.add_argument("--keyword", default="", help="pytest's -k")
-    parser.add_argument("--baseline", action="store_true", help="run torch's loaders as well")
+    parser.add_argument(
+        "--baseline", action="store_true", help="run the failing tests with the peers' own loaders"
+    )
     arguments = parser.parse_args()
     print(
         "| suite | tests | passed | skipped | failed | of internals | rest | passed of the rest |"
@@ -88,10 +90,11 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|")
     listed: list[str] = []
     for suite in arguments.suite or SUITES:
-        settings = arguments.folder, SUITES[suite]
-        keyword = arguments.keyword
-        baseline = run_suite(*settings, "dataloader", keyword) if arguments.baseline else {}
-        ended = run_suite(*settings, "fastloader", keyword)
+        ended = run_tests(arguments.folder, SUITES[suite], "fastloader", arguments.keyword)
+        failed = [each.test for each in ended.values() if each.outcome == "failed"]
+        baseline: dict[str, Ended] = {}
+        if arguments.baseline and failed:
+            baseline = run_tests(arguments.folder, failed, "dataloader", "")
         listed += print_suite(suite, ended, baseline)
     print("\n| suite | cause | of internals | tests | which |\n|---|---|---|---|---|")
     print("\n".join(listed))

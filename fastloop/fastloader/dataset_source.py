@@ -10,6 +10,7 @@ import numpy as np
 
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_readers import Open, copy_for_threads
+from fastloop.fastloader.failed_batch import FailedBatch, try_batch
 from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin, SampleDraws
 from fastloop.fastloader.sample_end import refuse_stop
@@ -43,10 +44,15 @@ class DatasetSource:
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def batches(self, group: Sequence[np.ndarray]) -> list[Tree]:
+    def batches(self, group: Sequence[np.ndarray]) -> list[Tree | FailedBatch]:
         """The results of collate_fn. Several threads call this concurrently."""
         with self.open() as parts:
-            return [self._batch(*parts, indices.tolist()) for indices in group]
+            return [try_batch(self._batch, *parts, indices.tolist()) for indices in group]
+
+    def batch(self, indices: np.ndarray) -> Tree:
+        """The result of collate_fn; raises the error of a sample."""
+        with self.open() as parts:
+            return self._batch(*parts, indices.tolist())
 
     def _batch(self, dataset: Any, collate_fn: CollateFn, indices: list[int]) -> Tree:
         samples = self._samples(dataset, indices)

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.utils.data import IterDataPipe, graph_settings
 
 from fastloop.fastloader.columns.column import Tree
+from fastloop.fastloader.failed_batch import FailedBatch, try_batch
 from fastloop.fastloader.position import STREAMED, State
 from fastloop.fastloader.process_group import is_in_group
 from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin, SampleDraws
@@ -81,23 +82,27 @@ class IterableSource:
         batches = self.workers.read(self.iterable, self._collate, order, draws)
         return StreamBatches(islice(batches, int(state["delivered"]), None))
 
-    def _read(self, order: StreamOrder, state: State, begin: Begin) -> Iterator[Tree]:
+    def _read(self, order: StreamOrder, state: State, begin: Begin) -> Iterator[Tree | FailedBatch]:
         """The batches. If the iterable has no state of its own, delivered batches are read
         again.
         """
         size, first = order.batch_size or 1, int(state["delivered"])
         skipped = self._restore(state, first)
-        samples = _begin_each(self.iterable, begin, (first - skipped) * size)
+        samples = _SeededSamples(self.iterable, begin, (first - skipped) * size)
         for number in count(first - skipped):
             # Also read when it is skipped: each sample has the seed of its number in the epoch.
-            group = list(islice(samples, size))
-            if not group or (order.drop_last and len(group) < size):
+            group = try_batch(list, islice(samples, size))
+            has_failed = isinstance(group, FailedBatch)
+            if not has_failed and (not group or (order.drop_last and len(group) < size)):
                 return
             if number < first:
                 continue
             self._note_state(state, number + 1)
+            if has_failed:
+                yield group  # a generator has ended with its error, another iterator may go on
+                continue
             begin(COLLATE, range(number * size, number * size + len(group)))
-            yield self._collate(group[0] if order.batch_size is None else group)
+            yield try_batch(self._collate, group[0] if order.batch_size is None else group)
 
     def _restore(self, state: State, first: int) -> int:
         """Bring the iterable to the state's position. Returns how many batches must be skipped from
@@ -132,9 +137,9 @@ def shuffle_pipe(source: Any, shuffle: Any) -> tuple[Any, Any]:
 class StreamBatches:
     """The batches of a running epoch, which one thread at a time asks for."""
 
-    iterator: Iterator[Tree]
+    iterator: Iterator[Tree | FailedBatch]
 
-    def batches(self, group: Sequence[np.ndarray]) -> list[Tree]:
+    def batches(self, group: Sequence[np.ndarray]) -> list[Tree | FailedBatch]:
         """As many batches as the group has, fewer at the end of the epoch."""
         return list(islice(self.iterator, len(group)))
 
@@ -176,10 +181,22 @@ def _check_sharded(loader: Any, iterable: Any) -> None:
         raise ValueError(f"world_size={size}: an IterableDataset shards itself; {advice}")
 
 
-def _begin_each(iterable: Any, begin: Begin, first: int) -> Iterator[Any]:
-    """The samples, each with the seed of its number in the epoch."""
-    # The seed is set before the iterable runs: it draws for a sample before it yields it.
-    begin(SAMPLE, (first,))
-    for number, sample in enumerate(iterable, first + 1):
-        yield sample
-        begin(SAMPLE, (number,))
+class _SeededSamples:
+    """The samples of an iterable, each with the seed of its number in the epoch."""
+
+    def __init__(self, iterable: Any, begin: Begin, first: int) -> None:
+        self._iterable, self._begin, self._number = iterable, begin, first
+        self._samples: Iterator[Any] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        # The seed is set before the iterable runs: it draws for a sample before it yields it.
+        self._begin(SAMPLE, (self._number,))
+        self._number += 1
+        if self._samples is None:
+            # There are no samples if the iterable can't begin: it would fail again and again.
+            self._samples = iter(())
+            self._samples = iter(self._iterable)
+        return next(self._samples)

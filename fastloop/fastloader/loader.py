@@ -46,8 +46,9 @@ class FastLoader(Generic[T_co]):
 
     An iteration delivers the batches of one epoch, each a tree of CPU tensors unless `device` says
     otherwise. Parameters of DataLoader's names have its meaning, and its sequence. An error of a
-    sample or of an index (IndexError) ends the epoch. Batches may be kept and written to; a small
-    one keeps the memory of its neighbours, about 1 MiB.
+    sample takes the place of its batch, and the following next() has the following batch; an index
+    out of bounds (IndexError) ends the epoch. Batches may be kept and written to; a small one keeps
+    the memory of its neighbours, about 1 MiB.
 
     Args:
         dataset: a tree (tuple, dict, table, ...) of tensors, arrays, memory maps and columns
@@ -306,8 +307,8 @@ class FastLoader(Generic[T_co]):
         self._position.load(state)
 
     def __iter__(self) -> Iterator[Tree]:
-        """Start an epoch. Its threads end with it, also if it is left early or fails; those of the
-        native core wait a second for the next epoch after a whole one."""
+        """Start an epoch. Its threads end with it, also if it is left early; those of the native
+        core wait a second for the next epoch after a whole one."""
         epochs, position = self._epochs, self._position
         state, drawn_from = position.begin(partial(self._begin_state, epochs))
         batches = epochs.start(state, drawn_from, partial(position.finish, state))

@@ -107,8 +107,10 @@ class LoaderEpochs:
             drawn |= self.sources.states()
         if order.draws_seed and ORDER_SEED not in drawn:
             drawn[ORDER_SEED] = self.sources.draw_order_seed(drawn)
+        is_drawn_anew = not self.moments.keeps_base
         # Several ranks draw no seed: they take DistributedSampler's, which is 0, plus the epoch.
-        seeds = EpochSeeds(drawn.get(ORDER_SEED, epoch), drawn[BASE_SEED], is_base=True)
+        order_seed = drawn.get(ORDER_SEED, epoch)
+        seeds = EpochSeeds(order_seed, drawn[BASE_SEED], True, is_drawn_anew)
         lead = self.moments.lead
         restored = self.sources.restore(drawn if is_loaded else None)
         begin = EpochBegin(seeds, restored, lead, opened)

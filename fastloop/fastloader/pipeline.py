@@ -19,6 +19,7 @@ from fastloop.fastloader.columns.column import Column, Tree
 from fastloop.fastloader.dataset_source import BatchSource
 from fastloop.fastloader.device_copy import Copied, DeviceCopies
 from fastloop.fastloader.epoch_plan import Groups
+from fastloop.fastloader.failed_batch import FailedBatch, try_batch
 from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.process_reading import ProcessBatches
 from fastloop.fastloader.sample_end import refuse_stop
@@ -71,8 +72,9 @@ class Pipeline:
         if self.target is not None:
             copies = DeviceCopies(self.target)
             receive = copies.receive
-            # The rows of a group's batches are copied to the device at once, and divided there.
-            if not is_seeded and isinstance(source, ColumnSource):
+            # The rows of a group's batches are copied to the device at once, and divided there. Of
+            # images, which may fail, each batch is copied by itself.
+            if not is_seeded and isinstance(source, ColumnSource) and not source.is_slow:
                 make, receive = source.gather, partial(_split_copied, source, copies)
             make = partial(copies.make, make)
         end = source.end if isinstance(source, ProcessBatches) else _end_nothing
@@ -91,9 +93,12 @@ class Pipeline:
 
 
 class SharedBatches:
-    """The batches of an epoch, which several threads may ask for at the same time."""
+    """The batches of an epoch, which several threads may ask for at the same time.
 
-    def __init__(self, batches: Generator[Tree, None, None]) -> None:
+    The error of a FailedBatch is raised in its turn.
+    """
+
+    def __init__(self, batches: Generator[Tree | FailedBatch, None, None]) -> None:
         # A generator that is asked while it runs raises ValueError. The lock is reentrant, as the
         # collector may close the epoch in the thread that holds it.
         self._batches, self._lock = batches, RLock()
@@ -103,7 +108,15 @@ class SharedBatches:
 
     def __next__(self) -> Tree:
         with self._lock:
-            return next(self._batches)
+            batch = next(self._batches)
+        if not isinstance(batch, FailedBatch):
+            return batch
+        error = batch.error
+        del self, batch  # or the error's traceback would keep the epoch, and its threads, alive
+        try:
+            raise error
+        finally:
+            del error
 
     def close(self) -> None:
         """End the epoch."""
@@ -128,6 +141,9 @@ class Running:
     ) -> Iterator[Tree]:
         """The batches, each counted in the state; closing this ends the threads.
 
+        One that has failed is counted when the next one is asked for: a program that ends with the
+        error is resumed with that batch.
+
         finish: called after the last one. draw_for: called before each batch is delivered, with its
         number, from 1 on. A fork of this process gets a RuntimeError: it has none of the threads,
         and a lock of theirs may have been held when it was made.
@@ -140,7 +156,7 @@ class Running:
         finish: Callable[[], None],
         draw_for: Callable[[int], None] | None,
         pid: int,
-    ) -> Generator[Tree, None, None]:
+    ) -> Generator[Tree | FailedBatch, None, None]:
         first = state["delivered"]
         try:
             _refuse_fork(pid)
@@ -151,13 +167,15 @@ class Running:
                     # A group without batches is an iterable's end.
                     break
                 for batch in batches:
-                    state["delivered"] += 1
+                    has_failed = isinstance(batch, FailedBatch)
+                    state["delivered"] += not has_failed
                     if draw_for is not None:
-                        draw_for(state["delivered"] - first)
+                        draw_for(state["delivered"] + has_failed - first)
                     yield batch
                     # Asked again after each batch: the fork may have been made while the loop had
                     # it.
                     _refuse_fork(pid)
+                    state["delivered"] += has_failed
                 # Otherwise this frame would hold the last batch while the next ones are made.
                 del batches, batch
             finish()
@@ -189,16 +207,33 @@ def _in_one_torch_thread(make: Callable[..., Any], *arguments: Any) -> Any:
         return make(*arguments)
 
 
-def _make_batches(source: Batches, transform: Transform | None, group: Group) -> Sequence[Tree]:
-    batches = source.batches(group)
+def _make_batches(
+    source: Batches, transform: Transform | None, group: Group
+) -> Sequence[Tree | FailedBatch]:
+    if isinstance(source, ColumnSource):
+        batches = _read_columns(source, group)
+    else:
+        batches = source.batches(group)
     if transform is None:
         return batches
     may_have_ended = isinstance(source, StreamBatches)
     pairs = zip(batches, group, strict=not may_have_ended)
-    return [_apply(transform, batch, indices.tolist()) for batch, indices in pairs]
+    return [try_batch(_apply, transform, batch, indices.tolist()) for batch, indices in pairs]
+
+
+def _read_columns(source: ColumnSource, group: Group) -> Sequence[Tree | FailedBatch]:
+    """The batches of a group: all at once, and one by one if one of them fails."""
+    batches = try_batch(source.batches, group)
+    if not isinstance(batches, FailedBatch):
+        return batches
+    if len(group) == 1:
+        return [batches]
+    return [batch for indices in group for batch in _read_columns(source, [indices])]
 
 
 def _apply(transform: Transform, batch: Tree, indices: list[int]) -> Tree:
+    if isinstance(batch, FailedBatch):
+        return batch
     try:
         return transform(batch, indices)
     except StopIteration as error:

@@ -16,6 +16,7 @@ import torch.multiprocessing
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_source import DatasetSource
 from fastloop.fastloader.epoch_plan import Groups
+from fastloop.fastloader.failed_batch import FailedBatch
 from fastloop.fastloader.iterable_source import IterableSource
 from fastloop.fastloader.reader_pool import Reader, ReaderPool
 from fastloop.fastloader.reader_process import ReaderSettings, run_reader
@@ -96,11 +97,11 @@ class ProcessBatches:
             self._pool.ask(self._asked % len(self._pool.readers), self._draws, indices)
             self._asked += 1
 
-    def batches(self, group: Sequence[np.ndarray]) -> list[Tree]:
-        """The batches of the next group; raises the error of a sample at its turn."""
+    def batches(self, group: Sequence[np.ndarray]) -> list[Tree | FailedBatch]:
+        """The batches of the next group; raises RuntimeError if a process has ended."""
         return [self._receive() for _ in group]
 
-    def _receive(self) -> Tree:
+    def _receive(self) -> Tree | FailedBatch:
         # Batches are dealt to the processes in turn, and so are they received: the order is kept.
         number = self._received % len(self._pool.readers)
         batch = self._pool.receive(number)

@@ -55,7 +55,7 @@ class PythonEpochs:
         finish: called after the last one.
         """
         seeds, pipeline, paced = begin.seeds, self.pipeline, None
-        draws = SampleDraws(seeds.samples, state["epoch"], seeds.is_base)
+        draws = SampleDraws(seeds.samples, state["epoch"], seeds.is_base, seeds.is_drawn_anew)
         with begin.restored:
             # The sampler's first draws, and those of an order, belong to the begin of the epoch,
             # inside of the context that restores generators.

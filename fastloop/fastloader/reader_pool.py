@@ -17,6 +17,7 @@ import numpy as np
 from torch._utils import ExceptionWrapper
 
 from fastloop.fastloader.columns.column import Tree
+from fastloop.fastloader.failed_batch import FailedBatch, try_batch
 from fastloop.fastloader.reader_process import Task
 from fastloop.fastloader.sample_draws import SampleDraws
 from fastloop.fastloader.shared_batch import read_batch
@@ -63,12 +64,15 @@ class Reader:
         left, self.left = self.left, []
         self.connection.send(Task(draws, indices, memory, left))
 
-    def receive(self) -> Tree:
+    def receive(self) -> Tree | FailedBatch:
         """The next batch, or its error; raises EOFError or OSError if the process has ended."""
         reply = self.connection.recv()
         asked = self.asked.pop(0)
         if isinstance(reply, ExceptionWrapper):
-            reply.reraise()
+            if asked is not None:
+                # The process has forgotten the memory of a batch that has failed.
+                del self.memories[asked]
+            return try_batch(reply.reraise)
         if reply.is_new:
             if asked is not None:
                 # The memory was too small: the process has made another one, and forgotten this.
@@ -136,7 +140,7 @@ class ReaderPool:
         except OSError as error:
             raise self._end_of(number) from error
 
-    def receive(self, number: int) -> Tree:
+    def receive(self, number: int) -> Tree | FailedBatch:
         """The next batch of a process, or the error in its place.
 
         Raises RuntimeError at once if any of the processes has ended, or after the timeout.
@@ -148,7 +152,7 @@ class ReaderPool:
             return reader.receive()
         except (EOFError, OSError) as error:
             # When the interpreter ends, the connection no longer blocks, or is closed. Any other
-            # OSError may be that of a sample.
+            # OSError is one of memory that can't be mapped.
             if self.close.alive and not isinstance(error, EOFError | ConnectionResetError):
                 raise
             raise self._end_of(number) from error

@@ -91,11 +91,10 @@ class _Reader:
         self.writer.open(task.memory, task.left)
         try:
             with draw_globally():
-                (batch,) = replace(self.source, begin=self._note(task.draws)).batches(
-                    [task.indices]
-                )
+                batch = replace(self.source, begin=self._note(task.draws)).batch(task.indices)
             begin, nbytes = self.writer.write(batch)
         except Exception:
+            self.writer.discard()
             return _wrap(f"{self.where}, at {_describe(*self.making)}")
         assert self.writer.number is not None
         return Reply(self.writer.number, self.writer.new_file is not None, begin, nbytes)

@@ -51,6 +51,8 @@ class SampleDraws:
     epoch: int
     is_base: bool = False
     """True if the seed is DataLoader's base seed."""
+    is_drawn_anew: bool = False
+    """True if each epoch draws the seed: after the same torch.manual_seed all are alike."""
 
     def worker_seed(self, number: int) -> int:
         """The seed of a worker process: DataLoader's, if the seed is its base seed."""
@@ -62,7 +64,7 @@ class SampleDraws:
     @cached_property
     def epoch_seed(self) -> int:
         """A seed of 63 bits for the columns of the epoch."""
-        return mix_seed(self.seed, self.epoch)
+        return mix_seed(self.seed, 0 if self.is_drawn_anew else self.epoch)
 
     def begin(self, kind: int, indices: Sequence[int]) -> None:
         """Let this thread draw for these samples from now on."""

@@ -55,6 +55,11 @@ class BatchWriter:
             del self.memories[other]
         self.number, self.used, self.new_file = number, 0, None
 
+    def discard(self) -> None:
+        """Forget the memory of a batch that has failed, as the parent does."""
+        if self.number is not None:
+            self.memories.pop(self.number, None)  # there is none if new memory could not be had
+
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor | None:
         """A contiguous tensor in the batch's memory, without values; None if there is no room."""
         place = _contiguous(self.used, shape, dtype)

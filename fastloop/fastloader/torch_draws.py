@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, count
 from threading import RLock, get_ident
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 
 from fastloop.core.seeds import epoch_seed
 from fastloop.fastloader.columns.column import Tree
+from fastloop.fastloader.failed_batch import NO_BATCH, FailedBatch, try_batch
 
 AHEAD = 2
 """Batches that DataLoader asks ahead of each worker if prefetch_factor is not given."""
@@ -36,6 +37,8 @@ class EpochSeeds:
     """The seed of the samples' draws, together with the epoch's number."""
     is_base: bool
     """True if `samples` is DataLoader's base seed, which worker processes are told."""
+    is_drawn_anew: bool = False
+    """True if each epoch draws this base seed, which then tells epochs apart by itself."""
 
 
 @dataclass(frozen=True)
@@ -145,9 +148,17 @@ def begin_later(begin: Callable[[], Any]) -> LaterBatches:
 
 
 def draw_before(
-    batches: Iterator[Tree], count: int, draw: Callable[[], Any]
-) -> Generator[Tree, None, None]:
-    """The batches, with a draw when `count` of them have been delivered and one is asked for."""
-    yield from islice(batches, count)
-    draw()
-    yield from batches
+    batches: Iterator[Tree], num_batches: int, draw: Callable[[], Any]
+) -> Generator[Tree | FailedBatch, None, None]:
+    """The batches, with a draw when num_batches have been delivered and one is asked for.
+
+    A FailedBatch takes the place of an error, which would end a generator.
+    """
+    for number in count():
+        if number == num_batches:
+            draw()
+        batch = try_batch(next, batches, NO_BATCH)
+        if batch is NO_BATCH:
+            return
+        yield batch
+        del batch  # or it would be held while the next is waited for

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from fastloop.core.seeds import epoch_seed
 from fastloop.fastloader.columns.column import Tree
+from fastloop.fastloader.failed_batch import NO_BATCH, FailedBatch, try_batch
 from fastloop.fastloader.sample_draws import SampleDraws
 from fastloop.fastloader.setting_kinds import check_worker_settings
 
@@ -30,7 +31,7 @@ class WorkerProcesses:
 
     def read(
         self, iterable: Any, collate_fn: Callable[[Any], Tree], order: Any, draws: SampleDraws
-    ) -> Iterator[Tree]:
+    ) -> Iterator[Tree | FailedBatch]:
         """The batches of an epoch; the processes start with the first, and end with this iterator.
 
         They are seeded with the epoch's seed, as DataLoader seeds them.
@@ -51,7 +52,10 @@ class WorkerProcesses:
         )
         if hasattr(iterable, "set_epoch"):
             iterable.set_epoch(draws.epoch)
-        yield from loader
+        batches = iter(loader)
+        while (batch := try_batch(next, batches, NO_BATCH)) is not NO_BATCH:
+            yield batch
+            del batch  # or it would be held while the next is waited for
 
 
 def open_workers(

@@ -322,12 +322,17 @@ def test_no_shared_memory_is_an_error():
         list(loader)
 
 
+def add_batches(seen: list, loader: FastLoader) -> None:
+    for batch in loader:  # a generator would keep the iterator in the traceback
+        seen.append(batch.tolist())
+
+
 @pytest.mark.parametrize("num_workers", [1, 3])
 def test_error_of_a_sample_is_raised_at_its_batch_with_its_index(num_workers):
     before, seen = children(), []
     loader = FastLoader(Failing(17, ZeroDivisionError("of mine")), 4, num_workers=num_workers)
     with pytest.raises(ZeroDivisionError, match=r"at sample 17\.(?s:.*)in __getitem__.*") as caught:
-        seen.extend(batch.tolist() for batch in loader)
+        add_batches(seen, loader)
     assert "of mine" in str(caught.value)
     assert "FastLoader worker process" in str(caught.value)
     assert seen == [list(range(first, first + 4)) for first in range(0, 16, 4)]

@@ -124,6 +124,19 @@ def test_draws_depend_on_seed_epoch_and_index_alone(num_threads):
     )
 
 
+@pytest.mark.parametrize(
+    "how", [{"num_threads": 0}, {"num_threads": 2}, {"num_workers": 2}], ids=str
+)
+def test_epochs_after_the_same_manual_seed_draw_alike(how):
+    loader = FastLoader(RandomSamples(draw_torch), 4, **how)
+    epochs = []
+    for seed in (5, 5, 6):
+        torch.manual_seed(seed)
+        epochs.append([drawn.tolist() for drawn, _ in loader])
+    assert epochs[0] == epochs[1]
+    assert epochs[1] != epochs[2]
+
+
 @pytest.mark.parametrize("draw", [draw_torch, draw_numpy])
 def test_the_loops_own_draws_are_not_disturbed_while_threads_draw(draw):
     def draws_of_loop(num_threads: int | None) -> list:

@@ -43,6 +43,17 @@ def test_list_of_columns_is_refused_and_names_the_tuple():
             FastLoader(source)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_in_a_list_are_samples():
+    rows = [torch.nested.nested_tensor([torch.full((3,), float(i))]) for i in range(4)]
+    batches = list(FastLoader(rows, 2, collate_fn=list, num_threads=0))
+    assert [each.unbind()[0].tolist() for batch in batches for each in batch] == [
+        [float(number)] * 3 for number in range(4)
+    ]
+    with pytest.raises(RuntimeError, match="nested tensors are not currently supported"):
+        next(iter(FastLoader(rows, 2)))
+
+
 def test_growing_list_is_seen_at_the_next_epoch():
     source = [torch.full((3,), number) for number in range(4)]
     ours = [FastLoader(source, 2), FastLoader(source, 2, shuffle=True, num_threads=2)]
