@@ -16,7 +16,7 @@ NO_BATCH: Any = object()
 
 @dataclass(frozen=True, eq=False)
 class FailedBatch:
-    """The error that code of the user has raised where a batch was made."""
+    """The error that code of the user has raised in the making of the batch."""
 
     error: Exception
 
