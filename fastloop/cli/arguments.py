@@ -18,6 +18,7 @@ def parse_settings(arguments: Sequence[str], defaults: Mapping[str, str]) -> dic
     """
     settings, given = dict(defaults), set[str]()
     for argument in arguments:
+        # a terminal would obey them in the message about the argument
         if CONTROL.search(argument):
             raise UsageError(f"{argument!r}: allowed: printable characters")
         name, equals, value = argument.partition("=")

@@ -177,6 +177,7 @@ def _make_folder(arguments: list[str]) -> Path:
     name = arguments[1] if arguments[0] == "-m" else Path(arguments[0]).stem
     for number in count(1):
         folder = outputs_folder() / "attach" / f"{name}-{number}"
+        # mkdir fails if the number is taken, also by a command that runs at the same time
         try:
             folder.mkdir(parents=True)
         except FileExistsError:

@@ -86,6 +86,7 @@ def _with_folders(settings: dict[str, str]) -> dict[str, str]:
         base, new = _newest_pair()
         print(f"base={base} new={new}")
         return settings | {"base": str(base), "new": str(new)}
+    # <date>/<time> of a sweep, unless there is such a path in the working folder
     in_outputs = {name: outputs_folder() / settings[name] for name in FOLDERS if settings[name]}
     found = {
         name: str(path)
@@ -100,6 +101,7 @@ def _newest_pair() -> tuple[Path, Path]:
     shares a job with it is `base`."""
     newest: tuple[Path, set[str]] | None = None
     for folder in reversed(sweep_folders()):
+        # such as a sweep that runs at the moment, or was ended before its first result
         if not any(folder.rglob(RESULT_FILE)):
             continue
         results = load_results(folder, "new")

@@ -58,6 +58,7 @@ def _record(folder: Path) -> str:
     if result.status == "RUNNING":
         result = replace(result, status="KILLED")
     try:
+        # The run exists from here on: its id is saved before the log, which may fail halfway.
         result = replace(result, run_id=tracker.start(result))
         save(result, folder)
         tracker.finish(result, folder)

@@ -75,4 +75,5 @@ def _serve(port: int) -> NoReturn:
         f"sqlite:///{database}",
     ]
     command = [sys.executable, "-m", "mlflow", "ui", *arguments]
+    # this process becomes the server, so that Ctrl-C and signals reach it
     os.execve(sys.executable, command, os.environ | ENVIRONMENT)

@@ -101,6 +101,7 @@ def groups() -> list[Group]:
 def settings() -> tuple[Setting, ...]:
     """Settings at the top level."""
     text = _config_text()
+    # the settings stand between the defaults list and Hydra's part
     return _settings(text[text.index("batch_size:") : text.index("\nhydra:")])
 
 

@@ -24,6 +24,7 @@ def experiment_yaml(overrides: Sequence[str], question: str) -> str | None:
             return None
         if _is_option(override):
             options.append({f"override /{override.key_or_group}": override.value()})
+        # an experiment can't choose another one, and settings of Hydra belong to the command
         elif override.key_or_group.startswith("hydra") or override.key_or_group == "experiment":
             return None
         else:

@@ -22,6 +22,7 @@ def _members(kind: str) -> set[str]:
     from fastloop.core import device_protocols, plan, protocols, sweep_protocols
 
     modules = (device_protocols, plan, protocols, sweep_protocols)
+    # `kind` may name a class that is no Protocol: then nothing is lacking
     protocol = next((vars(module)[kind] for module in modules if kind in vars(module)), object)
     return {
         name

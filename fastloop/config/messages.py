@@ -103,6 +103,7 @@ def _unknown_option(error: MissingConfigException) -> str:
     group, _, option = (error.missing_cfg_file or "").rpartition("/")
     options = [*(error.options or ())]
     allowed = f"allowed: {', '.join(options)}" if options else "--help lists all"
+    # submitit has two launchers, submitit_local and submitit_slurm
     plugin = PLUGINS.get(option.partition("_")[0]) if group == "hydra/launcher" else None
     remedy = f"; install it by pip install {plugin}" if plugin else ""
     hint = option_hint(group, option, options)

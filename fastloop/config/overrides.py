@@ -49,6 +49,7 @@ def _check_override(override: Override) -> None:
         if name in {*default_options(), *(setting.name for setting in settings())}:
             reason = f"every job has one; {name}=… changes it"
             raise ConfigError(f"{override.input_line}: {reason}")
+    # Hydra merges a list or a dict into the configuration without a word
     elif isinstance(override.value(), list | dict | NoneType) and name in default_options():
         if isinstance(override.value(), list) and override.value() and takes_several(name):
             return

@@ -155,6 +155,8 @@ def notes(pairs: Pairs, base: dict[str, Result], new: dict[str, Result]) -> list
         if not before.status == after.status == "FINISHED":
             label = "NO LONGER FINISHES" if no_longer_finishes(before, after) else "not compared"
             lines += [f"{label}: {name}: {_outcomes(before, after)}"]
+    # Folders may differ, `cache` is a condition, and another number of trials changes only the
+    # certainty.
     differences = {
         f"{name} {before.params.get(name)} -> {after.params.get(name)}"
         for before, after in pairs.values()

@@ -39,6 +39,7 @@ def explanation_paragraphs(results: Sequence[Result]) -> list[tuple[str, str]]:
 def shares_table(results: Sequence[Result]) -> Table | None:
     """The share of the epoch of each part, a row for each explained job; None if none was."""
     explained = _explanations(results)
+    # jobs have different parts; a column for each that any job has, in the order of the ladders
     parts = dict.fromkeys(row.rung for _, each in explained for row in each.ladder.rows)
     rows = []
     for label, explanation in explained:

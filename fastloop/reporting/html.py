@@ -159,6 +159,7 @@ def _inline(picture: Picture) -> str:
     text = picture.svg()
     for colour, variable in COLOURS.items():
         text = text.replace(colour, variable)
+    # matplotlib's metadata are of no use in a page, and name foreign addresses
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
     text = re.sub(r'(\bid="|xlink:href="#|url\(#)', rf"\g<1>{picture.name}-", text)
     label = f'<svg role="img" aria-label="{escape(picture.heading)}"'
@@ -175,6 +176,8 @@ def _table(table: Table, heading: str = "") -> str:
         f'<th scope="col"{kind}>{escape(cell)}</th>'
         for cell, kind in zip(table.head, kinds, strict=True)
     )
+    # tabindex, role and aria-label below: so the keyboard scrolls a wide table, and screen readers
+    # announce it
     thead = f"<thead><tr>{head}</tr></thead>\n" if any(table.head) else ""
     rows = "\n".join(_row(row, kinds) for row in table.rows)
     kind = "" if table.numeric else ' class="words"'

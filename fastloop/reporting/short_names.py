@@ -10,6 +10,7 @@ from fastloop.core.result import Result
 
 LOADER, DATASET = "loader", "dataset"
 NAME = re.compile(r"(?!(?:true|false|null|none)$)[a-z_][\w.:-]*", re.IGNORECASE)
+"""A value that is understood without its setting, such as an option's name; `true` is not."""
 NUMBER = re.compile(r"-?[\d.]+(e-?\d+)?")
 
 

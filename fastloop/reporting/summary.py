@@ -55,6 +55,7 @@ class Row:
     @property
     def colour(self) -> str:
         """The job's colour in all charts, #rrggbb."""
+        # Anybody may have edited the tag, and the colour goes into the page's markup.
         colour = self.result.tags.get("mlflow.runColor", "")
         return colour if re.fullmatch("#[0-9a-f]{6}", colour) else DEFAULT_COLOUR
 
@@ -149,6 +150,7 @@ def _reference(results: Sequence[Result], finished: list[Result], baseline: str)
     for name in (baseline, setting):
         if name and (named := _find_named(finished, name)):
             return named[0]
+    # empty if the job that was typed first has failed
     first = [result for result in finished if result is results[0]]
     raw = [result for result in finished if result.loader == RAW]
     return (first + raw + finished + [None])[0]
@@ -202,6 +204,8 @@ def _baseline_name(results: list[Result], reference: Result | None) -> str:
         return ""
     words = {*_settings(reference)}
     same_loader = [result for result in results if result.loader == reference.loader]
+    # A group of other data, such as of another batch size with `batches`, has its own baseline. The
+    # sort is stable: of equally close jobs, the one that was typed first.
     closest = sorted(same_loader, key=lambda result: -len(words & {*_settings(result)}))
     exact = [result.name for result in results if result.name == reference.name]
     return (exact + [result.name for result in closest] + [""])[0]
@@ -217,6 +221,7 @@ def _comparison(
     in_looks = any(result.params.get("trials") == AUTO for result in results)
     seconds = {name: _seconds(by_round) for name, by_round in trials.items()}
     ranking = rank_jobs(seconds, in_looks=in_looks)
+    # the jobs of a group all have these tags or none; without ranks the order of medians stays
     for tag, reason in UNRANKED.items():
         if any(tag in result.tags for result in results):
             ranking = Ranking(ranks={}, undetermined=reason, needed="", order=ranking.order)

@@ -59,6 +59,7 @@ def ranking_table(comparison: Comparison) -> Table:
     Columns without any value are left out.
     """
     baseline = comparison.baseline
+    # a long name would widen its column; the note has it instead
     base = baseline if 0 < len(baseline) <= LONGEST_BASELINE else "baseline"
     cells = {
         heading: [cell(row) for row in comparison.rows]
@@ -120,6 +121,7 @@ def machine_table(results: Sequence[Result]) -> Table:
     """Hardware, software and commit, with a column for each machine that took part."""
     environments: dict[str, dict] = {}
     for result in results:
+        # an environment has lists and dicts, which can't be keys
         key = repr(sorted(result.environment.items(), key=str))
         environments.setdefault(key, result.environment)
     columns = list(environments.values())
@@ -174,6 +176,8 @@ def _overview_table(groups: Sequence[JobGroup], benchmark: str) -> Table:
         for comparison in group.comparisons
         if comparison.benchmark == benchmark
     }
+    # A column has one unit and one number of decimals, so that its figures can be compared at a
+    # glance.
     columns = {
         group.title: {row.label: row.seconds for row in comparison.rows}
         for group in groups
@@ -218,6 +222,7 @@ def _columns(comparison: Comparison, base: str) -> dict[str, Callable[[Row], str
     digits = decimals([unit.of(row.median) for row in comparison.rows], least=1)
     shares = [row.limit_fraction for row in comparison.rows if row.limit_fraction is not None]
     places = decimals([100 * share for share in shares], digits=2, least=1)
+    # a single job has no rank
     has_others = len(comparison.rows) > 1
     return {
         "rank": lambda row: str(row.rank) if row.rank and has_others else NOTHING,

@@ -102,6 +102,7 @@ def _why_width(comparison: Comparison) -> int:
 def _table_lines(comparisons: Sequence[Comparison], width: int) -> list[str]:
     """The heading and a line for each job, in the order of the first comparison."""
     labels = dict.fromkeys(row.label for comparison in comparisons for row in comparison.rows)
+    # names that are longer stand on lines of their own, and don't widen the column
     widest = width - sum(_cell_width(comparison) + 1 for comparison in comparisons) + 1
     names = [len(label) + 1 for label in labels if len(label) < widest]
     column = max([NAME_WIDTH, *names])
@@ -124,6 +125,7 @@ def _formats(comparison: Comparison) -> list[str]:
     """
     unit = _unit(comparison)
     most = decimals([unit.of(row.median) for row in comparison.rows], digits=2, least=1)
+    # the last one fits always, whatever the time
     return [*(f".{places}f" for places in range(most, -1, -1)), ".0e"]
 
 

@@ -43,6 +43,7 @@ def _outcome(comparison: Comparison) -> list[str]:
             f"No ranking yet: {comparison.undetermined.rstrip('.')}.",
             f"{lowest}, the highest {rows[-1].label}'s, {show_time(rows[-1].median)}.",
         ]
+    # the job of the lowest median has rank 1: no job is surely faster than it
     best = [row for row in rows if row.rank == rows[0].rank]
     if len(best) == 1:
         return [f"{best[0].label} is fastest{_lead(comparison, best[0])}."]
@@ -58,6 +59,7 @@ def _tie(comparison: Comparison, best: list[Row]) -> list[str]:
     names = {row.label: row.label.removeprefix(f"{family}, ") for row in best}
     answer = [f"{family} is fastest{_lead(comparison, first)}."] if family else []
     subject = "Its " if family else ""
+    # Three cases: all of them are surely equal, some are, or it is not known of any yet.
     if not apart:
         tie = f"{subject}{_list([names[row.label] for row in equal])} are equally fast (within 2 %)"
         lead = "" if family else _lead_of_all(comparison, best)
@@ -95,6 +97,7 @@ def _lead(comparison: Comparison, best: Row) -> str:
     other = base if base and base is not best else _next_slower(comparison, best)
     if other is None:
         return ""
+    # the other's seconds over the best one's: by how many times this one is faster
     ratio = ratio_by_round(other.by_round, best.by_round, comparison.in_looks)
     if ratio is None:
         return ""
@@ -108,6 +111,7 @@ def _lead(comparison: Comparison, best: Row) -> str:
 def _lead_of_all(comparison: Comparison, best: list[Row]) -> str:
     """Speeds of a tie's jobs as multiples of the baseline's speed, or the time that they take."""
     unit = unit_of_all([row.median for row in best])
+    # as texts: times that look equal are shown once
     lengths = sorted({significant(unit.of(row.median)) for row in best}, key=_as_number)
     times = lengths[0] if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
     all_of_them = "both" if len(best) == 2 else "all"

@@ -109,6 +109,7 @@ def crop_limit(
         ways = {decoder: CropMaking(own, 1, cores)}
         if _agree(native, own):
             ways[NATIVE_DECODER] = CropMaking(native, SAMPLES_PER_CALL, cores)
+        # the ways share the time of one limit
         slice_ns = budget_ns(window_s) // len(ways)
         rates = {name: way.rate(slice_ns) for name, way in ways.items()}
     engine, best = max(rates.items(), key=lambda item: item[1])

@@ -108,6 +108,7 @@ def _gathers(job: Job) -> bool:
     """True if the job's loader gathers rows: of a store, or of a dataset in memory."""
     if job.loader.store is not None:
         return True
+    # the code of a user's loader may read its dataset in any way
     is_users = traits_of(LoaderTraits, job.loader).is_users
     return traits_of(DatasetTraits, job.dataset).gathers and not is_users
 
@@ -144,6 +145,7 @@ def row_limit(
 
 def _cap(limit: Limit, sample_nbytes: int, batch_size: int, device: torch.device) -> Limit:
     """The limit, or on CUDA the limit of copies from pinned memory if it is lower."""
+    # every batch has to be copied to the GPU, so that no loader is faster than these copies
     if device.type != "cuda":
         return limit
     rate = _copy_rate(sample_nbytes, batch_size, device)

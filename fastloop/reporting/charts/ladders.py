@@ -66,6 +66,7 @@ def draw_ladders(ladders: Sequence[tuple[str, Ladder]]) -> Figure:
     axes.set_yticks(
         range(len(ladders)), [wrap_label(label, LABEL_WIDTH) for label, _ in ladders], fontsize=8.5
     )
+    # upside down, so that the first job is on top; parts may add up to more than the epoch
     axes.set_ylim(len(ladders) - 0.4, -0.6)
     axes.set_xlim(0, max(1.0, *(ladder.explained for _, ladder in ladders)))
     axes.xaxis.set_major_locator(MaxNLocator(5))

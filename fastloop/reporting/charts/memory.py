@@ -56,6 +56,7 @@ def _write_labels(
 ) -> None:
     """Write the labels into a column at the right, each as close to the height of its point as the
     others allow."""
+    # heights on the axes, from 0 to 1, as the scale may be logarithmic; the limits are set by now
     to_axes = axes.transAxes.inverted()
     heights = [float(to_axes.transform(axes.transData.transform(point))[1]) for point in points]
     order = sorted(range(len(rows)), key=lambda index: heights[index])

@@ -44,7 +44,9 @@ class Picture:
         """An <svg> element that keeps text as text."""
         buffer = io.StringIO()
         with mpl.rc_context(RC_PARAMS):
+            # without the date, so that equal results give equal files
             self.figure.savefig(buffer, format="svg", metadata={"Date": None})
+        # without the XML declaration and the doctype, which an element in a page must not have
         text = buffer.getvalue()
         return text[text.index("<svg") :]
 

@@ -45,6 +45,7 @@ def draw_seconds(rows: Sequence[Row]) -> Figure:
     """
     medians = [row.median for row in rows]
     unit = unit_of_all(medians)
+    # on a linear axis the fast jobs would lie on top of each other at 0
     is_log = max(medians) > LOG_FROM * min(medians)
     figure, axes = _strips(rows, unit.name + (", logarithmic" if is_log else " a trial"), HEAD_IN)
     ends = [end for row in rows for end in _interval_to_show(row)]
@@ -142,6 +143,7 @@ def draw_limit(rows: Sequence[Row]) -> Figure:
         largest.append(max(shares))
         # from 99.5 on, two significant digits would be an exponent: 1e+02
         _write_value(axes, place, f"{middle:.2g}" if middle < 99.5 else f"{middle:.0f}")
+    # the limit itself; replays of steps and lucky trials may exceed it
     axes.axvline(100, color=VERMILLION, linewidth=1.2, linestyle=(0, (4, 2)))
     axes.set_xlim(0, 1.04 * max(100.0, *largest))
     _set_grid(axes)
@@ -156,6 +158,7 @@ def _strips(rows: Sequence[Row], xlabel: str, above_in: float = 0.0) -> tuple[Fi
     labels = [wrap_label(row.label, LABEL_WIDTH) for row in rows]
     has_two_lines = any("\n" in label for label in labels)
     axes.set_yticks(range(len(rows)), labels, fontsize=8 if has_two_lines else 9)
+    # upside down, so that the first row is on top
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlabel(xlabel)
     return figure, axes
