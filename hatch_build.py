@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,16 +26,21 @@ APT = "Debian: apt-get install libjpeg62-turbo-dev"
 class CustomBuildHook(BuildHookInterface):
     """Adds the compiled extensions to the wheel; an editable install has them in its own tree."""
 
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile; without a compiler the wheel is pure, unless FASTLOOP_NATIVE=1 forbids that.
 
-        The decoder of JPEG images is left out where libjpeg-turbo is missing.
+        version: "editable" or "standard". The decoder of JPEG images is left out if libjpeg-turbo
+        is missing.
         """
         package = Path(self.root, "fastloop", "fastloader")
+        # A wheel is compiled elsewhere: an editable install of the same tree may be in use, and
+        # keeps its own extensions, whatever compiler makes those of the wheel.
+        self.scratch = None if version == "editable" else tempfile.TemporaryDirectory()
+        folder = Path(self.scratch.name) if self.scratch else package
         suffix = sysconfig.get_config_var("EXT_SUFFIX") if IS_FREE_THREADED else ".abi3.so"
-        core, jpeg = (package / f"{name}{suffix}" for name in ("_core", "_jpeg"))
+        core, jpeg = (folder / f"{name}{suffix}" for name in ("_core", "_jpeg"))
         for target in (core, jpeg):
-            target.unlink(missing_ok=True)  # of an earlier build
+            target.unlink(missing_ok=True)  # an editable install's, of older sources
         try:
             sources = [*package.glob("native/*.c"), *package.glob("native/python/*.c")]
             compile_extension(sorted(sources), core)
@@ -57,7 +63,14 @@ class CustomBuildHook(BuildHookInterface):
         if not IS_FREE_THREADED:
             build_data["tag"] = f"cp311-abi3-{platform}"
         built = [target for target in (core, jpeg) if target.exists()]
-        build_data["artifacts"] += [f"/fastloop/fastloader/{target.name}" for target in built]
+        if self.scratch:
+            files = {str(target): f"fastloop/fastloader/{target.name}" for target in built}
+            build_data["force_include"] |= files
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
+        """Remove what was compiled for the wheel, which has it now."""
+        if self.scratch:
+            self.scratch.cleanup()
 
 
 def compile_decoder(sources: list[Path], target: Path) -> None:

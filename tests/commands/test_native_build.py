@@ -15,7 +15,7 @@ import pytest
 from options import REPOSITORY
 from wheels import build, copy_sources
 
-from fastloop.fastloader import has_jpeg
+from fastloop.fastloader import has_core, has_jpeg
 
 pytestmark = pytest.mark.heavy
 COMPILER = shlex.split(os.environ.get("CC") or "cc")
@@ -82,6 +82,26 @@ def test_core_that_headers_of_one_python_made_serves_every_python(tmp_path, buil
     }
 
 
+def test_collector_frees_a_core_that_nobody_uses():
+    core = has_core() and find_spec("fastloop.fastloader._core")
+    if not core:
+        pytest.skip("the native core is not built")
+    code = (
+        "import gc, importlib.util, sys, weakref\n"
+        "spec = importlib.util.spec_from_file_location('_core', sys.argv[1])\n"
+        "core = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(core)\n"
+        "names = 'Column', 'Order', 'Pool', 'Stream'\n"
+        "kinds = [weakref.ref(getattr(core, name)) for name in names]\n"
+        "del core\n"
+        "gc.collect()\n"
+        "print([kind() for kind in kinds])\n"
+    )
+    command = [sys.executable, "-c", code, str(core.origin)]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.stdout == "[None, None, None, None]\n", process.stderr
+
+
 def pythons() -> dict[str, str]:
     """Interpreters on the path by their version, this one's among them."""
     this = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -110,13 +130,30 @@ def printed_by(version: str) -> str:
 
 def test_without_a_compiler_the_wheel_is_pure_and_says_so(tmp_path):
     source = copy_sources(tmp_path)
+    in_use = source / "fastloop" / "fastloader" / "_core.abi3.so"
+    in_use.write_bytes(b"of an editable install")
     process = build(source, tmp_path, "--wheel", CC="no-such-compiler")
     assert process.returncode == 0, process.stderr
-    assert [path.name for path in tmp_path.glob("*-py3-none-any.whl")]
+    (wheel,) = tmp_path.glob("*-py3-none-any.whl")
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
+    assert in_use.read_bytes() == b"of an editable install"
     assert "FastLoader's native core is left out" in process.stdout + process.stderr
     process = build(source, tmp_path, "--wheel", CC="no-such-compiler", FASTLOOP_NATIVE="1")
     assert process.returncode != 0
     assert "FASTLOOP_NATIVE=1, but the core did not build" in process.stdout + process.stderr
+
+
+@needs_compiler
+def test_wheel_has_a_core_of_its_own(tmp_path):
+    source = copy_sources(tmp_path)
+    in_use = source / "fastloop" / "fastloader" / "_core.abi3.so"
+    in_use.write_bytes(b"of an editable install")
+    process = build(source, tmp_path, "--wheel")
+    assert process.returncode == 0, process.stderr
+    (wheel,) = tmp_path.glob("*-cp311-abi3-*.whl")
+    core = zipfile.ZipFile(wheel).read("fastloop/fastloader/_core.abi3.so")
+    assert core.startswith((b"\x7fELF", b"\xcf\xfa\xed\xfe"))
+    assert in_use.read_bytes() == b"of an editable install"
 
 
 @needs_compiler

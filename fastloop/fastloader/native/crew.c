@@ -12,14 +12,14 @@
 #define _POSIX_C_SOURCE 200809L
 #endif
 #include "core.h"
+#include "timed_wait.h"
 
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { MAX_IDLE_S = 1 };
+enum { MAX_IDLE_MS = 1000 };
 
 /* One thread, or the place for one. */
 typedef struct member {
@@ -43,14 +43,11 @@ struct fl_crew {
 };
 
 /* Waits with the mutex held. Returns 1 if there is a task for this member, 0 if the crew was
- * closed or MAX_IDLE_S have passed without one. */
+ * closed or MAX_IDLE_MS have passed without one. */
 static int wait_for_task(fl_crew *crew, const member *self) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += MAX_IDLE_S;
     int error = 0;
     while (self->last_task == crew->task && !crew->is_closed && !error)
-        error = pthread_cond_timedwait(&crew->begin, &crew->mutex, &until);
+        error = fl_wait_ms(&crew->begin, &crew->mutex, MAX_IDLE_MS);
     /* A task may have come together with the timeout: it counts. */
     return self->last_task != crew->task;
 }
@@ -99,7 +96,7 @@ fl_crew *fl_open_crew(int num_threads) {
     crew->pid = getpid();
     crew->num_threads = num_threads;
     pthread_mutex_init(&crew->mutex, NULL);
-    pthread_cond_init(&crew->begin, NULL);
+    fl_init_timed(&crew->begin);
     pthread_cond_init(&crew->end, NULL);
     return crew;
 }

@@ -1,6 +1,7 @@
 /* The stream of an epoch's batches, from its begin to its end: made ahead by threads, and by the
  * consumer before it waits. stream.h describes the state that they share. */
 #include "stream.h"
+#include "timed_wait.h"
 
 #include <stdlib.h>
 
@@ -60,7 +61,7 @@ fl_stream *fl_open_stream(const fl_plan *plan) {
     stream->slots = calloc((size_t)stream->num_slots, sizeof *stream->slots);
     pthread_mutex_init(&stream->mutex, NULL);
     pthread_cond_init(&stream->work, NULL);
-    pthread_cond_init(&stream->ready, NULL);
+    fl_init_timed(&stream->ready);
     if (plan->num_threads)
         stream->crew = fl_take_crew(plan->pool, plan->num_threads);
     if (!stream->slots || (plan->num_threads && !stream->crew)) {

@@ -1,10 +1,6 @@
 /* The consumer of a stream: batches of complete blocks, in order, and waiting for the next one. */
-#if !defined(_POSIX_C_SOURCE)
-#define _POSIX_C_SOURCE 200809L
-#endif
 #include "stream.h"
-
-#include <time.h>
+#include "timed_wait.h"
 
 /* Gives block `head` back: the batches that were delivered of it hold its memory. The mutex is
  * held. Its slot is free now, so that a thread may open another block. */
@@ -70,17 +66,6 @@ fl_status fl_try_next(fl_stream *stream, fl_batch *batch) {
     return begin_block(stream, fl_look(stream), batch);
 }
 
-/* Waits with the mutex held, which is released meanwhile. The caller looks at the state again,
- * whatever has ended the wait. */
-static void wait_for(fl_stream *stream, int wait_ms) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += wait_ms * 1000000L;
-    until.tv_sec += until.tv_nsec / 1000000000L;
-    until.tv_nsec %= 1000000000L;
-    pthread_cond_timedwait(&stream->ready, &stream->mutex, &until);
-}
-
 fl_status fl_next(fl_stream *stream, int wait_ms, fl_batch *batch) {
     pthread_mutex_lock(&stream->mutex);
     fl_status status = fl_look(stream);
@@ -88,7 +73,8 @@ fl_status fl_next(fl_stream *stream, int wait_ms, fl_batch *batch) {
     while (status == FL_WAITING && fl_work_once(stream, 0))
         status = fl_look(stream);
     if (status == FL_WAITING) {
-        wait_for(stream, wait_ms);
+        /* Whatever has ended the wait, the state tells. */
+        (void)fl_wait_ms(&stream->ready, &stream->mutex, wait_ms);
         status = fl_look(stream);
     }
     return begin_block(stream, status, batch);

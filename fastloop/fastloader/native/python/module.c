@@ -19,8 +19,23 @@ static int module_exec(PyObject *module) {
                : -1;
 }
 
+/* The module holds its types, and each type its module: without this the collector could not see the
+ * cycle, and would never free a module that is imported anew. */
+static int module_traverse(PyObject *module, visitproc visit, void *arg) {
+    module_state *state = PyModule_GetState(module);
+    if (!state) /* collected before it was executed */
+        return 0;
+    Py_VISIT(state->column);
+    Py_VISIT(state->order);
+    Py_VISIT(state->pool);
+    Py_VISIT(state->stream);
+    return 0;
+}
+
 static int module_clear(PyObject *module) {
     module_state *state = PyModule_GetState(module);
+    if (!state)
+        return 0;
     Py_CLEAR(state->column);
     Py_CLEAR(state->order);
     Py_CLEAR(state->pool);
@@ -41,6 +56,7 @@ static struct PyModuleDef definition = {
     .m_size = sizeof(module_state),
     .m_methods = functions,
     .m_slots = module_slots,
+    .m_traverse = module_traverse,
     .m_clear = module_clear,
 };
 
