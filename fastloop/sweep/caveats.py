@@ -18,7 +18,7 @@ from fastloop.trial.job import Job
 from fastloop.trial.page_cache import COLD_FRACTION
 
 ABOVE_LIMIT = 1.1
-"""Share of the limit from which noise does not explain it: nothing does that work faster."""
+"""Share of the limit above which noise is no explanation: nothing does that work faster."""
 CAUSES = {
     "rows": "its rows lie next to each other, or were gathered before",
     "converted rows": "its rows lie next to each other, or were converted before",
@@ -26,7 +26,7 @@ CAUSES = {
     "cropped images": "its crops were made before, or by a decoder that was not measured",
     "copies": "its batches were copied before",
 }
-"""By kind of limit, why a loader can be above it."""
+"""Kind of limit -> the reason why a loader can be above it."""
 
 
 def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
@@ -52,6 +52,7 @@ def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
     others = [other for other in sweep if other.trials and other is not result]
     if others and all(len(names) == 1 for names in result.rounds):
         lines.append("not interleaved: machine noise may have affected single jobs")
+    # the machine may have changed between two sessions, and their trials are compared
     sessions = {trial.session_ms for other in sweep for trial in other.trials}
     if len(sessions) > 1:
         lines.append(f"resumed: the sweep's trials were run in {len(sessions)} sessions")
@@ -97,14 +98,14 @@ def limit_caveats(result: Result) -> list[str]:
 
 
 def loss_caveats(losses: Sequence[Sequence[float]]) -> list[str]:
-    """A caveat if a loss is no finite number; losses: by trial, the mean of each epoch."""
+    """A caveat if a loss is no finite number; losses: means of the epochs of each trial."""
     if all(math.isfinite(loss) for trial in losses for loss in trial):
         return []
     return ["loss is not finite: learning_rate is too high, or samples hold NaN or infinity"]
 
 
 def crowd_caveats(*, num_workers: int, torch_threads: int, usable_cores: int) -> list[str]:
-    """A caveat if workers, or torch's threads, are more than the cores."""
+    """A caveat if there are more workers, or more of torch's threads, than cores."""
     crowds = []
     if num_workers > usable_cores:
         crowds += [f"{num_workers} workers"]
@@ -117,7 +118,8 @@ def crowd_caveats(*, num_workers: int, torch_threads: int, usable_cores: int) ->
 
 
 def _waits_of_first_rank(attribution: Attribution) -> list[float]:
-    """Rank 0's waits: wait_s holds those of all ranks in turn, and each has its own workers."""
+    """The waits of rank 0."""
+    # wait_s holds the waits of all ranks one after the other; each rank has its own workers
     ranks = attribution.ranks
     return attribution.wait_s[: ranks[0].batches] if ranks else attribution.wait_s
 
@@ -137,6 +139,8 @@ def _not_cold(result: Result) -> str:
 
 def _rereads_memory(result: Result) -> str:
     memory_gib, data_mib = result.environment.get("memory_gib"), result.trials[0].data_mib
+    # With data larger than memory, an epoch evicts its own first pages: the next one reads the disk
+    # again. Smaller data is in the page cache after the first epoch.
     if result.params.get("epochs") == 1 or not memory_gib or data_mib is None:
         return ""
     if data_mib >= 1024 * memory_gib:

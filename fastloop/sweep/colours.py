@@ -1,4 +1,5 @@
-"""Colours of jobs in charts: one for each loader in every sweep, or one for each job of a sweep."""
+"""Colours of jobs in charts: a loader has the same colour in every sweep; if several jobs have the
+same loader, each job of the sweep has a colour of its own."""
 
 from __future__ import annotations
 
@@ -8,19 +9,20 @@ import zlib
 from collections.abc import Iterable
 
 SLOTS = 61
-"""Number of hash slots, more than there are loaders, so that few names collide. On a collision a
-name takes the next free slot, which may be beyond these."""
+"""Number of hash slots. It exceeds the number of loaders, so that few names collide; a name that
+collides takes the next free slot, which may be beyond these."""
 GOLDEN = 0.618034
-"""Step in hue between slots, in turns. The golden ratio: neighbours differ most, no hue repeats."""
+"""Step in hue between slots, in turns of the colour circle: 1 / the golden ratio, by which any
+number of hues are spread well and none repeats."""
 PALETTE = (
     *("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd"),
     *("#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf"),
 )
 """matplotlib's and Tableau's ten colours, which differ more than colours by a hash."""
 DARKER = 0.6
-"""Factor of the brightness of each further ten jobs."""
+"""Factor of brightness by which each further ten jobs are darker."""
 SHADES = 0.36, 0.5, 0.64
-"""Lightness of a colour, by slot."""
+"""Lightness of the colours of successive slots, in turn."""
 
 DISTINCT = 40.0
 """Least distance of two colours that a reader tells apart at a glance."""
@@ -28,6 +30,8 @@ DISTINCT = 40.0
 
 def loader_colour(name: str, known: Iterable[str]) -> str:
     """The loader's colour as #rrggbb, by its name; differs from the colours of the known names."""
+    # All known names get their slots first, in the same order every time, so that a collision is
+    # resolved alike in every sweep.
     slots: dict[str, int] = {}
     for loader in [*sorted(known), name]:
         slot = zlib.crc32(loader.encode()) % SLOTS
@@ -48,5 +52,5 @@ def place_colour(place: int) -> str:
 
 
 def colour_distance(one: str, other: str) -> float:
-    """Distance of two colours #rrggbb as their parts' values from 0 to 255."""
+    """Euclidean distance of two colours #rrggbb; red, green and blue are numbers from 0 to 255."""
     return math.dist(bytes.fromhex(one[1:]), bytes.fromhex(other[1:]))

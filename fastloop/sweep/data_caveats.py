@@ -1,4 +1,4 @@
-"""Caveats of what a job delivers, one short line each: which samples, compared with what."""
+"""Caveats of a job's data, one short line each: its samples, and how they were compared."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def data_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
 
 
 def _short_batch_caveats(result: Result) -> list[str]:
-    """The caveat of epochs that are a single batch, which has fewer samples than were asked for."""
+    """The caveat of epochs of a single batch, with fewer samples than batch_size."""
     size = result.params.get("batch_size")
     if not isinstance(size, int) or not 0 < result.num_samples < size:
         return []
@@ -51,7 +51,8 @@ def _own_data_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
 
 
 def _decoder_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
-    """The caveat of jobs that are ranked together though their decoders' pixels differ a little."""
+    """The caveat of jobs that are ranked together although their decoders' pixels differ a
+    little."""
     same_id = result.decoder_equivalence_id
     others = [job for job in sweep if job.trials and same_id == job.decoder_equivalence_id != ""]
     if all(other.content == result.content for other in others):

@@ -16,9 +16,9 @@ UNSUPPORTED = f"{FailureKind.UNSUPPORTED}: "
 
 
 def check_requests(requests: Sequence[JobRequest]) -> None:
-    """Look at the settings of each job and at a few samples of each dataset.
+    """Check the settings of each job, and a few samples of each dataset.
 
-    Raises UsageError if no job could run; the reasons of some jobs are printed, a line each.
+    Raises UsageError if no job could run. If some can't, prints a line with the reason for each.
     """
     checked: dict[str, str] = {}
     reasons: dict[str, str] = {}
@@ -36,14 +36,15 @@ def check_requests(requests: Sequence[JobRequest]) -> None:
 def _reason(request: JobRequest, checked: dict[str, str]) -> str:
     """The reason why this job can't run; empty if none is known.
 
-    checked: the reason for each dataset that was looked at, to which this one is added.
+    checked: reasons of the datasets that were checked before; this job's dataset is added.
     """
     job, launcher = request.job, request.launcher
     try:
         launcher.check(check_support(job, launcher.world_size))
     except Unsupported as error:
         return f"{UNSUPPORTED}{error}"
-    if traits_of(CollateTraits, job.collate).defines_samples:  # they are known once collated
+    # such samples are known only once the user's collate has made them
+    if traits_of(CollateTraits, job.collate).defines_samples:
         return ""
     key = repr((job.dataset, job.collate.tolerant))
     if key not in checked:

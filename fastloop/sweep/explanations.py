@@ -1,6 +1,6 @@
 """The stage of a sweep that explains each job, after its last round, with explain=true.
 
-What explains a job is on a higher floor, and is handed in.
+The function that explains a job is on a higher floor of the imports, and is handed in.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from fastloop.sweep.progress import Progress
 from fastloop.trial.job import Job
 
 ExplainJob = Callable[[SweepJob, Callable[[str], None]], Explanation]
-"""Explains a job, and calls the function with the name of each step as it begins. Raises
-UsageError, Unsupported or JobFailed for a job that can't be explained."""
+"""(job, begin_step) -> its explanation; calls begin_step with the name of each step as it begins.
+Raises UsageError, Unsupported or JobFailed for a job that can't be explained."""
 
 CAVEAT = "not explained"
 
@@ -46,7 +46,8 @@ def _explain(state: JobState, explain_job: ExplainJob | None, progress: Progress
         explanation = explain_job(state.entry, begin_step)
     except (UsageError, Unsupported, JobFailed) as error:
         state.unexplained = str(error)
-    except Exception as error:  # the trials are good, whatever is wrong with this
+    # the trials are valid, whatever goes wrong in the explanation
+    except Exception as error:
         state.unexplained = error_line(error)
         write_text(state.entry.folder / DETAILS, traceback.format_exc())
     else:
@@ -63,7 +64,7 @@ def explanation_caveats(state: JobState) -> list[str]:
 
 
 def lacks_explanation(result: Result) -> bool:
-    """True for a result of which neither an explanation nor the lack of one is recorded."""
+    """True for a result without an explanation and without a note that it can't be explained."""
     return result.explanation is None and not any(flag.startswith(CAVEAT) for flag in result.flags)
 
 

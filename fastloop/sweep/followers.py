@@ -1,4 +1,4 @@
-"""A command under torchrun: rank 0 runs the sweep, and the other ranks run what it commands."""
+"""A command under torchrun: rank 0 runs the sweep, and the other ranks execute its commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def dismiss_followers_on_exit(process: TorchrunProcess) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(ConnectionError):  # the store has ended, and the followers with it
+        # if the store has ended, so have the followers
+        with suppress(ConnectionError):
             followers_of(process).dismiss()
 
 
@@ -57,7 +58,7 @@ def run_as_follower(process: TorchrunProcess, requests: Sequence[JobRequest]) ->
 
 
 def report_compose_error(process: TorchrunProcess, error: str) -> int:
-    """Report to rank 0 why this process could not compose its jobs; returns the exit status."""
+    """Report to rank 0 that this process could not compose its jobs; returns the exit status."""
     from fastloop.processes.follower import join_without_jobs
 
     with suppress(ConnectionError):

@@ -1,7 +1,7 @@
-"""The plan of a command and about how long it takes, told before torch is imported.
+"""The plan of a command and a forecast of its time, printed before torch is imported.
 
-It rests on the composed configuration alone: how long a window is becomes known with the first
-round, which the progress of the sweep then goes by.
+It rests on the composed configuration alone. The length of a window is known after the first round,
+on which the progress of the sweep then rests.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from typing import Any
 from fastloop.core.duration_text import show_about
 
 START_S, LAUNCHED_S = 5.0, 0.15
-"""Until the first trial, with imports; and of a trial's process."""
+"""Seconds until the first trial, with imports; and of starting a trial's process."""
 JOB_S, PASS_S = 0.7, 0.6
-"""For each job: its data is prepared and compared, apart from its shadow; an instrumented pass."""
+"""Seconds for each job, to prepare and compare its data (without its shadow); and of an
+instrumented pass."""
 WINDOW_SHARE = 1.3
-"""A window with its warm-up and its share of the round's limits, over the shortest window."""
+"""Time of a window with its warm-up and its share of the round's limits, over min_window_s."""
 SPARE_S = 0.05
+"""Further seconds of each window."""
 PASSES_ONCE, USUAL_RUNGS = 12, 5
-"""Passes that an explanation runs once and not in each round, and those of its ladder, roughly."""
+"""About the number of passes that an explanation runs once, and of rungs that it runs in each
+round."""
 
 
 @cache
@@ -31,8 +34,8 @@ def print_once(line: str) -> None:
 
 
 def describe_plan(jobs: Sequence[Mapping[str, Any]]) -> str:
-    """A line on the jobs, trials and benchmarks of these configurations, and the time that they
-    take if no window lasts longer than min_window_s."""
+    """A line with the numbers of jobs, trials and benchmarks of these configurations, and the time
+    that they take if no window lasts longer than min_window_s."""
     trials = " or ".join(sorted({str(job["trials"]) for job in jobs}))
     sizes = {len(_benchmarks(job)) for job in jobs}
     plan = f"{_count(len(jobs), 'job')} x {trials} trial{'' if trials == '1' else 's'}"
@@ -46,7 +49,7 @@ def describe_plan(jobs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def describe_explanation(jobs: Sequence[Mapping[str, Any]]) -> str:
-    """A line on what explaining the first of these configurations takes."""
+    """A line with the number of passes and the time of explaining the first configuration."""
     job = jobs[0]
     if not isinstance(job["trials"], int) or not isinstance(job["try"], int):
         return "1 job is explained"
@@ -59,7 +62,7 @@ def describe_explanation(jobs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def num_passes(trials: int, tries: int) -> int:
-    """About the number of passes that explaining a job runs, which tries so many changes."""
+    """About the number of passes of explaining a job; trials: rounds, tries: changes to try."""
     return PASSES_ONCE + trials * (USUAL_RUNGS + tries + 1)
 
 
@@ -71,6 +74,7 @@ def forecast_seconds(jobs: Sequence[Mapping[str, Any]]) -> float | None:
         count = len(_benchmarks(job))
         if not isinstance(job["trials"], int) or not isinstance(job["min_window_s"], int | float):
             return None
+        # + 1: the shadow of a trial takes as long as one
         trial_s = LAUNCHED_S + count * (WINDOW_SHARE * job["min_window_s"] + SPARE_S)
         total_s += JOB_S + count * PASS_S + (1 + job["trials"]) * trial_s
     return total_s

@@ -25,8 +25,8 @@ from fastloop.trial.shadow import SHADOW_TIME
 from fastloop.trial.tasks import instrumentation_task, profiling_task, shadow_task
 
 MAX_ONE_PROCESS_TRIALS = 3
-"""Trials in one process, to compare with, of a job of several ranks that the sweep does not also
-measure in one process."""
+"""Most trials in one process that a job of several ranks is compared with, if the sweep does not
+measure the same job in one process."""
 
 
 def run_shadow(state: JobState, trial: Trial, begin_step: Callable[[str], None]) -> None:
@@ -48,8 +48,9 @@ def run_shadow(state: JobState, trial: Trial, begin_step: Callable[[str], None])
 def run_passes(
     state: JobState, states: Sequence[JobState], profile: bool, begin_step: Callable[[str], None]
 ) -> None:
-    """Run what follows a job's trials: trials in one process to compare with, and its passes."""
-    if state.is_running and state.result.shadow is None:  # its trial ran in an earlier session
+    """Run the passes that follow a job's trials, and trials in one process to compare with."""
+    # the drawn trial was one of an earlier session, which was interrupted before its shadow
+    if state.is_running and state.result.shadow is None:
         run_shadow(state, state.result.trials[-1], begin_step)
     if state.is_running and state.entry.launcher.world_size > 1:
         _run_one_process(state, states, begin_step)
@@ -60,12 +61,13 @@ def run_passes(
 
 
 def fail_job(state: JobState, failure: Failure) -> None:
-    """End the job; with several ranks, print the traceback of the one that failed."""
+    """End the job as failed; with several ranks, print the traceback of the rank that failed."""
     if failure.details and state.entry.launcher.world_size > 1 and not failure.kind.is_verdict:
         tqdm.write(without_passwords(failure.details).rstrip(), file=sys.stderr)
+    # A loader that delivers wrong samples may have read a damaged store, which is not its fault.
     damage = ""
     if failure.kind == FailureKind.INVALID and state.prepared is not None:
-        damage = find_damage(state.prepared)  # then it is not the loader's fault
+        damage = find_damage(state.prepared)
     state.fail(replace(failure, message="; ".join(filter(None, [failure.message, damage]))))
 
 
@@ -86,7 +88,8 @@ def _run_one_process(
             begin_step(f"in one process, trial {number + 1} of {state.result.name}")
             arguments = (run_trial, job, state.prepared, number, now_ns())
             trials = [*trials, entry.launcher.call(*arguments, timeout_s=job.trial_timeout_s)]
-    except JobFailed as error:  # does not invalidate the trials of several ranks
+    # the trials of several ranks stay valid
+    except JobFailed as error:
         tqdm.write(f"{state.result.name}: {error} (in one process)", file=sys.stderr)
     rates = {
         name: [trial.benchmarks[name].samples_per_s for trial in trials] for name in job.benchmark

@@ -19,6 +19,7 @@ from fastloop.sweep.tracking import SweepTracker
 from fastloop.trial.job import Job
 
 DETAILS = "traceback.txt"
+"""Name of the file with the traceback, or the stacks, of a job that failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +49,12 @@ class JobState:
         self.result = entry.earlier or entry.result
         self.prepared: PreparedData | None = None
         self.is_continued = entry.earlier is None
-        """False while the result on disk is that of an interrupted sweep."""
+        """False while the result on disk is the one of an interrupted sweep."""
+        # Drawn at random, so that no loader can foresee which of its trials is compared. Below the
+        # fewest trials: with trials=auto nobody knows whether a later one will run.
         self.shadow_number: int | None = secrets.randbelow(fewest_trials(entry.job.trials))
         """Number of the trial that is run once more with all of its data compared; None: the last
-        one, once all have run."""
+        trial, once all have run."""
         self.unexplained = ""
         """Reason why the job could not be explained, for its caveats."""
         self.has_begun = False
@@ -74,7 +77,8 @@ class JobState:
         """Write the files that precede any measurement, and start the tracker's run."""
         self.has_begun = True
         remove(self.entry.folder / DETAILS)
-        if self.result.explanation is None:  # a file of earlier trials
+        # then the file is from earlier trials, which the job does not keep
+        if self.result.explanation is None:
             remove(self.entry.folder / EXPLANATION_FILE)
         write_text(self.entry.folder / "config.yaml", without_passwords(self.entry.config_yaml))
         self.update(recorded=False)
@@ -92,9 +96,9 @@ class JobState:
         self.end("FAILED", failure)
 
     def end(self, status: Status, failure: Failure | None = None, *, track: bool = True) -> None:
-        """Write the final result, then log it with the tracker: files first.
+        """Write the final result, then log it with the tracker.
 
-        track: False leaves that to a later call of `track`.
+        track: False leaves the logging to a later call of `track`.
         """
         self._ending = (status, failure)
         if not self.has_begun:
@@ -105,12 +109,13 @@ class JobState:
             save(self.result, self.entry.folder)
             if failure and failure.details:
                 write_text(self.entry.folder / DETAILS, without_passwords(failure.details))
-        finally:  # the tracker may still have space if this disk is full
+        # also if this disk is full: the tracker's may have space
+        finally:
             if track:
                 self.track()
 
     def track(self) -> None:
-        """Log the result of a job that has ended with the tracker, if that was left to do."""
+        """Log the result of a job that has ended, if `end` has left it to this call."""
         if self._ending is None:
             return
         if self.tracking.finish(self.result, self.entry.folder):
@@ -126,7 +131,7 @@ class JobState:
 
     @property
     def is_running(self) -> bool:
-        """True from when the job begins or is continued until it ends."""
+        """True from the moment when the job begins or is continued until it ends."""
         return self.is_continued and self.result.status == "RUNNING"
 
     @property

@@ -29,8 +29,7 @@ class LoaderTimer:
     """Number of times that a window repeats the epochs."""
 
     def time_window(self) -> float:
-        """Seconds of the epochs that were asked for; raises Invalid for a wrong number of
-        samples."""
+        """Seconds of num_epochs epochs; raises Invalid for a wrong number of samples."""
         num_epochs = self.num_epochs * self.repeats
         window = time_epochs(self.epochs, self.consume, num_epochs, self.device, self.count)
         for epoch, sizes in enumerate(window.sizes):
@@ -48,9 +47,10 @@ def warm_timer(
     samples: int,
     min_window_s: float,
 ) -> LoaderTimer:
-    """A timer of a loader that one epoch has warmed up; a window more if epochs are short.
+    """A timer of a loader, which one epoch has warmed up.
 
-    min_window_s: the epochs are repeated until a window takes this long.
+    min_window_s: the epochs are repeated until a window takes this long; 0: they are not repeated,
+    and no window is run to find out how often.
     """
     count = count_rows
     for batch in epochs(0):
@@ -66,7 +66,7 @@ def warm_timer(
 
 
 def first_batches(epochs: Epochs, count: int | None) -> Epochs:
-    """Epochs that end after `count` batches; None: whole ones."""
+    """Epochs that end after `count` batches; None: whole epochs."""
     if count is None:
         return epochs
 

@@ -20,18 +20,20 @@ from fastloop.core.types import MachineBusy
 HOLDER_LENGTH = 500
 """Maximum number of characters of the holder that are printed."""
 NO_LINK, NO_WAIT = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
-"""Of a file to open: not one that a link leads to, and not a pipe whose other end is waited for."""
+"""Flags of opening the lock file, which in /tmp any user may have placed: do not follow a link, and
+do not wait for the other end of a pipe."""
 
 
 @contextmanager
 def lock_machine(wait: bool, check: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Keep other processes of fastloop from measuring on this machine until the context ends.
 
-    If another process holds the lock, waits for it with `wait`, and raises MachineBusy without.
-    Prints what it waits for. The kernel releases the lock when the process ends, however it ends.
+    If another process holds the lock: with `wait`, prints its name and waits for it; without,
+    raises MachineBusy.
 
-    check: called before waiting, so that what it raises is not raised only after the wait.
+    check: called before the wait, so that its errors need not wait.
     """
+    # The kernel releases the lock when the process ends, however it ends.
     path = _lock_path()
     _check_lock_file(path)
     holder_file = holder_path(path)
@@ -49,7 +51,8 @@ def lock_machine(wait: bool, check: Callable[[], None] = lambda: None) -> Iterat
     except OSError as error:
         raise MachineBusy(_refusal(path, error.strerror or str(error))) from None
     try:
-        with contextlib.suppress(OSError):  # the file is only for the message above
+        # the file only serves the message above, so that a full disk does not matter
+        with contextlib.suppress(OSError):
             write_text(holder_file, f"process {os.getpid()} in {Path.cwd()}")
         yield
     finally:
@@ -59,34 +62,38 @@ def lock_machine(wait: bool, check: Callable[[], None] = lambda: None) -> Iterat
 
 
 def holder_path(path: Path) -> Path:
-    """The file beside the lock that names the process which holds it."""
+    """The file beside the lock with the name of the process that holds it."""
     return path.with_name(f"{path.name}.holder")
 
 
 def _check_lock_file(path: Path) -> None:
-    """Raise MachineBusy unless the path is that of an empty file, or of one that can be created."""
+    """Raise MachineBusy unless there is an empty file at the path, or one can be created."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = _open(path)
-    except OSError as error:  # such as a folder or a link in its place
+    # such as a folder, or a link, in its place
+    except OSError as error:
         raise MachineBusy(_refusal(path, error.strerror or str(error))) from None
     status = os.fstat(descriptor)
     os.close(descriptor)
-    # locking empties the file and lets everybody write it, and fastloop's own is always empty
+    # filelock empties the file that it locks, and its mode lets everybody write to it. fastloop's
+    # own is always empty; any other file must not be touched.
     if not stat.S_ISREG(status.st_mode) or status.st_size:
         raise MachineBusy(_refusal(path, "not a lock file of fastloop"))
 
 
 def _open(path: Path) -> int:
-    """Open the file, which is created if there is none; raises OSError."""
+    """Open the file, and create it if there is none; raises OSError."""
     flags = os.O_RDWR | NO_LINK | NO_WAIT
     try:
-        # without O_CREAT: in /tmp, Linux refuses it for a file of another user
+        # First without O_CREAT: with it, Linux refuses to open a file of another user in a sticky
+        # folder such as /tmp (proc_sys_fs(5), protected_regular).
         return os.open(path, flags)
     except FileNotFoundError:
         descriptor = os.open(path, flags | os.O_CREAT, 0o666)
+        # whatever the umask, as all users have to open it
         with contextlib.suppress(OSError):
-            os.fchmod(descriptor, 0o666)  # whatever the umask: all users lock it
+            os.fchmod(descriptor, 0o666)
         return descriptor
 
 
@@ -97,8 +104,8 @@ def _refusal(path: Path, reason: str) -> str:
 
 
 def _lock_path() -> Path:
-    """FASTLOOP_LOCK, or a file where all commands of the machine look for it, whatever their
-    TMPDIR."""
+    """FASTLOOP_LOCK, or a file at a place that is the same for all commands of the machine."""
+    # /tmp and not tempfile's folder, as users and jobs of a cluster have TMPDIRs of their own
     if named := os.environ.get("FASTLOOP_LOCK"):
         return Path(named).absolute()
     folder = Path("/tmp") if os.name == "posix" else Path(tempfile.gettempdir())
@@ -106,7 +113,8 @@ def _lock_path() -> Path:
 
 
 def _read_holder(path: Path) -> str:
-    """The process and the folder that the file names; any user may have written anything to it."""
+    """The process and the folder that the file names, safe to print."""
+    # any user may have written anything to it
     try:
         text = path.read_text(errors="replace")[:HOLDER_LENGTH]
     except OSError:

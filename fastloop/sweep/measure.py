@@ -18,7 +18,8 @@ from fastloop.sweep.forecast import describe_plan, print_once
 from fastloop.sweep.print_results import print_places, print_results
 from fastloop.sweep.request import JobRequest, config_hash, job_names, run_params, run_tags
 
-if TYPE_CHECKING:  # --cfg, --help and completion must not pay for importing torch
+# --cfg, --help and completion import this module, and must not wait for torch
+if TYPE_CHECKING:
     from fastloop.core.result import Result
     from fastloop.sweep.explanations import ExplainJob
     from fastloop.sweep.job_state import SweepJob
@@ -35,11 +36,13 @@ def measure(requests: Sequence[JobRequest], explain_job: ExplainJob | None = Non
     """Measure the requests as one sweep, and return the exit status.
 
     The sweep has the machine to itself, unless allow_concurrent=true.
-    explain_job: what explains a job, with explain=true.
+    explain_job: the function that explains a job, with explain=true.
     """
     if requests[0].is_done:
         return _print_measured(requests)
-    for name in IMPORTED_LATER:  # an import that a signal interrupts can't be repeated
+    # From handle_signals on, a signal raises an exception. An import that it interrupts leaves half
+    # a module, and can't be repeated.
+    for name in IMPORTED_LATER:
         import_module(name)
     from fastloop.sweep.early_check import check_requests
     from fastloop.sweep.machine_lock import lock_machine
@@ -69,7 +72,7 @@ def measure(requests: Sequence[JobRequest], explain_job: ExplainJob | None = Non
 
 
 def measure_one_job(requests: Sequence[JobRequest]) -> int:
-    """Measure one job of a sweep whose other jobs are measured by other processes or machines.
+    """Measure one job of a sweep; other processes or machines measure its other jobs.
 
     Returns 0 once the job's result is written, whatever its status.
     """
@@ -82,7 +85,8 @@ def measure_one_job(requests: Sequence[JobRequest]) -> int:
 
     (request,) = requests
     settings, jobs = request.sweep, [sweep_job(request, request.name, 0)]
-    if (request.folder / RESULT_FILE).exists():  # restarted by a cluster's scheduler
+    # a cluster's scheduler has restarted the job, which goes on with its own result
+    if (request.folder / RESULT_FILE).exists():
         jobs = with_earlier_results(jobs, request.sweep_folder)
     tracking = SweepTracker(request.tracker, request.sweep_folder)
     with (
@@ -108,7 +112,8 @@ def _run(jobs: Sequence[SweepJob], request: JobRequest, explain_job: ExplainJob 
     with show_progress(num_progress_steps(jobs, request.sweep)) as progress:
 
         def show_results(results: list[Result], stages: Mapping[str, float]) -> None:
-            progress.close()  # the table must not be drawn over
+            # a bar would draw over the table
+            progress.close()
             print_results(results, request, stages)
 
         telling = replace(progress, show_results=show_results)
@@ -140,7 +145,8 @@ def _may_be_concurrent(settings: SweepSettings) -> bool:
 
 
 def _sweep_jobs(requests: Sequence[JobRequest]) -> tuple[list[SweepJob], JobRequest]:
-    """The sweep's jobs, and a request with the sweep's folder: with `resume`, the earlier one."""
+    """The sweep's jobs, and a request with the sweep's folder; with `resume`, that is the earlier
+    folder."""
     from fastloop.sweep.resume import find_earlier_sweep, with_earlier_results
 
     request = requests[0]

@@ -50,12 +50,14 @@ def prepare_all(
 ) -> None:
     """Fetch every dataset, write every store, and record the data's properties in each result.
 
-    known: the outcomes of earlier calls, to which those of this call are added.
+    known: the outcomes of earlier calls; this call adds its own.
     """
     prepared = {} if known is None else known
     for state in states:
         job, launcher = state.entry.job, state.entry.launcher
         advance(f"preparing {state.result.name}")
+        # A job that is resumed writes nothing yet: its earlier result stays on disk until it is
+        # known whether its trials can be kept.
         now = replace(state.entry.result, environment=_describe_environment())
         if state.is_continued:
             state.result = now
@@ -63,6 +65,7 @@ def prepare_all(
         key = repr(job.prepare_arguments())
         try:
             launcher.check(check_support(job, launcher.world_size))
+            # jobs with the same data share its preparation, or its failure
             if key not in prepared:
                 prepared[key] = _prepare_or_failure(job, launcher)
             outcome = prepared[key]
@@ -77,7 +80,7 @@ def prepare_all(
 
 
 def _describe_environment() -> dict[str, Any]:
-    """The machine, and which engine FastLoader runs on here."""
+    """The description of the machine, with the engine of FastLoader as one of the versions."""
     machine = describe_machine()
     engine = "native" if has_core() else "python"
     return machine | {"versions": machine["versions"] | {"FastLoader's engine": engine}}
@@ -102,10 +105,12 @@ def prepare_job(job: Job, launcher: Launcher, whole: bool = False) -> PreparedDa
     """The job's data, prepared in a process of its own. Raises JobFailed, also if no sample is
     read or written for `trial_timeout_s`.
 
-    whole: read all of what exists, and write it again if it is damaged.
+    whole: read all existing files, and write damaged ones again.
     """
     arguments = (*job.prepare_arguments(), whole)
-    if isinstance(job.dataset, StreamingDataset):  # which may be endless
+    # A stream may be endless, so that its whole preparation has a time limit. Other data may take
+    # hours, with the limit on the time without progress.
+    if isinstance(job.dataset, StreamingDataset):
         return launcher.call(prepare, *arguments, timeout_s=job.trial_timeout_s)
     return launcher.call(prepare_within, job.trial_timeout_s, *arguments)
 
@@ -149,6 +154,7 @@ def trial_key(result: Result, job: Job, prepared: PreparedData) -> str:
         result.tags["config_hash"],
         prepared.fingerprint,
         [machine[name] for name in machine_fields],
-        [source_fingerprint(option) for option in options],  # may be a user's code
+        # fastloop's own code is in `code`; options may be a user's code
+        [source_fingerprint(option) for option in options],
         [file_fingerprint(path) for path in order_files],
     )

@@ -14,14 +14,15 @@ from fastloop.core.types import FailureKind
 from fastloop.processes.lifecycle import defer_signals
 from fastloop.sweep.request import JobRequest
 
-if TYPE_CHECKING:  # --cfg, --help and completion must not pay for importing torch
+# --cfg, --help and completion import this module, and must not wait for torch
+if TYPE_CHECKING:
     from fastloop.core.result import Result
     from fastloop.sweep.job_state import SweepJob
     from fastloop.sweep.tracking import SweepTracker
 
 
 def failure_line(result: Result, details: str) -> str:
-    """The reason why a job failed, and the path of its details, unless the reason says everything.
+    """The reason why a job failed, with the path of its details unless the reason is enough.
 
     details: path of a file with the traceback; empty if there is none.
     """
@@ -35,7 +36,7 @@ def failure_line(result: Result, details: str) -> str:
 def print_results(
     results: Sequence[Result], request: JobRequest, stages: Mapping[str, float] | None = None
 ) -> None:
-    """Print the table, and on what the time was spent; nothing for a single job without trials.
+    """Print the table, and a line on the use of the time; nothing for a single job without trials.
 
     stages: seconds of the stages of this command; None: it has measured nothing.
     """
@@ -54,8 +55,8 @@ def print_results(
 def print_places(
     results: Sequence[Result], jobs: Sequence[SweepJob], request: JobRequest, tracking: SweepTracker
 ) -> int:
-    """Print the places of files, report and tracker, or why a single job has no trials; returns the
-    exit status."""
+    """Print the places of files, report and tracker, or the reason why a single job has no trials;
+    returns the exit status."""
     from fastloop.reporting.files import file_lines
     from fastloop.reporting.terminal import WIDTH
     from fastloop.sweep.job_state import DETAILS
@@ -76,21 +77,23 @@ def _has_nothing(results: Sequence[Result]) -> bool:
 
 
 def _width() -> int:
-    """Columns of the terminal; 0 if the output is none."""
+    """Columns of the terminal; 0 if stdout is no terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
 def _write_report(results: Sequence[Result], request: JobRequest, tracking: SweepTracker) -> Path:
     """Write the report, attach it to the tracker's runs, and return the path of its page."""
-    with defer_signals():  # an import that a signal interrupts can't be repeated
+    # an import that a signal interrupts leaves half a module, and can't be repeated
+    with defer_signals():
         from fastloop.core.result_file import load_timelines
         from fastloop.reporting.baseline import find_baseline
         from fastloop.reporting.write import write_report
 
     baseline = request.sweep.baseline or ""
     names = {result.name: result.loader for result in results if result.status == "FINISHED"}
+    # the baseline has failed, as its row says; ratios are to the first job instead
     if not find_baseline(names, baseline):
-        baseline = ""  # it has failed, as its row says; ratios are to the first job instead
+        baseline = ""
     timelines = load_timelines(request.sweep_folder)
     folder = request.sweep_folder / "report"
     paths = write_report(results, folder, baseline, timelines=timelines)
@@ -100,7 +103,8 @@ def _write_report(results: Sequence[Result], request: JobRequest, tracking: Swee
 
 
 def _exit_status(results: Sequence[Result]) -> int:
-    """1 if a job failed, or if none finished; a job may be unsupported beside others."""
+    """1 if a job failed or none finished, else 0."""
+    # unsupported jobs are no failure beside others: `loader=glob(*)` has loaders that need a GPU
     unfinished = [result.failure_kind for result in results if result.status != "FINISHED"]
     failed = [kind for kind in unfinished if kind != FailureKind.UNSUPPORTED]
     return int(bool(failed) or len(unfinished) == len(results))

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from fastloop.core.files import fingerprint
 from fastloop.sweep.colours import DISTINCT, colour_distance, place_colour
 
-if TYPE_CHECKING:  # torch takes seconds to import: --cfg, --help and completion must not pay for it
+# torch takes seconds to import: --cfg, --help and completion must not wait for it
+if TYPE_CHECKING:
     from fastloop.core.sweep_protocols import Launcher, Tracker
     from fastloop.sweep.settings import SweepSettings
     from fastloop.trial.job import Job
@@ -19,17 +20,17 @@ if TYPE_CHECKING:  # torch takes seconds to import: --cfg, --help and completion
 SWEEP_GROUPS = ("launcher", "tracker")
 """Option groups that belong to the sweep and not to a job."""
 NAME_PREFIXES = ("loader=", "dataset=", "loader._target_=", "dataset._target_=")
-"""Overrides that are not repeated in a job's name, which begins with their values."""
+"""Overrides that a job's name does not repeat, as it begins with their values."""
 LOADER_BATCH_SIZE = "its own"
 """Value of the parameter batch_size for a loader that does not honour the setting."""
 NON_IDENTITY = ("trials", "trial_timeout_s", ".root")
-"""Ends of the names of settings that do not distinguish trials: how many there are, how long each
-may take, and where files are stored."""
+"""Ends of the names of settings that do not distinguish trials: their number, their time limit, and
+the folders of files."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """A combination of a sweep, composed and built, before anything of it is measured."""
+    """A combination of a sweep, composed and built, before it is measured."""
 
     job: Job
     sweep: SweepSettings
@@ -66,8 +67,8 @@ def job_names(requests: Sequence[JobRequest]) -> list[str]:
 
 
 def colour_jobs(requests: Sequence[JobRequest]) -> list[JobRequest]:
-    """The requests, with a colour for each job: its loader's, unless several jobs would have the
-    same or nearly the same one."""
+    """The requests with a colour for each job: its loader's colour or, if two jobs would have
+    nearly the same colour, one of its own."""
     colours = [request.colour for request in requests]
     pairs = combinations(colours, 2)
     if all(colour_distance(one, other) >= DISTINCT for one, other in pairs):
@@ -76,7 +77,11 @@ def colour_jobs(requests: Sequence[JobRequest]) -> list[JobRequest]:
 
 
 def flatten(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Every leaf of nested dicts by its dotted name."""
+    """Dotted name -> leaf, for all leaves of nested dicts.
+
+    >>> flatten({"loader": {"num_threads": 2}, "epochs": 5})
+    {'loader.num_threads': 2, 'epochs': 5}
+    """
     if not isinstance(values, dict):
         return {prefix: values}
     leaves: dict[str, Any] = {}
@@ -95,8 +100,8 @@ def job_config(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_params(request: JobRequest) -> dict[str, Any]:
-    """Parameters of a job's run: every leaf of the config by dotted name, and the chosen options by
-    group."""
+    """Parameters of a job's run: dotted names and values of all settings, and the chosen
+    options."""
     from fastloop.core.traits import LoaderTraits, traits_of
 
     choices = {group.rpartition("/")[2]: choice for group, choice in request.choices.items()}
@@ -130,7 +135,7 @@ def run_tags(request: JobRequest) -> dict[str, str]:
 
 
 def config_hash(request: JobRequest) -> str:
-    """A hash that is equal for jobs whose configurations describe interchangeable trials."""
+    """A hash that is equal for jobs with interchangeable trials, by their configurations."""
     return fingerprint(sorted(_identity(request).items()))
 
 

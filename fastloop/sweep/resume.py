@@ -22,13 +22,13 @@ LAST = "last"
 PLAIN = re.compile(r"[\w./-]+")
 """Paths that neither the shell nor Hydra takes for anything else."""
 KEPT = ("trials", "rounds", "attribution", "explanation", "run_id")
-"""Fields of a result that hold what an interrupted sweep has measured."""
+"""Fields of a result that hold the measurements of an interrupted sweep."""
 MACHINE = ("host", "cpu", "cores_usable", "gpus")
 
 
 def find_earlier_sweep(name: str, hashes: set[str]) -> Path:
-    """The folder that `resume=` names: a path, or with `last` the newest sweep with one of these
-    jobs, by their config_hash.
+    """The folder that `resume=` names: a path, or with `last` the newest sweep with a job that has
+    one of these hashes (config_hash).
 
     Raises UsageError if there is none.
     """
@@ -49,9 +49,9 @@ def find_earlier_sweep(name: str, hashes: set[str]) -> Path:
 
 
 def describe_kept_trials(entries: Sequence[SweepJob], folder: Path | None = None) -> str:
-    """The end of an interruption's message: whether finished trials are kept, and how to continue.
+    """The end of an interruption's message: the fate of finished trials, and how to continue.
 
-    folder: the folder of a sweep that can be resumed.
+    folder: the folder of a sweep that can be resumed; None: the sweep can't be resumed.
     """
     folders = (entry.folder for entry in entries if (entry.folder / RESULT_FILE).exists())
     if not any(load(each).trials for each in folders):
@@ -71,8 +71,10 @@ def _config_hashes(folder: Path) -> set[str]:
 def with_earlier_results(entries: Sequence[SweepJob], folder: Path) -> list[SweepJob]:
     """The jobs, each with its earlier result and the folder of that result in the sweep's folder.
 
-    Raises UsageError if the folder has no result of any of these jobs: it is of another sweep.
+    Raises UsageError if the folder has no result of any of these jobs.
     """
+    # Folders are numbered, so that a shorter name is an older job: 2 before 10. Jobs with equal
+    # hashes, such as a job that was typed twice, take the results in that order.
     results: dict[str, list[tuple[Path, Result]]] = {}
     for path in sorted(folder.glob(f"*/{RESULT_FILE}"), key=lambda path: len(path.parent.name)):
         result = load_result(path, "resume")
@@ -92,6 +94,8 @@ def continue_job(state: JobState, now: Result, settings: SweepSettings) -> str:
 
     now: the job's result before any trial, with the present data, code and machine.
     """
+    # Four cases: trials of other data, code or machine can't be continued; a finished or failed job
+    # stays as it is; any other goes on with the trials that it has.
     earlier = state.result
     has_all_trials = len(state.trial_numbers) >= state.entry.job.most_trials
     if earlier.key and earlier.key != now.key:
@@ -106,6 +110,7 @@ def continue_job(state: JobState, now: Result, settings: SweepSettings) -> str:
         count, trials = len(earlier.trials), state.entry.job.most_trials
         more = f"{now.name} keeps its {count} trials, more than trials={trials} asks for"
         return more if finished and count > trials else ""
+    # trials that other work may have disturbed stay marked, also if later ones ran alone
     kept_tags = {"concurrent": "true"} if "concurrent" in earlier.tags else {}
     kept = {name: getattr(earlier, name) for name in KEPT}
     state.continue_from(replace(now, tags=now.tags | kept_tags, **kept))
@@ -113,8 +118,8 @@ def continue_job(state: JobState, now: Result, settings: SweepSettings) -> str:
 
 
 def fail_job(state: JobState, failure: Failure) -> str:
-    """End a job that can't be measured now; keeps an earlier finished result, and returns a message
-    that says so, else an empty one."""
+    """End a job that can't be measured now. An earlier finished result is kept, and a message about
+    that returned; else the message is empty."""
     if state.is_continued:
         state.fail(failure)
         return ""
@@ -128,7 +133,7 @@ def fail_job(state: JobState, failure: Failure) -> str:
 
 
 def changes(earlier: Result, now: Result) -> list[str]:
-    """Descriptions of what differs: data, code, libraries, Python, machine."""
+    """Descriptions of the differences in data, code, libraries, Python and machine."""
     before, after = earlier.environment, now.environment
     differences = ["the data"] if earlier.fingerprint != now.fingerprint else []
     differences += ["fastloop's code"] if before.get("code") != after.get("code") else []

@@ -39,10 +39,10 @@ from fastloop.trial.limits import missing_limits
 from fastloop.trial.tasks import trial_task
 
 RunRound = Callable[[Sequence[JobState], int | None], list[str]]
-"""(jobs, number) -> the names of those that go on, once each that lacks it has run that trial; data
-is prepared for a job that runs for the first time. None: that alone."""
+"""(jobs, number) -> the names of the jobs that go on. Runs trial `number` of each job that lacks
+it, and prepares the data of a job that runs for the first time; None: prepares the data only."""
 Schedule = Callable[[Sequence[JobState], RunRound], Iterable[JobState]]
-"""Decides which jobs run in which round, and returns those whose passes follow."""
+"""(jobs, run_round) -> the jobs with passes to follow. Decides which jobs run in which round."""
 
 
 def run_sweep(
@@ -55,8 +55,9 @@ def run_sweep(
 ) -> list[Result]:
     """Run all jobs, and return their results in the same order.
 
-    explain_job: what explains a job after the last round, with explain=true; None: nothing can.
-    schedule: None: trial k of every job in round k. A job that it never runs leaves no files.
+    explain_job: the function that explains a job after the last round, with explain=true; None: no
+    job can be explained. schedule: None: trial k of every job in round k. A job that a schedule
+    never runs leaves no files.
     """
     states = [JobState(entry, tracking) for entry in entries]
     session_ms, clock = wall_ms(), StageClock()
@@ -82,6 +83,7 @@ def run_sweep(
                 flags += explanation_caveats(state)
                 state.update(flags=flags)
                 state.end("FINISHED", track=False)
+        # results are shown before they are logged: a slow server must not delay the answer
         progress.show_results([state.result for state in states], clock.stages())
         for state in states:
             state.track()
@@ -89,7 +91,8 @@ def run_sweep(
         status = "KILLED" if isinstance(error, KeyboardInterrupt | SystemExit) else "FAILED"
         name = "SystemExit" if isinstance(error, SystemExit) else type(error).__name__
         for state in states if schedule is None else [each for each in states if each.has_begun]:
-            with contextlib.suppress(OSError):  # may be the very error that ends the sweep
+            # a full disk may be the very error that ends the sweep
+            with contextlib.suppress(OSError):
                 state.abort(status, f"{name}: {error}")
         raise
     return [state.result for state in states]
@@ -122,7 +125,7 @@ def num_progress_steps(entries: Sequence[SweepJob], settings: SweepSettings) -> 
 def _num_steps_left(
     entries: Sequence[SweepJob], done: Sequence[Result | None], settings: SweepSettings
 ) -> int:
-    """Number of steps after preparing; `done`: what each job has finished."""
+    """Number of steps after preparing; done: the result of each job so far."""
     in_one_process = [entry.job for entry in entries if entry.launcher.world_size == 1]
     steps = 0
     for entry, result in zip(entries, done, strict=True):
@@ -166,7 +169,7 @@ def _run_rounds(
 def _until_decided(
     all_rounds: Iterable[tuple[int, list[JobState]]], states: Sequence[JobState]
 ) -> Iterator[tuple[int, list[JobState]]]:
-    """The rounds that trials=auto needs: no further one once the ranking of all jobs is decided."""
+    """The rounds that trials=auto needs: they end once the ranking of all jobs is decided."""
     for each in all_rounds:
         if is_sweep_decided([state.result for state in states if state.is_running]):
             return
@@ -180,9 +183,9 @@ def _run_round(
     session_ms: int,
     begin_step: Callable[[str], None],
 ) -> list[str]:
-    """Run trial `number` of the jobs that lack it; returns the names of those that go on.
+    """Run trial `number` of the jobs that lack it; returns the names of the jobs that go on.
 
-    limits: those that were measured in this round, to which are added those that were lacking.
+    limits: the limits that were measured in this round; further ones are added.
     """
     running = [state for state in states if state.is_running and number not in state.trial_numbers]
     names = [state.result.name for state in running]

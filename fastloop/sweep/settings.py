@@ -11,7 +11,8 @@ from fastloop.core.types import option
 
 
 def _check_list(changes: Any) -> Any:
-    """The changes as they are. Raises ValueError for what is no list."""
+    """The changes as they are. Raises ValueError if they are no list."""
+    # pydantic would take a text for a sequence of characters
     if not isinstance(changes, list | tuple):
         raise ValueError("allowed: a list of overrides, as \"what_if=['batch_size=128']\"")
     return changes
@@ -36,7 +37,7 @@ class SweepSettings:
 
 
 ALIASES = {"tries": "try"}
-"""Settings by the names of their fields, if these can't be equal: `try` is a keyword."""
+"""Name of a field -> name of its setting, if they can't be equal: `try` is a keyword."""
 SWEEP_SETTINGS = tuple(
     ALIASES.get(field.name, field.name)
     for field in fields(SweepSettings)  # pyright: ignore[reportArgumentType]

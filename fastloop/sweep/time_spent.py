@@ -1,4 +1,4 @@
-"""The time that a command took: how much of it was timed, and what the rest was for."""
+"""The time that a command took: the timed part, and the uses of the rest."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class StageClock:
 
 
 def describe_time(results: Sequence[Result], stages: Mapping[str, float]) -> str:
-    """A line: how long the command took so far, how much of it was timed, and the rest."""
+    """A line with the time of the command so far, the timed part of it, and the uses of the
+    rest."""
     timed_s = sum(map(seconds_in_windows, results))
     total_s = sum(stages.values())
     rest = {name: seconds for name, seconds in stages.items() if name != ROUNDS}
@@ -50,7 +51,7 @@ def describe_time(results: Sequence[Result], stages: Mapping[str, float]) -> str
 
 
 def seconds_in_windows(result: Result) -> float:
-    """Seconds of the windows of all trials that the latest command has run of the job."""
+    """Seconds of the windows of all trials of the job that the latest command has run."""
     latest_ms = max((trial.session_ms for trial in result.trials), default=0)
     return sum(
         seconds_between(measured.start_ns, measured.stop_ns)

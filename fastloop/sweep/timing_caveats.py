@@ -20,9 +20,10 @@ DRIFT_P = 0.01
 """A sweep tests each job and benchmark: five trials rise or fall steadily by chance in 2 of 120
 cases, so that at 0.05 one of six quickstarts, with ten such tests, would have a drift."""
 MIN_FENCE_FRACTION = 0.05
-"""Least distance of a fence, as a share of the median: a very quiet job's would be too tight."""
+"""Least distance of a fence, as a share of the median: for a very quiet job, Tukey's would be too
+tight."""
 PERIODIC_FACTOR = 3.0
-"""Waits of one worker this many times as long as those of the others are periodic."""
+"""Waits are periodic if one worker's are more than this many times as long as the others'."""
 MIN_TURNS = 5
 """Fewest turns of all workers in which a pattern is looked for."""
 
@@ -37,10 +38,11 @@ def trial_caveats(*, seconds: Sequence[float]) -> list[str]:
 def wait_caveats(*, wait_s: Sequence[float], num_workers: int) -> list[str]:
     """The caveat of one epoch's waits for batches, in order: worker-periodic.
 
-    Batch i comes from worker i modulo num_workers. If one worker's batches wait longer than the
-    others', the workers finish together or one is slow; either way the loop waits for them. The
-    first turn, in which all workers start, is left out. Kruskal and Wallis (1952) test the workers.
+    Batch i comes from worker i modulo num_workers. If the loop waits longer for the batches of one
+    worker, this worker is slow, or all workers finish at the same time. The test for a difference
+    between workers is Kruskal and Wallis's (1952).
     """
+    # the first turn, in which all workers start, is left out
     turns = len(wait_s) // num_workers - 1 if num_workers > 1 else 0
     if turns < MIN_TURNS:
         return []
@@ -56,7 +58,8 @@ def wait_caveats(*, wait_s: Sequence[float], num_workers: int) -> list[str]:
 
 
 def _unstable_or_outliers(seconds: Sequence[float]) -> list[str]:
-    """A single caveat for both: outliers alone can make a job unstable."""
+    """The caveat of a large standard deviation, or else of outliers."""
+    # one caveat for both, as outliers alone can make a job unstable
     share = (stats.std(seconds) or 0.0) / stats.mean(seconds)
     outliers = _count_outliers(seconds)
     if share < UNSTABLE_FRACTION:
@@ -66,7 +69,7 @@ def _unstable_or_outliers(seconds: Sequence[float]) -> list[str]:
 
 
 def _drift(seconds: Sequence[float]) -> list[str]:
-    """Kendall's trend test (1938); Theil and Sen's slope, relative to the median, for its size."""
+    """The caveat of a trend by Kendall's test (1938), with Theil and Sen's slope as its size."""
     from scipy.stats import kendalltau, theilslopes
 
     if len(seconds) < 3 or min(seconds) == max(seconds):

@@ -16,9 +16,9 @@ from fastloop.core.types import UsageError
 
 
 class SweepTracker:
-    """A sweep's tracker, whose calls do nothing once one of them has failed.
+    """A sweep's tracker; after a failed call, all further calls do nothing.
 
-    The failure is reported in one line, and an unresponsive server is waited for only once.
+    So the failure is reported once, and an unresponsive server delays a sweep only once.
     """
 
     def __init__(self, tracker: Tracker, sweep_folder: Path) -> None:
@@ -61,7 +61,8 @@ class SweepTracker:
         except Exception as error:
             self.is_lost = True
             message = (str(error).strip().splitlines() or [""])[0]
-            named = not isinstance(error, UsageError)  # which names the setting
+            # a UsageError names the setting, and needs no class
+            named = not isinstance(error, UsageError)
             reason = without_passwords(f"{type(error).__name__}: {message}" if named else message)
             # tqdm.write, unlike print, does not disrupt a progress bar
             tqdm.write(
