@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def _parse_seconds(text: str) -> float:
-    """The seconds to watch; raises UsageError if it is no number, or too short to tell the load."""
+    """The seconds to watch; raises UsageError for no number, and for less than LEAST_SECONDS."""
     try:
         seconds = float(text)
     except ValueError:
@@ -80,7 +80,7 @@ def _parse_seconds(text: str) -> float:
 
 def _watch(seconds: float) -> Load:
     """The load in that time, in which this process does nothing."""
-    # a little longer, as the counters have steps of 0.01 s and may tell less
+    # a little longer, as the counters have steps of 0.01 s
     before = read_counters()
     Event().wait(seconds + 0.05)
     return load_between(before, read_counters())

@@ -24,7 +24,7 @@ STRICT = pydantic.ConfigDict(extra="forbid")
 ENV = "oc.env"
 """OmegaConf's resolver of environment variables."""
 OWN_VARIABLES = "FASTLOOP_"
-"""How the names of those begin that conf/ itself reads."""
+"""Beginning of the names of the variables that conf/ itself reads."""
 IN_CI = ("tracker=none", "report=false")
 """Settings that a check adds to its job, unless the job has them."""
 

@@ -307,8 +307,8 @@ def _compose_first(name: str, line: CommandLine) -> DictConfig:
         return _compose_own(name, first_values, {})[0]
     try:
         return _compose(name, line.overrides)
-    # An experiment may set the sweep mode itself, which only its composed configuration tells:
-    # several values are then no error.
+    # An experiment may set the sweep mode itself, which is known once it is composed: several
+    # values are then no error.
     except (ConfigCompositionException, ForeignSetting):
         with suppress(HydraException):
             cfg, _ = _compose_own(name, first_values, {})

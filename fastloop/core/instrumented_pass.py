@@ -59,7 +59,7 @@ class Attribution:
 
     seconds: float
     first_batch_s: float
-    """From `open` until the first batch is on the device."""
+    """Seconds from `open` until the first batch is on the device."""
     wait_s: list[float]
     """Wait for each batch of the loader."""
     place_s: list[float]
@@ -71,7 +71,7 @@ class Attribution:
     """User and system time of the process and its workers in cpu_window_s."""
     cpu_window_s: float | None = None
     """Seconds of the epoch and of its repeats: a short epoch is repeated until its CPU time can be
-    told. None in older files, which have the CPU time of one epoch."""
+    measured. None in older files, which have the CPU time of one epoch."""
     usable_cores: float | None = None
     """Cores that these processes may use; None in older files."""
     runs_model: bool = True

@@ -33,7 +33,7 @@ class LimitOrigin:
     cores: int | None = None
     """Number of cores that worked, of all ranks; None for copies and steps."""
     memcpy_fraction: float | None = None
-    """For rows: rate of the limit / rate of copying the same bytes one after the other."""
+    """Rate of the limit / rate of copying the same bytes one after the other; rows only."""
 
 
 @dataclass(frozen=True, kw_only=True)

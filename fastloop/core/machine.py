@@ -81,7 +81,7 @@ def cpu_seconds() -> float:
 
 
 def memory_mappings() -> list[tuple[int, int, bool]] | None:
-    """Start and stop of all mapped addresses of this process, ascending, and whether they are
+    """Start and stop of all mapped addresses of this process, ascending, and True if they are
     mapped to a file on a disk; None if unknown."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()

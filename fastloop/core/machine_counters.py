@@ -45,7 +45,7 @@ class Counters:
     """Process id of this command; the work of its descendants is its own work, too."""
     cores: int
     total_s: float
-    """Time of all these cores, idle or not; 0 if the system does not tell."""
+    """Time of all these cores, idle or not; 0 if the system does not report it."""
     busy_s: float
     stolen_s: float
     includes_kernel: bool
@@ -102,7 +102,8 @@ def _own_root() -> int:
 
 
 def _read_cpus(proc: Path, cpus: Collection[int]) -> tuple[list[tuple[float, float, float]], bool]:
-    """(total, busy, stolen) seconds of each of these cores, and whether there are no others."""
+    """(total, busy, stolen) seconds of each of these cores; and True if the machine has no
+    others."""
     lines = []
     # LXCFS counts the time of this container only, in which other programs of the machine are
     # missing; no figure is better than that one

@@ -47,13 +47,13 @@ class Load:
     cores: int
     """Cores on which this process may run; the figures below are of these."""
     other_cores: float | None
-    """CPU time of other programs per second; None: the system does not tell, or the stretch is
+    """CPU time of other programs per second; None: the system does not report it, or the stretch is
     shorter than LEAST_SECONDS."""
     stolen_cores: float = 0.0
     """CPU time per second that the host of a virtual machine gave to others."""
     pressure: dict[Resource, float] = field(default_factory=dict)
     """Share of the time in which some program, of any user, waited for that resource (Linux's
-    pressure stall information); empty if the kernel does not tell."""
+    pressure stall information); empty if the kernel does not report it."""
     busiest: dict[str, float] = field(default_factory=dict)
     """Cores that the busiest other programs used, by their names, the busiest first."""
 
@@ -78,7 +78,7 @@ class LoadSummary:
     stretches: int
     """Number of stretches with a known load."""
     busy: int
-    """How many of them were not quiet."""
+    """Number of these stretches that were not quiet."""
     cores: int
     other_cores: float | None
     """Cores that others took, the median over the stretches; None if it is unknown."""

@@ -35,7 +35,7 @@ NO_NOISE = 1e-20
 
 
 def significant_pairs(logs: np.ndarray) -> np.ndarray:
-    """Whether jobs differ significantly, for each of their pairs, in the order of `pairs`.
+    """True for each pair of jobs that differs significantly, in the order of `pairs`.
 
     logs: (..., jobs, rounds), logarithms of seconds; the leading dimensions are campaigns. Of the
     campaigns in which all jobs are equal, at most 5 % have any pair that is told apart.
@@ -44,7 +44,7 @@ def significant_pairs(logs: np.ndarray) -> np.ndarray:
 
 
 def significant_at_look(logs: np.ndarray) -> np.ndarray:
-    """Whether jobs differ, for each pair, after a round at which trials=auto looks.
+    """True for each pair of jobs that differs, after a round at which trials=auto looks.
 
     Of the campaigns in which all jobs are equal, at most 3 % have a pair that is told apart at any
     look.
@@ -54,7 +54,7 @@ def significant_at_look(logs: np.ndarray) -> np.ndarray:
 
 
 def equal_pairs(logs: np.ndarray, margin: float, *, in_looks: bool) -> np.ndarray:
-    """Whether jobs surely differ by less than `margin`, in logarithms, for each pair of `pairs`.
+    """True for each pair of jobs that surely differs by less than `margin`, in logarithms.
 
     Two one-sided tests (Schuirmann 1987), each corrected for the number of pairs. in_looks: as
     `significant_at_look` looks, with at most 2 % of campaigns with a false claim at any look.

@@ -33,9 +33,11 @@ class Ranking:
     """Rank by name, in the order of the medians, such as 1, 1, 3: one more than the number of jobs
     that are surely faster. Empty if `undetermined` says why."""
     faster: dict[str, frozenset[str]] = field(default_factory=dict)
-    """By name, the jobs that are surely faster, directly or through a third; empty with `ranks`."""
+    """Name of a job -> the jobs that are surely faster, directly or through a third; empty without
+    ranks."""
     undetermined: str
-    """Why there are no ranks and how many trials are needed, in one line; empty with ranks."""
+    """The reason for missing ranks and the number of trials needed, in one line; empty with
+    ranks."""
     needed: str
     """About how many trials of each job would tell the jobs of rank 1 (without ranks: all jobs)
     apart, in words; empty if one job is first."""
@@ -92,8 +94,8 @@ def rank_jobs(seconds: Mapping[str, Sequence[float]], *, in_looks: bool = False)
 
 
 def is_decided(seconds: Mapping[str, Sequence[float]]) -> bool:
-    """Whether trials=auto ends with these trials: the first is surely faster than each of the other
-    jobs or surely as fast, or as many rounds as are allowed have run."""
+    """True if trials=auto ends with these trials: the first job is surely faster than each other
+    job or surely as fast, or as many rounds as are allowed have run."""
     rounds = min(map(len, seconds.values()), default=0)
     if len(seconds) < 2:
         return rounds >= ROUNDS_OF_NO_RANKING
@@ -106,7 +108,8 @@ def is_decided(seconds: Mapping[str, Sequence[float]]) -> bool:
 
 
 def explain_no_ranks(trials: Sequence[Trials]) -> str:
-    """Why jobs with these numbers of trials will get no ranks, in one line; empty if they may."""
+    """The reason why jobs with these numbers of trials will get no ranks, in one line; empty if
+    they may get some."""
     fewest = min((each for each in trials if each != AUTO), default=FEWEST_FOR_RANKING)
     if len(trials) < 2 or fewest >= FEWEST_FOR_RANKING:
         return ""
@@ -139,7 +142,7 @@ def _find_equal(logs: dict[str, np.ndarray], in_looks: bool) -> tuple[str, ...]:
 
 
 def _find_faster(logs: dict[str, np.ndarray], in_looks: bool) -> dict[str, frozenset[str]]:
-    """By name the jobs that are surely faster, as described in `rank_jobs`; `logs` is in order."""
+    """Name of a job -> the jobs that are surely faster, see `rank_jobs`; `logs` is in order."""
     names = list(logs)
     if len(names) < 2:
         return dict.fromkeys(names, frozenset())
@@ -166,7 +169,7 @@ def _slower(ratios: np.ndarray) -> bool:
 
 
 def _why_undetermined(lists: list[Sequence[float]]) -> str:
-    """Why jobs with these values can't be ranked; empty if they can."""
+    """The reason why jobs with these values can't be ranked; empty if they can."""
     if not _usable(lists):
         return "a trial's time is not a positive number"
     if not lists or (len(lists) == 1 and len(lists[0])):  # nothing to compare with

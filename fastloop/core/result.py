@@ -80,7 +80,8 @@ class Calls:
     """True if bytes of some batch may be unread in a file, according to this comparison or an
     earlier trial's."""
     windows: dict[BenchmarkName, list[int]] = field(default_factory=dict)
-    """By benchmark, how often each of its windows repeated the epochs; the last one counts."""
+    """Name of a benchmark -> number of times that each of its windows repeated the epochs; the last
+    window counts."""
     replays: list[BenchmarkName] = field(default_factory=list)
     """Benchmarks with a limit that was measured by batches of the loader."""
 
@@ -183,7 +184,8 @@ class Result:
     explanation: Explanation | None = None
     """Present with explain=true, for a job that could be explained."""
     one_process: dict[str, list[float]] = field(default_factory=dict)
-    """For a job of several ranks, by benchmark: samples per second of one process in each trial."""
+    """Name of a benchmark -> samples per second of one process in each trial, for a job of several
+    ranks."""
     rounds: list[list[str]] = field(default_factory=list)
     """The order of the jobs in each round of the sweep."""
     environment: dict[str, Any] = field(default_factory=dict)

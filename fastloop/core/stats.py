@@ -186,7 +186,7 @@ def _widening(count: int) -> float:
     """Factor by which an interval that holds at all looks is wider than one of this look alone."""
     from scipy.special import stdtrit
 
-    # the bootstrap has no quantiles that far out; Student's interval tells the factor
+    # the bootstrap has no quantiles that far out, so the factor comes from Student's interval
 
     alone, of_look = 1 - BOUNDS[0] / 100, 1 - BOUNDS[0] / 100 * share_of_look(count)
     return float(stdtrit(count - 1, of_look) / stdtrit(count - 1, alone))

@@ -59,7 +59,7 @@ def name_of(thing: object) -> str:
 
 
 class FailureKind(StrEnum):
-    """Why a job has no result."""
+    """Kind of the reason why a job has no result."""
 
     UNSUPPORTED = "unsupported"
     """The job can't run on this machine or with these settings."""

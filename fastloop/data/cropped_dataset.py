@@ -36,7 +36,7 @@ class CroppableDataset(Protocol):
     decoder: Decoder
 
     def files(self) -> list[Path]:
-        """As HasFiles has it."""
+        """The image files and folders, see HasFiles."""
         ...
 
     def open_uint8(self) -> LabelledImages:

@@ -1,4 +1,5 @@
-"""Same-data check: the samples that an epoch must deliver, and whether a loader delivered them."""
+"""Same-data check: has a loader delivered the samples of the dataset, and each as often as it
+must?"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ FEWEST_SAMPLES = 8
 orders."""
 
 Places = Mapping[int, np.ndarray]
-"""By epoch: the stored place of each delivered sample, in the order of delivery, int64."""
+"""Number of an epoch -> int64 stored place of each delivered sample, in the order of delivery."""
 
 
 def places_in_store(hashes: np.ndarray, reference: np.ndarray) -> np.ndarray:

@@ -42,8 +42,8 @@ def fetch_samples(samples: Samples, indices: list[int]) -> Any:
 def returns_batches(samples: Samples) -> bool:
     """True if the Dataset's `__getitems__` returns a batch, such as `self.data[indices]`, instead
     of the list of samples that torch documents."""
-    # Two samples tell: a batch of them is no sequence of two, or the items of that sequence, such
-    # as (images, labels), have other trees or dimensions than samples.
+    # Two samples are enough: a batch of them is no sequence of two, or the items of that sequence,
+    # such as (images, labels), have other trees or dimensions than samples.
     getitems = getattr(samples, "__getitems__", None)
     if not getitems:
         return False

@@ -67,7 +67,7 @@ def partition(results: Sequence[Result]) -> list[list[Result]]:
 
 
 def benchmarks_by_round(results: Sequence[Result]) -> dict[str, dict[str, dict[int, Measurement]]]:
-    """By benchmark and by the job's name, its trials by round number, ascending."""
+    """Benchmark -> name of a job -> number of a round, ascending -> the job's trial."""
     found: dict[str, dict[str, dict[int, Measurement]]] = {}
     for result in results:
         for trial in sorted(result.trials, key=lambda trial: trial.number):

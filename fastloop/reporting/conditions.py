@@ -9,7 +9,7 @@ from fastloop.core.result import Result
 from fastloop.core.types import UsageError
 
 Pairs = dict[str, tuple[Result, Result]]
-"""By job name: the result in the base set and the result in the new set."""
+"""Name of a job -> its result in the base set and its result in the new set."""
 SOURCE, CONTENT = "data fingerprint", "data content"
 UNKNOWN: tuple[object, ...] = (None, "")
 """Values in results of an older version, and of jobs that failed before they opened their data.

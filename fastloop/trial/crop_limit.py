@@ -48,7 +48,7 @@ class DecodedCrops:
 
     @property
     def spec(self) -> SampleSpec:
-        """As the job's samples."""
+        """dtype and shape of a crop, the same as the job's."""
         return CropColumn(self.samples).spec
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:

@@ -17,7 +17,7 @@ class Earlier:
     """True if bytes of some batch may be unread in a file. None: no trial of the job has compared
     its data with the dataset yet, so that this one does."""
     repeats: Mapping[BenchmarkName, int] = field(default_factory=dict)
-    """By benchmark, the number of times that a window repeats the epochs to last min_window_s."""
+    """Benchmark -> number of times that a window repeats the epochs to last min_window_s."""
     limits: Mapping[str, Limit] = field(default_factory=dict)
     """The limits that were measured in this round, by their keys."""
 

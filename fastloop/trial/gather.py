@@ -184,7 +184,7 @@ def _np_take_and_scale(source: np.ndarray, buffer_rows: int, thread: int) -> Gat
 
 
 def _native(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
-    """By FastLoader's core, which asks for rows before their turn."""
+    """Gathering by FastLoader's core, which asks the memory for rows before their turn."""
     column = open_column(array_column(source))
     out = np.zeros((buffer_rows, source.shape[1]), np.uint8)
     batches = list(_random_indices(source, buffer_rows, thread))
@@ -192,7 +192,7 @@ def _native(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
 
 
 def _native_conversion(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
-    """By FastLoader's core: each row is converted as it is gathered."""
+    """Gathering and converting by FastLoader's core, each row in one pass."""
     column = open_column(converted(source, scale=FACTOR, mean=-OFFSET))
     floats = np.zeros((buffer_rows, source.shape[1]), np.float32)
     out, batches = floats.view(np.uint8), list(_random_indices(source, buffer_rows, thread))

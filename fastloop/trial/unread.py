@@ -59,7 +59,7 @@ class _Mappings:
         self._known: list[tuple[int, int, bool]] | None = []
 
     def is_of_file(self, address: int) -> bool:
-        """True if the address is mapped to a file, and if the system does not tell."""
+        """True if the address is mapped to a file, or if the system does not list mappings."""
         is_of_file = self._find(address)
         if is_of_file is None:
             self._known = memory_mappings()

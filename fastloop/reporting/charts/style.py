@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 INK = "#1f1f1d"
 FAINT = "#c9c9c4"
 VERMILLION = "#d55e00"
-"""From Okabe and Ito's palette: distinct for colour-blind readers and in grey."""
+"""A colour of Okabe and Ito's palette, distinct for colour-blind readers and in grey."""
 WIDTH_IN = 4.6
 """Width of every figure in inches."""
 RC_PARAMS: dict[Any, Any] = {
