@@ -3,7 +3,8 @@
     fastloop clean [stores] [data] [results] [reports] [attach] [mlflow]
                    [older_than=30d] [yes=true]
 
-Nothing is removed without yes=true, and nothing ever outside of the outputs folder.
+Nothing is removed without yes=true, nothing ever outside of the outputs folder, and nothing in it
+that fastloop has not made: no images of yours in data/, no runs of other programs.
 
 stores   datasets that were written in a loader's format; they are written again if needed
 data     datasets that were downloaded or generated; they are fetched again if needed
@@ -32,6 +33,14 @@ DEFAULTS = {"older_than": "", "yes": "false"}
 HOUR_S = 3600
 UNITS = {"h": HOUR_S, "d": 24 * HOUR_S, "w": 7 * 24 * HOUR_S}
 MIB = 2**20
+MADE_DATA = re.compile(
+    r"\.?((mydataset|texts)-.+\.npz|photos-\d+-\d+x\d+|tokens-\d+\.bin|FashionMNIST)(\.lock)?"
+)
+"""Names in data/ of what datasets generate or download, and of their locks. The default folders of
+image_folder and csv_images lie there too, whose files are the user's own."""
+MADE_TIME = re.compile(r"\d\d-\d\d-\d\d-\d{6}")
+"""Name of a sweep's folder. Other programs with Hydra write to outputs/ too, but without the
+microseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,8 +166,17 @@ def _children(name: str) -> Callable[[Path], list[Path]]:
     return children
 
 
+def _data(outputs: Path) -> list[Path]:
+    return [path for path in _children("data")(outputs) if MADE_DATA.fullmatch(path.name)]
+
+
 def _results(_: Path) -> list[Path]:
-    return [folder for folder in sweep_folders() if not folder.is_symlink()]
+    return [folder for folder in sweep_folders() if not folder.is_symlink() and _is_own(folder)]
+
+
+def _is_own(folder: Path) -> bool:
+    """True for a sweep's folder; with a name from hydra.sweep.dir only if it has results."""
+    return bool(MADE_TIME.fullmatch(folder.name)) or any(folder.glob("*/result.json"))
 
 
 def _reports(outputs: Path) -> list[Path]:
@@ -171,7 +189,7 @@ def _mlflow(outputs: Path) -> list[Path]:
 
 KINDS: Mapping[str, Callable[[Path], list[Path]]] = {
     "stores": _children("stores"),
-    "data": _children("data"),
+    "data": _data,
     "results": _results,
     "reports": _reports,
     "attach": _children("attach"),

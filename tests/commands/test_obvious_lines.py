@@ -308,6 +308,33 @@ def test_clean_shows_first_and_removes_only_inside_of_outputs(tmp_path):
     assert not list(tmp_path.glob("outputs/2*"))
 
 
+def test_clean_removes_only_what_fastloop_has_made(tmp_path):
+    """outputs/ is Hydra's usual folder, and outputs/data/images that of dataset=image_folder."""
+    made = ("dataset=mydataset", "dataset.count=100", "loader=raw")
+    process = run_fastloop(*made, cwd=tmp_path, command="prepare")
+    assert process.returncode == 0, process.stderr
+    outputs = tmp_path / "outputs"
+    for name in ("photos-4-256x256", "FashionMNIST"):
+        (outputs / "data" / name).mkdir()
+    for name in ("tokens-5000.bin", "texts-3.11.7-all.npz"):
+        (outputs / "data" / name).write_text("made")
+    kept = [
+        outputs / "data" / "images" / "cat" / "1.jpg",
+        outputs / "data" / "photos" / "mine.jpg",
+        outputs / "2026-01-01" / "12-00-00" / ".hydra" / "config.yaml",
+        outputs / "2026-01-01" / "12-00-00" / "model.pt",
+    ]
+    for path in kept:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    (outputs / "2026-01-01" / "13-00-00-123456").mkdir()
+    process = run_fastloop("data", "results", "yes=true", cwd=tmp_path, command="clean")
+    assert process.returncode == 0, process.stderr
+    assert [path for path in kept if not path.is_file()] == []
+    assert {path.name for path in (outputs / "data").iterdir()} == {"images", "photos"}
+    assert not (outputs / "2026-01-01" / "13-00-00-123456").exists()
+
+
 def test_clean_follows_no_linked_folder_out_of_outputs(tmp_path):
     outside = tmp_path / "elsewhere"
     (outside / "2026-01-01" / "12-00-00").mkdir(parents=True)
