@@ -18,9 +18,9 @@ SIGNIFICANCE = 0.045
 apart in exactly 5 % of campaigns, so that every second simulation would count more."""
 OWN_SHARE = 0.9
 """Share of a pair's own variance that `_floor_p_values` compares with the campaign's below five
-trials. It is where power and unequal noise meet: 1.0 finds one slower job of ten (1.5 times, 10 %
-noise) in 94.8 % instead of 96 % of campaigns; 0.8 tells unequally noisy equal jobs apart in 10 %
-instead of 9 %."""
+trials, a compromise between power and unequal noise: 1.0 finds one slower job of ten (1.5 times,
+10 % noise) in 94.8 % instead of 96 % of campaigns; 0.8 tells unequally noisy equal jobs apart in
+10 % instead of 9 %."""
 LARGEST_SHARE = 3
 """The noisiest job counts for at most this many times the mean variance of the others."""
 FEWEST_FOR_OWN_NOISE = 5
@@ -56,8 +56,8 @@ def significant_at_look(logs: np.ndarray) -> np.ndarray:
 def equal_pairs(logs: np.ndarray, margin: float, *, in_looks: bool) -> np.ndarray:
     """True for each pair of jobs that surely differs by less than `margin`, in logarithms.
 
-    Two one-sided tests (Schuirmann 1987), each corrected for the number of pairs. in_looks: as
-    `significant_at_look` looks, with at most 2 % of campaigns with a false claim at any look.
+    Two one-sided tests (Schuirmann 1987), each corrected for the number of pairs. in_looks: test at
+    a look of trials=auto; then at most 2 % of campaigns have a false claim at any look.
     """
     level = TIES * share_of_look(logs.shape[-1]) if in_looks else SIGNIFICANCE
     above = pair_p_values(logs, distance_from=margin, allows_serial=in_looks)
