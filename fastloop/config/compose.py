@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 FULL_ERROR, OUTPUTS = "HYDRA_FULL_ERROR", "FASTLOOP_OUTPUTS"
 TRIAL_MODULES = ("fastloop.trial.tasks",)
-"""Modules of what the processes of a sweep call."""
+"""Modules with the functions that the processes of a sweep call."""
 MeasureHere = Callable[[list[JobRequest]], int]
 
 
@@ -68,7 +68,8 @@ def compose_all(
     An invalid name or value exits with status 1 and one line, before anything is written.
     """
     requests: list[JobRequest] = []
-    if not os.environ.get(OUTPUTS, "outputs"):  # Hydra would write to the root of the file system
+    # with an empty FASTLOOP_OUTPUTS Hydra would write to the root of the file system
+    if not os.environ.get(OUTPUTS, "outputs"):
         del os.environ[OUTPUTS]
     try:
         line = read_command_line(sys.argv[1:])
@@ -89,6 +90,7 @@ def compose_all(
         if combinations[0].launcher == BASIC:
             return requests
         return _run_hydra_launcher(line, combinations, requests, measure_here)
+    # the reader of the output has gone, as in `... --cfg job | head`; that is no wrong value
     except BrokenPipeError:
         raise
     except Exception as error:
@@ -98,13 +100,17 @@ def compose_all(
         if text is None:
             raise
         print(text, file=sys.stderr)
-        if any(request.folder.is_dir() for request in requests):  # some jobs were measured
+        # a Hydra launcher has measured some jobs before the error: their results are printed
+        if any(request.folder.is_dir() for request in requests):
             return [replace(request, is_done=True) for request in requests]
         sys.exit(1)
 
 
 def _tell_concerns(composed: Combinations) -> None:
-    """Print to how many jobs settings apply which some lack; a Hydra launcher takes none such."""
+    """Print a line for each setting that only some jobs have, with the number of these jobs.
+
+    Raises ConfigError with a Hydra launcher, which composes every job with all settings itself.
+    """
     for line in composed.concerns:
         if (launcher := composed.each[0].launcher) != BASIC:
             raise ConfigError(f"hydra/launcher={launcher}: {line}; allowed: settings of all jobs")
@@ -112,7 +118,7 @@ def _tell_concerns(composed: Combinations) -> None:
 
 
 def _start_server(jobs: Sequence[Mapping[str, Any]], modules: Sequence[str]) -> None:
-    """Let the server of the trials' processes import what these jobs need."""
+    """Let the server of the trials' processes import the modules that these jobs need."""
     from fastloop.processes.start_method import start_server_early
 
     if all(job["isolation"] == "forkserver" for job in jobs):
@@ -122,7 +128,7 @@ def _start_server(jobs: Sequence[Mapping[str, Any]], modules: Sequence[str]) -> 
 
 
 def _targets(node: Any) -> list[str]:
-    """Every `_target_` of a configuration but the launcher's and the tracker's."""
+    """Every `_target_` of a configuration, except the launcher's and the tracker's."""
     if not isinstance(node, dict):
         return []
     own = [str(node["_target_"])] if "_target_" in node else []
@@ -131,7 +137,8 @@ def _targets(node: Any) -> list[str]:
 
 
 def compose_silently() -> tuple[list[JobRequest], str]:
-    """The requests of `compose_all`, without output; and its error message, empty on success."""
+    """The requests of `compose_all`, without its output, and its error message, empty on
+    success."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         try:
@@ -170,13 +177,14 @@ def compose_requests(jobs: Sequence[Sequence[str]], folder: Path) -> list[JobReq
 def refuse_several(arguments: Sequence[str], refusal: str) -> None:
     """Raise UsageError for a command line that makes several jobs, before any is composed.
 
-    refusal: what it says, with {} for the overrides.
+    refusal: the message, with {} for the overrides.
     """
     line = read_command_line(arguments)
     if line.prints_info:
         return
     is_sweep = line.is_sweep
-    with contextlib.suppress(HydraException):  # composing says below what is wrong
+    # composing reports the errors of a line that can't be parsed
+    with contextlib.suppress(HydraException):
         parsed = OverridesParser.create().parse_overrides([*line.overrides])
         is_sweep = is_sweep or any(each.is_sweep_override() for each in parsed)
     if is_sweep:
@@ -202,7 +210,8 @@ def _run_hydra(line: CommandLine, task: Callable[[DictConfig], None]) -> None:
     prepare_completion()
     sys.argv[1:] = line.arguments
     full_error = os.environ.get(FULL_ERROR)
-    os.environ[FULL_ERROR] = "1"  # raise errors instead of printing them
+    # so that hydra.main raises errors, instead of printing them and exiting
+    os.environ[FULL_ERROR] = "1"
     try:
         conf = str(resource_folder("conf"))
         hydra.main(version_base=VERSION_BASE, config_path=conf, config_name=CONFIG_NAME)(task)()
@@ -243,11 +252,14 @@ def _run_hydra_launcher(
         if measure_here([replace(request, name=names[number], colour=colours[number])]):
             raise ConfigError(f"{' '.join(request.overrides)}: this job failed, see above")
 
-    handle_signals()  # the launcher has processes to end
-    same_folder = f"hydra.sweep.dir={first.sweep_folder}"  # the default contains the time
+    # the launcher has processes to end
+    handle_signals()
+    # the default folder contains the time, which has gone on since the jobs were composed
+    same_folder = f"hydra.sweep.dir={first.sweep_folder}"
     try:
         _run_hydra(replace(line, overrides=(*line.overrides, same_folder)), measure)
-    except Exception as error:  # any error of the launcher: no cluster, a lost job
+    # a launcher may raise anything: there is no cluster, a job is lost
+    except Exception as error:
         remove_unused(first.sweep_folder)
         if isinstance(error, ConfigError):
             raise
@@ -265,7 +277,8 @@ def _check_hydra_launcher(name: str, combination: Combination, request: JobReque
     if request.launcher.world_size > 1 and _is_under_torchrun():
         reason = "the processes of torchrun run one job at a time, together; allowed: basic"
         raise ConfigError(f"{name}: {reason}")
-    for setting in ("nodes", "tasks_per_node"):  # settings of submitit
+    # settings of submitit
+    for setting in ("nodes", "tasks_per_node"):
         value: Any = combination.launcher_settings.get(setting) or 1
         if value > 1:
             reason = "each would measure the same job; launcher=torchrun starts several processes"
