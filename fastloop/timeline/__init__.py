@@ -1,4 +1,4 @@
 """Timelines: events of a loop and of its workers, and pictures of them.
 
-Imports core only. Knows nothing of jobs: any DataLoader can be probed.
+The package imports only core and knows nothing of jobs: any DataLoader can be probed.
 """

@@ -10,10 +10,10 @@ from fastloop.timeline.events import WORKER
 from fastloop.timeline.lanes import Lane
 
 QUARTER_S = 7_889_238
-"""torch.profiler counts from the last whole number of these since 1970 (libkineto's base time), so
-that microseconds fit a float."""
+"""torch.profiler's times begin at the last multiple of this since 1970 (libkineto's base time), so
+that a float holds them to a fraction of a microsecond."""
 FIRST_THREAD = 1_000_000
-"""Number of the first lane as a thread: greater than any of the threads in a profile."""
+"""The thread id of the first lane, greater than any thread id in a profile."""
 
 
 def format_trace(lanes: Sequence[Lane], unix_offset_ns: int) -> str:
@@ -33,7 +33,7 @@ def format_trace(lanes: Sequence[Lane], unix_offset_ns: int) -> str:
 def trace_events(lanes: Sequence[Lane], offset_ns: int) -> list[dict[str, Any]]:
     """The events of the lanes, each lane as a thread, with times in microseconds.
 
-    offset_ns: to add to a time of an event for the trace's own.
+    offset_ns: event time plus offset_ns is a time of the trace.
     """
     described: list[dict[str, Any]] = []
     for thread, lane in enumerate(lanes, FIRST_THREAD):
@@ -60,6 +60,7 @@ def add_to_profile(text: str, lanes: Sequence[Lane], unix_offset_ns: int) -> str
     """The text of torch.profiler's trace with the lanes in it."""
     trace = json.loads(text)
     offset_ns = unix_offset_ns - trace["baseTimeNanoseconds"]
+    # The profile has named the loop's process already.
     others = {lane.process_id: lane for lane in lanes if lane.name.startswith(WORKER)}
     trace["traceEvents"] += [_name_process(lane) for lane in others.values()]
     trace["traceEvents"] += trace_events(lanes, offset_ns)

@@ -17,18 +17,19 @@ PLOT = WIDTH - LEFT - RIGHT
 ROW, QUEUE_ROW, ROW_GAP = 20, 9, 3
 LINE = 18
 PIXEL = 0.5
-"""Width of the smallest box: it has the colour of the stage that takes most of its time."""
+"""Width of the smallest box, in the colour of the stage that takes most of its time. Without it a
+long epoch would need a box for each of its events, of which most could not be seen."""
 FEWEST_SHOWN, MOST_SHOWN = 6, 12
 """Batches of a stretch."""
 MOST_QUEUE_ROWS = 8
-"""Of a queue; FastLoader may have hundreds of small batches ready."""
+"""Rows drawn of a queue; FastLoader may have hundreds of small batches ready."""
 NUM_TICKS = 8
 LABEL_WIDTH, CHARACTER_WIDTH = 8, 6.6
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """A part of an epoch that is drawn."""
+    """The part of an epoch in one plot."""
 
     title: str
     start_ns: int
@@ -40,9 +41,9 @@ class Stretch:
 
 
 def draw_timeline(events: Iterable[Event], title: str = "Timeline of an epoch") -> str:
-    """An <svg> element of the events of a log, which have at least a batch of the main process.
+    """An <svg> element of the events of a log.
 
-    Its times count from the first event of the loop. Raises ValueError where no batch arrived.
+    Its times count from the first event of the loop. Raises ValueError if no batch arrived.
     """
     lanes = build_lanes(events)
     loop = [event for lane in lanes if lane.name == MAIN for event in lane.events]
@@ -65,7 +66,7 @@ def describe_loop(loop: Sequence[Event]) -> str:
 
 
 def choose_stretches(loop: Sequence[Event], lanes: Sequence[Lane]) -> list[Stretch]:
-    """The first batches and as many in the middle; everything where that is little more."""
+    """The first batches and as many in the middle; one stretch of all batches if these are few."""
     bounds: dict[int, tuple[int, int]] = {}
     arrived = [event.batch for event in loop if event.name is Stage.WAIT]
     if not arrived:
@@ -74,6 +75,7 @@ def choose_stretches(loop: Sequence[Event], lanes: Sequence[Lane]) -> list[Stret
         low, high = bounds.get(event.batch, (event.start_ns, event.stop_ns))
         bounds[event.batch] = min(low, event.start_ns), max(high, event.stop_ns)
     workers = sum(lane.name.startswith(WORKER) for lane in lanes)
+    # Enough for each worker to take two turns.
     shown = min(MOST_SHOWN, max(FEWEST_SHOWN, 2 * workers + 4))
     start_ns, stop_ns = loop[0].start_ns, max(event.stop_ns for event in loop)
     if len(arrived) <= 2 * shown + 1:
@@ -105,7 +107,7 @@ def _draw_legend(lanes: Sequence[Lane], y: float) -> tuple[list[str], float]:
 def _draw_stretch(
     stretch: Stretch, lanes: Sequence[Lane], zero_ns: int, y: float
 ) -> tuple[list[str], float]:
-    """The elements of a stretch below y, and where they end."""
+    """The elements of a stretch below y, and the y of their end."""
     elements = [draw_text(16, y, stretch.title, "heading")]
     top = y + 10
     y = top
@@ -117,6 +119,7 @@ def _draw_stretch(
         if is_queue and _row_number(lane) > MOST_QUEUE_ROWS:
             continue
         height = QUEUE_ROW if is_queue else ROW
+        # Further rows of a queue are "queue 0 (2)" and so on; the first row's label stands for all.
         if "(" not in lane.name:
             elements.append(draw_text(LEFT - 8, y + height - height / 4, lane.name, "lane"))
         elements += _draw_row(events, stretch, y, height)
@@ -140,6 +143,7 @@ def _draw_row(events: Sequence[Event], stretch: Stretch, y: float, height: float
         hint += f", batch {event.batch}" if event.batch >= 0 else ""
         x, width = LEFT + first * PIXEL, (last - first + 1) * PIXEL
         yield draw_box(x, y, (width, height), event.name, hint)
+    # The rows of queues are too low for a number.
     if height < ROW:
         return
     for batch, (start_ns, stop_ns) in _extents(events, stretch).items():
@@ -162,6 +166,7 @@ def _runs(pieces: Iterable[Event], stretch: Stretch) -> Iterator[tuple[int, int,
     run: tuple[int, int, Event] | None = None
     for pixel in sorted(pixels):
         stage, part = max(pixels[pixel].items(), key=lambda item: item[1])
+        # The lane is idle for longer than any stage takes of this pixel.
         if part < 1 - sum(pixels[pixel].values()):
             continue
         event = longest[pixel, *stage]
@@ -179,6 +184,7 @@ def _extents(events: Iterable[Event], stretch: Stretch) -> dict[int, tuple[int, 
     """Start and stop of the visible part of each batch in a row, without the wait for it."""
     extents: dict[int, tuple[int, int]] = {}
     for event in events:
+        # The number belongs over the work on the batch.
         if event.batch < 0 or event.name in (Stage.WAIT, Stage.START, Stage.END):
             continue
         start_ns = max(event.start_ns, stretch.start_ns)
@@ -189,7 +195,7 @@ def _extents(events: Iterable[Event], stretch: Stretch) -> dict[int, tuple[int, 
 
 
 def _draw_axis(stretch: Stretch, zero_ns: int, top: float, y: float) -> tuple[list[str], float]:
-    """The grid, and the axis in milliseconds since the first event."""
+    """The elements of the grid and of an axis in milliseconds, and the y of their end."""
     step_ms = _tick_step((stretch.stop_ns - stretch.start_ns) / 1e6)
     first = math.ceil((stretch.start_ns - zero_ns) / 1e6 / step_ms)
     last = math.floor((stretch.stop_ns - zero_ns) / 1e6 / step_ms)

@@ -13,13 +13,14 @@ from tempfile import TemporaryDirectory
 from threading import current_thread, get_ident, local, main_thread
 from typing import Any
 
-from torch.utils.data._utils.worker import get_worker_info  # torch.utils.data may not be there yet
+# A process that is attached to may import this module before torch.utils.data is complete.
+from torch.utils.data._utils.worker import get_worker_info
 
 from fastloop.timeline.event_file import RECORD, map_more, read_records
 from fastloop.timeline.events import STAGES, UNKNOWN, Event, Stage
 
 MOST_EVENTS = 100_000
-"""Events of a thread, at 48 bytes; later ones are not recorded."""
+"""Events of a thread, 48 bytes each; later ones are not recorded."""
 MAIN = "main"
 SUFFIX, FACTS = ".events", ".facts"
 _NUMBERS = {stage: number for number, stage in enumerate(STAGES)}
@@ -33,20 +34,22 @@ class ThreadLog:
     most_events: int
     is_lenient: bool = False
     batch: int = 0
-    """Number of the batch that is being made here."""
+    """Number of the batch that this thread is making."""
     epoch: int = UNKNOWN
-    """Number of the pass over a loader for which it is made."""
+    """Number of the pass over a loader for which the batch is made."""
     arrived: int = 0
     """Number of the batch that the loop has, or waits for."""
     count: int = 0
     records: mmap | bytearray = field(default_factory=bytearray)
     """The last part of the file."""
     place: int = 0
-    """Where the next event belongs in it."""
+    """Offset of the next event in `records`."""
 
     @property
     def is_detailed(self) -> bool:
-        """True while there is room for an event for each sample, not only for each batch."""
+        """True while single samples are recorded, and not only batches."""
+        # The other half of the log is kept for batches, of which there are far fewer: a long epoch
+        # loses its details towards its end, and not its end.
         return self.count < self.most_events // 2
 
     def add(
@@ -58,7 +61,7 @@ class ThreadLog:
         epoch: int | None = None,
         cpu_ns: int = UNKNOWN,
     ) -> None:
-        """Record an event; of the batch that is being made here unless another one is named."""
+        """Record an event. batch, epoch: None: of the batch that this thread is making."""
         if self.count >= self.most_events:
             return
         if self.place == len(self.records) and not self._extend():
@@ -71,27 +74,30 @@ class ThreadLog:
         self.place += RECORD.size
 
     def _extend(self) -> bool:
-        """Make place for events; False for a disk that is full, for good."""
+        """Map more records; False if the disk is full."""
         try:
             self.records, self.place = map_more(self.path), 0
         except OSError:
             if not self.is_lenient:
                 raise
+            # No later event tries again: each attempt on a full disk would cost the script time.
             self.most_events = 0
             return False
         return True
 
 
 _logs: dict[tuple[Path, int | str], ThreadLog] = {}
-"""By folder and thread, or name: those of this process."""
+"""The logs of this process by folder, and by thread or name."""
 _last = local()
-"""`folder` and `log` of what a thread has asked for last."""
+"""`folder` and `log` of the thread's last call of `EventLog.here`."""
 
 
 def _forget_parent() -> None:
-    """Leave the records of the process from which this one was forked to that one."""
+    """Forget the logs of the process from which this one was forked."""
+    # Parent and child would write to the same places of a shared mapping.
     _logs.clear()
-    _last.__dict__.clear()  # that of the thread which has forked, the only one here
+    # Only the thread that has forked exists here.
+    _last.__dict__.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -100,17 +106,18 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(frozen=True)
 class EventLog:
-    """Plain data that can be pickled: the folder of the log's files, which must exist."""
+    """The folder of the log's files, which must exist; plain data that can be pickled."""
 
     folder: Path
     most_events: int = MOST_EVENTS
     main_process_id: int | None = field(default_factory=os.getpid)
-    """Of the loop: the process that made the log; None: any process may have loops."""
+    """The process of the loop, which made the log; None: any process may have loops."""
     is_lenient: bool = False
-    """True: a disk that is full ends the log, and not the process that writes to it."""
+    """True: a full disk ends the log, and not the process that writes to it."""
 
     def here(self) -> ThreadLog:
         """The log of this thread."""
+        # Called for every event: comparing identities spares the hash of a path.
         if getattr(_last, "folder", None) is self.folder:
             return _last.log
         key = self.folder, get_ident()
@@ -119,13 +126,14 @@ class EventLog:
         return log
 
     def lane(self, name: str) -> ThreadLog:
-        """The log of a thread of this process that can't write itself."""
+        """The log of a thread of this process that runs no Python and so can't write itself."""
         key = self.folder, name
         return _logs.get(key) or _logs.setdefault(key, self._open(name))
 
     def add_fact(self, **fact: Any) -> None:
-        """Record something about this process that is no event, at once."""
+        """Write a fact about this process at once, such as a loader's settings."""
         try:
+            # One write of a line to a file opened with O_APPEND: threads don't mix their lines.
             line = json.dumps(fact).encode() + b"\n"
             _append(self.folder / f"{os.getpid()}{FACTS}", line)
         except OSError:
@@ -133,7 +141,7 @@ class EventLog:
                 raise
 
     def read(self) -> list[Event]:
-        """The events of all processes, also of those that still run or were killed."""
+        """The events of all processes, including processes that still run or were killed."""
         return [event for path in sorted(self.folder.glob(f"*{SUFFIX}")) for event in _read(path)]
 
     def read_facts(self) -> dict[int, list[dict[str, Any]]]:
@@ -141,12 +149,13 @@ class EventLog:
         facts = {}
         for path in sorted(self.folder.glob(f"*{FACTS}")):
             lines = path.read_text().splitlines(keepends=True)
-            whole = [line for line in lines if line.endswith("\n")]  # not of a killed write
+            # A process that was killed may have left half a line.
+            whole = [line for line in lines if line.endswith("\n")]
             facts[int(path.stem)] = [json.loads(line) for line in whole]
         return facts
 
     def close(self) -> None:
-        """Forget what this process holds of the log."""
+        """Forget the files that this process has open for the log."""
         for key in [key for key in _logs if key[0] == self.folder]:
             del _logs[key]
         _last.__dict__.clear()
@@ -154,8 +163,10 @@ class EventLog:
     def _name_lane(self) -> str:
         process_id, info = os.getpid(), get_worker_info()
         lane = MAIN if self.main_process_id in (None, process_id) else "process"
+        # torch tells this in worker processes only.
         if info is not None:
             lane = f"worker {info.id}"
+        # Numbered, as the name of the lane is that of a file with one writer.
         if current_thread() is not main_thread():
             count = sum(key[0] == self.folder for key in _logs)
             lane = f"thread {count}" if lane == MAIN else f"{lane}, thread {count}"

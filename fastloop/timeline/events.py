@@ -1,4 +1,4 @@
-"""The events of a timeline: who did what, for which batch, from when to when."""
+"""The events of a timeline: a stage of a batch, its lane, its start and its stop."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 UNKNOWN = -1
-"""A number that is not known, or that there is none of."""
+"""The value of a number that is not known or does not exist."""
 
 
 class Stage(StrEnum):
     """Work, or waiting, of a loop or of a worker."""
 
-    __hash__ = str.__hash__  # Enum's own is Python, and takes longer than to record an event
+    # Enum's own hash is a Python function, which takes longer than all else that records an event.
+    __hash__ = str.__hash__
 
     START = "start"
-    """iter(): the start of an epoch, with the start of its workers; in a worker, its own start."""
+    """iter(): the start of an epoch, with the start of its workers; in a worker's lane, the start
+    of that worker."""
     WAIT = "wait"
     """The loop waits for a batch."""
     END = "end"
@@ -24,13 +26,13 @@ class Stage(StrEnum):
     """Placement of a batch on the device."""
     STEP = "step"
     GAP = "gap"
-    """Whatever the loop does between a step and the wait for the next batch."""
+    """All that the loop does between a step and the wait for the next batch."""
     FETCH = "fetch"
-    """Making a batch, with the stages below that are told apart inside of it."""
+    """Making a batch; the stages READ to COLLATE may be inside of it."""
     READ = "read"
     """Reading a file or rows of a store."""
     DECODE = "decode"
-    """Making a sample; with its reading, where that can't be told apart."""
+    """Making a sample; reading is included if it can't be told apart."""
     TRANSFORM = "transform"
     COLLATE = "collate"
     QUEUE = "queue"
@@ -42,7 +44,7 @@ class Stage(StrEnum):
 
 STAGES = tuple(Stage)
 WORKER, QUEUE_LANE, PIN_LANE, NATIVE_LANE, DEVICE = "worker", "queue", "pin", "native", "device"
-"""Beginnings of the names of lanes; that of the loop is event_log.MAIN."""
+"""Beginnings of the names of lanes. The loop's lane is event_log.MAIN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +53,15 @@ class Event:
 
     process_id: int
     lane: str
-    """Whoever does it: "main", "worker 0", or "queue 0" for batches of that worker."""
+    """Who does it, as "main" or "worker 0"; "queue 0" has the finished batches of worker 0."""
     name: Stage
     start_ns: int
     """On the clock of core/spans.py, which all processes of a machine share."""
     stop_ns: int
     batch: int
-    """Number of the batch, since the first event or where the pass is known in it; or UNKNOWN."""
+    """Number of the batch, or UNKNOWN; it counts from the start of the pass if `epoch` is known,
+    and otherwise from the first event."""
     epoch: int = UNKNOWN
-    """Number of the pass over a loader, in the loop's process or in the worker; or UNKNOWN."""
+    """Number of the pass over a loader, counted in the process of the event; or UNKNOWN."""
     cpu_ns: int = UNKNOWN
-    """CPU time of the process meanwhile; or UNKNOWN."""
+    """CPU time that the process used during the event; or UNKNOWN."""

@@ -23,13 +23,13 @@ from fastloop.timeline.queues import queue_events
 
 NO_BATCH = UNKNOWN
 MAKING = (Stage.FETCH, Stage.READ, Stage.DECODE, Stage.TRANSFORM, Stage.COLLATE, Stage.PIN)
-"""Stages whose events have the numbers of the thread that makes the batches."""
+"""Stages of events that are numbered by the thread that makes the batches, not by the loop."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
-    """Events of one process in the order of their starts; those inside of others come after them,
-    and otherwise none overlap."""
+    """Events of one process in the order of their starts. Events are nested or don't overlap; an
+    inner event comes after the outer one."""
 
     name: str
     process_id: int
@@ -39,8 +39,8 @@ class Lane:
 def build_lanes(events: Iterable[Event]) -> list[Lane]:
     """The lanes of events: of each worker, of its queue, of threads, of the loop and of its device.
 
-    Batches of workers whose pass is not known get the numbers that the loop gives them, by the
-    order in which DataLoader takes them; those that never arrived get NO_BATCH.
+    Batches of an unknown pass get the loop's numbers, found by the order in which DataLoader takes
+    them from its workers; batches that never arrived get NO_BATCH.
     """
     events = _name_pinning(list(events))
     main = [event for event in events if event.lane == MAIN]
@@ -71,6 +71,7 @@ def coverage(events: Iterable[Event], start_ns: int, stop_ns: int) -> float:
     """Share of the time from start to stop in which at least one of the events runs."""
     covered_ns, reached_ns = 0, start_ns
     for event in sorted(events, key=_order):
+        # Time before reached_ns is covered already, so that events which overlap count once.
         begin_ns, end_ns = max(event.start_ns, reached_ns), min(event.stop_ns, stop_ns)
         covered_ns += max(0, end_ns - begin_ns)
         reached_ns = max(reached_ns, end_ns)
@@ -78,9 +79,9 @@ def coverage(events: Iterable[Event], start_ns: int, stop_ns: int) -> float:
 
 
 def flatten(events: Iterable[Event]) -> list[Event]:
-    """Pieces of the events of a lane that don't overlap: where events are inside of others, the
-    innermost."""
+    """Pieces of the events of a lane that don't overlap: at each time the innermost event."""
     pieces: list[Event] = []
+    # The events that are open at reached_ns, the innermost last; all before is in `pieces`.
     stack: list[Event] = []
     reached_ns = 0
 
@@ -91,6 +92,7 @@ def flatten(events: Iterable[Event]) -> list[Event]:
     for event in sorted(events, key=_order):
         while stack and stack[-1].stop_ns <= event.start_ns:
             add_piece(stack[-1], stack[-1].stop_ns)
+            # Time must not go back if an outer event ends before an inner one.
             reached_ns = max(reached_ns, stack.pop().stop_ns)
         if stack:
             add_piece(stack[-1], event.start_ns)
@@ -103,7 +105,7 @@ def flatten(events: Iterable[Event]) -> list[Event]:
 
 
 def stage_seconds(events: Iterable[Event]) -> dict[Stage, float]:
-    """Seconds of each stage of a lane, without those of events inside of it, the longest first."""
+    """Seconds of each stage of a lane, the longest first; a stage has no time of inner events."""
     totals_ns: dict[Stage, int] = defaultdict(int)
     for piece in flatten(events):
         totals_ns[piece.name] += piece.stop_ns - piece.start_ns
@@ -112,7 +114,8 @@ def stage_seconds(events: Iterable[Event]) -> dict[Stage, float]:
 
 
 def _name_pinning(events: Sequence[Event]) -> list[Event]:
-    """The events, those of DataLoader's pinning threads in lanes of that name."""
+    """The events, with lanes named PIN_LANE for DataLoader's pinning threads."""
+    # A thread that pins and does nothing else is DataLoader's; other threads pin what they make.
     others = {(e.process_id, e.lane) for e in events if e.name is not Stage.PIN}
     return [
         event
@@ -123,16 +126,18 @@ def _name_pinning(events: Sequence[Event]) -> list[Event]:
 
 
 def _number_own(main: Sequence[Event], numbers: dict[tuple[int, str, int], int]) -> list[Event]:
-    """The loop's events; what it makes itself has its batch's number, or where the batch was not
-    finished that of the batch that the loop waits for."""
+    """The loop's events, with the loop's numbers also for batches that it makes itself."""
     waits = sorted((event for event in main if event.name is Stage.WAIT), key=_order)
     starts = [wait.start_ns for wait in waits]
     numbered = []
     for event in main:
         if event.name in MAKING and event.epoch == UNKNOWN:
+            # A batch that was not finished, as an epoch ended early, has no collation by which
+            # `numbers` would know it: it is the one for which the loop waits.
             place = bisect_right(starts, event.start_ns) - 1
             number = waits[place].batch if place >= 0 else event.batch
-            if event.name is not Stage.PIN:  # which comes after the batch's collation
+            # Pinning comes after the collation, which has moved on the thread's own number.
+            if event.name is not Stage.PIN:
                 number = numbers.get(_own_number(event), number)
             event = replace(event, batch=number)  # noqa: PLW2901
         numbered.append(event)
@@ -140,14 +145,14 @@ def _number_own(main: Sequence[Event], numbers: dict[tuple[int, str, int], int])
 
 
 def _own_number(event: Event) -> tuple[int, str, int]:
-    """A batch, by the number that the thread which makes it gives it."""
+    """The key of a batch: its process, lane and the number that its maker gives it."""
     return event.process_id, event.lane, event.batch
 
 
 def _number_batches(
     main: Iterable[Event], work: Sequence[Event]
 ) -> dict[tuple[int, str, int], int]:
-    """The loop's number of each batch, by the number of whoever makes it."""
+    """The loop's number of each batch, by `_own_number`."""
     starts = sorted(event.start_ns for event in main if event.name is Stage.START)
     arrivals = _by_epoch((e for e in main if e.name is Stage.WAIT), starts)
     collated = (e for e in work if e.name is Stage.COLLATE and e.epoch == UNKNOWN)
@@ -159,16 +164,18 @@ def _number_batches(
             if WORKER in batch.lane:
                 queues[_lane_number(batch.lane), batch.lane, batch.process_id].append(batch)
         numbers |= _match(arrivals[epoch], [queue for _, queue in sorted(queues.items())])
-        # threads take the next batch as soon as they are free
+        # A thread takes the next batch as soon as it is free, so that batches begin in the order
+        # of their delivery, although they may end in another one.
         threads = [batch for batch in batches if WORKER not in batch.lane]
         threads.sort(key=lambda batch: begun_ns[_own_number(batch)])
-        pairs = zip(threads, arrivals[epoch], strict=False)  # others never arrived
+        # Batches beyond the last arrival were made ahead and never arrived.
+        pairs = zip(threads, arrivals[epoch], strict=False)
         numbers |= {_own_number(batch): arrival.batch for batch, arrival in pairs}
     return numbers
 
 
 def _first_starts(work: Iterable[Event]) -> dict[tuple[int, str, int], int]:
-    """When the first event of each batch began, by the number of whoever makes it."""
+    """Start of the first event of each batch, by `_own_number`."""
     begun_ns: dict[tuple[int, str, int], int] = {}
     for event in sorted(work, key=_order):
         begun_ns.setdefault(_own_number(event), event.start_ns)
@@ -186,14 +193,17 @@ def _by_epoch(events: Iterable[Event], starts: Sequence[int]) -> dict[int, list[
 def _match(
     arrivals: Sequence[Event], queues: Sequence[deque[Event]]
 ) -> dict[tuple[int, str, int], int]:
-    """The numbers of arrivals, by those of whoever makes the batches.
+    """The loop's numbers of arrivals, by `_own_number` of the batches.
 
-    DataLoader takes batches from its workers in turn, and passes over one that has ended.
+    queues: the batches of each worker, in the order in which DataLoader asks its workers.
     """
     numbers, turn = {}, 0
     for arrival in arrivals:
+        # DataLoader takes batches from its workers in turn and passes over a worker that has
+        # ended, as the workers of an IterableDataset do at different times.
         for place in range(turn, turn + len(queues)):
             queue = queues[place % len(queues)]
+            # A batch that was finished after the arrival belongs to a later one.
             if queue and queue[0].stop_ns <= arrival.stop_ns:
                 batch = queue.popleft()
                 numbers[_own_number(batch)] = arrival.batch
@@ -203,9 +213,10 @@ def _match(
 
 
 def _rows(lane: str, events: Iterable[Event]) -> list[tuple[str, tuple[Event, ...]]]:
-    """Name and events of each row of a lane: as few as there are batches in a queue at once."""
+    """Name and events of each row of a lane; a queue has as many rows as it ever has batches."""
     rows: list[list[Event]] = []
     for event in sorted(events, key=_order):
+        # Batches wait in a queue at the same time; in all other lanes events are nested.
         for row in rows:
             if event.name is not Stage.QUEUE or row[-1].stop_ns <= event.start_ns:
                 row.append(event)
@@ -217,6 +228,7 @@ def _rows(lane: str, events: Iterable[Event]) -> list[tuple[str, tuple[Event, ..
 
 
 def _order(event: Event) -> tuple[int, int]:
+    # Of events that start together the longest comes first: it is the outer one.
     return event.start_ns, -event.stop_ns
 
 
@@ -225,8 +237,8 @@ def _lane_number(lane: str) -> int:
 
 
 def _place(lane: Lane) -> tuple[int, bool, int, int, bool, str]:
-    """Workers first, each with its queue below, then threads, the queue that native ones share, the
-    loop and its device."""
+    """The key for sorting: workers first, each with its queue below, then threads, the queue of all
+    native threads, the loop and its device."""
     base = lane.name.removeprefix(f"{QUEUE_LANE} ")
     kind = WORKER if base[0].isdigit() else base.split()[0]
     ranks = {WORKER: 0, MAIN: 2, DEVICE: 3}

@@ -1,4 +1,4 @@
-"""The main process's lane: a loop whose every moment belongs to an event."""
+"""The main process's lane: a loop in which every moment belongs to an event."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ R = TypeVar("R")
 
 
 def watch_epoch(batches: Iterable[T], log: EventLog, body: Stage = Stage.STEP) -> Iterator[T]:
-    """Yield the batches; events for iter(), for each wait, for what the loop does with a batch
-    until it asks for the next one, and for the end.
+    """Yield the batches; record iter(), each wait, the loop's work with each batch, and the end.
 
-    body: the stage of what the loop does; GAP where events inside of it tell its parts.
+    body: the stage of the loop's work with a batch, until it asks for the next one; GAP if events
+    inside of it tell its parts.
 
-    An event starts at the very reading of the clock at which the one before has stopped.
+    An event starts at the reading of the clock at which the one before has stopped.
     """
     here, start_ns = log.here(), now_ns()
     iterator, number = iter(batches), here.arrived
@@ -31,21 +31,24 @@ def watch_epoch(batches: Iterable[T], log: EventLog, body: Stage = Stage.STEP) -
         here.add(Stage.WAIT, reached_ns, arrived_ns, here.arrived)
         try:
             yield batch
-        finally:  # also of the batch at which the loop ends early
+        finally:
+            # A loop that breaks closes this generator at its yield; its last batch counts, too.
             reached_ns = now_ns()
             here.add(body, arrived_ns, reached_ns, here.arrived)
         here.arrived += 1
-        del batch  # as a plain loop's variable does not keep it beyond the next one
+        # A reference here would keep a batch while the next one is made, and so change the memory
+        # that the loader can reuse.
+        del batch
     here.add(Stage.END, reached_ns, now_ns(), here.arrived)
 
 
 def watch_epochs(epochs: Epochs, log: EventLog) -> Epochs:
-    """The epochs, each watched as by `watch_epoch`."""
+    """The epochs, each recorded as by `watch_epoch`."""
     return lambda epoch: watch_epoch(epochs(epoch), log)
 
 
 def watch_calls(function: Callable[[T], R], stage: Stage, log: EventLog) -> Callable[[T], R]:
-    """The function of a batch, which the loop calls, with an event of that stage for each call."""
+    """The loop's function of a batch, with an event of the stage for each call."""
     here = log.here()
 
     def call(batch: T) -> R:

@@ -1,5 +1,7 @@
-"""Events of copying batches to pinned memory, which DataLoader does in a thread of the loop's
-process, or without workers in its next()."""
+"""Events of copying batches to pinned memory.
+
+DataLoader does so in a thread of the loop's process, or in its next() if it has no workers.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ from fastloop.timeline.event_log import EventLog
 from fastloop.timeline.events import Stage
 
 NAMES = "_pin_memory_loop", "pin_memory"
-"""torch's functions of the thread, and of a batch."""
+"""torch's function that the thread runs, and its function that pins a batch."""
 
 
 @contextmanager
 def pinning_recorded(log: EventLog, epoch: int) -> Iterator[None]:
-    """A context in which DataLoaders of this process record what they pin, as of that epoch."""
+    """A context in which DataLoaders of this process record each pinned batch, under that epoch."""
     originals = {name: getattr(module, name) for name in NAMES}
     probe_pinning(log, epoch)
     try:
@@ -31,7 +33,7 @@ def pinning_recorded(log: EventLog, epoch: int) -> Iterator[None]:
 
 
 def probe_pinning(log: EventLog, epoch: int) -> None:
-    """Let DataLoaders of this process record what they pin from now on, as of that epoch."""
+    """Let DataLoaders of this process record each pinned batch from now on, under that epoch."""
     run = module._pin_memory_loop
 
     def _pin_memory_loop(in_queue: Any, *arguments: Any) -> Any:
@@ -45,7 +47,7 @@ def probe_pinning(log: EventLog, epoch: int) -> None:
 
 @dataclass(frozen=True)
 class NumberedQueue:
-    """The pinning thread's queue of (number, batch): its events have the number of the last."""
+    """The pinning thread's queue of (number, batch): each `get` gives later events its number."""
 
     queue: Any
     log: EventLog
@@ -59,7 +61,7 @@ class NumberedQueue:
 
 @dataclass(frozen=True)
 class ProbedPinning:
-    """torch's function, which calls itself for the parts of a batch, with an event for a batch."""
+    """torch's function that pins a batch, with an event for each batch."""
 
     function: Callable[..., Any]
     log: EventLog
@@ -67,6 +69,7 @@ class ProbedPinning:
 
     def __call__(self, data: Any, *arguments: Any, **named: Any) -> Any:
         """The pinned batch."""
+        # torch's function calls itself, by its name in the module, for the parts of a batch.
         if getattr(self.inside, "batch", False):
             return self.function(data, *arguments, **named)
         start_ns, self.inside.batch = now_ns(), True

@@ -1,4 +1,4 @@
-"""A probe of a DataLoader: what is handed to it, wrapped so that every process records its work.
+"""A probe of a DataLoader: wraps its dataset and functions so that every process records its work.
 
 DataLoader itself is not changed.
 """
@@ -18,7 +18,7 @@ from fastloop.timeline.events import NATIVE_LANE, Stage
 from fastloop.timeline.probed import ProbedCall, ProbedCollate, ProbedDataset
 
 ONLY_EPOCH = 0
-"""Number of the pass where a log has one only, so that its batches' numbers are the loop's."""
+"""Number of the pass in a log of a single pass: batches of a known pass have the loop's numbers."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class Probe:
     """The stage of fetching samples from the dataset."""
 
     def wrap_dataset(self, dataset: Any) -> Any:
-        """The dataset with an event for each fetch; a datapipe, whose graph torch takes apart,
-        unchanged."""
+        """The dataset with an event for each fetch; a datapipe is returned unchanged."""
+        # torch walks through the graph of a datapipe, which a wrapper would hide.
         is_pipe = isinstance(dataset, IterDataPipe | MapDataPipe)
         return dataset if is_pipe else ProbedDataset(dataset, self.fetch, self.log)
 
     def wrap_collate(self, collate_fn: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-        """The function, torch's default_collate for None, with an event for each batch."""
+        """The function, or default_collate for None, with an event for each batch."""
         return ProbedCollate(collate_fn or default_collate, self.log)
 
     def wrap_read(self, read: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,9 +48,9 @@ class Probe:
         return ProbedCall(transform, Stage.TRANSFORM, self.log)
 
     def add_pieces(self, pieces: np.ndarray) -> None:
-        """Record what threads that run no Python have done for the epoch of this log.
+        """Record the work of threads that run no Python, for the only epoch of this log.
 
-        pieces: (pieces, 4) int64, the thread (0: the loop's), batch, start and stop.
+        pieces: int64 (pieces, 4), each row the thread (0: the loop's), batch, start and stop.
         """
         for thread, batch, start_ns, stop_ns in pieces.tolist():
             lane = self.log.lane(f"{NATIVE_LANE} {thread}") if thread else self.log.here()
@@ -59,13 +59,13 @@ class Probe:
 
 @contextmanager
 def insert_probe(loader: Any, probe: Probe) -> Iterator[None]:
-    """A context in which epochs of the DataLoader that begin are probed; `iter(loader)` in it.
+    """A context that probes each epoch of the DataLoader that begins in it.
 
     The loader has its own dataset and collate_fn again afterwards.
     """
     original = {name: loader.__dict__[name] for name in ("dataset", "collate_fn")}
     dataset = probe.wrap_dataset(loader.dataset)
-    # DataLoader refuses to set its dataset, which an iterator takes from it
+    # DataLoader's __setattr__ refuses a new dataset; its iterators read the attribute as usual.
     loader.__dict__.update(dataset=dataset, collate_fn=probe.wrap_collate(loader.collate_fn))
     try:
         yield

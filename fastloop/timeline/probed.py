@@ -1,7 +1,7 @@
-"""Parts of a DataLoader, wrapped so that whoever uses them records what it does.
+"""Wrappers for the parts of a DataLoader, which record an event at each use.
 
-The wrapped objects are pickled to workers, or inherited by them, like any other, and delegate all
-else to the originals.
+Workers receive the wrappers like the originals, by pickling or by a fork. A wrapper delegates
+everything else to its original.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from fastloop.timeline.events import Stage
 
 
 class ProbedDataset:
-    """A dataset of either style as it is, with events. Attributes are those of the dataset."""
+    """A dataset of either style with events; its attributes are the dataset's."""
 
     def __init__(self, dataset: Any, stage: Stage, log: EventLog) -> None:
+        # An assignment would set the attribute of the dataset.
         self.__dict__.update(_dataset=dataset, _stage=stage, _log=log)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -28,11 +29,13 @@ class ProbedDataset:
         return getattr(self.__dict__["_dataset"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._dataset, name, value)  # as a worker_init_fn does for an IterableDataset
+        # A worker_init_fn gives the worker's copy of an IterableDataset its share of the samples.
+        setattr(self._dataset, name, value)
 
     @property
     def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return type(self.__dict__["_dataset"])  # for isinstance
+        # DataLoader tells the style of a dataset by isinstance.
+        return type(self.__dict__["_dataset"])
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -46,6 +49,7 @@ class ProbedDataset:
     def __getitems__(self, indices: list[Any]) -> Any:
         """The argument of collate_fn, as torch's fetcher would make it without this class."""
         log, dataset = self._log.here(), self._dataset
+        # A dataset may set __getitems__ to None to be read sample by sample, as torch permits.
         getitems = getattr(dataset, "__getitems__", None)
         if not getitems and log.is_detailed:
             return [self[index] for index in indices]
@@ -76,7 +80,7 @@ class ProbedIterator:
 
 @dataclass(frozen=True)
 class ProbedCollate:
-    """A collate_fn whose end is the end of a batch."""
+    """A collate_fn with events; its return ends a batch, and so moves on the number of batches."""
 
     function: Callable[[Any], Any]
     log: EventLog
@@ -100,7 +104,9 @@ class ProbedCall:
     log: EventLog
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # also while it is unpickled, before it has a function
+        # pickle looks for special methods before this object has a function: asking the function
+        # for them would call this method without end.
+        if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.function, name)
 

@@ -1,4 +1,4 @@
-"""Queues, derived: batches that are ready, from the end of their making until the loop has them."""
+"""Queues, derived from other events: each batch from its completion until the loop has it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from fastloop.timeline.events import NATIVE_LANE, QUEUE_LANE, UNKNOWN, WORKER, E
 
 
 def queue_events(main: Sequence[Event], work: Sequence[Event]) -> list[Event]:
-    """The events of queues; those of one worker, thread or native core are in a lane.
+    """The events of queues, with a lane for each worker, thread or native core.
 
-    main: of the loop; work: of all others, with the loop's numbers of batches.
+    main: the events of the loop; work: all others, with the loop's numbers of batches.
     """
     arrivals = {event.batch: event for event in main if event.name is Stage.WAIT}
     collated = [event for event in work if event.name is Stage.COLLATE and event.batch in arrivals]
@@ -37,13 +37,14 @@ def _wait_in_queue(made: Event, made_ns: int, arrival: Event) -> Event:
 def _native_queue(
     main: Sequence[Event], work: Sequence[Event], arrivals: dict[int, Event]
 ) -> list[Event]:
-    """The batches of FastLoader's native core, all of whose threads make pieces of the next ones.
+    """The batches of FastLoader's native core, in which any thread makes pieces of any batch.
 
     A piece has the number of its first batch, and ends in the batch with which the next one begins.
     """
     native = [event for event in work if event.lane.startswith(NATIVE_LANE)]
     if not native:
         return []
+    # The loop's own thread makes pieces as well, while it waits.
     own = [event for event in main if event.name is native[0].name and event.epoch != UNKNOWN]
     made_ns: dict[int, int] = defaultdict(int)
     for piece in (*native, *own):
@@ -51,6 +52,7 @@ def _native_queue(
     firsts, lane = sorted(made_ns), replace(native[0], lane=NATIVE_LANE)
     queues = []
     for arrival in arrivals.values():
+        # A batch is ready with the last of its pieces; the piece before may end in it.
         before = max(0, bisect_left(firsts, arrival.batch) - 1)
         pieces = firsts[before : bisect_right(firsts, arrival.batch)]
         ready_ns = max((made_ns[first] for first in pieces), default=arrival.stop_ns)

@@ -21,8 +21,8 @@ COLOURS = {
     Stage.QUEUE: "#b3b09a",
     Stage.PIN: "#636363",
 }
-"""Of middle brightness, so that they are seen on white and on black; most of them from Okabe and
-Ito's palette, distinct for colour-blind readers."""
+"""Colours of middle brightness, which are seen on white and on black. Most of them are from Okabe
+and Ito's palette, distinct for colour-blind readers."""
 STYLE = """
 .fastloop-timeline { max-width: none; --tl-paper: #fff; --tl-ink: #1f1f1d; --tl-rule: #d6d6d1; }
 @media screen and (prefers-color-scheme: dark) {
@@ -39,7 +39,7 @@ STYLE = """
 
 
 def wrap_svg(elements: list[str], size: tuple[int, int], title: str, description: str) -> str:
-    """The <svg> element, with a title and a description for those who don't see it."""
+    """The <svg> element, with a title and a description for readers who can't see it."""
     width, height = size
     return "\n".join(
         [
@@ -56,7 +56,7 @@ def wrap_svg(elements: list[str], size: tuple[int, int], title: str, description
 
 
 def draw_text(x: float, y: float, text: str, kind: str = "") -> str:
-    """Text whose baseline is at y."""
+    """A text element with its baseline at y."""
     return f'<text x="{x:.1f}" y="{y:.1f}" class="{escape(kind)}">{escape(text)}</text>'
 
 
