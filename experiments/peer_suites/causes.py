@@ -31,12 +31,15 @@ CAUSES = (
     ),
     Cause(
         "words of messages and warnings, or the moment of a warning",
-        r"test_(segfault|timeout|invalid_ctor_args|excessive_thread|iterable_style_dataset)\b|"
+        r"test_(segfault|timeout|iterable_style_dataset)\b|"
         r"test_(invalid_ctor_args_combinations|excessive_thread_creation_warning)\b",
         True,
     ),
     Cause(
-        "settings may be assigned to, which DataLoader refuses", r"invalid_assign_after_init", True
+        "the peer has to refuse what FastLoader does: settings may be assigned to, and a state is "
+        "continued by any number of workers",
+        r"invalid_assign_after_init|num_workers_mismatch",
+        True,
     ),
     Cause(
         "functions of Lightning on DataLoader's attributes, and its warnings",
@@ -45,14 +48,19 @@ CAUSES = (
     ),
     Cause("a Mock in a dataset's place", r"'Mock' object is not", True),
     Cause("an iterator that is kept has its threads", r"left zombie thread", False),
-    Cause("a list that grows after the loader has been made", r"test_growing_dataset", False),
-    Cause("an error of a sample ends the epoch (documented)", r"test_error(_workers)?\b", False),
     Cause(
         "what samples draw has seeds of its own (documented)",
         r"test_\w*(worker_init_fn|seed|generator)",
         False,
     ),
     Cause("rows call no worker_init_fn (a warning says so)", r"error_in_init", False),
+    Cause("an error of worker_init_fn comes with the first batch", r"test_init_error", False),
     Cause("batches always come in order (in_order=False warns)", r"out_of_order|in_order", False),
+    Cause("a state has tensors in it, which JSON can't hold", r"not JSON serializable", False),
+    Cause(
+        "a state from between two epochs has none of the iterable's in it",
+        r"TestMultiEpochState",
+        False,
+    ),
     Cause("the test took too long on this machine", r"TimeoutError: .* took longer than", False),
 )

@@ -17,7 +17,7 @@ from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.failed_batch import FailedBatch, try_batch
 from fastloop.fastloader.position import STREAMED, State
 from fastloop.fastloader.process_group import is_in_group
-from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin, SampleDraws
+from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin, SampleDraws, draw_globally
 from fastloop.fastloader.sample_end import Unstoppable
 from fastloop.fastloader.worker_processes import WorkerProcesses
 
@@ -78,17 +78,35 @@ class IterableSource:
         The state that the iterable has after each batch is noted in `state`.
         """
         if self.workers is None:
-            return StreamBatches(self._read(order, state, draws.begin))
+            return StreamBatches(self._read(order, state, draws.begin, self._open(state, draws)))
         batches = self.workers.read(self.iterable, self._collate, order, draws)
         return StreamBatches(islice(batches, int(state["delivered"]), None))
 
-    def _read(self, order: StreamOrder, state: State, begin: Begin) -> Iterator[Tree | FailedBatch]:
+    def _open(self, state: State, draws: SampleDraws) -> Iterator[Any] | None:
+        """The iterator of an iterable that is its own one; None for others.
+
+        What such an iterable has read is gone, also for another loader: its state is noted before
+        it reads anything. It is opened first, as its `__iter__` may begin anew.
+        """
+        if not isinstance(self.iterable, Iterator):
+            return None
+        self._set_epoch(state)
+        with draw_globally():
+            draws.begin(SAMPLE, (int(state["delivered"]),))
+            opened = iter(self.iterable)
+        if state.get("dataset") is None:
+            self._note_state(state, int(state["delivered"]))
+        return opened
+
+    def _read(
+        self, order: StreamOrder, state: State, begin: Begin, opened: Iterator[Any] | None
+    ) -> Iterator[Tree | FailedBatch]:
         """The batches. If the iterable has no state of its own, delivered batches are read
         again.
         """
         size, first = order.batch_size or 1, int(state["delivered"])
         skipped = self._restore(state, first)
-        samples = _SeededSamples(self.iterable, begin, (first - skipped) * size)
+        samples = _SeededSamples(self.iterable, begin, (first - skipped) * size, opened)
         for number in count(first - skipped):
             # Also read when it is skipped: each sample has the seed of its number in the epoch.
             group = try_batch(list, islice(samples, size))
@@ -107,12 +125,15 @@ class IterableSource:
     def _restore(self, state: State, first: int) -> int:
         """Bring the iterable to the state's position. Returns how many batches must be skipped from
         there."""
-        if hasattr(self.iterable, "set_epoch"):
-            self.iterable.set_epoch(state["epoch"])
+        self._set_epoch(state)
         if state.get("dataset") is None:
             return first
         self.iterable.load_state_dict(deepcopy(state["dataset"]))
         return 0
+
+    def _set_epoch(self, state: State) -> None:
+        if hasattr(self.iterable, "set_epoch"):
+            self.iterable.set_epoch(state["epoch"])
 
     def _note_state(self, state: State, number: int) -> None:
         if not (hasattr(self.iterable, "state_dict") and hasattr(self.iterable, "load_state_dict")):
@@ -184,9 +205,11 @@ def _check_sharded(loader: Any, iterable: Any) -> None:
 class _SeededSamples:
     """The samples of an iterable, each with the seed of its number in the epoch."""
 
-    def __init__(self, iterable: Any, begin: Begin, first: int) -> None:
+    def __init__(
+        self, iterable: Any, begin: Begin, first: int, opened: Iterator[Any] | None
+    ) -> None:
         self._iterable, self._begin, self._number = iterable, begin, first
-        self._samples: Iterator[Any] | None = None
+        self._samples = opened
 
     def __iter__(self) -> Iterator[Any]:
         return self

@@ -150,12 +150,7 @@ def test_a_state_begins_with_the_batch_that_has_failed_or_behind_it(how):
 class Stream(IterableDataset):
     """A stream of numbers, of which some can't be read; it keeps its place."""
 
-    def __init__(self, begins: bool = True) -> None:
-        self.begins, self.at = begins, 0
-
     def __iter__(self):
-        if not self.begins:
-            raise LookupError("no stream")
         self.at = 0
         return self
 
@@ -164,6 +159,11 @@ class Stream(IterableDataset):
             raise StopIteration
         self.at += 1
         return Samples()[self.at - 1]
+
+
+class Unready(IterableDataset):
+    def __iter__(self):
+        raise LookupError("no stream")
 
 
 class Generated(IterableDataset):
@@ -181,4 +181,4 @@ def test_a_stream_goes_on_after_an_error_if_its_iterator_does(stream, how):
 
 @pytest.mark.parametrize("how", [{"num_threads": 0}, {}], ids=str)
 def test_a_stream_that_can_not_begin_has_one_error(how):
-    assert walk(FastLoader(Stream(begins=False), 3, **how)) == [None]
+    assert walk(FastLoader(Unready(), 3, **how)) == [None]

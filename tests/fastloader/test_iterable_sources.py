@@ -137,6 +137,42 @@ def test_state_of_the_dataset_is_what_it_was_at_the_batch_and_not_ahead_of_it():
     torch.save(loader.state_dict(), "/dev/null")
 
 
+class OwnIterator(Stateful):
+    """An iterable that is its own iterator, and begins anew when it is iterated over."""
+
+    def __init__(self, restarts: bool) -> None:
+        super().__init__()
+        self.restarts = restarts
+
+    def __iter__(self):
+        self.next = 0 if self.restarts else self.next
+        return self
+
+    def __next__(self) -> int:
+        if self.next == self.count:
+            raise StopIteration
+        self.next += 1
+        return self.next - 1
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_threads": 0}], ids=str)
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("taken", [0, 1, 4])
+def test_an_iterable_that_is_its_own_iterator_continues_where_its_state_says(
+    taken, restarts, settings
+):
+    stream = OwnIterator(restarts)
+    loader = FastLoader(stream, 3, **settings)
+    running = iter(loader)
+    delivered = [*islice(running, taken)]
+    state = loader.state_dict()
+    rest = numbers(running)
+    assert len(delivered) == taken
+    resumed = FastLoader(stream, 3, **settings)
+    resumed.load_state_dict(state)
+    assert numbers(resumed) == rest
+
+
 def test_samples_draw_by_their_numbers():
     expected = torch.cat(list(FastLoader(Drawn(), 2, num_threads=0, seed=0)))
     state = torch.get_rng_state()
