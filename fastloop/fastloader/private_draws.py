@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -60,17 +61,50 @@ WITH_GENERATOR = {"default": "generator", "low": "low_generator"}
 """Overloads of an operation that draws, and the one that accepts a generator."""
 
 
+_active = threading.local()
+"""draws: the PrivateDraws that the thread has entered, the innermost last."""
+
+
+class _ThreadsGenerator:
+    """torch's default generator; in a thread with PrivateDraws the generator of that thread."""
+
+    def __getattr__(self, name: str) -> Any:
+        draws = getattr(_active, "draws", None)
+        return getattr(draws[-1].generator() if draws else torch.default_generator, name)
+
+
+def _redirect_seeds() -> None:
+    """Let torch.manual_seed, get_rng_state, set_rng_state and fork_rng reach a thread's generator.
+
+    A sample may seed torch by itself, as torchvision's FakeData does. No mode sees these functions;
+    wherever they were imported, they look the generator up in the module torch.random.
+    """
+    if not isinstance(torch.random.default_generator, _ThreadsGenerator):
+        torch.random.default_generator = _ThreadsGenerator()  # pyright: ignore[reportAttributeAccessIssue]
+
+
 class PrivateDraws(TorchFunctionMode):
     """A mode, of one thread, in which torch's functions draw from a generator of that thread.
 
-    It is seeded with `make_seed()` at the first draw after `restart()`. A call costs 1 us more in
-    this mode, a seed 1 us; with an explicit generator a function draws from that.
+    It is seeded with `make_seed()` at the first draw after `restart()`, or by what samples set
+    themselves with torch.manual_seed. A call costs 1 us more in this mode, a seed 1 us; with an
+    explicit generator a function draws from that.
     """
 
     def __init__(self, make_seed: Callable[[], int]) -> None:
         super().__init__()
         self._make_seed, self._generator = make_seed, torch.Generator("cpu")
         self._is_seeded = False
+
+    def __enter__(self) -> PrivateDraws:
+        _redirect_seeds()
+        _active.draws = [*getattr(_active, "draws", ()), self]
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        _active.draws = _active.draws[:-1]
 
     def restart(self) -> None:
         """Seed the generator anew at the next draw."""

@@ -150,14 +150,15 @@ def _restoring() -> Iterator[None]:
     finally:
         random.setstate(before["random"])
         np.random.set_state(before["numpy"])
-        torch.set_rng_state(before["torch"])
+        torch.default_generator.set_state(before["torch"])
 
 
 def _states() -> dict[str, Any]:
     return {
         "random": random.getstate(),
         "numpy": np.random.get_state(),
-        "torch": torch.get_rng_state(),
+        # torch.get_rng_state would read the generator of this thread.
+        "torch": torch.default_generator.get_state(),
     }
 
 

@@ -179,6 +179,37 @@ def test_random_collation_and_transforms_draw_the_same_in_any_thread():
         assert len({str(drawn) for drawn, _ in expected[0]}) == len(expected[0])
 
 
+class Seeded(Dataset):
+    """Samples that seed torch themselves, as torchvision's FakeData does."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        before = torch.get_rng_state()
+        torch.manual_seed(index)
+        image = torch.randn(3, 8)
+        torch.set_rng_state(before)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(index + 1000)
+            label = torch.rand(())
+        return image, label, torch.rand(())
+
+
+@pytest.mark.parametrize("settings", [{}, *({"num_threads": n} for n in (0, 1, 3))], ids=str)
+def test_samples_that_seed_torch_draw_as_in_a_dataloader(settings):
+    expected = list(DataLoader(Seeded(), 8))
+    state = torch.get_rng_state()
+    epoch = list(FastLoader(Seeded(), 8, seed=3, **settings))
+    for batch, other in zip(epoch, expected, strict=True):
+        assert torch.equal(batch[0], other[0])
+        assert torch.equal(batch[1], other[1])
+    assert torch.equal(torch.get_rng_state(), state)
+    # what the sample draws by itself is the loader's, whatever the sample has seeded in between
+    alone = list(FastLoader(Seeded(), 8, seed=3, num_threads=0))
+    assert all(torch.equal(a[2], b[2]) for a, b in zip(epoch, alone, strict=True))
+
+
 def test_sample_seed_works_without_fastloader():
     torch.manual_seed(3)
     dataset = RandomSamples(draw_by_seed_once)
