@@ -1,6 +1,6 @@
-"""Why a job takes as long as it does: the ladder, the ceiling, what-ifs predicted and tried.
+"""Why a job takes as long as it does: the ladder, the verdict, what-ifs predicted and tried.
 
-The module is callable, as `fastloop.explain(loader, step)`. Imports sweep and lower floors.
+The package is callable, as `fastloop.explain(loader, step)`. It imports sweep and lower floors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class _ExplainModule(ModuleType):
-    """A folder of modules for fastloop, and a function for its users."""
+    """The package's own class, which makes it callable: a package of modules, and a function."""
 
     def __call__(
         self,
@@ -28,9 +28,12 @@ class _ExplainModule(ModuleType):
         seconds: float = 60.0,
     ) -> LoopExplanation:
         """See `fastloop.explain.loop.explain_loop`, which has the same parameters."""
+        # Imported at the first call, so that naming `fastloop.explain` imports no torch.
         from fastloop.explain.loop import explain_loop
 
         return explain_loop(loader, step, trials=trials, device=device, seconds=seconds)
 
 
+# `fastloop.explain` names the package once any of its modules has been imported, and the function
+# in fastloop's API: with this class both are the same object (PEP 562 has no __call__).
 sys.modules[__name__].__class__ = _ExplainModule

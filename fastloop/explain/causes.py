@@ -1,4 +1,4 @@
-"""The commonest causes of a slow loop, each looked for: found, not found, or not known, and why."""
+"""The most common causes of a slow loop, each found, not found or not known, with the evidence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from fastloop.trial.job import Job
 
 STORE_LOADERS = ("loader=np_memmap", "loader=fastloop")
 MOST_THROTTLED = 0.05
-"""Share of the periods of a quota in which it may stop the job without being a cause."""
+"""A quota is a cause if it throttled the job in more than this share of its periods (`cpu.stat` of
+cgroups)."""
 
 
 def find_causes(
@@ -24,7 +25,7 @@ def find_causes(
     ladder: Ladder,
     what_ifs: Sequence[WhatIf],
 ) -> tuple[Cause, ...]:
-    """The causes that this job can have, the commonest first."""
+    """The causes that this job can have, the most common first."""
     causes = [_threads(surroundings, what_ifs), _step(verdict, ladder)]
     if uses_dataloader(job):
         causes.append(_workers(job, what_ifs))
@@ -51,6 +52,7 @@ def _threads(surroundings: Surroundings, what_ifs: Sequence[WhatIf]) -> Cause:
 
 def _step(verdict: Verdict, ladder: Ladder) -> Cause:
     wait = show_estimate(ladder.wait_share, show_percent)
+    # An open verdict leaves it open whether the loop waits for its loader at all.
     is_found = None if verdict.word is Rung.UNATTRIBUTED else verdict.word is Rung.STEP
     return Cause(name="the step", is_found=is_found, text=f"a perfect loader would save {wait}")
 
@@ -81,6 +83,8 @@ def _cold_files(job: Job, surroundings: Surroundings, what_ifs: Sequence[WhatIf]
     known = f"{show_percent(share)} of their pages were in memory before"
     if share >= MOSTLY or job.cache == "warm":
         return Cause(name=name, is_found=False, text=known)
+    # The passes have read the files into memory, so that only a job with cache=cold shows the cost
+    # of reading them: its "gain" is then surely negative.
     cost = next((each for each in what_ifs if each.change == "cache=cold"), None)
     if cost is None or cost.realised_gain is None:
         return Cause(name=name, is_found=None, text=f"{known}; see cache=cold")
@@ -92,10 +96,14 @@ def _cold_files(job: Job, surroundings: Surroundings, what_ifs: Sequence[WhatIf]
 def _by_gain(
     name: str, what_ifs: Sequence[WhatIf], concerns: Callable[[WhatIf], bool], otherwise: str
 ) -> Cause:
-    """The cause as the changes tell that would remove it, the best of them that was tried first."""
+    """The cause by the best of the changes that would remove it.
+
+    concerns: true for these changes. otherwise: the text if none has a gain.
+    """
     known = [each for each in what_ifs if concerns(each)]
     tried = [each for each in known if each.realised_gain]
     predicted = [each for each in known if each.predicted_gain]
+    # A realised gain outdoes any prediction.
     if tried:
         best = max(tried, key=lambda each: each.realised_gain.value if each.realised_gain else 0)
         gain, verb = best.realised_gain, "saves"
@@ -106,6 +114,7 @@ def _by_gain(
         return Cause(name=name, is_found=None, text=otherwise)
     assert gain is not None
     text = f"{best.change} {verb} {show_estimate(gain, show_percent)}"
+    # A prediction may exclude a cause, but never proves one.
     is_proven = bool(tried) and gain.low > 0 and gain.value >= LEAST_GAIN
     is_excluded = gain.high < LEAST_GAIN or (bool(tried) and gain.value < LEAST_GAIN)
     is_found = True if is_proven else False if is_excluded else None

@@ -1,4 +1,4 @@
-"""Words for what makes the samples of a job: which format, and which library decodes it."""
+"""Names the format and the decoder of a job's image files for sentences."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fastloop.trial.job import Job
 
 FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WebP", ".bmp": "BMP"}
 MOST_LISTED = 200
-"""Files whose names are looked at."""
+"""Number of files by which the format is judged."""
 
 
 def describe_decoding(job: Job, prepared: PreparedData) -> str:
-    """For example `JPEG decoding by Pillow`; empty where samples are no image files."""
+    """For example `JPEG decoding by Pillow`; empty if samples are no image files."""
     if not reads_images(job):
         return ""
     names = islice(_list_files(prepared.files), MOST_LISTED)

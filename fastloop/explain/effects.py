@@ -1,4 +1,4 @@
-"""The effect of a change on the work of a loop, as far as measurements tell it."""
+"""The effect of a change on the work of a loop, if measurements tell it."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from fastloop.explain.rungs import uses_dataloader
 from fastloop.trial.job import Job
 
 STORE_LOADER = "np_memmap"
-"""A DataLoader over rows of a store, of which `Measured.kept` tells."""
+"""A DataLoader over rows of a store; `Measured.kept` is the share of loading that it keeps."""
 FOLLOWED = frozenset({"loading", "torch_threads", "loader", "decoder", "dataset", "transform"})
-"""Settings whose change the model may follow."""
+"""Settings with changes that the model may follow."""
 FOLLOWED_OF_LOADING = frozenset({"num_workers", "prefetch_factor", "persistent_workers"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """Loading and stepping after a change, relative to those that were measured."""
+    """Loading and stepping after a change, relative to the measured ones."""
 
     kept: float = 1.0
     """Share of the work of loading that is left."""
     step_s: float = 0.0
     """Seconds that a step takes longer."""
     is_gathered: bool = False
-    """True where a thread gathers the rows of a store ahead, at memory's speed."""
+    """True if a thread gathers the rows of a store ahead, as fast as memory permits."""
 
 
 def find_effect(candidate: Job, present: Job, measured: Measured) -> Effect | None:
-    """The effect of a change; None where no measurement tells of it, so that it can only be tried.
-
-    Those are what happens on an accelerator beside the loop (pinning, prefetching to it), the page
-    cache, and everything that changes the batches themselves, as their size.
-    """
+    """The effect of a change; None if no measurement tells of it, so that it can only be tried."""
+    # Both differ by how epochs were cut, and not by the change.
     changed = _differences(candidate, present) - {"batches", "benchmark"}
+    # On an accelerator copies run beside the loop, of which the passes without workers show
+    # nothing; without one, device_prefetch is a thread that loads ahead.
     followed = FOLLOWED if torch.accelerator.is_available() else FOLLOWED | {"device_prefetch"}
+    # Not followed are pinning, the page cache, and all that changes the batches, as their size.
     if changed - followed or _differences(candidate.loading, present.loading) - FOLLOWED_OF_LOADING:
         return None
     if "loader" in changed:
@@ -57,10 +57,12 @@ def _differences(one: Any, other: Any) -> set[str]:
 
 def _effect_of_loader(candidate: Job, present: Job, measured: Measured) -> Effect | None:
     name = name_of(candidate.loader)
+    # The measured batches do not tell how another loader reads the same dataset.
     if candidate.loader.store is None:
         return None
     if not uses_dataloader(candidate):
         return Effect(is_gathered=True) if name == "fastloop" else None
+    # The ladder of a job that reads a store already has no samples to leave out.
     is_known = name == STORE_LOADER and present.loader.store is None
     return Effect(kept=measured.kept) if is_known else None
 
@@ -69,6 +71,7 @@ def _effect_of_decoder(candidate: Job, present: Job, measured: Measured) -> Effe
     decoder = getattr(candidate.dataset, "decoder", None)
     ratio = measured.decoders.get(name_of(decoder)) if decoder else None
     dataset: Any = present.dataset
+    # Another dataset, or more than the decoder, is changed.
     if ratio is None or replace(dataset, decoder=decoder) != candidate.dataset:
         return None
     return Effect(kept=1 - measured.decode_share * (1 - ratio))

@@ -50,9 +50,9 @@ from fastloop.trial.support import check_support
 TRAVERSAL = Variation(overrides=("benchmark=traversal", "execution=eager", "precision=float32"))
 """The loader without steps."""
 OF_THIS_COMMAND = ("baseline", "explain", "resume", "retry_failed", "try", "what_if")
-"""Settings that are left out of the command lines of changes."""
+"""Settings that the command lines of changes leave out."""
 MOST_MISSED = 1.5
-"""Factor by which the model may miss the job as it is; beyond that it predicts nothing."""
+"""Factor by which the model may miss the job as it is; beyond it nothing is predicted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,15 +61,15 @@ class _Findings:
 
     first_batch_s: float
     times: tuple[BatchTimes, BatchTimes]
-    """Without workers: with the job's threads, and with one."""
+    """Without workers: with the job's threads, and with one thread."""
     serial: Round
-    """A round in which nothing overlaps, where the loader can do without."""
+    """A round in which nothing overlaps; if the loader can't do without, its last round."""
     rounds: list[Round]
     ladder: Ladder
 
 
 def check_request(requests: Sequence[JobRequest], command: str = "explain") -> JobRequest:
-    """The only request; raises UsageError, naming the command, where it can't be explained."""
+    """The only request; raises UsageError, naming the command, if its job can't be explained."""
     request = requests[0]
     if len(requests) > 1:
         raise UsageError(f"{command} takes one job; these overrides make {len(requests)}")
@@ -87,7 +87,7 @@ def check_request(requests: Sequence[JobRequest], command: str = "explain") -> J
 
 
 def _without_sweep(overrides: Sequence[str]) -> tuple[str, ...]:
-    """The overrides without those that a command with one change of them should not repeat."""
+    """The overrides without the settings of this command, for the command line of a change."""
     return tuple(each for each in overrides if each.partition("=")[0] not in OF_THIS_COMMAND)
 
 
@@ -98,15 +98,17 @@ def explain(
     folder: Path,
     seconds: float | None = None,
 ) -> Explanation:
-    """The explanation of the request's job. Raises JobFailed where a pass fails.
+    """The explanation of the request's job. Raises JobFailed if a pass fails.
 
-    compose: the job of a list of overrides. folder: for the timeline's files. seconds: time after
+    compose: the job of a list of overrides. folder: of the timeline's files. seconds: time after
     which no round begins beyond the third; None: a minute.
     """
     begin_step("preparing the data")
     whole = _prepare(request, begin_step)
+    # The load by other programs is watched from here on: preparing data is not measured.
     watch = LoadWatch()
     whole = replace(whole, begin_step=partial(_begin_pass, watch, begin_step))
+    # Before the first pass, which brings the files into memory.
     beginning = look_before(whole.prepared.files)
     findings, explained = _measure(whole, request.job.most_trials, seconds)
     alone = _time_alone(explained, compose(TRAVERSAL.apply(request.overrides)))
@@ -143,7 +145,7 @@ def explain(
 
 
 def _begin_pass(watch: LoadWatch, begin_step: Callable[[str], None], step: str) -> None:
-    """Begin a step that is a pass, where the stretch of the pass before ends."""
+    """Begin a step that is a pass, which ends the stretch of the pass before."""
     watch.end_stretch()
     begin_step(step)
 
@@ -165,18 +167,21 @@ def _prepare(request: JobRequest, begin_step: Callable[[str], None]) -> Explaine
 def _measure(
     whole: ExplainedJob, num_rounds: int, seconds: float | None
 ) -> tuple[_Findings, ExplainedJob]:
-    """The findings of all passes, and the job with epochs cut to the length that they ran."""
+    """The findings of all passes, and the job with epochs cut to the length that was run."""
     present = whole.time_batches()
     times = time_single_batches(whole)
     explained = whole.cut(present)
     serial, work_s = None, None
     if not uses_dataloader(whole.job):
+        # Such a loader can't be taken apart: the work of its parts is unknown.
         work_s = {}
     elif overlaps(whole.job):
+        # The hidden work of a part: the same ladder without workers, once, as it needs no interval.
         serial = explained.without_workers(1).time_ladder(1, None)[0]
         work_s = work_of(serial, whole.whole_batches)
 
-    # each pass has warmed up by an epoch, in which persistent workers have started for good
+    # Each pass warms up by an epoch, which starts persistent workers for good: the timed epoch has
+    # no start-up of them.
     started = None if whole.job.loading.persistent_workers else serial
 
     def build(rounds: list[Round]) -> Ladder:
@@ -194,7 +199,7 @@ def _measure(
 
 
 def _time_alone(explained: ExplainedJob, traversal: Job) -> Measurement:
-    """A trial of the loader without steps, which also compares its data with the dataset's."""
+    """A trial of the loader without steps, which also compares its batches with the dataset."""
     explained.begin_step("comparing the data, and the loader alone")
     job = replace(traversal, batches=explained.job.batches, epochs=1)
     arguments = (run_trial, job, explained.prepared, 0, now_ns())
@@ -210,7 +215,7 @@ def _find_changes(
     request: JobRequest,
     compose: Callable[[Sequence[str]], Job],
 ) -> list[tuple[Variation, ExplainedJob]]:
-    """The changes that this job supports; those that the user named come last."""
+    """The changes that this job supports; the changes that the user named come last."""
     changes = variations_of(
         explained.job, decoders=[*costs.decoders], in_memory=beginning.in_memory
     )
@@ -227,7 +232,8 @@ def _measure_for_changes(
     costs: PartCosts,
 ) -> Measured:
     workers = {each.job.loading.num_workers for _, each in found if uses_dataloader(each.job)}
-    workers.add(explained.job.loading.num_workers)  # the model has to give the job as it is, too
+    # The model has to give the job as it is, too: its miss there is a part of each prediction.
+    workers.add(explained.job.loading.num_workers)
     hand_off = measure_hand_off(explained, sorted(workers), findings.rounds)
     return measure_for_model(explained, findings.times, findings.serial, hand_off, costs)
 
@@ -238,7 +244,8 @@ def _predict(
     measured: Measured,
     ladder: Ladder,
 ) -> tuple[list[Candidate], float]:
-    """The changes with their predicted gains, and how far the model misses the job as it is."""
+    """The changes with their predicted gains; and the model's seconds of the job as it is relative
+    to the measured ones."""
     ratio = predict_seconds(explained.job, measured) / ladder.epoch_s.value
     candidates = [
         Candidate(
@@ -254,5 +261,5 @@ def _predict(
 
 
 def is_close(ratio: float) -> bool:
-    """True where the model is close enough to the job as it is to predict anything."""
+    """True if the model is close enough to the job as it is to predict anything."""
     return 1 / MOST_MISSED <= ratio <= MOST_MISSED

@@ -24,7 +24,7 @@ from fastloop.reporting.limit_text import describe_work
 SCHEMA = 3
 NO_PART = "of no part of loading is known that it takes any time; explain.json has the figures"
 WORTHWHILE = 0.05
-"""Gain that a change may still have where yours is called as good."""
+"""If no change can gain more than this, the last line says so; else it says that noise decides."""
 
 
 def to_json(explanation: Explanation) -> str:
@@ -33,8 +33,8 @@ def to_json(explanation: Explanation) -> str:
 
 
 def format_explanation(explanation: Explanation) -> str:
-    """Whether the machine was quiet, the verdict, the ladder, the what-ifs and the last line, as
-    text."""
+    """The text that is printed: whether the machine was quiet, the verdict, the ladder, causes,
+    what-ifs, and the best command."""
     ladder = explanation.ladder
     head = f"{explanation.name}, {explanation.benchmark}, device {explanation.device}: "
     head += f"{ladder.batches:,} batches an epoch, {explanation.rounds} rounds"
@@ -42,6 +42,7 @@ def format_explanation(explanation: Explanation) -> str:
     load = describe_load(explanation.machine_load, "pass", "passes")
     lines = [*wrap(load), head, "", f"verdict: {explanation.verdict.word}", *wrap([sentences])]
     lines += [*wrap([_limit_text(explanation)]), ""]
+    # A table of parts that may all be zero would be read as a ranking of noise.
     is_known = any(row.share.low > 0 for row in ladder.rows if row.rung is not Rung.STEP)
     lines += ladder_lines(ladder) if is_known else [NO_PART]
     if explanation.causes:
@@ -75,9 +76,10 @@ def ladder_lines(ladder: Ladder) -> list[str]:
 
 
 def ladder_table(ladder: Ladder) -> list[tuple[str, ...]]:
-    """The ladder as rows of text, of which the first is the head."""
+    """The ladder as rows of text; the first row is the head."""
     rows = [("part", "hidden ms", "exposed ms a batch", "share of the epoch")]
     rows += [_ladder_row(row) for row in ladder.rows]
+    # The rows add up to the whole unless parts are below zero, which are shown as zero.
     if ladder.residue:
         rows.append(("sum", "", "", show_percent(ladder.explained)))
     return rows
@@ -111,7 +113,8 @@ def _gain_text(gain: Estimate | None) -> str:
 
 def _last_line(explanation: Explanation) -> str:
     if explanation.best:
-        return f"best: {explanation.best.command}"  # not wrapped, to be copied
+        # Not wrapped, so that it can be copied.
+        return f"best: {explanation.best.command}"
     gains = [each.realised_gain for each in explanation.what_ifs if each.realised_gain]
     if not gains:
         return "nothing was tried, see try="

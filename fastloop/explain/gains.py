@@ -1,8 +1,9 @@
 """Predicted gains of changes with their intervals.
 
-Four things make a prediction unsure, and their variances on the logarithmic scale add up: which
-batches were timed (a bootstrap), by how much two passes of them differ, what the model gets wrong
-(its miss of the job as it is, and a floor), and the noise of the passes that will judge it.
+A prediction is unsure for four reasons, and their variances on the logarithmic scale add up: the
+choice of batches that were timed (a bootstrap), the difference of two passes of them, the errors of
+the model (its miss of the job as it is, and a floor), and the noise of the passes that judge it.
+experiments/explain/README.md counts how often the intervals contain the realised gain.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from fastloop.explain.predict import HandOff, Measured
 
 RESAMPLES = 16
 BEYOND = 1.645
-"""Standard deviations from the middle to the ends of a 90 % interval."""
+"""Standard deviations from the middle to the ends of a 90 % interval of a normal variable."""
 LEAST_MISS, LEAST_MISS_OF_OTHERS = 0.03, 0.06
-"""Standard deviation of what the model gets wrong even where it has the job as it is right: for the
-same loader, and for another one."""
+"""Standard deviation of the model's error even if it gives the job as it is exactly: for the same
+loader, and for another one."""
 MOST_DIFFERENT = 0.3
-"""Logarithm of the ratio of two passes' batches up to which their mean is a basis."""
+"""Greatest logarithm of the ratio of two passes, a factor of 1.35; beyond it their mean tells
+nothing of a further pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,27 +38,29 @@ class Prediction:
     present: Callable[[Measured], float]
     changed: Callable[[Measured], float]
     keeps_miss: bool
-    """True where the change leaves alone what the model misses: loader, workers and threads."""
+    """True if loader, workers and threads stay, so that the model's miss is the same after the
+    change."""
     is_other_loader: bool
-    """True where batches are made in another way: by another loader, decoder or place."""
+    """True if batches are made in another way: by another loader, decoder or place."""
 
 
 def estimate_gain(prediction: Prediction, measured: Measured, ladder: Ladder) -> Estimate | None:
-    """The share of an epoch that a change saves, with its 90 % interval; None where two passes of
-    single batches differ so much that there is no basis for it.
-
-    Where loader, workers and threads stay, the model is compared with itself, so that its miss
-    cancels; otherwise half of its miss is taken to stay, and batches of other passes than those of
-    the job as it is are as unsure as two passes of them differ.
-    """
+    """The share of an epoch that a change saves, with its 90 % interval; None if two passes of
+    single batches differ too much for a prediction."""
     difference = max(measured.as_is.difference, measured.single.difference)
+    # A model that is compared with itself needs no agreement of the passes: both of its epochs are
+    # from the same batches.
     if difference > MOST_DIFFERENT and not prediction.keeps_miss:
         return None
+    # Two passes with a deviation of s each differ by about s * sqrt(2).
     basis = 0.0 if prediction.keeps_miss else max(ladder.noise, difference) / math.sqrt(2)
     miss = math.log(prediction.present(measured) / ladder.epoch_s.value)
+    # The miss cancels if loader, workers and threads stay. After other changes it may stay or
+    # vanish: half of it is taken to stay, and the other half (below) as a deviation.
     kept = 1.0 if prediction.keeps_miss else 0.5
     log_ratio = math.log(prediction.changed(measured) / ladder.epoch_s.value) - kept * miss
     floor = LEAST_MISS_OF_OTHERS if prediction.is_other_loader else LEAST_MISS
+    # A realised gain compares two means over as many rounds.
     noise = ladder.noise * math.sqrt(2 / ladder.rounds)
     sources = [_spread(prediction, measured, ladder.noise), miss / 2, floor, noise, basis]
     reach = BEYOND * math.hypot(*sources)
@@ -65,8 +69,10 @@ def estimate_gain(prediction: Prediction, measured: Measured, ladder: Ladder) ->
 
 
 def _spread(prediction: Prediction, measured: Measured, noise: float) -> float:
-    """Standard deviation, over resamples, of the logarithm of the change's effect."""
+    """Standard deviation over resamples of the logarithm of the change's effect."""
     logs = []
+    # The seeds are fixed: the same measurements give the same interval, and all changes of a job
+    # are judged by the same resamples.
     for seed in range(RESAMPLES):
         generator = np.random.default_rng(seed)
         again = resample(measured, noise, generator)
@@ -77,7 +83,7 @@ def _spread(prediction: Prediction, measured: Measured, noise: float) -> float:
 def resample(measured: Measured, noise: float, generator: np.random.Generator) -> Measured:
     """The measurements with batches and rounds of hand-offs drawn anew.
 
-    Few rounds may be equal by chance: they are also taken to be as noisy as passes of the ladder.
+    noise: relative deviation of a pass of the ladder.
     """
     hand_off = {
         workers: _resample_rounds(rounds, noise, generator)
@@ -95,6 +101,7 @@ def _resample_rounds(
     rounds: Sequence[HandOff], noise: float, generator: np.random.Generator
 ) -> list[HandOff]:
     places = generator.integers(len(rounds), size=len(rounds)).tolist()
+    # Few rounds may be equal by chance; each is taken to be as noisy as a pass of the ladder.
     factors = np.exp(noise * generator.standard_normal(len(rounds))).tolist()
     return [
         (replace(through, seconds=through.seconds * factor), ready)

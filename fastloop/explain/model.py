@@ -1,8 +1,8 @@
-"""A discrete-event model of a loader and its loop: pure, and equal for equal arguments.
+"""A discrete-event model of a loader and its loop, without randomness or state.
 
-Batches are dealt out to workers in turn, each worker holds at most `prefetch` of them, and the loop
-takes them in order. Cores, and the interpreter's lock among threads, are shared: phases that want
-more than there is run slower, all by the same factor.
+Workers get batches in turn, with at most `prefetch` of them ahead of the loop for each worker, and
+the loop takes them in order. Cores are shared, and so is the interpreter's lock among threads: if
+the running phases want more than there is, all of them slow down by the same factor.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from dataclasses import dataclass, field
 
 LOCK_CAPACITY = 1.0
 DONE_S = 1e-12
-"""Rest of a phase that counts as none, as sums of floats don't reach zero."""
+"""A phase with no more than this left is finished: differences of floats don't reach zero."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """A piece of work, and what it occupies while it runs at full speed."""
+    """A piece of work, and the resources that it uses at full speed."""
 
     seconds: float
-    """Duration where nothing else wants the same resources."""
+    """Duration if nothing else wants the same resources."""
     cores: float = 1.0
-    """Cores that it keeps busy; 0 for a wait, more than 1 for work in several threads."""
+    """Number of cores that it keeps busy; 0 for a wait, above 1 for work in several threads."""
     lock: float = 0.0
-    """Share of the time in which it needs the interpreter's lock that it shares with others."""
+    """Share of its time in which it holds the interpreter's lock, which all phases share."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machinery:
-    """The settings of a loader, and what it runs on."""
+    """The settings of a loader, and the cores that it shares with the loop."""
 
     workers: int
     """0: the loop loads its batches itself."""
@@ -42,7 +42,7 @@ class Machinery:
 
 @dataclass
 class _Actor:
-    """The loop or a worker: its present batch, and the phases left of it."""
+    """The loop or a worker: its present batch, the phases left of it, and the rest of the first."""
 
     batch: int = -1
     left: list[Phase] = field(default_factory=list)
@@ -63,8 +63,9 @@ class _Actor:
 def epoch_seconds(
     loads: Sequence[Sequence[Phase]], steps: Sequence[Sequence[Phase]], machinery: Machinery
 ) -> float:
-    """Seconds of an epoch whose k-th batch takes the phases loads[k], then steps[k] in the loop."""
+    """Seconds of an epoch in which batch k takes the phases loads[k], then steps[k] in the loop."""
     if not machinery.workers:
+        # Nothing overlaps, so that the sum of all phases needs no simulation.
         alone = Machinery(workers=0, cores=machinery.cores)
         phases = [[*load, *step] for load, step in zip(loads, steps, strict=True)]
         return machinery.start_s + sum(
@@ -91,6 +92,7 @@ class _Simulation:
         self.loads, self.steps, self.machinery = loads, steps, machinery
         self.loop = _Actor()
         self.workers = [_Actor() for _ in range(machinery.workers)]
+        # Worker w makes the batches w, w + workers, and so on.
         self.next_of = list(range(machinery.workers))
         self.done: set[int] = set()
         self.received = 0
@@ -101,8 +103,10 @@ class _Simulation:
         while True:
             self._hand_out()
             busy = [actor for actor in (self.loop, *self.workers) if actor.left]
+            # Nobody can go on: the last step has ended.
             if not busy:
                 return now_s
+            # Speeds are constant until the first of the present phases ends.
             speeds = [1 / slow for slow in self._slow_downs([actor.left[0] for actor in busy])]
             pause_s = min(actor.rest_s / speed for actor, speed in zip(busy, speeds, strict=True))
             now_s += pause_s
@@ -110,7 +114,9 @@ class _Simulation:
                 actor.advance(pause_s * speed)
 
     def _hand_out(self) -> None:
-        """Finish batches without work left, and begin all that can begin, until nothing changes."""
+        """Finish batches without work left, and begin all batches that can begin."""
+        # One change permits the next: the loop takes a batch, so that a worker may begin another
+        # one, which is ready at once if its phases take no time.
         changed = True
         while changed:
             changed = False
@@ -119,6 +125,7 @@ class _Simulation:
             changed = self._advance_loop() or changed
 
     def _advance_worker(self, number: int, worker: _Actor) -> bool:
+        """Finish the worker's batch or begin its next one; False if neither is possible."""
         if worker.left:
             return False
         if worker.batch >= 0:
@@ -126,6 +133,7 @@ class _Simulation:
             worker.batch = -1
             return True
         batch = self.next_of[number]
+        # DataLoader hands out this many batches at first, and one more for each that it returns.
         ahead = self.machinery.workers * self.machinery.prefetch
         if batch >= len(self.loads) or batch >= self.received + ahead:
             return False
@@ -134,6 +142,7 @@ class _Simulation:
         return True
 
     def _advance_loop(self) -> bool:
+        """Let the loop take the next batch; False if it is busy or the batch is not ready."""
         if self.loop.left or self.received not in self.done:
             return False
         self.done.remove(self.received)
@@ -142,9 +151,10 @@ class _Simulation:
         return True
 
     def _slow_downs(self, phases: Sequence[Phase]) -> list[float]:
-        """The factor for each of the phases that run now."""
+        """The factor by which each of the phases that run now is slower."""
         by_cores = _slow_down(phases, self.machinery)
         by_lock = max(1.0, sum(phase.lock for phase in phases) / LOCK_CAPACITY)
+        # A wait is slowed by nothing, and the lock slows only phases that need it.
         return [
             max(by_cores if phase.cores else 1.0, by_lock if phase.lock else 1.0)
             for phase in phases

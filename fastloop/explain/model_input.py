@@ -11,14 +11,21 @@ from fastloop.explain.part_costs import PartCosts, share_of_loading
 from fastloop.explain.passes import BatchTimes, merge_batches
 from fastloop.explain.predict import HandOff, Measured
 
+# The median of three passes leaves out one in which starting processes took unusually long.
 HAND_OFF_ROUNDS = 3
 
 
 def time_single_batches(whole: ExplainedJob) -> tuple[BatchTimes, BatchTimes]:
-    """Times of single batches without workers: with the job's threads, and with one, as workers
-    have. Each is of two passes, in opposite order, which tells how much passes differ."""
+    """Times of single batches without workers: with the job's threads, and with one thread, as
+    workers have.
+
+    Each is from two passes, which tell how much passes differ.
+    """
+    # In the order as is, single, single, as is: a machine that slows down steadily slows both
+    # means alike.
     as_is, single = whole.without_workers(whole.job.torch_threads), whole.without_workers(1)
     first = as_is.time_batches()
+    # The job has one thread already: two passes serve both.
     if first.torch_threads == 1:
         both = merge_batches(first, single.time_batches())
         return both, both
@@ -34,8 +41,7 @@ def measure_hand_off(
 ) -> dict[int, list[HandOff]]:
     """Times of the hand-off from these numbers of workers, in interleaved rounds.
 
-    ladder: rounds that have the hand-off from the job's own workers. Of the others several are run,
-    too: a single pass in which processes start may be far from the next one.
+    ladder: rounds with the hand-off from the job's own number of workers, which are used for it.
     """
     present = explained.job.loading.num_workers
     hand_off: dict[int, list[HandOff]] = {count: [] for count in workers if count}
@@ -57,7 +63,7 @@ def measure_for_model(
     hand_off: Mapping[int, Sequence[HandOff]],
     costs: PartCosts,
 ) -> Measured:
-    """The model's input. ladder: a round of the job in which nothing overlaps."""
+    """The model's input. ladder: a round of the job's ladder in which nothing overlaps."""
     as_is, single = times
     return Measured(
         batches=explained.whole_batches,
@@ -73,7 +79,8 @@ def measure_for_model(
 
 
 def _share_without_samples(ladder: Round) -> float:
-    """Share of loading that is left where samples come from a store: collate, and transform."""
+    """Share of loading that is left if samples come from a store: collate, and transform."""
+    # The loader was not taken apart: nothing is known to go.
     if Rung.COLLATE not in ladder:
         return 1.0
     below = ladder[Rung.TRANSFORM] if Rung.TRANSFORM in ladder else ladder[Rung.COLLATE]

@@ -15,21 +15,23 @@ from fastloop.trial.decoding import seconds_by_library
 from fastloop.trial.job import Job
 
 LEAST_QUICKER = 0.97
-"""Time of another decoder, relative to the present one, up to which it is worth trying."""
+"""A decoder is worth trying if its time is at most this share of the present one's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartCosts:
-    """The costs of other ways to make batches; empty where the job has no such part."""
+    """The costs of other ways to make batches; empty if the job has no such part."""
 
     decoders: dict[str, float] = field(default_factory=dict)
-    """By quicker decoders of the same pixels: time of an image relative to the present one's."""
+    """By name of a quicker decoder of the same pixels: its time for an image relative to the
+    present one's."""
     batch_transform_s: float | None = None
-    """Time to transform a whole batch on the device; None: there is none, or it can't be."""
+    """Time to transform a whole batch on the device; None: there is no transform, or it takes no
+    batch."""
 
 
 def measure_parts(explained: ExplainedJob) -> PartCosts:
-    """The costs for a job on torch's DataLoader; others are not taken apart."""
+    """The costs for a job on torch's DataLoader; other loaders are not taken apart."""
     if not uses_dataloader(explained.job):
         return PartCosts()
     return PartCosts(
@@ -43,7 +45,8 @@ def _time_decoders(explained: ExplainedJob) -> dict[str, float]:
     arguments = decoder_seconds, explained.job, explained.prepared
     seconds = explained.launcher.call(*arguments, timeout_s=explained.job.trial_timeout_s)
     own_s = seconds.pop(name_of(getattr(explained.job.dataset, "decoder", None)), None)
-    if own_s is None:  # a decoder of the user's own, under another name
+    # A decoder of the user's own has no time here to which others could be compared.
+    if own_s is None:
         return {}
     ratios = {name: each / own_s for name, each in seconds.items()}
     return {name: ratio for name, ratio in ratios.items() if ratio <= LEAST_QUICKER}
@@ -63,14 +66,15 @@ def _time_batch_transform(explained: ExplainedJob) -> float | None:
     moved = replace(alone, job=on_device)
     try:
         times = [moved.time_rung(rung, 0) for rung in (Rung.COPY, Rung.TRANSFORM)]
-    except JobFailed:  # the function takes no batches
+    except JobFailed:
+        # The transform takes single samples only.
         return None
     without, with_transform = (each.seconds / each.batches for each in times)
     return max(0.0, with_transform - without)
 
 
 def share_of_loading(rung: Rung, times: Round) -> float:
-    """Share of the time of loading that a part takes, of a round in which nothing overlaps."""
+    """Share of the time of loading that a part takes. times: a round in which nothing overlaps."""
     rungs = list(times)
     if rung not in times or Rung.COPY not in times:
         return 0.0

@@ -1,4 +1,4 @@
-"""The time of an epoch after a change, as the model of a loader gives it from measured batches."""
+"""The time of an epoch after a change, by the model of a loader from measured batches."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from fastloop.explain.passes import BatchTimes, EpochTimes
 from fastloop.trial.job import Job
 
 PREFETCH = 2
-"""torch's default, and FastLoader's order of magnitude."""
+"""DataLoader's default prefetch_factor, and the order of magnitude of FastLoader's."""
 MOST_SIMULATED = 400
-"""Batches of a simulated epoch; those of longer ones follow at the same pace."""
+"""Batches that are simulated; the rest of a longer epoch is taken to go on at the same pace."""
 MOST_BEGINNINGS = 8
+"""Batches at which simulated short epochs begin."""
 HandOff = tuple[EpochTimes, EpochTimes]
-"""In one round: times with ready batches from workers, and with ready batches alone."""
+"""Times of one round: with ready batches from workers, and with ready batches in the loop."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +26,9 @@ class Measured:
     """Measurements from which predictions are made."""
 
     batches: int
-    """In a whole epoch."""
+    """Number of batches in a whole epoch."""
     as_is: BatchTimes
-    """With the job's threads, and without workers where the loader can do without."""
+    """Times with the job's threads, and without workers if the loader can do without."""
     single: BatchTimes
     """The same with torch_threads=1, as in a worker."""
     hand_off: Mapping[int, Sequence[HandOff]]
@@ -38,9 +39,10 @@ class Measured:
     transform_share: float = 0.0
     """Shares of the work of loading."""
     decoders: Mapping[str, float] = field(default_factory=dict)
-    """By other decoders: time of an image relative to that of the present one."""
+    """By name of another decoder: its time for an image relative to the present decoder's."""
     batch_transform_s: float | None = None
-    """Time to transform a whole batch on the device; None: it can't be, or there is none."""
+    """Time to transform a whole batch on the device; None: there is no transform, or it takes no
+    batch."""
 
 
 def predict_seconds(
@@ -52,12 +54,13 @@ def predict_seconds(
 ) -> float:
     """Seconds of a whole epoch of the job by the model alone.
 
-    kept: share of the measured work of loading that is left. added_step_s: what each step takes
-    longer. cores: that there are; None: those of this process.
+    kept: share of the measured work of loading that is left. added_step_s: seconds by which each
+    step is longer. cores: number of cores; None: the cores of this process.
     """
     cores = cores or available_cores()
     threads = measured.single if job.torch_threads == 1 else measured.as_is
     workers = job.loading.num_workers
+    # torch sets the threads of a worker to one.
     times = measured.single if workers else threads
     loads = _phases(times.load_s, times.load_cpu_s, cores, kept)
     steps = _phases(threads.step_s, threads.step_cpu_s, cores)
@@ -66,11 +69,14 @@ def predict_seconds(
     start_s = 0.0
     if workers:
         hand_off_s, start_s = _hand_off(measured, workers)
+        # Persistent workers have started in the warm-up epoch.
         if job.loading.persistent_workers:
-            start_s = 0.0  # they have started in an epoch before
+            start_s = 0.0
+        # The loop receives a batch by its own work: it unpickles it and maps its memory.
         steps = [[Phase(seconds=hand_off_s), *step] for step in steps]
     prefetch = job.loading.prefetch_factor or PREFETCH
-    if job.device_prefetch and not workers:  # a thread loads ahead of the loop
+    # A thread loads ahead of the loop: one worker that shares the interpreter's lock with the loop.
+    if job.device_prefetch and not workers:
         workers, prefetch = 1, job.device_prefetch
         loads, steps = _with_lock(loads), _with_lock(steps)
     machinery = Machinery(workers=workers, prefetch=prefetch, cores=cores, start_s=start_s)
@@ -78,7 +84,8 @@ def predict_seconds(
 
 
 def predict_gathered_seconds(job: Job, measured: Measured) -> float:
-    """Seconds of a whole epoch with a loader whose thread gathers rows ahead, at memory's speed."""
+    """Seconds of a whole epoch with a loader in which a thread gathers rows ahead, as fast as
+    memory permits."""
     cores = available_cores()
     threads = measured.single if job.torch_threads == 1 else measured.as_is
     loads = [[Phase(seconds=measured.single.clone_s)] for _ in threads.step_s]
@@ -88,12 +95,10 @@ def predict_gathered_seconds(job: Job, measured: Measured) -> float:
 
 
 def predict_threaded_seconds(job: Job, measured: Measured, num_threads: int) -> float:
-    """Seconds of a whole epoch with a loader whose threads of Python read samples ahead.
-
-    All CPU time of reading is taken for the interpreter's, whose lock one thread holds at a time;
-    that of code which gives it back is less.
-    """
+    """Seconds of a whole epoch with a loader in which threads of Python read samples ahead."""
     cores = available_cores()
+    # All CPU time of reading is taken to need the interpreter's lock. Code that releases it, as
+    # most decoders do, is faster than predicted.
     threads = measured.single if job.torch_threads == 1 else measured.as_is
     loads = _with_lock(_phases(measured.single.load_s, measured.single.load_cpu_s, cores))
     steps = _with_lock(_phases(threads.step_s, threads.step_cpu_s, cores))
@@ -102,8 +107,9 @@ def predict_threaded_seconds(job: Job, measured: Measured, num_threads: int) -> 
 
 
 def _hand_off(measured: Measured, workers: int) -> tuple[float, float]:
-    """Seconds a batch that the loop takes to receive it, and those until workers have started."""
+    """Seconds in which the loop receives a batch, and seconds until workers have started."""
     rounds = measured.hand_off[workers]
+    # The batches are ready in both passes, so that their difference is the way through a queue.
     batch_s = [
         (through.seconds - through.start_up_s - ready.seconds) / through.batches
         for through, ready in rounds
@@ -122,19 +128,18 @@ def _phases(
 
 
 def _with_lock(batches: list[list[Phase]]) -> list[list[Phase]]:
-    """The phases as those of threads of one interpreter, all of whose CPU time needs its lock."""
+    """The phases as threads of one interpreter run them: all of their CPU time needs its lock."""
     return [[replace(phase, lock=min(1.0, phase.cores)) for phase in each] for each in batches]
 
 
 def _epoch(
     loads: list[list[Phase]], steps: list[list[Phase]], machinery: Machinery, batches: int
 ) -> float:
-    """Seconds of an epoch in which the measured batches are repeated.
-
-    Timing has begun at some batch, while what a queue hides of a rare slow one depends on its place
-    in a short epoch: such an epoch is the mean of several that begin at different batches.
-    """
+    """Seconds of an epoch in which the measured batches are repeated."""
     count = min(batches, MOST_SIMULATED)
+    # How much of a rare slow batch a queue hides depends on its place in a short epoch, and that
+    # place is chance: a short epoch is the mean of several that begin at different batches. A
+    # longer epoch has it at many places already, and would take too long to simulate repeatedly.
     beginnings = max(1, min(MOST_BEGINNINGS, len(loads), MOST_SIMULATED // count))
     firsts = [number * len(loads) // beginnings for number in range(beginnings)]
     seconds = stats.mean(
@@ -143,6 +148,7 @@ def _epoch(
             for first in firsts
         ]
     )
+    # An epoch starts its workers once, however long it is.
     start_s = machinery.start_s
     return start_s + (seconds - start_s) * batches / count
 

@@ -15,7 +15,7 @@ from fastloop.timeline.lanes import build_lanes, stage_seconds
 
 
 def write_timeline(recording: Recording, folder: Path, title: str) -> InstrumentedEpoch:
-    """The recorded epoch in figures; timeline.svg and timeline.json are written to the folder."""
+    """Write timeline.svg and timeline.json to the folder; the figures of the recorded epoch."""
     write_text(folder / TIMELINE_SVG, draw_timeline(recording.events, title))
     trace = format_trace(build_lanes(recording.events), recording.unix_offset_ns)
     write_text(folder / TIMELINE_TRACE, trace)
