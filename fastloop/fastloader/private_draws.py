@@ -79,8 +79,9 @@ def _redirect_seeds() -> None:
     A sample may seed torch by itself, as torchvision's FakeData does. No mode sees these functions;
     wherever they were imported, they look the generator up in the module torch.random.
     """
-    if not isinstance(torch.random.default_generator, _ThreadsGenerator):
-        torch.random.default_generator = _ThreadsGenerator()  # pyright: ignore[reportAttributeAccessIssue]
+    module: Any = torch.random
+    if not isinstance(module.default_generator, _ThreadsGenerator):
+        module.default_generator = _ThreadsGenerator()
 
 
 class PrivateDraws(TorchFunctionMode):
