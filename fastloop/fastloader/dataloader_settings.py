@@ -11,11 +11,14 @@ IN_PLACE = {
     "timeout": (0, "batches are waited for without limit, and Ctrl-C ends an epoch"),
     "worker_init_fn": (
         None,
-        "it is not called: each thread has a copy of the Dataset, and (seed, epoch, index) seeds"
-        " each sample, see fastloop.sample_seed",
+        "it is called in worker processes only; (seed, epoch, index) seeds each sample, see"
+        " fastloop.sample_seed",
     ),
     "multiprocessing_context": (None, "there are threads, and no processes"),
-    "persistent_workers": (False, "threads start in microseconds with each epoch"),
+    "persistent_workers": (
+        False,
+        "threads, and an IterableDataset's processes, start with each epoch",
+    ),
     "pin_memory_device": ("", "device= delivers batches there, from pinned memory"),
     "in_order": (True, "batches always come in order"),
 }
