@@ -19,6 +19,7 @@ from fastloop.explain.explained_job import ExplainedJob, count_batches, time_sid
 from fastloop.explain.explanation import to_json
 from fastloop.explain.rungs import benchmark_name
 from fastloop.sweep.prepare_stage import prepare_job
+from fastloop.sweep.progress import Progress
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 
@@ -59,7 +60,7 @@ def judge_job(request: JobRequest) -> Judgement:
     """The judgement of `fastloop explain`."""
     start_ns = now_ns()
     with TemporaryDirectory() as folder:
-        explanation = explain(request, _compose, _say_nothing, Path(folder))
+        explanation = explain(request, _compose, Progress(), Path(folder))
     seconds = seconds_between(start_ns, now_ns())
     return Judgement(content=json.loads(to_json(explanation)), seconds=seconds)
 

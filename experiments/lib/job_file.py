@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fastloop.core.plan import LOADING
+from fastloop.core.loading_settings import LOADING
 from fastloop.trial.job import Job, crop_images
 
 Node = dict[str, Any]
@@ -80,7 +80,7 @@ def _compose_node(*overrides: str) -> Node:
 
     values = _portable(job_config(compose_values(*overrides)))
     loading = {name: values.pop(name) for name in LOADING}
-    values["loading"] = {"_target_": "fastloop.core.plan.LoadingSettings", **loading}
+    values["loading"] = {"_target_": "fastloop.core.loading_settings.LoadingSettings", **loading}
     return {"_target_": "fastloop.trial.job.Job", **values}
 
 

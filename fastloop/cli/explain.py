@@ -52,7 +52,7 @@ from fastloop.core.types import (
     UsageError,
 )
 from fastloop.processes.lifecycle import handle_signals, restore_default_signals
-from fastloop.sweep.forecast import describe_explanation
+from fastloop.sweep.forecast import describe_explanation, num_passes
 from fastloop.sweep.request import JobRequest
 
 EXPLAIN_MODULES = ("fastloop.explain.explain", *TRIAL_MODULES)
@@ -93,9 +93,12 @@ def _explain(requests: Sequence[JobRequest]) -> None:
     handle_signals()
     sweep = request.sweep
     is_free = sweep.allow_concurrent and not sweep.wait
-    with nullcontext() if is_free else lock_machine(sweep.wait), show_progress(None) as progress:
-        folder, begin_step = request.sweep_folder, progress.begin_step
-        explanation = explain(request, compose_changed, begin_step, folder, sweep.seconds)
+    folder, num_steps = request.sweep_folder, num_passes(request.job.most_trials, sweep.tries)
+    with (
+        nullcontext() if is_free else lock_machine(sweep.wait),
+        show_progress(num_steps) as progress,
+    ):
+        explanation = explain(request, compose_changed, progress, folder, sweep.seconds)
     path = folder / EXPLANATION_FILE
     write_text(path, to_json(explanation))
     print(f"{format_explanation(explanation)}\n\nfiles:  {path}")

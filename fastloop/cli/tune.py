@@ -112,7 +112,7 @@ def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[st
     from fastloop.explain.tune.tune_file import find_tuning, fingerprint_command
     from fastloop.sweep.early_check import check_requests
     from fastloop.sweep.machine_lock import lock_machine
-    from fastloop.sweep.progress import show_progress
+    from fastloop.sweep.progress import show_budget
 
     request = check_request(requests, "tune")
     sweep, folder, file = request.sweep, request.sweep_folder, None
@@ -128,12 +128,12 @@ def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[st
     check_requests(requests)
     handle_signals(lambda: _describe_kept(folder))
     is_free = sweep.allow_concurrent and not sweep.wait
+    spending = Spending(budget=settings.budget, begun_ns=process_begun_ns())
     with (
         exit_on_system_error(lambda: _describe_kept(folder)),
         nullcontext() if is_free else lock_machine(sweep.wait),
-        show_progress(None) as progress,
+        show_budget(spending.share) as progress,
     ):
-        spending = Spending(budget=settings.budget, begun_ns=process_begun_ns())
         plan = file or _plan(request, settings, command, spending, progress)
         outcome = _race(plan, folder, settings, spending, progress)
     print(f"{format_outcome(outcome)}\n\nfiles:  {folder}")

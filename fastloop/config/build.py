@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hydra.errors import InstantiationException
@@ -26,6 +26,7 @@ from fastloop.sweep.colours import loader_colour
 from fastloop.sweep.request import JobRequest, job_config
 
 if TYPE_CHECKING:
+    from fastloop.core.loading_settings import LoadingSettings
     from fastloop.sweep.settings import SweepSettings
     from fastloop.trial.job import Job
 
@@ -70,21 +71,42 @@ def build_sweep(values: dict[str, Any]) -> SweepSettings:
     )
 
 
+def check_settings(values: dict[str, Any]) -> None:
+    """Raise ConfigError for a wrong value of a setting that belongs to no option.
+
+    It does not import torch, so that such a value is told at once.
+    """
+    from fastloop.trial.job_settings import JobSettings
+
+    build_sweep(values)
+    of_job = job_config(values)
+    _build_loading(of_job)
+    names = [field.name for field in fields(JobSettings)]  # pyright: ignore[reportArgumentType]
+    settings = {name: of_job[name] for name in names if name in of_job}
+    _translate_errors("", lambda: JobSettings(**settings))
+
+
+def _build_loading(settings: dict[str, Any]) -> LoadingSettings:
+    """The settings that a DataLoader has, which are taken out of the given ones."""
+    from fastloop.core.loading_settings import LOADING, LoadingSettings
+
+    values = {name: settings.pop(name) for name in LOADING if name in settings}
+    return _translate_errors("", lambda: LoadingSettings(**values))
+
+
 def build_job(values: dict[str, Any], overrides: Sequence[str] = ()) -> Job:
     """The job that the configuration describes. Raises ConfigError for an invalid value.
 
     overrides: overrides of the command line. A store that none of them asks for is left out if it
     would repeat one random crop of each image.
     """
-    from fastloop.core.plan import LOADING, LoadingSettings
     from fastloop.trial.job import Job, crop_images, needs_no_store
 
     of_job = job_config(values)
     nodes = {name: node for name, node in of_job.items() if _is_group(node)}
     settings = {name: value for name, value in of_job.items() if name not in nodes}
     options = {name: build_option(name, node) for name, node in nodes.items()}
-    loading_values = {name: settings.pop(name) for name in LOADING if name in settings}
-    loading = _translate_errors("", lambda: LoadingSettings(**loading_values))
+    loading = _build_loading(settings)
     job = _translate_errors("", lambda: Job(**options, **settings, loading=loading))
     job = crop_images(job)
     is_asked_for = any("loader.store" in name_in(override) for override in overrides)

@@ -20,7 +20,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from fastloop.config.build import build_job, build_request
+from fastloop.config.build import build_job, build_request, check_settings
 from fastloop.config.catalogue import overridable_names, resource_folder
 from fastloop.config.combinations import (
     BASIC,
@@ -61,7 +61,8 @@ def compose_all(
     """The requests of all combinations of the command line; empty after --help, --cfg etc.
 
     describe: makes of their configurations a line on what follows, which is printed before torch is
-    imported, if it is not yet; None: no line. modules: those that the processes of the command need
+    imported, if it is not yet, and after the settings that need no torch were checked; None: no
+    line. modules: those that the processes of the command need
     first of all.
     measure_here: called with one request in each process of a Hydra launcher (joblib, ray,
     submitit); the returned requests then have is_done set.
@@ -82,8 +83,7 @@ def compose_all(
         composed = compose_combinations(line)
         combinations = composed.each
         jobs = [combination.values for combination in combinations]
-        if describe and "torch" not in sys.modules:  # which takes seconds to import
-            print_once(describe(jobs))
+        _check_and_tell(jobs, describe)
         _start_server(jobs, modules)
         requests = colour_jobs([build_request(combination) for combination in combinations])
         _tell_concerns(composed)
@@ -104,6 +104,17 @@ def compose_all(
         if any(request.folder.is_dir() for request in requests):
             return [replace(request, is_done=True) for request in requests]
         sys.exit(1)
+
+
+def _check_and_tell(
+    jobs: Sequence[Mapping[str, Any]], describe: Callable[[Sequence[Mapping[str, Any]]], str] | None
+) -> None:
+    """Raise ConfigError for a wrong setting of these configurations, before anything is told, and
+    print what follows if torch is still to be imported, which takes seconds."""
+    for job in jobs:
+        check_settings({**job})
+    if describe and "torch" not in sys.modules:
+        print_once(describe(jobs))
 
 
 def _tell_concerns(composed: Combinations) -> None:

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import torch
 from torch.utils.data import Sampler
 
-from fastloop.core.plan import LOADING, LoadingSettings, Plan
+from fastloop.core.loading_settings import LOADING, LoadingSettings
+from fastloop.core.plan import Plan
 from fastloop.core.protocols import Order, WorldSizeAwareOrder
 from fastloop.core.sharding import shard
 from fastloop.core.torch_threads import iterate_single_threaded

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from fastloop.core.bounds import PositiveDepth, SampleCount, Threads
 from fastloop.core.device_protocols import Execution, Model
+from fastloop.core.loading_settings import LoadingSettings
 from fastloop.core.protocols import (
     Collate,
     Dataset,
@@ -22,7 +22,7 @@ from fastloop.core.protocols import (
     Store,
     Transform,
 )
-from fastloop.core.types import Epochs, ExtractPair, Leaves, Tree, option
+from fastloop.core.types import Epochs, ExtractPair, Leaves, Tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,27 +61,6 @@ class PreparedData:
     """Equal for datasets with decoders that agree within 2/255, see data/decoder_agreement.py."""
     pixels_off: int = 0
     """Largest difference from Pillow's pixels, in 255ths, among the compared samples."""
-
-
-@option
-class LoadingSettings:
-    """Settings shared with torch's DataLoader, under torch's names.
-
-    The arguments of a DataLoader, the arguments offered to a user's loader and the settings that a
-    loader may honour are derived from these fields. Their defaults are in conf/config.yaml as well;
-    explain and tune name the settings that they change once more.
-    """
-
-    batch_size: SampleCount = 64
-    num_workers: Threads = 0
-    pin_memory: bool = False
-    prefetch_factor: PositiveDepth | None = None
-    persistent_workers: bool = False
-    multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None
-    drop_last: bool = False
-
-
-LOADING = tuple(field.name for field in fields(LoadingSettings))  # pyright: ignore[reportArgumentType]
 
 
 class LoaderProbe(Protocol):

@@ -105,6 +105,15 @@ class BenchmarkTraits:
     """True if the model is trained, so that ranks average gradients in every step."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrackerTraits:
+    """Traits of a tracker."""
+
+    imports: tuple[str, ...] = ()
+    """Modules that take long to import, and without which no run starts. A command imports them
+    while the server of its trials still imports its own, and not in between."""
+
+
 def traits_of(kind: type[T], option: object) -> T:
     """The option's traits of a kind, with defaults for those that it does not declare."""
     declared: Any = fields(kind)  # pyright: ignore[reportArgumentType]

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, Sampler
 
-from fastloop.core.plan import LOADING, Plan
+from fastloop.core.loading_settings import LOADING
+from fastloop.core.plan import Plan
 from fastloop.core.protocols import Order, Samples
 from fastloop.core.types import Epochs, Tree, Unsupported
 from fastloop.data.probed_parts import probe_reads, probe_transform

@@ -49,8 +49,12 @@ def _canonical(
         return _canonical_each(leaf, uint8_scale)
     leaf = leaf.detach().cpu()
     if uint8_scale is not None and leaf.is_floating_point():
+        scaled = leaf.to(torch.float64).mul(uint8_scale)
+        # torch rounds the smallest batch by several threads, which wait for each other for a time
+        # slice where the cores have other work; np.rint gives the same bits by this thread alone
+        np.rint(scaled.numpy(), out=scaled.numpy())
         # int16, not uint8: a value outside of 0 to 255 must not wrap around into this range
-        leaf = leaf.to(torch.float64).mul(uint8_scale).round().clamp(-32768, 32767).to(torch.int16)
+        leaf = scaled.clamp(-32768, 32767).to(torch.int16)
     # not view(len, -1), which is ambiguous for a leaf without any bytes
     width = math.prod(leaf.shape[1:])
     return leaf.contiguous().view(len(leaf), width).view(torch.uint8).numpy()

@@ -42,6 +42,7 @@ from fastloop.explain.what_ifs import (
 )
 from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.prepare_stage import prepare_job
+from fastloop.sweep.progress import Progress
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 from fastloop.trial.run import run_trial
@@ -94,20 +95,20 @@ def _without_sweep(overrides: Sequence[str]) -> tuple[str, ...]:
 def explain(
     request: JobRequest,
     compose: Callable[[Sequence[str]], Job],
-    begin_step: Callable[[str], None],
+    progress: Progress,
     folder: Path,
     seconds: float | None = None,
 ) -> Explanation:
     """The explanation of the request's job. Raises JobFailed if a pass fails.
 
-    compose: the job of a list of overrides. folder: of the timeline's files. seconds: time after
-    which no round begins beyond the third; None: a minute.
+    compose: the job of a list of overrides. progress: is told each step. folder: of the timeline's
+    files. seconds: time after which no round begins beyond the third; None: a minute.
     """
-    begin_step("preparing the data")
-    whole = _prepare(request, begin_step)
+    progress.begin_step("preparing the data")
+    whole = _prepare(request, progress)
     # The load by other programs is watched from here on: preparing data is not measured.
     watch = LoadWatch()
-    whole = replace(whole, begin_step=partial(_begin_pass, watch, begin_step))
+    whole = replace(whole, begin_step=partial(_begin_pass, watch, progress.begin_step))
     # Before the first pass, which brings the files into memory.
     beginning = look_before(whole.prepared.files)
     findings, explained = _measure(whole, request.job.most_trials, seconds)
@@ -150,7 +151,7 @@ def _begin_pass(watch: LoadWatch, begin_step: Callable[[str], None], step: str) 
     begin_step(step)
 
 
-def _prepare(request: JobRequest, begin_step: Callable[[str], None]) -> ExplainedJob:
+def _prepare(request: JobRequest, progress: Progress) -> ExplainedJob:
     """The request's job with its data prepared."""
     job = request.job
     job = replace(job, benchmark={benchmark_name(job): benchmark_of(job)})
@@ -159,7 +160,8 @@ def _prepare(request: JobRequest, begin_step: Callable[[str], None]) -> Explaine
         job=job,
         prepared=prepared,
         launcher=request.launcher,
-        begin_step=begin_step,
+        begin_step=progress.begin_step,
+        expect_steps=progress.expect_steps,
         whole_batches=count_batches(job, prepared),
     )
 

@@ -45,6 +45,8 @@ class ExplainedJob:
     prepared: PreparedData
     launcher: Launcher
     begin_step: Callable[[str], None]
+    expect_steps: Callable[[int], None] = lambda _: None
+    """Called with the number of steps that are left, where it is known."""
     whole_batches: int
     """In an epoch of the job, of which passes may run the beginning only."""
 

@@ -10,6 +10,7 @@ from fastloop.explain.explain import check_request, explain
 from fastloop.explain.explanation import to_json
 from fastloop.sweep.explanations import ExplainJob
 from fastloop.sweep.job_state import SweepJob
+from fastloop.sweep.progress import Progress
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 
@@ -24,7 +25,8 @@ def job_explainer(
 
     def explain_job(entry: SweepJob, begin_step: Callable[[str], None]) -> Explanation:
         request = check_request([requests[entry.index]])
-        explanation = explain(request, compose, begin_step, entry.folder)
+        progress = Progress(begin_step=begin_step)  # the bar counts the steps of all jobs
+        explanation = explain(request, compose, progress, entry.folder)
         write_text(entry.folder / EXPLANATION_FILE, to_json(explanation))
         return explanation
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from fastloop.core.cgroup import usable_cores
-from fastloop.core.plan import LoadingSettings
+from fastloop.core.loading_settings import LoadingSettings
 from fastloop.core.traits import TransformTraits, traits_of
 from fastloop.core.types import UsageError
 from fastloop.explain.rungs import uses_dataloader

@@ -26,6 +26,8 @@ from fastloop.trial.support import check_support
 
 LEAST_GAIN = 0.02
 """Predicted share of an epoch from which a change is worth trying."""
+STEPS_AFTER = 1
+"""An epoch is recorded once all changes are tried."""
 ALWAYS_TRIED = ("torch_threads=1", "cache=cold")
 """torch's threads against each other, or against workers, are the commonest cause; what a cold page
 cache costs is not predicted, and asked only of files that were not in memory."""
@@ -135,7 +137,10 @@ def _prediction_of(each: Candidate | WhatIf) -> float:
 def try_candidates(
     present: ExplainedJob, chosen: Sequence[Candidate], num_rounds: int, seconds: float | None
 ) -> dict[str, Estimate]:
-    """The realised gain of each chosen change, in rounds with the job as it is."""
+    """The realised gain of each chosen change, in rounds with the job as it is.
+
+    Tells the number of steps that are left, which depends on the changes.
+    """
     jobs = {AS_IS: present}
     for each in chosen:
         try:
@@ -143,6 +148,8 @@ def try_candidates(
         except JobFailed:  # a store that can't hold these samples
             continue
         jobs[each.change.name] = replace(each.explained, prepared=prepared)
+    num_timed = num_rounds * len(jobs) if len(jobs) > 1 else 0
+    present.expect_steps(num_timed + STEPS_AFTER)
     timed = time_side_by_side(jobs, num_rounds, seconds) if len(jobs) > 1 else []
     if not timed:
         return {}

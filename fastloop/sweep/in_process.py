@@ -34,8 +34,9 @@ from fastloop.sweep.bench_results import Bench, BenchResult
 from fastloop.sweep.loader_timer import first_batches, warm_timer
 from fastloop.sweep.progress import round_reports
 from fastloop.sweep.timing_caveats import trial_caveats
+from fastloop.trial.job_settings import MIN_WINDOW_S
 from fastloop.trial.limits import row_limit
-from fastloop.trial.window import MIN_WINDOW_S, time_instrumented_epoch
+from fastloop.trial.window import time_instrumented_epoch
 
 LoaderLike = Iterable[Tree] | Callable[[int], Iterable[Tree]] | Callable[[], Iterable[Tree]]
 """An iterable of batches, or a function that returns such an iterable for an epoch.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from fastloop.sweep.request import JobRequest, config_hash, job_names, run_param
 # --cfg, --help and completion import this module, and must not wait for torch
 if TYPE_CHECKING:
     from fastloop.core.result import Result
+    from fastloop.core.sweep_protocols import Tracker
     from fastloop.sweep.explanations import ExplainJob
     from fastloop.sweep.job_state import SweepJob
     from fastloop.sweep.settings import SweepSettings
@@ -44,6 +45,7 @@ def measure(requests: Sequence[JobRequest], explain_job: ExplainJob | None = Non
     # a module, and can't be repeated.
     for name in IMPORTED_LATER:
         import_module(name)
+    _import_tracker(requests[0].tracker)
     from fastloop.sweep.early_check import check_requests
     from fastloop.sweep.machine_lock import lock_machine
 
@@ -69,6 +71,16 @@ def measure(requests: Sequence[JobRequest], explain_job: ExplainJob | None = Non
     remove_unused(requests[0].sweep_folder)
     print(reason, file=sys.stderr)
     return 1
+
+
+def _import_tracker(tracker: Tracker) -> None:
+    """Import the modules that the tracker names, as the first process has to wait for the server,
+    which still imports. Where one of them is missing, starting a run tells it."""
+    from fastloop.core.traits import TrackerTraits, traits_of
+
+    with suppress(ImportError):
+        for name in traits_of(TrackerTraits, tracker).imports:
+            import_module(name)
 
 
 def measure_one_job(requests: Sequence[JobRequest]) -> int:

@@ -24,13 +24,10 @@ START_WIDTH = 14
 """Number of characters kept of the start of a name that is cut: `trial 12 of ra`."""
 LINE_INTERVAL_S = 10.0
 """Time between two lines of `round_reports`."""
-
-
 TICK_S = 1.0
 """Time between two drawings of a bar, whose clock goes on while a step lasts. A drawing takes about
 0.1 ms of the command's process; trials have processes of their own."""
-CLOCK = "[{elapsed}] {desc}"
-"""The line of a command whose number of steps is not known beforehand."""
+PERCENT = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +38,10 @@ class Progress:
     """Called with the name of each step as it begins."""
     end_round: Callable[[str], None] = lambda _: None
     """Called with a line on each round at its end."""
+    expect_steps: Callable[[int], None] = lambda _: None
+    """Called with the number of steps that are still to begin, once that is known better."""
+    tell: Callable[[str], None] = lambda _: None
+    """Called with a line that is to stay."""
     show_results: Callable[[list[Result], Mapping[str, float]], None] = lambda *_: None
     """Called with the results once nothing more is measured, before they are logged, and with the
     seconds of the stages of the command."""
@@ -54,12 +55,18 @@ class _Bar(tqdm):
 
 
 @contextmanager
-def _ticking(bar: tqdm) -> Iterator[Callable[[], None]]:
-    """Draw the bar every second, until the yielded function closes it or the context ends."""
+def _ticking(
+    bar: tqdm, advance: Callable[[], object] = lambda: None
+) -> Iterator[Callable[[], None]]:
+    """Draw the bar every second, until the yielded function closes it or the context ends.
+
+    advance: called before each drawing.
+    """
     is_closed = Event()
 
     def tick() -> None:
         while not is_closed.wait(TICK_S):
+            advance()
             bar.refresh()
 
     thread = Thread(target=tick, daemon=True)
@@ -77,28 +84,61 @@ def _ticking(bar: tqdm) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def show_progress(num_steps: int | None) -> Iterator[Progress]:
+def show_progress(num_steps: int) -> Iterator[Progress]:
     """A bar with an ETA if stderr is a terminal, and a clock that ticks; otherwise the lines of the
     rounds go there.
 
-    num_steps: None if that is not known: then a clock and the name of the step.
+    num_steps: of all steps, about; `expect_steps` corrects it, and so does a step beyond it.
     """
     if not sys.stderr.isatty():
-        yield Progress(end_round=_print_line)
+        yield Progress(end_round=_print_line, tell=_print_line)
         return
-    form = CLOCK if num_steps is None else BAR
-    bar = _Bar(total=num_steps, bar_format=form, dynamic_ncols=True, leave=False)
+    bar = _Bar(total=num_steps, bar_format=BAR, dynamic_ncols=True, leave=False)
     with _ticking(bar) as close:
         steps_begun = 0
 
         def begin_step(step: str) -> None:
             nonlocal steps_begun
             bar.update(min(1, steps_begun))  # the step before this one is done
-            columns = shutil.get_terminal_size().columns
-            bar.set_description_str(cut_middle(step, columns - BAR_WIDTH))
             steps_begun += 1
+            bar.total = max(bar.total, steps_begun)
+            _name_step(bar, step)
 
-        yield Progress(begin_step=begin_step, close=close)
+        def expect_steps(count: int) -> None:
+            bar.total = steps_begun + count
+
+        yield Progress(
+            begin_step=begin_step, expect_steps=expect_steps, tell=_write_line, close=close
+        )
+
+
+@contextmanager
+def show_budget(share: Callable[[], float]) -> Iterator[Progress]:
+    """The progress of what ends by a budget: as show_progress, with a bar of the budget's percent.
+
+    share: of the budget that is spent by now, from 0.
+    """
+    if not sys.stderr.isatty():
+        yield Progress(end_round=_print_line, tell=_print_line)
+        return
+    bar = _Bar(total=PERCENT, bar_format=BAR, dynamic_ncols=True, leave=False)
+
+    def advance() -> None:
+        bar.n = min(PERCENT, int(PERCENT * share()))
+
+    with _ticking(bar, advance) as close:
+
+        def begin_step(step: str) -> None:
+            advance()
+            _name_step(bar, step)
+
+        yield Progress(begin_step=begin_step, tell=_write_line, close=close)
+
+
+def _name_step(bar: tqdm, step: str) -> None:
+    """Draw the bar with the name of the step that begins."""
+    columns = shutil.get_terminal_size().columns
+    bar.set_description_str(cut_middle(step, columns - BAR_WIDTH))
 
 
 def round_line(title: str, start_ns: int, done: int, left: int) -> str:
@@ -142,8 +182,8 @@ def share_reports(what: str, share: Callable[[], float]) -> Iterator[Callable[[]
     share: of the budget that is spent by now, from 0.
     """
     if shows_bars():
-        with _round_bar(100, what) as bar:
-            yield lambda: _advance(bar, min(100, int(100 * share())) - int(bar.n))
+        with _round_bar(PERCENT, what) as bar:
+            yield lambda: _advance(bar, min(PERCENT, int(PERCENT * share())) - int(bar.n))
         return
     start_ns = printed_ns = now_ns()
 
@@ -152,7 +192,7 @@ def share_reports(what: str, share: Callable[[], float]) -> Iterator[Callable[[]
         if seconds_between(printed_ns, now_ns()) >= LINE_INTERVAL_S:
             printed_ns = now_ns()
             elapsed = tqdm.format_interval(seconds_between(start_ns, printed_ns))
-            spent = min(100, int(100 * share()))
+            spent = min(PERCENT, int(PERCENT * share()))
             _print_line(f"{what}: {elapsed} elapsed, {spent} % of the budget")
 
     yield end_step
@@ -181,6 +221,10 @@ def cut_middle(text: str, width: int) -> str:
 
 def _advance(bar: Any, steps: int = 1) -> None:
     bar.update(steps)
+
+
+def _write_line(line: str) -> None:
+    tqdm.write(line, file=sys.stderr)  # unlike print, it does not tear a bar apart
 
 
 def _print_line(line: str) -> None:

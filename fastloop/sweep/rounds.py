@@ -14,6 +14,7 @@ from fastloop.core.interleave import rounds, within
 from fastloop.core.limit import Limit
 from fastloop.core.looks import AUTO_SECONDS
 from fastloop.core.machine_load import load_between, read_counters
+from fastloop.core.number_text import show_time
 from fastloop.core.plan import PreparedData
 from fastloop.core.result import Result
 from fastloop.core.spans import now_ns, wall_ms
@@ -156,6 +157,8 @@ def _run_rounds(
         if not names:
             continue
         num_done += len(names)
+        if number == 0 and len(states) == 1:
+            progress.tell(_first_figures(states[0].result))
         running = [state for state in states if state.is_running]
         done = [state.result for state in running]
         left = _num_steps_left([state.entry for state in running], done, settings)
@@ -164,6 +167,13 @@ def _run_rounds(
         if not settings.interleave:
             title = f"trial {number + 1} of {taking_part[0].entry.job.most_trials} of {names[0]}"
         progress.end_round(round_line(title, start_ns, num_done, left))
+
+
+def _first_figures(result: Result) -> str:
+    """A line with what the first trial has measured, long before the table."""
+    trial = result.trials[-1]
+    figures = [f"{name} {show_time(each.seconds)}" for name, each in trial.benchmarks.items()]
+    return f"{result.name}, from one trial: {', '.join(figures)}"
 
 
 def _until_decided(

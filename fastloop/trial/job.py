@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
-import re
 from dataclasses import replace
-from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, PositiveInt
-
-from fastloop.core.bounds import (
-    Depth,
-    LearningRate,
-    PositiveDepth,
-    PositiveThreads,
-    SampleCount,
-    Seed,
-)
 from fastloop.core.device_protocols import Execution, Model, Placement
-from fastloop.core.looks import AUTO, Trials, most_trials
+from fastloop.core.loading_settings import LoadingSettings
+from fastloop.core.looks import AUTO, most_trials
 from fastloop.core.order_prefix import OrderPrefix
-from fastloop.core.plan import Benchmark, Loader, LoadingSettings, Plan
+from fastloop.core.plan import Benchmark, Loader, Plan
 from fastloop.core.protocols import (
     Collate,
     Dataset,
@@ -33,19 +22,11 @@ from fastloop.core.traits import CollateTraits, LoaderTraits, traits_of
 from fastloop.core.types import option
 from fastloop.data.cropped_dataset import CroppedDataset, crop_dataset
 from fastloop.processes.rank_group import resolve_device
-from fastloop.trial.page_cache import CacheState
-from fastloop.trial.window import MIN_WINDOW_S
-
-
-def _check_device(name: str) -> str:
-    if not re.fullmatch(r"auto|cpu|mps|cuda|cuda:\d+", name):
-        hint = "; did you mean cuda?" if name == "gpu" else ""
-        raise ValueError(f"allowed are auto, cpu, mps, cuda and cuda:<number>{hint}")
-    return name
+from fastloop.trial.job_settings import JobSettings
 
 
 @option
-class Job:
+class Job(JobSettings):
     """A resolved configuration: all options and settings of one measured run.
 
     Plain data that can be pickled for a fresh process, and hashed.
@@ -61,23 +42,7 @@ class Job:
     benchmark: dict[str, Benchmark]
     model: Model
     execution: Execution
-    precision: Literal["float32", "bf16", "fp16"]
     loading: LoadingSettings
-    epochs: PositiveInt
-    batches: SampleCount | None = None
-    trials: Trials
-    min_window_s: Annotated[float, Field(ge=0, le=3600)] = MIN_WINDOW_S
-    seed: Seed
-    device: Annotated[str, AfterValidator(_check_device)]
-    torch_threads: PositiveThreads | None
-    learning_rate: LearningRate
-    pinned_buffers: PositiveDepth | None
-    device_prefetch: Depth
-    device_prefetch_by: Literal["stream", "thread", "process"] | None
-    same_data: bool
-    cache: CacheState
-    # poll() takes its timeout in milliseconds as a C int, at most 2^31 - 1
-    trial_timeout_s: Annotated[float, Field(gt=0, le=2_000_000)]
 
     @property
     def is_auto(self) -> bool:

@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from fastloop.core.files import flush_to_disk
 from fastloop.core.types import Epochs
 from fastloop.processes.rank_group import barrier
+from fastloop.trial.job_settings import CacheState
 
-CacheState = Literal["as_is", "warm", "cold"]
 COLD_FRACTION = 0.05
 """Files count as cold up to this share of their pages in memory: opening reads headers, and the
 kernel reads ahead."""

@@ -19,9 +19,6 @@ from fastloop.core.trees import tree_leaves
 from fastloop.core.types import Epochs, Tree
 from fastloop.processes.rank_group import barrier
 
-MIN_WINDOW_S = 0.3
-"""Least length of a window in seconds: the start of a thread or a late wake-up weighs little in
-it."""
 WINDOW_MARGIN = 1.1
 """Repeats are counted for a window of this many times min_window_s: the first, short window from
 which they follow may be slower than the repeated one."""

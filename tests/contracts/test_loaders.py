@@ -18,7 +18,8 @@ from options import MYDATASET, compose_job, options, rejects_settings
 from torch.utils.data import default_collate
 
 from fastloop.core.epochs import IndexBatches, epoch_indices, index_batches
-from fastloop.core.plan import LoadingSettings, Plan
+from fastloop.core.loading_settings import LoadingSettings
+from fastloop.core.plan import Plan
 from fastloop.core.types import Unsupported
 from fastloop.data.digest import leaves_of
 from fastloop.trial.support import check_support

@@ -16,7 +16,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 from fastloop.config.messages import ConfigError
 from fastloop.core.epochs import epoch_indices
-from fastloop.core.plan import LoadingSettings, Plan
+from fastloop.core.loading_settings import LoadingSettings
+from fastloop.core.plan import Plan
 from fastloop.core.protocols import RandpermOrder
 from fastloop.core.seeds import epoch_seed
 from fastloop.core.sharding import shard

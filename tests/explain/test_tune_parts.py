@@ -17,8 +17,8 @@ from fastloop.config.flags import read_command_line
 from fastloop.config.tune_settings import split_arguments
 from fastloop.config.tune_space import read_space
 from fastloop.core.instrumented_pass import Attribution
+from fastloop.core.loading_settings import LoadingSettings
 from fastloop.core.machine import process_begun_ns
-from fastloop.core.plan import LoadingSettings
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import UsageError
 from fastloop.explain.explained_job import ExplainedJob

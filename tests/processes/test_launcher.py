@@ -20,7 +20,8 @@ import pytest
 import torch
 from options import SUPPORT
 
-from fastloop.core.plan import LoadingSettings, Plan
+from fastloop.core.loading_settings import LoadingSettings
+from fastloop.core.plan import Plan
 from fastloop.core.sweep_protocols import RankTask
 from fastloop.core.types import Invalid, JobFailed, Unsupported
 from fastloop.data.dataloader import torch_epochs

@@ -14,7 +14,8 @@ import torch
 from commands import QUICK
 
 from fastloop import FastLoader
-from fastloop.core.plan import LoadingSettings, Plan
+from fastloop.core.loading_settings import LoadingSettings
+from fastloop.core.plan import Plan
 from fastloop.core.types import JobFailed
 from fastloop.data.dataloader import torch_epochs
 from fastloop.data.worker_errors import FULL_SHM

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from options import MYDATASET
 
+from fastloop.core.spans import other_threads_cpu_ns
 from fastloop.core.types import Invalid
 from fastloop.data.digest import (
     HELD_BATCHES,
@@ -19,7 +20,7 @@ from fastloop.data.digest import (
     reference_digest,
 )
 from fastloop.data.same_data import check_data
-from fastloop.data.sample_hashes import sample_hashes
+from fastloop.data.sample_hashes import canonical_columns, sample_hashes
 
 BATCH = 8
 
@@ -115,6 +116,31 @@ def test_gate_accounts_for_drop_last_and_no_more(prepared_job):
         check_data(
             prepared, job.plan(0), drop_first_batch(load_epoch(job, prepared, epoch=4)), epoch=4
         )
+
+
+def test_hashing_small_batches_keeps_to_one_thread():
+    """Several threads that round 4,096 numbers wait for each other, which on a busy machine took
+    ten times as long as all else."""
+    batch = torch.rand(64, 8, 8), torch.arange(64)
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        sample_hashes(batch, 255.0)
+        begun_ns = other_threads_cpu_ns()
+        for _ in range(300):
+            sample_hashes(batch, 255.0)
+        assert other_threads_cpu_ns() - begun_ns < 2_000_000
+    finally:
+        torch.set_num_threads(before)
+
+
+@given(st.lists(st.floats(width=32), min_size=1, max_size=30), st.sampled_from([1.0, 16.0, 255.0]))
+def test_canonical_form_is_that_of_torch(values, scale):
+    """References on disk hold hashes of numbers that torch has rounded."""
+    leaf = torch.tensor(values).nan_to_num(0.0).reshape(-1, 1)
+    by_torch = leaf.to(torch.float64).mul(scale).round().clamp(-32768, 32767).to(torch.int16)
+    (column,) = canonical_columns(leaf, scale)
+    assert column.tobytes() == by_torch.numpy().tobytes()
 
 
 def test_sample_hashes_ignore_the_rounding_of_uint8_scaling():

@@ -106,15 +106,43 @@ def test_bar_is_drawn_while_one_step_lasts(open_terminal):
     assert terminal.getvalue() == after  # nothing is drawn over what is printed then
 
 
-def test_unknown_number_of_steps_has_a_clock_and_no_bar(open_terminal):
+def test_total_follows_what_is_known_of_the_steps(open_terminal):
     terminal = open_terminal()
-    with progress.show_progress(None) as command:
-        command.begin_step("round 2, decode")
+    with progress.show_progress(2) as command:
+        for number in range(3):  # one more than there should be
+            command.begin_step(f"round {number}, decode")
         wait_for_drawings(terminal, 2)
-    shown = terminal.getvalue()
-    assert "] round 2, decode" in shown
-    assert "%" not in shown
-    assert "/0" not in shown
+        assert "2/3 [" in terminal.getvalue()
+        command.expect_steps(7)
+        wait_for_drawings(terminal, 2)
+        assert "2/10 [" in terminal.getvalue()
+        command.begin_step("round 1 of what is tried")
+        wait_for_drawings(terminal, 2)
+    assert "3/10 [" in terminal.getvalue()
+
+
+def test_budget_is_a_bar_that_time_alone_advances(open_terminal):
+    terminal = open_terminal()
+    share = [0.0]
+    with progress.show_budget(lambda: share[0]) as command:
+        command.begin_step("trial 1 of raw digits")
+        share[0] = 0.4
+        wait_for_drawings(terminal, 2)
+        assert "40/100 [" in terminal.getvalue()
+        share[0] = 1.7
+        wait_for_drawings(terminal, 2)
+    assert "100/100 [" in terminal.getvalue()
+    assert "trial 1 of raw digits" in terminal.getvalue()
+
+
+def test_line_that_stays_is_told_on_a_terminal_and_elsewhere(open_terminal, capfd):
+    with progress.show_progress(1) as command:
+        command.tell("raw digits, from one trial: traversal 12.0 ms")
+    assert capfd.readouterr().err == "raw digits, from one trial: traversal 12.0 ms\n"
+    terminal = open_terminal()
+    with progress.show_progress(1) as command:
+        command.tell("raw digits, from one trial: traversal 12.0 ms")
+    assert "raw digits, from one trial: traversal 12.0 ms\n" in terminal.getvalue()
 
 
 def test_share_of_a_budget_is_a_bar_of_it(open_terminal):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from subprocess import run
 
 import pytest
 from options import options
@@ -96,3 +98,18 @@ def test_folder_of_a_sweep_is_what_resume_allows():
     with pytest.raises(ConfigError) as error:
         build_sweep(compose_values("resume=true"))
     assert str(error.value) == "resume=true: allowed: the folder of a sweep, or last"
+
+
+def test_wrong_value_is_the_only_line_and_told_before_torch_is_imported():
+    """In a fresh interpreter, which otherwise says first what it will do."""
+    wrong = ["epochs=0", "num_workers=-1", "device=gpu", "resume=true", "trials=0", "cache=hot"]
+    code = (
+        "import sys; from contextlib import suppress; from fastloop.run import main\n"
+        f"for wrong in {wrong}:\n"
+        "    sys.argv[1:] = ['loader=raw', wrong]\n"
+        "    with suppress(SystemExit): main()\n"
+        "print('torch' in sys.modules)"
+    )
+    done = run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert [line.partition(":")[0] for line in done.stderr.splitlines()] == wrong
+    assert done.stdout == "False\n"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from fastloop.core.plan import LOADING, LoadingSettings
+from fastloop.core.loading_settings import LOADING, LoadingSettings
 from fastloop.core.types import Unsupported, UsageError
 from fastloop.explain.variations import Variation
 from fastloop.trial.job import Job

@@ -43,7 +43,7 @@ from fastloop.sweep.in_process import (
 )
 from fastloop.sweep.loader_timer import warm_timer
 from fastloop.sweep.progress import share_reports
-from fastloop.trial.window import MIN_WINDOW_S
+from fastloop.trial.job_settings import MIN_WINDOW_S
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fastloop.core.plan import LoadingSettings
+from fastloop.core.loading_settings import LoadingSettings
 from fastloop.core.types import name_of
 from fastloop.explain.tune.paste_rows import (
     IMPORT_PYTREE,

@@ -15,8 +15,9 @@ import torch
 from pydantic import AfterValidator, model_validator
 
 from fastloop.core.epochs import CANONICAL_COLLATE, honours_only, whole_order
+from fastloop.core.loading_settings import LOADING, LoadingSettings
 from fastloop.core.order_prefix import OrderPrefix, uncut_order
-from fastloop.core.plan import LOADING, LoadingSettings, Plan, PreparedData
+from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Dataset, Samples
 from fastloop.core.types import BadData, Epochs, Tree, Unsupported, name_of, option
 from fastloop.core.user_code import (

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 import psutil
@@ -71,6 +71,7 @@ class MlflowTracker:
     """MLflow: a run per job, in outputs/mlflow.db and outputs/mlartifacts or in
     $MLFLOW_TRACKING_URI."""
 
+    imports: ClassVar[tuple[str, ...]] = ("mlflow.entities", "mlflow.tracking")
     experiment: str
 
     @cached_property
