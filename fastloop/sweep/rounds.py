@@ -157,7 +157,7 @@ def _run_rounds(
         if not names:
             continue
         num_done += len(names)
-        if number == 0 and len(states) == 1:
+        if number == 0 and len(states) == 1 and states[0].entry.job.most_trials > 1:
             progress.tell(_first_figures(states[0].result))
         running = [state for state in states if state.is_running]
         done = [state.result for state in running]

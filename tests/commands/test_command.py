@@ -243,6 +243,16 @@ def test_sweep_over_datasets_prints_a_table_per_dataset(tmp_path):
     assert "\ntrials=1: no ranks, and differences that are not proven" in process.stderr
 
 
+def test_first_figures_of_a_single_job_are_told_before_its_last_trial(tmp_path):
+    given = ("loader=raw", *QUICK, "trials=2", "isolation=inline", "tracker=none")
+    process = run_fastloop(*given, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    lines = process.stderr.splitlines()
+    (told,) = [place for place, line in enumerate(lines) if ", from one trial: " in line]
+    assert re.search(r"^raw \w+, from one trial: traversal [\d.]+ (us|ms|s)", lines[told])
+    assert any(line.startswith("round 2 of 2: ") for line in lines[told:])
+
+
 @pytest.mark.heavy
 def test_tracker_none_never_imports_mlflow(tmp_path):
     program = (

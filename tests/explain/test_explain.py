@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 from commands import run_fastloop
 from options import SUPPORT
 
+from fastloop.config.compose import compose_all, compose_job
 from fastloop.core.machine_load import LoadSummary
+from fastloop.explain.explain import check_request
+from fastloop.explain.explain import explain as explain_request
+from fastloop.sweep.progress import Progress
 
 pytestmark = pytest.mark.slow
 
@@ -59,6 +64,23 @@ def check_explained(text: str, values: dict, stage: str) -> None:
     load = LoadSummary(**values["machine_load"]).describe("pass", "passes")
     assert " ".join(text.split()).startswith(load)
     assert values["timeline"]["coverage"] >= 0.98
+
+
+def test_number_of_steps_that_are_left_is_true_once_the_changes_are_chosen(tmp_path, monkeypatch):
+    given = ("loader=raw", "batches=4", "epochs=1", "benchmark=traversal", "torch_threads=1")
+    given = (*given, "trials=2", "try=1", "min_window_s=0", "tracker=none", *IN_ONE_PROCESS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["explain", *given])
+    request = check_request(compose_all(lambda _: 1))
+    steps: list[str] = []
+    told: list[tuple[int, int]] = []
+    progress = Progress(
+        begin_step=steps.append, expect_steps=lambda count: told.append((len(steps), count))
+    )
+    explain_request(request, lambda overrides: compose_job(*overrides), progress, tmp_path)
+    (begun, left), *_ = told
+    assert left > 1  # something is tried
+    assert len(steps) == begun + left
 
 
 @pytest.mark.heavy
