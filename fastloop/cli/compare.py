@@ -34,6 +34,7 @@ from fastloop.reporting.comparison import (
     notes,
     parse_percent,
 )
+from fastloop.reporting.comparison_answer import comparison_answer
 from fastloop.reporting.conditions import check_comparable, parse_allow
 from fastloop.reporting.load_lines import load_lines
 
@@ -60,6 +61,7 @@ def main() -> None:
     for name, results in (("base", base), ("new", new)):
         for line in load_lines([*results.values()]):
             print(fill(f"{name}: {line}", 79) + "\n")
+    print(fill(comparison_answer(pairs, changes, fail_above), 79) + "\n")
     print(format_changes(changes, fail_above))
     if len(changes) > 1:
         print(f"marked: beyond noise, corrected for {len(changes)} comparisons (Holm)\n")

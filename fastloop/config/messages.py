@@ -14,6 +14,7 @@ from hydra.errors import (
     MissingConfigException,
     OverrideParseException,
 )
+from omegaconf import Node
 from omegaconf.errors import OmegaConfBaseException
 
 from fastloop.config.suggestions import option_hint, setting_hint
@@ -26,6 +27,8 @@ PLUGINS = {name: f"hydra-{name}-launcher" for name in ("joblib", "ray", "submiti
 """Name of a Hydra launcher that is not part of Hydra -> the package that has it."""
 UNKNOWN = re.compile(r"Could not override '(\S+)'\.|delete from config\. '(\S+?)' does")
 """Hydra's messages for a setting that does not exist."""
+INTERPOLATIONS = "${<another setting>} or ${oc.env:<variable>}"
+"""Values that refer to others."""
 SETTING = re.compile(r"[~+]{0,2}[\w./@]+=")
 """The start of an override."""
 ERROR_NUMBER = re.compile(r"^\[Errno \d+\] (.*)$")
@@ -124,8 +127,7 @@ def _hydra_message(
         return _not_an_override(error)
     # an interpolation that can't be resolved
     if isinstance(error, OmegaConfBaseException):
-        reason = _own_reason(error) or text.splitlines()[0]
-        return f"{error.full_key or 'the configuration'}: {reason}"
+        return _interpolation_message(error)
     if isinstance(error.__cause__, OmegaConfBaseException):
         text += f"\n{error.__cause__}"
     text = " ".join(line.strip() for line in text.splitlines() if line.strip())
@@ -137,6 +139,24 @@ def _own_reason(error: BaseException | None) -> UsageError | None:
     while error and not isinstance(error, UsageError):
         error = error.__cause__ or error.__context__
     return error
+
+
+def _interpolation_message(error: OmegaConfBaseException) -> str:
+    """The message for a value such as ${nope}: the setting, the value, and the reason."""
+    text, node = str(error).splitlines()[0], getattr(error, "child_node", None)
+    raw = node._value() if isinstance(node, Node) else None
+    where = f"{error.full_key or 'the configuration'}" + ("" if raw is None else f"={raw}")
+    if own := _own_reason(error):
+        return f"{error.full_key or 'the configuration'}: {own}"
+    if match := re.search(r"Interpolation key '(.*?)' not found", text):
+        return f"{where}: there is no setting {match[1]}; allowed: {INTERPOLATIONS}"
+    if match := re.search(r"Unsupported interpolation type (\S+)", text):
+        return f"{where}: ${{{match[1]}:...}} is not known; allowed: {INTERPOLATIONS}"
+    if match := re.search(r"Environment variable '(.*?)' not found", text):
+        return f"{where}: the environment has no variable {match[1]}"
+    if "ecursi" in text:  # "Recursive interpolation detected", or a RecursionError
+        return f"{where}: it refers to itself; allowed: {INTERPOLATIONS}"
+    return f"{where}: it can't be resolved; allowed: {INTERPOLATIONS}"
 
 
 def _hydra_sentence(text: str, known_names: Iterable[str]) -> str:

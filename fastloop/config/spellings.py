@@ -12,6 +12,8 @@ from fastloop.config.user_options import OPTION_METHODS
 
 HOME = re.compile(r"(?<=[=,\[])~[^,\]'\"]*")
 """A value, or one of several values, that begins with the home folder."""
+TORCH_NAMES = {"collate_fn": "collate"}
+"""Names of torch's for options that have another one here."""
 PLAIN_PATH = re.compile(r"[\w/.+-]*")
 """A path that needs no quotes in Hydra's grammar."""
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
@@ -20,8 +22,8 @@ DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 def read_spelling(override: str) -> str:
     """The override in Hydra's grammar.
 
-    ~ becomes the home folder, dataset=mine.A becomes dataset._target_=mine.A, and +experiment=name,
-    the usual spelling with Hydra, loses its plus.
+    ~ becomes the home folder, dataset=mine.A becomes dataset._target_=mine.A, collate_fn, torch's
+    name, becomes collate, and +experiment=name, the usual spelling with Hydra, loses its plus.
 
     >>> read_spelling("dataset=mine.A")
     'dataset._target_=mine.A'
@@ -31,6 +33,7 @@ def read_spelling(override: str) -> str:
         return override
     if name.startswith("+") and name.lstrip("+") in group_names():
         name = name.lstrip("+")
+    name = TORCH_NAMES.get(name, name)
     if name in OPTION_METHODS and DOTTED.fullmatch(value) and value not in options_of(name):
         name = f"{name}._target_"
     return HOME.sub(_expand_quoted, f"{name}={value}")

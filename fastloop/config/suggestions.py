@@ -79,7 +79,6 @@ SETTING_WORDS: Mapping[str, str] = {
     "repeat": "did you mean trials?",
     "repeats": "did you mean trials?",
     "runs": "did you mean trials?",
-    "collate_fn": "collate._target_=<module>.<function> takes a function of your own",
     "optimizer": "model._target_=<module>.<class> brings its own, see docs/your-own.md",
     "size": "did you mean dataset.size?",
     "output": RESULTS,

@@ -20,6 +20,8 @@ from fastloop.core.stats import MINIMUM_EFFECT, log_interval, median
 
 FEWEST_FOR_RANKING = 3
 """Trials below which jobs have no ranks; two trials show a difference, but hardly its noise."""
+NO_RANK = "-"
+"""Shown instead of a rank, if there is no other job, or too few trials tell of any."""
 FEWEST_FOR_INTERVALS = 5
 """Trials from which the interval of a pair's ratio has to confirm their test. With fewer trials the
 interval, of this pair alone, knows less than the test, which sees the noise of all jobs."""
@@ -177,8 +179,9 @@ def _why_undetermined(lists: list[Sequence[float]]) -> str:
     fewest, most = min(map(len, lists)), max(map(len, lists))
     if fewest == most >= FEWEST_FOR_RANKING:
         return ""
-    counts = f"{fewest} to {most} trials per job"
-    return counts if fewest < most else f"{most} trial{'' if most == 1 else 's'}"
+    if fewest == most == 1:
+        return "one trial of each shows no noise, so no difference is proven"
+    return f"{fewest} to {most} trials per job" if fewest < most else f"{most} trials"
 
 
 def _describe_needed(lists: list[Sequence[float]]) -> str:
@@ -186,6 +189,8 @@ def _describe_needed(lists: list[Sequence[float]]) -> str:
     if not _usable(lists):
         return ""
     fewest, most = min(map(len, lists)), max(map(len, lists))
+    if len(lists) > 1 and fewest == most == 1:
+        return f"trials={FEWEST_FOR_RANKING} or more ranks them"
     if len(lists) < 2 or fewest < 2:
         return f"run the same number of each, {FEWEST_FOR_RANKING} or more"
     # paired by round, so only the rounds that all jobs have

@@ -16,6 +16,7 @@ from fastloop.reporting.comparison import (
     notes,
     seconds_per_sample,
 )
+from fastloop.reporting.comparison_answer import describe_times
 from fastloop.reporting.conditions import Difference, Pairs, find_differences
 
 FINE, SLOWER, OTHER_ENVIRONMENT, OTHER_DATA, NOT_JUDGED = range(5)
@@ -68,9 +69,9 @@ def check_speed(
         first, other = ", ".join(base), ", ".join(new)
         raise UsageError(f"job: measures {other}; the base has {first}: record it again")
     changes = find_changes(pairs, _cost(pairs, measure))
-    lines = [f"host: {old} in the base, {now} here" for old, now in sorted(_hosts(pairs), key=str)]
+    lines = [_describe(each, measure, fail_above) for each in changes]
     lines += notes(pairs, base, new)
-    lines += [_describe(each, measure, fail_above) for each in changes]
+    lines += [f"host: {old} in the base, {now} here" for old, now in sorted(_hosts(pairs), key=str)]
     slower = frozenset(
         (each.job, each.benchmark) for each in changes if each.is_regression(fail_above)
     )
@@ -120,6 +121,8 @@ def _multiple_of_limit(measured: Measurement) -> float:
 def _describe(change: Change, measure: Measure, fail_above: float) -> str:
     times = f"speed: {change.job}, {change.benchmark}: {change.new_s / change.base_s:.3f} times "
     times += TIMES[measure]
+    if measure == "seconds":
+        times += f" ({describe_times(change)})"
     ratio = change.ratio
     if ratio is None:
         return f"{times}; too few trials to tell it from noise: both need five or more"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fastloop.core import stats
+from fastloop.core.number_text import TimeUnit, significant, unit_of_all
 from fastloop.core.pair_tests import holm, welch_p_value
 from fastloop.core.result import Measurement, Result, measurements
 from fastloop.core.types import UsageError
@@ -17,6 +18,8 @@ from fastloop.reporting.outcomes import outcome
 
 DEFAULTS = {"base": "", "new": "", "fail_above": "5", "allow": ""}
 """Settings of `fastloop compare`."""
+FEWEST_TRIALS = 5
+"""Trials of each set below which the interval covers the true ratio too rarely."""
 Cost = Callable[[Measurement], float]
 """A trial -> the figure by which it is compared; less is better."""
 
@@ -86,12 +89,11 @@ def find_changes(pairs: Pairs, cost: Cost = seconds_per_sample) -> list[Change]:
 
 def ratio_of_medians(new: Sequence[float], base: Sequence[float]) -> stats.Ratio | None:
     """Ratio of the medians of two separate runs, with its 95 % interval and a two-sided p value of
-    the logarithms (Welch's t test); None below five trials."""
+    the logarithms (Welch's t test); None below FEWEST_TRIALS."""
     # The trials of two commands are not paired by round, so the plain bootstrap of both is used.
-    # With fewer trials its interval contains the true ratio too rarely.
     from scipy.stats import bootstrap
 
-    if min(len(new), len(base)) < 5:
+    if min(len(new), len(base)) < FEWEST_TRIALS:
         return None
     result = bootstrap((new, base), _median_ratio, vectorized=True, method="percentile", rng=0)
     low, high = (float(bound) for bound in result.confidence_interval)
@@ -107,8 +109,11 @@ def format_changes(changes: Sequence[Change], fail_above: float) -> str:
     """A table for each benchmark, 80 columns wide."""
     tables = []
     for benchmark in dict.fromkeys(change.benchmark for change in changes):
-        head = f"{f'{benchmark}, us a sample':<31}{'base':>9}{'new':>9}  new/base   95 %"
-        rows = [_line(change, fail_above) for change in changes if change.benchmark == benchmark]
+        shown = [change for change in changes if change.benchmark == benchmark]
+        unit = unit_of_all([each for change in shown for each in (change.base_s, change.new_s)])
+        title = f"{benchmark}, {unit.name} a sample"
+        head = f"{title:<31}{'base':>9}{'new':>9}  new/base   95 %"
+        rows = [_line(change, fail_above, unit) for change in shown]
         tables.append("\n".join([head, *rows]))
     return "\n\n".join(tables) + ("\n" if tables else "")
 
@@ -127,8 +132,9 @@ def _change(job: str, benchmark: str, base_s: list[float], new_s: list[float]) -
     )
 
 
-def _line(change: Change, fail_above: float) -> str:
-    figures = f"{1e6 * change.base_s:>9.4g}{1e6 * change.new_s:>9.4g}  "
+def _line(change: Change, fail_above: float, unit: TimeUnit) -> str:
+    shown = (significant(unit.of(each), 4) for each in (change.base_s, change.new_s))
+    figures = "".join(f"{each:>9}" for each in shown) + "  "
     ratio = change.ratio
     if ratio is None:
         figures += f"{change.new_s / change.base_s:>8.3f}   too few trials"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from fastloop.core import stats
 from fastloop.core.number_text import TimeUnit, unit_of_all
 from fastloop.core.printable import printable
+from fastloop.core.ranking import NO_RANK
 from fastloop.core.result import Result, world_size
 from fastloop.reporting.comparable import brings_data
 from fastloop.reporting.header import describe_samples, show_trials
@@ -26,8 +27,6 @@ NAME_WIDTH = 23
 """Least width of the column of names."""
 CELL_WIDTH = 28
 """Width of a benchmark's columns without `why`, see `_cell`."""
-ALONE = "-"
-"""Stands for the rank of a job that is compared with no other."""
 LEGEND = "mean (std) of the trials; equal ranks: no significant difference; "
 
 
@@ -171,7 +170,7 @@ def _cell(row: Row | None, formats: Sequence[str], comparison: Comparison) -> st
         return " " * CELL_WIDTH
     unit = _unit(comparison)
     seconds = _first_within(16, [_mean_and_spread(row.seconds, unit, spec) for spec in formats])
-    rank = str(row.rank or "?") if len(comparison.rows) > 1 else ALONE
+    rank = str(row.rank or NO_RANK) if len(comparison.rows) > 1 else NO_RANK
     return f"{seconds:>16} {rank:>4} {_format_limit(row.limit_fraction):>6}"
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from fastloop.core import stats
 from fastloop.core.machine_load import LoadSummary, describe_load
 from fastloop.core.notebook import notebook_html
-from fastloop.core.number_text import significant
-from fastloop.core.ranking import Ranking
+from fastloop.core.number_text import TimeUnit, significant, unit_of, unit_of_all
+from fastloop.core.ranking import NO_RANK, Ranking
 from fastloop.core.text_lines import wrap
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class BenchResult:
         first, p50, p95, p99 = self._waits_ms()
         rows = [
             ("", "median", "95 %"),
-            ("seconds", significant(stats.median(self.seconds), 4), self._seconds_bounds()),
+            (f"{self._unit.name} a trial", self._time(stats.median(self.seconds)), self._bounds()),
             ("samples/s", f"{self.samples_per_s:,.0f}", self._rate_bounds()),
             ("first batch, ms", first, ""),
             ("wait for a batch, ms", p50, f"p95 {p95}, p99 {p99}"),
@@ -125,7 +125,7 @@ class BenchResult:
         lines = [
             *describe_load(self.machine_load),
             self._describe_trials(),
-            f"{significant(stats.median(self.seconds), 4)} s a trial{self._seconds_bounds()}",
+            f"{self._time(stats.median(self.seconds))} {self._unit.name} a trial{self._bounds()}",
             f"{self.samples_per_s:,.0f} samples/s{self._rate_bounds()}{limit}",
             f"waits: first batch {first} ms, p50 {waits[0]}, p95 {waits[1]},"
             f" p99 {waits[2]} ms; {100 * self.wait_fraction:.0f} % of an epoch",
@@ -140,8 +140,15 @@ class BenchResult:
             f"of {epochs} each, device {self.device}"
         )
 
-    def _seconds_bounds(self) -> str:
-        return _bounds(stats.interval(self.seconds), partial(significant, digits=4))
+    @property
+    def _unit(self) -> TimeUnit:
+        return unit_of(stats.median(self.seconds))
+
+    def _time(self, seconds: float) -> str:
+        return significant(self._unit.of(seconds), 4)
+
+    def _bounds(self) -> str:
+        return _bounds(stats.interval(self.seconds), self._time)
 
     def _rate_bounds(self) -> str:
         return _bounds(self.samples_per_s_interval, "{:,.0f}".format)
@@ -212,14 +219,16 @@ class Bench:
         return json.dumps({"schema": SCHEMA, **values}, indent=1) + "\n"
 
     def _repr_html_(self) -> str:
-        rows = [("loader", "rank", "median s of a trial [95 %]", "times the first loader's [95 %]")]
+        unit = _unit_of(self)
+        time_title = f"median {unit.name} of a trial [95 %]"
+        rows = [("loader", "rank", time_title, "times the first loader's [95 %]")]
         for name in self.ranking.order:
             seconds, ratio = self.seconds[name], self.ratios.get(name)
-            time = f"{significant(stats.median(seconds), 4)}" + _bounds(
-                stats.interval(seconds, in_looks=self.in_looks), partial(significant, digits=4)
+            time = _time_of(stats.median(seconds), unit) + _bounds(
+                stats.interval(seconds, in_looks=self.in_looks), partial(_time_of, unit=unit)
             )
             times = f"{ratio.estimate:.3f}{_ratio_bounds(ratio)}" if ratio else ""
-            rows.append((name, str(self.ranking.ranks.get(name, "?")), time, times))
+            rows.append((name, str(self.ranking.ranks.get(name, NO_RANK)), time, times))
         answer, *notes = _sentences(self)
         return notebook_html(answer, rows, notes, describe_load(self.machine_load))
 
@@ -231,15 +240,24 @@ class Bench:
 
 def _line(bench: Bench, name: str) -> str:
     seconds = bench.seconds[name]
-    rank = bench.ranking.ranks.get(name, "?")
-    interval = (
-        _bounds(stats.interval(seconds, in_looks=bench.in_looks), "{:.4f}".format) or " " * 17
-    )
-    line = f"{name:<20} {rank:>3}  {stats.median(seconds):9.4f} s {interval}"
+    rank = bench.ranking.ranks.get(name, NO_RANK)
+    unit = _unit_of(bench)
+    bounds = stats.interval(seconds, in_looks=bench.in_looks)
+    interval = f"{_bounds(bounds, partial(_time_of, unit=unit)):<18}"
+    line = f"{name:<20} {rank:>3}  {_time_of(stats.median(seconds), unit):>7} {unit.name}{interval}"
     ratio = bench.ratios.get(name)
     if ratio is None:
-        return line
+        return line.rstrip()
     return f"{line}  x {ratio.estimate:.3f}{_ratio_bounds(ratio)}"
+
+
+def _unit_of(bench: Bench) -> TimeUnit:
+    """The unit in which the times of all its loaders are shown."""
+    return unit_of_all([stats.median(seconds) for seconds in bench.seconds.values()])
+
+
+def _time_of(seconds: float, unit: TimeUnit) -> str:
+    return significant(unit.of(seconds), 4)
 
 
 def _ratio_bounds(ratio: stats.Ratio) -> str:
@@ -263,7 +281,7 @@ def _sentences(bench: Bench) -> list[str]:
     unproven = "; (lowest, highest), which prove nothing" if is_range else ""
     return [
         *([reason] if reason else []),
-        f"rank, median seconds of a trial [95 %], times the first loader's [95 %]{unproven}",
+        f"rank, median time of a trial [95 %], times the first loader's [95 %]{unproven}",
         *(f"{name}: {flag}" for name, flags in bench.flags.items() for flag in flags),
     ]
 

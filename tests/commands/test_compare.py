@@ -33,6 +33,11 @@ def compare(folders, *arguments: str):
     return run_fastloop("base=base", "new=new", *arguments, cwd=folder, command="compare")
 
 
+def marks_of(text: str) -> list[str]:
+    """The last words of the rows that have a ratio."""
+    return [line.split()[-1] for line in text.splitlines() if re.search(r"\d to \d", line)]
+
+
 def edit(folder: Path, loader: str, change) -> None:
     """Apply the change to the content of that loader's finished result."""
     for path in folder.rglob("result.json"):
@@ -64,9 +69,13 @@ def test_regression_beyond_noise_and_limit_fails(folders, factor, arguments, sta
         set_seconds(folder, EQUAL_SECONDS | {"raw": seconds}, jitter=0.001)
     process = compare(folders, *arguments)
     assert process.returncode == status, process.stdout + process.stderr
-    assert process.stdout.count("SLOWER") == 2 * status
-    assert process.stdout.count("slower") == 2 * (1 - status)
-    assert f"{factor:.3f}" in next(line for line in process.stdout.splitlines() if "raw" in line)
+    marks = marks_of(process.stdout)
+    assert marks.count("SLOWER") == 2 * status
+    assert marks.count("slower") == 2 * (1 - status)
+    answer = "raw mydataset device=cpu has become slower:" if status else "No job has become slower"
+    assert answer in " ".join(process.stdout.split())
+    rows = [line for line in process.stdout.splitlines() if line.startswith("raw mydataset")]
+    assert any(f"{factor:.3f}" in row for row in rows)
 
 
 def test_difference_within_noise_is_no_regression(folders):
@@ -82,13 +91,14 @@ def test_too_few_trials_are_reported(folders):
     process = compare(folders)
     assert process.returncode == 0
     assert process.stdout.count("too few trials") == 2
+    assert "are not judged: each set needs 5 trials or more" in " ".join(process.stdout.split())
 
 
 def test_faster_job_is_reported(folders):
     set_seconds(folders[1], EQUAL_SECONDS | {"raw": 0.5})
     process = compare(folders)
     assert process.returncode == 0
-    assert process.stdout.count("faster") == 2
+    assert marks_of(process.stdout).count("faster") == 2
 
 
 def test_job_that_no_longer_finishes_fails_the_comparison(folders):
@@ -96,6 +106,7 @@ def test_job_that_no_longer_finishes_fails_the_comparison(folders):
     edit(folders[1], "raw", lambda content: content.update(changes))
     process = compare(folders)
     assert process.returncode == 1
+    assert "raw mydataset device=cpu no longer finishes. " in " ".join(process.stdout.split())
     assert "NO LONGER FINISHES: raw mydataset device=cpu: base FINISHED" in process.stdout
 
 

@@ -74,7 +74,6 @@ REFUSED = [
     ("run loader=raw loader.num_workers=2", "did you mean num_workers?"),
     ("run workers=2", "did you mean num_workers?"),
     ("run num_worker=2", "did you mean num_workers?"),
-    ("run collate_fn=mine.collate", "collate._target_=<module>.<function>"),
     ("run shuffle=false", "order=random shuffles, order=sequential does not"),
     ("run shuffle=true", "order=random shuffles, order=sequential does not"),
     ("run store=memmap", "store@loader.store=<option> picks another"),
@@ -162,6 +161,7 @@ def test_line_that_can_not_run_says_in_one_line_which_can(folder, tmp_path, line
 UNDERSTOOD = [
     ("run +experiment=quickstart --cfg job", "experiment"),
     ("run dataset=mine.Squares --cfg job", "_target_: mine.Squares"),
+    ("run collate_fn=mine.collate --cfg job", "_target_: mine.collate"),
     ("run collate=mine.collate --cfg job", "_target_: mine.collate"),
     ("run loader=mine.make_loader --cfg job", "_target_: mine.make_loader"),
     (f"run {FOLDER} --cfg job", "root: photos"),

@@ -34,7 +34,17 @@ from fastloop.explain.tune.memory import (
 )
 from fastloop.explain.tune.objective import PASS_COSTS, SHORTEST_S, check_objective
 from fastloop.explain.tune.outcome import group_reasons
-from fastloop.explain.tune.short_budget import check_least_time, expect_cost, is_short, narrow_space
+from fastloop.explain.tune.pilot import OutOfTimeError, StepsInTime
+from fastloop.explain.tune.short_budget import (
+    check_least_time,
+    expect_cost,
+    is_short,
+    longest_epoch_s,
+    name_larger_budget,
+    narrow_space,
+    race_of_two_s,
+    trial_of_epoch_s,
+)
 from fastloop.trial.support import check_support
 
 
@@ -217,14 +227,38 @@ def test_short_budgets_try_what_helps_most_often():
 
 
 def test_budgets_that_hold_no_race_name_the_least_one():
-    least = r"budget=30s: comparing yours with one other .*allowed: from 33s$"
+    least = r"^budget=26s is too short: .* takes at least 27 s; allowed: from 27s$"
     with pytest.raises(UsageError, match=least):
-        check_least_time(Spending(budget=TuneBudget(seconds=30), before_s=10), 2.0)
-    check_least_time(Spending(budget=TuneBudget(seconds=33), before_s=10), 2.0)
-    check_least_time(Spending(budget=TuneBudget(trials=2), before_s=1e9), 2.0)
+        check_least_time(Spending(budget=TuneBudget(seconds=26), before_s=10))
+    check_least_time(Spending(budget=TuneBudget(seconds=27), before_s=10))
+    check_least_time(Spending(budget=TuneBudget(trials=2), before_s=1e9))
     assert is_short(TuneBudget(seconds=60))
     assert not is_short(TuneBudget(seconds=300))
     assert not is_short(TuneBudget(trials=5))
+
+
+@pytest.mark.parametrize("left_s", [20.0, 73.0, 180.0])
+def test_epochs_are_cut_until_a_race_of_two_has_time(left_s):
+    epoch_s = longest_epoch_s(left_s)
+    needed_s = race_of_two_s(trial_of_epoch_s(epoch_s))
+    assert needed_s == pytest.approx(0.7 * left_s)
+
+
+def test_larger_budget_that_is_named_holds_what_is_missing():
+    name = name_larger_budget(TuneBudget(seconds=180), 180.4, 7.0)
+    assert name == "budget=330s"
+    assert parse_budget(name.partition("=")[2]).seconds >= 180.4 + race_of_two_s(7.0)
+    assert name_larger_budget(TuneBudget(trials=5), 9.0, 7.0) == "a larger budget"
+
+
+def test_pilot_begins_no_step_that_would_end_too_late():
+    begun: list[str] = []
+    steps = StepsInTime(begin_step=begun.append, end_s=60.0, begun_ns=now_ns(), longest_s=50.0)
+    steps.begin("first")
+    steps.longest_s = 70.0
+    with pytest.raises(OutOfTimeError, match="second"):
+        steps.begin("second")
+    assert begun == ["first"]
 
 
 PROFILE = MemoryProfile(

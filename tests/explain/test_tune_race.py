@@ -116,9 +116,10 @@ def test_budget_is_kept_and_has_room_for_confirming(budget):
         result = drawn.race(budget=budget)
         assert drawn.spent <= budget + max(drawn.seconds.values())
         assert {*result.seconds, *result.not_run} == {*drawn.seconds}
-        if result.winner != PRESENT:
+        if result.winner != PRESENT and not result.is_cut:
             assert len(result.confirming) >= FEWEST_CONFIRMING
             assert result.gain is not None
+        assert not (result.is_cut and result.is_faster)
 
 
 def test_first_trials_that_cost_more_leave_room_for_confirming():
@@ -175,7 +176,27 @@ def test_present_configuration_must_run(last):
 def test_race_without_room_claims_nothing():
     result = table(10, 0).race(budget=1)
     assert [*result.seconds] == [PRESENT]
-    assert verdict_text(result, result.is_faster).startswith("Nothing was tried beside yours")
+    assert result.is_cut
+    assert verdict_text(result, result.is_faster).startswith("No answer yet: the budget ended")
+
+
+def test_race_of_one_configuration_is_whole():
+    result = Table({PRESENT: 1.0}, 0).race(budget=1)
+    assert not result.is_cut
+    assert verdict_text(result, False).startswith("Nothing was tried beside yours: nothing else")
+
+
+@pytest.mark.parametrize("budget", [3.0, 3.5, 4.5, 6.5, 7.5, 9.0, 12.0])
+def test_short_race_tries_what_there_is_room_for(budget):
+    drawn = Table({PRESENT: 1.0, "other": 0.5}, 0, noise=0.0)
+    result = drawn.race(budget=budget)
+    assert drawn.spent <= budget
+    assert {*result.seconds} == {PRESENT, "other"}
+    assert result.is_faster is not result.is_cut
+    assert result.is_cut is (len(result.confirming) < FEWEST_CONFIRMING)
+    if result.is_cut:
+        text = verdict_text(result, result.is_faster)
+        assert text.startswith("No answer yet: other was 2.00 times as fast as yours in ")
 
 
 def crossed_table(seed: int) -> tuple[Table, Surrogate]:

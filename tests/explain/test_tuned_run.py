@@ -174,7 +174,7 @@ def test_damaged_tune_file_is_named(damage, tmp_path, monkeypatch):
     ("argument", "message"),
     [
         ("budget=abc", "budget=abc: allowed: a time as 300s"),
-        ("budget=5s", "budget=5s: comparing yours with one other takes about"),
+        ("budget=5s", "budget=5s is too short: comparing yours with one other takes at least"),
         ("objective=nope", "objective=nope: allowed: epoch"),
         ("space=num_wrkers=1", "space: num_wrkers=1: no such setting"),
         (
@@ -197,6 +197,17 @@ def test_wrong_input_is_one_line(argument, message, tmp_path):
     assert message in process.stderr
     assert process.stderr.strip().count("\n") == 0
     assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.heavy
+def test_budget_that_ends_before_a_gain_is_confirmed_is_used_and_not_refused(tmp_path):
+    shutil.copy(SUPPORT / "slow_stages.py", tmp_path)
+    job = [each.replace("=0.004", "=0.04") for each in JOB]  # four batches take 2.6 s
+    given = *job, "space=loader=raw,preload", "tracker=none", "budget=35s"
+    process = run_fastloop(*given, cwd=tmp_path, command="tune")
+    assert process.returncode == 0, process.stderr
+    told = " ".join(process.stdout.split())
+    assert re.search(r"No answer yet: .* Nothing is lost: budget=\d+s and resume=last go on", told)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the PSS is Linux's")

@@ -120,7 +120,7 @@ def test_a_job_without_a_limit_beside_one_with_a_limit():
         "c": "45.8",
     }
     ends = {line.split()[0]: line.split()[-2:] for line in format_tables(results).splitlines()[3:5]}
-    assert ends == {"a": ["?", "-"], "c": ["45.8", "%"]}
+    assert ends == {"a": ["-", "-"], "c": ["45.8", "%"]}
 
 
 @pytest.mark.parametrize("share", [0.008, 0.4])

@@ -153,7 +153,10 @@ def test_ranks_do_not_depend_on_what_rounds_share():
 @pytest.mark.parametrize(
     ("seconds", "message"),
     [
-        ({"a": [1.0], "b": [2.0]}, "1 trial; run the same number of each, 3 or more"),
+        (
+            {"a": [1.0], "b": [2.0]},
+            "one trial of each shows no noise, so no difference is proven; trials=3 or more",
+        ),
         (
             {"a": [1.0, 1.8], "b": [6.8, 7.0]},
             "2 trials; about 3 of each would tell the difference seen (5.14 times) apart",

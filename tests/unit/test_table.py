@@ -101,7 +101,7 @@ def test_long_name_stands_in_the_line_of_its_figures(width):
     table = format_tables(results, width=width)
     rows = rows_of(table, "raw, torchvision, 4 workers, batch 16")
     assert len(rows) == (2 if width > 94 else 3)
-    assert all("2.0 (0.0)    ? 50.0 %" in row for row in rows)
+    assert all("2.0 (0.0)    - 50.0 %" in row for row in rows)
     assert max(map(len, table.splitlines())) <= min(max(width, 80), 120)
 
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from fastloop.core.explanation import Rung, Verdict
-from fastloop.core.number_text import show_estimate, show_percent, significant
+from fastloop.core.number_text import show_estimate, show_percent, show_time, significant
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.loops import Loop, wait_share
+from fastloop.reporting.tables import WIDEST
 
 WORTH = 0.10
 """Share of a loop's time from which its loader is worth touching."""
@@ -54,21 +55,24 @@ def _rivals(shares: Mapping[Rung, Estimate]) -> list[Rung]:
 def _first_sentence(loop: Loop, wait: Estimate, word: Rung) -> str:
     of_ranks = " a rank" if loop.ranks else ""
     spent_s = loop.seconds / max(1, len(loop.ranks))
-    seconds = f"{significant(spent_s)} s{of_ranks}"
-    share = show_estimate(wait, show_percent)
+    seconds = f"{show_time(spent_s)}{of_ranks}"
     name = f"The loop over {loop.name}"
     if word is Rung.STEP:
         most = show_percent(max(0.0, wait.high))
         return f"{name} is limited by its step: no loader can gain more than {most} of {seconds}"
-    if word is Rung.UNATTRIBUTED and wait.value < WORTH:
-        return f"These batches can't tell whether the loop over {loop.name} waits: {share}"
-    perfect = significant(spent_s * (1 - wait.value))
-    rest = f"with a perfect loader its {seconds} would be {perfect} s"
+    if wait.value < WORTH or wait.low <= 0:
+        likely, most = (show_percent(max(0.0, each)) for each in (wait.value, wait.high))
+        answer = "No answer yet: these batches can't tell"
+        guess = f"{likely} is likely, and anything up to {most} possible"
+        return f"{answer} whether the loop over {loop.name} waits: {guess}"
+    is_wide = wait.high >= WIDEST * wait.low
+    share = f"about {show_percent(wait.value)}" if is_wide else show_estimate(wait, show_percent)
+    rest = f"with a perfect loader its {seconds} would be {show_time(spent_s * (1 - wait.value))}"
     return f"{name} waits for data {share} of the time; {rest}"
 
 
 def _reason(loop: Loop, wait: Estimate, word: Rung, shares: Mapping[Rung, Estimate]) -> str:
-    if wait.value < WORTH:
+    if wait.value < WORTH or wait.low <= 0:
         return ""
     leading = _leading(shares)
     if rivals := _rivals(shares):

@@ -42,6 +42,8 @@ class TuneOutcome:
     """Configurations that were not observed for lack of time."""
     seconds: float
     trials: int
+    larger_budget: str = "a larger budget"
+    """With which the race goes on, where it had no time to confirm a gain."""
     machine_load: LoadSummary | None = None
     """What other programs used of the machine during the trials."""
 
@@ -67,7 +69,7 @@ def format_outcome(outcome: TuneOutcome) -> str:
     lines = [
         *wrap([*describe_load(outcome.machine_load), head]),
         "",
-        *wrap([verdict_text(result, outcome.is_faster)]),
+        *wrap([_answer(outcome)]),
         "",
     ]
     lines += comparison_lines(result)
@@ -118,11 +120,20 @@ def _memory_lines(outcome: TuneOutcome) -> list[str]:
     return lines
 
 
+def _answer(outcome: TuneOutcome) -> str:
+    """The verdict, and how an undecided race goes on."""
+    text = verdict_text(outcome.race, outcome.is_faster)
+    if not outcome.race.is_cut:
+        return text
+    return f"{text} Nothing is lost: {outcome.larger_budget} and resume=last go on from here."
+
+
 def verdict_text(result: RaceResult, is_faster: bool) -> str:
     """A sentence: the winner with its gain and what ties with it, or that nothing is faster."""
+    if result.is_cut:
+        return _describe_cut(result)
     if len(result.seconds) == 1:
-        reason = "the budget is too small for a race" if result.not_run else "nothing else can run"
-        return f"Nothing was tried beside yours: {reason}."
+        return "Nothing was tried beside yours: nothing else can run."
     if not is_faster or result.gain is None:
         text = "Yours is as good as any that was tried"
         return text + (
@@ -134,6 +145,19 @@ def verdict_text(result: RaceResult, is_faster: bool) -> str:
     )
     gain, rounds = _show_ratio(result.gain), len(result.confirming)
     return f"{result.winner}: {gain} times as fast as yours, in {rounds} fresh rounds; {others}."
+
+
+def _describe_cut(result: RaceResult) -> str:
+    """A sentence on a race that ended after too few rounds."""
+    if len(result.seconds) == 1:
+        return "No answer yet: the budget ended before anything was tried beside yours."
+    other = next(name for name in result.seconds if name != result.present)
+    both = [result.seconds[result.present], result.seconds[other]]
+    shared = sorted({*both[0]} & {*both[1]})
+    gain = stats.ratio_or_range(*([each[number] for number in shared] for each in both))
+    seen = f"{gain.estimate:.2f} times as fast as yours" if gain else "not measured beside yours"
+    count = f"{len(shared)} round" + "s" * (len(shared) > 1)
+    return f"No answer yet: {other} was {seen} in {count}, and the budget ended before more."
 
 
 def _list_some(names: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from functools import partial
 
 from fastloop.core import stats
 from fastloop.core.plan import PreparedData
-from fastloop.core.spans import now_ns
+from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import JobFailed
 from fastloop.explain.explained_job import FEWEST_BATCHES, ExplainedJob, count_batches
@@ -30,6 +30,7 @@ from fastloop.explain.predict import (
 from fastloop.explain.rungs import uses_dataloader
 from fastloop.explain.tune.memory import MIB, PREFETCH, MemoryProfile
 from fastloop.explain.tune.peak import observe_peak_mib
+from fastloop.explain.tune.short_budget import longest_epoch_s
 from fastloop.sweep.prepare_stage import prepare_job
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
@@ -43,7 +44,9 @@ class PilotLimits:
     """Most that a pilot may take."""
 
     seconds: float = math.inf
-    """After which nothing further is measured, but what the limit of memory needs."""
+    """By which all is measured, but what the limit of memory needs."""
+    left_s: float = math.inf
+    """Until the budget is spent."""
     epoch_s: float = EPOCH_S
     """About the length of a raced epoch."""
     memory_mib: float | None = None
@@ -94,7 +97,7 @@ def run_pilot(
 
     Raises JobFailed where the job can't be run.
     """
-    end_ns = now_ns() + int(1e9 * min(limits.seconds, 1e6))
+    begun_ns = now_ns()
     begin_step("preparing the data")
     prepared = prepare_job(present, request.launcher)
     whole_batches = count_batches(present, prepared)
@@ -105,18 +108,27 @@ def run_pilot(
         begin_step=begin_step,
         whole_batches=whole_batches,
     )
+    pass_ns = now_ns()
     as_is = whole.without_workers(present.torch_threads).time_batches()
+    steps = StepsInTime(
+        begin_step=begin_step,
+        end_s=limits.seconds,
+        begun_ns=begun_ns,
+        longest_s=seconds_between(pass_ns, now_ns()),
+    )
     counts = {*workers, present.loading.num_workers} if uses_dataloader(present) else set()
     memory, measured = None, None
     observe = partial(_observe, workers=counts - {0}, limit_mib=limits.memory_mib or math.inf)
     if limits.memory_mib is not None:  # it holds for every budget
         memory = observe(whole.cut(as_is), whole_batches)
-    whole = replace(whole, begin_step=partial(_begin_before, end_ns, begin_step))
-    with suppress(_OutOfTimeError):
+    whole = replace(whole, begin_step=steps.begin)
+    with suppress(OutOfTimeError):
         memory = memory or observe(whole.cut(as_is), whole_batches)
         measured = _measure_for_model(whole, as_is, sorted(counts))
     batch_s = stats.mean(as_is.load_s) + stats.mean(as_is.step_s)
-    batches = max(FEWEST_BATCHES, math.ceil(limits.epoch_s / batch_s))
+    left_s = limits.left_s - seconds_between(begun_ns, now_ns())
+    epoch_s = min(limits.epoch_s, longest_epoch_s(left_s))
+    batches = max(FEWEST_BATCHES, math.ceil(epoch_s / batch_s))
     return Pilot(
         present=present,
         prepared=prepared,
@@ -128,15 +140,30 @@ def run_pilot(
     )
 
 
-class _OutOfTimeError(Exception):
+class OutOfTimeError(Exception):
     """The pilot has no time left."""
 
 
-def _begin_before(end_ns: int, begin_step: Callable[[str], None], step: str) -> None:
-    """Begin a step; raises _OutOfTimeError after that clock reading."""
-    if now_ns() > end_ns:
-        raise _OutOfTimeError(step)
-    begin_step(step)
+@dataclass(kw_only=True)
+class StepsInTime:
+    """Begins steps as long as there is time for one that lasts as long as the longest so far."""
+
+    begin_step: Callable[[str], None]
+    end_s: float
+    """After `begun_ns`, by which the last step must have ended."""
+    begun_ns: int
+    longest_s: float
+    _step_ns: int | None = None
+
+    def begin(self, step: str) -> None:
+        """Begin a step. Raises OutOfTimeError if it would probably end too late."""
+        clock_ns = now_ns()
+        if self._step_ns is not None:
+            self.longest_s = max(self.longest_s, seconds_between(self._step_ns, clock_ns))
+        if seconds_between(self.begun_ns, clock_ns) + self.longest_s > self.end_s:
+            raise OutOfTimeError(step)
+        self._step_ns = clock_ns
+        self.begin_step(step)
 
 
 def _measure_for_model(whole: ExplainedJob, as_is: BatchTimes, workers: Sequence[int]) -> Measured:

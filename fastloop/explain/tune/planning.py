@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,13 +23,12 @@ from fastloop.explain.tune.constraints import (
 from fastloop.explain.tune.memory import forecast_peak_mib, usable_mib
 from fastloop.explain.tune.pilot import EPOCH_S, Pilot, PilotLimits, run_pilot
 from fastloop.explain.tune.short_budget import (
-    LEAST_TRIAL_S,
-    PLANNING_S,
     SHORT_S,
     check_least_time,
     expect_cost,
     is_short,
     narrow_space,
+    trial_of_epoch_s,
 )
 from fastloop.explain.tune.surrogate import make_surrogate
 from fastloop.explain.tune.tune_file import TuneFile
@@ -44,8 +42,6 @@ MOST_RACED = 256
 FEWEST_RACED = 8
 PILOT_UNTIL = 0.4
 """Share of the budget after which the pilot measures nothing further."""
-TRIAL_S, TRIAL_EPOCHS = 0.5, 4
-"""About what a trial takes: its process, and epochs for comparing data, warming up and timing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,16 +81,15 @@ def plan_tuning(
     compose: the job of a list of overrides; raises UsageError for what no job can have.
     Raises JobFailed where the present job can't be run, and UsageError for too small a budget.
     """
-    check_least_time(spending, LEAST_TRIAL_S, PLANNING_S)
+    check_least_time(spending)
     overrides = override_for_race(request)
     present = compose(overrides)
     space, notes = _choose_space(settings, present, request.choices["loader"])
     begin_step("finding candidates")
     found = find_tune_candidates(present, overrides, space, compose)
     workers = sorted({each.job.loading.num_workers for each in found.found})
-    until_s = PILOT_UNTIL * (settings.budget.seconds or math.inf)
     memory_mib = settings.memory_limit_mib
-    limits = _limit_pilot(settings, until_s - spending.seconds)
+    limits = _limit_pilot(settings, spending)
     pilot = run_pilot(request, present, workers, begin_step, limits)
     check_memory(pilot, memory_mib)
     notes = [*(f"not tried: {note}" for note in notes), *_describe_gaps(pilot)]
@@ -167,17 +162,20 @@ def _count_trials(pilot: Pilot, spending: Spending) -> int:
 
 def _forecast_trial_s(pilot: Pilot) -> float:
     """About the seconds of a trial of the present configuration."""
-    window_s = max(pilot.epoch_s, pilot.present.shortest_window_s)
-    return TRIAL_S + (TRIAL_EPOCHS - 1) * pilot.epoch_s + window_s
+    return trial_of_epoch_s(pilot.epoch_s, pilot.present.shortest_window_s)
 
 
-def _limit_pilot(settings: TuneSettings, seconds: float) -> PilotLimits:
+def _limit_pilot(settings: TuneSettings, spending: Spending) -> PilotLimits:
     """The limits of the pilot, which a short budget has no time for but where memory is limited."""
-    memory_mib = settings.memory_limit_mib
-    if not is_short(settings.budget):
-        return PilotLimits(seconds=seconds, memory_mib=memory_mib)
-    epoch_s = EPOCH_S / SHORT_S * (settings.budget.seconds or 0.0)
-    return PilotLimits(seconds=0.0, epoch_s=epoch_s, memory_mib=memory_mib)
+    memory_mib, budget_s = settings.memory_limit_mib, settings.budget.seconds
+    if budget_s is None:
+        return PilotLimits(memory_mib=memory_mib)
+    left_s = budget_s - spending.seconds
+    if is_short(settings.budget):
+        epoch_s = EPOCH_S / SHORT_S * budget_s
+        return PilotLimits(seconds=0.0, left_s=left_s, epoch_s=epoch_s, memory_mib=memory_mib)
+    until_s = left_s - (1 - PILOT_UNTIL) * budget_s
+    return PilotLimits(seconds=until_s, left_s=left_s, memory_mib=memory_mib)
 
 
 def _describe_gaps(pilot: Pilot) -> list[str]:

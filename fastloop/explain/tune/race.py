@@ -65,6 +65,9 @@ class _Race:
     prices: dict[str, list[float]] = field(default_factory=dict)
     """Share of the budget that each trial has cost, by name."""
     rounds: int = 0
+    is_cut: bool = False
+    """True where there is no room for the rounds that confirm a gain, which run as far as there is.
+    """
 
     @property
     def present(self) -> str:
@@ -194,10 +197,21 @@ def race(
         count = min(max(SMALLEST_ROUND, int(room / ROUNDS)), LARGEST_ROUND, int(room))
         if not run.run_round(run.choose_round(posterior, count), kept):
             break
+    if len(run.seconds) == 1 and run.present not in run.failed:
+        _try_one(run)
     result = None if run.present in run.failed else _finish(run)
     if result is None or run.present in run.failed:
         raise ValueError(f"{run.present}: it has failed")
     return result
+
+
+def _try_one(run: _Race) -> None:
+    """Run the most promising configuration once, where there is no room for a whole race: a
+    trial says more than none."""
+    posterior = run.fit()
+    run.is_cut = run.is_open(posterior)
+    if run.is_cut and run.spent() + run.price(run.present) + run.usual_price <= 1:
+        run.run_round(run.choose_round(posterior, 1), 0.0)
 
 
 def _finish(run: _Race) -> RaceResult:
@@ -218,6 +232,7 @@ def _finish(run: _Race) -> RaceResult:
         gain=None if winner in run.failed else _find_gain(confirmed, run.present, winner),
         not_run=tuple(name for name in run.surrogate.names if name not in known),
         ties=ties,
+        is_cut=run.is_cut and len(confirmed) < FEWEST_CONFIRMING,
     )
 
 
@@ -226,7 +241,7 @@ def _confirm(run: _Race, winner: str) -> list[Mapping[str, float]]:
     confirmed: list[Mapping[str, float]] = []
     finishing = run.rules.finishing * run.price(winner)
     while len(confirmed) < run.rules.confirming:
-        is_extra, number = len(confirmed) >= FEWEST_CONFIRMING, run.rounds
+        is_extra, number = run.is_cut or len(confirmed) >= FEWEST_CONFIRMING, run.rounds
         if is_extra and run.spent() + run.price_of_both(winner) + finishing > 1:
             break
         ran = run.run_round([winner], finishing if is_extra else None)

@@ -29,6 +29,8 @@ class RaceResult:
     """Those that did not run: there was no room, or they promised too little."""
     ties: tuple[str, ...] = ()
     """The others that have run and are not told apart from the winner."""
+    is_cut: bool = False
+    """True where the budget ended before a gain could be confirmed: nothing is decided."""
 
     @property
     def is_faster(self) -> bool:

@@ -29,6 +29,12 @@ OF_ONE_THREAD = 0.8
 than most gains on the recordings, so that a trial or two outweigh them."""
 FEWEST_TRIALS = 2 + 2 * FEWEST_CONFIRMING + PASSES
 """One of the present configuration and of another, those that confirm a gain, and what follows."""
+TRIAL_S, TRIAL_EPOCHS = 0.5, 4
+"""About what a trial takes: its process, and epochs for comparing data, warming up and timing."""
+SHARE_OF_TWO = 0.7
+"""Share of the time after the pilot that a race of two may take; epochs are cut so that it does."""
+STEP_S = 10
+"""Budgets that are proposed are multiples."""
 PLANNING_S, LEAST_TRIAL_S = 4.0, 1.0
 """Least time for preparing and timing a job's batches, and for a trial, in their own processes."""
 
@@ -59,17 +65,44 @@ def expect_cost(job: Job, change: Sequence[str]) -> float:
     return of_loader * (OF_ONE_THREAD if job.torch_threads == 1 else 1.0)
 
 
-def check_least_time(
-    spending: Spending, trial_s: float, ahead_s: float = 0.0, hint: str = ""
-) -> None:
-    """Raise UsageError where a race of two would exceed the budget.
+def check_least_time(spending: Spending) -> None:
+    """Raise UsageError where not even a race of two of the shortest trials has time.
 
-    trial_s: about the time of a trial. ahead_s: that of what comes before the race. hint: the end
-    of the message.
+    This is the only refusal, before anything has been measured; later a race does as much as there
+    is time for.
     """
     budget_s = spending.budget.seconds
-    least_s = spending.seconds + ahead_s + FEWEST_TRIALS * trial_s + ENDING_S
+    least_s = spending.seconds + PLANNING_S + race_of_two_s(LEAST_TRIAL_S)
     if budget_s is None or least_s <= budget_s:
         return
-    needed = f"comparing yours with one other takes about {least_s:.0f} s"
-    raise UsageError(f"budget={budget_s:g}s: {needed}; allowed: from {math.ceil(least_s)}s{hint}")
+    needed = f"comparing yours with one other takes at least {math.ceil(least_s)} s"
+    raise UsageError(
+        f"budget={budget_s:g}s is too short: {needed}; allowed: from {math.ceil(least_s)}s"
+    )
+
+
+def race_of_two_s(trial_s: float) -> float:
+    """About the seconds of a race of two that confirms a gain, by those of a trial."""
+    return FEWEST_TRIALS * trial_s + ENDING_S
+
+
+def trial_of_epoch_s(epoch_s: float, shortest_window_s: float = 0.0) -> float:
+    """About the seconds of a trial, by those of an epoch."""
+    return TRIAL_S + (TRIAL_EPOCHS - 1) * epoch_s + max(epoch_s, shortest_window_s)
+
+
+def longest_epoch_s(left_s: float) -> float:
+    """About the longest epoch of a race of two that takes no more than its share of this time;
+    negative where there is none, so that epochs are cut as short as they can be."""
+    trial_s = (SHARE_OF_TWO * left_s - ENDING_S) / FEWEST_TRIALS
+    return (trial_s - TRIAL_S) / TRIAL_EPOCHS
+
+
+def name_larger_budget(budget: TuneBudget, spent_s: float, trial_s: float) -> str:
+    """The setting with which a race that had no time to confirm a gain goes on.
+
+    spent_s: seconds so far; trial_s: seconds of a trial. Double what is needed, as it is rough.
+    """
+    if budget.seconds is None:
+        return "a larger budget"
+    return f"budget={math.ceil((spent_s + 2 * race_of_two_s(trial_s)) / STEP_S) * STEP_S}s"

@@ -14,7 +14,7 @@ from fastloop.explain.tune.candidates import YOURS
 from fastloop.explain.tune.outcome import TuneOutcome, names_of
 from fastloop.explain.tune.planning import TuneSettings
 from fastloop.explain.tune.race import RaceRules
-from fastloop.explain.tune.short_budget import check_least_time
+from fastloop.explain.tune.short_budget import name_larger_budget
 from fastloop.explain.tune.surrogate import make_surrogate
 from fastloop.explain.tune.tune_file import TuneFile
 from fastloop.explain.tune.tuned_sweep import PASSES, RaceSchedule
@@ -45,8 +45,6 @@ def run_race(
     if file.spent_s:
         jobs = with_earlier_results(jobs, folder)
     file.save(folder)
-    if not file.spent_s:
-        check_least_time(spending, file.trial_s, hint="; resume=last then goes on from here")
     schedule = RaceSchedule(
         surrogate=make_surrogate(names, file.changes, file.predicted),
         objective=settings.objective,
@@ -68,6 +66,7 @@ def run_race(
         unobserved=schedule.unobserved,
         seconds=spending.seconds,
         trials=spending.trials,
+        larger_budget=name_larger_budget(settings.budget, spending.seconds, file.trial_s),
         machine_load=summarize_loads([trial.load for each in results for trial in each.trials]),
     )
 

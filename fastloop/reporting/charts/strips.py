@@ -10,6 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fastloop.core import stats
 from fastloop.core.number_text import significant, unit_of_all
+from fastloop.core.ranking import NO_RANK
 from fastloop.reporting.charts.style import (
     INK,
     VERMILLION,
@@ -85,7 +86,7 @@ def _times_of_base(row: Row) -> str:
 
 
 def _rank(row: Row) -> str:
-    return str(row.rank) if row.rank else "?"
+    return str(row.rank or NO_RANK)
 
 
 def _write_columns(axes: Axes, columns: Sequence[Sequence[str]]) -> None:

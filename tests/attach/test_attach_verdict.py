@@ -1,0 +1,48 @@
+"""The first sentence of attach's verdict is the answer, or that there is none yet."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fastloop.core.explanation import Rung
+from fastloop.core.stats import Estimate
+from fastloop.explain.attach.loops import Loop
+from fastloop.explain.attach.verdict import judge_loop
+
+
+def a_loop(seconds: float) -> Loop:
+    waits = np.full((100, 1), int(seconds * 1e9) // 200, np.int64)
+    return Loop(
+        facts={"type": "DataLoader", "place": "train.py:9"},
+        passes=(),
+        waits_ns=waits,
+        steps_ns=waits[:, 0],
+        pass_of=np.zeros(100, np.int64),
+        starts_ns=np.zeros(0, np.int64),
+        transform_share=None,
+        made=(),
+    )
+
+
+def share(value: float, low: float, high: float) -> Estimate:
+    return Estimate(value=value, low=low, high=high, is_interval=True)
+
+
+@pytest.mark.parametrize(
+    ("wait", "word", "first"),
+    [
+        ((0.67, 0.6, 0.7), "decode", "waits for data 67 % [60 %, 70 %] of the time; "),
+        ((0.5, 0.04, 0.7), "decode", "waits for data about 50 % of the time; "),
+        ((0.3, -0.1, 0.7), "unattributed", "30 % is likely, and anything up to 70 % possible"),
+        ((0.04, -0.1, 0.4), "unattributed", "4.0 % is likely, and anything up to 40 % possible"),
+        ((0.02, 0.01, 0.03), "step", "no loader can gain more than 3.0 % of 50 ms"),
+    ],
+)
+def test_first_sentence_is_the_answer(wait, word, first):
+    step = share(1 - wait[0], 1 - wait[2], 1 - wait[1])
+    verdict = judge_loop(a_loop(0.05), {Rung.STEP: step, Rung.DECODE: share(*wait)})
+    assert verdict.word == word
+    assert first in verdict.sentences[0]
+    assert verdict.sentences[0].startswith("No answer yet: ") is (word == "unattributed")
+    assert len(verdict.sentences) == (2 if word == "decode" else 1)

@@ -1,0 +1,75 @@
+"""The first sentences of `fastloop compare`: what became slower, or that nothing is known."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from fastloop.core.stats import Ratio
+from fastloop.reporting.comparison import Change, format_changes
+from fastloop.reporting.comparison_answer import comparison_answer
+
+FINISHED, FAILED = SimpleNamespace(status="FINISHED"), SimpleNamespace(status="FAILED")
+
+
+def change(job: str, times: float, *, base_s: float = 1e-5, known: bool = True) -> Change:
+    ratio = Ratio(estimate=times, low=0.99 * times, high=1.01 * times, p_value=0.001)
+    return Change(
+        benchmark="training",
+        job=job,
+        base_s=base_s,
+        new_s=base_s * times,
+        ratio=ratio if known else None,
+        is_significant=known and abs(times - 1) > 0.01,
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "answer"),
+    [
+        (
+            [change("raw", 1.3), change("b", 1.0)],
+            "raw has become slower: training takes 1.3 times as long as in the base "
+            "(13 us a sample against 10 us; 95 %: 1.29 to 1.31).",
+        ),
+        (
+            [change("raw", 1.3), change("b", 2.0)],
+            "b has become slower: training takes 2 times as long as in the base "
+            "(20 us a sample against 10 us; 95 %: 1.98 to 2.02). "
+            "In all 2 of 2 comparisons are slower.",
+        ),
+        ([change("raw", 1.0)], "No job has become slower by more than 5 %."),
+        (
+            [change("a", 0.5), change("b", 0.5), change("c", 1.03)],
+            "No job has become slower by more than 5 %: 2 of 3 are faster, "
+            "1 of 3 is slower by less.",
+        ),
+        (
+            [change("raw", 9.0, known=False)],
+            "No answer yet: each set needs 5 trials of a job or more.",
+        ),
+        (
+            [change("raw", 9.0, known=False), change("b", 1.0)],
+            "No job has become slower by more than 5 %. "
+            "1 of 2 are not judged: each set needs 5 trials or more.",
+        ),
+        ([], "No answer: no job has finished in both sets."),
+    ],
+)
+def test_first_sentence_is_the_answer(changes, answer):
+    pairs = {each.job: (FINISHED, FINISHED) for each in changes}
+    assert comparison_answer(pairs, changes, 5) == answer
+
+
+def test_job_that_no_longer_finishes_comes_first():
+    pairs = {"raw": (FINISHED, FAILED), "b": (FINISHED, FINISHED)}
+    text = comparison_answer(pairs, [change("b", 1.0)], 5)
+    assert text == "raw no longer finishes."
+
+
+def test_times_of_a_table_share_the_unit_that_fits_them():
+    slow = format_changes([change("raw", 1.0, base_s=0.02), change("b", 1.0, base_s=0.5)], 5)
+    assert "training, ms a sample" in slow
+    assert "500" in slow
+    assert "training, us a sample" in format_changes([change("raw", 1.0)], 5)
