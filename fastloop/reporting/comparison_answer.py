@@ -10,8 +10,8 @@ from fastloop.reporting.conditions import Pairs
 
 
 def comparison_answer(pairs: Pairs, changes: Sequence[Change], fail_above: float) -> str:
-    """Sentences on the jobs that became slower by more than `fail_above` percent or no longer finish,
-    or that none did, and the number of changes that are not known."""
+    """Sentences on the jobs that became slower by more than `fail_above` percent, or no longer
+    finish, or that none did, and the number of changes that are not known."""
     broken = [name for name, pair in pairs.items() if no_longer_finishes(*pair)]
     regressions = [each for each in changes if each.is_regression(fail_above)]
     unknown = [each for each in changes if each.ratio is None]
