@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import fastloop
 from fastloop.core import interleave, spans
+from fastloop.core.looks import LOOKS
 from fastloop.core.types import Invalid
 from fastloop.explain.loop import explain_loop
 from fastloop.trial import window
@@ -60,6 +61,36 @@ def test_bench_all_ranks_a_slower_loader_behind(clock):
         ["slow", "2"],
     ]
     assert max(map(len, str(comparison).splitlines())) <= 80
+
+
+def test_bench_all_goes_on_until_a_look_decides_it(clock):
+    loaders = {"slow": clock.loader(3_000_000), "fast": clock.loader(1_000_000)}
+    comparison = fastloop.bench_all(loaders, trials="auto", min_window_s=0)
+    assert {len(seconds) for seconds in comparison.seconds.values()} == {LOOKS[0]}
+    assert comparison.in_looks
+    assert comparison.ranking.ranks == {"fast": 1, "slow": 2}
+    alike = {"a": clock.loader(1_000_000), "b": clock.loader(1_004_000)}
+    tied = fastloop.bench_all(alike, trials="auto", min_window_s=0)
+    (count,) = {len(seconds) for seconds in tied.seconds.values()}
+    assert count in LOOKS[1:]
+    assert tied.ranking.equal or count == LOOKS[-1]
+
+
+def test_times_are_shown_in_the_unit_that_fits(clock):
+    result = fastloop.bench(clock.loader(1_000_000), trials=3, min_window_s=0)
+    assert " ms a trial [" in repr(result)
+    table = repr(fastloop.bench_all({"a": clock.loader(1_000)}, trials=3, min_window_s=0))
+    assert " us [" in table
+    assert " s [" not in table
+
+
+def test_one_trial_of_each_says_that_nothing_is_proven(clock):
+    loaders = {"a": clock.loader(1_000_000), "b": clock.loader(3_000_000)}
+    text = repr(fastloop.bench_all(loaders, trials=1, min_window_s=0))
+    rows = [line.split()[:2] for line in text.splitlines() if line[:2] in ("a ", "b ")]
+    assert rows == [["a", "-"], ["b", "-"]]
+    told = " ".join(text.split())
+    assert "one trial of each shows no noise, so no difference is proven; trials=3 or more" in told
 
 
 def test_last_line_of_a_notebook_cell_shows_the_table(clock):
