@@ -36,8 +36,8 @@ MIB = 2**20
 MADE_DATA = re.compile(
     r"\.?((mydataset|texts)-.+\.npz|photos-\d+-\d+x\d+|tokens-\d+\.bin|FashionMNIST)(\.lock)?"
 )
-"""Names in data/ of what datasets generate or download, and of their locks. The default folders of
-image_folder and csv_images lie there too, whose files are the user's own."""
+"""Names in data/ of generated or downloaded data, and of their locks. The default folders of
+image_folder and csv_images are there, too; their files are the user's own."""
 MADE_TIME = re.compile(r"\d\d-\d\d-\d\d-\d{6}")
 """Name of a sweep's folder. Other programs with Hydra write to outputs/ too, but without the
 microseconds."""

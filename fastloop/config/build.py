@@ -74,7 +74,7 @@ def build_sweep(values: dict[str, Any]) -> SweepSettings:
 def check_settings(values: dict[str, Any]) -> None:
     """Raise ConfigError for a wrong value of a setting that belongs to no option.
 
-    It does not import torch, so that such a value is told at once.
+    It does not import torch, so that the error appears at once.
     """
     from fastloop.trial.job_settings import JobSettings
 

@@ -60,13 +60,12 @@ def compose_all(
 ) -> list[JobRequest]:
     """The requests of all combinations of the command line; empty after --help, --cfg etc.
 
-    describe: makes of their configurations a line on what follows, which is printed before torch is
-    imported, if it is not yet, and after the settings that need no torch were checked; None: no
-    line. modules: those that the processes of the command need
-    first of all.
     measure_here: called with one request in each process of a Hydra launcher (joblib, ray,
     submitit); the returned requests then have is_done set.
-    An invalid name or value exits with status 1 and one line, before anything is written.
+    describe: a function from the configurations to a line about the work, which is printed before
+    torch is imported, unless it is imported already; None: no line.
+    modules: modules that the processes of the command need first of all.
+    Exits with status 1 and one line for an invalid name or value, before anything is written.
     """
     requests: list[JobRequest] = []
     # with an empty FASTLOOP_OUTPUTS Hydra would write to the root of the file system
@@ -109,8 +108,9 @@ def compose_all(
 def _check_and_tell(
     jobs: Sequence[Mapping[str, Any]], describe: Callable[[Sequence[Mapping[str, Any]]], str] | None
 ) -> None:
-    """Raise ConfigError for a wrong setting of these configurations, before anything is told, and
-    print what follows if torch is still to be imported, which takes seconds."""
+    """Raise ConfigError for a wrong setting of these configurations; then print the line about the
+    work, unless torch is imported already."""
+    # the user reads the line while torch is imported, which takes seconds
     for job in jobs:
         check_settings({**job})
     if describe and "torch" not in sys.modules:

@@ -23,7 +23,7 @@ PositiveDepth: TypeAlias = Annotated[int, Field(gt=0, le=MOST_BATCHES)]
 Depth: TypeAlias = Annotated[int, Field(ge=0, le=MOST_BATCHES)]
 """A number of batches that are held at the same time."""
 SampleCount: TypeAlias = Annotated[int, Field(gt=0, le=MOST_SAMPLES)]
-"""A number of samples that belong together, such as those of a batch."""
+"""A number of samples that belong together, such as a batch."""
 Seed: TypeAlias = Annotated[int, Field(ge=0, le=MOST_SEED)]
 """A seed of torch's generators, which take 64 bits; there is room for numbers of trials and epochs
 that are added to it."""

@@ -1,9 +1,10 @@
 """The load that other programs put on the machine while something is measured: was it quiet?
 
-Two readings of the system's counters, before and after, tell how much CPU time all programs took in
-between. The time of this command's own processes is subtracted, also of those that ended meanwhile:
-Linux adds the time of an ended child to the parent that waited for it (proc(5): cutime). Kernel
-threads count as nobody's: much of their work is done for the program that reads files.
+The difference of two readings of the system's counters, before and after, is the CPU time that all
+programs took in between. The time of this command's own processes is subtracted, also of those that
+ended meanwhile: Linux adds the time of an ended child to the parent that waited for it (proc(5):
+cutime). Kernel threads count as nobody's: much of their work is done for the program that reads
+files.
 """
 
 from __future__ import annotations

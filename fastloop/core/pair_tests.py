@@ -41,7 +41,7 @@ def significant_pairs(logs: np.ndarray) -> np.ndarray:
     """True for each pair of jobs that differs significantly, in the order of `pairs`.
 
     logs: (..., jobs, rounds), logarithms of seconds; the leading dimensions are campaigns. Of the
-    campaigns in which all jobs are equal, at most 5 % have any pair that is told apart.
+    campaigns in which all jobs are equal, at most 5 % have any pair that differs significantly.
     """
     return holm(pair_p_values(logs), SIGNIFICANCE)
 

@@ -157,8 +157,8 @@ def _find_faster(logs: dict[str, np.ndarray], in_looks: bool) -> dict[str, froze
         if _slower(logs[names[slow]] - logs[names[quick]]):
             direct[names[slow]].append(names[quick])
     # The relation is made transitive: if a is surely faster than b and b than c, then a is faster
-    # than c, even if their own test does not tell. `names` begins with the fastest job, so that
-    # the sets of all faster jobs are complete already.
+    # than c, even if their own test is not significant. `names` begins with the fastest job, so
+    # that the sets of all faster jobs are complete already.
     faster: dict[str, frozenset[str]] = {}
     for name in names:
         faster[name] = frozenset(direct[name]).union(*(faster[other] for other in direct[name]))

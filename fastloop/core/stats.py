@@ -50,7 +50,7 @@ class Ratio:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A median with its uncertainty. The values may be negative, unlike those of a Ratio."""
+    """A median with its uncertainty. Unlike a Ratio's, the values may be negative."""
 
     value: float
     low: float

@@ -48,8 +48,8 @@ class CroppableDataset(Protocol):
 class CroppedSamples:
     """(float32 (3, height, width), int) samples, for all epochs.
 
-    Number epoch * len + index is the crop of image `index` in that epoch: so the number tells a
-    worker the epoch, which nothing else does.
+    Number epoch * len + index is the crop of image `index` in that epoch. So a worker knows the
+    epoch from the number, as it gets nothing else.
     """
 
     images: LabelledImages

@@ -50,8 +50,8 @@ def _canonical(
     leaf = leaf.detach().cpu()
     if uint8_scale is not None and leaf.is_floating_point():
         scaled = leaf.to(torch.float64).mul(uint8_scale)
-        # torch rounds the smallest batch by several threads, which wait for each other for a time
-        # slice where the cores have other work; np.rint gives the same bits by this thread alone
+        # torch rounds even the smallest batch by several threads. If the cores have other work,
+        # these wait for each other for a time slice; np.rint gives the same bits in this thread.
         np.rint(scaled.numpy(), out=scaled.numpy())
         # int16, not uint8: a value outside of 0 to 255 must not wrap around into this range
         leaf = scaled.clamp(-32768, 32767).to(torch.int16)

@@ -255,7 +255,7 @@ def _with_bar(chunks: Iterator[Tree], source: Any) -> Iterator[Tree]:
 
 def _check_alike(chunks: Iterator[Tree]) -> Iterator[Tree]:
     """Yield the chunks; raises SamplesDiffer if their trees, dtypes or shapes differ."""
-    # The samples of a chunk are compared when it is collated, but not those of two chunks.
+    # Collating a chunk compares its samples with each other, but not with another chunk's.
     first, done = None, 0
     for chunk in chunks:
         leaves, structure = pytree.tree_flatten(chunk)

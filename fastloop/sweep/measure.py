@@ -74,8 +74,9 @@ def measure(requests: Sequence[JobRequest], explain_job: ExplainJob | None = Non
 
 
 def _import_tracker(tracker: Tracker) -> None:
-    """Import the modules that the tracker names, as the first process has to wait for the server,
-    which still imports. Where one of them is missing, starting a run tells it."""
+    """Import the modules that the tracker names."""
+    # Here, as the first process of a trial has to wait for the forkserver, which still imports. If
+    # a module is missing, starting a run reports it.
     from fastloop.core.traits import TrackerTraits, traits_of
 
     with suppress(ImportError):

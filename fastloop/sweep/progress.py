@@ -18,40 +18,42 @@ from fastloop.core.result import Result
 from fastloop.core.spans import now_ns, seconds_between
 
 BAR = "{percentage:3.0f}%|{bar:10}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}] {desc}"
+"""The line of a command, in tqdm's format."""
 BAR_WIDTH = 48
 """Maximum number of columns of the bar and its figures, without the step's name."""
 START_WIDTH = 14
-"""Number of characters kept of the start of a name that is cut: `trial 12 of ra`."""
+"""Number of characters that are kept at the start of a name that is cut: `trial 12 of ra`."""
 LINE_INTERVAL_S = 10.0
-"""Time between two lines of `round_reports`."""
+"""Least seconds between two lines of `round_reports`."""
 TICK_S = 1.0
-"""Time between two drawings of a bar, whose clock goes on while a step lasts. A drawing takes about
-0.1 ms of the command's process; trials have processes of their own."""
+"""Seconds between two drawings of a bar: its clock goes on while a step lasts. A drawing takes
+about 0.1 ms of the command's process; trials have processes of their own."""
 PERCENT = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Functions that a sweep calls with how far it is; by default they do nothing."""
+    """Functions that a sweep calls as it proceeds; by default they do nothing."""
 
     begin_step: Callable[[str], None] = lambda _: None
     """Called with the name of each step as it begins."""
     end_round: Callable[[str], None] = lambda _: None
-    """Called with a line on each round at its end."""
+    """Called at the end of each round, with a line about it."""
     expect_steps: Callable[[int], None] = lambda _: None
-    """Called with the number of steps that are still to begin, once that is known better."""
+    """Called with the number of steps that are still to begin, when a better estimate is known."""
     tell: Callable[[str], None] = lambda _: None
-    """Called with a line that is to stay."""
+    """Called with a line that stays on the terminal."""
     show_results: Callable[[list[Result], Mapping[str, float]], None] = lambda *_: None
-    """Called with the results once nothing more is measured, before they are logged, and with the
-    seconds of the stages of the command."""
+    """Called with the results and the seconds of the command's stages, once nothing more is
+    measured and before the results are logged."""
 
     close: Callable[[], None] = lambda: None
-    """Called before something else is printed for good: takes the bar away."""
+    """Called to take the bar away, before other lines are printed."""
 
 
 class _Bar(tqdm):
-    monitor_interval = 0  # its own thread ticks instead, and ends with the bar
+    # no monitor thread of tqdm, which would never end; `_ticking` has a thread for each bar
+    monitor_interval = 0
 
 
 @contextmanager
@@ -85,10 +87,10 @@ def _ticking(
 
 @contextmanager
 def show_progress(num_steps: int) -> Iterator[Progress]:
-    """A bar with an ETA if stderr is a terminal, and a clock that ticks; otherwise the lines of the
-    rounds go there.
+    """A bar with a remaining time and a clock if stderr is a terminal; otherwise lines of the
+    rounds.
 
-    num_steps: of all steps, about; `expect_steps` corrects it, and so does a step beyond it.
+    num_steps: about the number of all steps; `expect_steps` and further steps correct it.
     """
     if not sys.stderr.isatty():
         yield Progress(end_round=_print_line, tell=_print_line)
@@ -99,7 +101,8 @@ def show_progress(num_steps: int) -> Iterator[Progress]:
 
         def begin_step(step: str) -> None:
             nonlocal steps_begun
-            bar.update(min(1, steps_begun))  # the step before this one is done
+            # the step before this one is done
+            bar.update(min(1, steps_begun))
             steps_begun += 1
             bar.total = max(bar.total, steps_begun)
             _name_step(bar, step)
@@ -114,9 +117,10 @@ def show_progress(num_steps: int) -> Iterator[Progress]:
 
 @contextmanager
 def show_budget(share: Callable[[], float]) -> Iterator[Progress]:
-    """The progress of what ends by a budget: as show_progress, with a bar of the budget's percent.
+    """The progress of a command with a budget: like show_progress, with a bar of the percentage
+    that is spent.
 
-    share: of the budget that is spent by now, from 0.
+    share: the share of the budget that has been spent, from 0.
     """
     if not sys.stderr.isatty():
         yield Progress(end_round=_print_line, tell=_print_line)
@@ -143,7 +147,7 @@ def _name_step(bar: tqdm, step: str) -> None:
 
 def round_line(title: str, start_ns: int, done: int, left: int) -> str:
     """The round's title with the time since `start_ns`, and the time that the steps left will take
-    if each takes as long as one of those done."""
+    if each takes as long as the mean of the steps done."""
     elapsed_s = seconds_between(start_ns, now_ns())
     left_s = tqdm.format_interval(elapsed_s / done * left)
     return f"{title}: {tqdm.format_interval(elapsed_s)} elapsed, about {left_s} left"
@@ -153,8 +157,10 @@ def round_line(title: str, start_ns: int, done: int, left: int) -> str:
 def round_reports(rounds: int, what: str) -> Iterator[Callable[[], None]]:
     """A function to call at the end of each round, which reports to stderr.
 
-    It advances a bar on a terminal. Elsewhere it prints a line if the last one was printed, or the
-    first round began, at least LINE_INTERVAL_S ago: what takes a moment stays silent.
+    It advances a bar on a terminal. Elsewhere it prints a line, if the last line was printed, or
+    the first round began, at least LINE_INTERVAL_S ago; short measurements print nothing.
+
+    what: the word before the rounds, such as `bench`.
     """
     if shows_bars():
         with _round_bar(rounds, what) as bar:
@@ -176,10 +182,10 @@ def round_reports(rounds: int, what: str) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def share_reports(what: str, share: Callable[[], float]) -> Iterator[Callable[[], None]]:
-    """A function to call after each step of what ends by a budget, which reports to stderr as
-    round_reports does.
+    """A function to call after each step of a measurement with a budget, which reports to stderr
+    like round_reports.
 
-    share: of the budget that is spent by now, from 0.
+    share: the share of the budget that has been spent, from 0.
     """
     if shows_bars():
         with _round_bar(PERCENT, what) as bar:
@@ -211,7 +217,8 @@ def _round_bar(total: int, what: str) -> Iterator[Any]:
 
 
 def cut_middle(text: str, width: int) -> str:
-    """The text, with its middle replaced by an ellipsis if it is wider: names differ at the end."""
+    """The text, with its middle replaced by an ellipsis if it is longer than `width`."""
+    # the middle, as names of a sweep differ at their ends
     if len(text) <= width:
         return text
     start = min(START_WIDTH, max(0, width - 1) // 2)
@@ -224,7 +231,8 @@ def _advance(bar: Any, steps: int = 1) -> None:
 
 
 def _write_line(line: str) -> None:
-    tqdm.write(line, file=sys.stderr)  # unlike print, it does not tear a bar apart
+    # print would tear the bar apart
+    tqdm.write(line, file=sys.stderr)
 
 
 def _print_line(line: str) -> None:

@@ -170,7 +170,8 @@ def _run_rounds(
 
 
 def _first_figures(result: Result) -> str:
-    """A line with what the first trial has measured, long before the table."""
+    """A line with the seconds of the latest trial of each benchmark."""
+    # for a single job, whose table comes after all of its trials
     trial = result.trials[-1]
     figures = [f"{name} {show_time(each.seconds)}" for name, each in trial.benchmarks.items()]
     return f"{result.name}, from one trial: {', '.join(figures)}"

@@ -4,7 +4,7 @@ gathers rows of bytes and makes them scaled floats.
 Every engine gathers into a buffer of one batch and into a buffer that stays in cache, with one
 thread per usable core, and the fastest counts. On one machine the engines range from 77 to 182
 thousand rows of 150 KB per second, so that a single one would not be a limit. A sequential copy of
-the same rows by the same threads tells how much of the memory's speed random access leaves.
+the same rows by the same threads shows how much of the memory's speed is left with random access.
 """
 
 from __future__ import annotations

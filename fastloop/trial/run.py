@@ -172,7 +172,7 @@ def _time_windows(
     opened: _OpenJob, name: BenchmarkName, session: Session, deliver: Consumer
 ) -> _TimedWindow:
     """Time the epochs as many times as a window of min_window_s needs."""
-    # An earlier trial of the job tells how many times. Without one, a first window has the epochs
+    # An earlier trial of the job knows how many times. Without one, a first window has the epochs
     # once; if it is too short it is followed by a longer one, and does not count. There are two
     # windows at most, so that noise can't prolong a trial.
     context, job, loader = opened.context, opened.context.job, opened.loader
