@@ -1,4 +1,4 @@
-"""The passes of one job that is explained, each in a process of its own, in interleaved rounds."""
+"""An explained job's passes, each in a process of its own, in interleaved rounds."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from fastloop.trial.job import Job
 Key = TypeVar("Key")
 
 WINDOW_S = 0.5
-"""About the length of an epoch that is run; longer ones are cut."""
+"""Epochs that take longer than this are cut to about this length."""
 FEWEST_BATCHES = 4
 FEWEST_ROUNDS = 3
+"""Rounds that are run however long they take."""
 MOST_SECONDS = 60.0
-"""No further round begins after this time, unless `seconds` says another."""
+"""After this time, or `seconds`, no further round begins."""
 MORE_UNTIL_S = 20.0
-"""No round is added to those that were asked for after this time."""
+"""Time after which no round is added to the rounds that were asked for."""
 
 
 def count_batches(job: Job, prepared: PreparedData) -> int:
@@ -39,7 +40,7 @@ def count_batches(job: Job, prepared: PreparedData) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainedJob:
-    """A job with its data, and how its passes are started."""
+    """A job with its data, and the launcher that starts its passes."""
 
     job: Job
     prepared: PreparedData
@@ -48,7 +49,7 @@ class ExplainedJob:
     expect_steps: Callable[[int], None] = lambda _: None
     """Called with the number of steps that are left, where it is known."""
     whole_batches: int
-    """In an epoch of the job, of which passes may run the beginning only."""
+    """Number of batches in an epoch of the job; passes may run its beginning only."""
 
     @property
     def rungs(self) -> tuple[Rung, ...]:
@@ -56,8 +57,9 @@ class ExplainedJob:
         return rungs_of(self.job, self.prepared)
 
     def without_workers(self, torch_threads: int | None) -> ExplainedJob:
-        """The job with nothing that runs beside its loop, where its loader can do without."""
+        """The job with nothing beside its loop: no workers, and no prefetching to the device."""
         loading = self.job.loading
+        # Other loaders have threads or processes that no setting of the job removes.
         if uses_dataloader(self.job):
             no_workers = {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False}
             loading = replace(loading, **no_workers, multiprocessing_context=None)
@@ -110,10 +112,11 @@ class ExplainedJob:
     ) -> list[Round]:
         """Times of all rungs, round by round.
 
-        needs_more: whether these rounds tell too little; then up to as many follow, of which none
-        begins after MORE_UNTIL_S.
+        needs_more: tells whether rounds tell too little; then up to as many rounds again follow,
+        and none of them begins after MORE_UNTIL_S.
         """
         start_ns, timed = now_ns(), self._time_rounds(num_rounds, seconds)
+        # The time of the first rounds counts: a job with slow passes gets no further ones.
         rest_s = min(seconds or MORE_UNTIL_S, MORE_UNTIL_S) - seconds_between(start_ns, now_ns())
         if rest_s <= 0 or not needs_more(timed):
             return timed
@@ -126,6 +129,7 @@ class ExplainedJob:
 
     def _time_round(self, number: int, rungs: Sequence[Rung]) -> Round:
         times = {rung: self.time_rung(rung, number) for rung in rungs}
+        # The rungs were timed in random order, while the ladder needs the lowest first.
         return {rung: times[rung] for rung in self.rungs}
 
 

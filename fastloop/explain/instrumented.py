@@ -1,4 +1,4 @@
-"""The instrumented pass of an explained job: an epoch in which everything records what it does."""
+"""The instrumented pass of an explained job: an epoch in which every process records its work."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fastloop.trial.window import Consumer
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """The events of an epoch, and when it ran."""
+    """The events of an epoch, its start and its stop."""
 
     events: list[Event]
     start_ns: int
@@ -51,9 +51,13 @@ class Recording:
 
 
 def record_epoch(job: Job, prepared: PreparedData) -> Recording:
-    """The recording of the job's first epoch of a loader that was just opened, as workers start
-    in it; the model has made a step before."""
+    """The recording of the first epoch of a loader that was just opened, with its workers' start.
+
+    The model has made a step before.
+    """
     context = start_job(job, prepared, 0)
+    # The setup needs a batch, and the first step is slower, as it allocates or compiles. Both are
+    # done with another loader, so that the recorded one is as good as new.
     with context.open_loader() as loader:
         batch = context.first_batch(loader.epochs)
     session = benchmark_of(job).session(context.build_setup(batch))
@@ -72,6 +76,8 @@ def _record(context: JobContext, session: Session, log: EventLog) -> Recording:
     consume = watch_calls(marks.mark_stop_after(consume), Stage.STEP, log)
     with pinning_recorded(log, ONLY_EPOCH), context.with_probe(log).open_loader() as loader:
         set_cache_state(context.job.cache, context.prepared.files, loader)
+        # The two clocks are read together, on an idle device: by this pair times of the device
+        # become times of the host.
         synchronize(context.device)
         zero, start_ns = mark(context.device), now_ns()
         for batch in watch_epoch(loader.epochs(0), log, Stage.GAP):
@@ -90,7 +96,7 @@ def _record(context: JobContext, session: Session, log: EventLog) -> Recording:
 
 
 def _mark_before(place: Consumer, device: torch.device, asked: list[Any]) -> Consumer:
-    """The placement; the device's clock is read before each call."""
+    """The placement, with a mark on the device before each call."""
 
     def call(batch: Any) -> Any:
         asked.append(mark(device))
@@ -100,9 +106,10 @@ def _mark_before(place: Consumer, device: torch.device, asked: list[Any]) -> Con
 
 
 def device_events(marks: StepMarks, asked: list[Any], zero: Any, zero_ns: int) -> list[Event]:
-    """Copies and steps on the device's own clock, which stood at the mark `zero` at `zero_ns`.
+    """Copies and steps as the device ran them, in nanoseconds of the host's clock.
 
-    asked: a mark before each copy, which ends where its step starts.
+    zero: a mark that the device passed at zero_ns. asked: a mark before each copy; the copy ends at
+    the start of its step.
     """
 
     def at_ns(each: Any) -> int:
@@ -118,6 +125,7 @@ def device_events(marks: StepMarks, asked: list[Any], zero: Any, zero_ns: int) -
 
 def _edges(events: list[Event], start_ns: int, stop_ns: int) -> list[Event]:
     """Gaps between the clock readings around the loop and its first and last event."""
+    # Placing the first batch before the loop may have recorded events, too.
     loop = [event for event in events if event.lane == MAIN and event.start_ns >= start_ns]
     first_ns, last_ns = min(e.start_ns for e in loop), max(e.stop_ns for e in loop)
     process_id, lane = loop[0].process_id, MAIN

@@ -1,4 +1,4 @@
-"""The ladder: what each part of a job adds to an epoch, by difference within interleaved rounds."""
+"""The ladder: the time that each part of a job adds to an epoch, as a difference of two rungs."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ def build_ladder(
     work_s: Mapping[Rung, float] | None,
     alone: Round | None = None,
 ) -> Ladder:
-    """The ladder of a job whose epochs have that many batches.
+    """The ladder of a job with that many batches in an epoch.
 
     work_s: seconds of each part in an epoch without overlap; None: the job overlaps nothing.
-    alone: the round that they are from, which tells the start of workers from their first load;
-    None where workers don't start in each epoch.
+    alone: the round that work_s is from, which tells the start of workers from their first load;
+    None if workers don't start in each epoch.
     """
     last = list(rounds[0])[-1]
     epochs = [times[last].whole_epoch_s(batches) for times in rounds]
     seconds, levels = draw_seconds([_whole_epochs(times, batches) for times in rounds])
     starts = [[_start_s(each) for each in rounds], [_late_start_s(each, alone) for each in rounds]]
     drawn = [_draw_starts(each, epochs, seconds[last]) for each in starts]
+    # Each draw is split by itself: its parts add up to it, and the noise that two rungs share is
+    # in both of their parts, with opposite signs.
     shares = {rung: part / seconds[last] for rung, part in _split(seconds, *drawn).items()}
     epoch_s = stats.estimate(epochs)
     unit_ms = 1e3 * epoch_s.value / batches
@@ -74,23 +76,20 @@ def _whole_epochs(times: Round, batches: int) -> dict[Rung, float]:
 
 
 def _starting_rungs(times: Mapping[Rung, Any]) -> tuple[Rung, Rung]:
-    """The rung in which the loader starts, and the one below it.
-
-    Where the loader runs with ready batches, its start is not that of what makes batches.
-    """
+    """The rung in which the loader starts, and the rung below it."""
     rungs = list(times)
+    # HAND_OFF runs the loader with ready batches: its start-up is the start of processes alone,
+    # without the start of a dataset that opens files.
     starting = Rung.HAND_OFF if Rung.HAND_OFF in times else rungs[-1]
     return starting, rungs[rungs.index(starting) - 1]
 
 
 def _start_s(times: Round) -> float:
-    """Start-up of an epoch, in one round.
-
-    What a worker takes to write the first batch to shared memory is the hand-off's, as that of any
-    batch: nothing hides it, but it is work on a batch.
-    """
+    """Seconds of start-up of an epoch, in one round."""
     starting, before = _starting_rungs(times)
     start_s = times[starting].start_up_s - times[before].start_up_s
+    # Nothing hides the time in which a worker writes the first batch to shared memory. It is work
+    # on a batch nevertheless, and counts as hand-off, beyond the wait that every batch has.
     first_s = max(0.0, times[starting].share_s - times[starting].later_wait_s)
     return start_s - min(first_s, max(0.0, start_s))
 
@@ -101,15 +100,16 @@ def _sampling_rung(times: Mapping[Rung, Any]) -> Rung:
 
 
 def _late_start_s(times: Round, alone: Round | None) -> float:
-    """Start-up of what makes samples, such as a Dataset that opens its file in each worker.
+    """Seconds of start-up of the source of samples, as a Dataset that opens a file in each worker.
 
-    An epoch's start-up beyond that with ready batches, less the load of its first batch, which
-    nothing hides. It may be below zero by noise; it counts as none only after the median of the
-    rounds, as noise would become start-up otherwise.
+    By noise it may be below zero in a single round.
     """
     rung = _sampling_rung(times)
     if alone is None or Rung.HAND_OFF not in times or rung not in alone:
         return 0.0
+    # Start-up beyond the start-up with ready batches, less the load of the first batch: nothing
+    # hides that, but it is work on a batch. It is not cut off at zero here, as the median over
+    # rounds would then make start-up of noise; `_split` does so after it.
     first_load_s = max(0.0, alone[rung].first_wait_s - times[rung].later_wait_s)
     return times[rung].start_up_s - times[Rung.HAND_OFF].start_up_s - first_load_s
 
@@ -117,23 +117,28 @@ def _late_start_s(times: Round, alone: Round | None) -> float:
 def _draw_starts(
     starts: Sequence[float], epochs: Sequence[float], epoch_draws: np.ndarray
 ) -> np.ndarray:
-    """Start-ups of an epoch that those of the rounds allow for, the likeliest one first."""
+    """Draws of the start-up of an epoch, the likeliest one first."""
+    # As shares of their rounds' epochs, which a slow round has in common with its start-up.
     shares = [start_s / epoch for start_s, epoch in zip(starts, epochs, strict=True)]
     value = stats.median(shares)
+    # A single round shows no deviation: half of the value is assumed.
     error = (stats.std(shares) or abs(value) / 2) / len(shares) ** 0.5
+    # Another seed than that of the levels' draws, of which these are independent.
     normals = np.random.default_rng(1).standard_t(len(shares), len(epoch_draws))
+    # As in draw_seconds, the first draw is the estimate.
     normals[0] = 0
     return (value + error * normals) * epoch_draws
 
 
 def _split(seconds: Mapping[Rung, T], start_s: T, late_s: T) -> dict[Rung, T]:
-    """Seconds of a whole epoch by part, lowest first; they add up to the job's.
+    """Seconds of a whole epoch by part, lowest first; their sum is the seconds of the job.
 
-    late_s: the part of start-up that comes with what makes samples. Either is a piece of what its
-    rung adds to an epoch, and counts up to that only: the rest would be missing from another part.
+    start_s: start-up of the loader. late_s: further start-up, of the source of samples.
     """
     rungs = list(seconds)
     starting, before = _starting_rungs(seconds)
+    # Each start-up is a piece of the time that its rung adds, and counts up to that only: beyond
+    # it the rung's own part would be negative.
     start_s = _limit(start_s, seconds[starting] - seconds[before])
     sampling = _sampling_rung(seconds)
     below = rungs[rungs.index(sampling) - 1]
@@ -150,22 +155,27 @@ def _split(seconds: Mapping[Rung, T], start_s: T, late_s: T) -> dict[Rung, T]:
 
 
 def _limit(start_s: T, added_s: T) -> Any:
-    """The start-up, at least nothing and at most the time that its rung adds."""
+    """The start-up, at least zero and at most the time that its rung adds."""
     return np.clip(start_s, 0.0, np.maximum(0.0, added_s))
 
 
 def _find_slower_steps(rounds: Sequence[Round], shares: Mapping[Rung, np.ndarray]) -> Estimate:
-    """The gain of a perfect loader, less the time in next() and what is done to batches later."""
+    """Share of the epoch that is neither in next(), nor in the step or the loop's other work.
+
+    The job overlaps nothing, so this is the time by which its steps are slower than steps that
+    follow one another without loads between them.
+    """
     last = list(rounds[0])[-1]
     starting, _ = _starting_rungs(rounds[0])
     rungs = list(rounds[0])
-    in_loop = [shares[rung] for rung in rungs[: rungs.index(starting)]]  # also the step
+    # The rungs below the loader, the step among them, are what the loop does outside of next().
+    in_loop = [shares[rung] for rung in rungs[: rungs.index(starting)]]
     in_next = stats.median([times[last].next_share for times in rounds])
     return estimate_from(1 - in_next - np.sum(in_loop, axis=0))
 
 
 def _find_sure_greatest(shares: Mapping[Rung, np.ndarray]) -> dict[Rung, float]:
-    """The share of draws in which each part but the step is the greatest."""
+    """For each part but the step, the share of draws in which it is the greatest."""
     rungs = [rung for rung in shares if rung is not Rung.STEP]
     places = np.stack([shares[rung] for rung in rungs]).argmax(axis=0)
     return {rung: float((places == place).mean()) for place, rung in enumerate(rungs)}
@@ -174,7 +184,8 @@ def _find_sure_greatest(shares: Mapping[Rung, np.ndarray]) -> dict[Rung, float]:
 def _find_hidden_ms(
     rung: Rung, exposed_ms: float, batches: int, work_s: Mapping[Rung, float] | None
 ) -> float | None:
-    """Work per batch that is not exposed; of steps and starts nothing is hidden."""
+    """Milliseconds of a part's work on a batch that are not exposed; None: not known."""
+    # The loop itself steps, copies and starts: nothing of that is hidden.
     if work_s is None or rung in (Rung.STEP, Rung.COPY, Rung.START_UP):
         return 0.0
     if rung not in work_s:
@@ -183,6 +194,6 @@ def _find_hidden_ms(
 
 
 def work_of(times: Round, batches: int) -> dict[Rung, float]:
-    """Seconds of a whole epoch by part, for a round in which nothing overlaps."""
+    """Seconds of a whole epoch by part, from a round in which nothing overlaps."""
     parts = _split(_whole_epochs(times, batches), _start_s(times), 0.0)
     return {rung: max(0.0, seconds) for rung, seconds in parts.items()}

@@ -38,7 +38,7 @@ from fastloop.sweep.in_process import (
 from fastloop.sweep.progress import round_reports
 
 SYNCHRONIZED = ("cpu", "cuda", "mps")
-"""Devices whose queued work can be waited for."""
+"""Devices with a function that waits for their queued work."""
 LoaderOrFunction = Iterable[Tree] | Callable[..., Iterable[Tree]]
 
 
@@ -50,17 +50,25 @@ def explain_loop(
     device: str = "auto",
     seconds: float = MOST_SECONDS,
 ) -> LoopExplanation:
-    """Verdict and ladder of `for batch in loader: step(batch)`, measured in this process.
+    """The verdict and the ladder of `for batch in loader: step(batch)`, measured in this process.
 
-    loader: anything that can be iterated over again and again, or a function that returns an
-    iterable for each epoch, called with the epoch's number if it takes an argument. step: called
-    with each batch as it comes; it moves the batch to the device itself, and is also called with
-    batches that are there already. trials: number of rounds, each with the loader alone, the step
-    alone and both together; after `seconds` none begins beyond the third. device: where the step
-    computes.
+    Args:
+        loader: anything that can be iterated over again and again, or a function that returns an
+            iterable for each epoch, called with the epoch's number if it takes an argument. A
+            DataLoader of a Dataset with indices is taken apart into hand-off, collate and decode.
+        step: called some hundred times, with each batch as it comes. It moves the batch to the
+            device itself, and is also called with batches that are on the device already.
+        trials: number of rounds, each with the loader alone, the step alone and both together,
+            about 0.5 s each.
+        device: the device of the step: "auto", "cpu", "cuda" or "mps".
+        seconds: time after which no round begins beyond the third.
 
-    Raises TypeError for what can be iterated over only once, and ValueError for a loader without
-    batches, a device whose work can't be waited for, and a number below its least value.
+    Raises TypeError for a loader that can be iterated over only once and for a step that is no
+    function; ValueError for a loader without batches, another device, and a number below its least
+    value.
+
+    >>> fastloop.explain(loader, step, trials=3).verdict.word
+    <Rung.DECODE: 'decode'>
     """
     check_numbers(trials=trials)
     check_seconds(seconds)
@@ -109,7 +117,7 @@ def _repeatable(loader: LoaderOrFunction) -> Epochs:
 
 
 def _resolve(device: str) -> torch.device:
-    """The device of this name. Raises ValueError where its work can't be waited for."""
+    """The device of this name. Raises ValueError if no function waits for its work."""
     if device == "auto":
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         resolved = accelerator or torch.device("cpu")
@@ -123,7 +131,10 @@ def _resolve(device: str) -> torch.device:
 
 
 def _look(epochs: Epochs, step: LoopStep, device: torch.device) -> tuple[UserLoop, float, bool]:
-    """The loop, the seconds to its first batch, and whether it runs whole epochs."""
+    """The loop, the seconds to its first batch, and whether it runs whole epochs.
+
+    One epoch warms the loop up, gives the batches that stand in for others, and is cut at WINDOW_S.
+    """
     opened_ns = now_ns()
     host, count, first_batch_s, is_whole = [], 0, 0.0, True
     begun_ns = opened_ns
@@ -135,22 +146,26 @@ def _look(epochs: Epochs, step: LoopStep, device: torch.device) -> tuple[UserLoo
         _check_output(step(batch))
         count += 1
         if count > FEWEST_BATCHES and seconds_between(begun_ns, now_ns()) > WINDOW_S:
+            # Without the batch that passed the limit: were it the last, a cut epoch would be the
+            # whole one and end workers, too.
             count, is_whole = count - 1, False
             break
     synchronize(device)
     if not count:
         raise ValueError("loader: an epoch has no batches")
+    # An iterable that gives its own iterator, as a generator wrapped in a class, is found only so.
     if next(iter(epochs(1)), None) is None:
         raise TypeError(
             "loader: its second epoch has no batches; it can be iterated over only once"
         )
-    host = host[: max(1, len(host) - 1)]  # the last one of an epoch may be short
+    # The last batch of an epoch may be short.
+    host = host[: max(1, len(host) - 1)]
     loop = UserLoop(epochs=epochs, step=step, device=device, host=host, batches=count)
     return loop, first_batch_s, is_whole
 
 
 def _check_output(output: Any) -> None:
-    """Raise ValueError for a step whose result is on a device whose work can't be waited for."""
+    """Raise ValueError if the step's result is on a device that can't be waited for."""
     if isinstance(output, torch.Tensor):
         _resolve(str(output.device))
 
@@ -171,6 +186,7 @@ def _run_rounds(
 ) -> tuple[list[Round], list[float]]:
     """Times of all rungs, and seconds of the loader alone, in each round."""
     timed, alone_s, start_ns = [], [], now_ns()
+    # None is the loader alone. Epochs 0 and 1 have been used by _look.
     keys: dict[Rung | None, int] = dict.fromkeys((*openers, None), trials)
     with round_reports(trials, "explain") as end_round:
         for number, places in rounds(keys):

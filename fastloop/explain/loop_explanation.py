@@ -21,26 +21,35 @@ SCHEMA = 1
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LoopExplanation:
-    """The answer for one loop; printed, or as the last line of a notebook's cell, a text."""
+    """The answer of `fastloop.explain` for one loop.
+
+    Printed it is a text, and as the last line of a notebook's cell a table.
+    """
 
     verdict: Verdict
+    """`word` names the cause, as "step" or "decode"; `sentences` say it in words."""
     ladder: Ladder
+    """The parts of an epoch, with milliseconds a batch and shares of the epoch."""
     device: str
     window_batches: int
-    """Batches of an epoch that each pass ran."""
+    """Number of batches of an epoch in each pass."""
     loader_batches_per_s: float
-    """Of the loader alone, without steps."""
+    """Rate of the loader alone, without steps."""
     notes: tuple[str, ...]
-    """What could not be told."""
+    """Sentences on what the ladder can't tell of this loader."""
     machine_load: LoadSummary | None = None
-    """What other programs used of the machine meanwhile."""
+    """The load by other programs during the passes."""
 
     def to_json(self) -> str:
         """The findings as JSON, with the names of explain.json."""
         return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1) + "\n"
 
     def to_frame(self) -> DataFrame:
-        """The parts of an epoch, one a row: milliseconds a batch, and shares of the epoch."""
+        """A pandas DataFrame of the parts of an epoch, with the index `part`.
+
+        Its columns are hidden_ms and exposed_ms (milliseconds a batch), and share, share_low and
+        share_high (of the epoch, with its 95 % interval).
+        """
         import pandas as pd
 
         rows = [

@@ -1,4 +1,4 @@
-"""Rungs of a user's loop: its loader with ready batches or samples in the place of its parts."""
+"""Rungs of a user's loop: its loader with ready batches or ready samples instead of its parts."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ LoopStep = Callable[[Tree], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class UserLoop:
-    """A loader and a step, with the batches that stand in for others."""
+    """A loader and a step, with host batches that stand in for all others."""
 
     epochs: Epochs
     step: LoopStep
     device: torch.device
     host: list[Tree]
     batches: int
-    """Of an epoch that is run."""
+    """Number of batches of an epoch in each pass."""
 
     def time(self, epoch: Iterable[Tree], step: LoopStep) -> EpochTimes:
         """Times of the beginning of an epoch."""
@@ -54,13 +54,15 @@ def _first(epoch: Iterable[Tree], count: int) -> Iterator[Tree]:
     """The first batches of an epoch, which is closed after them."""
     iterator = iter(epoch)
     yield from islice(iterator, count)
-    del iterator  # ends workers, in the time of the loop's end
+    # Ends the workers of the epoch here, so that their end is a part of it.
+    del iterator
 
 
 def rung_openers(loop: UserLoop, loader: Any) -> dict[Rung, Callable[[int], Iterable[Tree]]]:
-    """For each rung, lowest first, what gives an epoch of that number."""
+    """For each rung, lowest first, a function that returns the epoch of a number."""
     resident = loop.host
     openers: dict[Rung, Callable[[int], Iterable[Tree]]] = {}
+    # The step moves its batch itself: on the CPU there is nothing to copy.
     if loop.device.type != "cpu":
         resident = [map_tensors(lambda leaf: leaf.to(loop.device), each) for each in loop.host]
         openers[Rung.COPY] = lambda _: loop.repeat(loop.host)
@@ -75,6 +77,7 @@ def rung_openers(loop: UserLoop, loader: Any) -> dict[Rung, Callable[[int], Iter
 
 def _can_be_divided(loader: Any) -> bool:
     """True for a DataLoader that collates samples of a Dataset with indices."""
+    # A subclass may load in another way than its settings say.
     return (
         type(loader) is DataLoader
         and loader.batch_sampler is not None
@@ -83,7 +86,8 @@ def _can_be_divided(loader: Any) -> bool:
 
 
 def _substitutes(loop: UserLoop, loader: DataLoader) -> tuple[DataLoader, DataLoader]:
-    """The loader with ready batches, and with ready samples, in the place of its dataset."""
+    """The loader with ready batches, and with ready samples, instead of its dataset."""
+    # The samples of real batches, as a sampler may choose some samples more often than others.
     sampler, dataset = cast("Any", loader.batch_sampler), cast("Any", loader.dataset)
     indices = [index for batch in islice(sampler, MOST_READY) for index in batch]
     start_ns, made = now_ns(), []
@@ -113,7 +117,7 @@ def measure_work(loop: UserLoop, loader: DataLoader, whole_batches: int) -> dict
 
 
 def rung_notes(loader: Any, openers: dict[Rung, Any]) -> list[str]:
-    """Notes on what the ladder of such a loader can't tell."""
+    """Notes for the user on parts that the ladder of such a loader can't tell apart."""
     if Rung.UNATTRIBUTED not in openers:
         return ["decode is all that the dataset does: it can't be told apart from reading"]
     kind = type(loader).__name__

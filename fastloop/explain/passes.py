@@ -1,4 +1,4 @@
-"""The work of one process: epochs of one rung, with the waits in them; or single batches, timed."""
+"""The work of one process: epochs of one rung with their waits, or the times of single batches."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ from fastloop.trial.window import Consumer, drain, num_repeats
 MOST_TIMED = 200
 TIMED_S = 2.0
 FEWEST_TIMED = 3
-"""Bounds of the batches that are timed one by one."""
+"""At most MOST_TIMED batches are timed one by one, none after TIMED_S unless there are fewer than
+FEWEST_TIMED."""
 WARM_UP_S, LEAST_TIMED_S = 0.1, 0.2
-"""Time for which batches run untimed, and for which they are then timed, short epochs again."""
+"""Seconds for which batches run untimed, and seconds for which they are then timed; short epochs
+are repeated up to that."""
 CLONES = 5
 
 
@@ -36,21 +38,21 @@ class EpochTimes:
     """Epochs of one rung in one process; an epoch may be the beginning of the job's."""
 
     seconds: float
-    """Mean of an epoch."""
+    """Mean seconds of an epoch."""
     batches: int
-    """In each of these epochs."""
+    """Number of batches in each of these epochs."""
     first_wait_s: float
     """Median wait for the first batch of an epoch."""
     later_wait_s: float
-    """Mean wait for another batch."""
+    """Mean wait for any other batch."""
     end_s: float
-    """Median time from the last step of an epoch until the loop ends, as when workers end."""
+    """Median time from the last step of an epoch until the loop ends, in which workers end."""
     share_s: float = 0.0
-    """Time to write a ready batch to new shared memory, as workers do; 0: there are none."""
+    """Time to write a ready batch to new shared memory, as workers do; 0: there are no workers."""
 
     @property
     def start_up_s(self) -> float:
-        """Time that an epoch takes for its first batch, beyond that for another one, and to end."""
+        """Seconds of an epoch's start and end: its first wait beyond a later one, and its end."""
         return max(0.0, self.first_wait_s - self.later_wait_s) + self.end_s
 
     @property
@@ -60,36 +62,37 @@ class EpochTimes:
         return waits_s / self.seconds
 
     def whole_epoch_s(self, batches: int) -> float:
-        """Seconds of an epoch of that many batches, which starts up once."""
+        """Seconds of an epoch of that many batches; however long it is, it starts up once."""
         pace_s = (self.seconds - self.start_up_s) / self.batches
         return self.seconds + (batches - self.batches) * pace_s
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTimes:
-    """Seconds, and the CPU time of this process, that each batch took to load, and then to step."""
+    """Seconds, and CPU seconds of this process, in which each batch was loaded and stepped on."""
 
     load_s: list[float] = field(default_factory=list)
     load_cpu_s: list[float] = field(default_factory=list)
     step_s: list[float] = field(default_factory=list)
     step_cpu_s: list[float] = field(default_factory=list)
     first_batch_s: float = 0.0
-    """From opening the loader to its first batch on the device."""
+    """Seconds from opening the loader to its first batch on the device."""
     clone_s: float = 0.0
     """Time to copy a batch in memory."""
     torch_threads: int = 1
     difference: float = 0.0
-    """Of two passes that these times are from, in the logarithm of a batch's time; 0: of one."""
+    """Absolute logarithm of the ratio of the two passes that these times are from; 0: one pass."""
 
 
 def time_rung(job: Job, prepared: PreparedData, rung: Rung, number: int) -> EpochTimes:
-    """Times of epochs that do what the rung and all below it do, after a warm-up epoch."""
+    """Times of epochs with the work of the rung and of all below it, after a warm-up epoch."""
     context = start_job(job, prepared, number)
     host = take_batches(context)
     session = benchmark_of(job).session(context.build_setup(host[0]))
     with open_rung(context, rung, host) as (loader, deliver):
         consume, _ = session.start(deliver)
         drain(loader.epochs, consume, job.epochs, context.device)
+        # The other rungs read no files: only the job as it is meets a cold cache.
         if rung is rungs_of(job, prepared)[-1]:
             set_cache_state(job.cache, prepared.files, loader)
         times = _time_window(context, session, loader, deliver)
@@ -99,10 +102,7 @@ def time_rung(job: Job, prepared: PreparedData, rung: Rung, number: int) -> Epoc
 
 
 def time_batches(job: Job, prepared: PreparedData) -> BatchTimes:
-    """Times of loading and stepping, one batch at a time, of the job's loader as it is.
-
-    Short epochs are repeated where they start no workers, as a few milliseconds tell little.
-    """
+    """Times of loading and stepping, one batch at a time, of the job's loader as it is."""
     context = start_job(job, prepared, 0)
     opened_ns = now_ns()
     with context.open_loader() as loader:
@@ -117,24 +117,30 @@ def time_batches(job: Job, prepared: PreparedData) -> BatchTimes:
         )
         session = benchmark_of(job).session(context.build_setup(first))
         consume, _ = session.start(deliver)
-        consume(first)  # the first step is slower: it allocates, or compiles
+        # The first step is slower, as it allocates or compiles.
+        consume(first)
         batches = _warm_up(batches, consume)
         begun_ns = now_ns()
         _record(times, batches, consume, context)
-        if not times.load_s:  # an epoch of a single batch, or of which all have warmed up
+        # The warm-up took all batches of a short epoch.
+        if not times.load_s:
             _record(times, iter(loader.epochs(0)), consume, context)
+        # A few milliseconds tell little, so that a short epoch is repeated; not if that would start
+        # workers again.
         while not job.loading.num_workers and _is_short(times, begun_ns):
             batches = iter(loader.epochs(0))
-            consume(next(batches))  # an epoch's first batch also waits for its order
+            # The first batch of an epoch also waits for the epoch's order.
+            consume(next(batches))
             before = len(times.load_s)
             _record(times, batches, consume, context)
+            # An epoch of a single batch would be repeated for nothing.
             if len(times.load_s) == before:
                 break
     return times
 
 
 def merge_batches(one: BatchTimes, other: BatchTimes) -> BatchTimes:
-    """The batches of two passes of the same job, and by how much these differ."""
+    """The batches of two passes of the same job, and the difference of the passes."""
     seconds = [stats.mean(each.load_s) + stats.mean(each.step_s) for each in (one, other)]
     return replace(
         one,
@@ -148,7 +154,8 @@ def merge_batches(one: BatchTimes, other: BatchTimes) -> BatchTimes:
 
 
 def _warm_up(batches: Iterator[Tree], consume: Consumer) -> Iterator[Tree]:
-    """The rest of the batches after those of WARM_UP_S: caches and clocks of a new process."""
+    """Consume batches for WARM_UP_S, and return the rest."""
+    # Caches and the clock of a core are not up to speed in a new process.
     start_ns = now_ns()
     while seconds_between(start_ns, now_ns()) < WARM_UP_S:
         batch = next(batches, None)
@@ -168,7 +175,8 @@ def benchmark_of(job: Job) -> Benchmark:
 
 
 def _clone_seconds(batch: Tree) -> float:
-    """The least of a few measured times to copy the batch; the first also maps new memory."""
+    """Seconds to copy the batch in memory."""
+    # The least of a few copies: the first one also maps new memory.
     seconds = []
     for _ in range(CLONES):
         start_ns = now_ns()
@@ -201,7 +209,8 @@ def _record(
 def _time_window(
     context: JobContext, session: Session, loader: ReopenableLoader, deliver: Consumer
 ) -> EpochTimes:
-    """Time whole epochs, so many that they take min_window_s; once where the cache is cold."""
+    """Times of enough whole epochs to take min_window_s; of one epoch if the cache is cold."""
+    # Zero with a cold cache: a second epoch would find it warm.
     shortest_s = context.job.shortest_window_s
     times = _time_epochs(context, session, loader.epochs, deliver, 1)
     needed = num_repeats(times.seconds, shortest_s) if shortest_s else 1
@@ -222,7 +231,10 @@ def _time_epochs(
 
 
 def summarize_epochs(waits: Sequence[Sequence[int]], seconds: float) -> EpochTimes:
-    """The times of epochs that took these seconds together, from their waits in nanoseconds."""
+    """The times of epochs that took `seconds` together.
+
+    waits: of each epoch, the results of `consume_epoch`.
+    """
     count = len(waits)
     later = [wait_ns for epoch in waits for wait_ns in epoch[1:-1]]
     return EpochTimes(
@@ -235,7 +247,7 @@ def summarize_epochs(waits: Sequence[Sequence[int]], seconds: float) -> EpochTim
 
 
 def consume_epoch(batches: Iterable[Tree], consume: Consumer) -> list[int]:
-    """Nanoseconds of the wait for each batch, the first with iter(), and for the end."""
+    """Nanoseconds of the wait for each batch, the first one with iter(), and for the end."""
     waits, asked_ns = [], now_ns()
     iterator = iter(batches)
     while True:

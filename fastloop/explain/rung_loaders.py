@@ -1,4 +1,4 @@
-"""The loader of a rung: the job's own, with substitutes for all that is above the rung."""
+"""The loader of a rung: the job's own loader, with substitutes for all parts above the rung."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from fastloop.trial.page_cache import ReopenableLoader, open_reopenable
 from fastloop.trial.window import Consumer
 
 MOST_READY = 8
-"""Batches that stand in for all others; an epoch repeats them."""
+"""Number of batches that stand in for all others; an epoch repeats them."""
 READY_S = 1.0
-"""Time after which no further batch is made to stand in for others."""
+"""Time after which no further batch is made to stand in for others: samples may be very slow."""
 
 
 def take_batches(context: JobContext) -> list[Tree]:
@@ -38,14 +38,15 @@ def take_batches(context: JobContext) -> list[Tree]:
             batches.append(batch)
             if seconds_between(start_ns, now_ns()) > READY_S:
                 break
-        return batches[: max(1, len(batches) - 1)]  # the last one of an epoch may be short
+        # The last batch of an epoch may be short.
+        return batches[: max(1, len(batches) - 1)]
 
 
 @contextmanager
 def open_rung(
     context: JobContext, rung: Rung, host: list[Tree]
 ) -> Iterator[tuple[ReopenableLoader, Consumer]]:
-    """The loader of a rung, and what delivers its batches to the step."""
+    """The loader of a rung, and the function that delivers its batches to the step."""
     job, deliver = context.job, context.step_delivery()
     if rung is Rung.STEP:
         resident = [deliver(batch) for batch in host]
@@ -53,6 +54,8 @@ def open_rung(
         with open_reopenable(open_) as loader:
             yield loader, lambda batch: batch
         return
+    # The transform on the device comes after the copy and is a rung of its own: this rung copies
+    # each batch, and steps on one that was transformed before.
     if rung is Rung.COPY and job.transform.where == "device":
         place, ready = loop_delivery(job, context.prepared, context.device), deliver(host[0])
         deliver = lambda batch: (place(batch), ready)[1]  # noqa: E731
@@ -66,14 +69,18 @@ def open_rung(
 def _substitute(
     context: JobContext, rung: Rung, host: list[Tree]
 ) -> Callable[[], AbstractContextManager[Epochs]] | None:
-    """A function that opens the loader of the rung; None: the job's own, as it is."""
+    """A function that opens the loader of the rung; None: the job's own loader as it is."""
     job, plan, prepared = context.job, context.plan, context.prepared
     rungs = rungs_of(job, prepared)
+    # The last rung is the job itself.
     if rung is rungs[-1]:
         return None
+    # Copies and transforms on the device are below the loader: host batches are repeated.
     if rung is Rung.COPY or (rung is Rung.TRANSFORM and job.transform.where == "device"):
         return partial(_open_repeated, host, context)
     bare = replace(plan, transform=None)
+    # From here on DataLoader runs with the job's settings: over ready batches, over ready samples,
+    # or over files in memory.
     if rung is Rung.HAND_OFF:
         ready = ReadyBatches(host, prepared.num_samples)
         return partial(torch_epochs, ready, replace(bare, collate=None), identity_collate)
@@ -82,6 +89,7 @@ def _substitute(
         return partial(torch_epochs, _files_in_memory(context, samples), plan)
     indices = _some_indices(context)
     made = _make_samples(samples, indices)
+    # The transform is above collate: its results must be ready, as they may have another size.
     if rung is Rung.COLLATE and plan.transform is not None:
         made = [plan.transform.transform_sample(sample) for sample in made]
     ready = ReadySamples(made, prepared.num_samples)
@@ -115,7 +123,7 @@ def _make_samples(samples: Any, indices: list[int]) -> list[Tree]:
 
 
 def _files_in_memory(context: JobContext, samples: Any) -> Any:
-    """The samples, decoded from memory where they are images; otherwise read as they are."""
+    """The samples, with images decoded from files in memory; all others as they are."""
     if not (reads_images(context.job) and isinstance(samples, LabelledImages)):
         return samples
     indices = _some_indices(context)

@@ -25,27 +25,31 @@ def rungs_of(job: Job, prepared: PreparedData) -> tuple[Rung, ...]:
     if job.loader.store is not None:
         return (*rungs, Rung.READ)
     rungs.append(Rung.DECODE)
+    # A Dataset of the user's own reads and decodes in __getitem__: only a cold cache, beside the
+    # warm one of the rung below, shows the reading.
     return (*rungs, Rung.READ) if job.cache == "cold" or reads_images(job) else tuple(rungs)
 
 
 def uses_dataloader(job: Job) -> bool:
-    """True for a loader that is built on torch's DataLoader, whose parts can be left out."""
+    """True for a loader that is built on torch's DataLoader, so that parts can be left out."""
+    # Only these loaders honour num_workers.
     return "num_workers" in getattr(job.loader, "honours", ())
 
 
 def overlaps(job: Job) -> bool:
-    """True where processes or threads that the job's settings name work beside the loop."""
+    """True if the job's settings start processes or threads that load beside the loop."""
     return bool(job.loading.num_workers or job.device_prefetch)
 
 
 def benchmark_name(job: Job) -> str:
-    """The benchmark that is explained: the one whose steps run a model, else the last one."""
+    """The benchmark that is explained: the last one with a model, or else the last one."""
+    # A limit by replay is of steps on ready batches, which only a model makes.
     with_model = [name for name, each in job.benchmark.items() if each.limit == "replay"]
     return (with_model or list(job.benchmark))[-1]
 
 
 def reads_images(job: Job) -> bool:
-    """True where samples are image files, so that reading and decoding can be told apart."""
+    """True if samples are image files, so that reading and decoding can be told apart."""
     return (
         traits_of(DatasetTraits, job.dataset).decodes
         and job.loader.store is None

@@ -1,4 +1,4 @@
-"""The sentences of a verdict: what is known of a job's wait for data, and how sure it is."""
+"""The sentences of a verdict: a job's wait for data, its parts, and the certainty of both."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ PHRASES = {
     Rung.UNATTRIBUTED: "a loader that can't be taken apart",
 }
 LEAST_NAMED = 0.05
-"""Share of the wait from which a part is named."""
+"""A part with less than this share of the wait is not named."""
 LEAST_LIKELY = 0.05
-"""Certainty from which a part is named as perhaps the greatest."""
+"""A part that is the greatest with less certainty than this is not named as perhaps the
+greatest."""
 MORE = "more rounds (trials=) or a quieter machine tell more"
 
 
 def name_parts(decoding: str) -> dict[Rung, str]:
-    """Words for every part; decoding: those for what makes a sample, or empty."""
+    """Words for every part. decoding: words for making a sample; empty: the usual ones."""
     return PHRASES | ({Rung.DECODE: decoding} if decoding else {})
 
 
 def leading_row(ladder: Ladder) -> LadderRow:
-    """The greatest part of an epoch that a perfect loader would not have."""
+    """The greatest part of an epoch that a perfect loader would save."""
     rows = [row for row in ladder.rows if row.rung is not Rung.STEP]
     return max(rows, key=lambda row: row.share.value)
 
 
 def describe_step(ladder: Ladder, name: str) -> str:
-    """The first sentence on a job whose loader is not worth touching."""
+    """The first sentence on a job with a loader that is not worth improving."""
     most, epoch = show_percent(max(0.0, ladder.wait_share.high)), show_seconds(ladder.epoch_s.value)
     return f"This {name} is limited by its step: no loader can gain more than {most} of {epoch}"
 
@@ -51,8 +52,8 @@ def describe_waits(ladder: Ladder, name: str) -> str:
 
 
 def describe_unsure(ladder: Ladder, name: str, phrases: Mapping[Rung, str]) -> list[str]:
-    """Sentences on a job of which it isn't known whether it waits: that there is no answer, the
-    best guess with its bounds, and the part to look at."""
+    """Sentences on a job that may or may not wait: that there is no answer yet, the best guess with
+    its bounds, and the part to look at."""
     wait, epoch = ladder.wait_share, show_seconds(ladder.epoch_s.value)
     noise = _describe_noise(ladder)
     answer = f"No answer yet: {noise[0].lower()}{noise[1:]}"
@@ -60,16 +61,20 @@ def describe_unsure(ladder: Ladder, name: str, phrases: Mapping[Rung, str]) -> l
     least = f"from {show_percent(wait.low)} to {most}" if wait.low > 0 else f"up to {most}"
     guess = f"Best guess: this {name} waits {likely} of its {epoch}, anything {least} is possible"
     leading = leading_row(ladder)
+    # A part that is more likely not the greatest would mislead.
     if leading.sure_greatest < 0.5 or wait.value <= 0:
         return [answer, guess]
     return [answer, guess, f"Its greatest part is {phrases[leading.rung]} ({_sure(leading)})"]
 
 
 def describe_wait(ladder: Ladder, phrases: Mapping[Rung, str], is_known: bool) -> str:
-    """The parts of a wait, greatest first; where the greatest is not known, which it may be."""
+    """The parts of a wait, greatest first; if the greatest is not known, the parts that it may
+    be."""
     rows = [row for row in ladder.rows if row.rung is not Rung.STEP]
     rows.sort(key=lambda row: -row.share.value)
     if is_known:
+        # Parts below zero count as none, so that the others may add up to more than the wait: the
+        # shares must not be above 100 %.
         whole = max(ladder.wait_share.value, sum(max(0.0, row.share.value) for row in rows))
         named = [row for row in rows if row.share.value >= LEAST_NAMED * whole]
         parts = [f"{phrases[row.rung]} ({show_percent(row.share.value / whole)})" for row in named]
@@ -84,13 +89,13 @@ def describe_wait(ladder: Ladder, phrases: Mapping[Rung, str], is_known: bool) -
 
 
 def describe_misfit(ladder: Ladder) -> str:
-    """The reason why no part is named where the parts don't add up to the whole."""
+    """The reason why no part is named: the parts don't add up to the whole."""
     missing = show_percent(ladder.residue)
     return f"The parts miss the whole by {missing} of an epoch, so none is named as the cause"
 
 
 def describe_disagreement(ladder: Ladder) -> str:
-    """The reason why no part is named where next() takes less than a perfect loader saves."""
+    """The reason why no part is named: next() takes less than a perfect loader saves."""
     slower = show_percent(ladder.slower_steps.value if ladder.slower_steps else 0.0)
     text = "Timing next() finds less of the wait than leaving the loader out: two answers differ"
     return (
@@ -100,7 +105,7 @@ def describe_disagreement(ladder: Ladder) -> str:
 
 
 def describe_start_up(ladder: Ladder, first_batch_s: float) -> str:
-    """Time that the job takes until its first batch, and between epochs."""
+    """The sentence on the time until the first batch, and between epochs."""
     gap = show_estimate(no_less_than_zero(ladder.start_up_s), show_seconds)
     share = show_percent(ladder.start_up_s.value / ladder.epoch_s.value)
     first = (
@@ -110,7 +115,7 @@ def describe_start_up(ladder: Ladder, first_batch_s: float) -> str:
 
 
 def show_seconds(seconds: float) -> str:
-    """Seconds, or milliseconds where they are few."""
+    """The time in seconds, or in milliseconds if it is below 0.1 s."""
     return f"{significant(seconds)} s" if seconds >= 0.1 else f"{significant(1e3 * seconds)} ms"
 
 
@@ -121,5 +126,6 @@ def _describe_noise(ladder: Ladder) -> str:
 
 
 def _sure(row: LadderRow) -> str:
-    """Certainty that the part is the greatest, which is never complete."""
+    """The certainty that the part is the greatest, in words."""
+    # All draws may agree; measurements never make anything certain.
     return f"{100 * min(0.99, row.sure_greatest):.0f} % sure"

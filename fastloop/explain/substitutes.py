@@ -1,4 +1,4 @@
-"""Loaders and samples that stand in for parts of a job: what is above a rung costs nothing."""
+"""Loaders and samples that stand in for the parts above a rung, at no cost of their own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHARES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class SubstituteLoader:
-    """A loader in the place of a job's own, opened by a function."""
+    """A loader that replaces a job's own; a function opens it."""
 
     open_epochs: Callable[[], AbstractContextManager[Epochs]]
     store: ClassVar[None] = None
@@ -36,7 +36,7 @@ class SubstituteLoader:
 
 @dataclass(frozen=True)
 class ReadySamples:
-    """Samples that are in memory, repeated up to the length of the dataset."""
+    """Samples in memory, repeated up to the length of the dataset."""
 
     samples: Sequence[Tree]
     num_samples: int
@@ -50,7 +50,7 @@ class ReadySamples:
 
 @dataclass
 class ReadyBatches:
-    """Batches that are in memory, in turn, in the place of those that a collate makes."""
+    """Batches in memory, in turn, as a dataset that needs no collate."""
 
     batches: Sequence[Tree]
     num_samples: int
@@ -66,13 +66,14 @@ class ReadyBatches:
         batch = self.batches[next(self.turn) % len(self.batches)]
         return map_tensors(lambda leaf: _hand_over(leaf, len(indices)), batch)
 
-    def __reduce__(self) -> tuple[Any, ...]:  # a count can't be pickled for ever
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without the turn: pickling an itertools.count is deprecated.
         return ReadyBatches, (self.batches, self.num_samples)
 
 
 @dataclass(frozen=True)
 class ReadyFiles:
-    """Images whose files' bytes are in memory, repeated up to the length of the dataset."""
+    """Images decoded from file contents in memory, repeated up to the length of the dataset."""
 
     images: LabelledImages
     indices: Sequence[int]
@@ -89,14 +90,14 @@ class ReadyFiles:
 
 
 def _hand_over(leaf: torch.Tensor, rows: int) -> torch.Tensor:
-    """The leaf's first rows; from a worker in new shared memory, into which a collate would have
-    written them."""
+    """The leaf's first rows; in a worker as a copy in new shared memory."""
     leaf = leaf[:rows] if leaf.ndim else leaf
+    # In a worker default_collate writes its batch to shared memory, and so does any loader's.
     return leaf if get_worker_info() is None else default_collate([leaf])[0]
 
 
 def share_seconds(batch: Tree) -> float:
-    """Median seconds to write a batch to new shared memory, as a worker does that sends it."""
+    """Median seconds to write a batch to new shared memory, as a worker does to send it."""
     seconds = []
     for _ in range(SHARES):
         copy = map_tensors(lambda leaf: leaf.cpu().clone(), batch)

@@ -1,4 +1,4 @@
-"""The surroundings of an explained job, as far as they may be the cause of a slow loop."""
+"""The surroundings of an explained job that may be the cause of a slow loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastloop.trial.job import Job
 from fastloop.trial.page_cache import files_below, resident_fraction
 
 MOST_FILES = 1000
-"""Files whose pages are looked at, spread evenly over all."""
+"""Number of files that are asked for their cached pages, spread evenly over all files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,36 +24,37 @@ class Surroundings:
 
     torch_threads: int
     visible_cores: int
-    """By affinity, without a quota."""
+    """Number of cores by affinity, without a quota."""
     quota: float | None
-    """Cores by the cgroup's CPU quota; None: there is none."""
+    """Number of cores by the cgroup's CPU quota; None: there is no quota."""
     throttled: float
     """Share of the quota's periods in which it stopped this job."""
     in_memory: float | None
-    """Share of the pages of its files that were in memory before it ran; None: unknown."""
+    """Share of the pages of the job's files that were in memory before it ran; None: unknown."""
     gain_without_quota: float | None
-    """Share of an epoch that the model expects all visible cores to save; None: no prediction."""
+    """Share of an epoch that all visible cores would save, by the model; None: no prediction."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """The state that has to be looked at before any pass runs."""
+    """The state before any pass, which passes change."""
 
     in_memory: float | None
     periods: tuple[int, int]
 
 
 def look_before(files: Sequence[Path]) -> Beginning:
-    """The state before any pass: the pages of these files, and how often a quota has stopped us."""
+    """The state before any pass: cached pages of these files, and the counters of the quota."""
     paths = files_below(files)
+    # -(-a // b) rounds up, so that at most MOST_FILES are left; without files the step is 1.
     looked_at = paths[:: -(-len(paths) // MOST_FILES) or 1]
     return Beginning(in_memory=resident_fraction(looked_at), periods=count_throttled())
 
 
 def look_after(job: Job, beginning: Beginning, measured: Measured | None) -> Surroundings:
-    """The surroundings of a job whose passes have run.
+    """The surroundings of a job after its passes.
 
-    measured: None where the model misses the job, so that it predicts nothing.
+    measured: None if the model misses the job, so that it predicts nothing.
     """
     stopped, periods = (
         now - before for now, before in zip(count_throttled(), beginning.periods, strict=True)
@@ -71,7 +72,8 @@ def look_after(job: Job, beginning: Beginning, measured: Measured | None) -> Sur
 
 
 def _gain(job: Job, measured: Measured, visible_cores: int) -> float | None:
-    """None where one thread alone is slowed down by the quota, so that no time is without it."""
+    """Share of an epoch that all visible cores would save; None: no prediction."""
+    # A quota below one core slows down a single thread, so that no measured time is without it.
     if (cpu_quota() or 0) < 1:
         return None
     return 1 - predict_seconds(job, measured, cores=visible_cores) / predict_seconds(job, measured)

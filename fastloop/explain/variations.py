@@ -1,4 +1,4 @@
-"""Changes of a job that an override makes, and which of them are worth predicting."""
+"""Changes of a job by overrides, and the choice of changes that are worth predicting."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from fastloop.trial.job import Job
 PREFETCH = 8
 AHEAD = 2
 MOSTLY = 0.9
-"""Share of the files in memory below which the job is taken to have a cold page cache."""
+"""With less than this share of its files in memory a job is taken to have a cold page cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variation:
-    """Overrides that replace those of the command line with the same names."""
+    """A change: overrides that replace the ones of the same names on the command line."""
 
     overrides: tuple[str, ...]
     is_asked: bool = False
-    """True where the user named it, so that it is tried whatever is predicted."""
+    """True if the user named the change, so that it is tried whatever is predicted."""
 
     @property
     def name(self) -> str:
-        """The override that the others accompany; all of them where the user named them."""
+        """The first override, which the others accompany; all of them if the user named them."""
         return " ".join(self.overrides) if self.is_asked else self.overrides[0].lstrip("+")
 
     def apply(self, overrides: Sequence[str]) -> tuple[str, ...]:
@@ -50,11 +50,10 @@ def _concerns(override: str, name: str) -> bool:
 def variations_of(
     job: Job, *, decoders: Sequence[str] = (), in_memory: float | None = None
 ) -> list[Variation]:
-    """Changes of one setting, or of the loader, that the job does not have yet, of the commonest
-    causes first.
+    """Changes of one setting, or of the loader, the most common causes first.
 
     decoders: names of other decoders that decode the job's files. in_memory: share of its files
-    that were in memory before anything ran; None: unknown.
+    that were in memory before any pass; None: unknown.
     """
     variations = [(f"torch_threads={threads}",) for threads in _fewer_threads(job)]
     if uses_dataloader(job):
@@ -70,14 +69,16 @@ def variations_of(
         variations += _ahead_of_the_loop(job)
     if job.cache == "cold":
         variations.append(("cache=warm",))
+    # The passes bring the files into memory: only an epoch with a cold cache tells the cost of the
+    # first epoch of a training.
     elif job.cache == "as_is" and in_memory is not None and in_memory < MOSTLY:
         variations.append(("cache=cold",))
     return [Variation(overrides=overrides) for overrides in variations]
 
 
 def variations_from(texts: Sequence[str]) -> list[Variation]:
-    """The changes of `what_if=`, each of which may have several overrides. Raises UsageError for
-    one that has none, or whose quotes don't match."""
+    """The changes of `what_if=`, each with one or more overrides. Raises UsageError for a text
+    without overrides or with an unclosed quote."""
     return [Variation(overrides=_split(text), is_asked=True) for text in texts]
 
 
@@ -92,13 +93,15 @@ def _split(text: str) -> tuple[str, ...]:
 
 
 def transforms_samples(job: Job) -> bool:
-    """True where each sample is transformed by itself, which a batch could be instead."""
+    """True if each sample is transformed by itself, so that whole batches might be instead."""
     is_identity = traits_of(TransformTraits, job.transform).is_identity
     return not is_identity and job.transform.where == "worker"
 
 
 def _fewer_threads(job: Job) -> list[int]:
-    """Numbers of torch's threads: one, and the cores where a quota gives fewer than torch sees."""
+    """Smaller numbers of torch's threads that are worth trying."""
+    # One, as loader and step often compete for cores; and the cores of a quota, of which torch
+    # knows nothing: it takes a thread for each core that it sees.
     present = job.torch_threads or torch.get_num_threads()
     return [each for each in dict.fromkeys((1, usable_cores())) if each < present]
 
@@ -115,24 +118,25 @@ def _other_loaders(job: Job) -> Iterator[tuple[str, ...]]:
 
 
 def _ahead_of_the_loop(job: Job) -> Iterator[tuple[str, ...]]:
-    """Changes of what is done ahead of the loop."""
+    """Changes of prefetching and pinning."""
     loading, has_device = job.loading, torch.accelerator.is_available()
     if loading.num_workers and loading.prefetch_factor != PREFETCH:
         yield (f"prefetch_factor={PREFETCH}",)
     if has_device and not loading.pin_memory:
         yield ("pin_memory=true",)
+    # Without an accelerator it is a thread that loads ahead, which workers do already.
     if not job.device_prefetch and (has_device or not loading.num_workers):
         yield (f"device_prefetch={AHEAD}",)
 
 
 def _without_workers(loading: LoadingSettings) -> tuple[str, ...]:
-    """Overrides for no workers, and for no setting that needs some."""
+    """Overrides for no workers, and for no setting that needs workers."""
     others = {"prefetch_factor=null": loading.prefetch_factor}
     others |= {"persistent_workers=false": loading.persistent_workers}
     return ("num_workers=0", *(override for override, is_set in others.items() if is_set))
 
 
 def _fastloop(loading: LoadingSettings) -> tuple[str, ...]:
-    """Overrides for FastLoader, which has threads and none of DataLoader's settings."""
+    """Overrides for FastLoader, without settings that it does not honour."""
     workers = _without_workers(loading) if loading.num_workers else ()
     return ("loader=fastloop", *workers, *(("pin_memory=false",) if loading.pin_memory else ()))

@@ -1,4 +1,4 @@
-"""Changes of a job: predicted by the model, the best of them run beside the job as it is."""
+"""Changes of a job: the model predicts them, and the best run in rounds with the job as it is."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from fastloop.trial.job import Job
 from fastloop.trial.support import check_support
 
 LEAST_GAIN = 0.02
-"""Predicted share of an epoch from which a change is worth trying."""
+"""A change is worth trying, or following, if it saves at least this share of an epoch."""
 STEPS_AFTER = 1
-"""An epoch is recorded once all changes are tried."""
+"""Number of steps that follow the changes: an epoch is recorded."""
+# Torch's threads, which compete among each other or with workers, are the most common cause. The
+# cost of a cold page cache can't be predicted, and is proposed only if files were not in memory.
 ALWAYS_TRIED = ("torch_threads=1", "cache=cold")
-"""torch's threads against each other, or against workers, are the commonest cause; what a cold page
-cache costs is not predicted, and asked only of files that were not in memory."""
 COMMON = ("num_workers", "decoder")
-"""Settings by which other common causes would be removed."""
+"""Settings that remove the other common causes."""
 AS_IS = "as it is"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A change, the job that it makes, and what the model says."""
+    """A change, the changed job, and the model's prediction."""
 
     change: Variation
     explained: ExplainedJob
     predicted_gain: Estimate | None
-    """None where the model misses the job as it is, or nothing that was measured tells."""
+    """None if the model misses the job as it is, or no measurement tells the gain."""
 
 
 def find_candidates(
@@ -52,7 +52,7 @@ def find_candidates(
     overrides: Sequence[str],
     compose: Callable[[Sequence[str]], Job],
 ) -> list[tuple[Variation, ExplainedJob]]:
-    """The changes that this machine and this data support, with the jobs that they make."""
+    """The changes that this machine and this data support, with the changed jobs."""
     found = []
     for change in changes:
         changed = _resize(explained, compose(change.apply(overrides)))
@@ -60,6 +60,7 @@ def find_candidates(
             check_support(changed.job)
         except Unsupported:
             continue
+        # A store would freeze random samples, and has no place for broken ones.
         is_stored = changed.job.loader.store is not None
         if not (is_stored and (explained.prepared.random or explained.prepared.broken)):
             found.append((change, changed))
@@ -87,6 +88,7 @@ def predict_gain(
     changed = partial(predict_seconds, candidate, kept=effect.kept, added_step_s=effect.step_s)
     if effect.is_gathered:
         changed = partial(predict_gathered_seconds, candidate)
+    # These three decide on which of the measured batches the model is based.
     before, after = (
         (job.loader, job.loading.num_workers, job.torch_threads) for job in (present, candidate)
     )
@@ -100,17 +102,17 @@ def predict_gain(
 
 
 def _gain_of_warm_files(ladder: Ladder) -> Estimate | None:
-    """The share of reading by the ladder, where it is a rung of its own above decoding."""
+    """The share of reading by the ladder; None if reading is not a rung above decoding."""
+    # Without a rung for decoding, READ is all the work of reading a store, and not of a cold cache.
     shares = {row.rung: row.share for row in ladder.rows}
     return shares.get(Rung.READ) if Rung.DECODE in shares else None
 
 
 def choose(candidates: Sequence[Candidate], tries: int) -> list[Candidate]:
-    """The candidates to try: the best by prediction; of each common cause the best that promises
-    anything, and always those of ALWAYS_TRIED; and whatever the user named.
-
-    Without predictions other loaders come first, as they may save all of the work of loading.
-    """
+    """The candidates to try: the best by prediction, the most promising one for each common cause,
+    ALWAYS_TRIED, and all that the user named."""
+    # Candidates without a prediction rank equally; other loaders come first among them, as they may
+    # save all of the work of loading.
     loaders = _changes_of("loader", candidates)
     ranked = sorted(candidates, key=lambda each: (-_prediction_of(each), each not in loaders))
     promising = [each for each in ranked if _may_gain(each)]
@@ -145,7 +147,8 @@ def try_candidates(
     for each in chosen:
         try:
             prepared = prepare_job(each.explained.job, present.launcher)
-        except JobFailed:  # a store that can't hold these samples
+        except JobFailed:
+            # The store of another loader can't hold these samples.
             continue
         jobs[each.change.name] = replace(each.explained, prepared=prepared)
     num_timed = num_rounds * len(jobs) if len(jobs) > 1 else 0
@@ -165,7 +168,7 @@ def try_candidates(
 def list_what_ifs(
     candidates: Sequence[Candidate], gains: dict[str, Estimate], overrides: Sequence[str]
 ) -> tuple[WhatIf, ...]:
-    """All changes: tried ones first, by what they gained, then the others by prediction."""
+    """All changes: first the tried ones by their gain, then the others by prediction."""
     what_ifs = [
         WhatIf(
             change=each.change.name,
@@ -179,7 +182,8 @@ def list_what_ifs(
 
 
 def find_best(what_ifs: Sequence[WhatIf]) -> WhatIf | None:
-    """The change that gained most, if that is beyond noise and worth the trouble."""
+    """The change with the greatest gain beyond noise that is worth following; None: there is
+    none."""
     proven = [
         each
         for each in what_ifs

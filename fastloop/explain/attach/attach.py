@@ -1,4 +1,4 @@
-"""Explains a script: runs it with the probe, and says what its loops have waited for."""
+"""The findings about a script from the records of its processes, and the files with them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def explain_records(
 ) -> ScriptFindings:
     """The findings about a script that has ended; written to the folder if it had a DataLoader.
 
-    load: by other programs while it ran.
+    status: exit status; negative: the signal that ended it. load: by other programs while it ran.
     """
     processes = read_records(records)
     loops = find_loops(processes)
@@ -50,6 +50,6 @@ def explain_records(
 
 
 def _choose_rank(loop: Loop, found: LoopFindings) -> Loop:
-    """The loop of the slowest rank; that of all where none is slower."""
+    """The loop of the slowest rank; the loop of all ranks if none is slower."""
     slowest = found.ranks.slowest if found.ranks else None
     return next((each for each in loop.ranks if each.rank == slowest), loop)

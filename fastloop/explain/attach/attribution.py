@@ -1,7 +1,8 @@
-"""The stage in which the batch was that a loop waited for, moment by moment.
+"""Splits the wait for a batch among the stages of making it.
 
-In a process without workers that is what next() did. Of a worker it is what the worker that makes
-the awaited batch did: that batch, or an earlier one of its own.
+Each moment of a wait belongs to the stage of the work that went on for the awaited batch. Without
+workers, that is the work inside of next(). With workers, it is the work of the worker that makes
+the awaited batch: on this batch, or on an earlier one of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from fastloop.explain.attach.reading import MadeBatch, ProcessRecords, batches_o
 from fastloop.timeline.events import Event
 
 STAGES = (Rung.DECODE, Rung.COLLATE, Rung.HAND_OFF, Rung.START_UP)
-"""Columns of an attribution; a transform is part of decode until its share is known."""
+"""Columns of an attribution; a transform is a part of decode, as its share is found later."""
 DECODE, COLLATE, HAND_OFF, START_UP = range(4)
 
 
@@ -31,10 +32,14 @@ class WorkerBatches:
     def split(self, awaited: MadeBatch, start_ns: int, stop_ns: int) -> list[int]:
         """Nanoseconds of a wait for a batch of this worker, by stage."""
         split = [0] * len(STAGES)
+        # All of the wait before reached_ns is in `split`.
         reached_ns = start_ns
+        # Begin with the batch on which the worker was busy when the wait began.
         place = bisect_right(self.made, start_ns, key=lambda each: each.start_ns) - 1
         for each in self.made[max(0, place) :]:
             is_first = each is self.made[0]
+            # A worker that is idle before a batch waits for its indices, which is hand-off; before
+            # its first batch it is starting.
             bounds = (
                 (START_UP if is_first else HAND_OFF, each.start_ns),
                 (DECODE, each.collate_ns),
@@ -47,18 +52,20 @@ class WorkerBatches:
                     reached_ns = end_ns
             if each is awaited:
                 break
+        # The batch was ready: it was pickled, sent, pinned or waited for its turn.
         split[HAND_OFF] += stop_ns - reached_ns
         return split
 
 
 def attribute_waits(each: LoaderPass, makers: Sequence[WorkerBatches]) -> np.ndarray:
-    """(batches, STAGES) nanoseconds of the waits of a pass."""
+    """Nanoseconds of the waits of a pass, int64 (batches, STAGES)."""
     split = _split_by_workers(each, makers) if each.pids else _split_by_fetches(each, makers)
     return np.array(split, np.int64).reshape(-1, len(STAGES))
 
 
 def makers_of_pass(each: LoaderPass, records: Sequence[ProcessRecords]) -> list[WorkerBatches]:
-    """Batches that each worker has made for a pass, or the loop's own process without workers."""
+    """The batches of a pass by the worker that has made them; without workers, by the loop's own
+    process."""
     return [
         WorkerBatches(batches_of_process(making_events(each, process)))
         for process in records
@@ -67,8 +74,10 @@ def makers_of_pass(each: LoaderPass, records: Sequence[ProcessRecords]) -> list[
 
 
 def making_events(each: LoaderPass, process: ProcessRecords) -> list[Event]:
-    """The events of a process that made batches for the pass; its id may be an earlier one's."""
+    """The events of a process that made batches for the pass."""
+    # A worker knows only how many epochs of its iterator it has finished.
     number = each.passed if each.pids else each.number
+    # The times tell two workers apart that had the same process id, one after the other.
     return [
         event
         for event in process.by_pass.get(number, ())
@@ -88,6 +97,7 @@ def _split_by_workers(each: LoaderPass, makers: Sequence[WorkerBatches]) -> list
             worker, made = found[batch]
             split.append(worker.split(made, start_ns, stop_ns))
         else:
+            # Nothing was recorded of this batch, as when the log of its worker was full.
             split.append([0, 0, stop_ns - start_ns, 0])
     return split
 

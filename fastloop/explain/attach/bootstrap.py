@@ -1,6 +1,6 @@
 """The first code in a script's process: installs the probe, then becomes the script.
 
-Run by its path: python bootstrap.py <folder of the records> [-m] <script> [its arguments]
+It is run by its path: python bootstrap.py <folder of the records> [-m] <script> [its arguments]
 """
 
 import sys
@@ -9,8 +9,11 @@ import sys
 def _start() -> None:
     from pathlib import Path
 
+    # Python has put this file's folder there, in which `script` or `probe` would shadow the
+    # script's own modules; with -P it does not.
     if not sys.flags.safe_path:
-        del sys.path[0]  # this file's folder
+        del sys.path[0]
+    # fastloop need not be on the script's path. This entry is there for these imports only.
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
     from fastloop.explain.attach.children import follow_children
     from fastloop.explain.attach.import_hook import install_probe

@@ -1,8 +1,8 @@
-"""Carries the probe to the Python processes that a script starts anew; forks have it anyway.
+"""Carries the probe to the Python processes that a script starts anew; forked ones have it anyway.
 
-Processes of multiprocessing get it with the data that they are prepared with, as coverage.py does
-it; interpreters that subprocess starts on a script or a module, as torchrun's ranks are, through
-their arguments, as debuggers do it. Neither needs the environment, a .pth file or sitecustomize.
+multiprocessing's processes get it with their preparation data, as in coverage.py. Interpreters that
+subprocess starts on a script or a module, such as torchrun's ranks, get it by their arguments, as
+in debuggers. Neither needs the environment, a .pth file or sitecustomize.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ follow_children({folder!r})
 install_probe({folder!r})
 """
 WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
-"""Options of the interpreter whose value may be the next argument."""
+"""Options of the interpreter that may have their value in the next argument."""
 
 
 def follow_children(folder: str) -> None:
     """Let processes that this process starts from now on record to the folder as well."""
     get_data = spawn.get_preparation_data
+    # A second wrapper would send the probe twice.
     if not isinstance(get_data, PreparationData):
         spawn.get_preparation_data = PreparationData(get_data, folder)
         subprocess.Popen.__init__ = _follow_popen(subprocess.Popen.__init__, folder)
@@ -53,7 +54,10 @@ class PreparationData:
 
 
 class Stowaway:
-    """An object that is never there: unpickling it runs code that needs no module to be found."""
+    """Unpickling this installs the probe; it carries no data.
+
+    It pickles as a call of exec, which is found without fastloop on the new process's path.
+    """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -64,6 +68,7 @@ class Stowaway:
 
 def _follow_popen(original: Callable[..., None], folder: str) -> Callable[..., None]:
     def __init__(self: Any, args: Any, *others: Any, **named: Any) -> None:  # noqa: N807
+        # A single string, or a command for a shell, would have to be parsed as a shell does.
         if isinstance(args, list | tuple) and not named.get("shell"):
             args = rewrite_command(args, folder)
         original(self, args, *others, **named)
@@ -84,6 +89,8 @@ def _place_of_script(command: Sequence[Any]) -> int | None:
     if not command or not all(isinstance(each, str | bytes | os.PathLike) for each in command):
         return None
     words = [os.fsdecode(each) for each in command]
+    # Another Python may not be able to run this code, and a command with the bootstrap has the
+    # probe already.
     if not _is_this_python(words[0]) or BOOTSTRAP in words:
         return None
     place = 1

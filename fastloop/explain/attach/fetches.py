@@ -1,4 +1,4 @@
-"""The probe of what makes batches, in workers and in the loop's own process."""
+"""The probe of the code that makes batches, in workers and in the loop's own process."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ from fastloop.timeline.events import UNKNOWN, Stage
 from fastloop.timeline.probed import ProbedCall, ProbedCollate, ProbedIterator
 
 FIRST, EVERY = 2, 16
-"""The samples of the first batches of an epoch are timed, and of one batch in this many at most."""
+"""Samples are timed in the first FIRST batches of an epoch, and later in one batch of EVERY at
+most."""
 EVENT_NS = 2000
-"""What an event of a sample costs, about."""
+"""About the cost of recording an event of a sample."""
 MOST_COST = 0.005
 """Share of the time of making batches that these events may take after the first batches."""
 MOST_WRAPPED = 4
-"""Datasets around a dataset, such as Subset, through which a transform is looked for."""
+"""Number of nested datasets, such as Subsets, in which a transform is looked for."""
 TRANSFORMS = ("transform", "transforms")
-"""Names under which torchvision's datasets, and those modelled on them, keep a transform."""
+"""Attributes with the transform of a dataset in torchvision, and in datasets modelled on it."""
+# A frame of the probe in the text of a traceback: the line with its file, and the lines of code and
+# markers that follow it.
 OWN_FRAME = re.compile(
     r'  File "[^"\n]*fastloop/(?:explain/attach|timeline)/[^"\n]*", line \d+, in .*\n(?:    .*\n)*'
 )
@@ -33,6 +36,7 @@ OWN_FRAME = re.compile(
 
 def probe_fetches(module: ModuleType, log: EventLog) -> None:
     """Let every fetcher that is created record its batches."""
+    # The one place at which torch makes fetchers, in workers and in the loop's own process.
     kinds = module._DatasetKind
     original = kinds.create_fetcher
 
@@ -50,6 +54,7 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
 
     def fetch_batch(index: Any) -> Any:
         here, cpu_ns = log.here(), UNKNOWN
+        # Collating moves on the number of the batch.
         number, events = here.batch, here.count
         has_samples = turns.has_samples() and here.is_detailed
         start_ns = now_ns()
@@ -70,18 +75,19 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
 
 @dataclass
 class SampleTurns:
-    """Decides of which batches the samples are timed: the first, and as many as cost little."""
+    """Chooses the batches in which samples are timed: the first ones, and later as many as cost
+    little."""
 
     batches: int = 0
     allowed_ns: float = 0.0
-    """What events may cost, less what they have cost."""
+    """Nanoseconds that events may still cost; negative after events that cost more."""
 
     def has_samples(self) -> bool:
         """True if the samples of the next batch are timed."""
         return self.batches < FIRST or (self.batches % EVERY == 0 and self.allowed_ns >= 0)
 
     def end_batch(self, spent_ns: int, events: int) -> None:
-        """A batch has been made in that time, with so many events of its samples."""
+        """Account for a batch that was made in that time, with so many events of its samples."""
         self.batches += 1
         self.allowed_ns += MOST_COST * spent_ns - EVENT_NS * events
 
@@ -109,13 +115,14 @@ def _probe_samples(fetcher: Any, log: EventLog) -> Iterator[None]:
 
 
 class ProbedSamples:
-    """A dataset with an event for each sample; fetched in batches if the dataset can do that, so
-    that torch calls, and tracebacks show, what they do without the probe."""
+    """A dataset with an event for each sample."""
 
     def __init__(self, dataset: Any, log: EventLog) -> None:
         self._dataset, self._here = dataset, log.here()
 
     def __getattr__(self, name: str) -> Any:
+        # Also __getitems__ if the dataset has it: torch then fetches whole batches as it does
+        # without the probe, and tracebacks show the same frames, at the price of no sample's time.
         return getattr(self._dataset, name)
 
     def __getitem__(self, index: Any) -> Any:
@@ -126,8 +133,9 @@ class ProbedSamples:
 
 
 def _find_transforms(dataset: Any) -> Any:
-    """The dataset, or the one inside of it, that has a transform."""
+    """The dataset, or a dataset inside of it, that has a transform."""
     for _ in range(MOST_WRAPPED):
+        # Only its own attributes, in which the transform is replaced for a while.
         names = getattr(dataset, "__dict__", None)
         if names is None:
             break
@@ -138,13 +146,14 @@ def _find_transforms(dataset: Any) -> Any:
 
 
 class _Empty:
-    """Stands for a dataset without a transform."""
+    """An object without attributes, for datasets without a transform."""
 
 
 def probe_workers(module: ModuleType, log: EventLog) -> None:
     """Let workers know the number and the pass of each batch that they make."""
     worker = module._utils.worker
     original = worker._worker_loop
+    # The queues are found by name: versions of torch differ in the positions of the arguments.
     signature = inspect.signature(original)
     queues: dict[str, Callable[[Any, EventLog], Any]] = {
         "index_queue": NumberedIndices,
@@ -163,30 +172,32 @@ def probe_workers(module: ModuleType, log: EventLog) -> None:
 
 
 class NumberedIndices:
-    """The queue of what a worker is to fetch, which tells its log for which batch that is."""
+    """A worker's queue of (number, indices): each `get` gives later events of the worker that
+    number."""
 
     def __init__(self, queue: Any, log: EventLog) -> None:
         self._queue = queue
         self._log = log
         self._passed = 0
-        """Epochs that this worker has finished, if it is a persistent one."""
+        """Number of epochs that a persistent worker has finished."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queue, name)
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
-        """(number, indices), None at the end, or what begins the next epoch."""
+        """(number, indices), None at the end, or torch's marker of the next epoch."""
         item = self._queue.get(*args, **kwargs)
         here = self._log.here()
         if isinstance(item, tuple):
             here.batch, here.epoch = item[0], self._passed
+        # torch's _ResumeIteration, which persistent workers get before each further epoch.
         elif item is not None:
             self._passed += 1
         return item
 
 
 class PlainErrors:
-    """The queue of a worker's results, with errors as they are without the probe."""
+    """The queue of a worker's results, which removes the probe's frames from errors."""
 
     def __init__(self, queue: Any, _: EventLog) -> None:
         self._queue = queue

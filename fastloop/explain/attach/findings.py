@@ -29,20 +29,21 @@ class LoopFindings:
     passes: int
     batches: int
     seconds: float
-    """Of all ranks together."""
+    """Time in the loop, of all ranks together."""
     step_ms: float
-    """Median."""
+    """Median time of a step."""
     verdict: Verdict
     shares: dict[Rung, Estimate]
-    """Parts of the loop's time."""
+    """Each part's share of the loop's time."""
     model_ratio: float | None
-    """The model's time of the loop as it is, without starts, divided by the measured one."""
+    """The model's time of the loop as it is, without starts, divided by the measured time; None: no
+    batch was recorded as it was made."""
     what_ifs: tuple[LoaderChange, ...]
-    """By the predicted gain; none where the model misses the loop."""
+    """The changes, sorted by predicted gain; none if the model misses the loop."""
     coverage: float
     """Share of the time of its passes that the lane of the loop accounts for, without gaps."""
     ranks: RankComparison | None
-    """Where several ranks have the loop."""
+    """The comparison of the ranks; None if there is only one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +52,11 @@ class ScriptFindings:
 
     command: str
     status: int
-    """Its exit status; negative: the signal that ended it."""
+    """The exit status; negative: the signal that ended the script."""
     loops: tuple[LoopFindings, ...]
-    """The longest first."""
+    """The loops, the longest first."""
     machine_load: LoadSummary | None = None
-    """What other programs used of the machine while it ran."""
+    """The load by other programs while the script ran."""
 
 
 def describe_loop(loop: Loop) -> LoopFindings:
@@ -84,7 +85,8 @@ def to_json(findings: ScriptFindings) -> str:
 
 
 def format_findings(findings: ScriptFindings) -> str:
-    """Whether the machine was quiet, and the verdict and the parts of each loop, as text."""
+    """The text that is printed: whether the machine was quiet, and each loop's verdict, parts,
+    what-ifs and ranks."""
     load = wrap(describe_load(findings.machine_load, "run", "runs"))
     lines = [f"fastloop: {findings.command}", *load]
     for loop in findings.loops:
@@ -101,6 +103,7 @@ def part_rows(loop: LoopFindings) -> list[tuple[str, ...]]:
     """The parts of a loop's time as text, below a heading."""
     rows = [("part", "ms a batch", "share of the time")]
     for part, share in loop.shares.items():
+        # A part of exactly zero was not seen in this loop, as a transform that is not told apart.
         if share.value:
             each_ms = 1e3 * share.value * loop.seconds / loop.batches
             rows.append((str(part), significant(each_ms), show_estimate(share, show_percent)))

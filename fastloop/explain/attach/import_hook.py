@@ -12,9 +12,11 @@ MODULE = "torch.utils.data.dataloader"
 
 
 def install_probe(folder: str) -> None:
-    """Record in the folder what DataLoaders of this process do, from when torch is imported."""
+    """Record the DataLoaders of this process to the folder, from the import of torch on."""
+    # A second probe would record everything twice.
     if any(isinstance(finder, DataLoaderFinder) for finder in sys.meta_path):
         return
+    # The process may have imported torch before, as children of a fork server that preloads it.
     if module := sys.modules.get(MODULE):
         _probe(module, folder)
     else:
@@ -22,7 +24,7 @@ def install_probe(folder: str) -> None:
 
 
 class DataLoaderFinder(MetaPathFinder):
-    """Finds torch's module of the DataLoader, with a loader that adds the probe."""
+    """Finds the module of torch's DataLoader with a loader that adds the probe."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -30,9 +32,10 @@ class DataLoaderFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The specification that the other finders give; None for all other modules."""
+        """The specification by the other finders, with the probe; None for other modules."""
         if fullname != MODULE:
             return None
+        # The module is imported once; from then on the script has its own finders only.
         sys.meta_path.remove(self)
         for finder in sys.meta_path:
             if spec := finder.find_spec(fullname, path, target):
@@ -47,6 +50,7 @@ class DataLoaderFinder(MetaPathFinder):
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
+            # The module keeps its loader as __loader__, which is thereby as it was found.
             del loader.exec_module
             execute(module)
             _probe(module, self.folder)
@@ -55,8 +59,7 @@ class DataLoaderFinder(MetaPathFinder):
 
 
 def _probe(module: ModuleType, folder: str) -> None:
-    from fastloop.explain.attach.probe import (
-        probe_module,
-    )  # reads a clock, for which it needs torch
+    # The probe's clock (core/spans.py) imports torch, which must be the script's own doing.
+    from fastloop.explain.attach.probe import probe_module
 
     probe_module(module, folder)

@@ -1,4 +1,4 @@
-"""Runs a script in a process of its own that ends as the script would, and passes signals on."""
+"""Runs a script in a process of its own, passes signals on to it, and ends as the script does."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ PASSED_ON = [
     if hasattr(signal, name)
 ]
 FROM_TERMINAL = 0x80
-"""si_code of a signal from the kernel, such as Ctrl-C, which the script has got too."""
+"""si_code SI_KERNEL: a signal from the terminal, such as Ctrl-C, which the script has got, too."""
 
 
 def run_script(arguments: Sequence[str], folder: Path) -> int:
     """Run [-m] <script> [its arguments], with the probe recording to the folder.
 
-    Returns the exit status, or the number of the signal that ended it, negative.
+    Returns the exit status; negative: the number of the signal that ended the script.
     """
-    # a private function, but the one by which multiprocessing passes on -W, -X and the like
+    # This private function is the one by which multiprocessing passes on -W, -X and the like.
     flags = subprocess._args_from_interpreter_flags()  # pyright: ignore[reportAttributeAccessIssue]
     command = [sys.executable, *flags, BOOTSTRAP, str(folder), *arguments]
+    # Blocked before the start, so that no signal is lost between the start and the wait.
     waited = {*PASSED_ON, signal.SIGCHLD}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
-    defaults = [signal.SIGPIPE, signal.SIGXFSZ]  # which Python ignores
+    # Python ignores these two, and a child would inherit that.
+    defaults = [signal.SIGPIPE, signal.SIGXFSZ]
     try:
         child = os.posix_spawn(
             sys.executable, command, os.environ, setsigmask=mask, setsigdef=defaults
@@ -42,11 +44,12 @@ def run_script(arguments: Sequence[str], folder: Path) -> int:
 
 
 def end_like(status: int) -> None:
-    """End this process with the status, or by the signal, with which the script has ended."""
+    """End this process as the script has ended: with its status, or by the same signal."""
     sys.stdout.flush()
     sys.stderr.flush()
     if status < 0:
-        with suppress(OSError):  # SIGKILL has no handler to replace
+        # SIGKILL has no handler that could be replaced.
+        with suppress(OSError):
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     sys.exit(status)
@@ -58,14 +61,16 @@ def _wait(child: int, waited: set[signal.Signals]) -> int:
         if pid:
             return os.waitstatus_to_exitcode(status)
         number, is_for_all = _next_signal(waited)
+        # Twice the same Ctrl-C would end a script that handles the first.
         if number != signal.SIGCHLD and not is_for_all:
             os.kill(child, number)
 
 
 def _next_signal(waited: set[signal.Signals]) -> tuple[int, bool]:
-    """The next signal, and whether the script has got it as well."""
+    """The next signal, and whether the script has got it, too."""
     if hasattr(signal, "sigwaitinfo"):
         info = signal.sigwaitinfo(waited)
         return info.si_signo, info.si_code == FROM_TERMINAL
-    number = signal.sigwait(waited)  # macOS does not say where it comes from
+    # macOS does not tell the origin of a signal: SIGINT is taken for Ctrl-C.
+    number = signal.sigwait(waited)
     return number, number == signal.SIGINT

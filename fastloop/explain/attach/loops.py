@@ -1,4 +1,4 @@
-"""A script's loops over each of its DataLoaders: how long they waited, and for which stage."""
+"""A script's loops over its DataLoaders: the time that they waited, by stage."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from fastloop.explain.attach.attribution import START_UP, attribute_waits, maker
 from fastloop.explain.attach.passes import LoaderPass, describe_loaders, find_passes
 from fastloop.explain.attach.reading import MadeBatch, ProcessRecords
 
+# Successive batches resemble each other, so that intervals are over whole passes, or over blocks of
+# successive batches if there are few passes (a block bootstrap).
 BLOCKS = 20
-"""Blocks of successive batches, over which shares vary, of passes that are fewer than these."""
+"""Number of blocks of successive batches if there are fewer passes than FEWEST_PASSES."""
 FEWEST_PASSES = 5
 RESAMPLES = 2000
 FEWEST_LATER = 2
-"""Batches behind the first one from which it is told what a start costs."""
+"""Number of batches behind the first one that tell the usual wait, from which start-up is found."""
 PARTS = (*(Rung.STEP, Rung.START_UP, Rung.HAND_OFF, Rung.COLLATE, Rung.TRANSFORM, Rung.DECODE),)
 """Parts of a loop's time, in the order of a ladder."""
 FoundPass = tuple[dict[str, Any], LoaderPass]
-"""A pass, with what was recorded about its DataLoader."""
+"""The facts about a DataLoader, and a pass over it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,32 +34,33 @@ class Loop:
     """All passes over the DataLoaders that are iterated over at one place, in all processes."""
 
     facts: dict[str, Any]
-    """What was recorded about the DataLoader."""
+    """The recorded facts about the DataLoader."""
     passes: tuple[LoaderPass, ...]
     waits_ns: np.ndarray
-    """(batches, stages): the waits; what the first batch of a pass waits longer is start-up."""
+    """int64 (batches, stages): the waits. The excess of a pass's first wait over others is
+    start-up."""
     steps_ns: np.ndarray
-    """(batches,)"""
+    """int64 (batches,): the steps."""
     pass_of: np.ndarray
-    """(batches,): the number of the pass in `passes`."""
+    """(batches,): the place of the batch's pass in `passes`."""
     starts_ns: np.ndarray
-    """(passes,): iter() and the end of a pass."""
+    """int64 (passes,): iter() and the end of each pass."""
     transform_share: float | None
     """Share of the time in the dataset that its transform takes; None: it can't be told apart."""
     made: tuple[MadeBatch, ...]
     rank: int | None = None
-    """Of the passes of one rank out of several."""
+    """The rank, if these are the passes of one rank out of several."""
     ranks: tuple[Loop, ...] = ()
-    """The same for each rank, where several have passes here."""
+    """The loop of each rank, if several ranks have passes here."""
 
     @property
     def seconds(self) -> float:
-        """Time in the loops: waits, steps, starts and ends; that of all ranks together."""
+        """Time in the loops, of all ranks together: waits, steps, starts and ends."""
         return float(self.waits_ns.sum() + self.steps_ns.sum() + self.starts_ns.sum()) / 1e9
 
     @property
     def batches(self) -> int:
-        """Batches whose step has ended."""
+        """Number of batches with a step that has ended."""
         return len(self.steps_ns)
 
     @property
@@ -70,8 +73,8 @@ class Loop:
 
     @property
     def coverage(self) -> float:
-        """Share of the time of its passes that waits, steps, starts and ends account for, with
-        those of loops inside of them."""
+        """Share of the time of its passes that events account for: waits, steps, starts and ends,
+        also of inner loops."""
         wall_ns = sum(each.stop_ns - each.start_ns for each in self.passes)
         return sum(each.covered_ns for each in self.passes) / wall_ns
 
@@ -83,6 +86,8 @@ def find_loops(records: Sequence[ProcessRecords]) -> list[Loop]:
         loaders = describe_loaders(process)
         for each in find_passes(process):
             if facts := loaders.get(each.loader):
+                # A script may make a new DataLoader for each epoch, and several ranks run the same
+                # line: these are passes of one loop.
                 key = tuple(facts[name] for name in ("type", "place", "dataset", "num_workers"))
                 groups[key].append((facts, each))
     loops = [_with_ranks(group, records) for group in groups.values()]
@@ -90,13 +95,14 @@ def find_loops(records: Sequence[ProcessRecords]) -> list[Loop]:
 
 
 def share_of_parts(loop: Loop) -> dict[Rung, Estimate]:
-    """Each part of a loop's time as a share of it, with its interval over blocks of batches."""
+    """The share of each part in a loop's time, with its 95 % interval by a bootstrap."""
     blocks, fixed = _blocks(loop)
     totals = blocks.sum(0) + fixed
     picks = np.random.default_rng(0).integers(len(blocks), size=(RESAMPLES, len(blocks)))
     drawn = blocks[picks].sum(1) + fixed
     shares = drawn / drawn.sum(1, keepdims=True)
     is_interval = len(blocks) >= FEWEST_FOR_INTERVAL
+    # Too few blocks for a bootstrap: the range over blocks, each with its part of the starts.
     if not is_interval:
         shares = (blocks + fixed / len(blocks)) / (blocks + fixed / len(blocks)).sum(1)[:, None]
     low, high = np.percentile(shares, BOUNDS if is_interval else (0, 100), axis=0)
@@ -112,7 +118,7 @@ def share_of_parts(loop: Loop) -> dict[Rung, Estimate]:
 
 
 def wait_share(shares: dict[Rung, Estimate]) -> Estimate:
-    """The share of a loop's time that is no step."""
+    """The share of a loop's time outside of its steps."""
     step = shares[Rung.STEP]
     return Estimate(
         value=1 - step.value, low=1 - step.high, high=1 - step.low, is_interval=step.is_interval
@@ -138,7 +144,7 @@ def _build_loop(group: Sequence[FoundPass], records: Sequence[ProcessRecords]) -
 
 
 def _with_ranks(group: Sequence[FoundPass], records: Sequence[ProcessRecords]) -> Loop:
-    """The loop over the passes of all ranks, and where there are several that of each."""
+    """The loop over the passes of all ranks; if there are several, with the loop of each rank."""
     loop = _build_loop(group, records)
     numbers = sorted({int(facts["rank"]) for facts, _ in group if facts["rank"] is not None})
     if len(numbers) < 2:
@@ -151,11 +157,13 @@ def _with_ranks(group: Sequence[FoundPass], records: Sequence[ProcessRecords]) -
 
 
 def _move_start_up(waits: np.ndarray) -> np.ndarray:
-    """The waits of a pass, where the first one has as start-up what it is longer than others."""
+    """The waits of a pass, with the excess of the first one over the median as start-up."""
     if len(waits) <= FEWEST_LATER:
         return waits
     first, usual = waits[0], np.median(waits[1:].sum(1))
     if (whole := first.sum()) > usual:
+        # The rest keeps the proportions of its stages; what was attributed to the start of a
+        # worker stays start-up in any case.
         rest = first * (usual / whole)
         rest[START_UP] = 0
         waits[0] = rest
@@ -171,10 +179,12 @@ def _transform_share(made: Sequence[MadeBatch]) -> float | None:
 
 
 def _blocks(loop: Loop) -> tuple[np.ndarray, np.ndarray]:
-    """(blocks, PARTS) nanoseconds, and (PARTS,) of the starts if the blocks are no passes."""
+    """Nanoseconds of each block, (blocks, PARTS), and nanoseconds outside of blocks, (PARTS,)."""
     parts = _parts_of_batches(loop)
     starts = np.zeros((len(loop.passes), len(PARTS)))
     starts[:, PARTS.index(Rung.START_UP)] = loop.starts_ns
+    # Each pass is a block, with its own start. The starts of few passes belong to no block of
+    # batches: they are added to every resample as they are.
     if len(loop.passes) >= FEWEST_PASSES:
         for number in range(len(loop.passes)):
             starts[number] += parts[loop.pass_of == number].sum(0)
@@ -184,7 +194,7 @@ def _blocks(loop: Loop) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _parts_of_batches(loop: Loop) -> np.ndarray:
-    """(batches, PARTS) nanoseconds."""
+    """Nanoseconds of each batch, float (batches, PARTS)."""
     decode, collate, hand_off, start_up = loop.waits_ns.T
     transform = decode * (loop.transform_share or 0.0)
     return np.stack(

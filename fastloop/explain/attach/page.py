@@ -44,7 +44,7 @@ th { color: var(--soft); font-weight: 400; }
 def render_page(findings: ScriptFindings, pictures: Sequence[str]) -> str:
     """The page: for each loop the verdict, the parts of its time, what-ifs, and its picture.
 
-    pictures: an <svg> element of each loop.
+    pictures: an <svg> element for each loop.
     """
     title = escape(findings.command)
     load = describe_load(findings.machine_load, "run", "runs")

@@ -18,41 +18,43 @@ OF_LOOPS = (Stage.START, Stage.WAIT, Stage.STEP, Stage.END)
 
 @dataclass(kw_only=True)
 class LoaderPass:
-    """A pass of a loop over a DataLoader; all lists have an entry for each batch."""
+    """A pass of a loop over a DataLoader; all lists but `pieces` have an entry for each batch."""
 
     number: int
     loader: int
     process_id: int
     lane: str
-    """Of the thread that calls next()."""
+    """Lane of the thread that calls next()."""
     start_ns: int
-    """When iter() was called, which started the workers."""
+    """Start of the call of iter(), which starts the workers."""
     iter_ns: int
-    """Time that iter() took."""
+    """Duration of iter()."""
     passed: int
-    """Passes over the same iterator before, as with persistent workers."""
+    """Number of earlier passes over the same iterator, as with persistent workers."""
     pids: tuple[int, ...]
+    """Process ids of the workers."""
     batches: list[int] = field(default_factory=list)
-    """Numbers as the workers know them."""
+    """Numbers by which the workers know the batches."""
     wait_start_ns: list[int] = field(default_factory=list)
     wait_stop_ns: list[int] = field(default_factory=list)
     step_ns: list[int] = field(default_factory=list)
-    """From a batch's arrival until the loop asks for the next, without the loops inside of it."""
+    """Time from a batch's arrival until the loop asks for the next one, without inner loops."""
     step_cpu_ns: list[int] = field(default_factory=list)
-    """CPU time of the process in the step, where it is known, else UNKNOWN."""
+    """CPU time of the process in the step, or UNKNOWN."""
     end_ns: int = 0
-    """Time of the next() that found no more batches."""
+    """Duration of the next() that found no more batches."""
     stop_ns: int = 0
-    """When the loop asked for a batch last, or found none."""
+    """The last time at which the loop asked for a batch, or found none."""
     pieces: list[Event] = field(default_factory=list)
-    """Its events, without the time of loops inside of it."""
+    """Its events, without the time of inner loops."""
     covered_ns: int = 0
-    """Time from start to stop that its events, and those of loops inside of it, account for."""
+    """Time from start to stop that its events, and events of inner loops, account for."""
 
 
 def find_passes(process: ProcessRecords) -> list[LoaderPass]:
-    """The passes that a process has made, in order; without batches on which no step has ended, as
-    who knows what the script did from then on."""
+    """The passes of a process, in order, without batches on which no step has ended."""
+    # A batch after which the loop neither asks for another one nor ends has no step: nothing tells
+    # what the script did from then on.
     begun = {fact["iteration"]: fact for fact in process.facts if "iteration" in fact}
     by_lane: dict[str, list[Event]] = defaultdict(list)
     passes: dict[int, LoaderPass] = {}
@@ -61,7 +63,8 @@ def find_passes(process: ProcessRecords) -> list[LoaderPass]:
             by_lane[event.lane].append(event)
             if event.name is Stage.START:
                 passes[event.epoch] = _begin(event, begun[event.epoch])
-    for events in by_lane.values():  # next() may be called in another thread than iter()
+    # Events nest within one thread only, and next() may be called in another thread than iter().
+    for events in by_lane.values():
         _add_batches(passes, events)
     return [each for each in passes.values() if each.batches]
 
@@ -88,6 +91,7 @@ def _begin(start: Event, fact: dict[str, Any]) -> LoaderPass:
 def _add_batches(passes: dict[int, LoaderPass], events: Sequence[Event]) -> None:
     """Add the batches of a thread's loops to their passes."""
     steps_ns: dict[tuple[int, int], int] = defaultdict(int)
+    # A loop inside of a step, as a validation, is then not a part of the step.
     pieces = flatten(events)
     for piece in pieces:
         if found := passes.get(piece.epoch):
@@ -109,7 +113,9 @@ def _add_batches(passes: dict[int, LoaderPass], events: Sequence[Event]) -> None
 
 
 def _add_coverage(passes: Iterable[LoaderPass], pieces: Sequence[Event]) -> None:
-    """Add to passes of a thread what its events account for; iter() may have had another thread."""
+    """Add the covered time to passes of a thread."""
+    # Sums of pieces up to each piece, as a script may have many passes and events. iter() is added
+    # by itself: it may have run in another thread.
     starts = [piece.start_ns for piece in pieces]
     reached = [0, *accumulate(piece.stop_ns - piece.start_ns for piece in pieces)]
     for each in passes:
@@ -124,6 +130,7 @@ def _add_batch(found: LoaderPass, wait: Event, step: Event, step_ns: int) -> Non
     found.wait_start_ns.append(wait.start_ns)
     found.wait_stop_ns.append(wait.stop_ns)
     found.step_ns.append(step_ns)
-    is_alone = step_ns == step.stop_ns - step.start_ns  # no other loop ran inside of it
+    # The CPU time of a step includes the loops inside of it.
+    is_alone = step_ns == step.stop_ns - step.start_ns
     found.step_cpu_ns.append(step.cpu_ns if is_alone else UNKNOWN)
     found.stop_ns = step.stop_ns

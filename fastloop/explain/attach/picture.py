@@ -1,4 +1,4 @@
-"""The lanes of a script's loops: a picture of a pass, and a trace of all."""
+"""The lanes of a script's loops: a picture of one pass, and a trace of all passes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fastloop.timeline.events import Event, Stage
 from fastloop.timeline.lanes import NO_BATCH, Lane, build_lanes
 
 MOST_TRACED = 200_000
-"""Events of a trace; passes that begin later are left out."""
+"""Number of events after which no further pass is added to a trace."""
 
 
 def draw_loop(loop: Loop, records: Sequence[ProcessRecords]) -> str:
-    """An <svg> element of the first of the loop's passes that has the most batches."""
+    """An <svg> element of the loop's pass with the most batches, the first of several."""
     drawn = max(loop.passes, key=lambda each: (len(each.batches), -each.start_ns))
     events = pass_events(drawn, records)
     number = 1 + sorted(loop.passes, key=lambda each: each.start_ns).index(drawn)
@@ -28,7 +28,7 @@ def draw_loop(loop: Loop, records: Sequence[ProcessRecords]) -> str:
 
 
 def lanes_of_loops(loops: Sequence[Loop], records: Sequence[ProcessRecords]) -> list[Lane]:
-    """The lanes of all passes, those of one process and name put together."""
+    """The lanes of all passes, joined by process and name."""
     together: dict[tuple[int, str], list[Event]] = defaultdict(list)
     passes = sorted(
         (each for loop in loops for each in loop.passes), key=lambda each: each.start_ns
@@ -47,12 +47,10 @@ def lanes_of_loops(loops: Sequence[Loop], records: Sequence[ProcessRecords]) -> 
 
 
 def pass_events(each: LoaderPass, records: Sequence[ProcessRecords]) -> list[Event]:
-    """The events of a pass; those of its loop's thread in the lane `main`.
-
-    A step's time in loops inside of it is left out, as it is not the step's.
-    """
+    """The events of a pass, with the loop's thread in the lane `main`, and without inner loops."""
     (own,) = [process for process in records if process.process_id == each.process_id]
     loop = [piece for piece in each.pieces if piece.lane == each.lane]
+    # Without a last batch that has no step, see find_passes.
     events = [piece for piece in loop if piece.start_ns < each.stop_ns]
     events += _gaps(events)
     makers = [p for p in records if p.process_id in (each.pids or (each.process_id,))]
@@ -75,6 +73,7 @@ def _gaps(events: Sequence[Event]) -> list[Event]:
 
 def _pin_events(each: LoaderPass, own: ProcessRecords) -> list[Event]:
     """Events of DataLoader's pinning thread during the pass."""
+    # By time, as the thread does not know for which pass it pins.
     return [
         event
         for event in own.events

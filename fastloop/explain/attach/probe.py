@@ -1,7 +1,7 @@
 """The probe in a process: torch's DataLoader with a reading of the clock around each next().
 
-The classes stay torch's own; a few of their functions are wrapped. What is wrapped keeps its name,
-so that it is pickled to spawned workers by that, and found there with or without a probe.
+The classes stay torch's own; a few of their functions are wrapped. A wrapped function keeps its
+name: it is pickled to spawned workers by this name, and found there with or without a probe.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from fastloop.timeline.events import UNKNOWN, Stage
 from fastloop.timeline.pinning import probe_pinning
 
 CPU_EVERY = 8
-"""CPU time is read around one step in this many."""
+"""CPU time is read around one step in this many: it is a system call, unlike the clock."""
 MOST_EVENTS = 400_000
-"""Of a thread, 19 MB."""
+"""Events of a thread, 19 MB."""
 PINNING = 0
-"""Epoch of all that is pinned: the thread does not know which pass it is."""
+"""Epoch of all pinning events: the pinning thread does not know its pass."""
 STATE = "_fastloop_state"
 SETTINGS = ("num_workers", "batch_size", "prefetch_factor", "persistent_workers", "pin_memory")
 
@@ -40,7 +40,7 @@ def open_script_log(folder: str) -> EventLog:
 
 
 def probe_module(module: ModuleType, folder: str) -> None:
-    """Wrap functions of torch.utils.data.dataloader, in this process and those that it forks."""
+    """Wrap functions of torch.utils.data.dataloader, for this process and its forks."""
     log = open_script_log(folder)
     loops = LoopProbe(log)
     probe_workers(module, log)
@@ -57,17 +57,18 @@ class IterationState:
 
     number: int
     passed: int
-    """Passes over the same iterator before, as with persistent workers."""
+    """Number of earlier passes over the same iterator, as with persistent workers."""
     batch: int = UNKNOWN
+    """Number of the batch that the loop has; UNKNOWN: it has none."""
     start_ns: int = 0
     cpu_ns: int = UNKNOWN
 
     def begin_step(self, batch: int, start_ns: int, cpu_ns: int) -> None:
-        """The loop has the batch."""
+        """Note that the loop has the batch."""
         self.batch, self.start_ns, self.cpu_ns = batch, start_ns, cpu_ns
 
     def end_step(self, here: ThreadLog, stop_ns: int, cpu_ns: int) -> None:
-        """Record the step, if there is one: the loop asks for the next batch."""
+        """Record the step, if there is one, as the loop asks for the next batch."""
         if self.batch == UNKNOWN:
             return
         spent_ns = UNKNOWN if UNKNOWN in (cpu_ns, self.cpu_ns) else cpu_ns - self.cpu_ns
@@ -100,8 +101,11 @@ class LoopProbe:
         if number is None:
             number = loader.__dict__[STATE] = next(self.loaders)
             self.log.add_fact(loader=number, **_describe(loader))
+        # With persistent workers iter() returns the same iterator again.
         last = getattr(iterator, STATE, None)
         state = IterationState(next(self.numbers), last.passed + 1 if last else 0)
+        # A class derived from DataLoader may make another kind of iterator, as a generator, which
+        # takes no attributes. It is not recorded.
         try:
             setattr(iterator, STATE, state)
         except AttributeError:
@@ -125,8 +129,10 @@ class LoopProbe:
             start_ns = now_ns()
             state.end_step(here, start_ns, cpu_ns)
             has_cpu = iterator._num_yielded % CPU_EVERY == 0
+            # Without workers next() makes the batch in this thread. A Dataset may in turn iterate
+            # over another DataLoader, which must leave this loop's numbers as they were.
             outside = here.batch, here.epoch
-            here.batch, here.epoch = iterator._num_yielded, state.number  # of what is made here
+            here.batch, here.epoch = iterator._num_yielded, state.number
             try:
                 batch = original(iterator)
             except StopIteration:
@@ -134,6 +140,7 @@ class LoopProbe:
                 raise
             finally:
                 here.batch, here.epoch = outside
+            # After the call: an IterableDataset's workers may skip numbers as they end.
             stop_ns, number = now_ns(), _number_of_batch(iterator)
             here.add(Stage.WAIT, start_ns, stop_ns, number, state.number)
             state.begin_step(number, stop_ns, process_cpu_ns() if has_cpu else UNKNOWN)
@@ -143,7 +150,7 @@ class LoopProbe:
 
 
 def _number_of_batch(iterator: Any) -> int:
-    """Number of the last batch of an iterator as its workers know it, or else in its order."""
+    """Number of the iterator's last batch: the workers' number, or without workers its place."""
     return getattr(iterator, "_rcvd_idx", iterator._num_yielded) - 1
 
 
@@ -164,12 +171,13 @@ def _describe(loader: Any) -> dict[str, Any]:
 
 def _place_in_script() -> str:
     """File and line that iterates over the DataLoader: the nearest frame outside of libraries."""
+    # Frames named __iter__ are of classes derived from DataLoader, which all loops share.
     frames = [
         frame
         for frame in _frames(sys._getframe(1))
         if not {"site-packages", "dist-packages"} & {*frame.f_code.co_filename.split(os.sep)}
         and "fastloop/explain/attach" not in frame.f_code.co_filename
-        and frame.f_code.co_name != "__iter__"  # of a class derived from DataLoader
+        and frame.f_code.co_name != "__iter__"
     ]
     if not frames:
         return ""

@@ -1,4 +1,4 @@
-"""The ranks of a loop: a verdict on each, and the one that holds the others up."""
+"""The ranks of a loop: a verdict on each, and the rank that holds the others up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastloop.explain.attach.loops import PARTS, Loop, share_of_parts, wait_shar
 from fastloop.explain.attach.verdict import judge_loop
 
 APART = 0.05
-"""Share of a rank's time by which ranks differ before one is said to be the slowest."""
+"""Ranks that differ by less than this share of their mean time are alike."""
 WAITS = [place for place, part in enumerate(PARTS) if part is not Rung.STEP]
 
 
@@ -26,11 +26,11 @@ class RankFindings:
     seconds: float
     verdict: Verdict
     shares: dict[Rung, Estimate]
-    """Parts of the rank's time."""
+    """Each part's share of the rank's time."""
 
     @property
     def wait(self) -> Estimate:
-        """The share of its time that is no step."""
+        """The share of its time outside of steps."""
         return wait_share(self.shares)
 
 
@@ -40,13 +40,13 @@ class RankComparison:
 
     ranks: tuple[RankFindings, ...]
     slowest: int | None
-    """The rank that takes longest, or if all take equally long, that waits longest for data and
-    lets the others wait in their steps; None where the ranks are alike."""
+    """The rank that takes longest; if all take equally long, the one that waits longest for data,
+    for which the others wait in their steps; None if the ranks are alike."""
     sentence: str
 
 
 def compare_ranks(loop: Loop) -> RankComparison | None:
-    """The comparison of the ranks that this machine runs; None of a single process."""
+    """The comparison of the ranks on this machine; None for a single process."""
     if not loop.ranks:
         return None
     found = tuple(_describe_rank(each) for each in loop.ranks)
@@ -57,6 +57,8 @@ def compare_ranks(loop: Loop) -> RankComparison | None:
     if np.ptp(seconds) > least:
         slowest = int(seconds.argmax())
         sentence = _sentence_on_pace(found[slowest].rank, slowest, spent)
+    # Ranks that synchronize in every step take equally long: the others' steps have the time for
+    # which the slowest one waits for data.
     elif np.ptp(waits) > least:
         slowest = int(waits.argmax())
         sentence = _sentence_on_waits(found[slowest].rank, slowest, spent)
@@ -88,7 +90,7 @@ def _describe_rank(loop: Loop) -> RankFindings:
 
 
 def _sentence_on_pace(rank: int, place: int, spent: np.ndarray) -> str:
-    """spent: (ranks, PARTS) seconds."""
+    """The sentence on a rank that takes longest. spent: seconds, (ranks, PARTS)."""
     others = np.delete(spent, place, 0).mean(0)
     took, usual = significant(spent[place].sum()), significant(others.sum())
     part, excess_s = _greatest_excess(spent[place] - others, range(len(PARTS)))
@@ -99,7 +101,7 @@ def _sentence_on_pace(rank: int, place: int, spent: np.ndarray) -> str:
 
 
 def _sentence_on_waits(rank: int, place: int, spent: np.ndarray) -> str:
-    """spent: (ranks, PARTS) seconds, of ranks that take equally long."""
+    """The sentence on a rank that waits longest. spent: seconds, (ranks, PARTS)."""
     others = np.delete(spent, place, 0).mean(0)
     waits, usual = significant(spent[place, WAITS].sum()), significant(others[WAITS].sum())
     part, excess_s = _greatest_excess(spent[place] - others, WAITS)
@@ -111,6 +113,6 @@ def _sentence_on_waits(rank: int, place: int, spent: np.ndarray) -> str:
 
 
 def _greatest_excess(excess_s: np.ndarray, places: range | list[int]) -> tuple[Rung, float]:
-    """The part by which a rank exceeds the others most, and by how much."""
+    """The part with the greatest excess over the other ranks, and the excess in seconds."""
     place = max(places, key=lambda each: excess_s[each])
     return PARTS[place], float(excess_s[place])

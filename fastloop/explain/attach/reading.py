@@ -1,4 +1,4 @@
-"""Records of a script's processes, and who made the batches of a pass."""
+"""Reads the records of a script's processes, and the batches that a process has made."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class ProcessRecords:
 
     @cached_property
     def by_pass(self) -> dict[int, list[Event]]:
-        """The events by the number of the pass in which they are, as a script may have many."""
+        """The events by the number of their pass."""
+        # Found once for all passes, of which a script may have many.
         groups: dict[int, list[Event]] = defaultdict(list)
         for event in self.events:
             groups[event.epoch].append(event)
@@ -34,21 +35,21 @@ class ProcessRecords:
 
 @dataclass(kw_only=True)
 class MadeBatch:
-    """A batch as a worker, or the loop's own process, has made it."""
+    """A batch that a worker, or the loop's own process, has made, and the times of making it."""
 
     batch: int
     start_ns: int
     collate_ns: int
-    """Start of its collation; the stop where nothing was collated."""
+    """Start of its collation; equal to stop_ns if nothing was collated."""
     stop_ns: int
     cpu_ns: int
-    """CPU time of making it, where its samples were recorded too; else UNKNOWN."""
+    """CPU time of making it; UNKNOWN if its samples were not recorded."""
     transform_ns: int = 0
-    """Time in the dataset's transform, where its samples were recorded."""
+    """Time in the dataset's transform; 0 if its samples were not recorded."""
 
     @property
     def has_samples(self) -> bool:
-        """True where its samples were recorded."""
+        """True if its samples were recorded."""
         return self.cpu_ns != UNKNOWN
 
 
@@ -68,7 +69,7 @@ def read_records(folder: Path) -> list[ProcessRecords]:
 
 
 def batches_of_process(events: Iterable[Event]) -> list[MadeBatch]:
-    """The batches of one pass that one process has made, in the order of their starts."""
+    """The batches that one process has made in one pass, in the order of their starts."""
     parts: dict[int, list[Event]] = defaultdict(list)
     for event in events:
         if event.name in MAKING:
@@ -79,7 +80,8 @@ def batches_of_process(events: Iterable[Event]) -> list[MadeBatch]:
 
 def _batch_of_events(events: list[Event]) -> MadeBatch | None:
     fetch = next((event for event in events if event.name is Stage.FETCH), None)
-    if fetch is None:  # it was left before its end
+    # The process ended, or the dataset raised an error, while the batch was made.
+    if fetch is None:
         return None
     collates = [event.start_ns for event in events if event.name is Stage.COLLATE]
     transforms = [event for event in events if event.name is Stage.TRANSFORM]

@@ -1,4 +1,4 @@
-"""The temporary folder of a script's records, and those that killed commands have left."""
+"""The temporary folder of a script's records, and the removal of abandoned folders."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import psutil
 
 PREFIX = "fastloop-attach-"
 NAME = re.compile(rf"{PREFIX}(\d+)-\w+")
-"""With the number of the process that has made the folder."""
+"""Name of a folder, with the id of the process that has made it."""
 
 
 def make_record_folder() -> Path:
-    """A new temporary folder for this process; those whose commands and scripts are gone go."""
+    """Make a temporary folder for this process; remove folders of commands and scripts that have
+    ended."""
     _remove_abandoned(Path(tempfile.gettempdir()))
     return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
 
@@ -26,12 +27,14 @@ def _remove_abandoned(parent: Path) -> None:
     abandoned = [path for path, name in folders if name and not psutil.pid_exists(int(name[1]))]
     if not abandoned:
         return
-    # a script that has outlived its killed command still writes to the folder that it was given
+    # A script that has outlived its killed command still writes to the folder in its arguments.
     used = {word for process in psutil.process_iter(["cmdline"]) for word in _words(process)}
     for path in abandoned:
+        # In a shared temporary folder anyone may have made a link of this name.
         if str(path) not in used and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
 
 
 def _words(process: psutil.Process) -> list[str]:
-    return process.info["cmdline"] or []  # None of a process whose words are unknown
+    # psutil gives None if the words can't be read.
+    return process.info["cmdline"] or []

@@ -17,16 +17,18 @@ OWN_FOLDERS = os.path.join("fastloop", "explain", "attach"), os.path.join("fastl
 
 
 def become_script(arguments: Sequence[str]) -> None:
-    """Run [-m] <script> [its arguments] in this process; what it raises is raised.
+    """Run [-m] <script> [its arguments] in this process; its exceptions are raised.
 
-    Whatever prints the traceback is shown the script's frames alone.
+    A printed traceback has the script's frames only.
     """
     run = _prepare_module(arguments[1:]) if arguments[0] == "-m" else _prepare_file(arguments)
     try:
         run()
+    # The interpreter calls no hook for it.
     except SystemExit:
         raise
     except BaseException:
+        # Only now, as the script may have set a hook of its own.
         sys.excepthook = _without_own_frames(sys.excepthook)
         raise
 
@@ -36,7 +38,7 @@ def _prepare_module(arguments: Sequence[str]) -> Callable[[], Any]:
     if not sys.flags.safe_path:
         sys.path.insert(0, os.getcwd())
     _empty_main()
-    # the function that python -m calls: the public run_module leaves another __main__ behind
+    # python -m calls this function; the public run_module leaves another __main__ behind.
     run = runpy._run_module_as_main  # pyright: ignore[reportAttributeAccessIssue]
     return partial(run, arguments[0])
 
@@ -44,6 +46,7 @@ def _prepare_module(arguments: Sequence[str]) -> Callable[[], Any]:
 def _prepare_file(arguments: Sequence[str]) -> Callable[[], Any]:
     sys.argv[:] = arguments
     path = arguments[0]
+    # Python runs __main__.py of a folder.
     if Path(path).is_dir():
         sys.path.insert(0, os.path.abspath(path))
         _empty_main()
@@ -52,7 +55,8 @@ def _prepare_file(arguments: Sequence[str]) -> Callable[[], Any]:
     if not sys.flags.safe_path:
         sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
     names = _empty_main()
-    file = os.path.abspath(path)  # Path would resolve symbolic links
+    # Path.resolve would follow symbolic links, which Python does for sys.path alone.
+    file = os.path.abspath(path)
     loader = SourceFileLoader("__main__", file)
     names |= {"__file__": file, "__cached__": None, "__loader__": loader}
     return partial(_run_file, file, names)
@@ -65,7 +69,8 @@ def _run_file(file: str, names: dict[str, Any]) -> None:
 
 
 def _empty_main() -> dict[str, Any]:
-    """The names of the module `__main__`, which are then those of a fresh one."""
+    """Make the module `__main__` as good as new, and return its names."""
+    # The same module object: others may have imported __main__ already.
     names = vars(sys.modules["__main__"])
     builtins = names["__builtins__"]
     names.clear()
@@ -75,9 +80,10 @@ def _empty_main() -> dict[str, Any]:
 
 
 def _without_own_frames(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """An excepthook that calls the script's with the tracebacks that it would have got."""
+    """An excepthook that calls the script's hook with the tracebacks of the script alone."""
 
     def call(kind: type[BaseException], value: BaseException, _: TracebackType | None) -> None:
+        # The hook may look at sys.excepthook, or print an error of its own.
         sys.excepthook = hook
         for error in _chain(value):
             error.__traceback__ = _script_frames(error.__traceback__)
@@ -87,7 +93,7 @@ def _without_own_frames(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """The exception, and those that caused it or that it arose from."""
+    """The exception with its causes and contexts."""
     found: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:

@@ -1,4 +1,4 @@
-"""The verdict on a script's longest loop: one word, and the sentences that say why."""
+"""The verdict on a script's loop: a word, and the sentences that give the reason."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fastloop.explain.attach.loops import Loop, wait_share
 from fastloop.reporting.tables import WIDEST
 
 WORTH = 0.10
-"""Share of a loop's time from which its loader is worth touching."""
+"""A loader is worth improving if a perfect one would save at least this share of a loop's time."""
 MOST_UNSURE = 0.25
-"""Upper end of the interval of that share up to which a loader is said not to be worth it."""
+"""The verdict is `step` only if the interval of that share ends at or below this."""
 PHRASES = {
     Rung.START_UP: "starting and ending epochs",
     Rung.HAND_OFF: "the loader's own sampler, processes and queues",
@@ -37,6 +37,8 @@ def _choose_word(wait: Estimate, shares: Mapping[Rung, Estimate]) -> Rung:
     if wait.value < WORTH:
         return Rung.STEP if wait.high <= MOST_UNSURE else Rung.UNATTRIBUTED
     leading = _leading(shares)
+    # The script runs once: unlike explain, no draws of rounds tell how sure the greatest part is,
+    # so that the intervals must not overlap.
     is_sure = wait.low > 0 and shares[leading].low > 0 and not _rivals(shares)
     return leading if is_sure else Rung.UNATTRIBUTED
 
@@ -46,7 +48,7 @@ def _leading(shares: Mapping[Rung, Estimate]) -> Rung:
 
 
 def _rivals(shares: Mapping[Rung, Estimate]) -> list[Rung]:
-    """Other parts of which these batches don't say that they are smaller than the greatest."""
+    """Other parts that may be as great as the greatest one."""
     leading = _leading(shares)
     others = [part for part in shares if part not in (Rung.STEP, leading)]
     return [part for part in others if shares[part].value > shares[leading].low]

@@ -19,36 +19,36 @@ PREFETCH = 8
 TORCH_PREFETCH = 2
 MOST_SIMULATED = 400
 MOST_MISSED = 1.25
-"""Factor by which the model may miss the loop as it is before nothing is predicted."""
+"""Factor by which the model may miss the loop as it is; beyond it nothing is predicted."""
 LEAST_GAIN = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderChange:
-    """A change of a DataLoader, and what the model says of it."""
+    """A change of a DataLoader, and its gain by the model."""
 
     change: str
     gain: float
-    """Share of the loop's time that it saves; negative where it costs time."""
+    """Share of the loop's time that it saves; negative if it costs time."""
     is_bound: bool
-    """True where the change costs something that this run does not tell: it gains at most that."""
+    """True if the change has a cost that this run does not show: it gains at most `gain`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopModel:
-    """The phases of a loop's batches, with one thread where workers make them."""
+    """The phases of a loop's batches."""
 
     loads: list[list[Phase]]
     steps: list[list[Phase]]
     workers: int
     prefetch: int
     cores: float
-    """Cores that this process may use, if its ranks share them evenly."""
+    """Number of cores for this process, if ranks share the machine's cores evenly."""
     hand_off_s: float | None
-    """Time that the loop takes to receive a ready batch; None: this loop has no workers."""
+    """Time in which the loop receives a ready batch; None: this loop has no workers."""
 
     def seconds(self, workers: int, prefetch: int, kept: float = 1.0) -> float:
-        """Seconds of these batches with other settings; kept: share of the work that is left."""
+        """Seconds of these batches with other settings. kept: share of loading that is left."""
         loads = [[replace(each, seconds=each.seconds * kept) for each in row] for row in self.loads]
         received = [Phase(seconds=self.hand_off_s or 0.0)] if workers else []
         steps = [[*received, *row] for row in self.steps]
@@ -59,20 +59,23 @@ class LoopModel:
 def predict_changes(
     loop: Loop, shares: dict[Rung, Estimate]
 ) -> tuple[float | None, tuple[LoaderChange, ...]]:
-    """The model's time of the loop as it is / the measured one, and the changes by their gain.
+    """The model's time of the loop as it is, divided by the measured one; and the changes by their
+    gain.
 
-    None, and no changes, where no batch was recorded as it was made.
+    The ratio is None, and there are no changes, if no batch was recorded as it was made.
     """
     model = model_loop(loop)
     if model is None:
         return None, ()
+    # The last column of the waits is start-up, of which the model knows nothing.
     steady_s = (loop.waits_ns.sum() + loop.steps_ns.sum() - loop.waits_ns[:, -1].sum()) / 1e9
     present_s = model.seconds(model.workers, model.prefetch)
     scale = loop.batches / len(model.steps)
     ratio = present_s * scale / steady_s
     if not 1 / MOST_MISSED <= ratio <= MOST_MISSED:
         return ratio, ()
-    steady = steady_s / loop.seconds  # changes below save nothing of a start
+    # The following changes save nothing of a start: their gain is of the rest of the time only.
+    steady = steady_s / loop.seconds
     changes = [
         LoaderChange(
             change=each.change, gain=steady * (1 - each.gain / present_s), is_bound=each.is_bound
@@ -84,7 +87,7 @@ def predict_changes(
 
 
 def model_loop(loop: Loop) -> LoopModel | None:
-    """The model's input; None where no batch was recorded as it was made."""
+    """The model of a loop; None if no batch was recorded as it was made."""
     if not loop.made:
         return None
     count = min(MOST_SIMULATED, loop.batches)
@@ -104,21 +107,23 @@ def model_loop(loop: Loop) -> LoopModel | None:
 
 
 def _load_phase(seconds: float, cores: float) -> Phase:
-    """Work in one thread: of more threads than one, as long as their CPU time."""
+    """The phase of making a batch, by a single thread."""
+    # A worker has one thread: work that kept several cores busy would take as long there as its
+    # CPU time.
     return Phase(seconds=float(seconds) * max(1.0, cores), cores=min(1.0, cores))
 
 
 def _load_cores(loop: Loop) -> float:
-    """Cores that making a batch keeps busy; one where too little was timed to tell."""
+    """Number of cores that making a batch keeps busy; one if too little was timed to tell."""
     timed = [each for each in loop.made if each.has_samples]
     wall_ns = sum(each.stop_ns - each.start_ns for each in timed)
     return _cores(sum(each.cpu_ns for each in timed), wall_ns)
 
 
 def _step_cores(loop: Loop) -> float:
-    """Cores that a step keeps busy, of the script's process alone; one where too little was timed
-    to tell."""
+    """Number of cores that a step keeps busy; one if too little was timed to tell."""
     cpu_ns = np.concatenate([np.array(each.step_cpu_ns, np.int64) for each in loop.passes])
+    # UNKNOWN is negative.
     known = cpu_ns >= 0
     return _cores(float(cpu_ns[known].sum()), float(loop.steps_ns[known].sum()))
 
@@ -128,14 +133,16 @@ def _cores(cpu_ns: float, wall_ns: float) -> float:
 
 
 def _hand_off_s(loop: Loop) -> float:
-    """The wait for a batch that is ready; where workers are slow, the part that is no work."""
+    """The wait for a batch that is ready."""
+    # The hand-off of most batches includes waiting for their turn; a low quantile is that of
+    # batches that had not to wait.
     return float(np.quantile(loop.waits_ns[:, HAND_OFF], 0.1)) / 1e9
 
 
 def _seconds_of_changes(
     loop: Loop, model: LoopModel, shares: dict[Rung, Estimate]
 ) -> list[LoaderChange]:
-    """The changes, with seconds in the place of gains."""
+    """The changes, with the model's seconds instead of gains."""
     found = [
         LoaderChange(
             change=f"num_workers={workers}",
@@ -149,6 +156,8 @@ def _seconds_of_changes(
         seconds = model.seconds(model.workers, PREFETCH)
         change = f"prefetch_factor={PREFETCH}"
         found.append(LoaderChange(change=change, gain=seconds, is_bound=False))
+    # A store is written from a Dataset with indices. Its reading costs something that this run
+    # does not show, so that both gains are bounds.
     if shares[Rung.DECODE].value > 0 and not loop.facts["iterable"]:
         seconds = model.seconds(model.workers, model.prefetch, _remaining_share(loop))
         change = "samples from a store (fastloop.write_store)"
@@ -160,7 +169,7 @@ def _seconds_of_changes(
 
 
 def _remaining_share(loop: Loop) -> float:
-    """Share of making a batch that is collate, or the dataset's transform."""
+    """Share of making a batch that a store leaves: collate, and the dataset's transform."""
     decode_ns = sum(each.collate_ns - each.start_ns for each in loop.made)
     all_ns = sum(each.stop_ns - each.start_ns for each in loop.made)
     return 1 - decode_ns * (1 - (loop.transform_share or 0.0)) / all_ns if all_ns else 1.0
@@ -170,5 +179,6 @@ def _persistent_workers(loop: Loop, shares: dict[Rung, Estimate]) -> list[Loader
     facts, passes = loop.facts, len(loop.passes)
     if not facts["num_workers"] or facts["persistent_workers"] or passes < 2:
         return []
+    # The workers of the first pass start in any case.
     gain = shares[Rung.START_UP].value * (passes - 1) / passes
     return [LoaderChange(change="persistent_workers=True", gain=gain, is_bound=True)]
