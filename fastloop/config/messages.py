@@ -28,7 +28,7 @@ PLUGINS = {name: f"hydra-{name}-launcher" for name in ("joblib", "ray", "submiti
 UNKNOWN = re.compile(r"Could not override '(\S+)'\.|delete from config\. '(\S+?)' does")
 """Hydra's messages for a setting that does not exist."""
 INTERPOLATIONS = "${<another setting>} or ${oc.env:<variable>}"
-"""Values that refer to others."""
+"""The allowed forms of values that refer to other values, for messages."""
 SETTING = re.compile(r"[~+]{0,2}[\w./@]+=")
 """The start of an override."""
 ERROR_NUMBER = re.compile(r"^\[Errno \d+\] (.*)$")
@@ -154,7 +154,8 @@ def _interpolation_message(error: OmegaConfBaseException) -> str:
         return f"{where}: ${{{match[1]}:...}} is not known; allowed: {INTERPOLATIONS}"
     if match := re.search(r"Environment variable '(.*?)' not found", text):
         return f"{where}: the environment has no variable {match[1]}"
-    if "ecursi" in text:  # "Recursive interpolation detected", or a RecursionError
+    # "Recursive interpolation detected", or a RecursionError
+    if "ecursi" in text:
         return f"{where}: it refers to itself; allowed: {INTERPOLATIONS}"
     return f"{where}: it can't be resolved; allowed: {INTERPOLATIONS}"
 

@@ -13,7 +13,7 @@ from fastloop.config.user_options import OPTION_METHODS
 HOME = re.compile(r"(?<=[=,\[])~[^,\]'\"]*")
 """A value, or one of several values, that begins with the home folder."""
 TORCH_NAMES = {"collate_fn": "collate"}
-"""Names of torch's for options that have another one here."""
+"""torch's name of an option -> its name here."""
 PLAIN_PATH = re.compile(r"[\w/.+-]*")
 """A path that needs no quotes in Hydra's grammar."""
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")

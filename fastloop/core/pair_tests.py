@@ -28,8 +28,8 @@ FEWEST_FOR_OWN_NOISE = 5
 MOST_TRIALS = 10_000
 """Upper bound of `trials_needed`."""
 USUAL_SERIAL, SPREAD_OF_SERIAL = 0.5, 0.25
-"""Mean and standard deviation of the correlation of successive trials, as known before any ran.
-Chosen by simulation, see experiments/auto_trials/README.md."""
+"""Mean and standard deviation of the prior of the correlation of successive trials. They were
+chosen by simulation, see experiments/auto_trials/README.md."""
 MOST_SERIAL, LEAST_SHOWN = 0.8, 0.2
 """Upper bound of the estimated correlation of successive trials, and lower bound of the share of
 their variance that a few of them show. Without them the factor of `_serial_growth` diverges."""
@@ -180,8 +180,8 @@ def _serial_growth(logs: np.ndarray) -> np.ndarray:
     """(...): factor by which the variance of a job's mean exceeds that of independent trials.
 
     Successive trials are taken for a first-order autoregressive process with one correlation for
-    all jobs, so that fewer trials would say as much (the equivalent sample size of Zwiers and von
-    Storch 1995). The factor is 1 if that correlation is zero or less.
+    all jobs. This corresponds to a smaller number of independent trials (the equivalent sample size
+    of Zwiers and von Storch 1995). The factor is 1 if the correlation is zero or less.
     """
     *_, jobs, rounds = logs.shape
     residuals = logs - logs.mean(axis=-1, keepdims=True)
@@ -193,9 +193,9 @@ def _serial_growth(logs: np.ndarray) -> np.ndarray:
     # A series of n has an expected lag-1 correlation of about r - (1 + 3 r) / n (Kendall 1954),
     # solved here for r.
     correlation = (rounds * seen + 1) / max(rounds - 3, 1)
-    # Few rounds hardly show it, and a test that believed them would find differences of equal jobs:
-    # the estimate is drawn towards USUAL_SERIAL, as that of a normal value towards its prior, and a
-    # standard deviation of the posterior is added.
+    # Few rounds hardly show the correlation, and a test that relied on them would find differences
+    # between equal jobs. So the mean of the posterior, with a normal prior, is used, plus one
+    # standard deviation of it.
     error = 1 / math.sqrt(rounds * (jobs - 1))
     weight = SPREAD_OF_SERIAL**2 / (SPREAD_OF_SERIAL**2 + error**2)
     correlation = weight * correlation + (1 - weight) * USUAL_SERIAL + math.sqrt(weight) * error

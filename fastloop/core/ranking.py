@@ -19,9 +19,9 @@ from fastloop.core.pair_tests import (
 from fastloop.core.stats import MINIMUM_EFFECT, log_interval, median
 
 FEWEST_FOR_RANKING = 3
-"""Trials below which jobs have no ranks; two trials show a difference, but hardly its noise."""
+"""Jobs with fewer trials have no ranks: two trials show a difference, but hardly its noise."""
 NO_RANK = "-"
-"""Shown instead of a rank, if there is no other job, or too few trials tell of any."""
+"""Stands for a rank if there is no other job, or if there are too few trials for a rank."""
 FEWEST_FOR_INTERVALS = 5
 """Trials from which the interval of a pair's ratio has to confirm their test. With fewer trials the
 interval, of this pair alone, knows less than the test, which sees the noise of all jobs."""

@@ -19,7 +19,7 @@ from fastloop.reporting.outcomes import outcome
 DEFAULTS = {"base": "", "new": "", "fail_above": "5", "allow": ""}
 """Settings of `fastloop compare`."""
 FEWEST_TRIALS = 5
-"""Trials of each set below which the interval covers the true ratio too rarely."""
+"""With fewer trials of a set, the interval contains the true ratio too rarely."""
 Cost = Callable[[Measurement], float]
 """A trial -> the figure by which it is compared; less is better."""
 

@@ -1,4 +1,4 @@
-"""The outcome of a comparison of two sets in at most three sentences, the first is the answer."""
+"""The outcome of a comparison of two sets, in at most three sentences; the first is the answer."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from fastloop.reporting.conditions import Pairs
 
 
 def comparison_answer(pairs: Pairs, changes: Sequence[Change], fail_above: float) -> str:
-    """Sentences on the jobs that became slower by more than `fail_above` percent, or no longer
-    finish, or that none did, and the number of changes that are not known."""
+    """Sentences that answer: has a job become slower by more than `fail_above` percent, does one no
+    longer finish, and how many changes could not be judged?"""
     broken = [name for name, pair in pairs.items() if no_longer_finishes(*pair)]
     regressions = [each for each in changes if each.is_regression(fail_above)]
     unknown = [each for each in changes if each.ratio is None]
     sentences = [_broken_sentence(broken)] if broken else []
     if regressions:
         sentences += _slower_sentences(regressions, len(changes))
+    # nothing is known of any change, so no job can be called fine
     elif changes and len(unknown) == len(changes):
         sentences.append(f"No answer yet: each set needs {FEWEST_TRIALS} trials of a job or more.")
         return " ".join(sentences)
@@ -45,7 +46,8 @@ def _broken_sentence(names: Sequence[str]) -> str:
 def _slower_sentences(regressions: Sequence[Change], compared: int) -> list[str]:
     worst = max(regressions, key=lambda each: each.new_s / each.base_s)
     ratio = worst.ratio
-    assert ratio is not None  # without one nothing is a regression
+    # a change without a ratio is no regression
+    assert ratio is not None
     bounds = f"95 %: {significant(ratio.low)} to {significant(ratio.high)}"
     times = f"{significant(ratio.estimate)} times as long as in the base"
     answer = f"{worst.job} has become slower: {worst.benchmark} takes {times}"

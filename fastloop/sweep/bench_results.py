@@ -27,9 +27,9 @@ class BenchResult:
     """The result of `bench`. Printed, or as the last line of a notebook's cell, it shows::
 
         1,797 samples in 29 batches, 5 trials of 1 epoch each, device cpu
-        0.02893 s a trial [0.02168, 0.03642]
-        62,106 samples/s [49,344, 82,894], 0.21 % of what this machine can gather from memory
-        waits: first batch 6.33 ms, p50 0.204, p95 4.01, p99 7.99 ms; 69 % of an epoch
+        38.82 ms a trial [25.17, 56.4]
+        46,285 samples/s [31,860, 71,396], 0.28 % of what this machine can gather from memory
+        waits: first batch 4.97 ms, p50 0.203, p95 6.23, p99 7.62 ms; 95 % of an epoch
 
     below a sentence on the load of the machine, and above the caveats. Brackets are 95 % intervals.
     """
@@ -163,10 +163,10 @@ class BenchResult:
 class Bench:
     """The result of `bench_all`. Printed, or as the last line of a notebook's cell, it shows::
 
-        FastLoader             1     0.0028 s  [0.0023, 0.0032]  x 0.111 [0.076, 0.129]
-        DataLoader             2     0.0250 s  [0.0241, 0.0357]
+        FastLoader             1    5.096 ms [2.158, 5.723]     x 0.128 [0.063, 0.171]
+        DataLoader             2    34.83 ms [23.6, 57.35]
 
-    below a sentence on the load of the machine: rank, median seconds of a trial, and ratio to the
+    below a sentence on the load of the machine: rank, median time of a trial, and ratio to the
     first loader, with 95 % intervals; the fastest loader comes first.
     """
 

@@ -81,7 +81,7 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
     iterator, which has only one epoch; TypeError for a step that is no function.
 
     >>> fastloop.bench(DataLoader(dataset, batch_size=64, shuffle=True), trials=5).samples_per_s
-    62105.6
+    46285.4
     """
     check_numbers(trials=trials, epochs=epochs, batches=batches)
     check_seconds(seconds=seconds, min_window_s=min_window_s)
