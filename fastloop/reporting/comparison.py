@@ -154,7 +154,8 @@ def _direction(change: Change, fail_above: float) -> str:
 
 
 def notes(pairs: Pairs, base: dict[str, Result], new: dict[str, Result]) -> list[str]:
-    """Lines on what the tables omit: jobs of one set only, unfinished jobs, different settings."""
+    """Lines about jobs of one set only, unfinished jobs and different settings, which no table
+    has."""
     lines = [f"only in base: {name}" for name in base if name not in new]
     lines += [f"only in new: {name}" for name in new if name not in base]
     for name, (before, after) in pairs.items():

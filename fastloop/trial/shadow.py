@@ -94,7 +94,7 @@ def _epochs_to_compare(epochs: int, repeats: int) -> set[int]:
 
 
 class _Observer:
-    """Compares epochs of a loader, and keeps where their samples are stored."""
+    """Compares epochs of a loader, and keeps the stored places of their samples."""
 
     def __init__(self, context: JobContext) -> None:
         self.context = context
