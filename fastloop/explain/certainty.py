@@ -32,8 +32,8 @@ KEPT_RESIDUALS = 0.8
 """The common scale is taken from this share of all residuals, the smallest ones."""
 # With c = 1.28, the 90 % point of a normal z, the estimate is the mean of z^2 below c^2. To first
 # order each residual contributes min(z^2, c^2), which has a variance of 0.39; the mean is 0.35. So
-# the relative variance is 0.39 / 0.35^2 = 3.2 per residual, where that of a normal sample's
-# variance is 2: an efficiency of 2 / 3.2.
+# the relative variance is 0.39 / 0.35^2 = 3.2 per residual. For the variance of all residuals it
+# is 2, which makes an efficiency of 2 / 3.2.
 EFFICIENCY = 0.6
 """Degrees of freedom of the common scale, relative to a variance of all normal residuals."""
 OWN_WEIGHT = 0.7

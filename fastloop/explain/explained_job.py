@@ -47,7 +47,7 @@ class ExplainedJob:
     launcher: Launcher
     begin_step: Callable[[str], None]
     expect_steps: Callable[[int], None] = lambda _: None
-    """Called with the number of steps that are left, where it is known."""
+    """Called with the number of steps that are left as soon as it is known."""
     whole_batches: int
     """Number of batches in an epoch of the job; passes may run its beginning only."""
 

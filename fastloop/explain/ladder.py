@@ -168,7 +168,7 @@ def _find_slower_steps(rounds: Sequence[Round], shares: Mapping[Rung, np.ndarray
     last = list(rounds[0])[-1]
     starting, _ = _starting_rungs(rounds[0])
     rungs = list(rounds[0])
-    # The rungs below the loader, the step among them, are what the loop does outside of next().
+    # The rungs below the loader, the step among them, are the loop's work outside of next().
     in_loop = [shares[rung] for rung in rungs[: rungs.index(starting)]]
     in_next = stats.median([times[last].next_share for times in rounds])
     return estimate_from(1 - in_next - np.sum(in_loop, axis=0))

@@ -36,7 +36,7 @@ class LoopExplanation:
     loader_batches_per_s: float
     """Rate of the loader alone, without steps."""
     notes: tuple[str, ...]
-    """Sentences on what the ladder can't tell of this loader."""
+    """Sentences on parts of this loader that the ladder can't tell apart."""
     machine_load: LoadSummary | None = None
     """The load by other programs during the passes."""
 

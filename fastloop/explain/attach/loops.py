@@ -162,8 +162,8 @@ def _move_start_up(waits: np.ndarray) -> np.ndarray:
         return waits
     first, usual = waits[0], np.median(waits[1:].sum(1))
     if (whole := first.sum()) > usual:
-        # The rest keeps the proportions of its stages; what was attributed to the start of a
-        # worker stays start-up in any case.
+        # The rest keeps the proportions of its stages, and time that was attributed to the start
+        # of a worker stays start-up in any case.
         rest = first * (usual / whole)
         rest[START_UP] = 0
         waits[0] = rest

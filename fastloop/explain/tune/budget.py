@@ -1,4 +1,4 @@
-"""The budget of tuning, and how much of it is spent; kept through interruptions."""
+"""The budget of tuning, and the part of it that is spent, also by interrupted sessions."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class TuneBudget:
     seconds: float | None = None
     trials: int | None = None
     share: float | None = None
-    """Of the trials that measuring every candidate would take."""
+    """Share of the trials that measuring every candidate would take."""
 
 
 def parse_budget(text: object) -> TuneBudget:
-    """The budget that the text says. Raises UsageError."""
+    """The budget of a text as 5min, 60trials or 10%. Raises UsageError."""
     match = TEXT.fullmatch(str(text))
     amount = float(match.group(1)) if match else 0.0
     unit = match.group(2) if match else ""
@@ -43,12 +43,12 @@ class Spending:
 
     budget: TuneBudget
     exhaustive: int = 0
-    """Trials of measuring every candidate."""
+    """Number of trials that measuring every candidate would take."""
     before_s: float = 0.0
     """Seconds that earlier sessions have spent."""
     begun_ns: int = 0
     ending_s: float = 0.0
-    """Seconds that are kept for what follows the race."""
+    """Seconds that are kept for the work after the race."""
     trials: int = 0
     _longest_s: dict[str, float] = field(default_factory=dict)
 
@@ -61,19 +61,19 @@ class Spending:
         return self.before_s + seconds_between(self.begun_ns, now_ns())
 
     def share(self) -> float:
-        """The share of the budget that is spent: above 1 it is exceeded."""
+        """The share of the budget that is spent; above 1 it is exceeded."""
         if self.budget.seconds is not None:
             return (self.seconds + self.ending_s) / self.budget.seconds
         allowed = self.budget.trials or (self.budget.share or 0.0) * self.exhaustive
         return self.trials / max(1, allowed)
 
     def has_time(self, seconds: float) -> bool:
-        """True where the budget is no time, or as much is left of it."""
+        """True if this much time is left, or the budget is not a time."""
         limit_s = self.budget.seconds
         return limit_s is None or self.seconds + self.ending_s + seconds <= limit_s
 
     def continue_from(self, seconds: float) -> None:
-        """Count from here on, where earlier sessions have spent that time."""
+        """Count from here on, after that time in earlier sessions."""
         self.before_s, self.begun_ns = seconds, now_ns()
 
     def add_trial(self, name: str, seconds: float) -> None:

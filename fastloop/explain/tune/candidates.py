@@ -16,8 +16,8 @@ from fastloop.trial.support import check_support
 
 YOURS = "yours"
 FIRST = ("loader", "decoder", "num_workers")
-"""Settings that decide whether others have a meaning; combinations of theirs that can't run are not
-crossed with the rest."""
+"""Settings that decide whether others have a meaning. They are crossed first, and a combination of
+them that can't run is not crossed with the rest."""
 OF_DATALOADER = ("num_workers", "pin_memory")
 NEUTRAL: Mapping[str, Any] = {
     "num_workers": 0,
@@ -27,12 +27,13 @@ NEUTRAL: Mapping[str, Any] = {
     "multiprocessing_context": None,
     "device_prefetch": 0,
 }
-"""Values with which a combination is most likely to be possible."""
+"""Values that are most likely supported in any combination."""
 Change = tuple[str, ...]
+"""Overrides that belong together."""
 Dimensions = Mapping[str, Sequence[Change]]
-"""Overrides of each value that is tried, by the name of the setting or of the group."""
+"""By name of a setting or a group, the overrides of each of its values."""
 Effect = Mapping[str, Any]
-"""Values that an override changes, by the name of the field of Job or of LoadingSettings."""
+"""The changed values, by name of a field of Job or of LoadingSettings."""
 Compose = Callable[[Sequence[str]], Job]
 
 
@@ -41,7 +42,7 @@ class TuneCandidate:
     """A configuration that may be raced."""
 
     change: tuple[str, ...]
-    """Overrides by which it differs from the user's."""
+    """Overrides by which it differs from the user's configuration; none for that one itself."""
     job: Job
 
     @property
@@ -55,9 +56,9 @@ class Candidates:
     """The combinations of a space."""
 
     found: tuple[TuneCandidate, ...]
-    """Without the present configuration."""
+    """The combinations that can be run, without the present configuration."""
     left_out: Mapping[str, int]
-    """Number of combinations by the reason why they can't be run."""
+    """The number of combinations that can't be run, by the reason."""
 
 
 def find_tune_candidates(
@@ -68,12 +69,14 @@ def find_tune_candidates(
 ) -> Candidates:
     """All combinations of the space, each once.
 
-    overrides: of the present job. space: name=value of every value, by the name of the setting.
+    overrides: of the present job. space: by name of a setting, name=value for each of its values.
     compose: the job of a list of overrides; raises UsageError for a value that no job can have.
     """
     dimensions = {name: [(text,) for text in texts] for name, texts in space.items()}
     effects: dict[Change, Effect] = {}
 
+    # There may be thousands of combinations, and Hydra is slow: each change is composed once, and
+    # the fields that it changes are combined.
     def find_effect(change: Change) -> Effect:
         if change not in effects:
             changed = compose(Variation(overrides=change).apply(overrides)) if change else present
@@ -90,9 +93,9 @@ def find_tune_candidates(
 
 
 def fold_settings(dimensions: Dimensions, find_effect: Callable[[Change], Effect]) -> Dimensions:
-    """The dimensions with settings of an option, `loader.ahead`, made part of the option's own.
+    """The dimensions with an option's settings, such as `loader.ahead`, folded into its group.
 
-    They are crossed with those options alone that have them.
+    Only options that have such a setting are crossed with its values.
     """
     folded = {name: [*changes] for name, changes in dimensions.items() if "." not in name}
     for name, changes in dimensions.items():
@@ -103,7 +106,8 @@ def fold_settings(dimensions: Dimensions, find_effect: Callable[[Change], Effect
         for option in folded.get(group, [()]):
             try:
                 find_effect((*option, *changes[0]))
-            except UsageError:  # the option has no such setting
+            except UsageError:
+                # The option has no such setting.
                 with_setting.append(option)
             else:
                 with_setting += [(*option, *change) for change in changes]
@@ -113,7 +117,7 @@ def fold_settings(dimensions: Dimensions, find_effect: Callable[[Change], Effect
 
 @dataclass(kw_only=True)
 class _Crossing:
-    """A product of settings that is being built."""
+    """The product of the dimensions while it is built."""
 
     present: Job
     dimensions: Dimensions
@@ -122,20 +126,21 @@ class _Crossing:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def cross(self, chosen: tuple[Change, ...], names: Sequence[str]) -> None:
-        """Add all combinations of the chosen changes with those of the dimensions left."""
+        """Add all combinations of the chosen changes with changes of the other dimensions."""
         if not names:
             self._add(chosen)
             return
         name, *rest = names
         for change in self.dimensions[name]:
             combination = (*chosen, change)
+            # One check spares the check of each combination with the rest.
             if name in FIRST and (reason := self._reason_for_all(combination, rest)):
                 self.left_out[reason] += math.prod(len(self.dimensions[each]) for each in rest)
             else:
                 self.cross(combination, rest)
 
     def _reason_for_all(self, chosen: tuple[Change, ...], rest: Sequence[str]) -> str:
-        """The reason why no combination of these changes with others can run; empty if one may."""
+        """The reason why no combination with these changes can run; empty if one may."""
         neutral = {name: NEUTRAL[name] for name in rest if name in NEUTRAL}
         job, _ = self._repair(self._apply(chosen, neutral))
         return _reason(job)
@@ -145,6 +150,7 @@ class _Crossing:
         if reason := _reason(job):
             self.left_out[reason] += 1
             return
+        # Overrides that say what the present job has already are not part of a name.
         changed = [text for change in chosen if self.effects[change] for text in change]
         self.found.append(TuneCandidate(change=(*changed, *repairs), job=job))
 
@@ -154,8 +160,10 @@ class _Crossing:
         return _with_values(self.present, values)
 
     def _repair(self, job: Job) -> tuple[Job, list[str]]:
-        """The job without settings of the user's that have no meaning for it and that the space
-        does not name, and the overrides that make it so."""
+        """The job without the user's settings that have no meaning for it, and the overrides that
+        reset them. Settings that the space names are kept."""
+        # A job with a setting that its loader does not honour is unsupported: the user's
+        # prefetch_factor would exclude every candidate without workers.
         honoured = getattr(job.loader, "honours", LOADING)
         names = [name for name in OF_DATALOADER if name not in honoured]
         if not job.loading.num_workers or "num_workers" in names:
@@ -179,13 +187,13 @@ def _reason(job: Job) -> str:
 
 
 def _in_order(dimensions: Dimensions) -> Dimensions:
-    """The dimensions, with those first that decide whether others have a meaning."""
+    """The dimensions, with the settings of FIRST at the beginning."""
     first = [name for name in FIRST if name in dimensions]
     return {name: dimensions[name] for name in dict.fromkeys((*first, *dimensions))}
 
 
 def _find_changes(present: Job, changed: Job) -> dict[str, Any]:
-    """Fields of Job and of its LoadingSettings that differ, with the values of the changed job."""
+    """The fields of Job and of LoadingSettings that differ, with the values of the changed job."""
     values = {
         each.name: getattr(changed, each.name)
         for each in fields(Job)  # pyright: ignore[reportArgumentType]

@@ -1,4 +1,4 @@
-"""Candidates that are not run: those without an effect here, or beyond memory, disk or budget."""
+"""Leaves out candidates that have no effect here, or that exceed memory, disk or budget."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ PREPARATION = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Most that a candidate may take."""
+    """The memory and the time that a candidate may take."""
 
     memory_mib: float
     budget_s: float | None
-    """None: the budget is no time."""
+    """None: the budget is not a time."""
 
 
 def check_memory(pilot: Pilot, limit_mib: float | None) -> None:
-    """Raise UsageError where the user's limit can't be kept: where memory can't be observed, or
-    the present configuration, with which all others are compared, is above it."""
+    """Raise UsageError if the user's limit can't be kept: if memory can't be observed, or the
+    present configuration, with which all others are compared, is above it."""
     if limit_mib is None:
         return
     given = f"memory_limit_mib={limit_mib:g}"
@@ -51,8 +51,8 @@ def check_memory(pilot: Pilot, limit_mib: float | None) -> None:
 def drop_settings_without_effect(
     space: Mapping[str, Sequence[str]], present: Job
 ) -> tuple[dict[str, Sequence[str]], list[str]]:
-    """The default space without what has no effect on this device and this data, and what was left
-    out, in words."""
+    """The default space without settings that have no effect on this device and this data, and for
+    each of them a line with the reason."""
     device = resolve_device(present.device)
     left_out: dict[str, str] = {}
     if device.type == "cpu":
@@ -91,6 +91,7 @@ def _reason(job: Job, pilot: Pilot, bounds: Bounds) -> str:
         if peak_mib > bounds.memory_mib:
             limit = f"above the limit of {bounds.memory_mib:,.0f} MiB"
             return f"num_workers={job.loading.num_workers}: forecast peak of memory {limit}"
+    # The present job's store is written already.
     store = job.loader.store
     if store is None or store == pilot.present.loader.store:
         return ""
@@ -104,6 +105,6 @@ def _reason(job: Job, pilot: Pilot, bounds: Bounds) -> str:
 
 
 def _free_bytes(folder: Path) -> int:
-    """Free space where the folder is, or will be."""
+    """Free bytes of the disk on which the folder is, or will be."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     return shutil.disk_usage(existing).free

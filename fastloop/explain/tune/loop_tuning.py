@@ -51,27 +51,30 @@ if TYPE_CHECKING:
 SCHEMA = 1
 MOST_COMBINATIONS = 2_000
 THREADS = "torch_threads"
-"""A setting that is no argument of a loader: torch's threads in this process."""
+"""A setting that need not be an argument of the loader: torch's threads in this process."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LoopTuning:
-    """The result of `tune`; printed, the verdict and the configurations that came closest."""
+    """The result of `tune`.
+
+    Printed it is a text with the verdict and the configurations that came closest.
+    """
 
     settings: dict[str, Any]
-    """The settings to use: those of the winner if its gain is confirmed, else the present ones."""
+    """The settings to use: the winner's if its gain is confirmed, or else the present ones."""
     race: RaceResult
     """Seconds of each configuration by round, the winner, and its confirmed gain."""
     reasons: dict[str, str]
-    """Why configurations could not be run, by name."""
+    """The reasons why configurations could not be run, by name."""
     configurations: dict[str, dict[str, Any]]
-    """The settings of every configuration of the space, by name, the present one first."""
+    """The settings of every configuration of the space by its name, the present one first."""
     machine_load: LoadSummary | None = None
-    """What other programs used of the machine meanwhile."""
+    """The load by other programs during the trials."""
 
     @property
     def is_faster(self) -> bool:
-        """True where the settings are faster than the present ones beyond noise."""
+        """True if `settings` are faster than the present ones beyond noise."""
         return self.race.is_faster
 
     @property
@@ -85,8 +88,11 @@ class LoopTuning:
         return "\n".join(lines)
 
     def to_frame(self) -> DataFrame:
-        """The configurations that ran, one a row: settings, rounds, median seconds, and how many
-        times the winner's seconds they took."""
+        """A pandas DataFrame with a row for each configuration that ran.
+
+        Its columns are the settings, rounds, seconds_median, ratio, ratio_low and ratio_high
+        (seconds relative to the winner's, with bounds), and is_winner.
+        """
         import pandas as pd
 
         rows = []
@@ -104,7 +110,7 @@ class LoopTuning:
         return pd.DataFrame(rows)
 
     def to_json(self) -> str:
-        """All fields as JSON; values of settings that JSON lacks are shown as Python does."""
+        """All fields as JSON; a value that JSON can't hold is its repr."""
         values = {"schema": SCHEMA, **asdict(self), "is_faster": self.is_faster}
         return json.dumps(values, indent=1, default=repr) + "\n"
 
@@ -125,11 +131,11 @@ class LoopTuning:
 
 @dataclass(kw_only=True)
 class _Measurements:
-    """Measures loaders in this process, each made anew for each measurement."""
+    """Measures loaders in this process, with a new loader for each measurement."""
 
     make_loader: Callable[..., LoaderLike]
     settings: Mapping[str, Mapping[str, Any]]
-    """By the name of the configuration."""
+    """The settings of each configuration, by its name."""
     present: str
     step: Callable[[Tree], Any]
     device: torch.device
@@ -141,10 +147,12 @@ class _Measurements:
     watch: LoadWatch = field(default_factory=LoadWatch)
 
     def measure(self, name: str, _number: int, _room: float) -> float | None:
-        """Seconds of an epoch of a configuration; None where it can't be run."""
+        """Seconds of an epoch of a configuration; None if it can't be run."""
         try:
             return self._time(name)
-        except Exception as error:  # of the user's loader, with settings that it can't have
+        except Exception as error:
+            # The user's loader may raise anything for settings that it can't have. Without the
+            # present settings there is nothing to compare with.
             if name == self.present:
                 raise
             self.reasons[name] = error_line(error)
@@ -166,6 +174,7 @@ class _Measurements:
 
     def _check(self, name: str, epochs: Callable[[int], Any]) -> None:
         """Compare an epoch with one of the present configuration; raises Invalid."""
+        # The present configuration runs first.
         if self.reference is None:
             self.reference = reference_digest(*epoch_hashes(epochs(0), None))
         else:
@@ -186,21 +195,29 @@ def tune(  # noqa: PLR0913 - the settings of a run, by their names
     same_data: bool = True,
     min_window_s: float = MIN_WINDOW_S,
 ) -> LoopTuning:
-    """The fastest settings of a loader, of all combinations of the space, within about `budget_s`.
+    """Find the fastest settings of a loader among all combinations of a space.
 
-    make_loader: called with one value of each setting, returns an iterable over batches, such as a
-    DataLoader. space: the values of each setting, of which the first is the present one;
-    `torch_threads` sets torch's threads where make_loader has no such argument. step: called with
-    each batch; None: batches are read, or moved to the device. same_data=False: only the numbers
-    of samples are compared, for random transforms. min_window_s: epochs are repeated until a
-    measurement takes this long.
+    Combinations run in interleaved rounds in this process, each time with a new loader. The present
+    settings run in all rounds, beside the combinations that promise most by the trials so far. The
+    winner's gain is confirmed by fresh rounds. A combination that raises, or that delivers other
+    data, is left out.
 
-    Combinations run in interleaved rounds in this process, each time with a new loader: the present
-    one in all rounds, with those that promise most by what was measured so far. The winner's gain
-    is confirmed by fresh rounds. A combination that raises, or delivers other data, is left out.
+    Args:
+        make_loader: called with one value of each setting; returns an iterable over batches, such
+            as a DataLoader.
+        space: the values of each setting, the present one first, in up to 2,000 combinations.
+            `torch_threads` sets torch's threads if make_loader has no such argument.
+        step: called with each batch. None: batches are read, or moved to the device.
+        budget_s: about the seconds after which the result is there.
+        device: auto, cpu, mps, cuda or cuda:<number>.
+        same_data: False: compare only the numbers of samples, for random transforms.
+        min_window_s: repeat epochs until a measurement takes this long.
 
-    Raises ValueError for a wrong space or budget, TypeError for what is no function, and whatever
-    the present settings raise.
+    Raises ValueError for a wrong space or budget, TypeError for a make_loader or step that is no
+    function, and any exception of the present settings.
+
+    >>> fastloop.tune(make_loader, {"batch_size": [64], "num_workers": [0, 2]}).settings
+    {'batch_size': 64, 'num_workers': 0}
     """
     _check_numbers(budget_s, min_window_s)
     check_step(step)
@@ -218,6 +235,7 @@ def tune(  # noqa: PLR0913 - the settings of a run, by their names
     )
     spending = Spending(budget=TuneBudget(seconds=budget_s))
     changes = [_find_changes(each, settings[names[0]]) for each in settings.values()]
+    # Nothing is predicted of a loader of the user's own: all costs are taken to be alike.
     surrogate = Surrogate(names=names, changes=changes, predicted=[1.0] * len(names))
     with share_reports("tune", spending.share) as end_step:
 
@@ -258,6 +276,7 @@ def _check_space(
         allowed = f"allowed: up to {MOST_COMBINATIONS:,}"
         raise ValueError(f"space: {count:,} combinations; {allowed}")
     parameters = inspect.signature(make_loader).parameters
+    # A function with **settings takes any name.
     if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
         return
     if unknown := [name for name in space if name not in parameters and name != THREADS]:
@@ -265,13 +284,14 @@ def _check_space(
 
 
 def _are_values(values: Any) -> bool:
-    """True for the values of a setting, one or more, as a list or the like."""
+    """True for one or more values of a setting in a list or the like."""
+    # A string would be taken for the list of its characters.
     is_listed = hasattr(values, "__len__") and hasattr(values, "__getitem__")
     return is_listed and not isinstance(values, str | bytes | Mapping) and len(values) > 0
 
 
 def _combinations(space: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
-    """All combinations by name, the present one first, then those with the fewest changes."""
+    """All combinations by name, by their number of changes; the present one is the first."""
     present = {name: values[0] for name, values in space.items()}
     every = [dict(zip(space, values, strict=True)) for values in product(*space.values())]
     every.sort(key=lambda settings: sum(settings[name] != present[name] for name in space))
@@ -298,7 +318,7 @@ def _arguments(
 
 @contextmanager
 def _torch_threads(count: int | None) -> Iterator[None]:
-    """A context in which torch computes with that many threads; None: as it is."""
+    """A context in which torch computes with that many threads; None: with as many as before."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

@@ -1,4 +1,4 @@
-"""Objectives of tuning: a cost of each trial or of each pass, which is made small."""
+"""Objectives of tuning: the cost of a trial or of a pass, which tuning minimizes."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from fastloop.core.result import Measurement
 from fastloop.core.types import UsageError
 
 SHORTEST_S = 1e-6
-"""Waits below this count as much: they have no logarithm, and none is worth a change."""
+"""The least cost of a wait: a wait of zero has no logarithm, and waits below this are not worth a
+change."""
 TRIAL_COSTS: dict[str, Callable[[Measurement], float]] = {
     "epoch": lambda measured: measured.seconds / measured.epochs,
     "samples_per_s": lambda measured: 1 / measured.samples_per_s,
 }
-"""By objective, the cost by a timed window."""
+"""The cost of a timed window, by objective."""
 PASS_COSTS: dict[str, Callable[[Attribution], float]] = {
     "first_batch": lambda seen: seen.first_batch_s,
     "exposed_wait": lambda seen: max(SHORTEST_S, seen.stall_fraction * seen.seconds),
 }
-"""By objective, the cost by an instrumented pass."""
+"""The cost of an instrumented pass, by objective."""
 OBJECTIVES = (*TRIAL_COSTS, *PASS_COSTS)
 
 

@@ -16,18 +16,18 @@ from fastloop.explain.tune.race_result import RaceResult
 from fastloop.explain.tune.tune_file import TUNE_FILE, TuneFile
 
 SETTING = re.compile(r"()([\w.]+)=([^\s:]+)(:? .+)")
-"""A reason that begins with a setting and its value."""
+"""A reason that begins with a setting and its value: text before it, name, value, rest."""
 LACKING = re.compile(r"(\S+: )(\w+)=(\w+)( has no such setting)")
-"""A reason that is an option's: what comes before it, group, name, and what comes after it."""
+"""The reason that an option lacks a setting: text before the option, its group, its name, rest."""
 MOST_SHOWN = 8
-"""Rows of configurations that are printed."""
+"""Number of configurations that are printed."""
 MOST_REASONS = 8
 MOST_TIES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class TuneOutcome:
-    """A finished race, with what is known of the configurations that did not take part."""
+    """A finished race, with the reasons why other configurations did not take part."""
 
     race: RaceResult
     objective: str
@@ -35,7 +35,7 @@ class TuneOutcome:
     """Loader, dataset and benchmark."""
     file: TuneFile
     reasons: Mapping[str, str]
-    """Why configurations have failed, by name."""
+    """The reasons why configurations have failed, by name."""
     peak_mib: Mapping[str, float]
     """Measured peaks of memory of the finalists."""
     unobserved: Sequence[str] = ()
@@ -43,13 +43,13 @@ class TuneOutcome:
     seconds: float
     trials: int
     larger_budget: str = "a larger budget"
-    """With which the race goes on, where it had no time to confirm a gain."""
+    """A budget with which a race that had no time to confirm a gain can go on."""
     machine_load: LoadSummary | None = None
-    """What other programs used of the machine during the trials."""
+    """The load by other programs during the trials."""
 
     @property
     def is_faster(self) -> bool:
-        """True where the winner's gain is confirmed, and its data the dataset's."""
+        """True if the winner's gain is confirmed, and it delivers the dataset's samples."""
         return self.race.is_faster and self.race.winner not in self.reasons
 
     @property
@@ -60,8 +60,8 @@ class TuneOutcome:
 
 
 def format_outcome(outcome: TuneOutcome) -> str:
-    """Whether the machine was quiet, the verdict, the configurations that came closest, and those
-    that were left out, as text."""
+    """The text that is printed: whether the machine was quiet, the verdict, the configurations that
+    came closest, and the numbers of others by reason."""
     result, file = outcome.race, outcome.file
     head = f"{outcome.label}, objective {outcome.objective}: {len(result.seconds)} of "
     head += f"{file.combinations + 1:,} configurations ran, {outcome.trials} trials, "
@@ -87,14 +87,14 @@ def format_outcome(outcome: TuneOutcome) -> str:
 
 
 def group_reasons(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Reasons with their numbers, the largest first; values with the same reason share a line, and
-    options that lack the same settings."""
+    """Reasons with their numbers, the largest first. Values with the same reason share a line, and
+    so do options that lack the same setting."""
     by_rest = _group(counts, SETTING)
     return _group(dict(by_rest), LACKING)
 
 
 def _group(counts: Mapping[str, int], pattern: re.Pattern[str]) -> list[tuple[str, int]]:
-    """Reasons in which values share a line if `name=value` is all that differs."""
+    """The reasons, with values in one line if `name=value` is all that differs."""
     groups: dict[tuple[str, str], dict[str, list[str]]] = {}
     totals = Counter[tuple[str, str]]()
     for reason, count in counts.items():
@@ -121,7 +121,7 @@ def _memory_lines(outcome: TuneOutcome) -> list[str]:
 
 
 def _answer(outcome: TuneOutcome) -> str:
-    """The verdict, and how an undecided race goes on."""
+    """The verdict, and the way to go on with an undecided race."""
     text = verdict_text(outcome.race, outcome.is_faster)
     if not outcome.race.is_cut:
         return text
@@ -129,7 +129,7 @@ def _answer(outcome: TuneOutcome) -> str:
 
 
 def verdict_text(result: RaceResult, is_faster: bool) -> str:
-    """A sentence: the winner with its gain and what ties with it, or that nothing is faster."""
+    """A sentence: the winner with its gain and its ties, or that nothing is faster."""
     if result.is_cut:
         return _describe_cut(result)
     if len(result.seconds) == 1:
@@ -179,7 +179,7 @@ def comparison_lines(result: RaceResult) -> list[str]:
 
 
 def comparison_table(result: RaceResult) -> list[tuple[str, ...]]:
-    """The configurations that came closest, with their rounds of the race; the first row is the
+    """The configurations that came closest, with their rounds of the race. The first row is the
     head."""
     ranked = sorted(result.seconds, key=lambda name: _ratio_of(result, name))[:MOST_SHOWN]
     if result.present not in ranked:
@@ -205,5 +205,5 @@ def _show_ratio(ratio: Ratio) -> str:
 
 
 def names_of(changes: Sequence[Sequence[str]], present: str) -> list[str]:
-    """The name of each configuration: its overrides, or that of the present one."""
+    """The name of each configuration: its overrides; without any, the name `present`."""
     return [" ".join(change) or present for change in changes]

@@ -1,4 +1,4 @@
-"""A tuned job as Python code to paste: DataLoader or FastLoader, with the store that it needs."""
+"""A tuned job as Python code to paste: a DataLoader, a FastLoader or a loop, with its store."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from fastloop.trial.job import Job
 SHUFFLED = {"random": True, "sequential": False}
 """DataLoader's `shuffle` by the name of the order."""
 LOOP_SETTINGS = ("device_prefetch", "pinned_buffers")
-"""Settings of the loop around a loader, which have no counterpart in the code."""
+"""Settings of the loop around a loader, which the code can't hold."""
 IMPORT_DATALOADER = "from torch.utils.data import DataLoader"
 
 
 def paste_code(job: Job) -> str:
-    """The code; a comment says what it can't hold. Empty for a loader without such code.
+    """The code, with a comment on settings that it can't hold; empty if the loader has no code.
 
-    Without a Dataset of the user's own it expects one by the name of `dataset`.
+    If the dataset is not a class of the user's own, the code expects one in the name `dataset`.
     """
     write = WRITERS.get(name_of(job.loader))
     if write is None:
@@ -62,7 +62,7 @@ def _preload(job: Job) -> Code:
 
 
 def _in_memory(job: Job) -> Code:
-    """DataLoader over tensors in memory; its samples are tuples of tensors."""
+    """A DataLoader over tensors in memory, with tuples of tensors as samples."""
     imports = [IMPORT_TORCH, "from torch.utils.data import DataLoader, TensorDataset"]
     imports.append("from fastloop import open_store, write_store")
     rows = f"rows = {OPEN_STORE}  # written once"
@@ -128,7 +128,7 @@ WRITERS: Mapping[str, Callable[[Job], Code]] = {
     "device_resident": _device_resident,
     "numpy_loop": _numpy_loop,
 }
-"""By loader, what gives its imports and its lines."""
+"""By loader, the function that writes its imports and its lines."""
 
 
 def _dataloader(job: Job, samples: str, **more: str) -> list[str]:
@@ -136,7 +136,7 @@ def _dataloader(job: Job, samples: str, **more: str) -> list[str]:
 
 
 def _batches(job: Job) -> dict[str, str]:
-    """Arguments that say which samples a batch has, as code."""
+    """The arguments that decide on the samples of a batch, as code."""
     arguments = {"batch_size": repr(job.loading.batch_size)}
     if _is_shuffled(job):
         arguments["shuffle"] = "True"
@@ -146,7 +146,7 @@ def _batches(job: Job) -> dict[str, str]:
 
 
 def _of_workers(job: Job) -> dict[str, str]:
-    """Arguments of workers and their queues, as code."""
+    """The arguments of workers and their queues that differ from the defaults, as code."""
     loading, defaults, arguments = job.loading, LoadingSettings(), dict[str, str]()
     for name in ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers"):
         if getattr(loading, name) != getattr(defaults, name):
@@ -167,6 +167,7 @@ def _call(name: str, first: str, arguments: Mapping[str, str]) -> list[str]:
 
 def _dataset(job: Job) -> Code:
     """Imports and lines that make the Dataset."""
+    # Only a class of the user's own, by dataset._target_, can be imported in their code.
     dataset: Any = job.dataset
     target = getattr(dataset, "target", None)
     if not target:
@@ -177,7 +178,7 @@ def _dataset(job: Job) -> Code:
 
 
 def _remarks(job: Job) -> list[str]:
-    """Comments on settings that were tuned or given, and that the code does not hold."""
+    """A comment on settings that were tuned or given and that the code does not hold."""
     names = [f"{name}={getattr(job, name)}" for name in LOOP_SETTINGS if getattr(job, name)]
     if name_of(job.order) not in SHUFFLED:
         names.append(f"order={name_of(job.order)}")

@@ -1,11 +1,11 @@
-"""Code to paste of loaders that need a class around the rows of a store."""
+"""Code to paste for loaders that need a class around the rows of a store."""
 
 from __future__ import annotations
 
 from fastloop.trial.job import Job
 
 STORE = "tuned-store"
-"""Folder of the store in the code, relative to the working folder."""
+"""The folder of the store in the pasted code, relative to the working folder."""
 IMPORT_TORCH = "import torch"
 IMPORT_PYTREE = "from torch.utils import _pytree as pytree"
 IMPORT_STORE = "from fastloop import open_store, write_store"
@@ -101,18 +101,21 @@ class Batches:
 
 '''
 Code = tuple[list[str], list[str]]
-"""Lines of imports, and lines that follow."""
+"""Lines of imports, and the lines after them."""
 
 
 def write_mapped_rows() -> Code:
-    """A Dataset of the rows of a mapped store, as `rows`."""
+    """The code of `rows`, a Dataset of the rows of a mapped store."""
     imports = [IMPORT_TORCH, "from torch.utils.data import DataLoader, Dataset", IMPORT_PYTREE]
     made = f'rows = Rows(write_store(dataset, "{STORE}"))  # written once'
     return [*imports, IMPORT_STORE], [*_lines(MAPPED), made]
 
 
 def write_rows_in_memory(with_sampler: bool) -> Code:
-    """A Dataset of rows in memory, as `rows`, and a collate_fn; with_sampler: for a sampler too."""
+    """The code of `rows`, a Dataset of rows in memory, and of its collate_fn.
+
+    with_sampler: import what a class of a sampler needs, too.
+    """
     names = "DataLoader, Dataset, Sampler" if with_sampler else "DataLoader, Dataset"
     imports = [IMPORT_TORCH, f"from torch.utils.data import {names}", IMPORT_PYTREE]
     made = f"rows = Rows({OPEN_STORE})  # written once"
@@ -120,12 +123,12 @@ def write_rows_in_memory(with_sampler: bool) -> Code:
 
 
 def write_index_batches(job: Job, shuffle: bool) -> list[str]:
-    """A sampler of tensors of indices."""
+    """The code of a sampler that yields tensors of indices."""
     return _lines(_fill(INDEX_BATCHES, job, shuffle))
 
 
 def write_loop(job: Job, shuffle: bool, device: str | None) -> Code:
-    """A loop over batches that are gathered from memory; device: that has the rows, if any."""
+    """The code of batches that are gathered from memory. device: holds the rows; None: the CPU."""
     argument = f', "{device}"' if device else ""
     made = f"loader = Batches({OPEN_STORE}{argument})"
     imports = [IMPORT_TORCH, IMPORT_PYTREE, IMPORT_STORE]
@@ -133,7 +136,7 @@ def write_loop(job: Job, shuffle: bool, device: str | None) -> Code:
 
 
 def write_permuted_loop(job: Job, shuffle: bool) -> Code:
-    """A loop over slices of rows that are permuted for each epoch."""
+    """The code of batches that are slices of rows, which each epoch permutes as a whole."""
     imports = ["import numpy as np", IMPORT_TORCH, IMPORT_PYTREE, IMPORT_STORE]
     made = f"loader = Batches({OPEN_STORE})"
     return imports, [*_lines(_fill(PERMUTED, job, shuffle)), made]

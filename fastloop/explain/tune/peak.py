@@ -1,7 +1,7 @@
 """The peak of a job's memory, observed in its own process while its workers live.
 
-Sampled from outside, as during trials, a short epoch is missed: its workers live for a tenth of a
-second. Here memory is read where it is largest, as batches are delivered.
+Sampling from outside, as during trials, misses a short epoch: its workers live for a tenth of a
+second. Here memory is read as batches are delivered, when it is largest.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fastloop.trial.window import Consumer
 
 EPOCHS = 2
 SAMPLES = 12
-"""About the number of readings in an epoch; each takes milliseconds a process."""
+"""About the number of readings in an epoch; a reading takes milliseconds for each process."""
 
 
 def observe_peak_mib(job: Job, prepared: PreparedData) -> float | None:
-    """The greatest PSS, in MiB, of this process and its workers in two epochs with their steps,
-    read at deliveries of batches, the last one among them; None where the system does not tell."""
+    """The greatest PSS, in MiB, of this process and its workers in two epochs with steps; None if
+    the system does not tell it."""
     context = start_job(job, prepared, 0)
     whole = count_batches(job, prepared)
     count = min(whole, job.batches or whole)
@@ -34,6 +34,7 @@ def observe_peak_mib(job: Job, prepared: PreparedData) -> float | None:
         batches = iter(loader.epochs(job.epochs))
         first, deliver = next(batches), context.step_delivery()
         consume, _ = benchmark_of(job).session(context.build_setup(first)).start(deliver)
+        # Ends the workers of this epoch, which would count beside the next one's.
         del batches
         for number in range(EPOCHS):
             peaks += _read_during(loader.epochs(number), consume, count)
@@ -41,7 +42,10 @@ def observe_peak_mib(job: Job, prepared: PreparedData) -> float | None:
 
 
 def _read_during(batches: Iterable[Tree], consume: Consumer, count: int) -> list[int]:
-    """The PSS in bytes at every so many batches of an epoch of that number, and at its last."""
+    """The PSS in bytes at about SAMPLES batches of an epoch and at its last one.
+
+    count: the number of batches of the epoch.
+    """
     every, readings = max(1, count // SAMPLES), []
     for number, batch in enumerate(batches, 1):
         consume(batch)

@@ -1,7 +1,7 @@
-"""The pilot of a tuning: what is measured of the present configuration before the race.
+"""The pilot of a tuning: measurements of the present configuration before the race.
 
-Its batches, timed one by one, give the model of explain what it predicts from; observed passes give
-the forecast of memory. It reads the data once, so that it is prepared when the race begins.
+Its batches, timed one by one, are the input of explain's model, and observed passes are the basis
+of the forecasts of memory. The pilot also prepares the data, before the race begins.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 
 EPOCH_S = 2.0
-"""About the length of a raced epoch; longer ones are cut, see `batches`."""
+"""Raced epochs that take longer than this are cut to about this length (setting `batches`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PilotLimits:
-    """Most that a pilot may take."""
+    """The time and the memory that a pilot may take."""
 
     seconds: float = math.inf
-    """By which all is measured, but what the limit of memory needs."""
+    """Time by which the pilot ends, apart from passes that a limit of memory needs."""
     left_s: float = math.inf
-    """Until the budget is spent."""
+    """Time until the budget is spent."""
     epoch_s: float = EPOCH_S
     """About the length of a raced epoch."""
     memory_mib: float | None = None
-    """The user's limit of memory; None: there is none."""
+    """The user's limit of memory; None: there is no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +60,9 @@ class Pilot:
     present: Job
     prepared: PreparedData
     measured: Measured | None
-    """None where the budget has no time for it."""
+    """None if the budget has no time to measure for the model."""
     memory: MemoryProfile | None
-    """None where no pass could be observed."""
+    """None if no pass could be observed."""
     decode_s: float
     """Seconds to read all samples once, as writing a store does."""
     epoch_s: float
@@ -71,12 +71,13 @@ class Pilot:
     """Batches of an epoch in the race; None: whole epochs."""
 
     def predict(self, job: Job) -> float:
-        """Seconds of a whole epoch of the job, by the model; 1 for all where there is none."""
+        """Seconds of a whole epoch of the job by the model; 1 if there is no model."""
         if self.measured is None:
             return 1.0
         if job.loader != self.present.loader and not uses_dataloader(job):
             if job.loader.store is not None:
                 return predict_gathered_seconds(job, self.measured)
+            # Without a store its threads read the dataset's samples, which is no gather of rows.
             num_threads = getattr(job.loader, "num_threads", None)
             return predict_threaded_seconds(
                 job, self.measured, 1 if num_threads is None else num_threads
@@ -93,9 +94,9 @@ def run_pilot(
     begin_step: Callable[[str], None],
     limits: PilotLimits = PilotLimits(),
 ) -> Pilot:
-    """The pilot of the request's job as the race runs it; workers: numbers in the space.
+    """The pilot of the request's job as the race runs it.
 
-    Raises JobFailed where the job can't be run.
+    workers: the numbers of workers in the space. Raises JobFailed if the job can't be run.
     """
     begun_ns = now_ns()
     begin_step("preparing the data")
@@ -119,7 +120,8 @@ def run_pilot(
     counts = {*workers, present.loading.num_workers} if uses_dataloader(present) else set()
     memory, measured = None, None
     observe = partial(_observe, workers=counts - {0}, limit_mib=limits.memory_mib or math.inf)
-    if limits.memory_mib is not None:  # it holds for every budget
+    # A limit of the user's holds for short budgets, too: it is observed without a limit of time.
+    if limits.memory_mib is not None:
         memory = observe(whole.cut(as_is), whole_batches)
     whole = replace(whole, begin_step=steps.begin)
     with suppress(OutOfTimeError):
@@ -127,6 +129,7 @@ def run_pilot(
         measured = _measure_for_model(whole, as_is, sorted(counts))
     batch_s = stats.mean(as_is.load_s) + stats.mean(as_is.step_s)
     left_s = limits.left_s - seconds_between(begun_ns, now_ns())
+    # So short that the time which is left has room for a race of two at least.
     epoch_s = min(limits.epoch_s, longest_epoch_s(left_s))
     batches = max(FEWEST_BATCHES, math.ceil(epoch_s / batch_s))
     return Pilot(
@@ -146,11 +149,11 @@ class OutOfTimeError(Exception):
 
 @dataclass(kw_only=True)
 class StepsInTime:
-    """Begins steps as long as there is time for one that lasts as long as the longest so far."""
+    """Begins steps as long as there is time for a step as long as the longest one so far."""
 
     begin_step: Callable[[str], None]
     end_s: float
-    """After `begun_ns`, by which the last step must have ended."""
+    """Seconds after `begun_ns` by which the last step must have ended."""
     begun_ns: int
     longest_s: float
     _step_ns: int | None = None
@@ -167,6 +170,8 @@ class StepsInTime:
 
 
 def _measure_for_model(whole: ExplainedJob, as_is: BatchTimes, workers: Sequence[int]) -> Measured:
+    # One pass of each kind, unlike in explain: only the ranking of candidates depends on it, and
+    # the race corrects it.
     is_single = as_is.torch_threads == 1
     single = as_is if is_single else whole.without_workers(1).time_batches()
     short = whole.cut(as_is)
@@ -178,11 +183,10 @@ def _measure_for_model(whole: ExplainedJob, as_is: BatchTimes, workers: Sequence
 def _observe(
     short: ExplainedJob, whole_batches: int, workers: Set[int], limit_mib: float
 ) -> MemoryProfile | None:
-    """The memory of the present job without workers, with the fewest of these, and with the most
-    that by then seem to stay within the limit.
+    """The memory of the present job without workers, with the fewest of `workers`, and with the
+    most of them that seem to stay within the limit.
 
-    What workers add is not proportional to their number: the first also keeps what the process has
-    changed since, and in a short epoch the last ones have little to do.
+    None if memory can't be observed.
     """
     alone = short.without_workers(short.job.torch_threads)
     process_mib = _peak_mib(alone)
@@ -191,6 +195,8 @@ def _observe(
     prepared = short.prepared
     rows_mib = prepared.num_samples * prepared.sample_nbytes / MIB
     added_mib: dict[int, float] = {}
+    # Two numbers, as memory is not proportional to workers: the first one also keeps pages that the
+    # process has changed since the fork, and in a short epoch the last ones have little to do.
     for choose in (min, max):
         room = limit_mib - process_mib
         counts = [n for n in workers if _extrapolate(added_mib, n) <= room and n not in added_mib]
@@ -212,16 +218,18 @@ def _observe(
 
 
 def _extrapolate(added_mib: Mapping[int, float], workers: int) -> float:
-    """The MiB that so many workers add, in proportion to the most observed; 0 before any."""
+    """The MiB that so many workers add, in proportion to the most observed ones; 0 if none was
+    observed."""
     most = max(added_mib, default=1)
     return added_mib.get(most, 0.0) * workers / most
 
 
 def _count_rows_held(job: Job, prepared: PreparedData) -> float:
-    """Times that an observed pass holds all rows in memory: the share that it has read of a
-    mapped store, or mapped rows and their copy."""
+    """Number of times that an observed pass has all rows in memory, as a share if it has read only
+    some of them."""
     if job.loader.store is None:
         return 0.0
+    # The mapped pages and their copy.
     if traits_of(LoaderTraits, job.loader).in_memory:
         return 2.0
     batches = job.batches or math.inf
@@ -229,7 +237,8 @@ def _count_rows_held(job: Job, prepared: PreparedData) -> float:
 
 
 def _peak_mib(explained: ExplainedJob) -> float | None:
-    """Peak of the PSS in an observed pass; None where the system does not tell it."""
+    """Peak of the PSS in an observed pass; None if the system does not tell it, or the pass
+    failed."""
     job = explained.job
     explained.begin_step("observing memory")
     arguments = observe_peak_mib, job, explained.prepared

@@ -1,4 +1,4 @@
-"""Planning a tuning: the candidates of a job, the most promising of which are raced."""
+"""Planning a tuning: finds the candidates of a job and chooses the most promising for the race."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 
 MOST_TRIALS = 1000
-"""Setting `trials` of raced jobs, of which the race decides how many it runs."""
+"""Setting `trials` of raced jobs, an upper bound: the race decides on the number of trials."""
 MOST_RACED = 256
 FEWEST_RACED = 8
 PILOT_UNTIL = 0.4
@@ -51,14 +51,15 @@ class TuneSettings:
     budget: TuneBudget
     objective: str
     memory_limit_mib: float | None
-    """None: what cgroup and machine allow."""
+    """None: the memory that cgroup and machine allow."""
     space: Mapping[str, Sequence[str]]
-    """name=value of every value that is tried, by the name of the setting."""
+    """By name of a setting, name=value for each of its values."""
     is_default_space: bool
 
 
 def override_for_race(request: JobRequest) -> tuple[str, ...]:
-    """The overrides of the request's job as the race runs it: its one benchmark, epoch by epoch."""
+    """The overrides of the request's job as the race runs it: with one benchmark, and trials of one
+    epoch unless the user has set `epochs`."""
     named = {each.lstrip("+").partition("=")[0] for each in request.overrides}
     ours = {"trials": MOST_TRIALS, "report": "false", "explain": "false", "profile": "false"}
     if "epochs" not in named:
@@ -78,8 +79,9 @@ def plan_tuning(
 ) -> TuneFile:
     """The plan of the sweep: the jobs that are raced, the present one first.
 
-    compose: the job of a list of overrides; raises UsageError for what no job can have.
-    Raises JobFailed where the present job can't be run, and UsageError for too small a budget.
+    compose: the job of a list of overrides; raises UsageError for a value that no job can have.
+
+    Raises JobFailed if the present job can't be run, and UsageError for too small a budget.
     """
     check_least_time(spending)
     overrides = override_for_race(request)
@@ -138,6 +140,7 @@ def _choose_raced(
     candidates: Sequence[TuneCandidate], pilot: Pilot, spending: Spending
 ) -> list[TuneCandidate]:
     """The most promising candidates, about twice as many as the budget has trials for."""
+    # So many that the race can leave predictions which turn out wrong.
     by_name = {each.name: each for each in candidates}
     count = min(max(FEWEST_RACED, 2 * _count_trials(pilot, spending)), MOST_RACED)
     changes = [(), *(each.change for each in candidates)]
@@ -148,7 +151,7 @@ def _choose_raced(
 
 
 def _predict(pilot: Pilot, job: Job, change: Sequence[str]) -> float:
-    """Cost of a job by the model, or where there is none, what is usual."""
+    """Cost of a job by the model; without a model, the usual cost."""
     return pilot.predict(job) if pilot.measured else expect_cost(job, change)
 
 
@@ -166,11 +169,12 @@ def _forecast_trial_s(pilot: Pilot) -> float:
 
 
 def _limit_pilot(settings: TuneSettings, spending: Spending) -> PilotLimits:
-    """The limits of the pilot, which a short budget has no time for but where memory is limited."""
+    """The limits of the pilot by the budget."""
     memory_mib, budget_s = settings.memory_limit_mib, settings.budget.seconds
     if budget_s is None:
         return PilotLimits(memory_mib=memory_mib)
     left_s = budget_s - spending.seconds
+    # No time for passes, unless the user limits memory; epochs shrink in proportion to the budget.
     if is_short(settings.budget):
         epoch_s = EPOCH_S / SHORT_S * budget_s
         return PilotLimits(seconds=0.0, left_s=left_s, epoch_s=epoch_s, memory_mib=memory_mib)
@@ -179,7 +183,7 @@ def _limit_pilot(settings: TuneSettings, spending: Spending) -> PilotLimits:
 
 
 def _describe_gaps(pilot: Pilot) -> list[str]:
-    """Notes on what the pilot had no time to measure, or no means."""
+    """Notes on measurements for which the pilot had no time or no means."""
     notes = []
     if pilot.memory is None:
         notes.append("no forecast of memory: none can be observed, or not within the budget")

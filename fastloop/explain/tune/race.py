@@ -1,10 +1,11 @@
 """A race of configurations: the fastest of many, at a fraction of the cost of measuring them all.
 
-Pure but for `measure`, so that it can be replayed on a recorded table. Each round runs the present
-configuration, the leader, and those that promise most by the model and by what was measured so far:
-one trial of many first, more of those that are not told apart from the leader. The winner is then
-confirmed by rounds that took no part in choosing it. Before each trial there must be room for it,
-and for what is to follow, by what trials have cost so far.
+Only `measure` and `spent` have effects, so that a race can be replayed on a recorded table. Each
+round runs the present configuration, the leader, and the configurations that promise most by the
+model and by the trials so far: first one trial of many, then more of the ones that are not told
+apart from the leader. The winner is then confirmed by rounds that took no part in choosing it: the
+race picks the luckiest of many, so that its own rounds would promise too much. A trial begins only
+if there is room for it and for the rounds that must follow, judged by the cost of trials so far.
 """
 
 from __future__ import annotations
@@ -22,22 +23,23 @@ from fastloop.explain.tune.race_result import RaceResult
 from fastloop.explain.tune.surrogate import Posterior, Surrogate
 
 Measure = Callable[[str, int, float], float | None]
-"""(name, number of the round, share of the budget that there is room for) -> seconds, or any other
-cost; None where it has failed, which ends its race."""
+"""(name, number of the round, share of the budget that the trial may take) -> its cost, as seconds;
+None if the configuration has failed, which ends its race."""
 FEWEST_CONFIRMING = 3
-"""An interval needs as many rounds."""
+"""Number of rounds that an interval needs."""
 SMALLEST_ROUND, LARGEST_ROUND = 3, 8
-"""Configurations in a round beside the present one."""
+"""Number of configurations in a round beside the present one."""
 ROUNDS = 6
-"""About the number of rounds that the budget is divided into."""
+"""About the number of rounds into which the budget is divided."""
 MARGIN = 1.2
-"""Room that is kept for what must follow, relative to what trials have cost so far."""
+"""Room that is kept for the rounds that must follow, relative to the cost of trials so far."""
 SURE = 2.0
-"""Standard deviations by which a difference is beyond noise."""
+"""Number of standard deviations by which a difference is beyond noise."""
 WORTH = 0.03
-"""Share of the cost by which another configuration must be better to be worth a search."""
+"""Logarithm of the ratio of costs by which a configuration must be better to be worth a search,
+about 3 %."""
 LEAST_CHANCE = 0.02
-"""The race goes on while the chance that there is such a configuration is larger."""
+"""The race goes on while the chance that there is such a configuration is greater than this."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,16 +47,16 @@ class RaceRules:
     """Sizes of a race."""
 
     confirming: int = 5
-    """Rounds of the winner and the present configuration after the race."""
+    """Number of rounds of the winner and the present configuration after the race."""
     reserve: float = 0.3
-    """Largest share of the budget that is kept for more of them than an interval needs."""
+    """Largest share of the budget that is kept for more rounds than an interval needs."""
     finishing: int = 0
-    """Passes of the winner, and of both if possible, for which there is to be room after these."""
+    """Number of passes of the winner, and if possible of both, after these rounds."""
 
 
 @dataclass(kw_only=True)
 class _Race:
-    """A race that is being run."""
+    """The state of a race."""
 
     surrogate: Surrogate
     measure: Measure
@@ -63,22 +65,24 @@ class _Race:
     seconds: dict[str, dict[int, float]] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
     prices: dict[str, list[float]] = field(default_factory=dict)
-    """Share of the budget that each trial has cost, by name."""
+    """By name, the shares of the budget that its trials have cost."""
     rounds: int = 0
     is_cut: bool = False
-    """True where there is no room for the rounds that confirm a gain, which run as far as there is.
-    """
+    """True if there is no room for all rounds that confirm a gain; they run as far as there is
+    room."""
 
     @property
     def present(self) -> str:
         return self.surrogate.names[0]
 
     def run_round(self, names: Sequence[str], kept: float | None) -> list[str]:
-        """Run a round of the present configuration and of these, in random order and as far as
-        there is room; returns those of the names that have run.
+        """Run a round of the present configuration and `names`, as far as there is room.
 
-        kept: the share of the budget that must be left; None: room was left for this round.
+        Returns the names that have run. kept: the share of the budget that must be left; None: room
+        was kept for this round.
         """
+        # In random order: noise that drifts within a round favours nobody. The number of the round
+        # is the seed, so that a resumed race repeats the order.
         order, number = [*dict.fromkeys((self.present, *names))], self.rounds
         random.Random(number).shuffle(order)
         self.rounds += 1
@@ -101,26 +105,31 @@ class _Race:
 
     def _find_room(self, name: str, number: int, kept: float | None) -> float:
         """The share of the budget that a trial may take."""
+        # Without the present configuration a round has nothing to compare with.
         if name == self.present:
-            return math.inf  # without it there is nothing to compare with
+            return math.inf
         room = 1 - self.spent()
+        # The rounds that confirm run even if the budget is exceeded by a little: without them all
+        # that was spent would be for nothing.
         if kept is None:
             return max(room, 2 * self.price(name))
+        # The present configuration must still run in this round if it has not.
         has_run = number in self.seconds.get(self.present, {})
         return room - kept - (0.0 if has_run else self.price(self.present))
 
     def price(self, name: str) -> float:
-        """The share of the budget that a trial of that name costs."""
+        """The share of the budget that the next trial of that name costs, about."""
         own = self.prices.get(name, [])
         if name == self.present or len(own) > 1:
             return stats.median(own[-3:]) if own else 0.0
-        if own:  # which may have included writing a store
+        # A first trial may have included writing a store.
+        if own:
             return min(own[0], max(self.usual_price, self.price(self.present)))
         return self.usual_price
 
     @property
     def usual_price(self) -> float:
-        """The share of the budget that a trial costs."""
+        """The share of the budget that a trial costs, by the latest trial of each name."""
         return max(1e-9, stats.median([each[-1] for each in self.prices.values()] or [0.0]))
 
     def price_of_both(self, leader: str) -> float:
@@ -128,7 +137,8 @@ class _Race:
         return self.price(self.present) + self.price(leader)
 
     def share_to_keep(self, leader: str) -> float:
-        """The share of the budget that is kept for confirming a leader, and for what follows."""
+        """The share of the budget that is kept for confirming a leader and for the passes after
+        that."""
         rules, both = self.rules, self.price_of_both(leader)
         wished = min(rules.reserve, MARGIN * (rules.confirming + rules.finishing) * both)
         return max(wished, FEWEST_CONFIRMING * both + rules.finishing * self.price(leader))
@@ -138,15 +148,17 @@ class _Race:
         return self.surrogate.fit(self.seconds)
 
     def find_leader(self, posterior: Posterior) -> str:
-        """The fastest of those that have run."""
+        """The fastest configuration that has run."""
         return min(self.seconds, key=lambda name: posterior.mean[self.surrogate.places[name]])
 
     def is_open(self, posterior: Posterior) -> bool:
         """True while a configuration may be better than the leader by enough to matter."""
+        # The sum of the chances is an upper bound of the chance that any of them is.
         return sum(self.find_chances(posterior).values()) > LEAST_CHANCE
 
     def find_chances(self, posterior: Posterior) -> dict[str, float]:
-        """Of the others that have not failed, the chance of each to be better by that much."""
+        """The chance of each configuration to be better than the leader by more than WORTH, without
+        the leader and failed ones."""
         leader = self.find_leader(posterior)
         place = self.surrogate.places[leader]
         gains = posterior.mean[place] - posterior.mean - WORTH
@@ -158,7 +170,7 @@ class _Race:
         }
 
     def find_ties(self, posterior: Posterior) -> tuple[str, ...]:
-        """Names that have run and are not told apart from the leader."""
+        """The names that have run and are not told apart from the leader."""
         places, leader = self.surrogate.places, self.find_leader(posterior)
         differences = posterior.mean - posterior.mean[places[leader]]
         bounds = differences - SURE * posterior.difference_std(places[leader])
@@ -168,7 +180,9 @@ class _Race:
     def choose_round(self, posterior: Posterior, count: int) -> list[str]:
         """The names of the next round."""
         chosen = [*dict.fromkeys((self.present, self.find_leader(posterior)))]
+        # The present configuration runs in every round, beyond `count`.
         chances, count = self.find_chances(posterior), count - len(chosen) + 1
+        # Together these have a chance below LEAST_CHANCE, by which the race would end.
         least = LEAST_CHANCE / len(self.surrogate.names)
         hopeless = {name for name in self.surrogate.names if chances.get(name, 0.0) < least}
         return [*chosen[1:], *self.surrogate.choose(posterior, count, chosen, hopeless)]
@@ -182,15 +196,16 @@ def race(
 ) -> RaceResult:
     """The outcome of a race of the surrogate's configurations.
 
-    spent: the share of the budget that is spent so far, from 0; nothing begins for which there is
-    no room, but for trials of the present configuration in a round that has begun. Raises
-    ValueError where that can't be run.
+    spent: the share of the budget that is spent so far. No trial begins without room for it, except
+    trials of the present configuration in a round that has begun. Raises ValueError if the present
+    configuration can't be run.
     """
     run = _Race(surrogate=surrogate, measure=measure, spent=spent, rules=rules)
     run.run_round([], 0.0)
     while run.present not in run.failed:
         posterior = run.fit()
         kept = run.share_to_keep(run.find_leader(posterior))
+        # In trials of other configurations.
         room = (1 - run.spent() - kept - run.price(run.present)) / run.usual_price
         if room < 1 or not run.is_open(posterior):
             break
@@ -206,8 +221,8 @@ def race(
 
 
 def _try_one(run: _Race) -> None:
-    """Run the most promising configuration once, where there is no room for a whole race: a
-    trial says more than none."""
+    """Run the most promising configuration once if there is no room for a whole race: one trial
+    tells more than none."""
     posterior = run.fit()
     run.is_cut = run.is_open(posterior)
     if run.is_cut and run.spent() + run.price(run.present) + run.usual_price <= 1:
@@ -215,7 +230,8 @@ def _try_one(run: _Race) -> None:
 
 
 def _finish(run: _Race) -> RaceResult:
-    """The outcome, after the rounds that confirm the gain of the leader."""
+    """Run the rounds that confirm the leader's gain; the outcome of the race."""
+    # The winner and its ties are chosen before, so that the fresh rounds take no part in that.
     posterior, first = run.fit(), run.rounds
     winner, ties = run.find_leader(posterior), run.find_ties(posterior)
     known = {*run.seconds, *run.failed}
@@ -237,10 +253,13 @@ def _finish(run: _Race) -> RaceResult:
 
 
 def _confirm(run: _Race, winner: str) -> list[Mapping[str, float]]:
-    """The costs of both in fresh rounds, in each of which both have run."""
+    """The costs of the winner and the present configuration in fresh rounds in which both have
+    run."""
     confirmed: list[Mapping[str, float]] = []
     finishing = run.rules.finishing * run.price(winner)
     while len(confirmed) < run.rules.confirming:
+        # Room was kept for FEWEST_CONFIRMING rounds, unless the race was cut; further ones run only
+        # if the passes after them have room as well.
         is_extra, number = run.is_cut or len(confirmed) >= FEWEST_CONFIRMING, run.rounds
         if is_extra and run.spent() + run.price_of_both(winner) + finishing > 1:
             break

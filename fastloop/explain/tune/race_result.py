@@ -1,4 +1,4 @@
-"""The result of a race of configurations, and when its winner counts as faster."""
+"""The result of a race of configurations, and the rule by which its winner counts as faster."""
 
 from __future__ import annotations
 
@@ -13,35 +13,36 @@ SIGNIFICANCE = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class RaceResult:
-    """All that was measured in a race, and its outcome."""
+    """The costs that were measured in a race, and its outcome."""
 
     present: str
     winner: str
-    """The fastest in the race; `present` where nothing was faster."""
+    """The fastest configuration in the race; `present` if nothing was faster."""
     seconds: Mapping[str, Mapping[int, float]]
-    """By name and number of the round."""
+    """Seconds, or another cost, by name and number of the round."""
     confirming: tuple[int, ...] = ()
     """Numbers of the rounds that confirm the gain."""
     gain: Ratio | None = None
-    """Seconds of `present` over those of the winner in the confirming rounds: 2 is twice as fast.
-    None where there was nothing to confirm."""
+    """Seconds of `present` relative to the winner's in the confirming rounds: 2 is twice as fast.
+    None if there was nothing to confirm."""
     not_run: tuple[str, ...] = ()
-    """Those that did not run: there was no room, or they promised too little."""
+    """The configurations that did not run: there was no room, or they promised too little."""
     ties: tuple[str, ...] = ()
-    """The others that have run and are not told apart from the winner."""
+    """Other configurations that have run and are not told apart from the winner."""
     is_cut: bool = False
-    """True where the budget ended before a gain could be confirmed: nothing is decided."""
+    """True if the budget ended before a gain could be confirmed: nothing is decided."""
 
     @property
     def is_faster(self) -> bool:
-        """True where the winner is faster beyond noise, and by enough to matter."""
+        """True if the winner is faster beyond noise, and by enough to matter."""
         gain = self.gain
         if gain is None or gain.estimate < 1 + MINIMUM_EFFECT:
             return False
         return gain.low > 1 and gain.p_value < SIGNIFICANCE
 
     def compare(self, name: str) -> Ratio | None:
-        """Seconds over those of the winner, in the rounds of the race in which both have run."""
+        """Seconds relative to the winner's, in the rounds of the race in which both have run."""
+        # Without the rounds that confirm, in which the others did not run.
         of_name, of_winner = self.seconds.get(name, {}), self.seconds[self.winner]
         shared = [each for each in of_name if each in of_winner and each not in self.confirming]
         lists = [of_name[each] for each in shared], [of_winner[each] for each in shared]

@@ -1,8 +1,9 @@
 """A surrogate of the cost of configurations: the model's prediction, corrected by measurements.
 
-A Gaussian process on the logarithm of cost over that which the model predicts. Configurations that
-share settings share their errors, so that a trial of one tells of others: a setting that helps one
-loader is tried with the others next. All that run in a round share its noise.
+It is a Gaussian process of the model's error, the logarithm of the ratio of a cost to its
+prediction. Configurations that share settings share errors, so that a trial of one tells something
+of others: a setting that helps one loader is tried with the others next. The trials of a round
+share the noise of that round.
 """
 
 from __future__ import annotations
@@ -14,28 +15,31 @@ from functools import cached_property
 import numpy as np
 
 OF_CHANGE, OF_SETTING, OF_PAIR, OF_ONE = 0.3, 0.3, 0.2, 0.2
-"""Weights of what configurations share of the model's error, squared: any change at all, a setting,
-two settings together, and nothing.
-
-Each configuration has the same error, SPREAD. Were those with more settings more uncertain, the
-first trials would all go to them, and the loader that needs none would not be tried."""
+"""Relative standard deviations of the components of the model's error: one that all changed
+configurations share, one for each setting, one for each pair of settings, and one for each
+configuration alone."""
 SPREAD = 1.2
-"""Standard deviation of the model's error, as a logarithm."""
+"""Standard deviation of the model's error of any configuration, as a logarithm."""
+# The common level is all but unknown: only ratios of costs matter, and the model's unit is free.
 LEVEL, OF_ROUND = 10.0, 0.15
-"""Those of the level that all share, and of what a round adds to all of its trials."""
+"""Standard deviations of the level that all costs share, and of the level that the trials of a
+round share, as logarithms."""
 USUAL_NOISE, ITS_WEIGHT = 0.08, 4
-"""Noise of a trial before any was repeated, and the number of repetitions that it counts for."""
+"""Standard deviation of a trial that is assumed before any was repeated, and its weight in degrees
+of freedom."""
 MOST_SCALED = 10.0
+"""Greatest factor by which observed errors may raise the variance of SPREAD."""
 OPTIMISM = 1.5
-"""Standard deviations by which those are preferred of which little is known."""
+"""Number of standard deviations by which a cost is taken to be lower when trials are chosen: little
+known configurations are preferred."""
 
 Costs = Mapping[str, Mapping[int, float]]
-"""By name and number of the round."""
+"""The cost of each trial, by name and number of the round."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Posterior:
-    """Logarithms of the costs, up to a common constant."""
+    """Mean (names,) and covariance (names, names) of the logarithms of all costs."""
 
     mean: np.ndarray
     covariance: np.ndarray
@@ -43,8 +47,9 @@ class Posterior:
     """Standard deviation of a trial."""
 
     def difference_std(self, place: int) -> np.ndarray:
-        """Standard deviation of the difference of each configuration to that one."""
+        """Standard deviation of each configuration's difference from the one at that place."""
         variances = np.diag(self.covariance)
+        # Var(a - b) = Var(a) + Var(b) - 2 Cov(a, b): the large variance of LEVEL cancels.
         squares = variances + variances[place] - 2 * self.covariance[place]
         return np.sqrt(np.maximum(squares, 0.0))
 
@@ -55,9 +60,9 @@ class Surrogate:
 
     names: Sequence[str]
     changes: Sequence[frozenset[str]]
-    """Settings by which each differs from the first."""
+    """The settings by which each configuration differs from the first."""
     predicted: Sequence[float]
-    """Cost of each by the model, in any unit; all alike where there is none."""
+    """The cost of each by the model, in any unit; all alike if there is no model."""
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -66,9 +71,10 @@ class Surrogate:
 
     @cached_property
     def prior(self) -> np.ndarray:
-        """(names, names): covariance of the model's errors."""
+        """The covariance of the model's errors, (names, names)."""
         settings = sorted(set().union(*self.changes))
         has = np.array([[each in change for each in settings] for change in self.changes], float)
+        # Entry (a, b): the number of settings that a and b share, and so of pairs n (n - 1) / 2.
         shared = has.reshape(len(self.names), -1) @ has.reshape(len(self.names), -1).T
         is_change = np.array([float(bool(change)) for change in self.changes])
         any_change = np.outer(is_change, is_change)
@@ -76,18 +82,26 @@ class Surrogate:
         covariance = OF_SETTING**2 * shared + OF_PAIR**2 * pairs + OF_CHANGE**2 * any_change
         covariance += OF_ONE**2 * np.diag(is_change)
         deviations = np.sqrt(np.diag(covariance))
-        deviations[deviations == 0] = 1.0  # of the present one, to which all are compared
+        # The present configuration has no error of its own: all are compared with it.
+        deviations[deviations == 0] = 1.0
+        # All others get the same standard deviation. Were configurations with more settings more
+        # uncertain, the first trials would all go to them, and a loader that needs no setting would
+        # not be tried.
         return SPREAD**2 * covariance / np.outer(deviations, deviations)
 
     def fit(self, costs: Costs) -> Posterior:
-        """The posterior of all names, given the costs of those that have run."""
+        """The posterior of the costs of all names, given the costs of trials."""
         logs = np.log(np.asarray(self.predicted, float))
         places = np.array([self.places[name] for name in costs])
         values, has_run = _tabulate([*costs.values()])
         errors, noise = has_run * (values - logs[places, None]), estimate_noise(costs)
         rows, columns = np.nonzero(has_run)
         prior = self._scale(places[rows], errors[rows, columns]) * self.prior + LEVEL**2
-        # In terms of names and rounds, of which there are fewer than trials.
+        # An error is f(name) + r(round) + noise. Let A be the (trials, names + rounds) matrix of
+        # ones that says so, y the errors, B the prior covariance of f and r, and s^2 the noise.
+        # Then A^T (A B A^T + s^2 I)^-1 = (A^T A B + s^2 I)^-1 A^T: the system on the right has as
+        # many rows as names and rounds, of which there are fewer than trials. `sums` is A^T y,
+        # `counts` is A^T A, `between` is B, and `to_seen` its rows for all names.
         count, rounds = has_run.shape
         between = OF_ROUND**2 * np.eye(count + rounds)
         between[:count, :count] = prior[np.ix_(places, places)]
@@ -107,9 +121,9 @@ class Surrogate:
         chosen: Sequence[str] = (),
         excluded: Collection[str] = (),
     ) -> list[str]:
-        """The names to run next: the most promising ones, each of which tells something new.
+        """The names to run next: the most promising ones that tell something new.
 
-        chosen: of the same round already. excluded: that can't be run.
+        chosen: names that run in the same round already. excluded: names that must not run.
         """
         covariance, picked = posterior.covariance.copy(), [self.places[each] for each in chosen]
         for place in picked:
@@ -117,10 +131,13 @@ class Surrogate:
         mean, first = posterior.mean.copy(), len(picked)
         mean[[*picked, *(self.places[each] for each in excluded)]] = np.inf
         while len(picked) < first + count and np.isfinite(mean).any():
+            # Of the difference from the present configuration, at place 0.
             variances = np.diag(covariance) + covariance[0, 0] - 2 * covariance[0]
             bounds = mean - OPTIMISM * np.sqrt(np.maximum(variances, 0.0))
             picked.append(int(np.argmin(bounds)))
             mean[picked[-1]] = np.inf
+            # Names that resemble the picked one are then less uncertain, and less promising (as in
+            # GP-BUCB, Desautels, Krause and Burdick 2014).
             _expect_trial(covariance, picked[-1], posterior.noise)
         return [self.names[place] for place in picked[first:]]
 
@@ -132,7 +149,7 @@ class Surrogate:
         return self.choose(known, count, chosen=self.names[:1])
 
     def _scale(self, places: np.ndarray, errors: np.ndarray) -> float:
-        """Variance of the errors of those that have run, over the expected one; at least 1."""
+        """Variance of the errors in trials relative to the prior's, from 1 to MOST_SCALED."""
         own = np.diag(self.prior)[places]
         others = own > 0
         if others.sum() < 2:
@@ -144,7 +161,7 @@ class Surrogate:
 def make_surrogate(
     names: Sequence[str], changes: Sequence[Sequence[str]], predicted: Sequence[float]
 ) -> Surrogate:
-    """The surrogate of these configurations; changes: the settings by which each differs."""
+    """The surrogate of these configurations. changes: the overrides of each, none for the first."""
     settings = [frozenset(change) for change in changes]
     return Surrogate(names=names, changes=settings, predicted=predicted)
 
@@ -153,10 +170,13 @@ def estimate_noise(costs: Costs) -> float:
     """Standard deviation of the logarithm of a trial's cost, from repeated trials."""
     repeated = [each for each in costs.values() if len(each) > 1]
     logs, is_known = _tabulate(repeated)
+    # Degrees of freedom of an additive two-way table: trials - names - rounds + 1.
     squares, free = 0.0, int(is_known.sum()) - sum(logs.shape) + 1
     if repeated and free > 0:
         of_names, of_rounds = is_known.sum(axis=1, keepdims=True), is_known.sum(axis=0)
-        for _ in range(10):  # alternately, as rounds and names are not fully crossed
+        # Alternately, as a round has not all names: removing the means of one changes the means of
+        # the other.
+        for _ in range(10):
             logs -= is_known * (logs.sum(axis=1, keepdims=True) / of_names)
             logs -= is_known * (logs.sum(axis=0) / of_rounds)
         squares = float((logs**2).sum())
@@ -165,7 +185,7 @@ def estimate_noise(costs: Costs) -> float:
 
 
 def _tabulate(costs: Sequence[Mapping[int, float]]) -> tuple[np.ndarray, np.ndarray]:
-    """Logarithms of costs (names, rounds), 0 where none is known, and 1 where one is."""
+    """Logarithms of costs (names, rounds), 0 if unknown; and (names, rounds) 1 if known, else 0."""
     numbers = sorted({number for each in costs for number in each})
     columns = {number: column for column, number in enumerate(numbers)}
     logs, is_known = np.zeros((2, len(costs), len(columns)))
@@ -176,6 +196,7 @@ def _tabulate(costs: Sequence[Mapping[int, float]]) -> tuple[np.ndarray, np.ndar
 
 
 def _expect_trial(covariance: np.ndarray, place: int, noise: float) -> None:
-    """Reduce the covariance by what a trial of that name will tell."""
+    """Reduce the covariance to that after a trial of the name at that place."""
+    # It does not depend on the outcome of the trial: C - c c^T / (c_place + noise^2).
     column = covariance[:, place].copy()
     covariance -= np.outer(column, column) / (column[place] + noise**2)

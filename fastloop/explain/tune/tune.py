@@ -1,4 +1,4 @@
-"""The race of a tuning: its planned candidates compared in one sweep, and what came out."""
+"""The race of a tuning: its planned candidates run as one sweep; the outcome."""
 
 from __future__ import annotations
 
@@ -33,15 +33,17 @@ def run_race(
     spending: Spending,
     progress: Progress,
 ) -> TuneOutcome:
-    """Race the requests as one sweep in the folder of the first; what it has measured is kept.
+    """Race the requests as one sweep in the folder of the first request.
 
-    Raises UsageError where the present configuration can't be run.
+    The file says what is planned and, in a resumed race, what was spent. Raises UsageError if the
+    present configuration can't be run.
     """
     first = requests[0]
     folder: Path = first.sweep_folder
     names = names_of(file.changes, YOURS)
     numbered = enumerate(zip(requests, job_names(requests), strict=True))
     jobs = [sweep_job(request, name, index) for index, (request, name) in numbered]
+    # Finished trials of an interrupted race are not run again.
     if file.spent_s:
         jobs = with_earlier_results(jobs, folder)
     file.save(folder)
@@ -72,12 +74,13 @@ def run_race(
 
 
 def _choose_rules(budget: TuneBudget) -> RaceRules:
-    """The rules of a race; passes that follow it take time, and are no trials."""
+    """The rules of a race with this budget."""
+    # The passes after a race take time, but are no trials: other budgets need not keep room.
     return RaceRules(finishing=0 if budget.seconds is None else PASSES)
 
 
 def _find_reasons(names: Sequence[str], results: Sequence[Result]) -> dict[str, str]:
-    """Why configurations have failed, by name."""
+    """The reasons why configurations have failed, by name."""
     return {
         name: result.status_reason
         for name, result in zip(names, results, strict=True)
@@ -86,7 +89,7 @@ def _find_reasons(names: Sequence[str], results: Sequence[Result]) -> dict[str, 
 
 
 def _find_peaks(names: Sequence[str], results: Sequence[Result]) -> dict[str, float]:
-    """Measured peaks of memory in MiB, of the configurations that were observed."""
+    """Measured peaks of memory in MiB, by name of an observed configuration."""
     peaks = {}
     for name, result in zip(names, results, strict=True):
         for attribution in result.attribution.values():
@@ -96,7 +99,7 @@ def _find_peaks(names: Sequence[str], results: Sequence[Result]) -> dict[str, fl
 
 
 def check_outcome(outcome: TuneOutcome) -> TuneOutcome:
-    """The outcome; raises UsageError where the present configuration has failed."""
+    """The outcome; raises UsageError if the present configuration has failed."""
     if reason := outcome.reasons.get(YOURS):
         raise UsageError(f"the present configuration has failed: {plain_reason(reason)}")
     return outcome

@@ -1,4 +1,4 @@
-"""tune.json in the folder of a tuning sweep: what is raced, and what each round has cost so far."""
+"""tune.json in the folder of a tuning sweep: the plan of the race, and the costs of its rounds."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ LAST = "last"
 
 @dataclass(kw_only=True)
 class TuneFile:
-    """A tuning command's plan, and how far it is."""
+    """A tuning command's plan and its progress."""
 
     command: str
     """Fingerprint of the overrides and of the settings of tune."""
     jobs: list[list[str]]
-    """The overrides of each job of the sweep; the first one is the present configuration."""
+    """The overrides of each job of the sweep; the first job is the present configuration."""
     changes: list[list[str]]
-    """Overrides by which each job differs from it; none for itself."""
+    """The overrides by which each job differs from the present configuration."""
     left_out: dict[str, int]
-    """Number of combinations by the reason why they are not raced."""
+    """The number of combinations that are not raced, by the reason."""
     forecast_mib: list[float | None]
-    """Forecast peak of memory of each job; None where nothing could be observed."""
+    """Forecast peak of memory of each job; None if nothing could be observed."""
     predicted: list[float]
     """Cost of each job by the model, in any unit."""
     trial_s: float
     """About the seconds of a trial of the present configuration."""
     notes: list[str]
-    """Settings that are not tried, and what could not be measured, with the reasons."""
+    """Settings that are not tried, and missing measurements, with the reasons."""
     combinations: int
-    """All that could be raced, beside the present configuration."""
+    """The number of combinations that could be raced, beside the present configuration."""
     exhaustive: int
-    """Trials of measuring all of them."""
+    """The number of trials that measuring all of them would take."""
     raced_from_s: float | None = None
-    """Seconds that were spent when the race began; None before."""
+    """Seconds that were spent when the race began; None: it has not begun."""
     spent_s: dict[str, dict[str, float]] = field(default_factory=dict)
     """By configuration and round, the seconds that were spent by the end of that trial."""
 
     costs: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By configuration and round, the costs that trials do not hold: those of passes."""
+    """By configuration and round, the costs of passes, which no trial holds."""
 
     def save(self, folder: Path) -> None:
         """Write <folder>/tune.json atomically."""
@@ -58,17 +58,18 @@ _adapter = pydantic.TypeAdapter(TuneFile)
 
 
 def fingerprint_command(overrides: Sequence[str], settings: dict[str, Any]) -> str:
-    """Equal for commands of which one continues the other."""
+    """The fingerprint of a command; equal if one command may continue the other."""
+    # The budget may be changed when a race is resumed.
     kept = sorted(each for each in overrides if not each.startswith("resume="))
     named = {name: value for name, value in settings.items() if name != "budget"}
     return fingerprint(kept, sorted(named.items(), key=str))
 
 
 def find_tuning(name: str, command: str) -> tuple[Path, TuneFile] | None:
-    """The folder that `resume=` names, or with `last` the newest of this command, and its file.
+    """The folder that `resume=` names, or with `last` the newest one of this command, and its file.
 
-    None for `last` if no tuning has got as far. Raises UsageError if there is none in a folder, it
-    is of another command, or it is damaged.
+    None for `last` if no tuning has written a file. Raises UsageError if a folder has no file, or
+    if the file is another command's or damaged.
     """
     folders = reversed(sweep_folders()) if name == LAST else [Path(name).absolute()]
     tuned = [folder for folder in folders if (folder / TUNE_FILE).is_file()]
@@ -84,7 +85,7 @@ def find_tuning(name: str, command: str) -> tuple[Path, TuneFile] | None:
 
 
 def _load(path: Path, name: str) -> TuneFile:
-    """The file's content. Raises UsageError, naming the file, for what no tuning has written."""
+    """The file's content. Raises UsageError, naming the file, if no tuning has written it so."""
     remedy = f"allowed: the folder of another fastloop tune; without resume={name} it begins anew"
     try:
         file = _adapter.validate_json(path.read_bytes())

@@ -1,4 +1,4 @@
-"""The race as the schedule of a sweep: its rounds are rounds of trials, and resume as those do."""
+"""The race as the schedule of a sweep: its rounds are rounds of trials, and resume like these."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from fastloop.sweep.rounds import RunRound
 from fastloop.trial.tasks import instrumentation_task
 
 SHORTEST_LIMIT_S = 5.0
-"""Least time that a trial is given, so that a slow start of its process is not its end."""
+"""Least time limit of a trial, so that a slow start of its process does not end it."""
 ENDING_S, ENDING_OF_JOB_S = 2.0, 0.1
-"""Time for the outcome, and for the tracker to log each job."""
+"""Time for the outcome, and for the tracker to log a job."""
 PASSES = 2
-"""Passes that follow a configuration's trials: one with all data compared, one observed."""
+"""Number of passes after a configuration's trials: one with all data compared, one observed."""
 
 
 @dataclass(kw_only=True)
 class RaceSchedule:
-    """Races the jobs of a sweep, the first of which is the present configuration."""
+    """Races the jobs of a sweep; the first job is the present configuration."""
 
     surrogate: Surrogate
-    """Of the jobs, in their order."""
+    """The surrogate of the jobs, in their order."""
     objective: str
     rules: RaceRules
     spending: Spending
@@ -42,28 +42,33 @@ class RaceSchedule:
     folder: Path
     outcome: RaceResult | None = None
     unobserved: list[str] = field(default_factory=list)
-    """Names for whose passes no time was left."""
+    """Names of configurations without time left for their passes."""
     _states: dict[str, JobState] = field(default_factory=dict)
     _orders: dict[int, list[str]] = field(default_factory=dict)
-    """Names in the order in which they ran, by round."""
+    """Names in the order of their trials, by round."""
     _timeout_s: float = math.inf
     _run_round: RunRound | None = None
 
     def __call__(self, states: Sequence[JobState], run_round: RunRound) -> Iterator[JobState]:
-        """Run the race; returns the jobs whose passes follow, as long as there is time.
+        """Run the race, and yield the jobs that get passes after it, as long as there is time.
 
-        Raises UsageError where the present configuration can't be run.
+        Raises UsageError if the present configuration can't be run.
         """
         self._states = dict(zip(self.surrogate.names, states, strict=True))
         self._timeout_s = states[0].entry.job.trial_timeout_s
         self._run_round = run_round
+        # A shadow follows one trial, drawn at random; the number of a job's rounds is not known
+        # here. The winner's data is compared in a pass after the race.
         for state in states:
-            state.shadow_number = None  # it is not known which rounds a job will run
-        run_round(states[:1], None)  # or the first trial would cost what none after it does
+            state.shadow_number = None
+        # Prepares the data: otherwise the first trial would do so, and its cost would be taken for
+        # the price of later ones.
+        run_round(states[:1], None)
         if self.file.raced_from_s is None:
             self.file.raced_from_s = self.spending.seconds
         self.spending.continue_from(self.file.raced_from_s)
-        self.spending.ending_s = ENDING_S  # or the first trial would count it as its price
+        # Set before the race, as its first trial would count it as a part of its price.
+        self.spending.ending_s = ENDING_S
         try:
             self.outcome = race(self.surrogate, self._measure, self.spending.share, self.rules)
         except ValueError:
@@ -73,7 +78,8 @@ class RaceSchedule:
         return self._finalists(self.outcome)
 
     def _finalists(self, outcome: RaceResult) -> Iterator[JobState]:
-        """The winner, whose data must be compared if it is recommended, and the present one."""
+        """The winner and the present configuration, for the passes after the race."""
+        # A configuration is recommended only if all of its data was compared, whatever the time.
         if outcome.is_faster:
             self._limit(outcome.winner, math.inf)
             yield self._states[outcome.winner]
@@ -83,7 +89,8 @@ class RaceSchedule:
             self.unobserved.append(outcome.present)
 
     def _note_rounds(self) -> None:
-        """Write the order of the jobs in each round, of which a trial knows its own part alone."""
+        """Write the order of the jobs in each round, of which each trial knows only its own
+        part."""
         for name, state in self._states.items():
             if state.is_running and state.prepared is not None:
                 orders = [order for order in self._orders.values() if name in order]
@@ -91,7 +98,7 @@ class RaceSchedule:
                 state.update(rounds=names)
 
     def _measure(self, name: str, number: int, room: float) -> float | None:
-        """The cost of a trial, or of one of an earlier session."""
+        """The cost of a trial, which an earlier session may have run; None if it failed."""
         assert self._run_round is not None
         self._limit(name, room)
         state, before_s = self._states[name], self.spending.seconds
@@ -102,7 +109,8 @@ class RaceSchedule:
             self._run_round([state], number)
             cost = self._find_cost(state, number)
         else:
-            if state.prepared is None or not state.result.trials:  # to compare its data
+            # A trial compares the data of the configuration, which passes don't.
+            if state.prepared is None or not state.result.trials:
                 self._run_round([state], number)
             cost = self._run_pass(name, number)
         self.spending.add_trial(name, self.spending.seconds - before_s)
@@ -110,7 +118,7 @@ class RaceSchedule:
         return cost
 
     def _limit(self, name: str, room: float) -> None:
-        """Let trials take no longer than that share of the budget, where it is a time."""
+        """Let trials take no longer than that share of a budget of time."""
         state, budget_s = self._states[name], self.spending.budget.seconds
         limit_s = self._timeout_s
         if budget_s is not None and room < math.inf:
@@ -125,7 +133,7 @@ class RaceSchedule:
         return TRIAL_COSTS[self.objective](windows[0]) if windows else None
 
     def _run_pass(self, name: str, number: int) -> float | None:
-        """The cost by an instrumented pass, or by that of an earlier session."""
+        """The cost of an instrumented pass, which an earlier session may have run."""
         state, known = self._states[name], self.file.costs.setdefault(name, {})
         if not state.is_running or state.prepared is None:
             return None
@@ -142,8 +150,11 @@ class RaceSchedule:
         return known[str(number)]
 
     def _note_spending(self, name: str, number: str) -> None:
-        """Write what was spent by now; after a trial of an earlier session go on from there."""
+        """Write the seconds that are spent by now; after a trial of an earlier session, count on
+        from the seconds that it has written."""
         spent_s = self.file.spent_s.setdefault(name, {})
+        # The race is repeated from its start: with the same costs and the same spending it makes
+        # the same choices up to the interruption.
         if number in spent_s:
             self.spending.continue_from(spent_s[number])
             return
