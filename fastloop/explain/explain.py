@@ -154,6 +154,7 @@ def _begin_pass(watch: LoadWatch, begin_step: Callable[[str], None], step: str) 
 def _prepare(request: JobRequest, progress: Progress) -> ExplainedJob:
     """The request's job with its data prepared."""
     job = request.job
+    # The limits and sessions of other benchmarks would only cost time.
     job = replace(job, benchmark={benchmark_name(job): benchmark_of(job)})
     prepared: PreparedData = prepare_job(job, request.launcher)
     return ExplainedJob(
@@ -222,6 +223,7 @@ def _find_changes(
         explained.job, decoders=[*costs.decoders], in_memory=beginning.in_memory
     )
     asked = variations_from(request.sweep.what_if)
+    # A change that is also proposed is kept as the user's, which is tried in any case.
     named = {each.overrides for each in asked}
     changes = [each for each in changes if each.overrides not in named]
     return find_candidates(explained, [*changes, *asked], request.overrides, compose)

@@ -123,7 +123,7 @@ def _draw_starts(
     value = stats.median(shares)
     # A single round shows no deviation: half of the value is assumed.
     error = (stats.std(shares) or abs(value) / 2) / len(shares) ** 0.5
-    # Another seed than that of the levels' draws, of which these are independent.
+    # These draws are independent of the draws of the levels, which have another seed.
     normals = np.random.default_rng(1).standard_t(len(shares), len(epoch_draws))
     # As in draw_seconds, the first draw is the estimate.
     normals[0] = 0

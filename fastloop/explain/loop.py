@@ -78,12 +78,15 @@ def explain_loop(
     check_step(step)
     epochs, target = _repeatable(loader), _resolve(device)
     loop, first_batch_s, is_whole = _look(epochs, step, target)
+    # The batches of a whole epoch were counted; len() is only asked for the rest of a cut one.
     length = None if is_whole else _length(loader)
     whole_batches = length or loop.batches
     openers = rung_openers(loop, loader)
     watch = LoadWatch()
     timed, alone_s = _run_rounds(loop, openers, trials, seconds, watch)
     load = watch.summary()
+    # Empty: the hidden work of any other loader is unknown. None: without workers a DataLoader
+    # overlaps nothing with the steps.
     work_s: dict[Rung, float] | None = {}
     if isinstance(loader, DataLoader):
         work_s = measure_work(loop, loader, whole_batches) if loader.num_workers else None
@@ -103,11 +106,13 @@ def explain_loop(
 
 
 def _repeatable(loader: LoaderOrFunction) -> Epochs:
+    # An iterator, as a generator: iter() gives it again, where it stands.
     if hasattr(loader, "__next__"):
         kind = type(loader).__name__
         allowed = "allowed: what gives a new iterator each time, as a DataLoader, a list or a"
         raise TypeError(f"loader={kind}: it can be iterated over only once; {allowed} function")
     check_no_dataset(loader)
+    # iter() also accepts an object with __getitem__ alone.
     if isinstance(loader, Iterable) or hasattr(loader, "__getitem__"):
         return iterable_epochs(loader)  # pyright: ignore[reportArgumentType]
     if not callable(loader):

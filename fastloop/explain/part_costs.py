@@ -61,6 +61,7 @@ def decoder_seconds(job: Job, prepared: PreparedData) -> dict[str, float]:
 def _time_batch_transform(explained: ExplainedJob) -> float | None:
     if not transforms_samples(explained.job):
         return None
+    # The difference of two rungs: the copy with the transform, and the copy alone.
     alone = explained.without_workers(1)
     on_device = replace(alone.job, transform=replace(alone.job.transform, where="device"))  # pyright: ignore
     moved = replace(alone, job=on_device)
@@ -79,6 +80,7 @@ def share_of_loading(rung: Rung, times: Round) -> float:
     if rung not in times or Rung.COPY not in times:
         return 0.0
     below = rungs[rungs.index(rung) - 1]
+    # All that is above COPY is loading.
     load_s = times[rungs[-1]].seconds - times[Rung.COPY].seconds
     part_s = times[rung].seconds - times[below].seconds
     return min(1.0, max(0.0, part_s / load_s)) if load_s > 0 else 0.0

@@ -100,6 +100,7 @@ def share_seconds(batch: Tree) -> float:
     """Median seconds to write a batch to new shared memory, as a worker does to send it."""
     seconds = []
     for _ in range(SHARES):
+        # A new copy each time, as share_memory_ leaves tensors alone that are shared already.
         copy = map_tensors(lambda leaf: leaf.cpu().clone(), batch)
         start_ns = now_ns()
         map_tensors(torch.Tensor.share_memory_, copy)

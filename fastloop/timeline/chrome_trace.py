@@ -21,8 +21,10 @@ def format_trace(lanes: Sequence[Lane], unix_offset_ns: int) -> str:
 
     unix_offset_ns: see core.spans.unix_offset_ns.
     """
+    # The same base as torch.profiler's, so that both kinds of traces can be shown together.
     start_ns = min((lane.events[0].start_ns for lane in lanes), default=0) + unix_offset_ns
     base_ns = start_ns // 10**9 // QUARTER_S * QUARTER_S * 10**9
+    # A process is named by its first lane.
     firsts = {lane.process_id: lane for lane in reversed(lanes)}
     events = [_name_process(lane) for lane in firsts.values()]
     events += trace_events(lanes, unix_offset_ns - base_ns)

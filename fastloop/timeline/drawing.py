@@ -148,6 +148,7 @@ def _draw_row(events: Sequence[Event], stretch: Stretch, y: float, height: float
         return
     for batch, (start_ns, stop_ns) in _extents(events, stretch).items():
         left, right = stretch.x(start_ns), stretch.x(stop_ns)
+        # A number that is wider than its batch would cover the neighbours.
         if right - left > LABEL_WIDTH * (len(str(batch)) + 1):
             yield draw_text((left + right) / 2, y + height * 0.7, str(batch), "batch")
 
@@ -170,6 +171,7 @@ def _runs(pieces: Iterable[Event], stretch: Stretch) -> Iterator[tuple[int, int,
         if part < 1 - sum(pixels[pixel].values()):
             continue
         event = longest[pixel, *stage]
+        # Neighbouring pixels of the same stage and batch become one box.
         if run and run[1] == pixel - 1 and (run[2].name, run[2].batch) == stage:
             run = run[0], pixel, max(run[2], event, key=lambda each: each.stop_ns - each.start_ns)
             continue

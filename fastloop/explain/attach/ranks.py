@@ -49,6 +49,7 @@ def compare_ranks(loop: Loop) -> RankComparison | None:
     """The comparison of the ranks on this machine; None for a single process."""
     if not loop.ranks:
         return None
+    # Seconds, and not shares: a rank that takes longer has smaller shares of the same waits.
     found = tuple(_describe_rank(each) for each in loop.ranks)
     spent = np.array([[each.seconds * each.shares[part].value for part in PARTS] for each in found])
     seconds = spent.sum(1)

@@ -134,8 +134,8 @@ def _cores(cpu_ns: float, wall_ns: float) -> float:
 
 def _hand_off_s(loop: Loop) -> float:
     """The wait for a batch that is ready."""
-    # The hand-off of most batches includes waiting for their turn; a low quantile is that of
-    # batches that had not to wait.
+    # Most batches also wait for their turn, or for a slow worker; the low quantile is of batches
+    # that did not.
     return float(np.quantile(loop.waits_ns[:, HAND_OFF], 0.1)) / 1e9
 
 

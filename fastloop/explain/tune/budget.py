@@ -28,6 +28,7 @@ def parse_budget(text: object) -> TuneBudget:
     match = TEXT.fullmatch(str(text))
     amount = float(match.group(1)) if match else 0.0
     unit = match.group(2) if match else ""
+    # Also a fraction of a trial, and more than every candidate.
     if not amount or (unit == "trials" and amount % 1) or (unit == "%" and amount > 100):
         raise UsageError(f"budget={text}: allowed: {ALLOWED}")
     if unit == "trials":
@@ -64,6 +65,7 @@ class Spending:
         """The share of the budget that is spent; above 1 it is exceeded."""
         if self.budget.seconds is not None:
             return (self.seconds + self.ending_s) / self.budget.seconds
+        # Zero until the candidates are counted, on which `exhaustive` depends.
         allowed = self.budget.trials or (self.budget.share or 0.0) * self.exhaustive
         return self.trials / max(1, allowed)
 

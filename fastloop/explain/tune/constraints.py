@@ -62,6 +62,7 @@ def drop_settings_without_effect(
     if present.decoder is None:
         left_out["decoder"] = "the dataset has no encoded images"
     kept = {name: texts for name, texts in space.items() if name not in left_out}
+    # More workers only compete for the cores; the space of a user is tried as it is.
     most = 2 * usable_cores()
     if "num_workers" in kept:
         kept["num_workers"] = [
@@ -95,6 +96,7 @@ def _reason(job: Job, pilot: Pilot, bounds: Bounds) -> str:
     store = job.loader.store
     if store is None or store == pilot.present.loader.store:
         return ""
+    # A store holds all samples as rows, whatever its format adds.
     nbytes = pilot.prepared.num_samples * pilot.prepared.sample_nbytes
     free = _free_bytes(Path(store.root))
     if nbytes > (1 - DISK_KEPT) * free:

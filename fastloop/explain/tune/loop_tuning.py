@@ -235,7 +235,7 @@ def tune(  # noqa: PLR0913 - the settings of a run, by their names
     )
     spending = Spending(budget=TuneBudget(seconds=budget_s))
     changes = [_find_changes(each, settings[names[0]]) for each in settings.values()]
-    # Nothing is predicted of a loader of the user's own: all costs are taken to be alike.
+    # No model predicts a loader of the user's own: all costs are taken to be alike.
     surrogate = Surrogate(names=names, changes=changes, predicted=[1.0] * len(names))
     with share_reports("tune", spending.share) as end_step:
 
@@ -312,6 +312,7 @@ def _name(settings: Mapping[str, Any]) -> str:
 def _arguments(
     make_loader: Callable[..., LoaderLike], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
+    # A function with an argument of this name gets the number as well.
     takes_threads = THREADS in inspect.signature(make_loader).parameters
     return {name: value for name, value in settings.items() if name != THREADS or takes_threads}
 

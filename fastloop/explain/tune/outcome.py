@@ -81,6 +81,7 @@ def format_outcome(outcome: TuneOutcome) -> str:
     notes += [f"left out: {count:,} x {reason}" for reason, count in left_out[:MOST_REASONS]]
     if more := sum(count for _, count in left_out[MOST_REASONS:]):
         notes.append(f"left out: {more:,} more, see {TUNE_FILE}")
+    # The present configuration is not among the combinations, but among the results.
     if rest := file.combinations + 1 - len(result.seconds) - len(outcome.reasons):
         notes.append(f"not run: {rest:,} that promise less, or that the budget has no room for")
     return "\n".join([*lines, "", *wrap(notes)])
@@ -89,6 +90,8 @@ def format_outcome(outcome: TuneOutcome) -> str:
 def group_reasons(counts: Mapping[str, int]) -> list[tuple[str, int]]:
     """Reasons with their numbers, the largest first. Values with the same reason share a line, and
     so do options that lack the same setting."""
+    # Values first: options that lack the same values of a setting then have the same line but for
+    # their names.
     by_rest = _group(counts, SETTING)
     return _group(dict(by_rest), LACKING)
 
@@ -151,6 +154,7 @@ def _describe_cut(result: RaceResult) -> str:
     """A sentence on a race that ended after too few rounds."""
     if len(result.seconds) == 1:
         return "No answer yet: the budget ended before anything was tried beside yours."
+    # A race without room for a whole one tries a single configuration, see race.py.
     other = next(name for name in result.seconds if name != result.present)
     both = [result.seconds[result.present], result.seconds[other]]
     shared = sorted({*both[0]} & {*both[1]})
@@ -182,6 +186,7 @@ def comparison_table(result: RaceResult) -> list[tuple[str, ...]]:
     """The configurations that came closest, with their rounds of the race. The first row is the
     head."""
     ranked = sorted(result.seconds, key=lambda name: _ratio_of(result, name))[:MOST_SHOWN]
+    # The user's own configuration is shown even if it is far behind.
     if result.present not in ranked:
         ranked.append(result.present)
     rows = [("configuration", "rounds", "median", "times the winner's")]
@@ -194,6 +199,7 @@ def comparison_table(result: RaceResult) -> list[tuple[str, ...]]:
 
 
 def _ratio_of(result: RaceResult, name: str) -> float:
+    # A configuration that shares no round with the winner can't be compared: it comes last.
     ratio = result.compare(name)
     return ratio.estimate if ratio else float("inf")
 

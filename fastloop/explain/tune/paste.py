@@ -37,6 +37,7 @@ def paste_code(job: Job) -> str:
     if write is None:
         return ""
     imports, body = write(job)
+    # torch's threads are set in the code, whatever the loader imports.
     if job.torch_threads:
         imports = [*dict.fromkeys((IMPORT_TORCH, *imports))]
     dataset_imports, dataset = _dataset(job)
@@ -88,6 +89,7 @@ def _batch_sampler(job: Job) -> Code:
 
 
 def _fastloop(job: Job) -> Code:
+    # FastLoader chooses its threads and its depth by itself unless they were tuned.
     loader: Any = job.loader
     arguments = _batches(job)
     if loader.num_threads is not None:

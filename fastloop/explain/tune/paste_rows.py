@@ -145,6 +145,7 @@ def write_permuted_loop(job: Job, shuffle: bool) -> Code:
 def _fill(template: str, job: Job, shuffle: bool) -> str:
     """The template with the job's batch size, order and length."""
     size, function = job.loading.batch_size, "randperm" if shuffle else "arange"
+    # -(-a // b) rounds up: the last batch may be short.
     order, length = f"torch.{function}(self.count)", f"-(-self.count // {size})"
     if job.loading.drop_last:
         order, length = f"{order}[: self.count - self.count % {size}]", f"self.count // {size}"
@@ -152,4 +153,5 @@ def _fill(template: str, job: Job, shuffle: bool) -> str:
 
 
 def _lines(text: str) -> list[str]:
+    # Without the empty text behind the last line break.
     return text.split("\n")[:-1]

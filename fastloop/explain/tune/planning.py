@@ -60,6 +60,7 @@ class TuneSettings:
 def override_for_race(request: JobRequest) -> tuple[str, ...]:
     """The overrides of the request's job as the race runs it: with one benchmark, and trials of one
     epoch unless the user has set `epochs`."""
+    # Extras of a sweep would be made for each of the many configurations.
     named = {each.lstrip("+").partition("=")[0] for each in request.overrides}
     ours = {"trials": MOST_TRIALS, "report": "false", "explain": "false", "profile": "false"}
     if "epochs" not in named:
@@ -89,6 +90,7 @@ def plan_tuning(
     space, notes = _choose_space(settings, present, request.choices["loader"])
     begin_step("finding candidates")
     found = find_tune_candidates(present, overrides, space, compose)
+    # The pilot measures what the model and the forecasts need for any candidate.
     workers = sorted({each.job.loading.num_workers for each in found.found})
     memory_mib = settings.memory_limit_mib
     limits = _limit_pilot(settings, spending)
@@ -97,8 +99,10 @@ def plan_tuning(
     notes = [*(f"not tried: {note}" for note in notes), *_describe_gaps(pilot)]
     bounds = Bounds(memory_mib=memory_mib or usable_mib(), budget_s=settings.budget.seconds)
     affordable, unaffordable = drop_unaffordable(found.found, pilot, bounds)
+    # A budget such as 10% is a share of this, which is not known before.
     spending.exhaustive = (1 + len(affordable)) * request.job.most_trials
     raced = _choose_raced(affordable, pilot, spending)
+    # All jobs of the race run the same part of an epoch.
     if pilot.cut:
         overrides = Variation(overrides=(f"batches={pilot.cut}",)).apply(overrides)
     changes = [(), *(each.change for each in raced)]
@@ -127,6 +131,7 @@ def _choose_space(
     settings: TuneSettings, present: Job, own_loader: str
 ) -> tuple[Mapping[str, Sequence[str]], list[str]]:
     """The space that the budget has time for, and notes on the rest."""
+    # A space that the user has given is tried as it is.
     if not settings.is_default_space:
         return settings.space, []
     space, notes = drop_settings_without_effect(settings.space, present)

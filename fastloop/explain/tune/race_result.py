@@ -36,6 +36,7 @@ class RaceResult:
     def is_faster(self) -> bool:
         """True if the winner is faster beyond noise, and by enough to matter."""
         gain = self.gain
+        # A surely faster configuration by less than 2 % is not worth a change.
         if gain is None or gain.estimate < 1 + MINIMUM_EFFECT:
             return False
         return gain.low > 1 and gain.p_value < SIGNIFICANCE

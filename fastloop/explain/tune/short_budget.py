@@ -50,6 +50,7 @@ def narrow_space(
     space: Mapping[str, Sequence[str]], own_loader: str
 ) -> tuple[dict[str, Sequence[str]], list[str]]:
     """The default space reduced to the likely values, and a note on the others."""
+    # With the user's own loader, of which other settings may help.
     likely = {**LIKELY, "loader": (*LIKELY["loader"], own_loader)}
     narrow: dict[str, Sequence[str]] = {
         name: [text for text in texts if text.partition("=")[2].lower() in likely[name]]

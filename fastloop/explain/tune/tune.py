@@ -57,6 +57,7 @@ def run_race(
     )
     tracking = SweepTracker(first.tracker, folder)
     results = run_sweep(jobs, first.sweep, tracking, progress, schedule=schedule)
+    # run_sweep has called the schedule, which sets the outcome or raises.
     assert schedule.outcome is not None
     return TuneOutcome(
         race=schedule.outcome,
