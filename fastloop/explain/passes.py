@@ -92,7 +92,8 @@ def time_rung(job: Job, prepared: PreparedData, rung: Rung, number: int) -> Epoc
     with open_rung(context, rung, host) as (loader, deliver):
         consume, _ = session.start(deliver)
         drain(loader.epochs, consume, job.epochs, context.device)
-        # The other rungs read no files: only the job as it is meets a cold cache.
+        # Only the job as it is meets a cold cache: reading then is its difference from the rung
+        # below.
         if rung is rungs_of(job, prepared)[-1]:
             set_cache_state(job.cache, prepared.files, loader)
         times = _time_window(context, session, loader, deliver)

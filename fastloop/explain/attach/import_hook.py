@@ -50,7 +50,7 @@ class DataLoaderFinder(MetaPathFinder):
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            # The module keeps its loader as __loader__, which is thereby as it was found.
+            # The module keeps its loader as __loader__, which is then as it was found.
             del loader.exec_module
             execute(module)
             _probe(module, self.folder)
