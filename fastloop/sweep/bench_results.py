@@ -63,6 +63,7 @@ class BenchResult:
     @property
     def samples_per_s_interval(self) -> tuple[float, float] | None:
         """95 % interval of `samples_per_s`; None below three trials."""
+        # The fastest bound is of the shortest time.
         interval = stats.interval(self.seconds)
         delivered = self.epochs * self.samples
         return (delivered / interval[1], delivered / interval[0]) if interval else None
@@ -209,11 +210,13 @@ class Bench:
                     "ratio_high": ratio.high if ratio else None,
                 }
             )
+        # pandas' nullable integers: a loader without a rank would make floats of all ranks.
         return pd.DataFrame(rows).set_index("loader").astype({"rank": "Int64"})
 
     def to_json(self) -> str:
         """All fields as JSON."""
         ranking = asdict(self.ranking)
+        # JSON has no sets.
         ranking["faster"] = {name: sorted(names) for name, names in self.ranking.faster.items()}
         values = {**asdict(self), "ranking": ranking}
         return json.dumps({"schema": SCHEMA, **values}, indent=1) + "\n"
@@ -253,6 +256,7 @@ def _line(bench: Bench, name: str) -> str:
 
 def _unit_of(bench: Bench) -> TimeUnit:
     """The unit in which the times of all its loaders are shown."""
+    # One unit for the whole table, so that its columns can be compared at a glance.
     return unit_of_all([stats.median(seconds) for seconds in bench.seconds.values()])
 
 

@@ -46,6 +46,7 @@ def caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
         lines.append(f"left running: {count}, ended after the trial{first}: {left[0]}")
     if "concurrent" in result.tags:
         lines.append("concurrent: other work may have run at the same time (allow_concurrent=true)")
+    # trials=auto may stop early by itself.
     asked = fewest_trials(result.params.get("trials") or 0)
     if (count := len(result.trials)) < asked:
         lines.append(f"stopped early: {count} of {asked} trials (seconds=)")
@@ -131,6 +132,7 @@ def _not_cold(result: Result) -> str:
         for measurement in trial.benchmarks.values()
     ]
     known = [fraction for fraction in fractions if fraction is not None]
+    # Without mincore(2), or for files of which it does not tell.
     if not known:
         return "asked for a cold cache, but the system does not report whether it was"
     worst = max(known)

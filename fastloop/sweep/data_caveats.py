@@ -53,6 +53,7 @@ def _own_data_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
 def _decoder_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
     """The caveat of jobs that are ranked together although their decoders' pixels differ a
     little."""
+    # An empty id is of a dataset without such decoders, which equals no other.
     same_id = result.decoder_equivalence_id
     others = [job for job in sweep if job.trials and same_id == job.decoder_equivalence_id != ""]
     if all(other.content == result.content for other in others):
@@ -66,6 +67,7 @@ def _batch_size_caveats(result: Result) -> list[str]:
     if result.params.get("batch_size") != LOADER_BATCH_SIZE:
         return []
     lines = []
+    # The instrumented pass has a wait for each batch, and so tells their number.
     for name, attribution in result.attribution.items():
         measurement = measurements(result, name)[0]
         samples, batches = measurement.samples // measurement.epochs, len(attribution.wait_s)

@@ -51,6 +51,7 @@ def describe_plan(jobs: Sequence[Mapping[str, Any]]) -> str:
 def describe_explanation(jobs: Sequence[Mapping[str, Any]]) -> str:
     """A line with the number of passes and the time of explaining the first configuration."""
     job = jobs[0]
+    # Values are not checked yet: a wrong one is reported later, by a line that names it.
     if not isinstance(job["trials"], int) or not isinstance(job["try"], int):
         return "1 job is explained"
     passes = num_passes(job["trials"], job["try"])

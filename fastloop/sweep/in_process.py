@@ -88,6 +88,8 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
     check_step(step)
     target = resolve_device(device)
     consume, epoch_of = step or default_step(target), first_batches(epochs_of(loader), batches)
+    # The first epoch is hashed to count its samples and to check its batches; an endless loader is
+    # found here.
     hashes, leaves = epoch_hashes(epoch_of(0), None)
     timer = warm_timer(epoch_of, consume, epochs, target, len(hashes), min_window_s)
     trial_s: list[float] = []
@@ -98,9 +100,11 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
             watch.end_stretch()
             end_round()
     load = watch.summary()
+    # Waits are timed in an epoch of their own: reading the clock around each batch costs time.
     spans = Spans()
     epoch_s = time_instrumented_epoch(epoch_of, consume, spans, target).seconds
     limit = None
+    # A step of the user's own has no limit that could be known here.
     if step is None:
         # the mean batch size, rounded up: a loader may set the sizes of its batches itself
         size = -(-len(hashes) // len(spans.seconds("wait")))
@@ -173,6 +177,7 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     epochs_by_name = {
         name: first_batches(epochs_of(loader), batches) for name, loader in loaders.items()
     }
+    # Loaders that deliver other data would be compared in vain.
     samples = _check_samples(epochs_by_name, same_data)
     timers = {
         name: warm_timer(epoch_of, consume, epochs, target, samples, min_window_s)
@@ -190,6 +195,7 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
                 watch.end_stretch()
             order.append(names)
             end_round()
+            # Only after certain numbers of rounds, see core/looks.py.
             if is_auto and is_decided(trial_s):
                 break
     return _summarize(trial_s, order, samples, watch.summary(), in_looks=is_auto)
@@ -257,6 +263,7 @@ def epochs_of(loader: LoaderLike) -> Epochs:
     if isinstance(loader, Iterator):
         raise ValueError("an iterator has one epoch only; pass the iterable that it comes from")
     check_no_dataset(loader)
+    # iter() also accepts an object with __getitem__ alone.
     if isinstance(loader, Iterable) or hasattr(loader, "__getitem__"):
         return iterable_epochs(loader)  # pyright: ignore[reportArgumentType] - iter() takes both
     if not callable(loader):
@@ -305,6 +312,7 @@ def _check_samples(epochs_by_name: Mapping[str, Epochs], same_data: bool) -> int
     reference = reference_digest(*epoch_hashes(epochs_by_name[first](0), None))
     for name in others:
         try:
+            # at_most ends a loader that delivers more than the first one, or without end.
             delivered = digest(epochs_by_name[name](0), None, at_most=reference.count)
         except Invalid as error:
             raise Invalid(f"{name} does not deliver what {first} does: {error}") from error

@@ -30,6 +30,8 @@ class LoaderTimer:
 
     def time_window(self) -> float:
         """Seconds of num_epochs epochs; raises Invalid for a wrong number of samples."""
+        # Counted after the clock has stopped, as in a trial: a loader that delivers too little in a
+        # later epoch would seem fast.
         num_epochs = self.num_epochs * self.repeats
         window = time_epochs(self.epochs, self.consume, num_epochs, self.device, self.count)
         for epoch, sizes in enumerate(window.sizes):
@@ -53,6 +55,7 @@ def warm_timer(
     and no window is run to find out how often.
     """
     count = count_rows
+    # The quickest function that counts such batches is found here, outside of the windows.
     for batch in epochs(0):
         count = row_counter(batch)
         consume(batch)
@@ -60,6 +63,7 @@ def warm_timer(
     settings: dict[str, Any] = {"epochs": epochs, "consume": consume, "num_epochs": num_epochs}
     settings |= {"device": device, "samples": samples, "count": count}
     repeats = 1
+    # One window tells how long an epoch takes without the warm-up.
     if min_window_s:
         repeats = num_repeats(LoaderTimer(**settings).time_window(), min_window_s)
     return LoaderTimer(**settings, repeats=repeats)

@@ -76,6 +76,7 @@ def _ticking(
 
     def close() -> None:
         is_closed.set()
+        # A drawing after the bar was closed would leave a line behind.
         thread.join()
         bar.close()
 
@@ -92,6 +93,7 @@ def show_progress(num_steps: int) -> Iterator[Progress]:
 
     num_steps: about the number of all steps; `expect_steps` and further steps correct it.
     """
+    # A log or a pipe would get every drawing of a bar as a line.
     if not sys.stderr.isatty():
         yield Progress(end_round=_print_line, tell=_print_line)
         return
@@ -104,6 +106,7 @@ def show_progress(num_steps: int) -> Iterator[Progress]:
             # the step before this one is done
             bar.update(min(1, steps_begun))
             steps_begun += 1
+            # More steps than expected, as a failed trial that is followed by others.
             bar.total = max(bar.total, steps_begun)
             _name_step(bar, step)
 

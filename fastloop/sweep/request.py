@@ -117,6 +117,7 @@ def run_tags(request: JobRequest) -> dict[str, str]:
     from fastloop.core.types import Unsupported
     from fastloop.processes.rank_group import resolve_device
 
+    # A device that this machine lacks makes the job fail later, with a reason; it has tags anyway.
     try:
         device = str(resolve_device(request.job.device))
     except Unsupported:
@@ -142,6 +143,7 @@ def config_hash(request: JobRequest) -> str:
 def _identity(request: JobRequest) -> dict[str, str]:
     """The settings that distinguish a trial from others, by dotted name."""
     values = flatten(job_config(request.config))
+    # The launcher is the sweep's, but the number of its processes changes a trial.
     if (size := request.launcher.world_size) > 1:
         values |= {"world_size": size, "backend": request.config["launcher"]["backend"]}
     return {name: repr(value) for name, value in values.items() if not name.endswith(NON_IDENTITY)}

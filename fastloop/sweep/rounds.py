@@ -64,6 +64,7 @@ def run_sweep(
     session_ms, clock = wall_ms(), StageClock()
     try:
         finishing: Iterable[JobState] = states
+        # A schedule prepares a job when it first runs it, as it may run few of many jobs.
         if schedule is None:
             prepare_all(states, settings, progress.begin_step)
             clock.end("preparing the data")
@@ -76,6 +77,7 @@ def run_sweep(
         if settings.explain:
             explain_all(states, explain_job, progress)
         clock.end("instrumented passes")
+        # After all passes, as some caveats depend on the results of other jobs.
         for state in states:
             if state.is_running and state.prepared is not None:
                 flags = caveats(state.result, [other.result for other in states])
@@ -89,6 +91,7 @@ def run_sweep(
         for state in states:
             state.track()
     except BaseException as error:
+        # Also KeyboardInterrupt: the files must say that the sweep has ended.
         status = "KILLED" if isinstance(error, KeyboardInterrupt | SystemExit) else "FAILED"
         name = "SystemExit" if isinstance(error, SystemExit) else type(error).__name__
         for state in states if schedule is None else [each for each in states if each.has_begun]:
@@ -103,6 +106,8 @@ def _round_runner(
     settings: SweepSettings, session_ms: int, begin_step: Callable[[str], None]
 ) -> RunRound:
     """The function that runs a schedule's rounds."""
+    # Kept from round to round: jobs that read the same data share it, and a schedule may run a
+    # round in several calls.
     prepared: dict[str, PreparedData | Failure] = {}
     limits_by_round: dict[int, dict[str, Limit]] = {}
 
@@ -130,6 +135,8 @@ def _num_steps_left(
     in_one_process = [entry.job for entry in entries if entry.launcher.world_size == 1]
     steps = 0
     for entry, result in zip(entries, done, strict=True):
+        # A job of several ranks also runs in one process, which shows how it scales, unless the
+        # sweep has that job already.
         job, num_done = entry.job, len(result.trials) if result else 0
         needs_extra = entry.launcher.world_size > 1 and job not in in_one_process
         extra = num_one_process_trials(job) if needs_extra else 0
@@ -154,6 +161,7 @@ def _run_rounds(
     seconds = AUTO_SECONDS if is_auto and settings.seconds is None else settings.seconds
     for number, taking_part in within(all_rounds, seconds):
         names = _run_round(taking_part, number, {}, session_ms, progress.begin_step)
+        # An earlier session has run this round, or its jobs have failed.
         if not names:
             continue
         num_done += len(names)
@@ -205,6 +213,8 @@ def _run_round(
         assert prepared is not None
         title = f"trial {number + 1} of {state.result.name}"
         begin_step(title)
+        # Later trials need not find out again what the first one has, such as the number of
+        # repeats, and one limit serves all jobs of a round with the same work.
         earlier = find_earlier(state.result.trials, limits)
         task = trial_task(entry.index, entry.job, prepared, number, earlier)
         task = replace(task, title=title)
@@ -220,6 +230,7 @@ def _run_round(
             trial = replace(merged, session_ms=session_ms, left_running=left, load=load)
             limits |= limits_of(trial)
             trials = [*state.result.trials, trial]
+            # Writes result.json, before the next trial begins.
             state.update(trials=trials, rounds=[*state.result.rounds, names])
             if number == state.shadow_number:
                 run_shadow(state, merged, begin_step)

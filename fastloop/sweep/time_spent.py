@@ -39,6 +39,7 @@ def describe_time(results: Sequence[Result], stages: Mapping[str, float]) -> str
     rest."""
     timed_s = sum(map(seconds_in_windows, results))
     total_s = sum(stages.values())
+    # Rounds are timed windows and the work around them; a resumed sweep may have run none.
     rest = {name: seconds for name, seconds in stages.items() if name != ROUNDS}
     rest[AROUND] = max(0.0, stages.get(ROUNDS, 0.0) - timed_s)
     parts = [
@@ -52,6 +53,7 @@ def describe_time(results: Sequence[Result], stages: Mapping[str, float]) -> str
 
 def seconds_in_windows(result: Result) -> float:
     """Seconds of the windows of all trials of the job that the latest command has run."""
+    # Trials of earlier sessions took no time of this command.
     latest_ms = max((trial.session_ms for trial in result.trials), default=0)
     return sum(
         seconds_between(measured.start_ns, measured.stop_ns)

@@ -14,6 +14,7 @@ from fastloop.core import stats
 from fastloop.core.number_text import significant
 
 UNSTABLE_FRACTION = 0.10
+"""A job is unstable from this standard deviation on, as a share of the mean."""
 FENCE = 3.0
 """Tukey's outer fence. The inner one (1.5) flags a third of all quiet jobs with five trials."""
 DRIFT_P = 0.01
@@ -30,6 +31,7 @@ MIN_TURNS = 5
 
 def trial_caveats(*, seconds: Sequence[float]) -> list[str]:
     """Caveats of one job's trials, in the order of the rounds: unstable, drift, outliers."""
+    # Times of zero or infinity have no relative deviation and no trend.
     if len(seconds) < 2 or not all(0 < value < math.inf for value in seconds):
         return []
     return [*_unstable_or_outliers(seconds), *_drift(seconds)]
@@ -47,6 +49,7 @@ def wait_caveats(*, wait_s: Sequence[float], num_workers: int) -> list[str]:
     if turns < MIN_TURNS:
         return []
     waits = np.asarray(wait_s[num_workers : (turns + 1) * num_workers]).reshape(turns, num_workers)
+    # Medians: a single long wait is no pattern.
     medians = np.median(waits, axis=0)
     slow = int(medians.argmax())
     others = float(np.median(np.delete(waits, slow, axis=1)))
@@ -72,11 +75,13 @@ def _drift(seconds: Sequence[float]) -> list[str]:
     """The caveat of a trend by Kendall's test (1938), with Theil and Sen's slope as its size."""
     from scipy.stats import kendalltau, theilslopes
 
+    # Of two trials nothing is a trend, and equal trials have no ranks to correlate.
     if len(seconds) < 3 or min(seconds) == max(seconds):
         return []
     rounds = np.arange(len(seconds))
     p_value = np.asarray(kendalltau(rounds, seconds))[1]
     change = theilslopes(seconds, rounds)[0] * rounds[-1] / stats.median(seconds)
+    # A trend may be certain and too small to matter.
     if p_value >= DRIFT_P or abs(change) < stats.MINIMUM_EFFECT:
         return []
     return [f"drift: {100 * change:+.0f} % over rounds"]
@@ -91,6 +96,7 @@ def _count_outliers(seconds: Sequence[float]) -> int:
 def _same_distribution(waits: np.ndarray) -> bool:
     from scipy.stats import kruskal
 
+    # kruskal has no answer if all numbers are equal.
     return waits.min() == waits.max() or float(kruskal(*waits.T)[1]) >= 0.001
 
 
