@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 from fastloop.cli.arguments import parse_settings
@@ -29,26 +30,40 @@ def main() -> None:
         print(__doc__, end="")
         return
     try:
-        port = _free_port(parse_settings(sys.argv[1:], DEFAULTS)["port"])
+        port = _port(parse_settings(sys.argv[1:], DEFAULTS)["port"])
         _refuse_remote()
-        _serve(port)
+        database = _database()
+        _check_free(port)
+        _serve(port, database)
     except UsageError as error:
         sys.exit(str(error))
 
 
-def _free_port(text: str) -> int:
-    """The number of the port; raises UsageError if it is no port, or in use."""
+def _port(text: str) -> int:
+    """The number of the port; raises UsageError if it is no port."""
     if not text.isdecimal() or not 0 < int(text) <= HIGHEST_PORT:
         raise UsageError(f"port={text}: allowed: 1 to {HIGHEST_PORT}")
+    return int(text)
+
+
+def _database() -> Path:
+    """The path of mlflow.db; raises UsageError if there is none yet."""
+    database = outputs_folder().absolute() / "mlflow.db"
+    if not database.is_file():
+        raise UsageError(f"{database}: no results yet; fastloop run produces some")
+    return database
+
+
+def _check_free(port: int) -> None:
+    """Raise UsageError if the port is in use."""
     with socket.socket() as probe:
         # the server sets it too: otherwise a port would seem in use for a minute after its end
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, int(text)))
+            probe.bind((HOST, port))
         except OSError as error:
             reason = error.strerror or "it can't be used"
-            raise UsageError(f"port={text}: {reason.lower()}; allowed: a free port") from None
-    return int(text)
+            raise UsageError(f"port={port}: {reason.lower()}; allowed: a free port") from None
 
 
 def _refuse_remote() -> None:
@@ -61,10 +76,7 @@ def _refuse_remote() -> None:
         )
 
 
-def _serve(port: int) -> NoReturn:
-    database = outputs_folder().absolute() / "mlflow.db"
-    if not database.is_file():
-        raise UsageError(f"{database}: no results yet; fastloop run produces some")
+def _serve(port: int, database: Path) -> NoReturn:
     print(f"http://{HOST}:{port} shows {database}; Ctrl-C ends it", flush=True)
     arguments = [
         "--host",

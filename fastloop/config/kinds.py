@@ -11,6 +11,8 @@ CALLED = ("__call__", "__len__", "__getitem__", "__iter__")
 def kind_message(setting: str, thing: Any, kind: str) -> str:
     """The message for a thing that is no `kind`, the name of a Protocol, with its missing
     members."""
+    if thing is None:  # typed as null, for an option that needs one
+        return f"{setting}=null: allowed: one option, as null is no {kind}"
     cls = type(thing)
     text = f"{setting}: {cls.__module__}.{cls.__qualname__} is no {kind}"
     lacking = sorted(name for name in _members(kind) if not hasattr(thing, name))

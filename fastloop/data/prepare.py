@@ -240,8 +240,10 @@ def add_remedy(message: str, dataset: Dataset) -> str:
     # the images that were read have one size: they differ in later images, or in their labels
     if len(sizes) < 2:
         return f"{line}; {ways}"
-    shown = ", ".join(f"{width}x{height}" for height, width in sizes[:SHOWN_SIZES])
-    return f"images have different sizes ({shown}, …), so they can't be stacked; {ways}"
+    shown = [f"{width}x{height}" for height, width in sizes[:SHOWN_SIZES]]
+    if len(sizes) > SHOWN_SIZES:
+        shown.append("…")
+    return f"images have different sizes ({', '.join(shown)}), so they can't be stacked; {ways}"
 
 
 def _image_sizes(dataset: Dataset) -> list[tuple[int, int]]:

@@ -108,10 +108,16 @@ REFUSED = [
     ("run dataset=tokens dataset.path=train.bin", "allowed: the path of a file that exists"),
     ("run decoder=null", "decoder=null: allowed: one option"),
     ("run loader=fastloop +loader.store=null", "loader.store=…, without +"),
-    ("run -m loader=raw,preload loader.store=null", "loader.store: loader=raw has no such setting"),
-    (f"run {FOLDER}", "images have different sizes (56x35, 58x33, …), so they can't be stacked"),
+    (
+        "run -m loader=raw,preload loader.store=null",
+        "loader.store=null: allowed: one option, as null is no Store",
+    ),
+    (
+        f"run {FOLDER}",
+        "images have different sizes (56x35, 58x33, 40x40), so they can't be stacked",
+    ),
     (f"run {FOLDER}", "transform=random_resized_crop (training), transform=center_crop"),
-    (f"prepare {FOLDER}", "images have different sizes (56x35, 58x33, …)"),
+    (f"prepare {FOLDER}", "images have different sizes (56x35, 58x33, 40x40)"),
     ("explain loader=raw,np_memmap", "fastloop run -m loader=raw,np_memmap explain=true"),
     ("explain -m loader=raw,np_memmap", "fastloop run -m loader=raw,np_memmap explain=true"),
     ("tune loader=raw,np_memmap", "space= names what else is tried"),
@@ -180,7 +186,7 @@ UNDERSTOOD = [
     ("attach -- python train.py", "trained"),
     ("attach python train.py", "trained"),
     ("attach python3 train.py", "trained"),
-    (f"attach {sys.executable} train.py", "trained"),
+    (f"attach {shlex.quote(sys.executable)} train.py", "trained"),
     ("attach train.py", "trained"),
 ]
 
@@ -350,6 +356,8 @@ def test_clean_follows_no_linked_folder_out_of_outputs(tmp_path):
 
 
 def test_ui_names_a_port_that_is_in_use(tmp_path):
+    (tmp_path / "outputs").mkdir()
+    (tmp_path / "outputs" / "mlflow.db").touch()
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         process = run_fastloop(f"port={port}", cwd=tmp_path, command="ui")
