@@ -88,8 +88,6 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
     check_step(step)
     target = resolve_device(device)
     consume, epoch_of = step or default_step(target), first_batches(epochs_of(loader), batches)
-    # The first epoch is hashed to count its samples and to check its batches; an endless loader is
-    # found here.
     hashes, leaves = epoch_hashes(epoch_of(0), None)
     timer = warm_timer(epoch_of, consume, epochs, target, len(hashes), min_window_s)
     trial_s: list[float] = []
@@ -104,7 +102,6 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
     spans = Spans()
     epoch_s = time_instrumented_epoch(epoch_of, consume, spans, target).seconds
     limit = None
-    # A step of the user's own has no limit that could be known here.
     if step is None:
         # the mean batch size, rounded up: a loader may set the sizes of its batches itself
         size = -(-len(hashes) // len(spans.seconds("wait")))

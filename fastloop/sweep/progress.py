@@ -106,7 +106,6 @@ def show_progress(num_steps: int) -> Iterator[Progress]:
             # the step before this one is done
             bar.update(min(1, steps_begun))
             steps_begun += 1
-            # More steps than expected, as a failed trial that is followed by others.
             bar.total = max(bar.total, steps_begun)
             _name_step(bar, step)
 

@@ -129,7 +129,6 @@ def run_pilot(
         measured = _measure_for_model(whole, as_is, sorted(counts))
     batch_s = stats.mean(as_is.load_s) + stats.mean(as_is.step_s)
     left_s = limits.left_s - seconds_between(begun_ns, now_ns())
-    # So short that the time which is left has room for a race of two at least.
     epoch_s = min(limits.epoch_s, longest_epoch_s(left_s))
     batches = max(FEWEST_BATCHES, math.ceil(epoch_s / batch_s))
     return Pilot(
