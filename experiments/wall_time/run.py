@@ -44,6 +44,8 @@ def measure(overrides: list[str], outputs: Path) -> dict[str, float]:
         for line in process.stdout:
             seconds = seconds_between(begun_ns, now_ns())
             at.setdefault("first line", seconds)
+            if ", from one trial: " in line:
+                at.setdefault("first figure", seconds)
             if line.startswith("round "):
                 at.setdefault("first round", seconds)
             if line.startswith(TABLE):

@@ -90,7 +90,6 @@ LOADERS = ", ".join(options("loader"))
             "batch_size=${oc.decode:'['}",
             "batch_size=${oc.decode:'['}: it can't be resolved",
         ),
-        ("batch_size=${oc.env:NOPE}", "batch_size: "),
         ("-m loader=glob(zzz*)", "loader=glob(zzz*): it has no values"),
         ("-m trials=range(3,1)", "trials=range(3,1): it has no values"),
         ("hydra.run.dir=", "hydra.run.dir=: allowed: the path of a folder"),

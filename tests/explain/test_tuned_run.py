@@ -210,6 +210,7 @@ def test_budget_that_ends_before_a_gain_is_confirmed_is_used_and_not_refused(tmp
     assert re.search(r"No answer yet: .* Nothing is lost: budget=\d+s and resume=last go on", told)
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(sys.platform != "linux", reason="the PSS is Linux's")
 def test_limit_of_memory_leaves_out_what_needs_more_and_says_so(tmp_path):
     given = (

@@ -84,8 +84,9 @@ def test_ended_command_keeps_finished_trials_and_closes_its_run(tmp_path, databa
     assert result.trials
     if sign != signal.SIGKILL:
         assert process.returncode == 128 + sign
-        plan, *progress, message = process.stderr.splitlines()
+        plan, figures, *progress, message = process.stderr.splitlines()
         assert plan.startswith("1 job x 1000 trials")
+        assert ", from one trial: traversal " in figures
         (sweep,) = tmp_path.glob("outputs/20*/*")
         kept, again = message.split("; ")
         assert kept.endswith(f": finished trials are kept in {sweep.relative_to(tmp_path)}")
