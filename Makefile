@@ -16,7 +16,7 @@ is torch with CUDA's libraries, unless it has them already. That takes minutes.
 
 .PHONY: run test gpu ui docs check lint soak format clean
 
-run: $(VENV)/.installed                 ## the five loaders of seed 000 on real digits, about two minutes
+run: $(VENV)/.installed                 ## the five loaders of seed 000 on real digits, about a minute
 	$(BIN)/python -m fastloop.run experiment=quickstart
 
 test: $(VENV)/.installed-dev            ## what a change must not break

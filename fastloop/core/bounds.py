@@ -5,9 +5,11 @@ Without an upper bound a mistyped number would start as many threads, or keep as
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
+
+from fastloop.core.looks import AUTO
 
 MOST_THREADS = 1024
 MOST_BATCHES = 1024
@@ -28,3 +30,15 @@ Seed: TypeAlias = Annotated[int, Field(ge=0, le=MOST_SEED)]
 """A seed of torch's generators, which take 64 bits; there is room for numbers of trials and epochs
 that are added to it."""
 LearningRate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _check_trials(trials: Any) -> Any:
+    """The setting as it is; raises ValueError unless it is a number of trials or `auto`."""
+    is_number = isinstance(trials, int) and not isinstance(trials, bool)
+    if trials != AUTO and not (is_number and trials >= 1):
+        raise ValueError("allowed: auto, or a whole number from 1 on")
+    return trials
+
+
+Trials: TypeAlias = Annotated[int | Literal["auto"], BeforeValidator(_check_trials)]
+"""A number of trials, or as many as it takes."""

@@ -9,23 +9,9 @@ experiments/auto_trials/README.md has the false claims of simulated sweeps.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
-
-from pydantic import BeforeValidator
+from typing import Literal
 
 AUTO: Literal["auto"] = "auto"
-
-
-def _check_trials(trials: Any) -> Any:
-    """The setting as it is; raises ValueError unless it is a number of trials or `auto`."""
-    is_number = isinstance(trials, int) and not isinstance(trials, bool)
-    if trials != AUTO and not (is_number and trials >= 1):
-        raise ValueError("allowed: auto, or a whole number from 1 on")
-    return trials
-
-
-Trials: TypeAlias = Annotated[int | Literal["auto"], BeforeValidator(_check_trials)]
-"""A number of trials, or as many as it takes."""
 LOOKS = (4, 5, 6, 8, 10, 13, 16, 20)
 """Rounds after which the trials are tested. None precedes the fourth: after three, too little is
 known of unequal noise (6 to 8 % of false claims with one noisier job among twenty)."""
@@ -51,12 +37,12 @@ def share_of_look(rounds: int) -> float:
     return _sum_until(look) - _sum_until(earlier)
 
 
-def most_trials(trials: Trials) -> int:
+def most_trials(trials: int | Literal["auto"]) -> int:
     """The largest number of trials that the setting allows."""
     return MOST_ROUNDS if trials == AUTO else trials
 
 
-def fewest_trials(trials: Trials) -> int:
+def fewest_trials(trials: int | Literal["auto"]) -> int:
     """The least number of trials after which the setting may end a sweep."""
     return LOOKS[0] if trials == AUTO else trials
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fastloop.core.looks import AUTO, LOOKS, MOST_ROUNDS, ROUNDS_OF_NO_RANKING, Trials
+from fastloop.core.bounds import Trials
+from fastloop.core.looks import AUTO, LOOKS, MOST_ROUNDS, ROUNDS_OF_NO_RANKING
 from fastloop.core.pair_tests import (
     equal_pairs,
     pairs,

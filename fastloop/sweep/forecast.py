@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from fastloop.core.duration_text import show_about
+from fastloop.core.looks import AUTO, AUTO_SECONDS
 
 START_S, LAUNCHED_S = 5.0, 0.15
 """Seconds until the first trial, with imports; and of starting a trial's process."""
@@ -41,6 +42,9 @@ def describe_plan(jobs: Sequence[Mapping[str, Any]]) -> str:
     plan = f"{_count(len(jobs), 'job')} x {trials} trial{'' if trials == '1' else 's'}"
     if len(sizes) == 1:
         plan += f", {_count(min(sizes), 'benchmark')}"
+    if any(job["trials"] == AUTO for job in jobs):
+        most = show_about(START_S + sum(map(_once_s, jobs)) + _most_seconds(jobs[0]))
+        return f"{plan}: as many as decide the ranking, at most about {most}"
     seconds = forecast_seconds(jobs)
     if seconds is None:
         return f"{plan}: the time that it takes is known after the first round"
@@ -77,8 +81,18 @@ def forecast_seconds(jobs: Sequence[Mapping[str, Any]]) -> float | None:
             return None
         # + 1: the shadow of a trial takes as long as one
         trial_s = LAUNCHED_S + count * (WINDOW_SHARE * job["min_window_s"] + SPARE_S)
-        total_s += JOB_S + count * PASS_S + (1 + job["trials"]) * trial_s
+        total_s += _once_s(job) + (1 + job["trials"]) * trial_s
     return total_s
+
+
+def _once_s(job: Mapping[str, Any]) -> float:
+    """Seconds of the parts of a job that do not depend on the number of its trials."""
+    return JOB_S + len(_benchmarks(job)) * PASS_S
+
+
+def _most_seconds(job: Mapping[str, Any]) -> float:
+    """Seconds after which no round begins with trials=auto."""
+    return job["seconds"] if isinstance(job["seconds"], int | float) else AUTO_SECONDS
 
 
 def _benchmarks(job: Mapping[str, Any]) -> Mapping[str, Any]:

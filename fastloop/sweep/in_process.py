@@ -14,8 +14,9 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from fastloop.core import stats
+from fastloop.core.bounds import Trials
 from fastloop.core.interleave import rounds, within
-from fastloop.core.looks import AUTO, AUTO_SECONDS, Trials, most_trials
+from fastloop.core.looks import AUTO, AUTO_SECONDS, most_trials
 from fastloop.core.machine_load import LoadSummary, LoadWatch
 from fastloop.core.ranking import is_decided, rank_jobs
 from fastloop.core.spans import Spans

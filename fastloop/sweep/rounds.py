@@ -7,6 +7,7 @@ soon as it is there; a job that fails becomes a row with its reason, and the oth
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from fastloop.core.machine_load import load_between, read_counters
 from fastloop.core.number_text import show_time
 from fastloop.core.plan import PreparedData
 from fastloop.core.result import Result
-from fastloop.core.spans import now_ns, wall_ms
+from fastloop.core.spans import now_ns, seconds_between, wall_ms
 from fastloop.core.types import Failure, JobFailed
 from fastloop.reporting.comparable import is_sweep_decided
 from fastloop.sweep.caveats import caveats, option_caveats
@@ -151,7 +152,7 @@ def _num_steps_left(
 def _run_rounds(
     states: Sequence[JobState], settings: SweepSettings, session_ms: int, progress: Progress
 ) -> None:
-    start_ns, num_done = now_ns(), 0
+    start_ns, num_done, rounds_done = now_ns(), 0, 0
     jobs = {state: state.entry.job for state in states if state.is_running}
     num_trials = {state: job.most_trials for state, job in jobs.items()}
     is_auto = any(job.is_auto for job in jobs.values())
@@ -165,16 +166,28 @@ def _run_rounds(
         if not names:
             continue
         num_done += len(names)
+        rounds_done += 1
         if number == 0 and len(states) == 1 and states[0].entry.job.most_trials > 1:
             progress.tell(_first_figures(states[0].result))
         running = [state for state in states if state.is_running]
         done = [state.result for state in running]
         left = _num_steps_left([state.entry for state in running], done, settings)
+        if seconds is not None and settings.interleave:
+            elapsed_s = seconds_between(start_ns, now_ns())
+            rounds_left = max(num_trials.values()) - number - 1
+            cut = rounds_cut(rounds_left, elapsed_s / rounds_done, seconds - elapsed_s)
+            left -= cut * len(names)
         most = "at most " if is_auto else ""
         title = f"round {number + 1} of {most}{max(num_trials.values())}"
         if not settings.interleave:
             title = f"trial {number + 1} of {taking_part[0].entry.job.most_trials} of {names[0]}"
         progress.end_round(round_line(title, start_ns, num_done, left))
+
+
+def rounds_cut(rounds_left: int, round_s: float, left_s: float) -> int:
+    """How many of the rounds left will not begin, if each takes `round_s` and none begins when
+    `left_s` have passed."""
+    return max(0, rounds_left - max(0, math.ceil(left_s / round_s)))
 
 
 def _first_figures(result: Result) -> str:

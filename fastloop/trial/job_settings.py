@@ -14,8 +14,8 @@ from fastloop.core.bounds import (
     PositiveThreads,
     SampleCount,
     Seed,
+    Trials,
 )
-from fastloop.core.looks import Trials
 from fastloop.core.types import option
 
 CacheState = Literal["as_is", "warm", "cold"]

@@ -46,9 +46,12 @@ def test_forecast_grows_with_trials_and_windows():
     assert longer > more > plain
 
 
-def test_number_of_trials_that_is_not_known_beforehand_has_no_forecast():
+def test_number_of_trials_that_is_not_known_beforehand_has_a_longest_time():
     (plan,) = [describe_plan([compose_values() | {"trials": "auto"}])]
-    assert plan.startswith("1 job x auto trials, 2 benchmarks: the time that it takes is known")
+    assert plan.startswith("1 job x auto trials, 2 benchmarks: as many as decide the ranking")
+    assert "2 min" in plan
+    (bounded,) = [describe_plan([compose_values("seconds=20") | {"trials": "auto"}])]
+    assert "30 s" in bounded
 
 
 def test_plan_is_told_before_torch_is_imported():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastloop.core import interleave
 from fastloop.core.interleave import rounds, within
+from fastloop.sweep.rounds import rounds_cut
 
 
 def test_rounds_hold_every_key_once_and_first_equally_often():
@@ -37,3 +38,9 @@ def test_rounds_end_after_so_many_seconds_but_not_before_the_first(monkeypatch):
     assert list(within("abcd", 3)) == ["a", "b", "c"]
     assert list(within("abcd", 0.1)) == ["a"]
     assert list(within("abcd", None)) == list("abcd")
+
+
+def test_rounds_that_time_leaves_no_room_for_are_not_counted_as_left():
+    assert rounds_cut(rounds_left=19, round_s=6, left_s=34) == 13
+    assert rounds_cut(rounds_left=3, round_s=6, left_s=34) == 0
+    assert rounds_cut(rounds_left=3, round_s=6, left_s=-1) == 3

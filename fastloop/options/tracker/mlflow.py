@@ -170,19 +170,26 @@ class MlflowTracker:
 
     def where(self, sweep: str) -> str:
         """A link that opens the sweep's charts directly, and the command that serves it."""
-        remote = tracking_uri().startswith("http")
         view = charts_view(sweep, self._metric_names(sweep))
         self._client.set_experiment_tag(self._experiment_id, view.tag, view.text)
+        address = charts_address(self._experiment_id, view)
         uri = without_passwords(tracking_uri())
-        server = uri.rstrip("/") if remote else LOCAL_UI
-        # A password is not printed: the shell knows it.
-        store = uri if uri == tracking_uri() else '"$MLFLOW_TRACKING_URI"'
-        serve = "" if remote else f"ui:     mlflow ui --backend-store-uri {store}\n"
-        return f"{serve}charts: {server}/{charts_address(self._experiment_id, view)}"
+        if uri.startswith("http"):
+            return f"charts: {uri.rstrip('/')}/{address}"
+        return f"ui:     {_ui_command(uri)}\ncharts: {LOCAL_UI}/{address}"
 
     def _metric_names(self, sweep: str) -> set[str]:
         runs = self._client.search_runs([self._experiment_id], filter_of_finished_runs(sweep))
         return {name for run in runs for name in run.data.metrics}
+
+
+def _ui_command(uri: str) -> str:
+    """The command that serves a database. uri: its address without a password."""
+    if not os.environ.get("MLFLOW_TRACKING_URI"):
+        return "fastloop ui"
+    # A password is not printed: the shell knows it.
+    store = uri if uri == tracking_uri() else '"$MLFLOW_TRACKING_URI"'
+    return f"mlflow ui --backend-store-uri {store}"
 
 
 def load_sweep_results(sweep: str) -> list[Result]:
