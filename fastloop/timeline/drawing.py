@@ -163,7 +163,8 @@ def _runs(pieces: Iterable[Event], stretch: Stretch) -> Iterator[tuple[int, int,
         for pixel in range(int(begin), math.ceil(end)):
             part = min(end, pixel + 1) - max(begin, pixel)
             pixels[pixel][piece.name, piece.batch] += part
-            longest.setdefault((pixel, piece.name, piece.batch), piece)
+            key = pixel, piece.name, piece.batch
+            longest[key] = max(longest.get(key, piece), piece, key=_duration_ns)
     run: tuple[int, int, Event] | None = None
     for pixel in sorted(pixels):
         stage, part = max(pixels[pixel].items(), key=lambda item: item[1])
@@ -173,13 +174,17 @@ def _runs(pieces: Iterable[Event], stretch: Stretch) -> Iterator[tuple[int, int,
         event = longest[pixel, *stage]
         # Neighbouring pixels of the same stage and batch become one box.
         if run and run[1] == pixel - 1 and (run[2].name, run[2].batch) == stage:
-            run = run[0], pixel, max(run[2], event, key=lambda each: each.stop_ns - each.start_ns)
+            run = run[0], pixel, max(run[2], event, key=_duration_ns)
             continue
         if run:
             yield run
         run = pixel, pixel, event
     if run:
         yield run
+
+
+def _duration_ns(event: Event) -> int:
+    return event.stop_ns - event.start_ns
 
 
 def _extents(events: Iterable[Event], stretch: Stretch) -> dict[int, tuple[int, int]]:
@@ -220,4 +225,4 @@ def _tick_step(length_ms: float) -> float:
 
 
 def _duration(event: Event) -> str:
-    return f"{(event.stop_ns - event.start_ns) / 1e6:,.3g} ms"
+    return f"{_duration_ns(event) / 1e6:,.3g} ms"

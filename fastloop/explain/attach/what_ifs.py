@@ -20,7 +20,6 @@ TORCH_PREFETCH = 2
 MOST_SIMULATED = 400
 MOST_MISSED = 1.25
 """Factor by which the model may miss the loop as it is; beyond it nothing is predicted."""
-LEAST_GAIN = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,6 +60,8 @@ PyObject *fp_gather_into(PyObject *module, PyObject *args) {
             opened++;
         if (opened == count)
             result = gather_checked(columns, outs, count, &array, num_threads);
+    } else if (columns && !outs) {
+        PyErr_NoMemory();
     } else if (columns) {
         fp_refuse("outs: %lld, allowed is one for each column", PyTuple_Size(targets));
     }
