@@ -10,10 +10,10 @@ exit status. Then, on stderr, for each loop over a DataLoader:
 
 - the verdict: how much of its time the loop waited for data, and the part that is the
   cause, in one word: step, start-up, hand-off, collate, transform, decode, or
-  unattributed where the figures do not tell;
+  unattributed if the figures do not tell;
 - the parts of its time, with their 95 % intervals;
 - what-ifs: the gain that a model of the loader predicts for other settings;
-- where several ranks have the loop: a verdict on each, and which of them is the slowest.
+- if several ranks have the loop: a verdict on each, and which of them is the slowest.
 
 The folder that is named last has all of this, as attach.json and as a page, attach.html.
 """

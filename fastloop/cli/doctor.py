@@ -8,7 +8,7 @@ measurement depends on: cores, memory, FastLoader's engines, accelerators, space
 and the optional libraries with the commands that install those that are missing.
 Nothing is written.
 
-The exit status is 0 if the machine is ready, also where the system does not tell
+The exit status is 0 if the machine is ready, also if the system does not tell
 whether it is quiet; 1 if it is not; 2 for a wrong setting.
 """
 

@@ -7,12 +7,12 @@ more of its loading left out, in interleaved rounds, and prints
 
 - the verdict: how much of an epoch a perfect loader would save, and the part that
   is the cause, in one word: step, copy, start-up, hand-off, collate, transform,
-  decode, read, or unattributed where the figures do not tell;
+  decode, read, or unattributed if the figures do not tell;
 - the ladder: what each part adds to an epoch, and what is hidden behind the steps;
 - what-ifs: the gain that a model of the loader predicts for other settings. The
   try=3 best ones, torch_threads=1, and the changes of what_if=, such as
   "what_if=['batch_size=128']", are run beside the job as it is;
-- the commonest causes, each of which was looked for.
+- the most frequent causes, each of which was looked for.
 
 trials= is the number of rounds; after seconds=60 none begins beyond the third.
 An epoch is then recorded batch by batch: timeline.svg is a picture of what the loop

@@ -3,7 +3,7 @@
     fastloop prepare [dataset=<dataset>] [loader=<loader>] [<setting>=<value> ...]
 
 Without loader= the stores of all loaders are written. Stores that exist are read, and written
-again where they are damaged. fastloop run --help lists the options and settings.
+again if they are damaged. fastloop run --help lists the options and settings.
 """
 
 from __future__ import annotations

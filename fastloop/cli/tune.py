@@ -4,19 +4,19 @@
                   [objective=epoch] [memory_limit_mib=<MiB>] [resume=last]
                   [dataset=<dataset>] [loader=<loader>] [<setting>=<value> ...]
 
-Takes one job, by the overrides of `fastloop run`: what you do at present. It
+Takes one job, your present one, by the overrides of `fastloop run`. It
 races other loaders and settings against it, each trial in a fresh process and in
 interleaved rounds, and confirms the winner by rounds that took no part in choosing
 it. It prints
 
 - the gain with its 95 % interval, or that yours is as good as any;
 - the command line, and a file that -cd <folder> experiment=tuned takes;
-- code to paste, where the loader has some.
+- code to paste, if the loader has some.
 
-budget=     what it may cost: 300s, 5min, 1h; 60trials; or 10% of the trials that
+budget=     the cost at most: 300s, 5min, 1h; 60trials; or 10% of the trials that
             measuring every candidate takes
-space=      what is tried, in Hydra's syntax: space="num_workers=0,2 loader=raw,fastloop"
-objective=  what is optimized: epoch, samples_per_s, first_batch (seconds until
+space=      changes to try, in Hydra's syntax: space="num_workers=0,2 loader=raw,fastloop"
+objective=  the quantity to optimize: epoch, samples_per_s, first_batch (seconds until
             there is one), exposed_wait (seconds of an epoch without a step)
 memory_limit_mib=
             configurations with a higher forecast peak of memory are not run
