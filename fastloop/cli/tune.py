@@ -15,7 +15,7 @@ it. It prints
 
 budget=     the cost at most: 300s, 5min, 1h; 60trials; or 10% of the trials that
             measuring every candidate takes
-space=      changes to try, in Hydra's syntax: space="num_workers=0,2 loader=raw,fastloop"
+space=      changes, in Hydra's syntax: space="num_workers=0,2 loader=raw,fastloop"
 objective=  the quantity to optimize: epoch, samples_per_s, first_batch (seconds until
             there is one), exposed_wait (seconds of an epoch without a step)
 memory_limit_mib=
