@@ -185,7 +185,7 @@ def _run_rounds(
 
 
 def rounds_cut(rounds_left: int, round_s: float, left_s: float) -> int:
-    """How many of the rounds left will not begin, if each takes `round_s` and none begins when
+    """The number of rounds left that will not begin, if each takes `round_s` and none begins when
     `left_s` have passed."""
     return max(0, rounds_left - max(0, math.ceil(left_s / round_s)))
 

@@ -17,7 +17,7 @@ from options import SUPPORT
 from fastloop.core.metrics import metrics
 from fastloop.core.result_file import load
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 
 SWEEP = (
     *(

@@ -20,6 +20,7 @@ def peak_mib(prepared_job, *overrides) -> float:
     return peak
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(sys.platform != "linux", reason="the PSS is Linux's")
 def test_peak_holds_the_rows_and_workers_that_live_for_a_moment(prepared_job):
     few, many = (

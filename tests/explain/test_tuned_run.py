@@ -128,6 +128,7 @@ def test_tune_of_several_jobs_is_refused_by_its_own_name(tmp_path):
     assert "loader=raw,preload" in process.stderr
 
 
+@pytest.mark.heavy
 def test_last_tuning_begins_anew_if_none_has_finished_a_trial(tmp_path):
     shutil.copy(SUPPORT / "slow_stages.py", tmp_path)
     quick = [each for each in TUNE if not each.startswith(("space=", "budget="))]

@@ -173,7 +173,9 @@ def test_command_under_nohup_ignores_sighup(tmp_path):
 
 
 def test_killed_trial_fails_its_job_and_the_others_continue(tmp_path):
-    command = start_fastloop("-m", "loader=raw,np_memmap", *QUICK, "trials=8", cwd=tmp_path)
+    # The windows are long, so that a killed trial is hardly one that has sent its result already.
+    settings = "trials=4", "min_window_s=0.3"
+    command = start_fastloop("-m", "loader=raw,np_memmap", *QUICK, *settings, cwd=tmp_path)
 
     def kill_trial() -> bool:
         with contextlib.suppress(psutil.Error):
@@ -194,7 +196,7 @@ def test_killed_trial_fails_its_job_and_the_others_continue(tmp_path):
     assert any(reason in failed[0].status_reason for reason in reasons)
     assert any(reason in " ".join(process.stdout.split()) for reason in reasons)
     assert [len(result.trials) for result in results(tmp_path) if result.status == "FINISHED"] == [
-        8
+        4
     ]
 
 

@@ -47,6 +47,7 @@ def run_pytest(*arguments: str, cwd: Path, **settings) -> subprocess.CompletedPr
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, **settings)
 
 
+@pytest.mark.heavy
 def test_test_that_hangs_ends_with_stacks_and_the_others_run(tmp_path):
     (tmp_path / "test_hanging.py").write_text(HANGING)
     process = run_pytest(
@@ -58,6 +59,7 @@ def test_test_that_hangs_ends_with_stacks_and_the_others_run(tmp_path):
     assert process.returncode == 1
 
 
+@pytest.mark.heavy
 def test_second_run_leaves_out_what_passed_but_not_tests_of_images(tmp_path):
     (tmp_path / "test_several.py").write_text(SEVERAL)
     (tmp_path / "test_images.py").write_text(OF_IMAGES)
