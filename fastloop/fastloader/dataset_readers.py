@@ -94,8 +94,13 @@ def copy_for_threads(parts: Parts) -> Open:
 def _pickle(parts: Parts) -> tuple[bytes, list[Any]]:
     """The pickled parts, and the objects that their copies share."""
     file, shared = BytesIO(), []
-    pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
-    pickler.persistent_id = lambda leaf: _share_leaf(leaf, shared)
+
+    # Python 3.13.0 takes it from a class alone, and not from an attribute of a Pickler.
+    class SharingPickler(pickle.Pickler):
+        def persistent_id(self, obj: Any) -> Any:
+            return _share_leaf(obj, shared)
+
+    pickler = SharingPickler(file, pickle.HIGHEST_PROTOCOL)
     try:
         pickler.dump(parts)
     except Exception as error:

@@ -152,8 +152,12 @@ def _pickle(batch: Tree, leaves: list[Any]) -> bytes:
             leaves.append(leaf)
         return numbers[id(leaf)]
 
-    pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
-    pickler.persistent_id = number_leaf
+    # Python 3.13.0 takes it from a class alone, and not from an attribute of a Pickler.
+    class LeafPickler(pickle.Pickler):
+        def persistent_id(self, obj: Any) -> Any:
+            return number_leaf(obj)
+
+    pickler = LeafPickler(file, pickle.HIGHEST_PROTOCOL)
     pickler.dump(batch)
     return file.getvalue()
 
