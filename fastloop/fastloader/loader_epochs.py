@@ -110,7 +110,7 @@ class LoaderEpochs:
         is_drawn_anew = not self.moments.keeps_base
         # Several ranks draw no seed: they take DistributedSampler's, which is 0, plus the epoch.
         order_seed = drawn.get(ORDER_SEED, epoch)
-        seeds = EpochSeeds(order_seed, drawn[BASE_SEED], True, is_drawn_anew)
+        seeds = EpochSeeds(order_seed, drawn[BASE_SEED], is_base=True, is_drawn_anew=is_drawn_anew)
         lead = self.moments.lead
         restored = self.sources.restore(drawn if is_loaded else None)
         begin = EpochBegin(seeds, restored, lead, opened)

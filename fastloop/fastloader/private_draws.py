@@ -61,6 +61,9 @@ WITH_GENERATOR = {"default": "generator", "low": "low_generator"}
 """Overloads of an operation that draws, and the one that accepts a generator."""
 
 
+DEFAULT_NAME, GENERATOR_NAME = "default_generator", "_fastloop_generator"
+"""Names in torch.random of torch's generator, and of the one that its functions use instead."""
+_redirecting = threading.Lock()
 _active = threading.local()
 """draws: the PrivateDraws that the thread has entered, the innermost last."""
 
@@ -76,12 +79,21 @@ class _ThreadsGenerator:
 def _redirect_seeds() -> None:
     """Let torch.manual_seed, get_rng_state, set_rng_state and fork_rng reach a thread's generator.
 
-    A sample may seed torch by itself, as torchvision's FakeData does. No mode sees these functions;
-    wherever they were imported, they look the generator up in the module torch.random.
+    A sample may seed torch by itself, as torchvision's FakeData does. No mode sees these functions.
     """
     module: Any = torch.random
-    if not isinstance(module.default_generator, _ThreadsGenerator):
-        module.default_generator = _ThreadsGenerator()
+    with _redirecting:
+        if hasattr(module, GENERATOR_NAME):
+            return
+        setattr(module, GENERATOR_NAME, _ThreadsGenerator())
+        # They may have been imported under any name, so each function itself is changed, to look up
+        # another name in torch.random. default_generator there stays torch's own: programs pass it
+        # as generator=, which takes nothing else.
+        for function in [each for each in vars(module).values() if isinstance(each, FunctionType)]:
+            code, names = function.__code__, function.__code__.co_names
+            if DEFAULT_NAME in names and function.__module__ == module.__name__:
+                renamed = tuple(GENERATOR_NAME if n == DEFAULT_NAME else n for n in names)
+                function.__code__ = code.replace(co_names=renamed)
 
 
 class PrivateDraws(TorchFunctionMode):

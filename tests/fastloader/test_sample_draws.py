@@ -205,6 +205,8 @@ def test_samples_that_seed_torch_draw_as_in_a_dataloader(settings):
         assert torch.equal(batch[0], other[0])
         assert torch.equal(batch[1], other[1])
     assert torch.equal(torch.get_rng_state(), state)
+    # Programs pass it as generator=.
+    assert torch.random.default_generator is torch.default_generator
     # what the sample draws by itself is the loader's, whatever the sample has seeded in between
     alone = list(FastLoader(Seeded(), 8, seed=3, num_threads=0))
     assert all(torch.equal(a[2], b[2]) for a, b in zip(epoch, alone, strict=True))
