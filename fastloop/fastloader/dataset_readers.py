@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import pickle
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from io import BytesIO
 from types import FunctionType
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
+
+from fastloop.fastloader.pickled_leaves import pickle_around, unpickle_around
 
 Parts = tuple[Any, Any]
 """A Dataset and its collate_fn."""
@@ -81,7 +81,7 @@ def copy_for_threads(parts: Parts) -> Open:
             return originals()
         if not hasattr(local, "parts"):
             try:
-                local.parts = _unpickle(data, shared)
+                local.parts = unpickle_around(data, shared)
             except Exception as error:
                 # Reading a pickle may fail where writing it did not: torch can't restore tensors of
                 # some dtypes.
@@ -93,19 +93,12 @@ def copy_for_threads(parts: Parts) -> Open:
 
 def _pickle(parts: Parts) -> tuple[bytes, list[Any]]:
     """The pickled parts, and the objects that their copies share."""
-    file, shared = BytesIO(), []
-
-    # Python 3.13.0 takes it from a class alone, and not from an attribute of a Pickler.
-    class SharingPickler(pickle.Pickler):
-        def persistent_id(self, obj: Any) -> Any:
-            return _share_leaf(obj, shared)
-
-    pickler = SharingPickler(file, pickle.HIGHEST_PROTOCOL)
+    shared: list[Any] = []
     try:
-        pickler.dump(parts)
+        data = pickle_around(parts, lambda leaf: _share_leaf(leaf, shared))
     except Exception as error:
         raise ValueError(_describe(parts, error)) from error
-    return file.getvalue(), shared
+    return data, shared
 
 
 def _share_leaf(leaf: Any, shared: list[Any]) -> int | None:
@@ -115,12 +108,6 @@ def _share_leaf(leaf: Any, shared: list[Any]) -> int | None:
         return None
     shared.append(leaf)
     return len(shared) - 1
-
-
-def _unpickle(data: bytes, shared: list[Any]) -> Parts:
-    unpickler = pickle.Unpickler(BytesIO(data))
-    unpickler.persistent_load = shared.__getitem__
-    return unpickler.load()
 
 
 def _describe(parts: Parts, error: Exception) -> str:

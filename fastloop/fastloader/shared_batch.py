@@ -8,13 +8,13 @@ import mmap
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
 from typing import Any
 
 import numpy as np
 import torch
 
 from fastloop.fastloader.columns.column import Tree
+from fastloop.fastloader.pickled_leaves import pickle_around, unpickle_around
 from fastloop.fastloader.shared_memory import Place, align, create_file, tensor_at
 
 SPARE = 1.25
@@ -125,9 +125,7 @@ def read_batch(buffer: memoryview, begin: int, nbytes: int) -> Tree:
     """The batch that is described there; its tensors and arrays keep the buffer."""
     skeleton, places = pickle.loads(buffer[begin : begin + nbytes])
     leaves = [_read(buffer, place) for place in places]
-    unpickler = pickle.Unpickler(BytesIO(skeleton))
-    unpickler.persistent_load = leaves.__getitem__
-    return unpickler.load()
+    return unpickle_around(skeleton, leaves)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -140,7 +138,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 def _pickle(batch: Tree, leaves: list[Any]) -> bytes:
     """The batch without the tensors and arrays that are added to `leaves`."""
-    file, numbers = BytesIO(), {}
+    numbers: dict[int, int] = {}
 
     def number_leaf(leaf: Any) -> int | None:
         if not _is_leaf(leaf):
@@ -152,14 +150,7 @@ def _pickle(batch: Tree, leaves: list[Any]) -> bytes:
             leaves.append(leaf)
         return numbers[id(leaf)]
 
-    # Python 3.13.0 takes it from a class alone, and not from an attribute of a Pickler.
-    class LeafPickler(pickle.Pickler):
-        def persistent_id(self, obj: Any) -> Any:
-            return number_leaf(obj)
-
-    pickler = LeafPickler(file, pickle.HIGHEST_PROTOCOL)
-    pickler.dump(batch)
-    return file.getvalue()
+    return pickle_around(batch, number_leaf)
 
 
 def _is_leaf(value: Any) -> bool:
