@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 
-import fork_server
 import pytest
-from commands import results, run_fastloop
+from commands import results, run_fastloop, run_until_killed
 from options import SUPPORT
 
 from fastloop.core.looks import LOOKS
@@ -27,10 +24,7 @@ def sweep(tmp_path_factory):
     """(folder, start times at the kill by job, the finished process)."""
     folder = tmp_path_factory.mktemp("auto")
     shutil.copy(SUPPORT / "slow_stages.py", folder)
-    command = fork_server.start("fastloop", ("run", *AUTO), folder, dict(os.environ))
-    command.wait_until(lambda: sum(len(each.trials) for each in results(folder)) >= 4)
-    command.process.send_signal(signal.SIGKILL)
-    command.wait()
+    run_until_killed(AUTO, 4, folder)
     before = {each.name: [trial.started_ms for trial in each.trials] for each in results(folder)}
     process = run_fastloop(*AUTO, "resume=last", cwd=folder)
     assert process.returncode == 0, process.stderr

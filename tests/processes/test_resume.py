@@ -8,11 +8,18 @@ import re
 import shutil
 import signal
 import time
-from pathlib import Path
 
 import psutil
 import pytest
-from commands import QUICK, results, run_fastloop, runs, start_fastloop
+from commands import (
+    QUICK,
+    results,
+    run_fastloop,
+    run_until_killed,
+    runs,
+    start_fastloop,
+    trial_starts,
+)
 from filelock import FileLock
 from options import MYDATASET
 
@@ -23,25 +30,13 @@ SWEEP = ("-m", "loader=raw,np_memmap", *QUICK, "tracker=mlflow", "trials=4", "is
 IN_PROCESSES = (*SWEEP, "isolation=forkserver")
 
 
-def trial_starts(cwd: Path) -> list[list[int]]:
-    """Start times of the finished trials, a list per job."""
-    return [[trial.started_ms for trial in result.trials] for result in results(cwd)]
-
-
-def run_until_killed(count: int, cwd: Path) -> None:
-    command = start_fastloop(*SWEEP, cwd=cwd)
-    command.wait_until(lambda: sum(map(len, trial_starts(cwd))) >= count)
-    command.process.send_signal(signal.SIGKILL)
-    command.wait()
-
-
 @pytest.fixture(scope="module")
 def resumed_sweep(tmp_path_factory, empty_database):
     """A sweep killed after three trials and resumed: (folder, starts before, finished process)."""
     folder = tmp_path_factory.mktemp("resumed")
     (folder / "outputs").mkdir()
     shutil.copy(empty_database, folder / "outputs")
-    run_until_killed(3, folder)
+    run_until_killed(SWEEP, 3, folder)
     before = trial_starts(folder)
     process = run_fastloop(*SWEEP, "resume=last", cwd=folder)
     assert process.returncode == 0, process.stderr

@@ -16,7 +16,7 @@ from pathlib import Path
 import fork_server
 import psutil
 import pytest
-from commands import QUICK, results, run_fastloop, runs, start_fastloop
+from commands import QUICK, results, run_fastloop, runs, start_fastloop, trial_starts
 from options import MYDATASET, require_library
 from rank_commands import run_two_ranks
 from shared_memory import mapped_names
@@ -357,11 +357,6 @@ def test_timeout_names_ranks_that_hang_or_stopped(folder):
     assert re.fullmatch(waits + r"in end \(mine.py:\d+\)", hangs.status_reason)
     assert re.fullmatch(waits + "did not report its stack", stops.status_reason)
     assert re.search(r"^rank 1:\n.*(.|\n)*?mine.py\", line \d+ in end$", process.stderr, re.M)
-
-
-def trial_starts(folder: Path) -> list[list[int]]:
-    """Start times of the finished trials, a list per job."""
-    return [[trial.started_ms for trial in result.trials] for result in results(folder)]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import fork_server
@@ -65,6 +67,19 @@ def fill_disk(folder: Path) -> None:
 def results(cwd: Path) -> list[Result]:
     """All results below the folder's outputs, oldest sweep first."""
     return [load(path.parent) for path in sorted(cwd.glob("outputs/20*/*/*/result.json"))]
+
+
+def trial_starts(cwd: Path) -> list[list[int]]:
+    """Start times of the finished trials, a list per job."""
+    return [[trial.started_ms for trial in result.trials] for result in results(cwd)]
+
+
+def run_until_killed(arguments: Sequence[str], num_trials: int, cwd: Path) -> None:
+    """Run the command in that folder, and kill it once so many trials have finished."""
+    command = start_fastloop(*arguments, cwd=cwd)
+    command.wait_until(lambda: sum(map(len, trial_starts(cwd))) >= num_trials)
+    command.process.send_signal(signal.SIGKILL)
+    command.wait()
 
 
 def runs(cwd: Path) -> list:
