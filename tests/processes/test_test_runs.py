@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -73,6 +75,24 @@ def test_second_run_leaves_out_what_passed_but_not_tests_of_images(tmp_path):
     for name in ("test_passing", "test_in_a_group"):
         assert f"::{name}" not in second.stdout
     assert "2 passed, 1 skipped" in second.stdout
+
+
+@pytest.mark.heavy
+def test_pytest_takes_the_options_that_ci_hands_it(tmp_path):
+    (tmp_path / "passed").write_text("")
+    halves = re.findall(r'PYTEST_ADDOPTS="(.*)"', (REPOSITORY / ".ci" / "run").read_text())
+    assert len(halves) == 2
+    for half in halves:
+        addopts = half.replace("$SCRATCH", str(tmp_path))
+        process = subprocess.run(
+            [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0"],
+            cwd=REPOSITORY,
+            env=os.environ | {"PYTEST_ADDOPTS": addopts},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.heavy
