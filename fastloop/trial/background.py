@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import contextlib
+from statistics import median
 
 import psutil
 
@@ -18,15 +19,21 @@ PAUSE_S = 0.05
 MOST_IDLE_S, MOST_IDLE_CHILDREN_S = 0.015, 0.03
 """CPU seconds that idle threads and child processes may take in a pause. Children may take more, as
 the clocks of other processes count hundredths of seconds."""
+SUSPECT_S = 0.003
+"""CPU seconds from which on a longer pause decides. On a busy machine a thread that works all the
+time gets a core for only a part of PAUSE_S."""
 MOST_IDLE_BYTES = 256 << 10
 """Bytes that may be read in a pause in any case: a thread of the interpreter may read a file of its
 own."""
 FASTER, LEAST_GAIN_S = 3.0, 0.005
 """An honest loader's epochs with a number that could be foreseen take at least 1 / FASTER of the
 time of other epochs, or are at most LEAST_GAIN_S faster."""
+LEAST_PAIRS, LONG_S = 3, 0.3
+"""Fewest pairs of such epochs before their medians are compared, unless a pair takes longer than
+LONG_S: one epoch of milliseconds may have been interrupted for as long as it takes itself."""
 PAIRS = 10
-"""Most pairs of such epochs that are compared; one pair without a gain is enough to pass. With
-three pairs, all of them were late by chance on a busy machine."""
+"""Most pairs that are compared; the loader passes as soon as the medians show no gain. With three
+pairs, all of them were late by chance on a busy machine."""
 
 
 def check_idle(batch_nbytes: int) -> None:
@@ -40,23 +47,27 @@ def check_idle(batch_nbytes: int) -> None:
     counting_nbytes += nbytes
     pause(PAUSE_S)
     nbytes = _bytes_read() - nbytes - counting_nbytes
-    # A reading above the threshold may be a single tick of 10 ms: the pause goes on until the
-    # clocks of processes can be trusted. The allowance stays the same.
-    if _has_worked(threads_s, children_s):
-        pause(LEAST_SECONDS - PAUSE_S)
-        if _has_worked(threads_s, children_s):
-            cpu_s = other_threads_cpu_ns() / 1e9 - threads_s + _children_seconds() - children_s
-            work = f"{cpu_s:.3f} s of CPU time in a pause of {LEAST_SECONDS} s"
-            raise Invalid(f"works outside the window: {work} before it")
-    elif nbytes > max(batch_nbytes, MOST_IDLE_BYTES):
+    if nbytes > max(batch_nbytes, MOST_IDLE_BYTES):
         work = f"{nbytes:,} bytes read in a pause of {PAUSE_S} s"
+        raise Invalid(f"works outside the window: {work} before it")
+    if not _has_worked(threads_s, children_s, SUSPECT_S, SUSPECT_S):
+        return
+    # A reading may be a single tick of 10 ms, or the little that a busy machine has left: the pause
+    # goes on until the clocks of processes can be trusted. The allowance stays the same.
+    pause(LEAST_SECONDS - PAUSE_S)
+    if _has_worked(threads_s, children_s, MOST_IDLE_S, MOST_IDLE_CHILDREN_S):
+        cpu_s = other_threads_cpu_ns() / 1e9 - threads_s + _children_seconds() - children_s
+        work = f"{cpu_s:.3f} s of CPU time in a pause of {LEAST_SECONDS} s"
         raise Invalid(f"works outside the window: {work} before it")
 
 
-def _has_worked(threads_s: float, children_s: float) -> bool:
-    """True if threads or children have taken more CPU time than idle ones, since these readings."""
+def _has_worked(
+    threads_s: float, children_s: float, most_threads_s: float, most_children_s: float
+) -> bool:
+    """True if threads or children have taken more CPU time than these allowances, since the
+    readings threads_s and children_s."""
     threads_s = other_threads_cpu_ns() / 1e9 - threads_s
-    return threads_s > MOST_IDLE_S or _children_seconds() - children_s > MOST_IDLE_CHILDREN_S
+    return threads_s > most_threads_s or _children_seconds() - children_s > most_children_s
 
 
 def check_unforeseen_epoch(epochs: Epochs, number: int) -> None:
@@ -66,12 +77,15 @@ def check_unforeseen_epoch(epochs: Epochs, number: int) -> None:
     which has not been asked for before.
     """
     foreseen, unforeseen = [], []
+    foreseen_s = unforeseen_s = 0.0
     for pair in range(PAIRS):
         foreseen.append(_seconds(epochs, pair))
         unforeseen.append(_seconds(epochs, number + pair))
-        if min(unforeseen) <= FASTER * max(foreseen) + LEAST_GAIN_S:
+        foreseen_s, unforeseen_s = median(foreseen), median(unforeseen)
+        is_enough = pair + 1 >= LEAST_PAIRS or foreseen_s + unforeseen_s > LONG_S
+        if is_enough and unforeseen_s <= FASTER * foreseen_s + LEAST_GAIN_S:
             return
-    times = f"epoch 0 takes {max(foreseen):.2g} s, one of random number {min(unforeseen):.2g} s"
+    times = f"epoch 0 takes {foreseen_s:.2g} s, one of random number {unforeseen_s:.2g} s"
     raise Invalid(f"works outside the window: {times}")
 
 
