@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from fastloop.data.image_encodings import LongestSide
     from fastloop.data.stored_images import StoredImages
     from fastloop.data.user_store import open_store, write_store
-    from fastloop.explain.loop import explain_loop as explain
-    from fastloop.explain.tune.loop_tuning import LoopTuning, tune
+    from fastloop.explain.of_loop import explain_loop as explain
     from fastloop.fastloader import (
         Blocks,
         CenterCrop,
@@ -26,11 +25,13 @@ if TYPE_CHECKING:
     )
     from fastloop.sweep.bench_results import Bench, BenchResult
     from fastloop.sweep.in_process import bench, bench_all
+    from fastloop.tune.loop_tuning import LoopTuning
+    from fastloop.tune.loop_tuning import tune_loop as tune
 
 MODULES = {
     "data.image_encodings": ("LongestSide",),
     "data.stored_images": ("StoredImages",),
-    "explain.tune.loop_tuning": ("LoopTuning", "tune"),
+    "tune.loop_tuning": ("LoopTuning",),
     "data.user_store": ("open_store", "write_store"),
     "fastloader": (
         *("Blocks", "CenterCrop", "FastLoader", "Images", "RandomResizedCrop", "Windows"),
@@ -73,8 +74,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name's module at its first use: `--help` must not pay for importing torch."""
     if name == "__version__":
         return import_module("importlib.metadata").version("fastloop")
-    if name == "explain":  # a module that can be called, so that its folder shadows nothing
-        return import_module("fastloop.explain")
+    if name in ("explain", "tune"):  # packages that can be called, so that they shadow no function
+        return import_module(f"fastloop.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'fastloop' has no attribute {name!r}")
     module = next(module for module, names in MODULES.items() if name in names)

@@ -23,7 +23,7 @@ from wheels import build_wheel
 from experiments.lib import memory_groups
 from fastloop.core.optional import check_libraries
 from fastloop.core.types import Unsupported
-from fastloop.data.prepare import prepare
+from fastloop.data.preparation import prepare
 from fastloop.processes.startup import ENDINGS
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"

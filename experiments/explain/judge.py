@@ -14,9 +14,9 @@ from typing import Any
 from fastloop.config.compose import compose_all, compose_job
 from fastloop.core import stats
 from fastloop.core.spans import now_ns, seconds_between
-from fastloop.explain.explain import check_request, explain
 from fastloop.explain.explained_job import ExplainedJob, count_batches, time_side_by_side
-from fastloop.explain.explanation import to_json
+from fastloop.explain.job_findings import to_json
+from fastloop.explain.of_job import check_request, explain
 from fastloop.explain.rungs import benchmark_name
 from fastloop.sweep.prepare_stage import prepare_job
 from fastloop.sweep.progress import Progress

@@ -14,11 +14,11 @@ from fastloop.core.device_protocols import Placement
 from fastloop.core.plan import Benchmark, Session, Setup
 from fastloop.core.spans import mark, ms_between, now_ns, seconds_between
 from fastloop.core.types import JobFailed, Tree
-from fastloop.data.prepare import prepare
+from fastloop.data.preparation import prepare
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.trial.job import Job
-from fastloop.trial.run import run_instrumentation
 from fastloop.trial.support import check_support
+from fastloop.trial.trial_process import run_instrumentation
 
 Spans = list[tuple[Any, Any]]
 

@@ -8,11 +8,11 @@ from fastloop.core.interleave import rounds
 from fastloop.core.plan import PreparedData
 from fastloop.core.spans import now_ns
 from fastloop.core.types import JobFailed, Unsupported
-from fastloop.data.prepare import prepare
+from fastloop.data.preparation import prepare
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.trial.job import Job
-from fastloop.trial.run import run_instrumentation, run_trial
 from fastloop.trial.support import check_support
+from fastloop.trial.trial_process import run_instrumentation, run_trial
 
 
 @dataclass(frozen=True, kw_only=True)

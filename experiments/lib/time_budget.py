@@ -14,10 +14,10 @@ from fastloop.core.plan import PreparedData
 from fastloop.core.result import Measurement
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import JobFailed
-from fastloop.data.prepare import prepare
+from fastloop.data.preparation import prepare
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.trial.job import Job
-from fastloop.trial.run import run_instrumentation, run_trial
+from fastloop.trial.trial_process import run_instrumentation, run_trial
 
 Figures = dict[str, Any]
 MOST_TRIALS = 5

@@ -23,9 +23,9 @@ from fastloop.config.compose import compose_job
 from fastloop.core import stats
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.stats import Ratio
-from fastloop.data.prepare import prepare
+from fastloop.data.preparation import prepare
 from fastloop.trial.job import Job
-from fastloop.trial.run import run_trial
+from fastloop.trial.trial_process import run_trial
 
 LIVE_FILE = FOLDER / "live.jsonl"
 BUDGET_S = 90.0

@@ -28,9 +28,9 @@ from fastloop.config.compose import compose_job
 from fastloop.config.tune_space import read_space
 from fastloop.core import stats
 from fastloop.core.spans import now_ns, seconds_between
-from fastloop.explain.tune.candidates import find_tune_candidates
-from fastloop.explain.tune.memory import forecast_trial_mib
-from fastloop.explain.tune.pilot import PilotLimits, run_pilot
+from fastloop.tune.candidates import find_tune_candidates
+from fastloop.tune.memory_forecast import forecast_trial_mib
+from fastloop.tune.pilot import PilotLimits, run_pilot
 
 LIMITS_FILE = FOLDER / "memory_limit.jsonl"
 NAMES = ("mapped rows", "bytes to floats", "trained model", "JPEG with augmentation", "small rows")

@@ -12,8 +12,8 @@ from experiments.explain.record import Record, add_record, read_records
 from experiments.tune.grid import PILOTS_FILE, Grid, load_grid
 from experiments.tune.workloads import WORKLOADS, YOURS, Workload, overrides_of
 from fastloop.core.spans import now_ns, seconds_between
-from fastloop.explain.tune.memory import forecast_peak_mib
-from fastloop.explain.tune.pilot import run_pilot
+from fastloop.tune.memory_forecast import forecast_peak_mib
+from fastloop.tune.pilot import run_pilot
 
 
 def main(seconds: float) -> None:

@@ -18,8 +18,8 @@ import numpy as np
 from experiments.tune.tuners import TRIALS, Chosen, Replay, Tuner
 from experiments.tune.workloads import YOURS, changes_from_yours, settings_of
 from fastloop.core import stats
-from fastloop.explain.tune.race import race
-from fastloop.explain.tune.surrogate import Posterior, Surrogate
+from fastloop.tune.race import race
+from fastloop.tune.surrogate import Posterior, Surrogate
 
 STARTUP = 5
 """Trials before TPE has something to learn from; ten, its default, are a third of a race."""

@@ -11,8 +11,8 @@ import numpy as np
 from experiments.tune.recordings import Recording
 from experiments.tune.workloads import YOURS, changes_from_yours
 from fastloop.core import stats
-from fastloop.explain.tune.race import race
-from fastloop.explain.tune.surrogate import Surrogate
+from fastloop.tune.race import race
+from fastloop.tune.surrogate import Surrogate
 
 TRIALS = 5
 """Of every configuration in the exhaustive grid: the default of `fastloop run`."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from fastloop.core.explanation import Rung
 from fastloop.explain.ladder import build_ladder
-from fastloop.explain.passes import EpochTimes
+from fastloop.explain.rung_passes import EpochTimes
 from fastloop.explain.verdict import judge, needs_more_rounds
 
 RUNGS = (Rung.STEP, Rung.COPY, Rung.HAND_OFF, Rung.COLLATE, Rung.TRANSFORM, Rung.DECODE)

@@ -77,8 +77,8 @@ def _explain(records: Path, arguments: list[str], status: int, before: Counters)
     # before the next imports: their time is not the script's
     after = read_counters()
     from fastloop.core.machine_load import load_between
-    from fastloop.explain.attach.attach import PAGE, explain_records
     from fastloop.explain.attach.findings import format_findings
+    from fastloop.explain.attach.of_script import PAGE, explain_records
 
     if not any(records.iterdir()):
         print(NOTHING, file=sys.stderr)

@@ -53,11 +53,11 @@ from fastloop.processes.startup import exit_on_system_error
 from fastloop.sweep.request import JobRequest
 
 if TYPE_CHECKING:
-    from fastloop.explain.tune.budget import Spending
-    from fastloop.explain.tune.outcome import TuneOutcome
-    from fastloop.explain.tune.planning import TuneSettings
-    from fastloop.explain.tune.tune_file import TuneFile
     from fastloop.trial.job import Job
+    from fastloop.tune.budget import Spending
+    from fastloop.tune.outcome import TuneOutcome
+    from fastloop.tune.planning import TuneSettings
+    from fastloop.tune.tune_file import TuneFile
 
 NOTHING_TO_RESUME = "no earlier tuning has finished a trial, this one begins anew"
 SEVERAL = "tune takes one job, the present one: {}; space= names what else is tried"
@@ -88,10 +88,10 @@ def main() -> None:
 
 def _check_settings(given: dict[str, Any]) -> TuneSettings:
     """The settings of tune; raises UsageError and ConfigError for wrong ones."""
-    from fastloop.explain.tune.budget import parse_budget
-    from fastloop.explain.tune.memory import limit_mib
-    from fastloop.explain.tune.objective import check_objective
-    from fastloop.explain.tune.planning import TuneSettings
+    from fastloop.tune.budget import parse_budget
+    from fastloop.tune.memory_forecast import limit_mib
+    from fastloop.tune.objective import check_objective
+    from fastloop.tune.planning import TuneSettings
 
     with usage_errors():
         space = read_space(given["space"], sys.argv[1:])
@@ -106,13 +106,13 @@ def _check_settings(given: dict[str, Any]) -> TuneSettings:
 
 def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[str, Any]) -> None:
     from fastloop.core.machine import process_begun_ns
-    from fastloop.explain.explain import check_request
-    from fastloop.explain.tune.budget import Spending
-    from fastloop.explain.tune.outcome import format_outcome
-    from fastloop.explain.tune.tune_file import find_tuning, fingerprint_command
+    from fastloop.explain.of_job import check_request
     from fastloop.sweep.early_check import check_requests
     from fastloop.sweep.machine_lock import lock_machine
     from fastloop.sweep.progress import show_budget
+    from fastloop.tune.budget import Spending
+    from fastloop.tune.outcome import format_outcome
+    from fastloop.tune.tune_file import find_tuning, fingerprint_command
 
     request = check_request(requests, "tune")
     sweep, folder, file = request.sweep, request.sweep_folder, None
@@ -142,7 +142,7 @@ def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[st
 
 def _describe_kept(folder: Path) -> str:
     """The end of an interruption's message."""
-    from fastloop.explain.tune.tune_file import TUNE_FILE
+    from fastloop.tune.tune_file import TUNE_FILE
 
     if not (folder / TUNE_FILE).exists():
         return ": no trial has finished"
@@ -152,7 +152,7 @@ def _describe_kept(folder: Path) -> str:
 def _plan(
     request: JobRequest, settings: TuneSettings, command: str, spending: Spending, progress: Any
 ) -> TuneFile:
-    from fastloop.explain.tune.planning import plan_tuning
+    from fastloop.tune.planning import plan_tuning
 
     begin_step = progress.begin_step
     return plan_tuning(command, request, settings, _compose_job, spending, begin_step)
@@ -162,7 +162,7 @@ def _race(
     file: TuneFile, folder: Path, settings: TuneSettings, spending: Spending, progress: Any
 ) -> TuneOutcome:
     """The outcome of the race, which continues an earlier one if there is one."""
-    from fastloop.explain.tune.tune import check_outcome, run_race
+    from fastloop.tune.tuned_race import check_outcome, run_race
 
     spending.exhaustive = file.exhaustive
     folder.mkdir(parents=True, exist_ok=True)
@@ -175,8 +175,8 @@ def _race(
 
 def _hand_over(outcome: TuneOutcome, request: JobRequest, folder: Path) -> None:
     """Print the command line and the code, and write tuned.yaml."""
-    from fastloop.explain.tune.paste import explain_no_code, paste_code
     from fastloop.explain.variations import Variation
+    from fastloop.tune.paste import explain_no_code, paste_code
 
     overrides = Variation(overrides=tuple(outcome.change)).apply(request.overrides)
     print(f"run:    python -m fastloop.run {shlex.join(overrides)}")

@@ -17,8 +17,8 @@ from fastloop.core.files import edge_digest, fingerprint
 from fastloop.core.protocols import Collate, Dataset, Decoder, Samples, Uint8Images
 from fastloop.core.source_code import source_fingerprint
 from fastloop.core.types import BadData, Unsupported, name_of
-from fastloop.data import images
-from fastloop.data.images import resize_to_cover, to_floats
+from fastloop.data import decode_image
+from fastloop.data.decode_image import resize_to_cover, to_floats
 from fastloop.fastloader.columns import decoders, image_headers
 from fastloop.fastloader.columns.column import SampleSpec
 
@@ -171,7 +171,7 @@ def images_fingerprint(
     library, names = decoder.library(), list(names)
     stats = [(name, _stat_key(root / name)) for name in names]
     contents = [edge_digest(root / name) for name in names[:: -(-len(names) // READ_FILES) or 1]]
-    modules = images, decoders, image_headers, sys.modules[__name__]
+    modules = decode_image, decoders, image_headers, sys.modules[__name__]
     code = source_fingerprint(decoder), *map(inspect.getsource, modules)
     return fingerprint(stats, contents, decoder, library, code, size, *others)
 

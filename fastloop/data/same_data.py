@@ -24,7 +24,7 @@ from fastloop.data.digest import (
     leaves_of,
     reference_digest,
 )
-from fastloop.data.prepare import reference_hashes
+from fastloop.data.preparation import reference_hashes
 from fastloop.data.ragged import collate_jagged, is_ragged
 from fastloop.data.sample_hashes import sample_hashes
 from fastloop.data.samples import fetch_samples

@@ -8,7 +8,7 @@ from fastloop.core.protocols import Dataset, StreamingDataset
 from fastloop.core.types import BadData, SamplesDiffer
 from fastloop.data.chunked_reader import IndexedSamples
 from fastloop.data.collate_chunk import collate_chunk
-from fastloop.data.prepare import add_remedy
+from fastloop.data.preparation import add_remedy
 from fastloop.data.ragged import is_ragged
 
 CHECKED = 16

@@ -10,9 +10,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fastloop.explain.loop import LoaderOrFunction
     from fastloop.explain.loop_explanation import LoopExplanation
     from fastloop.explain.loop_rungs import LoopStep
+    from fastloop.explain.of_loop import LoaderOrFunction
 
 
 class _ExplainModule(ModuleType):
@@ -27,9 +27,9 @@ class _ExplainModule(ModuleType):
         device: str = "auto",
         seconds: float = 60.0,
     ) -> LoopExplanation:
-        """See `fastloop.explain.loop.explain_loop`, which has the same parameters."""
+        """See `fastloop.explain.of_loop.explain_loop`, which has the same parameters."""
         # Imported at the first call, so that naming `fastloop.explain` imports no torch.
-        from fastloop.explain.loop import explain_loop
+        from fastloop.explain.of_loop import explain_loop
 
         return explain_loop(loader, step, trials=trials, device=device, seconds=seconds)
 

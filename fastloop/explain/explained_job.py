@@ -16,7 +16,7 @@ from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.sweep_protocols import Launcher
 from fastloop.explain.instrumented import Recording, record_epoch
 from fastloop.explain.ladder import Round
-from fastloop.explain.passes import BatchTimes, EpochTimes, time_batches, time_rung
+from fastloop.explain.rung_passes import BatchTimes, EpochTimes, time_batches, time_rung
 from fastloop.explain.rungs import rungs_of, uses_dataloader
 from fastloop.trial.job import Job
 

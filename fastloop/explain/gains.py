@@ -17,8 +17,8 @@ import numpy as np
 from fastloop.core import stats
 from fastloop.core.stats import Estimate
 from fastloop.explain.ladder import Ladder
-from fastloop.explain.passes import BatchTimes
 from fastloop.explain.predict import HandOff, Measured
+from fastloop.explain.rung_passes import BatchTimes
 
 RESAMPLES = 16
 BEYOND = 1.645

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from fastloop.core.explanation import EXPLANATION_FILE, Explanation
 from fastloop.core.files import write_text
-from fastloop.explain.explain import check_request, explain
-from fastloop.explain.explanation import to_json
-from fastloop.sweep.explanations import ExplainJob
+from fastloop.explain.job_findings import to_json
+from fastloop.explain.of_job import check_request, explain
+from fastloop.sweep.explain_stage import ExplainJob
 from fastloop.sweep.job_state import SweepJob
 from fastloop.sweep.progress import Progress
 from fastloop.sweep.request import JobRequest

@@ -17,13 +17,13 @@ from fastloop.core.spans import (
     synchronize,
     unix_offset_ns,
 )
-from fastloop.explain.passes import benchmark_of
-from fastloop.timeline.event_log import MAIN, EventLog, open_log
-from fastloop.timeline.events import DEVICE, Event, Stage
-from fastloop.timeline.lanes import NO_BATCH, coverage
-from fastloop.timeline.loop import watch_calls, watch_epoch
-from fastloop.timeline.pinning import pinning_recorded
-from fastloop.timeline.probe import ONLY_EPOCH
+from fastloop.explain.rung_passes import benchmark_of
+from fastloop.observe.dataloader_probe import ONLY_EPOCH
+from fastloop.observe.event_log import MAIN, EventLog, open_log
+from fastloop.observe.events import DEVICE, Event, Stage
+from fastloop.observe.lanes import NO_BATCH, coverage
+from fastloop.observe.loop_lane import watch_calls, watch_epoch
+from fastloop.observe.pinning import pinning_recorded
 from fastloop.trial.context import JobContext, start_job
 from fastloop.trial.job import Job
 from fastloop.trial.page_cache import set_cache_state

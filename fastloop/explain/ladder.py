@@ -12,7 +12,7 @@ from fastloop.core import stats
 from fastloop.core.explanation import Ladder, LadderRow, Rung
 from fastloop.core.stats import Estimate
 from fastloop.explain.certainty import draw_seconds, estimate_from
-from fastloop.explain.passes import EpochTimes
+from fastloop.explain.rung_passes import EpochTimes
 
 T = TypeVar("T", float, np.ndarray)
 Round = Mapping[Rung, EpochTimes]

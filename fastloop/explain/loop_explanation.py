@@ -11,7 +11,7 @@ from fastloop.core.machine_load import LoadSummary, describe_load
 from fastloop.core.notebook import notebook_html
 from fastloop.core.number_text import significant
 from fastloop.core.text_lines import wrap
-from fastloop.explain.explanation import ladder_lines, ladder_table
+from fastloop.explain.job_findings import ladder_lines, ladder_table
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -8,8 +8,8 @@ from fastloop.core.explanation import Rung
 from fastloop.explain.explained_job import ExplainedJob
 from fastloop.explain.ladder import Round
 from fastloop.explain.part_costs import PartCosts, share_of_loading
-from fastloop.explain.passes import BatchTimes, merge_batches
 from fastloop.explain.predict import HandOff, Measured
+from fastloop.explain.rung_passes import BatchTimes, merge_batches
 
 # The median of three passes leaves out one in which starting processes took unusually long.
 HAND_OFF_ROUNDS = 3

@@ -11,7 +11,7 @@ from fastloop.explain.explained_job import ExplainedJob
 from fastloop.explain.ladder import Round
 from fastloop.explain.rungs import reads_images, uses_dataloader
 from fastloop.explain.variations import transforms_samples
-from fastloop.trial.decoding import seconds_by_library
+from fastloop.trial.decode_limit import seconds_by_library
 from fastloop.trial.job import Job
 
 LEAST_QUICKER = 0.97

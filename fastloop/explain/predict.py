@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fastloop.core import stats
 from fastloop.core.cgroup import available_cores
 from fastloop.explain.model import Machinery, Phase, epoch_seconds
-from fastloop.explain.passes import BatchTimes, EpochTimes
+from fastloop.explain.rung_passes import BatchTimes, EpochTimes
 from fastloop.trial.job import Job
 
 PREFETCH = 2

@@ -16,8 +16,8 @@ from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.trees import map_tensors
 from fastloop.core.types import Epochs, Tree
+from fastloop.data.decode_image import to_floats
 from fastloop.data.image_files import LabelledImages
-from fastloop.data.images import to_floats
 
 SHARES = 3
 

@@ -8,10 +8,10 @@ from fastloop.core.explanation import TIMELINE_SVG, TIMELINE_TRACE, Instrumented
 from fastloop.core.files import write_text
 from fastloop.core.spans import seconds_between
 from fastloop.explain.instrumented import Recording
-from fastloop.timeline.chrome_trace import format_trace
-from fastloop.timeline.drawing import draw_timeline
-from fastloop.timeline.events import Stage
-from fastloop.timeline.lanes import build_lanes, stage_seconds
+from fastloop.observe.chrome_trace import format_trace
+from fastloop.observe.drawing import draw_timeline
+from fastloop.observe.events import Stage
+from fastloop.observe.lanes import build_lanes, stage_seconds
 
 
 def write_timeline(recording: Recording, folder: Path, title: str) -> InstrumentedEpoch:

@@ -16,8 +16,8 @@ from fastloop.explain.effects import Effect, find_effect
 from fastloop.explain.explained_job import ExplainedJob, time_side_by_side
 from fastloop.explain.gains import Prediction, estimate_gain
 from fastloop.explain.ladder import Ladder
-from fastloop.explain.passes import benchmark_of
 from fastloop.explain.predict import Measured, predict_gathered_seconds, predict_seconds
+from fastloop.explain.rung_passes import benchmark_of
 from fastloop.explain.rungs import benchmark_name
 from fastloop.explain.variations import Variation
 from fastloop.sweep.prepare_stage import prepare_job

@@ -30,7 +30,7 @@ from fastloop.fastloader.source_kinds import (
     is_dataset,
     read_source,
 )
-from fastloop.fastloader.tables import columns_of_hf_dataset
+from fastloop.fastloader.table_columns import columns_of_hf_dataset
 from fastloop.fastloader.tree_columns import column_source
 from fastloop.fastloader.worker_processes import WorkerProcesses
 

@@ -12,7 +12,7 @@ from fastloop.fastloader.column_list import ColumnList
 from fastloop.fastloader.columns.chunked_rows import is_library_array
 from fastloop.fastloader.columns.column import Column
 from fastloop.fastloader.columns.ragged_rows import RaggedRows
-from fastloop.fastloader.tables import columns_of_table
+from fastloop.fastloader.table_columns import columns_of_table
 
 ARRAYS = torch.Tensor | np.ndarray
 MOST_CHECKED = 64

@@ -12,7 +12,6 @@ from fastloop.core.sweep_protocols import RankTask
 from fastloop.core.types import JobFailed, SignalExit
 from fastloop.processes.child import Child, Outcome
 from fastloop.processes.leader import ANSWERS, COMMANDS, join_message
-from fastloop.processes.monitor import Answer, EndOfMessages, Monitor
 from fastloop.processes.rank_children import (
     RankWork,
     answer_to_json,
@@ -23,6 +22,7 @@ from fastloop.processes.rank_children import (
 )
 from fastloop.processes.rendezvous import JOIN_TIMEOUT_S, STOP, Mailbox, connect
 from fastloop.processes.torchrun_env import TorchrunProcess
+from fastloop.processes.wait_for_children import Answer, EndOfMessages, Monitor
 
 MakeTask = Callable[[Mapping[str, Any]], RankTask]
 

@@ -15,9 +15,9 @@ import torch
 from fastloop.core.files import fingerprint
 from fastloop.core.machine import code_version
 from fastloop.core.types import Failure, FailureKind, JobFailed
-from fastloop.processes.monitor import EndOfMessages, Monitor, MonitorTimeout
 from fastloop.processes.rendezvous import JOIN_TIMEOUT_S, STOP, Mailbox, connect
 from fastloop.processes.torchrun_env import TorchrunProcess
+from fastloop.processes.wait_for_children import EndOfMessages, Monitor, MonitorTimeout
 
 STORE_ENDED = "a rank has ended, or torchrun's store with its agent"
 COMMANDS, ANSWERS = "commands", "answers"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fastloop.core.result import Result
-from fastloop.reporting.charts.picture import Picture, picture_of_ladders, pictures
-from fastloop.reporting.explanations import (
+from fastloop.reporting.charts.benchmark_pictures import Picture, picture_of_ladders, pictures
+from fastloop.reporting.explanation_tables import (
     NO_TIMELINES,
     Timelines,
     explanation_paragraphs,
@@ -17,12 +17,11 @@ from fastloop.reporting.explanations import (
     shares_table,
     timelines_of,
 )
-from fastloop.reporting.files import profiles_table, stores_table
 from fastloop.reporting.header import describe_setup
 from fastloop.reporting.load_lines import load_lines
-from fastloop.reporting.ranks import ranks_table
-from fastloop.reporting.summary import Comparison, JobGroup, summarize
-from fastloop.reporting.tables import (
+from fastloop.reporting.outcome_sentences import verdict
+from fastloop.reporting.rank_tables import ranks_table
+from fastloop.reporting.report_tables import (
     Table,
     machine_table,
     not_ranked_table,
@@ -31,7 +30,8 @@ from fastloop.reporting.tables import (
     ranking_table,
     settings_table,
 )
-from fastloop.reporting.verdict import verdict
+from fastloop.reporting.summary import Comparison, JobGroup, summarize
+from fastloop.reporting.sweep_files import profiles_table, stores_table
 
 
 @dataclass(frozen=True, kw_only=True)

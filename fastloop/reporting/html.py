@@ -7,11 +7,11 @@ from base64 import b64encode
 from collections.abc import Sequence
 from html import escape
 
-from fastloop.reporting.charts.picture import Picture
+from fastloop.reporting.charts.benchmark_pictures import Picture
 from fastloop.reporting.charts.style import FAINT, INK, VERMILLION
 from fastloop.reporting.document import Document, Section
+from fastloop.reporting.report_tables import Table
 from fastloop.reporting.summary import DEFAULT_COLOUR
-from fastloop.reporting.tables import Table
 
 COLOURS = {
     INK: "var(--ink)",

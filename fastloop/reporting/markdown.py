@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastloop.reporting.charts.picture import Picture
+from fastloop.reporting.charts.benchmark_pictures import Picture
 from fastloop.reporting.document import Document
-from fastloop.reporting.tables import Table
+from fastloop.reporting.report_tables import Table
 
 
 def render_markdown(document: Document, with_pictures: bool) -> str:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from fastloop.core import stats
 from fastloop.core.limit import LimitOrigin, typical_origin
 from fastloop.core.looks import AUTO
-from fastloop.core.metrics import metrics
 from fastloop.core.ranking import Ranking, rank_jobs
 from fastloop.core.result import Measurement, Result, verdict_word
+from fastloop.core.tracked_metrics import metrics
 from fastloop.reporting.baseline import find_baseline, no_baseline
 from fastloop.reporting.comparable import (
     UNRANKED,

@@ -15,11 +15,11 @@ from fastloop.reporting.header import describe_samples, show_trials
 from fastloop.reporting.limit_text import limit_legend
 from fastloop.reporting.load_lines import load_lines
 from fastloop.reporting.notes import group_caveats
+from fastloop.reporting.outcome_sentences import verdict
 from fastloop.reporting.outcomes import outcome
-from fastloop.reporting.ranks import rank_lines
+from fastloop.reporting.rank_tables import rank_lines
+from fastloop.reporting.report_tables import decimals, why_legend
 from fastloop.reporting.summary import Comparison, JobGroup, Row, summarize
-from fastloop.reporting.tables import decimals, why_legend
-from fastloop.reporting.verdict import verdict
 
 WIDTH, MAX_WIDTH = 80, 120
 """Fewest and most columns of a table."""

@@ -9,9 +9,9 @@ from fastloop.core import stats
 from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.limit import typical_origin
 from fastloop.core.looks import fewest_trials
-from fastloop.core.metrics import metrics
 from fastloop.core.protocols import HasCaveat
 from fastloop.core.result import Result, measurements
+from fastloop.core.tracked_metrics import metrics
 from fastloop.sweep.data_caveats import data_caveats
 from fastloop.sweep.timing_caveats import trial_caveats, wait_caveats
 from fastloop.trial.job import Job

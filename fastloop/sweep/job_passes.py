@@ -15,14 +15,14 @@ from fastloop.core.passwords import without_passwords
 from fastloop.core.result import Calls, Trial
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Failure, FailureKind, JobFailed
-from fastloop.data.prepare import find_damage
+from fastloop.data.preparation import find_damage
 from fastloop.sweep.job_state import JobState
 from fastloop.sweep.merge_ranks import merge_passes, merge_shadows
 from fastloop.trial.job import Job
 from fastloop.trial.profiling import profile_paths
-from fastloop.trial.run import run_trial
 from fastloop.trial.shadow import SHADOW_TIME
 from fastloop.trial.tasks import instrumentation_task, profiling_task, shadow_task
+from fastloop.trial.trial_process import run_trial
 
 MAX_ONE_PROCESS_TRIALS = 3
 """Most trials in one process that a job of several ranks is compared with, if the sweep does not

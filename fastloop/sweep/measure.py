@@ -22,7 +22,7 @@ from fastloop.sweep.request import JobRequest, config_hash, job_names, run_param
 if TYPE_CHECKING:
     from fastloop.core.result import Result
     from fastloop.core.sweep_protocols import Tracker
-    from fastloop.sweep.explanations import ExplainJob
+    from fastloop.sweep.explain_stage import ExplainJob
     from fastloop.sweep.job_state import SweepJob
     from fastloop.sweep.settings import SweepSettings
 

@@ -57,7 +57,7 @@ def print_places(
 ) -> int:
     """Print the places of files, report and tracker, or the reason why a single job has no trials;
     returns the exit status."""
-    from fastloop.reporting.files import file_lines
+    from fastloop.reporting.sweep_files import file_lines
     from fastloop.reporting.terminal import WIDTH
     from fastloop.sweep.job_state import DETAILS
 

@@ -14,7 +14,7 @@ from fastloop.core.files import outputs_folder, sweep_folders
 from fastloop.core.result import Result
 from fastloop.core.result_file import RESULT_FILE, load, load_result
 from fastloop.core.types import Failure, UsageError
-from fastloop.sweep.explanations import lacks_explanation
+from fastloop.sweep.explain_stage import lacks_explanation
 from fastloop.sweep.job_state import JobState, SweepJob
 from fastloop.sweep.settings import SweepSettings
 

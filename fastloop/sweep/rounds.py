@@ -22,7 +22,7 @@ from fastloop.core.spans import now_ns, seconds_between, wall_ms
 from fastloop.core.types import Failure, JobFailed
 from fastloop.reporting.comparable import is_sweep_decided
 from fastloop.sweep.caveats import caveats, option_caveats
-from fastloop.sweep.explanations import (
+from fastloop.sweep.explain_stage import (
     ExplainJob,
     explain_all,
     explanation_caveats,

@@ -23,16 +23,16 @@ from fastloop.data.digest import leaves_of
 from fastloop.data.same_crops import check_crops
 from fastloop.data.same_data import check_data, check_placed
 from fastloop.data.seeded import make_repeatable
+from fastloop.observe.dataloader_probe import Probe
+from fastloop.observe.event_log import EventLog
+from fastloop.observe.events import Stage
 from fastloop.processes.rank_group import in_group, local_world_size, rank, world_size
-from fastloop.timeline.event_log import EventLog
-from fastloop.timeline.events import Stage
-from fastloop.timeline.probe import Probe
 from fastloop.trial.delivery import loader_opener, loop_delivery, step_delivery, with_sample_lengths
 from fastloop.trial.job import Job
 from fastloop.trial.model_inputs import find_pair
 from fastloop.trial.page_cache import ReopenableLoader, open_reopenable
 from fastloop.trial.support import check_support
-from fastloop.trial.unread import UnreadBatches, may_be_unread
+from fastloop.trial.touch_all_bytes import UnreadBatches, may_be_unread
 from fastloop.trial.window import Consumer
 
 TRIAL_SEED_STRIDE = 10_000

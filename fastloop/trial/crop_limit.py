@@ -28,7 +28,7 @@ from fastloop.fastloader.columns.crops import draw_cut
 from fastloop.fastloader.columns.jpeg import has_jpeg
 from fastloop.fastloader.columns.splitmix import splitmix64
 from fastloop.trial.all_cores import budget_ns, cores_of_rank, rate_on_cores
-from fastloop.trial.decoding import keep_opencv_threads, read_files
+from fastloop.trial.decode_limit import keep_opencv_threads, read_files
 
 NATIVE_DECODER = "native decoder"
 SAMPLES_PER_CALL = 8

@@ -18,7 +18,7 @@ from fastloop.core.protocols import LengthAwareOrder
 from fastloop.core.traits import CollateTraits, TransformTraits, traits_of
 from fastloop.core.types import Epochs, Tree
 from fastloop.data.cropped_dataset import number_samples
-from fastloop.data.prepare import sample_lengths
+from fastloop.data.preparation import sample_lengths
 from fastloop.data.same_data import check_placed
 from fastloop.trial.job import Job
 from fastloop.trial.prefetch.pinned import place_through_pinned

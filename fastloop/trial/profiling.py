@@ -22,8 +22,8 @@ from fastloop.core.machine import cpu_seconds, process_cpu_seconds
 from fastloop.core.machine_counters import LEAST_SECONDS
 from fastloop.core.spans import now_ns, seconds_between, synchronize, unix_offset_ns
 from fastloop.core.types import Epochs, Tree
-from fastloop.timeline.chrome_trace import add_to_profile
-from fastloop.timeline.lanes import Lane
+from fastloop.observe.chrome_trace import add_to_profile
+from fastloop.observe.lanes import Lane
 
 PROFILED_STEPS = 20
 MAX_TABLE_ROWS = 30

@@ -18,7 +18,7 @@ from fastloop.core.protocols import StreamingDataset
 from fastloop.core.result import BenchmarkName, Calls, Shadow, Shuffling
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import Epochs, Invalid
-from fastloop.data.prepare import reference_hashes
+from fastloop.data.preparation import reference_hashes
 from fastloop.data.sample_order import check_order, places_in_store, shuffling_of
 from fastloop.processes.rank_group import all_gather, world_size
 from fastloop.trial.background import check_idle, check_unforeseen_epoch

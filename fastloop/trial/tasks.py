@@ -21,8 +21,8 @@ from fastloop.core.spans import now_ns
 from fastloop.core.sweep_protocols import RankTask
 from fastloop.trial.earlier import NOTHING, Earlier
 from fastloop.trial.job import Job
-from fastloop.trial.run import run_instrumentation, run_profiling, run_trial
 from fastloop.trial.shadow import run_shadow
+from fastloop.trial.trial_process import run_instrumentation, run_profiling, run_trial
 
 TRIAL, SHADOW, INSTRUMENTED, PROFILED = "trial", "shadow", "instrumented", "profiled"
 EARLIER, CALLS = TypeAdapter(Earlier), TypeAdapter(Calls)

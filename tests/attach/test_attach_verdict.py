@@ -7,8 +7,8 @@ import pytest
 
 from fastloop.core.explanation import Rung
 from fastloop.core.stats import Estimate
+from fastloop.explain.attach.loop_verdict import judge_loop
 from fastloop.explain.attach.loops import Loop
-from fastloop.explain.attach.verdict import judge_loop
 
 
 def a_loop(seconds: float) -> Loop:

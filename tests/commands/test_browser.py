@@ -16,7 +16,7 @@ import pytest
 from commands import results, run_fastloop
 from options import REPOSITORY, skip_or_fail
 
-from fastloop.core.metrics import metrics
+from fastloop.core.tracked_metrics import metrics
 
 pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 SCREENSHOTS = REPOSITORY / "outputs" / "screenshots"

@@ -18,8 +18,8 @@ from options import MYDATASET, options, store_of
 
 from fastloop.config import catalogue
 from fastloop.core.machine_counters import LEAST_SECONDS
-from fastloop.core.metrics import metrics
 from fastloop.core.result_file import load
+from fastloop.core.tracked_metrics import metrics
 
 pytestmark = pytest.mark.slow
 
@@ -334,7 +334,11 @@ def test_printing_the_config_imports_neither_torch_nor_mlflow(tmp_path):
 
 def test_a_job_without_images_imports_neither_torchvision_nor_tensordict(tmp_path):
     """Nor what these import, which takes as long as importing torch, in every process."""
-    modules = ("fastloop.trial.run", "fastloop.options.loader.raw", "fastloop.data.chunked_reader")
+    modules = (
+        "fastloop.trial.trial_process",
+        "fastloop.options.loader.raw",
+        "fastloop.data.chunked_reader",
+    )
     program = "".join(f"import {name}\n" for name in modules)
     program += "import sys; print({'torchvision', 'tensordict', 'torch._dynamo'} & {*sys.modules})"
     command = [sys.executable, "-c", program]

@@ -31,7 +31,7 @@ from fastloop.sweep.rounds import run_sweep
 from fastloop.sweep.settings import SweepSettings
 from fastloop.sweep.job_state import SweepJob
 from fastloop.options.launcher.single import SingleLauncher
-from fastloop.core.metrics import metrics
+from fastloop.core.tracked_metrics import metrics
 from fastloop.core.result import Result
 from fastloop.reporting.document import compose_document
 from fastloop.reporting.html import render_html

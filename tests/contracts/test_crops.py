@@ -19,15 +19,15 @@ from fastloop.core.optional import check_libraries
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Invalid, Unsupported
 from fastloop.data.cropped_dataset import number_samples, plan_of_indices
-from fastloop.data.prepare import prepare
+from fastloop.data.preparation import prepare
 from fastloop.data.same_crops import check_crops
 from fastloop.data.same_data import check_data
 from fastloop.fastloader.columns.crops import draw_cut
 from fastloop.fastloader.columns.splitmix import sample_key
 from fastloop.trial.delivery import loader_opener
-from fastloop.trial.run import run_trial
 from fastloop.trial.shadow import run_shadow
 from fastloop.trial.support import check_support
+from fastloop.trial.trial_process import run_trial
 
 COMMON = ("batch_size=5", "benchmark=traversal", "min_window_s=0", "epochs=1")
 RANDOM = ("transform=random_resized_crop", "transform.size=[32,40]")

@@ -17,10 +17,10 @@ from fastloop.config.messages import ConfigError
 from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData, Unsupported
 from fastloop.data.digest import leaves_of
-from fastloop.data.prepare import prepare
+from fastloop.data.preparation import prepare
 from fastloop.data.same_data import check_data
-from fastloop.trial.run import run_trial
 from fastloop.trial.support import check_support
+from fastloop.trial.trial_process import run_trial
 
 TOKENS = ("dataset=tokens", "dataset.num_tokens=5000", "dataset.block_size=64")
 UNLABELLED = {

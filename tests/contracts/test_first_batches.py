@@ -12,9 +12,9 @@ from fastloop.core.epochs import epoch_indices, rank_plan
 from fastloop.core.order_prefix import OrderPrefix
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Invalid, Unsupported
-from fastloop.trial.run import run_trial
 from fastloop.trial.shadow import run_shadow
 from fastloop.trial.support import check_support
+from fastloop.trial.trial_process import run_trial
 
 FIRST = ("batches=3", "batch_size=16", "benchmark=traversal", "epochs=2")
 

@@ -33,11 +33,11 @@ from fastloop.trial.delivery import loader_opener
 from fastloop.trial.prefetch.cuda_stream import DeliveryStream
 from fastloop.trial.prefetch.pinned import PinnedBuffer, place_through_pinned
 from fastloop.trial.prefetch.process import prefetch_by_process
-from fastloop.trial.prefetch.shared_memory import share_batch
+from fastloop.trial.prefetch.shared_batches import share_batch
 from fastloop.trial.prefetch.stream import prefetch_by_stream
 from fastloop.trial.prefetch.thread import prefetch_by_thread
-from fastloop.trial.run import run_instrumentation, run_trial
 from fastloop.trial.support import check_support
+from fastloop.trial.trial_process import run_instrumentation, run_trial
 
 CPU = torch.device("cpu")
 FIRST_METHOD = multiprocessing.get_all_start_methods()[0]

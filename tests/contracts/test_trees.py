@@ -17,7 +17,7 @@ from torch.utils.data import default_collate
 from fastloop.core.epochs import epoch_indices
 from fastloop.core.types import Unsupported
 from fastloop.data.digest import leaves_of
-from fastloop.data.prepare import prepare
+from fastloop.data.preparation import prepare
 from fastloop.options.store.torch_storage import TorchStorageStore
 
 COUNT = 37

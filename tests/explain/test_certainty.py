@@ -8,7 +8,7 @@ import pytest
 from fastloop.core.explanation import Rung
 from fastloop.explain.certainty import draw_seconds, estimate_from, find_levels
 from fastloop.explain.ladder import build_ladder
-from fastloop.explain.passes import EpochTimes
+from fastloop.explain.rung_passes import EpochTimes
 from fastloop.explain.verdict import judge
 
 RUNGS = (Rung.STEP, Rung.COPY, Rung.HAND_OFF, Rung.COLLATE, Rung.DECODE)

@@ -9,17 +9,17 @@ import sys
 
 import pytest
 
-from fastloop.timeline.event_file import LEAST_BYTES, RECORD
-from fastloop.timeline.event_log import EventLog
-from fastloop.timeline.events import Stage
+from fastloop.observe.event_file import LEAST_BYTES, RECORD
+from fastloop.observe.event_log import EventLog
+from fastloop.observe.events import Stage
 
 COUNT = 5 * LEAST_BYTES // RECORD.size + 7
 """More than a file has place for until it has grown three times."""
 ADD = """
 import os, resource, signal, sys
 from pathlib import Path
-from fastloop.timeline.event_log import EventLog
-from fastloop.timeline.events import Stage
+from fastloop.observe.event_log import EventLog
+from fastloop.observe.events import Stage
 
 folder, count, most_bytes, is_lenient = Path(sys.argv[1]), *map(int, sys.argv[2:])
 if most_bytes:

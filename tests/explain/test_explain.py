@@ -14,8 +14,8 @@ from options import SUPPORT
 
 from fastloop.config.compose import compose_all, compose_job
 from fastloop.core.machine_load import LoadSummary
-from fastloop.explain.explain import check_request
-from fastloop.explain.explain import explain as explain_request
+from fastloop.explain.of_job import check_request
+from fastloop.explain.of_job import explain as explain_request
 from fastloop.sweep.progress import Progress
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,8 @@ import pytest
 from fastloop.core.explanation import Rung
 from fastloop.explain.gains import Prediction, estimate_gain, resample
 from fastloop.explain.ladder import build_ladder
-from fastloop.explain.passes import BatchTimes, EpochTimes
 from fastloop.explain.predict import Measured
+from fastloop.explain.rung_passes import BatchTimes, EpochTimes
 
 BATCHES = 100
 

@@ -15,9 +15,9 @@ from fastloop.core.limit import LimitOrigin
 from fastloop.core.number_text import show_percent
 from fastloop.core.stats import Estimate
 from fastloop.core.types import UsageError
-from fastloop.explain.explanation import format_explanation, ladder_table, to_json
+from fastloop.explain.job_findings import format_explanation, ladder_table, to_json
 from fastloop.explain.ladder import build_ladder, work_of
-from fastloop.explain.passes import EpochTimes
+from fastloop.explain.rung_passes import EpochTimes
 from fastloop.explain.variations import Variation, variations_from, variations_of
 from fastloop.explain.verdict import judge, needs_more_rounds, tells_too_little
 from fastloop.explain.what_ifs import Candidate, choose, find_best

@@ -8,13 +8,13 @@ import pytest
 from options import compose_job
 
 from fastloop.explain import predict
-from fastloop.explain.passes import BatchTimes, EpochTimes
 from fastloop.explain.predict import (
     Measured,
     predict_gathered_seconds,
     predict_seconds,
     predict_threaded_seconds,
 )
+from fastloop.explain.rung_passes import BatchTimes, EpochTimes
 
 COUNT = 100
 

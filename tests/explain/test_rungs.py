@@ -8,7 +8,7 @@ import pytest
 import torch
 from options import MYDATASET
 
-from fastloop.explain.passes import MOST_TIMED, time_batches, time_rung
+from fastloop.explain.rung_passes import MOST_TIMED, time_batches, time_rung
 from fastloop.explain.rungs import rungs_of
 from fastloop.explain.substitutes import ReadyBatches, ReadyFiles, ReadySamples
 

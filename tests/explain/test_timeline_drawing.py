@@ -7,10 +7,10 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from fastloop.timeline.chrome_trace import add_to_profile, format_trace
-from fastloop.timeline.drawing import draw_timeline
-from fastloop.timeline.events import Event, Stage
-from fastloop.timeline.lanes import build_lanes
+from fastloop.observe.chrome_trace import add_to_profile, format_trace
+from fastloop.observe.drawing import draw_timeline
+from fastloop.observe.events import Event, Stage
+from fastloop.observe.lanes import build_lanes
 
 MS = 10**6
 SVG = "{http://www.w3.org/2000/svg}"

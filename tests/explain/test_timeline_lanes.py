@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fastloop.timeline.events import Event, Stage
-from fastloop.timeline.lanes import NO_BATCH, build_lanes, coverage, flatten, stage_seconds
+from fastloop.observe.events import Event, Stage
+from fastloop.observe.lanes import NO_BATCH, build_lanes, coverage, flatten, stage_seconds
 
 LOOP, FIRST, SECOND = 100, 101, 102
 """Process ids."""

@@ -9,10 +9,10 @@ from threading import Event, Thread
 import torch
 from torch.utils.data._utils import pin_memory as module
 
-from fastloop.timeline.event_log import EventLog
-from fastloop.timeline.events import Stage
-from fastloop.timeline.lanes import build_lanes
-from fastloop.timeline.pinning import pinning_recorded
+from fastloop.observe.event_log import EventLog
+from fastloop.observe.events import Stage
+from fastloop.observe.lanes import build_lanes
+from fastloop.observe.pinning import pinning_recorded
 
 
 class Pinnable:

@@ -12,11 +12,11 @@ from slow_stages import COUNT, Samples, slow_collate
 from timeline_stages import Split, Stream, collect_epoch
 from torch.utils.data import DataLoader, IterableDataset
 
-from fastloop.timeline.event_log import EventLog
-from fastloop.timeline.events import Stage
-from fastloop.timeline.lanes import build_lanes, coverage
-from fastloop.timeline.probe import Probe
-from fastloop.timeline.probed import ProbedDataset
+from fastloop.observe.dataloader_probe import Probe
+from fastloop.observe.event_log import EventLog
+from fastloop.observe.events import Stage
+from fastloop.observe.lanes import build_lanes, coverage
+from fastloop.observe.probed import ProbedDataset
 
 BATCH = 8
 BATCHES = COUNT // BATCH

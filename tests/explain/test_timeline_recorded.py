@@ -12,8 +12,8 @@ from native_core import needs_core
 from fastloop.core.spans import StepMarks
 from fastloop.explain.instrumented import device_events, record_epoch
 from fastloop.explain.timeline_files import write_timeline
-from fastloop.timeline.events import Stage
-from fastloop.timeline.lanes import build_lanes
+from fastloop.observe.events import Stage
+from fastloop.observe.lanes import build_lanes
 
 TRAINING = ("benchmark=training", "torch_threads=1", "batch_size=8", "epochs=1")
 PHOTOS = ("dataset=photos", "dataset.count=24", "dataset.crop=[20,24]")

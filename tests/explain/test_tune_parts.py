@@ -22,20 +22,21 @@ from fastloop.core.machine import process_begun_ns
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import UsageError
 from fastloop.explain.explained_job import ExplainedJob
-from fastloop.explain.tune.budget import Spending, TuneBudget, parse_budget
-from fastloop.explain.tune.candidates import find_tune_candidates
-from fastloop.explain.tune.constraints import drop_settings_without_effect
-from fastloop.explain.tune.memory import (
+from fastloop.trial.support import check_support
+from fastloop.tune.budget import Spending, TuneBudget, parse_budget
+from fastloop.tune.candidates import find_tune_candidates
+from fastloop.tune.constraints import drop_settings_without_effect
+from fastloop.tune.memory_forecast import (
     MARGIN,
     MemoryProfile,
     forecast_peak_mib,
     forecast_trial_mib,
     limit_mib,
 )
-from fastloop.explain.tune.objective import PASS_COSTS, SHORTEST_S, check_objective
-from fastloop.explain.tune.outcome import group_reasons
-from fastloop.explain.tune.pilot import OutOfTimeError, StepsInTime
-from fastloop.explain.tune.short_budget import (
+from fastloop.tune.objective import PASS_COSTS, SHORTEST_S, check_objective
+from fastloop.tune.outcome import group_reasons
+from fastloop.tune.pilot import OutOfTimeError, StepsInTime
+from fastloop.tune.short_budget import (
     check_least_time,
     expect_cost,
     is_short,
@@ -45,7 +46,6 @@ from fastloop.explain.tune.short_budget import (
     race_of_two_s,
     trial_of_epoch_s,
 )
-from fastloop.trial.support import check_support
 
 
 def compose(overrides):

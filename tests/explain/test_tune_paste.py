@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from fastloop.config.catalogue import options_of
 from fastloop.config.compose import compose_job
-from fastloop.explain.tune.paste import WRITERS, explain_no_code, paste_code
+from fastloop.tune.paste import WRITERS, explain_no_code, paste_code
 
 WORKERS = ("num_workers=1", "prefetch_factor=4", "persistent_workers=true")
 WITHOUT_CODE = {

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from fastloop.explain.tune.peak import observe_peak_mib
 from fastloop.options.launcher.single import SingleLauncher
+from fastloop.tune.peak import observe_peak_mib
 
 ROW_MIB = 2
 ROWS = ("dataset=synthetic", "dataset.shape=[512,1024]", "batch_size=2", "benchmark=traversal")

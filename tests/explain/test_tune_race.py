@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fastloop.core.stats import MINIMUM_EFFECT
-from fastloop.explain.tune.outcome import verdict_text
-from fastloop.explain.tune.race import FEWEST_CONFIRMING, RaceRules, race
-from fastloop.explain.tune.race_result import RaceResult
-from fastloop.explain.tune.surrogate import Surrogate, estimate_noise
+from fastloop.tune.outcome import verdict_text
+from fastloop.tune.race import FEWEST_CONFIRMING, RaceRules, race
+from fastloop.tune.race_result import RaceResult
+from fastloop.tune.surrogate import Surrogate, estimate_noise
 
 PRESENT = "yours"
 

@@ -18,7 +18,7 @@ from options import SUPPORT
 from fastloop.core.machine_load import summarize_loads
 from fastloop.core.result_file import load
 from fastloop.core.types import UsageError
-from fastloop.explain.tune.tune_file import TUNE_FILE, TuneFile, find_tuning
+from fastloop.tune.tune_file import TUNE_FILE, TuneFile, find_tuning
 
 pytestmark = pytest.mark.slow
 

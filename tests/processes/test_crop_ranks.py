@@ -9,9 +9,9 @@ from options import compose_job
 
 from fastloop.core.spans import now_ns
 from fastloop.core.sweep_protocols import RankTask
-from fastloop.data.prepare import prepare
+from fastloop.data.preparation import prepare
 from fastloop.options.launcher.torchrun import TorchrunLauncher
-from fastloop.trial.run import run_trial
+from fastloop.trial.trial_process import run_trial
 
 TIMEOUT_S = 120
 """Time limit after which a hanging rank fails the test."""

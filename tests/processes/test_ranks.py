@@ -20,15 +20,15 @@ from fastloop.config.user_options import use_loader_data
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.epochs import epoch_indices, index_batches, whole_order
 from fastloop.core.instrumented_pass import Attribution, RankPass, Resources
-from fastloop.core.metrics import metrics
 from fastloop.core.optional import check_libraries
 from fastloop.core.plan import PreparedData
 from fastloop.core.result import Measurement, Result, Trial
 from fastloop.core.seeds import epoch_seed
 from fastloop.core.spans import now_ns
 from fastloop.core.sweep_protocols import RankAnswer, RankTask
+from fastloop.core.tracked_metrics import metrics
 from fastloop.core.types import JobFailed, Unsupported
-from fastloop.data.prepare import prepare, reference_hashes, sample_lengths
+from fastloop.data.preparation import prepare, reference_hashes, sample_lengths
 from fastloop.data.same_data import num_delivered
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.options.launcher.torchrun import TorchrunLauncher
@@ -38,7 +38,7 @@ from fastloop.sweep.caveats import caveats
 from fastloop.sweep.merge_ranks import merge_passes, merge_trials
 from fastloop.trial.job import Job
 from fastloop.trial.profiling import profile_paths
-from fastloop.trial.run import run_trial
+from fastloop.trial.trial_process import run_trial
 
 TIMEOUT_S = 120
 """Time limit after which a hanging rank fails the test."""

@@ -34,7 +34,7 @@ from fastloop.processes.rendezvous import LOOPBACK, host_store
 from fastloop.trial import replay
 from fastloop.trial.delivery import loader_opener, with_sample_lengths
 from fastloop.trial.page_cache import open_reopenable, set_cache_state
-from fastloop.trial.run import run_instrumentation, run_profiling, run_trial
+from fastloop.trial.trial_process import run_instrumentation, run_profiling, run_trial
 
 BATCH = 16
 SEED = 7

@@ -33,8 +33,8 @@ class Split:
 
 def collect_epoch(loader, probe):
     """Yield the batches of an epoch of the loader, with the events of the probe and of the loop."""
-    from fastloop.timeline.loop import watch_epoch
-    from fastloop.timeline.probe import insert_probe
+    from fastloop.observe.dataloader_probe import insert_probe
+    from fastloop.observe.loop_lane import watch_epoch
 
     with insert_probe(loader, probe):
         yield from watch_epoch(loader, probe.log)

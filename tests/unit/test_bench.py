@@ -18,8 +18,9 @@ import fastloop
 from fastloop.core import interleave, spans
 from fastloop.core.looks import LOOKS
 from fastloop.core.types import Invalid
-from fastloop.explain.loop import explain_loop
+from fastloop.explain.of_loop import explain_loop
 from fastloop.trial import window
+from fastloop.tune.loop_tuning import tune_loop
 
 DATA = TensorDataset(torch.arange(60.0).view(30, 2), torch.arange(30))
 
@@ -179,10 +180,11 @@ def test_public_names_can_be_completed():
     assert [name for name in dir(fastloop) if name not in fastloop.__all__ and name[0] != "_"] == []
 
 
-def test_explain_shows_the_parameters_of_its_function():
-    shown, own = (
-        inspect.signature(function).parameters for function in (fastloop.explain, explain_loop)
-    )
+@pytest.mark.parametrize(
+    ("package", "function"), [(fastloop.explain, explain_loop), (fastloop.tune, tune_loop)]
+)
+def test_package_that_is_called_shows_the_parameters_of_its_function(package, function):
+    shown, own = (inspect.signature(each).parameters for each in (package, function))
     assert [(name, each.default, each.kind) for name, each in shown.items()] == [
         (name, each.default, each.kind) for name, each in own.items()
     ]

@@ -14,13 +14,13 @@ from fastloop.core.cgroup import usable_cores
 from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData
 from fastloop.data.cropped_dataset import CroppedSamples
-from fastloop.data.images import pixels_of
-from fastloop.data.prepare import prepare
+from fastloop.data.decode_image import pixels_of
+from fastloop.data.preparation import prepare
 from fastloop.fastloader.columns.decoders import decode_by_pillow
 from fastloop.trial import crop_limit as limit_module
 from fastloop.trial import limits
 from fastloop.trial.crop_limit import NATIVE_DECODER, CropMaking, DecodedCrops, crop_limit
-from fastloop.trial.run import run_trial
+from fastloop.trial.trial_process import run_trial
 
 SHORT = ("benchmark=traversal", "epochs=1", "batch_size=4", "min_window_s=0")
 RANDOM = ("transform=random_resized_crop", "transform.size=[32,40]")

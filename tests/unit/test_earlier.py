@@ -14,8 +14,8 @@ from fastloop.core.spans import now_ns
 from fastloop.core.types import Invalid
 from fastloop.processes.child import Call, start_child
 from fastloop.trial.earlier import Earlier, find_earlier, limits_of
-from fastloop.trial.run import run_trial
 from fastloop.trial.shadow import run_shadow
+from fastloop.trial.trial_process import run_trial
 
 SETTINGS = (*MYDATASET, f"epochs={dishonest_loaders.EPOCHS}", "batch_size=16")
 

@@ -17,11 +17,11 @@ from fastloop.core.explanation import (
     Rung,
     Verdict,
 )
-from fastloop.core.metrics import metrics
 from fastloop.core.result import Result
 from fastloop.core.result_file import load_results, load_timelines, save
 from fastloop.core.stats import Estimate
-from fastloop.reporting.charts.picture import picture_of_ladders
+from fastloop.core.tracked_metrics import metrics
+from fastloop.reporting.charts.benchmark_pictures import picture_of_ladders
 from fastloop.reporting.document import compose_document
 from fastloop.reporting.terminal import format_tables
 from fastloop.reporting.write import write_report

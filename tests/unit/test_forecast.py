@@ -96,7 +96,7 @@ import sys
 def tell():
     from fastloop.processes import forkserver_hook
 
-    wanted = ("torch", "tensordict", "fastloop.trial.run", "fastloop.trial.shadow")
+    wanted = ("torch", "tensordict", "fastloop.trial.trial_process", "fastloop.trial.shadow")
     is_server = forkserver_hook.IMPORTED_BY == os.getppid()
     return is_server, *(name in forkserver_hook.PRELOADED for name in wanted)
 """

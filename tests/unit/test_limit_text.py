@@ -14,10 +14,10 @@ from fastloop.core.limit import LimitOrigin
 from fastloop.core.result import Result
 from fastloop.core.result_file import RESULT_FILE, load, save
 from fastloop.reporting.limit_text import describe_work
+from fastloop.reporting.outcome_sentences import verdict
+from fastloop.reporting.report_tables import ranking_table
 from fastloop.reporting.summary import summarize
-from fastloop.reporting.tables import ranking_table
 from fastloop.reporting.terminal import format_tables
-from fastloop.reporting.verdict import verdict
 from fastloop.reporting.write import trials_csv
 from fastloop.sweep.caveats import caveats
 

@@ -14,12 +14,12 @@ from fastloop.core.cgroup import usable_cores
 from fastloop.core.limit import LimitOrigin, merge_origins, typical_origin
 from fastloop.core.spans import now_ns
 from fastloop.core.trees import read_bytes
+from fastloop.data.decode_image import pixels_of
 from fastloop.data.image_files import LabelledImages
-from fastloop.data.images import pixels_of
 from fastloop.fastloader.columns import decoders
 from fastloop.options.decoder.pil import PilDecoder
-from fastloop.trial import all_cores, decoding, gather, limits
-from fastloop.trial.run import run_trial
+from fastloop.trial import all_cores, decode_limit, gather_limit, limits
+from fastloop.trial.trial_process import run_trial
 
 CPU = torch.device("cpu")
 SHORT = ("epochs=1", "batch_size=4", "min_window_s=0")
@@ -33,8 +33,8 @@ def images_in(root, count=6, **settings) -> LabelledImages:
     return LabelledImages(root, files, **settings)
 
 
-def decode_limit(samples, broken=()):
-    return decoding.decode_limit(samples, set(broken), seed=0, window_s=0.0)
+def limit_of(samples, broken=()):
+    return decode_limit.limit_of(samples, set(broken), seed=0, window_s=0.0)
 
 
 def test_rate_is_the_sum_of_what_each_thread_does_in_its_own_time(monkeypatch):
@@ -53,23 +53,23 @@ def test_every_core_works_on_one_thread_of_torch():
     assert sorted(threads) == [(0, 1), (1, 1), (2, 1)]
 
 
-@pytest.mark.parametrize("name", gather.gathers())
+@pytest.mark.parametrize("name", gather_limit.gathers())
 def test_gatherer_counts_its_rows_and_fetches_the_right_ones(name, monkeypatch):
     source = np.random.default_rng(0).integers(256, size=(100, 24), dtype=np.uint8)
-    gatherer = gather.gathers()[name](source, 7, 1)
+    gatherer = gather_limit.gathers()[name](source, 7, 1)
     assert len(gatherer.batches) == 100 // 7
     ticks = iter([0, 0, 0, 10])
-    monkeypatch.setattr(gather, "now_ns", lambda: next(ticks))
+    monkeypatch.setattr(gather_limit, "now_ns", lambda: next(ticks))
     assert gatherer.run(stop_ns=10, reads=True) == 4 * 7
     assert np.array_equal(gatherer.out, source[np.asarray(gatherer.batches[3])])
 
 
 def test_memcpy_copies_all_rows_in_order_and_every_thread_begins_elsewhere(monkeypatch):
-    monkeypatch.setattr(gather, "cores_of_rank", lambda: 2)
+    monkeypatch.setattr(gather_limit, "cores_of_rank", lambda: 2)
     source = np.random.default_rng(0).integers(256, size=(80, 24), dtype=np.uint8)
     copied = []
     for thread in range(2):
-        copier = gather._copy_in_order(source, 10, thread)
+        copier = gather_limit._copy_in_order(source, 10, thread)
         copies = [(copier.gather(start), copier.out.copy())[1] for start in copier.batches]
         copied.append(np.concatenate(copies))
     assert np.array_equal(copied[0], source)
@@ -77,8 +77,12 @@ def test_memcpy_copies_all_rows_in_order_and_every_thread_begins_elsewhere(monke
 
 
 def test_limit_of_rows_is_that_of_the_fastest_gather_and_tells_its_share_of_memcpy(monkeypatch):
-    rates = {gather._index_select: 30.0, gather._np_take: 60.0, gather._copy_in_order: 80.0}
-    monkeypatch.setattr(gather, "_gather_rate", lambda make, *_: rates.get(make.func, 1))
+    rates = {
+        gather_limit._index_select: 30.0,
+        gather_limit._np_take: 60.0,
+        gather_limit._copy_in_order: 80.0,
+    }
+    monkeypatch.setattr(gather_limit, "_gather_rate", lambda make, *_: rates.get(make.func, 1))
     limit = limits.row_limit(1000, 64, 10, CPU, reads=False)
     assert limit.samples_per_s == 60
     assert limit.origin == LimitOrigin(
@@ -86,14 +90,14 @@ def test_limit_of_rows_is_that_of_the_fastest_gather_and_tells_its_share_of_memc
     )
 
 
-@pytest.mark.parametrize("name", gather.conversions())
+@pytest.mark.parametrize("name", gather_limit.conversions())
 def test_converting_gatherer_makes_scaled_floats_of_the_right_rows(name):
     source = np.random.default_rng(0).integers(256, size=(100, 24), dtype=np.uint8)
-    gatherer = gather.conversions()[name](source, 7, 1)
+    gatherer = gather_limit.conversions()[name](source, 7, 1)
     gatherer.gather(gatherer.batches[3])
     rows = source[np.asarray(gatherer.batches[3])].astype(np.float32)
     assert gatherer.out.dtype == np.float32
-    assert np.allclose(gatherer.out, rows * gather.FACTOR + gather.OFFSET, rtol=1e-6)
+    assert np.allclose(gatherer.out, rows * gather_limit.FACTOR + gather_limit.OFFSET, rtol=1e-6)
     assert gatherer.run(stop_ns=0, reads=True) == 7
 
 
@@ -116,7 +120,7 @@ def test_limit_of_rows_that_become_floats_is_of_gathering_and_converting(
     job, prepared = prepared_job(*SHORT, "benchmark=traversal", *dataset, shape, *settings)
     measured = run_trial(job, prepared, 0, now_ns()).benchmarks["traversal"]
     assert measured.limit_origin.kind == kind
-    engines = gather.conversions() if kind == "converted rows" else gather.gathers()
+    engines = gather_limit.conversions() if kind == "converted rows" else gather_limit.gathers()
     assert measured.limit_origin.engine in engines
 
 
@@ -124,7 +128,7 @@ def test_limit_of_rows_restores_the_torch_thread_count():
     before = torch.get_num_threads()
     limit = limits.row_limit(1000, 64, 10, CPU, reads=False)
     assert limit.samples_per_s > 0
-    assert limit.origin.engine in gather.gathers()
+    assert limit.origin.engine in gather_limit.gathers()
     assert limit.origin.memcpy_fraction > 0
     assert torch.get_num_threads() == before
 
@@ -132,7 +136,7 @@ def test_limit_of_rows_restores_the_torch_thread_count():
 def test_limit_source_stays_within_256_mib(monkeypatch):
     sources = []
     monkeypatch.setattr(
-        gather, "_gather_rate", lambda make, *_: sources.append(make.args[0]) or 1.0
+        gather_limit, "_gather_rate", lambda make, *_: sources.append(make.args[0]) or 1.0
     )
     limits.row_limit(10**9, 1 << 20, 64, CPU, reads=False)
     assert {source.nbytes for source in sources} == {256 << 20}
@@ -155,23 +159,23 @@ def test_decoder_that_takes_eight_times_as_long_reaches_an_eighth_of_the_limit(
     tmp_path, monkeypatch
 ):
     slow = images_in(tmp_path, decoder=SlowDecoder(8))
-    pillow = {"pil": decoding.LIBRARIES["pil"]}
-    monkeypatch.setattr(decoding, "LIBRARIES", pillow)
+    pillow = {"pil": decode_limit.LIBRARIES["pil"]}
+    monkeypatch.setattr(decode_limit, "LIBRARIES", pillow)
     shares = []
     for _ in range(5):
-        limit = decode_limit(slow)
+        limit = limit_of(slow)
         assert limit.origin.engine == "pil"
-        monkeypatch.setattr(decoding, "LIBRARIES", {})
-        shares.append(decode_limit(slow).samples_per_s / limit.samples_per_s)
-        monkeypatch.setattr(decoding, "LIBRARIES", pillow)
+        monkeypatch.setattr(decode_limit, "LIBRARIES", {})
+        shares.append(limit_of(slow).samples_per_s / limit.samples_per_s)
+        monkeypatch.setattr(decode_limit, "LIBRARIES", pillow)
     assert 1 / 16 < np.median(shares) < 1 / 4
 
 
 def test_limit_is_of_the_fastest_decoder_that_is_installed(tmp_path, monkeypatch):
     samples = images_in(tmp_path, decoder=SlowDecoder(20))
-    assert decode_limit(samples).origin.engine in decoding.LIBRARIES
-    monkeypatch.setattr(decoding, "LIBRARIES", {"absent": ("no_such_module_is_here", None)})
-    assert decode_limit(samples).origin.engine == "test_limits"
+    assert limit_of(samples).origin.engine in decode_limit.LIBRARIES
+    monkeypatch.setattr(decode_limit, "LIBRARIES", {"absent": ("no_such_module_is_here", None)})
+    assert limit_of(samples).origin.engine == "test_limits"
 
 
 def decode_to_black(data, encoding):
@@ -180,28 +184,28 @@ def decode_to_black(data, encoding):
 
 def test_decoder_with_other_pixels_is_no_limit(tmp_path, monkeypatch):
     black = {"black": ("numpy", decode_to_black)}
-    monkeypatch.setattr(decoding, "LIBRARIES", black)
-    assert decode_limit(images_in(tmp_path)).origin.engine == "pil"
+    monkeypatch.setattr(decode_limit, "LIBRARIES", black)
+    assert limit_of(images_in(tmp_path)).origin.engine == "pil"
     write_files(tmp_path / "dark", {"0.png": png(crop().point(lambda _: 0))})
     dark = LabelledImages(tmp_path / "dark", [("0.png", 0)], PilDecoder(), None)
-    assert decode_limit(dark).origin.engine == "black"  # and it is where they are equal
+    assert limit_of(dark).origin.engine == "black"  # and it is where they are equal
 
 
 def test_decoder_that_cannot_read_a_file_is_no_limit(tmp_path, monkeypatch):
     require_library("simplejpeg")
-    jpeg_only = {"turbojpeg": decoding.LIBRARIES["turbojpeg"]}
-    monkeypatch.setattr(decoding, "LIBRARIES", jpeg_only)
+    jpeg_only = {"turbojpeg": decode_limit.LIBRARIES["turbojpeg"]}
+    monkeypatch.setattr(decode_limit, "LIBRARIES", jpeg_only)
     samples = images_in(tmp_path, decoder=SlowDecoder(20))
-    assert decode_limit(samples).origin.engine == "turbojpeg"
+    assert limit_of(samples).origin.engine == "turbojpeg"
     write_files(tmp_path, {"dog/7.png": png(crop())})
     mixed = replace(samples, files=[*samples.files, ("dog/7.png", 0)])
-    assert decode_limit(mixed).origin.engine == "test_limits"
+    assert limit_of(mixed).origin.engine == "test_limits"
 
 
 def test_samples_that_cannot_be_decoded_are_left_out(tmp_path):
     samples = images_in(tmp_path)
     write_files(tmp_path, {samples.files[2][0]: jpeg(crop())[:200]})
-    assert decode_limit(samples, broken=[2]).samples_per_s > 0
+    assert limit_of(samples, broken=[2]).samples_per_s > 0
 
 
 @dataclass(frozen=True)
@@ -224,7 +228,7 @@ class LargeFiles:
 @pytest.mark.parametrize(("cores", "most"), [(2, 13), (20, 20)])
 def test_files_stay_within_128_mib_but_one_for_each_thread(cores, most):
     samples = LargeFiles([])
-    files = decoding.read_files(samples, set(), seed=0, least=cores)
+    files = decode_limit.read_files(samples, set(), seed=0, least=cores)
     assert min(cores, 13) <= len(files) <= most
     assert len(set(samples.num_read)) == len(files)
 
@@ -239,7 +243,7 @@ def test_number_of_opencvs_threads_is_the_jobs(tmp_path, is_set_by_the_job):
         if is_set_by_the_job:
             decoders.load_opencv()
         expected = cv2.getNumThreads()
-        decode_limit(images_in(tmp_path))
+        limit_of(images_in(tmp_path))
         assert cv2.getNumThreads() == expected
         decoders.load_opencv()
         assert cv2.getNumThreads() == 1
@@ -268,7 +272,7 @@ def test_limit_of_an_image_job_is_of_the_work_that_its_loader_does(
     measured = trial.benchmarks["traversal"]
     assert measured.limit_origin.kind == kind
     assert measured.limit_origin.cores == usable_cores()
-    engines = decoding.LIBRARIES if kind == "decoded images" else gather.gathers()
+    engines = decode_limit.LIBRARIES if kind == "decoded images" else gather_limit.gathers()
     assert measured.limit_origin.engine in engines
     assert (measured.limit_origin.memcpy_fraction is None) == (kind == "decoded images")
     if kind == "decoded images":

@@ -10,24 +10,24 @@ from image_samples import write_class_folders
 from known_results import result_of
 from options import compose_job, options
 
-from fastloop.core.metrics import metrics
 from fastloop.core.result import Result
 from fastloop.core.result_file import load, save
 from fastloop.core.spans import now_ns
+from fastloop.core.tracked_metrics import metrics
 from fastloop.core.traits import DatasetTraits, traits_of
 from fastloop.core.types import option
 from fastloop.data.image_files import LabelledImages
-from fastloop.data.prepare import prepare
+from fastloop.data.preparation import prepare
 from fastloop.options.dataset.image_folder import ImageFolder
 from fastloop.options.decoder.pil import PilDecoder
-from fastloop.reporting.charts.picture import pictures
+from fastloop.reporting.charts.benchmark_pictures import pictures
+from fastloop.reporting.outcome_sentences import verdict
+from fastloop.reporting.report_tables import ranking_table
 from fastloop.reporting.summary import summarize
-from fastloop.reporting.tables import ranking_table
 from fastloop.reporting.terminal import format_tables
-from fastloop.reporting.verdict import verdict
 from fastloop.reporting.write import trials_csv
 from fastloop.sweep.merge_ranks import merge_trials
-from fastloop.trial.run import run_trial
+from fastloop.trial.trial_process import run_trial
 
 SHORT = ("benchmark=traversal", "epochs=1", "batch_size=4")
 

@@ -18,13 +18,13 @@ from fastloop.core.result_file import load, save
 from fastloop.core.spans import now_ns
 from fastloop.core.sweep_protocols import RankTask
 from fastloop.core.types import Unsupported
-from fastloop.data.prepare import prepare
+from fastloop.data.preparation import prepare
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.sweep.caveats import cache_caveats
 from fastloop.trial import page_cache
 from fastloop.trial.page_cache import evict, resident_fraction, total_mib, warm
-from fastloop.trial.run import run_instrumentation, run_trial
 from fastloop.trial.support import check_support
+from fastloop.trial.trial_process import run_instrumentation, run_trial
 
 MIB = 2**20
 LARGE = ("dataset=mydataset", "dataset.count=10000", "benchmark=traversal", "epochs=1")

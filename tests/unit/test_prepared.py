@@ -17,7 +17,7 @@ from slow_dataset import SlowDataset
 from fastloop.core.files import hold_lock
 from fastloop.core.optional import check_libraries
 from fastloop.core.types import BadData, Unsupported
-from fastloop.data.prepare import find_damage, prepare
+from fastloop.data.preparation import find_damage, prepare
 from fastloop.data.sample_hashes import sample_hashes
 from fastloop.data.sealed_folder import SEAL, read_seal, write_once
 
@@ -238,7 +238,8 @@ def test_partial_stores_of_other_data_are_removed_unless_they_are_being_written(
 def test_concurrent_preparations_write_one_store(outputs):
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from options import compose_job, MYDATASET; from fastloop.data.prepare import prepare\n"
+        "from options import compose_job, MYDATASET\n"
+        "from fastloop.data.preparation import prepare\n"
         "job = compose_job('loader=np_memmap', *MYDATASET)\n"
         "print(prepare(job.dataset, job.loader.store).seconds)"
     )

@@ -12,10 +12,10 @@ from commands import SMALL, run_fastloop, runs
 from my_code import BusySamples
 from options import compose_job
 
-from fastloop.data.prepare import prepare
+from fastloop.data.preparation import prepare
 from fastloop.sweep.caveats import option_caveats
 from fastloop.trial.profiling import PROFILED_STEPS, profile_paths
-from fastloop.trial.run import run_profiling
+from fastloop.trial.trial_process import run_profiling
 
 TICKS_S = 0.1
 """Tolerance for the CPU time of two workers, which the system reports in ticks of 10 ms."""

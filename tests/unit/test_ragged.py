@@ -19,7 +19,7 @@ from fastloop.core.epochs import epoch_indices, index_batches
 from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData, Invalid, Unsupported
 from fastloop.data.chunked_reader import collate_chunks
-from fastloop.data.prepare import prepare, reference_hashes, sample_lengths
+from fastloop.data.preparation import prepare, reference_hashes, sample_lengths
 from fastloop.data.ragged import collate_jagged, remove_padding
 from fastloop.data.same_data import check_data
 from fastloop.data.sample_hashes import sample_hashes
@@ -27,8 +27,8 @@ from fastloop.options.collate.pad import PadCollate
 from fastloop.options.order.buckets import BucketOrder
 from fastloop.sweep.caveats import option_caveats
 from fastloop.trial.delivery import with_sample_lengths
-from fastloop.trial.run import run_instrumentation, run_trial
 from fastloop.trial.support import check_support
+from fastloop.trial.trial_process import run_instrumentation, run_trial
 
 BATCH = 8
 TEXTS = ("dataset=texts", "dataset.count=203", "dataset.max_length=60", "collate=pad")
@@ -378,7 +378,7 @@ def test_decoding_in_a_process_keeps_ragged_samples_and_order(outputs):
 def test_reference_of_an_older_format_is_written_again(outputs, monkeypatch):
     job = compose_job("dataset=digits")
     with monkeypatch.context() as older:
-        older.setattr("fastloop.data.prepare.REFERENCE", 1)
+        older.setattr("fastloop.data.preparation.REFERENCE", 1)
         folder = prepare(job.dataset, None).reference
     before = (folder / "sealed.json").stat().st_mtime_ns
     assert prepare(job.dataset, None).reference == folder

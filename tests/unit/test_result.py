@@ -7,9 +7,9 @@ from known_results import result_of
 
 from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.machine_counters import LEAST_SECONDS
-from fastloop.core.metrics import metrics
 from fastloop.core.result import Result
 from fastloop.core.result_file import RESULT_FILE, load, save
+from fastloop.core.tracked_metrics import metrics
 
 
 def test_result_is_read_under_former_field_names(tmp_path):

@@ -19,10 +19,10 @@ from fastloop.core.types import Invalid, Unsupported
 from fastloop.data.batch_counts import check_counts
 from fastloop.data.sample_order import places_in_store, shuffling_of
 from fastloop.processes.child import Call, start_child
-from fastloop.trial import unread
+from fastloop.trial import touch_all_bytes
 from fastloop.trial.background import check_idle
-from fastloop.trial.run import run_trial
 from fastloop.trial.shadow import run_shadow
+from fastloop.trial.trial_process import run_trial
 
 TRAVERSAL = ("benchmark=traversal", f"epochs={dishonest_loaders.EPOCHS}", "batch_size=16")
 COUNTED = {
@@ -113,7 +113,7 @@ def test_unread_batches_are_found_wherever_they_are():
             ([(resident,), (mapped[:4],)], True),
             ([(resident,), (resident.as_subclass(LateTensor),)], True),
         ):
-            epoch = unread.UnreadBatches(batches, cpu)
+            epoch = touch_all_bytes.UnreadBatches(batches, cpu)
             assert len(list(epoch)) == 2
             assert epoch.found is found
 

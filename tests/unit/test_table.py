@@ -12,9 +12,9 @@ from known_results import result_of
 from fastloop.core import stats
 from fastloop.core.number_text import show_time, significant
 from fastloop.core.result import Result
+from fastloop.reporting.outcome_sentences import verdict
 from fastloop.reporting.summary import summarize
 from fastloop.reporting.terminal import format_tables
-from fastloop.reporting.verdict import verdict
 
 BENCHMARKS = ("traversal", "training", "a_user_benchmark_option")
 

@@ -13,7 +13,7 @@ from options import REPOSITORY
 from fastloop.core import device_protocols, plan, protocols, sweep_protocols, traits
 
 NOT_IN_A_PROTOCOL = {"format_version"}
-"""Optional, and read by data/prepare.py."""
+"""Optional, and read by data/preparation.py."""
 
 
 def declared_names() -> set[str]:

@@ -24,15 +24,15 @@ from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData, Invalid, JobFailed, TimeLimit, Unsupported
 from fastloop.core.user_code import LOADER_DATA
 from fastloop.data.digest import leaves_of
-from fastloop.data.prepare import prepare_within
+from fastloop.data.preparation import prepare_within
 from fastloop.options.launcher.single import SingleLauncher
+from fastloop.reporting.report_tables import overview_tables
 from fastloop.reporting.summary import summarize
-from fastloop.reporting.tables import overview_tables
 from fastloop.reporting.terminal import format_tables
 from fastloop.sweep.caveats import caveats
 from fastloop.sweep.prepare_stage import trial_key
-from fastloop.trial.run import run_trial
 from fastloop.trial.support import check_support
+from fastloop.trial.trial_process import run_trial
 
 SQUARES = "dataset._target_=my_code.Squares"
 pytestmark = pytest.mark.filterwarnings(

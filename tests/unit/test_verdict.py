@@ -10,9 +10,9 @@ import pytest
 from known_results import result_of
 
 from fastloop.reporting.comparison import find_changes
+from fastloop.reporting.outcome_sentences import verdict
+from fastloop.reporting.report_tables import ranking_table
 from fastloop.reporting.summary import summarize
-from fastloop.reporting.tables import ranking_table
-from fastloop.reporting.verdict import verdict
 from fastloop.sweep.in_process import _summarize
 
 

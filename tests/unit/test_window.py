@@ -16,11 +16,11 @@ from fastloop.core import spans, stats
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.machine_counters import LEAST_SECONDS
-from fastloop.core.metrics import metrics
 from fastloop.core.result import measurements
 from fastloop.core.spans import Spans, StepMarks
-from fastloop.trial import unread, window
-from fastloop.trial.run import run_instrumentation, run_trial
+from fastloop.core.tracked_metrics import metrics
+from fastloop.trial import touch_all_bytes, window
+from fastloop.trial.trial_process import run_instrumentation, run_trial
 
 CPU = torch.device("cpu")
 
@@ -254,9 +254,9 @@ def test_only_a_batch_in_a_mapped_file_may_be_unread(tmp_path):
     path = tmp_path / "rows"
     path.write_bytes(bytes(1 << 16))
     mapped = torch.from_file(str(path), size=1 << 16, dtype=torch.uint8)
-    assert unread.may_be_unread((mapped[:64], torch.zeros(3)))
-    assert not unread.may_be_unread((mapped[:64].clone(), torch.zeros(3)))
-    assert not unread.may_be_unread((torch.zeros(1 << 20).share_memory_(),))
+    assert touch_all_bytes.may_be_unread((mapped[:64], torch.zeros(3)))
+    assert not touch_all_bytes.may_be_unread((mapped[:64].clone(), torch.zeros(3)))
+    assert not touch_all_bytes.may_be_unread((torch.zeros(1 << 20).share_memory_(),))
 
 
 @pytest.mark.parametrize("min_window_s", [0, 0.3])

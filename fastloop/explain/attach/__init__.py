@@ -1,5 +1,5 @@
 """Explain a script that knows nothing of fastloop: run it with a probe in its DataLoaders.
 
 The script's own processes import bootstrap, script, import_hook, children, probe, fetches, and the
-recording modules of timeline/. These import no more than they need.
+recording modules of observe/. These import no more than they need.
 """

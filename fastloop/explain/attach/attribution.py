@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fastloop.core.explanation import Rung
-from fastloop.explain.attach.passes import OF_LOOPS, LoaderPass
+from fastloop.explain.attach.iterations import OF_LOOPS, LoaderPass
 from fastloop.explain.attach.reading import MadeBatch, ProcessRecords, batches_of_process
-from fastloop.timeline.events import Event
+from fastloop.observe.events import Event
 
 STAGES = (Rung.DECODE, Rung.COLLATE, Rung.HAND_OFF, Rung.START_UP)
 """Columns of an attribution; a transform is a part of decode, as its share is found later."""

@@ -12,9 +12,9 @@ from types import ModuleType
 from typing import Any
 
 from fastloop.core.spans import now_ns, process_cpu_ns
-from fastloop.timeline.event_log import EventLog
-from fastloop.timeline.events import UNKNOWN, Stage
-from fastloop.timeline.probed import ProbedCall, ProbedCollate, ProbedIterator
+from fastloop.observe.event_log import EventLog
+from fastloop.observe.events import UNKNOWN, Stage
+from fastloop.observe.probed import ProbedCall, ProbedCollate, ProbedIterator
 
 FIRST, EVERY = 2, 16
 """Samples are timed in the first FIRST batches of an epoch, and later in one batch of EVERY at

@@ -11,10 +11,10 @@ from fastloop.core.machine_load import LoadSummary, describe_load
 from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.stats import Estimate
 from fastloop.core.text_lines import align, wrap
+from fastloop.explain.attach.loop_verdict import judge_loop, steady_step_ms
+from fastloop.explain.attach.loop_what_ifs import LoaderChange, predict_changes
 from fastloop.explain.attach.loops import Loop, share_of_parts
 from fastloop.explain.attach.ranks import RankComparison, compare_ranks, rank_rows
-from fastloop.explain.attach.verdict import judge_loop, steady_step_ms
-from fastloop.explain.attach.what_ifs import LoaderChange, predict_changes
 
 SCHEMA = 1
 

@@ -60,6 +60,6 @@ class DataLoaderFinder(MetaPathFinder):
 
 def _probe(module: ModuleType, folder: str) -> None:
     # The probe's clock (core/spans.py) imports torch, which must be the script's own doing.
-    from fastloop.explain.attach.probe import probe_module
+    from fastloop.explain.attach.torch_hooks import probe_module
 
     probe_module(module, folder)

@@ -12,7 +12,7 @@ import numpy as np
 from fastloop.core.explanation import Rung
 from fastloop.core.stats import BOUNDS, FEWEST_FOR_INTERVAL, Estimate
 from fastloop.explain.attach.attribution import START_UP, attribute_waits, makers_of_pass
-from fastloop.explain.attach.passes import LoaderPass, describe_loaders, find_passes
+from fastloop.explain.attach.iterations import LoaderPass, describe_loaders, find_passes
 from fastloop.explain.attach.reading import MadeBatch, ProcessRecords
 
 # Successive batches resemble each other, so that intervals are over whole passes, or over blocks of

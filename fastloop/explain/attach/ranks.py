@@ -9,8 +9,8 @@ import numpy as np
 from fastloop.core.explanation import Rung, Verdict
 from fastloop.core.number_text import show_percent, significant
 from fastloop.core.stats import Estimate
+from fastloop.explain.attach.loop_verdict import judge_loop
 from fastloop.explain.attach.loops import PARTS, Loop, share_of_parts, wait_share
-from fastloop.explain.attach.verdict import judge_loop
 
 APART = 0.05
 """Ranks that differ by less than this share of their mean time are alike."""

@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fastloop.explain.attach.probe import open_script_log
-from fastloop.timeline.events import UNKNOWN, Event, Stage
+from fastloop.explain.attach.torch_hooks import open_script_log
+from fastloop.observe.events import UNKNOWN, Event, Stage
 
 MAKING = (Stage.FETCH, Stage.COLLATE, Stage.TRANSFORM)
 

@@ -18,8 +18,8 @@ from fastloop.reporting.charts.style import (
     set_log_ticks,
     wrap_label,
 )
+from fastloop.reporting.report_tables import WIDEST
 from fastloop.reporting.summary import Row
-from fastloop.reporting.tables import WIDEST
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -24,7 +24,7 @@ from fastloop.core.epochs import close_on_exit
 from fastloop.core.types import Epochs, Tree
 from fastloop.processes.lifecycle import die_with_parent
 from fastloop.trial.prefetch.cuda_stream import DeliveryStream
-from fastloop.trial.prefetch.shared_memory import SharedBatch, share_batch
+from fastloop.trial.prefetch.shared_batches import SharedBatch, share_batch
 
 MORE, STOP, EXIT = "more", "stop", "exit"
 """Commands to the process, besides the number of an epoch to load: load one more batch, end this

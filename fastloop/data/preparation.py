@@ -1,0 +1,257 @@
+"""Preparation of a dataset: its same-data reference and its store, each written once."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastloop.core.files import fingerprint, outputs_folder, remove_partial
+from fastloop.core.plan import PreparedData
+from fastloop.core.protocols import (
+    Collate,
+    Dataset,
+    HasFiles,
+    Store,
+    StreamingDataset,
+)
+from fastloop.core.source_code import source_fingerprint
+from fastloop.core.trees import tree_leaves
+from fastloop.core.types import BadData, SamplesDiffer, TimeLimit, Unsupported, name_of
+from fastloop.core.watchdog import Stalled, limit_stalls
+from fastloop.data.chunked_reader import ChunkedReader
+from fastloop.data.cropped_dataset import CroppableDataset
+from fastloop.data.decoder_agreement import TOLERANCE, decoder_equivalence_id
+from fastloop.data.digest import (
+    content_fingerprint,
+    epoch_hashes,
+    reference_digest,
+    row_nbytes,
+)
+from fastloop.data.prepare_store import check_storable, prepare_store
+from fastloop.data.reference import (
+    HASHES,
+    LENGTHS,
+    REFERENCE,
+    ClassCounter,
+    ObservingBatches,
+    write_reference,
+)
+from fastloop.data.sealed_folder import Facts, break_seal_if_damaged, write_once
+from fastloop.data.seeded import SeededDataset, needs_seeds
+
+SIZED_FILES = 16
+"""About this many images are read for the sizes in a refusal."""
+SHOWN_SIZES = 3
+"""Number of different sizes that a refusal shows."""
+MOST_PIXELS = 224
+"""The greatest side that a refusal suggests."""
+
+
+def prepare(
+    dataset: Dataset,
+    store: Store | None,
+    tolerant: bool = False,
+    collate: Collate | None = None,
+    whole: bool = False,
+) -> PreparedData:
+    """Prepare a dataset: write its reference and its store unless they exist.
+
+    tolerant: leave samples that can't be decoded out of the reference, and list them as `broken`.
+    collate: makes the samples, see CollateTraits.defines_samples; None: torch's default_collate.
+    whole: read all existing files, and write damaged ones again.
+    Raises BadData, Unsupported or OSError; no partially written file is left behind.
+    """
+    if isinstance(dataset, StreamingDataset):
+        return _prepare_stream(dataset, dataset)
+    # before fetch, which may download: a store that can't hold the dataset must not cost anything
+    check_storable(dataset, store)
+    remove_partial(outputs_folder() / "stores")
+    data = fingerprint(dataset.fetch(), source_fingerprint(dataset))
+    prepared = _prepare_reference(dataset, data, tolerant, collate, whole)
+    if store is None:
+        files = dataset.files() if isinstance(dataset, HasFiles) else []
+        return dataclasses.replace(prepared, files=tuple(files))
+    if prepared.broken:
+        reason = f"a store holds intact samples only, and {prepared.broken[0][1]}"
+        raise Unsupported(f"store={name_of(store)}: {reason}; loader=raw leaves it out")
+    root = Path(store.root).absolute() / f"{_folder_name(dataset, data)}.{name_of(store)}"
+    return prepare_store(prepared, store, root, whole)
+
+
+def _folder_name(dataset: Dataset, data: str) -> str:
+    """Beginning of the names of the dataset's reference and stores."""
+    return f"{name_of(dataset)}-{data[:16]}"
+
+
+def _prepare_reference(
+    dataset: Dataset, data: str, tolerant: bool, collate: Collate | None, whole: bool
+) -> PreparedData:
+    """Write the reference unless it exists, and describe the dataset by it.
+
+    data: fingerprint of the dataset's source.
+    """
+    source = ChunkedReader(dataset, tolerant, None if collate is None else collate.collate)
+    name = f"{_folder_name(dataset, data)}.{_reference_kind(tolerant, collate)}"
+    reference = outputs_folder() / "stores" / name
+    write = partial(_write_reference, source=source)
+    try:
+        facts = write_once(reference, fingerprint(data, REFERENCE), write, whole)
+    except SamplesDiffer as error:
+        raise BadData(add_remedy(str(error), dataset)) from error
+    _check_classes(dataset, facts.get("num_classes"))
+    return PreparedData(
+        dataset=dataset,
+        label=dataset.label,
+        fingerprint=data,
+        content=facts["content"],
+        reference=reference,
+        folder=reference,
+        num_samples=facts["num_samples"],
+        sample=tuple((dtype, tuple(shape)) for dtype, shape in facts["leaves"]),
+        sample_nbytes=facts["sample_nbytes"],
+        num_classes=_resolve_num_classes(dataset.num_classes, facts.get("num_classes")),
+        broken=tuple((index, reason) for index, reason in facts["broken"]),
+        random=facts["random"],
+        returns_batches=facts["returns_batches"],
+        **_decoder_facts(dataset, facts),
+    )
+
+
+def prepare_within(limit_s: float, dataset: Dataset, *arguments: Any) -> PreparedData:
+    """Prepare a dataset as `prepare` does; raises TimeLimit if no sample is read or written
+    for that many seconds."""
+    try:
+        with limit_stalls(limit_s):
+            return prepare(dataset, *arguments)
+    except Stalled as error:
+        raise TimeLimit(f"preparing {dataset.label}: {error}") from error
+
+
+def _write_reference(folder: Path, source: ChunkedReader) -> Facts:
+    """Write the reference; random samples are seeded for it, and the facts say so."""
+    is_random = needs_seeds(source.dataset, source.samples)
+    if is_random:
+        source = dataclasses.replace(source, dataset=SeededDataset(source.dataset))
+    return write_reference(folder, source) | {"random": is_random}
+
+
+def _reference_kind(tolerant: bool, collate: Collate | None) -> str:
+    if collate is None:
+        return "tolerant" if tolerant else "reference"
+    return f"collate-{fingerprint(repr(collate), source_fingerprint(collate))[:16]}"
+
+
+def _decoder_facts(dataset: Dataset, facts: Facts) -> Facts:
+    """Fields of PreparedData for a dataset with pixels that agree with Pillow's; else empty."""
+    difference = facts["pixels_off"]
+    if difference is None or difference > TOLERANCE:
+        return {}
+    leaves = [[dtype, list(shape)] for dtype, shape in facts["leaves"]]
+    identity = [facts["num_samples"], leaves, [index for index, _ in facts["broken"]]]
+    equivalence_id = decoder_equivalence_id(dataset, *identity)
+    return {"decoder_equivalence_id": equivalence_id, "pixels_off": difference}
+
+
+def find_damage(prepared: PreparedData) -> str:
+    """A message about the store or the reference of prepared data if it is damaged, else empty.
+
+    The next command writes the damaged one again.
+    """
+    # without a store, both folders are the same
+    for folder in dict.fromkeys((prepared.reference, prepared.folder)):
+        if damage := break_seal_if_damaged(folder):
+            return f"{folder}: {damage}; the next command writes it again"
+    return ""
+
+
+def reference_hashes(prepared: PreparedData) -> np.ndarray:
+    """Hash of each sample of the dataset, by the same-data gate: (num_samples, 16) uint8."""
+    return np.load(prepared.reference / HASHES, allow_pickle=False)
+
+
+def sample_lengths(prepared: PreparedData) -> np.ndarray:
+    """Length of the longest leaf of each sample of a ragged dataset: (num_samples,) int64."""
+    return np.load(prepared.reference / LENGTHS, allow_pickle=False)
+
+
+def _prepare_stream(dataset: Dataset, stream: StreamingDataset) -> PreparedData:
+    """Prepare a streaming dataset: its first epoch becomes the reference.
+
+    Two such datasets are comparable if their first epochs have the same samples.
+    """
+    classes, scale = ClassCounter(), dataset.uint8_scale
+    with stream.batches() as batches:
+        hashes, leaves = epoch_hashes(ObservingBatches(batches, classes.update), scale)
+    whole = reference_digest(hashes, leaves)
+    data = fingerprint("stream", whole.count, leaves, whole.total if stream.same_data else "random")
+    folder = outputs_folder() / "stores" / f"stream-{data[:16]}.reference"
+
+    def write(beside: Path) -> Facts:
+        np.save(beside / HASHES, hashes)
+        return {}
+
+    write_once(folder, data, write)
+    return PreparedData(
+        dataset=dataset,
+        label=dataset.label,
+        fingerprint=data,
+        content=content_fingerprint(hashes, leaves, scale) if stream.same_data else data,
+        reference=folder,
+        folder=folder,
+        num_samples=len(hashes),
+        sample=leaves,
+        sample_nbytes=row_nbytes(leaves),
+        num_classes=_resolve_num_classes(dataset.num_classes, classes.count),
+    )
+
+
+def _resolve_num_classes(by_dataset: int | None, by_labels: int | None) -> int | None:
+    return by_labels if by_dataset == 0 else by_dataset
+
+
+def _check_classes(dataset: Dataset, by_labels: int | None) -> None:
+    """Raise BadData if the dataset declares fewer classes than its labels have."""
+    declared = dataset.num_classes
+    if declared and by_labels and by_labels > declared:
+        reason = f"its labels go up to {by_labels - 1}, and it has {declared} classes"
+        raise BadData(f"{dataset.label}: {reason} (num_classes)")
+
+
+def add_remedy(message: str, dataset: Dataset) -> str:
+    """The message of a SamplesDiffer in one line, with a remedy if there is one."""
+    # an error of a DataLoader worker has a whole traceback, which ends with the class and message
+    prefix = f"{SamplesDiffer.__module__}.SamplesDiffer: "
+    line = message.strip().splitlines()[-1].removeprefix(prefix)
+    # ...: a dataset without `size` has no remedy; None: images keep their sizes, which differ
+    if getattr(dataset, "size", ...) is not None:
+        return line
+    sizes = _image_sizes(dataset)
+    side = min([MOST_PIXELS, *(side for size in sizes for side in size)])
+    names = f"as torchvision's Resize({side}) and CenterCrop({side}) do"
+    can_be_cropped = isinstance(dataset, CroppableDataset)
+    crops = "transform=random_resized_crop (training), transform=center_crop (validation), "
+    size = f"dataset.size=[{side},{side}], which resizes and crops them, {names}"
+    ways = f"add one of {crops}{size}" if can_be_cropped else f"add {size}"
+    # the images that were read have one size: they differ in later images, or in their labels
+    if len(sizes) < 2:
+        return f"{line}; {ways}"
+    shown = [f"{width}x{height}" for height, width in sizes[:SHOWN_SIZES]]
+    if len(sizes) > SHOWN_SIZES:
+        shown.append("…")
+    return f"images have different sizes ({', '.join(shown)}), so they can't be stacked; {ways}"
+
+
+def _image_sizes(dataset: Dataset) -> list[tuple[int, int]]:
+    """The different (height, width) of images that can be read, spread evenly over the dataset."""
+    samples, sizes = dataset.open(), dict[tuple[int, int], None]()
+    step = max(1, (len(samples) - 1) // (SIZED_FILES - 1))
+    for index in range(0, len(samples), step):
+        with suppress(BadData):
+            images = [leaf for leaf in tree_leaves(samples[index]) if getattr(leaf, "ndim", 0) == 3]
+            sizes |= dict.fromkeys((int(each.shape[-2]), int(each.shape[-1])) for each in images)
+    return [*sizes]

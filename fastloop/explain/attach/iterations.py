@@ -1,0 +1,136 @@
+"""Passes of a script's loops over its DataLoaders: the wait for each batch, and the step on it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+from fastloop.explain.attach.reading import ProcessRecords
+from fastloop.observe.events import UNKNOWN, Event, Stage
+from fastloop.observe.lanes import flatten
+
+OF_LOOPS = (Stage.START, Stage.WAIT, Stage.STEP, Stage.END)
+
+
+@dataclass(kw_only=True)
+class LoaderPass:
+    """A pass of a loop over a DataLoader; all lists but `pieces` have an entry for each batch."""
+
+    number: int
+    loader: int
+    process_id: int
+    lane: str
+    """Lane of the thread that calls next()."""
+    start_ns: int
+    """Start of the call of iter(), which starts the workers."""
+    iter_ns: int
+    """Duration of iter()."""
+    passed: int
+    """Number of earlier passes over the same iterator, as with persistent workers."""
+    pids: tuple[int, ...]
+    """Process ids of the workers."""
+    batches: list[int] = field(default_factory=list)
+    """Numbers by which the workers know the batches."""
+    wait_start_ns: list[int] = field(default_factory=list)
+    wait_stop_ns: list[int] = field(default_factory=list)
+    step_ns: list[int] = field(default_factory=list)
+    """Time from a batch's arrival until the loop asks for the next one, without inner loops."""
+    step_cpu_ns: list[int] = field(default_factory=list)
+    """CPU time of the process in the step, or UNKNOWN."""
+    end_ns: int = 0
+    """Duration of the next() that found no more batches."""
+    stop_ns: int = 0
+    """The last time at which the loop asked for a batch, or found none."""
+    pieces: list[Event] = field(default_factory=list)
+    """Its events, without the time of inner loops."""
+    covered_ns: int = 0
+    """Time from start to stop that its events, and events of inner loops, account for."""
+
+
+def find_passes(process: ProcessRecords) -> list[LoaderPass]:
+    """The passes of a process, in order, without batches on which no step has ended."""
+    # A batch after which the loop neither asks for another one nor ends has no step: nothing tells
+    # what the script did from then on.
+    begun = {fact["iteration"]: fact for fact in process.facts if "iteration" in fact}
+    by_lane: dict[str, list[Event]] = defaultdict(list)
+    passes: dict[int, LoaderPass] = {}
+    for event in process.events:
+        if event.name in OF_LOOPS and event.epoch in begun:
+            by_lane[event.lane].append(event)
+            if event.name is Stage.START:
+                passes[event.epoch] = _begin(event, begun[event.epoch])
+    # Events nest within one thread only, and next() may be called in another thread than iter().
+    for events in by_lane.values():
+        _add_batches(passes, events)
+    return [each for each in passes.values() if each.batches]
+
+
+def describe_loaders(process: ProcessRecords) -> dict[int, dict[str, Any]]:
+    """The facts about each DataLoader of a process, by its number."""
+    return {fact["loader"]: fact for fact in process.facts if "type" in fact}
+
+
+def _begin(start: Event, fact: dict[str, Any]) -> LoaderPass:
+    return LoaderPass(
+        number=start.epoch,
+        loader=fact["loader"],
+        process_id=start.process_id,
+        lane=start.lane,
+        start_ns=start.start_ns,
+        iter_ns=start.stop_ns - start.start_ns,
+        passed=fact["passed"],
+        pids=tuple(fact["pids"]),
+        stop_ns=start.stop_ns,
+    )
+
+
+def _add_batches(passes: dict[int, LoaderPass], events: Sequence[Event]) -> None:
+    """Add the batches of a thread's loops to their passes."""
+    steps_ns: dict[tuple[int, int], int] = defaultdict(int)
+    # A loop inside of a step, as a validation, is then not a part of the step.
+    pieces = flatten(events)
+    for piece in pieces:
+        if found := passes.get(piece.epoch):
+            found.pieces.append(piece)
+        if piece.name is Stage.STEP:
+            steps_ns[piece.epoch, piece.batch] += piece.stop_ns - piece.start_ns
+    waits = {(each.epoch, each.batch): each for each in events if each.name is Stage.WAIT}
+    for event in events:
+        found, key = passes.get(event.epoch), (event.epoch, event.batch)
+        if found is None:
+            continue
+        if event.name is Stage.STEP and key in waits:
+            _add_batch(found, waits[key], event, steps_ns[key])
+        if event.name is Stage.END:
+            found.end_ns, found.stop_ns = event.stop_ns - event.start_ns, event.stop_ns
+    _add_coverage(
+        [passes[each] for each in {number for number, _ in waits} if each in passes], pieces
+    )
+
+
+def _add_coverage(passes: Iterable[LoaderPass], pieces: Sequence[Event]) -> None:
+    """Add the covered time to passes of a thread."""
+    # Sums of pieces up to each piece, as a script may have many passes and events. iter() is added
+    # by itself: it may have run in another thread.
+    starts = [piece.start_ns for piece in pieces]
+    reached = [0, *accumulate(piece.stop_ns - piece.start_ns for piece in pieces)]
+    for each in passes:
+        bounds_ns = each.start_ns + each.iter_ns, each.stop_ns
+        begin, end = (bisect_left(starts, bound_ns) for bound_ns in bounds_ns)
+        each.covered_ns = each.iter_ns + reached[end] - reached[begin]
+
+
+def _add_batch(found: LoaderPass, wait: Event, step: Event, step_ns: int) -> None:
+    found.lane = wait.lane
+    found.batches.append(wait.batch)
+    found.wait_start_ns.append(wait.start_ns)
+    found.wait_stop_ns.append(wait.stop_ns)
+    found.step_ns.append(step_ns)
+    # The CPU time of a step includes the loops inside of it.
+    is_alone = step_ns == step.stop_ns - step.start_ns
+    found.step_cpu_ns.append(step.cpu_ns if is_alone else UNKNOWN)
+    found.stop_ns = step.stop_ns

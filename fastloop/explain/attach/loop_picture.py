@@ -1,0 +1,83 @@
+"""The lanes of a script's loops: a picture of one pass, and a trace of all passes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fastloop.explain.attach.attribution import making_events
+from fastloop.explain.attach.iterations import LoaderPass
+from fastloop.explain.attach.loops import Loop
+from fastloop.explain.attach.reading import ProcessRecords
+from fastloop.observe.drawing import draw_timeline
+from fastloop.observe.event_log import MAIN
+from fastloop.observe.events import Event, Stage
+from fastloop.observe.lanes import NO_BATCH, Lane, build_lanes
+
+MOST_TRACED = 200_000
+"""Number of events after which no further pass is added to a trace."""
+
+
+def draw_loop(loop: Loop, records: Sequence[ProcessRecords]) -> str:
+    """An <svg> element of the loop's pass with the most batches, the first of several."""
+    drawn = max(loop.passes, key=lambda each: (len(each.batches), -each.start_ns))
+    events = pass_events(drawn, records)
+    number = 1 + sorted(loop.passes, key=lambda each: each.start_ns).index(drawn)
+    return draw_timeline(events, f"{loop.name}: pass {number} of {len(loop.passes)}")
+
+
+def lanes_of_loops(loops: Sequence[Loop], records: Sequence[ProcessRecords]) -> list[Lane]:
+    """The lanes of all passes, joined by process and name."""
+    together: dict[tuple[int, str], list[Event]] = defaultdict(list)
+    passes = sorted(
+        (each for loop in loops for each in loop.passes), key=lambda each: each.start_ns
+    )
+    count = 0
+    for each in passes:
+        if count > MOST_TRACED:
+            break
+        for lane in build_lanes(pass_events(each, records)):
+            together[lane.process_id, lane.name] += lane.events
+            count += len(lane.events)
+    return [
+        Lane(name=name, process_id=process_id, events=tuple(events))
+        for (process_id, name), events in together.items()
+    ]
+
+
+def pass_events(each: LoaderPass, records: Sequence[ProcessRecords]) -> list[Event]:
+    """The events of a pass, with the loop's thread in the lane `main`, and without inner loops."""
+    (own,) = [process for process in records if process.process_id == each.process_id]
+    loop = [piece for piece in each.pieces if piece.lane == each.lane]
+    # Without a last batch that has no step, see find_passes.
+    events = [piece for piece in loop if piece.start_ns < each.stop_ns]
+    events += _gaps(events)
+    makers = [p for p in records if p.process_id in (each.pids or (each.process_id,))]
+    events += [event for process in makers for event in making_events(each, process)]
+    return [
+        replace(event, lane=MAIN) if event.lane == each.lane else event
+        for event in [*events, *_pin_events(each, own)]
+    ]
+
+
+def _gaps(events: Sequence[Event]) -> list[Event]:
+    """Gaps between the events of a thread, as between iter() and the first next()."""
+    ordered = sorted(events, key=lambda event: event.start_ns)
+    return [
+        replace(earlier, name=Stage.GAP, start_ns=earlier.stop_ns, stop_ns=start, batch=NO_BATCH)
+        for earlier, start in zip(ordered, (each.start_ns for each in ordered[1:]), strict=False)
+        if start > earlier.stop_ns
+    ]
+
+
+def _pin_events(each: LoaderPass, own: ProcessRecords) -> list[Event]:
+    """Events of DataLoader's pinning thread during the pass."""
+    # By time, as the thread does not know for which pass it pins.
+    return [
+        event
+        for event in own.events
+        if event.name is Stage.PIN
+        and event.lane != each.lane
+        and each.start_ns <= event.start_ns <= each.stop_ns
+    ]

@@ -1,0 +1,55 @@
+"""The findings about a script from the records of its processes, and the files with them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from fastloop.core.explanation import TIMELINE_TRACE
+from fastloop.core.files import write_text
+from fastloop.core.machine_load import Load, summarize_loads
+from fastloop.core.spans import unix_offset_ns
+from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, describe_loop, to_json
+from fastloop.explain.attach.loop_picture import draw_loop, lanes_of_loops
+from fastloop.explain.attach.loops import Loop, find_loops
+from fastloop.explain.attach.page import render_page
+from fastloop.explain.attach.reading import read_records
+from fastloop.observe.chrome_trace import format_trace
+
+FINDINGS, PAGE = "attach.json", "attach.html"
+
+
+def explain_records(
+    records: Path,
+    arguments: Sequence[str],
+    status: int,
+    folder: Path,
+    load: Load | None = None,
+) -> ScriptFindings:
+    """The findings about a script that has ended; written to the folder if it had a DataLoader.
+
+    status: exit status; negative: the signal that ended it. load: by other programs while it ran.
+    """
+    processes = read_records(records)
+    loops = find_loops(processes)
+    findings = ScriptFindings(
+        command=shlex.join(arguments),
+        status=status,
+        loops=tuple(describe_loop(loop) for loop in loops),
+        machine_load=summarize_loads([load]),
+    )
+    if loops:
+        drawn = map(_choose_rank, loops, findings.loops)
+        pictures = [draw_loop(loop, processes) for loop in drawn]
+        trace = format_trace(lanes_of_loops(loops, processes), unix_offset_ns())
+        write_text(folder / FINDINGS, to_json(findings))
+        write_text(folder / PAGE, render_page(findings, pictures))
+        write_text(folder / TIMELINE_TRACE, trace)
+    return findings
+
+
+def _choose_rank(loop: Loop, found: LoopFindings) -> Loop:
+    """The loop of the slowest rank; the loop of all ranks if none is slower."""
+    slowest = found.ranks.slowest if found.ranks else None
+    return next((each for each in loop.ranks if each.rank == slowest), loop)

@@ -1,0 +1,269 @@
+"""The explanation of one job: ladder, verdict, and what-ifs predicted and tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from fastloop.core.explanation import Explanation, Ladder
+from fastloop.core.machine_load import LoadWatch
+from fastloop.core.plan import PreparedData
+from fastloop.core.protocols import StreamingDataset
+from fastloop.core.result import Measurement
+from fastloop.core.spans import now_ns
+from fastloop.core.types import Unsupported, UsageError
+from fastloop.explain.causes import find_causes
+from fastloop.explain.describe_decoder import describe_decoding
+from fastloop.explain.explained_job import ExplainedJob, count_batches
+from fastloop.explain.ladder import Round, build_ladder, work_of
+from fastloop.explain.model_input import (
+    measure_for_model,
+    measure_hand_off,
+    time_single_batches,
+)
+from fastloop.explain.part_costs import PartCosts, measure_parts
+from fastloop.explain.predict import Measured, predict_seconds
+from fastloop.explain.rung_passes import BatchTimes, benchmark_of
+from fastloop.explain.rungs import benchmark_name, overlaps, uses_dataloader
+from fastloop.explain.surroundings import Beginning, look_after, look_before
+from fastloop.explain.timeline_files import write_timeline
+from fastloop.explain.variations import Variation, variations_from, variations_of
+from fastloop.explain.verdict import judge, tells_too_little
+from fastloop.explain.what_ifs import (
+    Candidate,
+    choose,
+    find_best,
+    find_candidates,
+    list_what_ifs,
+    predict_gain,
+    try_candidates,
+)
+from fastloop.processes.rank_group import resolve_device
+from fastloop.sweep.prepare_stage import prepare_job
+from fastloop.sweep.progress import Progress
+from fastloop.sweep.request import JobRequest
+from fastloop.trial.job import Job
+from fastloop.trial.support import check_support
+from fastloop.trial.trial_process import run_trial
+
+TRAVERSAL = Variation(overrides=("benchmark=traversal", "execution=eager", "precision=float32"))
+"""The loader without steps."""
+OF_THIS_COMMAND = ("baseline", "explain", "resume", "retry_failed", "try", "what_if")
+"""Settings that the command lines of changes leave out."""
+MOST_MISSED = 1.5
+"""Factor by which the model may miss the job as it is; beyond it nothing is predicted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Findings:
+    """Measurements of the passes of a job."""
+
+    first_batch_s: float
+    times: tuple[BatchTimes, BatchTimes]
+    """Without workers: with the job's threads, and with one thread."""
+    serial: Round
+    """A round in which nothing overlaps; if the loader can't do without, its last round."""
+    rounds: list[Round]
+    ladder: Ladder
+
+
+def check_request(requests: Sequence[JobRequest], command: str = "explain") -> JobRequest:
+    """The only request; raises UsageError, naming the command, if its job can't be explained."""
+    request = requests[0]
+    if len(requests) > 1:
+        raise UsageError(f"{command} takes one job; these overrides make {len(requests)}")
+    if request.launcher.world_size > 1:
+        size = request.launcher.world_size
+        raise UsageError(f"{command} with {size} processes: allowed: launcher=single")
+    if isinstance(request.job.dataset, StreamingDataset):
+        loader = request.choices["loader"]
+        raise UsageError(f"{command}: loader={loader} brings its own data; name one with dataset=")
+    try:
+        check_support(request.job)
+    except Unsupported as error:
+        raise UsageError(f"unsupported: {error}") from error
+    return replace(request, overrides=_without_sweep(request.overrides))
+
+
+def _without_sweep(overrides: Sequence[str]) -> tuple[str, ...]:
+    """The overrides without the settings of this command, for the command line of a change."""
+    return tuple(each for each in overrides if each.partition("=")[0] not in OF_THIS_COMMAND)
+
+
+def explain(
+    request: JobRequest,
+    compose: Callable[[Sequence[str]], Job],
+    progress: Progress,
+    folder: Path,
+    seconds: float | None = None,
+) -> Explanation:
+    """The explanation of the request's job. Raises JobFailed if a pass fails.
+
+    compose: the job of a list of overrides. progress: is told each step. folder: of the timeline's
+    files. seconds: time after which no round begins beyond the third; None: a minute.
+    """
+    progress.begin_step("preparing the data")
+    whole = _prepare(request, progress)
+    # The load by other programs is watched from here on: preparing data is not measured.
+    watch = LoadWatch()
+    whole = replace(whole, begin_step=partial(_begin_pass, watch, progress.begin_step))
+    # Before the first pass, which brings the files into memory.
+    beginning = look_before(whole.prepared.files)
+    findings, explained = _measure(whole, request.job.most_trials, seconds)
+    alone = _time_alone(explained, compose(TRAVERSAL.apply(request.overrides)))
+    name = benchmark_name(request.job)
+    decoding = describe_decoding(request.job, whole.prepared)
+    verdict = judge(findings.ladder, name, findings.first_batch_s, decoding)
+    costs = measure_parts(explained)
+    found = _find_changes(explained, beginning, costs, request, compose)
+    measured = _measure_for_changes(explained, found, findings, costs)
+    candidates, model_ratio = _predict(explained, found, measured, findings.ladder)
+    chosen = choose(candidates, request.sweep.tries)
+    gains = try_candidates(explained, chosen, request.job.most_trials, seconds)
+    what_ifs = list_what_ifs(candidates, gains, request.overrides)
+    around = look_after(explained.job, beginning, measured if is_close(model_ratio) else None)
+    label = f"{request.choices['loader']} {whole.prepared.label}"
+    return Explanation(
+        name=label,
+        benchmark=name,
+        device=str(resolve_device(request.job.device)),
+        rounds=len(findings.rounds),
+        window_batches=count_batches(explained.job, explained.prepared),
+        model_ratio=model_ratio,
+        loader_samples_per_s=alone.samples_per_s,
+        limit_samples_per_s=alone.limit_samples_per_s,
+        limit_origin=alone.limit_origin,
+        verdict=verdict,
+        ladder=findings.ladder,
+        what_ifs=what_ifs,
+        best=find_best(what_ifs),
+        timeline=write_timeline(explained.record_epoch(), folder, f"{label}, {name}"),
+        causes=find_causes(explained.job, around, verdict, findings.ladder, what_ifs),
+        machine_load=watch.summary(),
+    )
+
+
+def _begin_pass(watch: LoadWatch, begin_step: Callable[[str], None], step: str) -> None:
+    """Begin a step that is a pass, which ends the stretch of the pass before."""
+    watch.end_stretch()
+    begin_step(step)
+
+
+def _prepare(request: JobRequest, progress: Progress) -> ExplainedJob:
+    """The request's job with its data prepared."""
+    job = request.job
+    # The limits and sessions of other benchmarks would only cost time.
+    job = replace(job, benchmark={benchmark_name(job): benchmark_of(job)})
+    prepared: PreparedData = prepare_job(job, request.launcher)
+    return ExplainedJob(
+        job=job,
+        prepared=prepared,
+        launcher=request.launcher,
+        begin_step=progress.begin_step,
+        expect_steps=progress.expect_steps,
+        whole_batches=count_batches(job, prepared),
+    )
+
+
+def _measure(
+    whole: ExplainedJob, num_rounds: int, seconds: float | None
+) -> tuple[_Findings, ExplainedJob]:
+    """The findings of all passes, and the job with epochs cut to the length that was run."""
+    present = whole.time_batches()
+    times = time_single_batches(whole)
+    explained = whole.cut(present)
+    serial, work_s = None, None
+    if not uses_dataloader(whole.job):
+        # Such a loader can't be taken apart: the work of its parts is unknown.
+        work_s = {}
+    elif overlaps(whole.job):
+        # The hidden work of a part: the same ladder without workers, once, as it needs no interval.
+        serial = explained.without_workers(1).time_ladder(1, None)[0]
+        work_s = work_of(serial, whole.whole_batches)
+
+    # Each pass warms up by an epoch, which starts persistent workers for good: the timed epoch has
+    # no start-up of them.
+    started = None if whole.job.loading.persistent_workers else serial
+
+    def build(rounds: list[Round]) -> Ladder:
+        return build_ladder(rounds, whole.whole_batches, work_s, started)
+
+    rounds = explained.time_ladder(num_rounds, seconds, lambda few: tells_too_little(build(few)))
+    findings = _Findings(
+        first_batch_s=present.first_batch_s,
+        times=times,
+        serial=serial or rounds[-1],
+        rounds=rounds,
+        ladder=build(rounds),
+    )
+    return findings, explained
+
+
+def _time_alone(explained: ExplainedJob, traversal: Job) -> Measurement:
+    """A trial of the loader without steps, which also compares its batches with the dataset."""
+    explained.begin_step("comparing the data, and the loader alone")
+    job = replace(traversal, batches=explained.job.batches, epochs=1)
+    arguments = (run_trial, job, explained.prepared, 0, now_ns())
+    trial = explained.launcher.call(*arguments, timeout_s=job.trial_timeout_s)
+    (measurement,) = trial.benchmarks.values()
+    return measurement
+
+
+def _find_changes(
+    explained: ExplainedJob,
+    beginning: Beginning,
+    costs: PartCosts,
+    request: JobRequest,
+    compose: Callable[[Sequence[str]], Job],
+) -> list[tuple[Variation, ExplainedJob]]:
+    """The changes that this job supports; the changes that the user named come last."""
+    changes = variations_of(
+        explained.job, decoders=[*costs.decoders], in_memory=beginning.in_memory
+    )
+    asked = variations_from(request.sweep.what_if)
+    # A change that is also proposed is kept as the user's, which is tried in any case.
+    named = {each.overrides for each in asked}
+    changes = [each for each in changes if each.overrides not in named]
+    return find_candidates(explained, [*changes, *asked], request.overrides, compose)
+
+
+def _measure_for_changes(
+    explained: ExplainedJob,
+    found: Sequence[tuple[Variation, ExplainedJob]],
+    findings: _Findings,
+    costs: PartCosts,
+) -> Measured:
+    workers = {each.job.loading.num_workers for _, each in found if uses_dataloader(each.job)}
+    # The model has to give the job as it is, too: its miss there is a part of each prediction.
+    workers.add(explained.job.loading.num_workers)
+    hand_off = measure_hand_off(explained, sorted(workers), findings.rounds)
+    return measure_for_model(explained, findings.times, findings.serial, hand_off, costs)
+
+
+def _predict(
+    explained: ExplainedJob,
+    found: Sequence[tuple[Variation, ExplainedJob]],
+    measured: Measured,
+    ladder: Ladder,
+) -> tuple[list[Candidate], float]:
+    """The changes with their predicted gains; and the model's seconds of the job as it is relative
+    to the measured ones."""
+    ratio = predict_seconds(explained.job, measured) / ladder.epoch_s.value
+    candidates = [
+        Candidate(
+            change=change,
+            explained=changed,
+            predicted_gain=predict_gain(changed.job, explained.job, measured, ladder)
+            if is_close(ratio)
+            else None,
+        )
+        for change, changed in found
+    ]
+    return candidates, ratio
+
+
+def is_close(ratio: float) -> bool:
+    """True if the model is close enough to the job as it is to predict anything."""
+    return 1 / MOST_MISSED <= ratio <= MOST_MISSED

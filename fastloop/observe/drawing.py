@@ -1,0 +1,228 @@
+"""The picture of a timeline: its first batches and a steady stretch, a row for each lane."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from fastloop.observe.event_log import MAIN
+from fastloop.observe.events import QUEUE_LANE, STAGES, WORKER, Event, Stage
+from fastloop.observe.lanes import Lane, build_lanes, flatten, stage_seconds
+from fastloop.observe.svg import draw_box, draw_rule, draw_text, wrap_svg
+
+WIDTH, LEFT, RIGHT = 960, 112, 16
+PLOT = WIDTH - LEFT - RIGHT
+ROW, QUEUE_ROW, ROW_GAP = 20, 9, 3
+LINE = 18
+PIXEL = 0.5
+"""Width of the smallest box, in the colour of the stage that takes most of its time. Without it a
+long epoch would need a box for each of its events, of which most could not be seen."""
+FEWEST_SHOWN, MOST_SHOWN = 6, 12
+"""Batches of a stretch."""
+MOST_QUEUE_ROWS = 8
+"""Rows drawn of a queue; FastLoader may have hundreds of small batches ready."""
+NUM_TICKS = 8
+LABEL_WIDTH, CHARACTER_WIDTH = 8, 6.6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """The part of an epoch in one plot."""
+
+    title: str
+    start_ns: int
+    stop_ns: int
+
+    def x(self, time_ns: float) -> float:
+        """The place of a time in the picture."""
+        return LEFT + PLOT * (time_ns - self.start_ns) / (self.stop_ns - self.start_ns)
+
+
+def draw_timeline(events: Iterable[Event], title: str = "Timeline of an epoch") -> str:
+    """An <svg> element of the events of a log.
+
+    Its times count from the first event of the loop. Raises ValueError if no batch arrived.
+    """
+    lanes = build_lanes(events)
+    loop = [event for lane in lanes if lane.name == MAIN for event in lane.events]
+    stretches, summary = choose_stretches(loop, lanes), describe_loop(loop)
+    elements = [draw_text(16, 24, title, "heading"), draw_text(16, 24 + LINE, summary)]
+    legend, y = _draw_legend(lanes, 24 + 2 * LINE)
+    elements += legend
+    for stretch in stretches:
+        drawn, y = _draw_stretch(stretch, lanes, loop[0].start_ns, y + 2 * LINE)
+        elements += drawn
+    return wrap_svg(elements, (WIDTH, math.ceil(y) + 12), title, summary)
+
+
+def describe_loop(loop: Sequence[Event]) -> str:
+    """The shares of the loop's time, the greatest first."""
+    seconds = stage_seconds(loop)
+    total_s = sum(seconds.values())
+    shares = ", ".join(f"{stage} {100 * value / total_s:.1f} %" for stage, value in seconds.items())
+    return f"The loop took {total_s * 1e3:,.1f} ms: {shares}"
+
+
+def choose_stretches(loop: Sequence[Event], lanes: Sequence[Lane]) -> list[Stretch]:
+    """The first batches and as many in the middle; one stretch of all batches if these are few."""
+    bounds: dict[int, tuple[int, int]] = {}
+    arrived = [event.batch for event in loop if event.name is Stage.WAIT]
+    if not arrived:
+        raise ValueError("no batch arrived in this timeline")
+    for event in loop:
+        low, high = bounds.get(event.batch, (event.start_ns, event.stop_ns))
+        bounds[event.batch] = min(low, event.start_ns), max(high, event.stop_ns)
+    workers = sum(lane.name.startswith(WORKER) for lane in lanes)
+    # Enough for each worker to take two turns.
+    shown = min(MOST_SHOWN, max(FEWEST_SHOWN, 2 * workers + 4))
+    start_ns, stop_ns = loop[0].start_ns, max(event.stop_ns for event in loop)
+    if len(arrived) <= 2 * shown + 1:
+        title = f"All {len(arrived)} batches"
+        return [Stretch(title=title, start_ns=start_ns, stop_ns=stop_ns)]
+    middle = arrived[len(arrived) // 2 : len(arrived) // 2 + shown]
+    title = f"Start-up: first {shown} of {len(arrived)} batches"
+    first = Stretch(title=title, start_ns=start_ns, stop_ns=bounds[arrived[shown - 1]][1])
+    title = f"Steady: batches {middle[0]} to {middle[-1]}"
+    begin_ns, end_ns = bounds[middle[0]][0], bounds[middle[-1]][1]
+    return [first, Stretch(title=title, start_ns=begin_ns, stop_ns=end_ns)]
+
+
+def _draw_legend(lanes: Sequence[Lane], y: float) -> tuple[list[str], float]:
+    present = {event.name for lane in lanes for event in lane.events}
+    x, elements = 16.0, []
+    for stage in STAGES:
+        if stage not in present:
+            continue
+        elements += [
+            draw_box(x, y - 9, (10, 10), stage, stage),
+            draw_text(x + 15, y, stage),
+        ]
+        x += 30 + len(stage) * CHARACTER_WIDTH
+    note = "a number is a batch's; blank: idle"
+    return [*elements, draw_text(x + 8, y, note)], y
+
+
+def _draw_stretch(
+    stretch: Stretch, lanes: Sequence[Lane], zero_ns: int, y: float
+) -> tuple[list[str], float]:
+    """The elements of a stretch below y, and the y of their end."""
+    elements = [draw_text(16, y, stretch.title, "heading")]
+    top = y + 10
+    y = top
+    for lane in lanes:
+        events = [event for event in lane.events if _overlaps(event, stretch)]
+        if not events:
+            continue
+        is_queue = lane.name.startswith(QUEUE_LANE)
+        if is_queue and _row_number(lane) > MOST_QUEUE_ROWS:
+            continue
+        height = QUEUE_ROW if is_queue else ROW
+        # Further rows of a queue are "queue 0 (2)" and so on; the first row's label stands for all.
+        if "(" not in lane.name:
+            elements.append(draw_text(LEFT - 8, y + height - height / 4, lane.name, "lane"))
+        elements += _draw_row(events, stretch, y, height)
+        y += height + ROW_GAP
+    ticks, y = _draw_axis(stretch, zero_ns, top, y)
+    return [*ticks, *elements], y
+
+
+def _row_number(lane: Lane) -> int:
+    """1 for the first row of a lane, which has no number in its name."""
+    return int(lane.name.partition("(")[2].removesuffix(")") or 1)
+
+
+def _overlaps(event: Event, stretch: Stretch) -> bool:
+    return event.stop_ns > stretch.start_ns and event.start_ns < stretch.stop_ns
+
+
+def _draw_row(events: Sequence[Event], stretch: Stretch, y: float, height: float) -> Iterator[str]:
+    for first, last, event in _runs(flatten(events), stretch):
+        hint = f"{event.name}, {_duration(event)}"
+        hint += f", batch {event.batch}" if event.batch >= 0 else ""
+        x, width = LEFT + first * PIXEL, (last - first + 1) * PIXEL
+        yield draw_box(x, y, (width, height), event.name, hint)
+    # The rows of queues are too low for a number.
+    if height < ROW:
+        return
+    for batch, (start_ns, stop_ns) in _extents(events, stretch).items():
+        left, right = stretch.x(start_ns), stretch.x(stop_ns)
+        # A number that is wider than its batch would cover the neighbours.
+        if right - left > LABEL_WIDTH * (len(str(batch)) + 1):
+            yield draw_text((left + right) / 2, y + height * 0.7, str(batch), "batch")
+
+
+def _runs(pieces: Iterable[Event], stretch: Stretch) -> Iterator[tuple[int, int, Event]]:
+    """First and last pixel of each box, and the longest piece in it."""
+    pixels: dict[int, dict[tuple[Stage, int], float]] = defaultdict(lambda: defaultdict(float))
+    longest: dict[tuple[int, Stage, int], Event] = {}
+    for piece in pieces:
+        begin = max(0.0, (stretch.x(piece.start_ns) - LEFT) / PIXEL)
+        end = min(PLOT / PIXEL, (stretch.x(piece.stop_ns) - LEFT) / PIXEL)
+        for pixel in range(int(begin), math.ceil(end)):
+            part = min(end, pixel + 1) - max(begin, pixel)
+            pixels[pixel][piece.name, piece.batch] += part
+            key = pixel, piece.name, piece.batch
+            longest[key] = max(longest.get(key, piece), piece, key=_duration_ns)
+    run: tuple[int, int, Event] | None = None
+    for pixel in sorted(pixels):
+        stage, part = max(pixels[pixel].items(), key=lambda item: item[1])
+        # The lane is idle for longer than any stage takes of this pixel.
+        if part < 1 - sum(pixels[pixel].values()):
+            continue
+        event = longest[pixel, *stage]
+        # Neighbouring pixels of the same stage and batch become one box.
+        if run and run[1] == pixel - 1 and (run[2].name, run[2].batch) == stage:
+            run = run[0], pixel, max(run[2], event, key=_duration_ns)
+            continue
+        if run:
+            yield run
+        run = pixel, pixel, event
+    if run:
+        yield run
+
+
+def _duration_ns(event: Event) -> int:
+    return event.stop_ns - event.start_ns
+
+
+def _extents(events: Iterable[Event], stretch: Stretch) -> dict[int, tuple[int, int]]:
+    """Start and stop of the visible part of each batch in a row, without the wait for it."""
+    extents: dict[int, tuple[int, int]] = {}
+    for event in events:
+        # The number belongs over the work on the batch.
+        if event.batch < 0 or event.name in (Stage.WAIT, Stage.START, Stage.END):
+            continue
+        start_ns = max(event.start_ns, stretch.start_ns)
+        stop_ns = min(event.stop_ns, stretch.stop_ns)
+        low, high = extents.get(event.batch, (start_ns, stop_ns))
+        extents[event.batch] = min(low, start_ns), max(high, stop_ns)
+    return extents
+
+
+def _draw_axis(stretch: Stretch, zero_ns: int, top: float, y: float) -> tuple[list[str], float]:
+    """The elements of the grid and of an axis in milliseconds, and the y of their end."""
+    step_ms = _tick_step((stretch.stop_ns - stretch.start_ns) / 1e6)
+    first = math.ceil((stretch.start_ns - zero_ns) / 1e6 / step_ms)
+    last = math.floor((stretch.stop_ns - zero_ns) / 1e6 / step_ms)
+    elements = []
+    for number in range(first, last + 1):
+        x = stretch.x(zero_ns + number * step_ms * 1e6)
+        elements += [
+            draw_rule(x, top - 4, y + 2),
+            draw_text(x, y + 14, f"{number * step_ms:,.10g}", "tick"),
+        ]
+    elements.append(draw_text(LEFT - 8, y + 14, "ms", "lane"))
+    return elements, y + 14
+
+
+def _tick_step(length_ms: float) -> float:
+    """A round number of milliseconds, so that there are about NUM_TICKS ticks."""
+    least = length_ms / NUM_TICKS
+    magnitude = 10.0 ** math.floor(math.log10(least))
+    return next(m * magnitude for m in (1, 2, 5, 10) if m * magnitude >= least)
+
+
+def _duration(event: Event) -> str:
+    return f"{_duration_ns(event) / 1e6:,.3g} ms"

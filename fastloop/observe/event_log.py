@@ -1,0 +1,202 @@
+"""A log of events that any number of processes write, each thread to a file of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from mmap import mmap
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import current_thread, get_ident, local, main_thread
+from typing import Any
+
+# A process that is attached to may import this module before torch.utils.data is complete.
+from torch.utils.data._utils.worker import get_worker_info
+
+from fastloop.observe.event_file import RECORD, map_more, read_records
+from fastloop.observe.events import STAGES, UNKNOWN, Event, Stage
+
+MOST_EVENTS = 100_000
+"""Events of a thread, 48 bytes each; later ones are not recorded."""
+MAIN = "main"
+SUFFIX, FACTS = ".events", ".facts"
+_NUMBERS = {stage: number for number, stage in enumerate(STAGES)}
+
+
+@dataclass
+class ThreadLog:
+    """The events of a thread."""
+
+    path: Path
+    most_events: int
+    is_lenient: bool = False
+    batch: int = 0
+    """Number of the batch that this thread is making."""
+    epoch: int = UNKNOWN
+    """Number of the pass over a loader for which the batch is made."""
+    arrived: int = 0
+    """Number of the batch that the loop has, or waits for."""
+    count: int = 0
+    records: mmap | bytearray = field(default_factory=bytearray)
+    """The last part of the file."""
+    place: int = 0
+    """Offset of the next event in `records`."""
+
+    @property
+    def is_detailed(self) -> bool:
+        """True while single samples are recorded, and not only batches."""
+        # The other half of the log is kept for batches, of which there are far fewer: a long epoch
+        # loses its details towards its end, and not its end.
+        return self.count < self.most_events // 2
+
+    def add(
+        self,
+        stage: Stage,
+        start_ns: int,
+        stop_ns: int,
+        batch: int | None = None,
+        epoch: int | None = None,
+        cpu_ns: int = UNKNOWN,
+    ) -> None:
+        """Record an event. batch, epoch: None: of the batch that this thread is making."""
+        if self.count >= self.most_events:
+            return
+        if self.place == len(self.records) and not self._extend():
+            return
+        self.count += 1
+        number = self.batch if batch is None else batch
+        in_pass = self.epoch if epoch is None else epoch
+        record = _NUMBERS[stage], start_ns, number, in_pass, cpu_ns, stop_ns
+        RECORD.pack_into(self.records, self.place, *record)
+        self.place += RECORD.size
+
+    def _extend(self) -> bool:
+        """Map more records; False if the disk is full."""
+        try:
+            self.records, self.place = map_more(self.path), 0
+        except OSError:
+            if not self.is_lenient:
+                raise
+            # No later event tries again: each attempt on a full disk would cost the script time.
+            self.most_events = 0
+            return False
+        return True
+
+
+_logs: dict[tuple[Path, int | str], ThreadLog] = {}
+"""The logs of this process by folder, and by thread or name."""
+_last = local()
+"""`folder` and `log` of the thread's last call of `EventLog.here`."""
+
+
+def _forget_parent() -> None:
+    """Forget the logs of the process from which this one was forked."""
+    # Parent and child would write to the same places of a shared mapping.
+    _logs.clear()
+    # Only the thread that has forked exists here.
+    _last.__dict__.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_parent)
+
+
+@dataclass(frozen=True)
+class EventLog:
+    """The folder of the log's files, which must exist; plain data that can be pickled."""
+
+    folder: Path
+    most_events: int = MOST_EVENTS
+    main_process_id: int | None = field(default_factory=os.getpid)
+    """The process of the loop, which made the log; None: any process may have loops."""
+    is_lenient: bool = False
+    """True: a full disk ends the log, and not the process that writes to it."""
+
+    def here(self) -> ThreadLog:
+        """The log of this thread."""
+        # Called for every event: comparing identities spares the hash of a path.
+        if getattr(_last, "folder", None) is self.folder:
+            return _last.log
+        key = self.folder, get_ident()
+        log = _logs.get(key) or _logs.setdefault(key, self._open(self._name_lane()))
+        _last.folder, _last.log = self.folder, log
+        return log
+
+    def lane(self, name: str) -> ThreadLog:
+        """The log of a thread of this process that runs no Python and so can't write itself."""
+        key = self.folder, name
+        return _logs.get(key) or _logs.setdefault(key, self._open(name))
+
+    def add_fact(self, **fact: Any) -> None:
+        """Write a fact about this process at once, such as a loader's settings."""
+        try:
+            # One write of a line to a file opened with O_APPEND: threads don't mix their lines.
+            line = json.dumps(fact).encode() + b"\n"
+            _append(self.folder / f"{os.getpid()}{FACTS}", line)
+        except OSError:
+            if not self.is_lenient:
+                raise
+
+    def read(self) -> list[Event]:
+        """The events of all processes, including processes that still run or were killed."""
+        return [event for path in sorted(self.folder.glob(f"*{SUFFIX}")) for event in _read(path)]
+
+    def read_facts(self) -> dict[int, list[dict[str, Any]]]:
+        """The facts of each process, by its id."""
+        facts = {}
+        for path in sorted(self.folder.glob(f"*{FACTS}")):
+            lines = path.read_text().splitlines(keepends=True)
+            # A process that was killed may have left half a line.
+            whole = [line for line in lines if line.endswith("\n")]
+            facts[int(path.stem)] = [json.loads(line) for line in whole]
+        return facts
+
+    def close(self) -> None:
+        """Forget the files that this process has open for the log."""
+        for key in [key for key in _logs if key[0] == self.folder]:
+            del _logs[key]
+        _last.__dict__.clear()
+
+    def _name_lane(self) -> str:
+        process_id, info = os.getpid(), get_worker_info()
+        lane = MAIN if self.main_process_id in (None, process_id) else "process"
+        # torch tells this in worker processes only.
+        if info is not None:
+            lane = f"worker {info.id}"
+        # Numbered, as the name of the lane is that of a file with one writer.
+        if current_thread() is not main_thread():
+            count = sum(key[0] == self.folder for key in _logs)
+            lane = f"thread {count}" if lane == MAIN else f"{lane}, thread {count}"
+        return lane
+
+    def _open(self, lane: str) -> ThreadLog:
+        path = self.folder / f"{os.getpid()} {lane}{SUFFIX}"
+        return ThreadLog(path, self.most_events, self.is_lenient)
+
+
+@contextmanager
+def open_log() -> Iterator[EventLog]:
+    """A log in a folder that is deleted at the end."""
+    with TemporaryDirectory(prefix="fastloop-") as folder:
+        log = EventLog(Path(folder))
+        try:
+            yield log
+        finally:
+            log.close()
+
+
+def _append(path: Path, data: bytes) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(file, data)
+    finally:
+        os.close(file)
+
+
+def _read(path: Path) -> Iterator[Event]:
+    process_id, _, lane = path.name.removesuffix(SUFFIX).partition(" ")
+    for stage, start_ns, batch, epoch, cpu_ns, stop_ns in read_records(path):
+        yield Event(int(process_id), lane, STAGES[stage], start_ns, stop_ns, batch, epoch, cpu_ns)

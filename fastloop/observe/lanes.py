@@ -1,0 +1,247 @@
+"""Lanes made of events: batches numbered, queues derived, and the share of time accounted for."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from fastloop.observe.event_log import MAIN
+from fastloop.observe.events import (
+    DEVICE,
+    NATIVE_LANE,
+    PIN_LANE,
+    QUEUE_LANE,
+    UNKNOWN,
+    WORKER,
+    Event,
+    Stage,
+)
+from fastloop.observe.queues import queue_events
+
+NO_BATCH = UNKNOWN
+MAKING = (Stage.FETCH, Stage.READ, Stage.DECODE, Stage.TRANSFORM, Stage.COLLATE, Stage.PIN)
+"""Stages of events that are numbered by the thread that makes the batches, not by the loop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lane:
+    """Events of one process in the order of their starts. Events are nested or don't overlap; an
+    inner event comes after the outer one."""
+
+    name: str
+    process_id: int
+    events: tuple[Event, ...]
+
+
+def build_lanes(events: Iterable[Event]) -> list[Lane]:
+    """The lanes of events: of each worker, of its queue, of threads, of the loop and of its device.
+
+    Batches of an unknown pass get the loop's numbers, found by the order in which DataLoader takes
+    them from its workers; batches that never arrived get NO_BATCH.
+    """
+    events = _name_pinning(list(events))
+    main = [event for event in events if event.lane == MAIN]
+    device = [event for event in events if event.lane.startswith(DEVICE)]
+    work = [event for event in events if not event.lane.startswith((MAIN, DEVICE))]
+    own = [e for e in main if e.name in MAKING and e.epoch == UNKNOWN]
+    numbers = _number_batches(main, [*work, *own])
+    main = _number_own(main, numbers)
+    work = [
+        event
+        if event.epoch != UNKNOWN
+        else replace(event, batch=numbers.get(_own_number(event), NO_BATCH))
+        for event in work
+    ]
+    queues = queue_events(main, work)
+    by_lane: dict[tuple[int, str], list[Event]] = defaultdict(list)
+    for event in [*main, *device, *work, *queues]:
+        by_lane[event.process_id, event.lane].append(event)
+    lanes = [
+        Lane(name=name, process_id=process_id, events=row)
+        for (process_id, lane), group in by_lane.items()
+        for name, row in _rows(lane, group)
+    ]
+    return sorted(lanes, key=_place)
+
+
+def coverage(events: Iterable[Event], start_ns: int, stop_ns: int) -> float:
+    """Share of the time from start to stop in which at least one of the events runs."""
+    covered_ns, reached_ns = 0, start_ns
+    for event in sorted(events, key=_order):
+        # Time before reached_ns is covered already, so that events which overlap count once.
+        begin_ns, end_ns = max(event.start_ns, reached_ns), min(event.stop_ns, stop_ns)
+        covered_ns += max(0, end_ns - begin_ns)
+        reached_ns = max(reached_ns, end_ns)
+    return covered_ns / (stop_ns - start_ns)
+
+
+def flatten(events: Iterable[Event]) -> list[Event]:
+    """Pieces of the events of a lane that don't overlap: at each time the innermost event."""
+    pieces: list[Event] = []
+    # The events that are open at reached_ns, the innermost last; all before is in `pieces`.
+    stack: list[Event] = []
+    reached_ns = 0
+
+    def add_piece(event: Event, stop_ns: int) -> None:
+        if stop_ns > reached_ns:
+            pieces.append(replace(event, start_ns=reached_ns, stop_ns=stop_ns))
+
+    for event in sorted(events, key=_order):
+        while stack and stack[-1].stop_ns <= event.start_ns:
+            add_piece(stack[-1], stack[-1].stop_ns)
+            # Time must not go back if an outer event ends before an inner one.
+            reached_ns = max(reached_ns, stack.pop().stop_ns)
+        if stack:
+            add_piece(stack[-1], event.start_ns)
+        reached_ns = event.start_ns
+        stack.append(event)
+    while stack:
+        add_piece(stack[-1], stack[-1].stop_ns)
+        reached_ns = max(reached_ns, stack.pop().stop_ns)
+    return pieces
+
+
+def stage_seconds(events: Iterable[Event]) -> dict[Stage, float]:
+    """Seconds of each stage of a lane, the longest first; a stage has no time of inner events."""
+    totals_ns: dict[Stage, int] = defaultdict(int)
+    for piece in flatten(events):
+        totals_ns[piece.name] += piece.stop_ns - piece.start_ns
+    longest = sorted(totals_ns.items(), key=lambda item: -item[1])
+    return {stage: total_ns / 1e9 for stage, total_ns in longest}
+
+
+def _name_pinning(events: Sequence[Event]) -> list[Event]:
+    """The events, with lanes named PIN_LANE for DataLoader's pinning threads."""
+    # A thread that pins and does nothing else is DataLoader's; other threads pin what they make.
+    others = {(e.process_id, e.lane) for e in events if e.name is not Stage.PIN}
+    return [
+        event
+        if (event.process_id, event.lane) in others
+        else replace(event, lane=event.lane.replace("thread", PIN_LANE))
+        for event in events
+    ]
+
+
+def _number_own(main: Sequence[Event], numbers: dict[tuple[int, str, int], int]) -> list[Event]:
+    """The loop's events, with the loop's numbers also for batches that it makes itself."""
+    waits = sorted((event for event in main if event.name is Stage.WAIT), key=_order)
+    starts = [wait.start_ns for wait in waits]
+    numbered = []
+    for event in main:
+        if event.name in MAKING and event.epoch == UNKNOWN:
+            # A batch that was not finished, as an epoch ended early, has no collation by which
+            # `numbers` would know it: it is the one for which the loop waits.
+            place = bisect_right(starts, event.start_ns) - 1
+            number = waits[place].batch if place >= 0 else event.batch
+            # Pinning comes after the collation, which has moved on the thread's own number.
+            if event.name is not Stage.PIN:
+                number = numbers.get(_own_number(event), number)
+            event = replace(event, batch=number)  # noqa: PLW2901
+        numbered.append(event)
+    return numbered
+
+
+def _own_number(event: Event) -> tuple[int, str, int]:
+    """The key of a batch: its process, lane and the number that its maker gives it."""
+    return event.process_id, event.lane, event.batch
+
+
+def _number_batches(
+    main: Iterable[Event], work: Sequence[Event]
+) -> dict[tuple[int, str, int], int]:
+    """The loop's number of each batch, by `_own_number`."""
+    starts = sorted(event.start_ns for event in main if event.name is Stage.START)
+    arrivals = _by_epoch((e for e in main if e.name is Stage.WAIT), starts)
+    collated = (e for e in work if e.name is Stage.COLLATE and e.epoch == UNKNOWN)
+    made, begun_ns = _by_epoch(collated, starts), _first_starts(work)
+    numbers: dict[tuple[int, str, int], int] = {}
+    for epoch, batches in made.items():
+        queues: dict[tuple[int, str, int], deque[Event]] = defaultdict(deque)
+        for batch in batches:
+            if WORKER in batch.lane:
+                queues[_lane_number(batch.lane), batch.lane, batch.process_id].append(batch)
+        numbers |= _match(arrivals[epoch], [queue for _, queue in sorted(queues.items())])
+        # A thread takes the next batch as soon as it is free, so that batches begin in the order
+        # of their delivery, although they may end in another one.
+        threads = [batch for batch in batches if WORKER not in batch.lane]
+        threads.sort(key=lambda batch: begun_ns[_own_number(batch)])
+        # Batches beyond the last arrival were made ahead and never arrived.
+        pairs = zip(threads, arrivals[epoch], strict=False)
+        numbers |= {_own_number(batch): arrival.batch for batch, arrival in pairs}
+    return numbers
+
+
+def _first_starts(work: Iterable[Event]) -> dict[tuple[int, str, int], int]:
+    """Start of the first event of each batch, by `_own_number`."""
+    begun_ns: dict[tuple[int, str, int], int] = {}
+    for event in sorted(work, key=_order):
+        begun_ns.setdefault(_own_number(event), event.start_ns)
+    return begun_ns
+
+
+def _by_epoch(events: Iterable[Event], starts: Sequence[int]) -> dict[int, list[Event]]:
+    """The events in order, by the number of starts before them."""
+    groups: dict[int, list[Event]] = defaultdict(list)
+    for event in sorted(events, key=_order):
+        groups[bisect_right(starts, event.start_ns)].append(event)
+    return groups
+
+
+def _match(
+    arrivals: Sequence[Event], queues: Sequence[deque[Event]]
+) -> dict[tuple[int, str, int], int]:
+    """The loop's numbers of arrivals, by `_own_number` of the batches.
+
+    queues: the batches of each worker, in the order in which DataLoader asks its workers.
+    """
+    numbers, turn = {}, 0
+    for arrival in arrivals:
+        # DataLoader takes batches from its workers in turn and passes over a worker that has
+        # ended, as the workers of an IterableDataset do at different times.
+        for place in range(turn, turn + len(queues)):
+            queue = queues[place % len(queues)]
+            # A batch that was finished after the arrival belongs to a later one.
+            if queue and queue[0].stop_ns <= arrival.stop_ns:
+                batch = queue.popleft()
+                numbers[_own_number(batch)] = arrival.batch
+                turn = place + 1
+                break
+    return numbers
+
+
+def _rows(lane: str, events: Iterable[Event]) -> list[tuple[str, tuple[Event, ...]]]:
+    """Name and events of each row of a lane; a queue has as many rows as it ever has batches."""
+    rows: list[list[Event]] = []
+    for event in sorted(events, key=_order):
+        # Batches wait in a queue at the same time; in all other lanes events are nested.
+        for row in rows:
+            if event.name is not Stage.QUEUE or row[-1].stop_ns <= event.start_ns:
+                row.append(event)
+                break
+        else:
+            rows.append([event])
+    names = [lane, *(f"{lane} ({number})" for number in range(2, len(rows) + 1))]
+    return [(name, tuple(row)) for name, row in zip(names, rows, strict=True)]
+
+
+def _order(event: Event) -> tuple[int, int]:
+    # Of events that start together the longest comes first: it is the outer one.
+    return event.start_ns, -event.stop_ns
+
+
+def _lane_number(lane: str) -> int:
+    return int(next(iter(re.findall(r"\d+", lane.partition(" (")[0])), 0))
+
+
+def _place(lane: Lane) -> tuple[int, bool, int, int, bool, str]:
+    """The key for sorting: workers first, each with its queue below, then threads, the queue of all
+    native threads, the loop and its device."""
+    base = lane.name.removeprefix(f"{QUEUE_LANE} ")
+    kind = WORKER if base[0].isdigit() else base.split()[0]
+    ranks = {WORKER: 0, MAIN: 2, DEVICE: 3}
+    is_queue = base != lane.name
+    is_shared = is_queue and kind == NATIVE_LANE
+    return ranks.get(kind, 1), is_shared, _lane_number(base), lane.process_id, is_queue, lane.name

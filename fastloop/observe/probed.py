@@ -1,0 +1,121 @@
+"""Wrappers for the parts of a DataLoader, which record an event at each use.
+
+Workers receive the wrappers like the originals, by pickling or by a fork. A wrapper delegates
+everything else to its original.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fastloop.core.spans import now_ns
+from fastloop.observe.event_log import EventLog
+from fastloop.observe.events import Stage
+
+
+class ProbedDataset:
+    """A dataset of either style with events; its attributes are the dataset's."""
+
+    def __init__(self, dataset: Any, stage: Stage, log: EventLog) -> None:
+        # An assignment would set the attribute of the dataset.
+        self.__dict__.update(_dataset=dataset, _stage=stage, _log=log)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ProbedDataset, (self._dataset, self._stage, self._log)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_dataset"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # A worker_init_fn gives the worker's copy of an IterableDataset its share of the samples.
+        setattr(self._dataset, name, value)
+
+    @property
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
+        # DataLoader tells the style of a dataset by isinstance.
+        return type(self.__dict__["_dataset"])
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        start_ns = now_ns()
+        item = self._dataset[index]
+        self._log.here().add(self._stage, start_ns, now_ns())
+        return item
+
+    def __getitems__(self, indices: list[Any]) -> Any:
+        """The argument of collate_fn, as torch's fetcher would make it without this class."""
+        log, dataset = self._log.here(), self._dataset
+        # A dataset may set __getitems__ to None to be read sample by sample, as torch permits.
+        getitems = getattr(dataset, "__getitems__", None)
+        if not getitems and log.is_detailed:
+            return [self[index] for index in indices]
+        start_ns = now_ns()
+        samples = getitems(indices) if getitems else [dataset[index] for index in indices]
+        log.add(self._stage, start_ns, now_ns())
+        return samples
+
+    def __iter__(self) -> Iterator[Any]:
+        return ProbedIterator(iter(self._dataset), self._stage, self._log)
+
+
+class ProbedIterator:
+    """An IterableDataset's iterator with an event for each sample."""
+
+    def __init__(self, iterator: Iterator[Any], stage: Stage, log: EventLog) -> None:
+        self._iterator, self._stage, self._log = iterator, stage, log
+
+    def __iter__(self) -> ProbedIterator:
+        return self
+
+    def __next__(self) -> Any:
+        start_ns = now_ns()
+        sample = next(self._iterator)
+        self._log.here().add(self._stage, start_ns, now_ns())
+        return sample
+
+
+@dataclass(frozen=True)
+class ProbedCollate:
+    """A collate_fn with events; its return ends a batch, and so moves on the number of batches."""
+
+    function: Callable[[Any], Any]
+    log: EventLog
+
+    def __call__(self, samples: Any) -> Any:
+        """The function's batch."""
+        start_ns = now_ns()
+        batch = self.function(samples)
+        log = self.log.here()
+        log.add(Stage.COLLATE, start_ns, now_ns())
+        log.batch += 1
+        return batch
+
+
+@dataclass(frozen=True)
+class ProbedCall:
+    """A function with an event for each call, while there is room for details."""
+
+    function: Callable[..., Any]
+    stage: Stage
+    log: EventLog
+
+    def __getattr__(self, name: str) -> Any:
+        # pickle looks for special methods before this object has a function: asking the function
+        # for them would call this method without end.
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.function, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function's result."""
+        log = self.log.here()
+        if not log.is_detailed:
+            return self.function(*args, **kwargs)
+        start_ns = now_ns()
+        result = self.function(*args, **kwargs)
+        log.add(self.stage, start_ns, now_ns())
+        return result

@@ -1,0 +1,170 @@
+"""Pictures of one benchmark: every chart for which there are values, with title and caption.
+
+Every graphical element is labelled directly: no meaning depends on colour alone.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from fastloop.core.result import Result
+from fastloop.reporting.charts.ladders import draw_ladders
+from fastloop.reporting.charts.memory_chart import draw_throughput_against_memory
+from fastloop.reporting.charts.rounds_chart import draw_rounds
+from fastloop.reporting.charts.strips import draw_limit, draw_seconds, draw_waits
+from fastloop.reporting.charts.style import RC_PARAMS
+from fastloop.reporting.short_names import short_names
+from fastloop.reporting.summary import Comparison, Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A figure of one benchmark, with its title and caption."""
+
+    name: str
+    """File name without suffix."""
+    subject: str
+    """The benchmark and, with several groups of jobs, the data."""
+    title: str
+    caption: str
+    figure: Figure
+
+    @property
+    def heading(self) -> str:
+        """The title prefixed with the benchmark, for places without another heading that names
+        it."""
+        return f"{self.subject}: {self.title[0].lower()}{self.title[1:]}"
+
+    def svg(self) -> str:
+        """An <svg> element that keeps text as text."""
+        buffer = io.StringIO()
+        with mpl.rc_context(RC_PARAMS):
+            # without the date, so that equal results give equal files
+            self.figure.savefig(buffer, format="svg", metadata={"Date": None})
+        # without the XML declaration and the doctype, which an element in a page must not have
+        text = buffer.getvalue()
+        return text[text.index("<svg") :]
+
+    def png(self) -> bytes:
+        """A PNG file with a white background and the heading, for places that can't show SVG."""
+        buffer = io.BytesIO()
+        with mpl.rc_context(RC_PARAMS):
+            # only in the file: on a page the heading is text, and the figure is drawn for both
+            heading = self.figure.text(0, 1.02, self.heading, weight="bold", fontsize=10.5)
+            self.figure.savefig(
+                buffer, format="png", dpi=200, facecolor="white", bbox_inches="tight"
+            )
+            heading.remove()
+        return buffer.getvalue()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """Kind of chart that can be drawn for any benchmark."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[Sequence[Row]], Figure]
+    has_values: Callable[[Row], object] = lambda _: True
+    """Truthy for a row that has the values to draw."""
+    is_worthwhile: Callable[[Sequence[Row]], bool] = bool
+    """False for rows with values that the table shows as well as a picture would."""
+
+
+SMALLEST_SHARE = 0.05
+"""On an axis that ends at 100 %, bars below this share are too short to see."""
+
+
+CHARTS = (
+    Chart(
+        name="seconds",
+        title="Time of a trial",
+        caption="Dots and numbers: medians; ringed: rank 1. Lines: 95 % intervals, where they span "
+        "less than a factor of ten. speed: times the baseline's.",
+        draw=draw_seconds,
+    ),
+    Chart(
+        name="rounds",
+        title="Seconds of each trial over the rounds",
+        caption="A panel for each job, with the other jobs in grey. A bump in all panels is noise "
+        "of the machine.",
+        draw=draw_rounds,
+    ),
+    Chart(
+        name="waits",
+        title="Waits for a batch",
+        caption="In one instrumented epoch. Boxes: quartiles and median; lines: 5 % to 95 %; "
+        "dots: outliers. Logarithmic axis.",
+        draw=draw_waits,
+        has_values=lambda row: row.waits_s,
+    ),
+    Chart(
+        name="memory",
+        title="Throughput against memory",
+        caption="Higher is faster, further left needs less memory.",
+        draw=draw_throughput_against_memory,
+        has_values=lambda row: row.peak_mib,
+    ),
+    Chart(
+        name="limit",
+        title="Share of what the machine can do",
+        caption="Bars and numbers: medians over trials; dots: trials. The limit was measured "
+        "next to each trial.",
+        draw=draw_limit,
+        has_values=lambda row: row.limit_fraction is not None,
+        is_worthwhile=lambda rows: max(row.limit_fraction or 0 for row in rows) >= SMALLEST_SHARE,
+    ),
+)
+
+
+def pictures(comparison: Comparison, subject: str = "", prefix: str = "") -> list[Picture]:
+    """A picture for each chart that any row has values for; names begin with `prefix`.
+
+    subject: beginning of the headings; the benchmark if it is empty.
+    """
+    rows_by_chart = [
+        (chart, [row for row in comparison.rows if chart.has_values(row)]) for chart in CHARTS
+    ]
+    return [
+        Picture(
+            name=f"{prefix}{comparison.benchmark}-{chart.name}",
+            subject=subject or comparison.benchmark.capitalize(),
+            title=chart.title,
+            caption=chart.caption,
+            figure=_draw(chart, rows),
+        )
+        for chart, rows in rows_by_chart
+        if rows and chart.is_worthwhile(rows)
+    ]
+
+
+def picture_of_ladders(results: Sequence[Result]) -> list[Picture]:
+    """A picture of the parts of an epoch of each job that was explained; empty if none was."""
+    names = short_names(results)
+    ladders = [
+        (names[result.name], result.explanation.ladder) for result in results if result.explanation
+    ]
+    if not ladders:
+        return []
+    with mpl.rc_context(RC_PARAMS):
+        figure = draw_ladders(ladders)
+    return [
+        Picture(
+            name="explained",
+            subject="Why",
+            title="Parts of an epoch",
+            caption="By how much an epoch is longer for each part. Number: milliseconds a batch.",
+            figure=figure,
+        )
+    ]
+
+
+def _draw(chart: Chart, rows: Sequence[Row]) -> Figure:
+    with mpl.rc_context(RC_PARAMS):
+        return chart.draw(rows)

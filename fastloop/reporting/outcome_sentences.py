@@ -1,0 +1,201 @@
+"""The outcome of a benchmark in at most three sentences, of which the first is the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastloop.core import stats
+from fastloop.core.looks import AUTO
+from fastloop.core.number_text import (
+    TimeUnit,
+    show_time,
+    significant,
+    unit_of,
+    unit_of_all,
+)
+from fastloop.core.pair_tests import MOST_TRIALS
+from fastloop.core.stats import Ratio
+from fastloop.reporting.limit_text import describe_work
+from fastloop.reporting.report_tables import WIDEST
+from fastloop.reporting.shuffling import shuffling_sentence
+from fastloop.reporting.summary import Comparison, Row, ratio_by_round
+
+MOST_SENTENCES = 3
+MOST_NAMED = 4
+"""Most jobs of a tie that are named."""
+
+
+def verdict(comparison: Comparison) -> str:
+    """The winner and its lead, or the tie and how sure it is, or the reason for no ranking."""
+    sentences = [*_outcome(comparison), shuffling_sentence(comparison.rows), _limit(comparison)]
+    return " ".join([sentence for sentence in sentences if sentence][:MOST_SENTENCES])
+
+
+def _outcome(comparison: Comparison) -> list[str]:
+    rows = comparison.rows
+    if len(rows) == 1:
+        return [
+            f"{rows[0].label} takes {_time(rows[0])}; there is no other job to compare it with."
+        ]
+    if comparison.undetermined:
+        lowest = f"The lowest median is {rows[0].label}'s, {show_time(rows[0].median)}"
+        return [
+            f"No ranking yet: {comparison.undetermined.rstrip('.')}.",
+            f"{lowest}, the highest {rows[-1].label}'s, {show_time(rows[-1].median)}.",
+        ]
+    # the job of the lowest median has rank 1: no job is surely faster than it
+    best = [row for row in rows if row.rank == rows[0].rank]
+    if len(best) == 1:
+        return [f"{best[0].label} is fastest{_lead(comparison, best[0])}."]
+    return _tie(comparison, best)
+
+
+def _tie(comparison: Comparison, best: list[Row]) -> list[str]:
+    """Sentences on the jobs that share the first rank."""
+    first, others = best[0], best[1:]
+    family = _loader_of_all(comparison, best)
+    equal = [first, *(row for row in others if row.label in comparison.equal)]
+    apart = [row for row in others if row.label not in comparison.equal]
+    names = {row.label: row.label.removeprefix(f"{family}, ") for row in best}
+    answer = [f"{family} is fastest{_lead(comparison, first)}."] if family else []
+    subject = "Its " if family else ""
+    # Three cases: all of them are surely equal, some are, or it is not known of any yet.
+    if not apart:
+        tie = f"{subject}{_list([names[row.label] for row in equal])} are equally fast (within 2 %)"
+        lead = "" if family else _lead_of_all(comparison, best)
+        return [*answer, f"{tie}{lead}."]
+    if len(equal) > 1:
+        known = _list([names[row.label] for row in equal])
+        them = _list([names[row.label] for row in apart])
+        open_ones = (
+            f"{subject}{known} are equally fast (within 2 %), and {them} can't be told apart"
+        )
+        tie = f"{open_ones} from them yet ({_hint(comparison)})"
+    else:
+        known = _list([names[row.label] for row in best])
+        tie = f"{subject}{known} can't be told apart yet ({_hint(comparison)})"
+    lead = _lead_of_all(comparison, best).removeprefix(", ")
+    if family or not lead:
+        return [*answer, f"{tie}."]
+    return [f"{tie}.", f"{lead[0].upper()}{lead[1:]}."]
+
+
+def _hint(comparison: Comparison) -> str:
+    """Ways to decide a tie: about how many trials, and trials=auto if it has not been tried."""
+    enough = comparison.enough_trials
+    ran = max(len(row.seconds) for row in comparison.rows)
+    would = [f"about {enough:,} trials would"] if ran < enough < MOST_TRIALS else []
+    ways = [f"after {ran} trials"] if comparison.in_looks else []
+    on = [] if comparison.in_looks else [f"trials={AUTO} goes on until they are"]
+    return "; ".join([*ways, *would, *on])
+
+
+def _lead(comparison: Comparison, best: Row) -> str:
+    """Speed as a multiple of the baseline's speed, or else of the next slower job's, after a
+    colon."""
+    base = comparison.row(comparison.baseline)
+    other = base if base and base is not best else _next_slower(comparison, best)
+    if other is None:
+        return ""
+    # the other's seconds over the best one's: by how many times this one is faster
+    ratio = ratio_by_round(other.by_round, best.by_round, comparison.in_looks)
+    if ratio is None:
+        return ""
+    unit = unit_of_all([best.median, other.median])
+    times = f"{significant(unit.of(best.median))} {unit.name}"
+    against = f"{times} against {show_time(other.median, _unit_beside(unit, other))}"
+    bounds = _bounds(ratio, is_sure=best.label in other.faster)
+    return f": {significant(ratio.estimate)} times {other.label} ({against}{bounds})"
+
+
+def _lead_of_all(comparison: Comparison, best: list[Row]) -> str:
+    """Speeds of a tie's jobs as multiples of the baseline's speed, or the time that they take."""
+    unit = unit_of_all([row.median for row in best])
+    # as texts: times that look equal are shown once
+    lengths = sorted({significant(unit.of(row.median)) for row in best}, key=_as_number)
+    times = lengths[0] if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
+    all_of_them = "both" if len(best) == 2 else "all"
+    base = comparison.row(comparison.baseline)
+    is_proven = len(comparison.equal) + 1 >= len(best)
+    if base is None or base in best:
+        verb = "with" if is_proven else "take"
+        return f", {all_of_them} {verb} {times} {unit.name} a trial"
+    factors = sorted(row.ratio.estimate for row in best if row.ratio)
+    if not factors:
+        return ""
+    low, high = (significant(1 / factor, 2) for factor in (factors[-1], factors[0]))
+    span = low if low == high else f"{low} to {high}"
+    against = show_time(base.median, _unit_beside(unit, base))
+    verb = "" if is_proven else "are "
+    return (
+        f", {all_of_them} {verb}{span} times {base.label} ({times} {unit.name} against {against})"
+    )
+
+
+def _next_slower(comparison: Comparison, best: Row) -> Row | None:
+    return next((row for row in comparison.rows if best.label in row.faster), None)
+
+
+def _unit_beside(unit: TimeUnit, row: Row) -> TimeUnit | None:
+    """The unit of the time that stands beside this one, unless the number had more than four
+    digits; None: its own unit."""
+    return unit if unit.of(row.median) < 10_000 else None
+
+
+def _loader_of_all(comparison: Comparison, best: list[Row]) -> str:
+    """The loader that all of these jobs have, and not all jobs; empty if their names do not begin
+    with it."""
+    loaders = {row.result.loader for row in best}
+    if len(loaders) > 1 or all(row.result.loader in loaders for row in comparison.rows):
+        return ""
+    (loader,) = loaders
+    is_prefix = all(row.label.startswith(f"{loader}, ") for row in best)
+    base = comparison.row(comparison.baseline)
+    return loader if is_prefix and base not in best else ""
+
+
+def _limit(comparison: Comparison) -> str:
+    """A sentence on the first job's share of the limit."""
+    # with a single job, the first sentence has it already
+    first = comparison.rows[0]
+    if len(comparison.rows) == 1 or first.limit_fraction is None:
+        return ""
+    share = f"{stats.percent(first.limit_fraction)} % of {describe_work(first.limit_origin)}"
+    return f"{first.label} reaches {share}."
+
+
+def _time(row: Row) -> str:
+    unit = unit_of(row.median)
+    bounds = ""
+    if row.interval and row.interval[1] < WIDEST * row.interval[0]:
+        low, high = (significant(unit.of(bound)) for bound in row.interval)
+        bounds = f" (95 %: {low} to {high})"
+    time = f"{show_time(row.median)} a trial{bounds}"
+    if row.limit_fraction is None:
+        return time
+    return f"{time}, {stats.percent(row.limit_fraction)} % of {describe_work(row.limit_origin)}"
+
+
+def _bounds(ratio: Ratio, is_sure: bool) -> str:
+    """The interval after a semicolon; empty if it is too wide, or contradicts the ranks."""
+    # The ranks use the noise of all jobs, the interval only that of two: with three or four trials
+    # a job may be surely faster although the interval includes 1.
+    low, high = ratio.low, ratio.high
+    if not ratio.is_interval or not 0 < high < WIDEST * low or (is_sure and low <= 1 <= high):
+        return ""
+    return f"; 95 %: {significant(low)} to {significant(high)}"
+
+
+def _list(names: Sequence[str]) -> str:
+    """The names in words; if they are many, the first ones and the number of the others."""
+    if len(names) > MOST_NAMED:
+        left = len(names) - MOST_NAMED + 1
+        names = [*names[: MOST_NAMED - 1], f"{left} others"]
+    if len(names) == 1:
+        return names[0]
+    separator = "; " if any("," in name for name in names) else ", "
+    return f"{separator.join(names[:-1])} and {names[-1]}"
+
+
+def _as_number(text: str) -> float:
+    return float(text.replace(",", ""))

@@ -1,0 +1,60 @@
+"""Files of a sweep besides its results: stores with their costs, and profiles."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from fastloop.core.number_text import significant
+from fastloop.core.result import Result
+from fastloop.reporting.report_tables import Table
+
+STORES_NOTE = (
+    "A store holds all samples of its dataset, also where the order reads a subset. "
+    "The seconds are those of writing it, which a later sweep does not repeat."
+)
+PROFILES = ("profile-<benchmark>.json.gz", "profile-<benchmark>.txt")
+
+
+def stores_table(results: Sequence[Result]) -> Table | None:
+    """Size, seconds and samples of each store that the jobs read; None if they read none."""
+    head = ("store of", "dataset", "MiB", "seconds", "samples")
+    rows = tuple((names, *cells) for cells, names in _stores(results).items())
+    return Table(heading="Stores", head=head, rows=rows, note=STORES_NOTE) if rows else None
+
+
+def profiles_table(results: Sequence[Result]) -> Table | None:
+    """The files of profile=true; None if no job was profiled."""
+    if not any(result.params.get("profile") for result in results):
+        return None
+    trace, table = PROFILES
+    rows = ((trace, "trace of a few steps, for ui.perfetto.dev"), (table, "costliest operations"))
+    head = ("in each job's folder", "content")
+    return Table(heading="Profiles", head=head, rows=rows, numeric=False)
+
+
+def file_lines(results: Sequence[Result], folder: str, width: int) -> str:
+    """Lines on stores, the sweep's folder and profiles, for the end of a command."""
+    stores = [
+        f"{names} {mib} MiB, {seconds} s to write"
+        for (_, mib, seconds, _), names in _stores(results).items()
+    ]
+    lines = [f"files:  {folder}"]
+    if stores:
+        text = f"stores: {'; '.join(stores)} (of all samples)"
+        lines = [*textwrap.wrap(text, width, subsequent_indent=" " * 8), *lines]
+    if profiles_table(results):
+        lines.append(f"        profiles are in {folder}/*/: {' and '.join(PROFILES)}")
+    return "\n".join(lines)
+
+
+def _stores(results: Sequence[Result]) -> dict[tuple[str, str, str, str], str]:
+    """(dataset, MiB, seconds, samples) of each store -> the loaders that read it."""
+    # results do not name the store itself; figures that are equal belong to the same one
+    loaders: dict[tuple[str, str, str, str], dict[str, None]] = {}
+    for result in results:
+        if result.disk_mib:
+            figures = significant(result.disk_mib), significant(result.prepare_s)
+            key = (result.dataset, *figures, f"{result.num_samples:,}")
+            loaders.setdefault(key, {})[result.loader] = None
+    return {key: ", ".join(names) for key, names in loaders.items()}

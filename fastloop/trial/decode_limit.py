@@ -1,0 +1,198 @@
+"""The limit of encoded images: how fast this machine decodes a dataset's files right now, and
+resizes them if the dataset does.
+
+One thread per usable core decodes files that are in memory already, by each available library in
+turn. The fastest counts, among those that deliver the pixels of the job's decoder. The libraries
+release the interpreter's lock while they decode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from fastloop.core.limit import Limit, LimitOrigin
+from fastloop.core.protocols import EncodedSamples
+from fastloop.core.spans import now_ns
+from fastloop.core.types import BadData, name_of
+from fastloop.data.decode_image import pixels_of
+from fastloop.data.decoder_agreement import TOLERANCE
+from fastloop.fastloader.columns import decoders
+from fastloop.fastloader.columns.image_headers import Encoded, Encoding
+from fastloop.trial.all_cores import budget_ns, cores_of_rank, rate_on_cores
+
+MAX_FILES, MAX_FILE_BYTES, MAX_READ_NS = 256, 128 << 20, 200_000_000
+"""Bounds of reading files before the clock runs: number, bytes and time. There is at least one file
+for each thread."""
+
+LIBRARY_S = 0.1
+"""Seconds for which each library decodes, twice, if libraries are compared in one thread."""
+
+LIBRARIES: dict[str, tuple[str, Callable[[Encoded, Encoding], np.ndarray]]] = {
+    "turbojpeg": ("simplejpeg", decoders.decode_by_simplejpeg),
+    "opencv": ("cv2", decoders.decode_by_opencv),
+    "torchvision": ("torchvision.io", decoders.decode_by_torchvision),
+    "pil": ("PIL.Image", decoders.decode_by_pillow),
+}
+"""Name of the option in conf/decoder -> the module that it needs, and its function."""
+
+
+@dataclass(frozen=True)
+class LibraryDecoder:
+    """A library in the place of the job's decoder."""
+
+    function: Callable[[Encoded, Encoding], np.ndarray]
+
+    def library(self) -> str:
+        """Name of the function."""
+        return self.function.__name__
+
+    def decode(self, data: bytes) -> np.ndarray:
+        """(height, width, 3) uint8, RGB; raises BadData."""
+        return pixels_of(data, self.function)
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Decoding of the same files by one library, on all threads."""
+
+    decode: Callable[[bytes], np.ndarray]
+    files: list[bytes]
+    threads: int
+    firsts: dict[int, np.ndarray] = field(default_factory=dict)
+    """Pixels of each thread's first file, by which libraries are compared."""
+
+    def run(self, thread: int, stop_ns: int) -> int:
+        """Decode until `stop_ns`, one file at least, and return the number of files."""
+        # each thread begins at another file
+        start, count = thread * len(self.files) // self.threads, 0
+        while True:
+            pixels = self.decode(self.files[(start + count) % len(self.files)])
+            self.firsts.setdefault(thread, pixels)
+            count += 1
+            if now_ns() >= stop_ns:
+                return count
+
+    def agrees_with(self, other: Decoding) -> bool:
+        """True if the first files' pixels differ by no more than decoders of one image may."""
+        pairs = ((pixels, other.firsts[thread]) for thread, pixels in self.firsts.items())
+        return all(
+            one.shape == two.shape and _difference(one, two) <= TOLERANCE for one, two in pairs
+        )
+
+
+def decode_limit(samples: Any, broken: Collection[int], seed: int, window_s: float) -> Limit | None:
+    """Images per second that this machine can decode; None for samples with unknown files.
+
+    broken: indices of samples that can't be decoded. Measuring takes about window_s, but at least
+    0.05 s and one file for each thread and library, and at most 1 s. It needs 128 MiB for files,
+    and the memory of the pixels of one file for each thread.
+    """
+    if not isinstance(samples, EncodedSamples):
+        return None
+    cores = cores_of_rank()
+    files = read_files(samples, broken, seed, cores)
+    with keep_opencv_threads():
+        libraries = _libraries(samples)
+        slice_ns = budget_ns(window_s) // len(libraries)
+        own, *others = (Decoding(each.decode_file, files, cores) for each in libraries.values())
+        rates = [rate_on_cores(own.run, cores, slice_ns)]
+        rates += [_rate_if_equal(other, own, slice_ns) for other in others]
+    best = int(np.argmax(rates))
+    origin = LimitOrigin(kind="decoded images", engine=[*libraries][best], cores=cores)
+    return Limit(samples_per_s=rates[best], origin=origin)
+
+
+def seconds_by_library(samples: Any, broken: Collection[int], seed: int) -> dict[str, float]:
+    """Name of a decoder -> seconds that one thread takes per file with it.
+
+    The job's decoder comes first, then every other library that is installed and delivers the same
+    pixels. Empty for samples with unknown files, or without a decoder.
+    """
+    if not isinstance(samples, EncodedSamples) or getattr(samples, "decoder", None) is None:
+        return {}
+    files = read_files(samples, broken, seed, 1)
+    with keep_opencv_threads():
+        libraries = {
+            name: Decoding(each.decode_file, files, 1) for name, each in _libraries(samples).items()
+        }
+        own = next(iter(libraries.values()))
+        rates: dict[str, float] = dict.fromkeys(libraries, 0.0)
+        # twice, and the better counts: the first time also loads the library
+        for _ in range(2):
+            for name, each in libraries.items():
+                rates[name] = max(rates[name], _rate_if_equal(each, own, budget_ns(LIBRARY_S)))
+    return {name: 1 / rate for name, rate in rates.items() if rate}
+
+
+def _rate_if_equal(other: Decoding, own: Decoding, slice_ns: int) -> float:
+    """Images per second; 0 if the library can't read a file, or delivers other pixels."""
+    try:
+        rate = rate_on_cores(other.run, other.threads, slice_ns)
+    except BadData:
+        return 0.0
+    return rate if other.agrees_with(own) else 0.0
+
+
+def _libraries(samples: EncodedSamples) -> dict[str, EncodedSamples]:
+    """The samples with the job's own decoder first, then with every other that is installed."""
+    own: Any = getattr(samples, "decoder", None)
+    # a dataset that decodes by itself takes no other decoder
+    if own is None:
+        return {name_of(samples): samples}
+    variants = {name_of(own): samples}
+    for name, (module, function) in LIBRARIES.items():
+        if name not in variants and _is_installed(module):
+            variants[name] = replace(samples, decoder=LibraryDecoder(function))  # pyright: ignore
+    return variants
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        import_module(module)
+    except ImportError:
+        return False
+    return True
+
+
+def read_files(
+    samples: EncodedSamples, broken: Collection[int], seed: int, least: int
+) -> list[bytes]:
+    """Files of random samples, at least `least` of them if there are as many."""
+    order = np.random.default_rng(seed).permutation(len(samples)).tolist()
+    stop_ns, files, size = now_ns() + MAX_READ_NS, [], 0
+    for index in (index for index in order if index not in broken):
+        is_enough = len(files) == MAX_FILES or size >= MAX_FILE_BYTES or now_ns() >= stop_ns
+        if is_enough and len(files) >= least:
+            break
+        files.append(samples.read_file(index))
+        size += len(files[-1])
+    return files
+
+
+def _difference(one: np.ndarray, two: np.ndarray) -> int:
+    # a difference of uint8 would wrap around
+    return int(np.abs(one.astype(np.int16) - two).max())
+
+
+@contextmanager
+def keep_opencv_threads() -> Iterator[None]:
+    """Restore OpenCV's number of threads at the end, for other calls of OpenCV by the job."""
+    # load_opencv sets one thread at its first call. If the job has decoded by OpenCV before, it
+    # works with one thread already, and nothing is to be restored.
+    is_set = decoders.load_opencv.cache_info().currsize > 0
+    if is_set or not _is_installed("cv2"):
+        yield
+        return
+    cv2 = import_module("cv2")
+    before = cv2.getNumThreads()
+    try:
+        yield
+    finally:
+        cv2.setNumThreads(before)
+        decoders.load_opencv.cache_clear()

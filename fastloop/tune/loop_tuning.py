@@ -1,0 +1,328 @@
+"""`fastloop.tune(make_loader, space)`: the fastest settings for a loader of the user's own."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from itertools import product
+from numbers import Real
+from reprlib import repr as short_repr
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fastloop.core import stats
+from fastloop.core.machine_load import LoadSummary, LoadWatch, describe_load
+from fastloop.core.notebook import notebook_html
+from fastloop.core.text_lines import wrap
+from fastloop.core.types import Invalid, Tree
+from fastloop.core.user_code import error_line
+from fastloop.data.digest import (
+    Digest,
+    describe_difference,
+    digest,
+    epoch_hashes,
+    reference_digest,
+)
+from fastloop.processes.rank_group import resolve_device
+from fastloop.sweep.in_process import (
+    LoaderLike,
+    check_seconds,
+    check_step,
+    default_step,
+    epochs_of,
+)
+from fastloop.sweep.loader_timer import warm_timer
+from fastloop.sweep.progress import share_reports
+from fastloop.trial.job_settings import MIN_WINDOW_S
+from fastloop.tune.budget import Spending, TuneBudget
+from fastloop.tune.outcome import comparison_lines, comparison_table, verdict_text
+from fastloop.tune.race import race
+from fastloop.tune.race_result import RaceResult
+from fastloop.tune.surrogate import Surrogate
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+SCHEMA = 1
+MOST_COMBINATIONS = 2_000
+THREADS = "torch_threads"
+"""A setting that need not be an argument of the loader: torch's threads in this process."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LoopTuning:
+    """The result of `tune`.
+
+    Printed it is a text with the verdict and the configurations that came closest.
+    """
+
+    settings: dict[str, Any]
+    """The settings to use: the winner's if its gain is confirmed, or else the present ones."""
+    race: RaceResult
+    """Seconds of each configuration by round, the winner, and its confirmed gain."""
+    reasons: dict[str, str]
+    """The reasons why configurations could not be run, by name."""
+    configurations: dict[str, dict[str, Any]]
+    """The settings of every configuration of the space by its name, the present one first."""
+    machine_load: LoadSummary | None = None
+    """The load by other programs during the trials."""
+
+    @property
+    def is_faster(self) -> bool:
+        """True if `settings` are faster than the present ones beyond noise."""
+        return self.race.is_faster
+
+    @property
+    def code(self) -> str:
+        """Lines of Python that make the loader with these settings."""
+        arguments = {name: value for name, value in self.settings.items() if name != THREADS}
+        shown = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+        lines = [f"loader = make_loader({shown})"]
+        if self.settings.get(THREADS):
+            lines.insert(0, f"torch.set_num_threads({self.settings[THREADS]})")
+        return "\n".join(lines)
+
+    def to_frame(self) -> DataFrame:
+        """A pandas DataFrame with a row for each configuration that ran.
+
+        Its columns are the settings, rounds, seconds_median, ratio, ratio_low and ratio_high
+        (seconds relative to the winner's, with bounds), and is_winner.
+        """
+        import pandas as pd
+
+        rows = []
+        for name, by_round in self.race.seconds.items():
+            ratio = self.race.compare(name)
+            row = {
+                "rounds": len(by_round),
+                "seconds_median": stats.median([*by_round.values()]),
+                "ratio": ratio.estimate if ratio else None,
+                "ratio_low": ratio.low if ratio else None,
+                "ratio_high": ratio.high if ratio else None,
+                "is_winner": name == self.race.winner,
+            }
+            rows.append(self.configurations[name] | row)
+        return pd.DataFrame(rows)
+
+    def to_json(self) -> str:
+        """All fields as JSON; a value that JSON can't hold is its repr."""
+        values = {"schema": SCHEMA, **asdict(self), "is_faster": self.is_faster}
+        return json.dumps(values, indent=1, default=repr) + "\n"
+
+    def _repr_html_(self) -> str:
+        failed = [f"failed: {name}: {reason}" for name, reason in self.reasons.items()]
+        answer = verdict_text(self.race, self.is_faster)
+        first = describe_load(self.machine_load)
+        return notebook_html(answer, comparison_table(self.race), [*failed, self.code], first)
+
+    def __repr__(self) -> str:
+        answer = [*describe_load(self.machine_load), verdict_text(self.race, self.is_faster)]
+        lines = [*wrap(answer), "", *comparison_lines(self.race)]
+        failed = [f"failed: {name}: {reason}" for name, reason in self.reasons.items()]
+        if self.race.not_run:
+            failed.append(f"no room in the budget: {len(self.race.not_run):,}")
+        return "\n".join([*lines, "", *wrap(failed), self.code])
+
+
+@dataclass(kw_only=True)
+class _Measurements:
+    """Measures loaders in this process, with a new loader for each measurement."""
+
+    make_loader: Callable[..., LoaderLike]
+    settings: Mapping[str, Mapping[str, Any]]
+    """The settings of each configuration, by its name."""
+    present: str
+    step: Callable[[Tree], Any]
+    device: torch.device
+    same_data: bool
+    min_window_s: float
+    reference: Digest | None = None
+    checked: set[str] = field(default_factory=set)
+    reasons: dict[str, str] = field(default_factory=dict)
+    watch: LoadWatch = field(default_factory=LoadWatch)
+
+    def measure(self, name: str, _number: int, _room: float) -> float | None:
+        """Seconds of an epoch of a configuration; None if it can't be run."""
+        try:
+            return self._time(name)
+        except Exception as error:
+            # The user's loader may raise anything for settings that it can't have. Without the
+            # present settings there is nothing to compare with.
+            if name == self.present:
+                raise
+            self.reasons[name] = error_line(error)
+            return None
+        finally:
+            self.watch.end_stretch()
+
+    def _time(self, name: str) -> float:
+        settings = self.settings[name]
+        with _torch_threads(settings.get(THREADS)):
+            arguments = _arguments(self.make_loader, settings)
+            epochs = epochs_of(self.make_loader(**arguments))
+            if name not in self.checked:
+                self._check(name, epochs)
+            assert self.reference is not None
+            count = self.reference.count
+            timer = warm_timer(epochs, self.step, 1, self.device, count, self.min_window_s)
+            return timer.time_window()
+
+    def _check(self, name: str, epochs: Callable[[int], Any]) -> None:
+        """Compare an epoch with one of the present configuration; raises Invalid."""
+        # The present configuration runs first.
+        if self.reference is None:
+            self.reference = reference_digest(*epoch_hashes(epochs(0), None))
+        else:
+            delivered = digest(epochs(0), None, at_most=self.reference.count)
+            reason = describe_difference(self.reference, delivered)
+            if reason and (self.same_data or delivered.count != self.reference.count):
+                raise Invalid(f"other data than the present settings: {reason}")
+        self.checked.add(name)
+
+
+def tune_loop(  # noqa: PLR0913 - the settings of a run, by their names
+    make_loader: Callable[..., LoaderLike],
+    space: Mapping[str, Sequence[Any]],
+    step: Callable[[Tree], Any] | None = None,
+    budget_s: float = 300.0,
+    *,
+    device: str = "auto",
+    same_data: bool = True,
+    min_window_s: float = MIN_WINDOW_S,
+) -> LoopTuning:
+    """Find the fastest settings of a loader among all combinations of a space.
+
+    Combinations run in interleaved rounds in this process, each time with a new loader. The present
+    settings run in all rounds, beside the combinations that promise most by the trials so far. The
+    winner's gain is confirmed by fresh rounds. A combination that raises, or that delivers other
+    data, is left out.
+
+    Args:
+        make_loader: called with one value of each setting; returns an iterable over batches, such
+            as a DataLoader.
+        space: the values of each setting, the present one first, in up to 2,000 combinations.
+            `torch_threads` sets torch's threads if make_loader has no such argument.
+        step: called with each batch. None: batches are read, or moved to the device.
+        budget_s: about the seconds after which the result is there.
+        device: auto, cpu, mps, cuda or cuda:<number>.
+        same_data: False: compare only the numbers of samples, for random transforms.
+        min_window_s: repeat epochs until a measurement takes this long.
+
+    Raises ValueError for a wrong space or budget, TypeError for a make_loader or step that is no
+    function, and any exception of the present settings.
+
+    >>> fastloop.tune(make_loader, {"batch_size": [64], "num_workers": [0, 2]}).settings
+    {'batch_size': 64, 'num_workers': 0}
+    """
+    _check_numbers(budget_s, min_window_s)
+    check_step(step)
+    _check_space(make_loader, space)
+    settings = _combinations(space)
+    names = [*settings]
+    measurements = _Measurements(
+        make_loader=make_loader,
+        settings=settings,
+        present=names[0],
+        step=step or default_step(resolve_device(device)),
+        device=resolve_device(device),
+        same_data=same_data,
+        min_window_s=min_window_s,
+    )
+    spending = Spending(budget=TuneBudget(seconds=budget_s))
+    changes = [_find_changes(each, settings[names[0]]) for each in settings.values()]
+    # No model predicts a loader of the user's own: all costs are taken to be alike.
+    surrogate = Surrogate(names=names, changes=changes, predicted=[1.0] * len(names))
+    with share_reports("tune", spending.share) as end_step:
+
+        def measure(name: str, number: int, room: float) -> float | None:
+            cost = measurements.measure(name, number, room)
+            end_step()
+            return cost
+
+        result = race(surrogate, measure, spending.share)
+    best = result.winner if result.is_faster else result.present
+    return LoopTuning(
+        settings=settings[best],
+        race=result,
+        reasons=measurements.reasons,
+        configurations=settings,
+        machine_load=measurements.watch.summary(),
+    )
+
+
+def _check_numbers(budget_s: float, min_window_s: float) -> None:
+    if not (isinstance(budget_s, Real) and 0 < budget_s < math.inf):
+        raise ValueError(f"budget_s={budget_s!r}: allowed is a number of seconds, more than 0")
+    check_seconds(seconds=None, min_window_s=min_window_s)
+
+
+def _check_space(
+    make_loader: Callable[..., LoaderLike], space: Mapping[str, Sequence[Any]]
+) -> None:
+    if not callable(make_loader):
+        allowed = "allowed is a function that returns a loader"
+        raise TypeError(f"make_loader={short_repr(make_loader)}: {allowed}")
+    values = [*space.values()] if isinstance(space, Mapping) else [()]
+    if not values or any(not _are_values(each) for each in values):
+        allowed = "allowed: a dict of one value or more of each setting, as a list"
+        raise ValueError(f"space={short_repr(space)}: {allowed}")
+    count = math.prod(map(len, values))
+    if count > MOST_COMBINATIONS:
+        allowed = f"allowed: up to {MOST_COMBINATIONS:,}"
+        raise ValueError(f"space: {count:,} combinations; {allowed}")
+    parameters = inspect.signature(make_loader).parameters
+    # A function with **settings takes any name.
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return
+    if unknown := [name for name in space if name not in parameters and name != THREADS]:
+        raise ValueError(f"space: make_loader has no argument {', '.join(unknown)}")
+
+
+def _are_values(values: Any) -> bool:
+    """True for one or more values of a setting in a list or the like."""
+    # A string would be taken for the list of its characters.
+    is_listed = hasattr(values, "__len__") and hasattr(values, "__getitem__")
+    return is_listed and not isinstance(values, str | bytes | Mapping) and len(values) > 0
+
+
+def _combinations(space: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
+    """All combinations by name, by their number of changes; the present one is the first."""
+    present = {name: values[0] for name, values in space.items()}
+    every = [dict(zip(space, values, strict=True)) for values in product(*space.values())]
+    every.sort(key=lambda settings: sum(settings[name] != present[name] for name in space))
+    return {_name(settings): settings for settings in every}
+
+
+def _find_changes(settings: Mapping[str, Any], present: Mapping[str, Any]) -> frozenset[str]:
+    """The settings that differ from the present ones."""
+    return frozenset(
+        f"{name}={value}" for name, value in settings.items() if value != present[name]
+    )
+
+
+def _name(settings: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in settings.items())
+
+
+def _arguments(
+    make_loader: Callable[..., LoaderLike], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    # A function with an argument of this name gets the number as well.
+    takes_threads = THREADS in inspect.signature(make_loader).parameters
+    return {name: value for name, value in settings.items() if name != THREADS or takes_threads}
+
+
+@contextmanager
+def _torch_threads(count: int | None) -> Iterator[None]:
+    """A context in which torch computes with that many threads; None: with as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,129 @@
+"""The peak of memory of a configuration, forecast before it runs.
+
+The forecast is a sum of measurements of the present configuration: the memory of the process
+without workers, and the memory that some numbers of workers add (PSS counts shared pages once).
+Further batches in queues are added by their size. Rows that a loader maps come on top, and once
+more if it copies them into memory, as the mapped pages stay in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fastloop.core.cgroup import usable_memory_bytes
+from fastloop.core.traits import LoaderTraits, traits_of
+from fastloop.core.types import UsageError
+from fastloop.data.digest import HELD_BATCHES
+from fastloop.trial.gather_limit import MAX_SOURCE_BYTES
+from fastloop.trial.job import Job
+from fastloop.trial.replay import MAX_REPLAY_BATCHES
+
+MIB = 2**20
+PREFETCH = 2
+"""DataLoader's default, in batches a worker."""
+MARGIN = 0.1
+"""Share by which a forecast may be too low: 97 % of 144 peaks were within it (experiments/tune)."""
+IN_HAND = 1
+"""Number of batches that the loop holds, beside the batches in a queue."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryProfile:
+    """Parts of a forecast, in MiB."""
+
+    process_mib: float
+    """Peak of the present job without workers."""
+    added_mib: Mapping[str, Mapping[int, float]]
+    """The memory that workers add, by start method and number of workers."""
+    prefetch_factor: int = PREFETCH
+    """The prefetch_factor of the passes in which added_mib was observed."""
+    batch_mib: float
+    batches: int
+    """Number of batches in an epoch; no more than that are in queues."""
+    rows_mib: float
+    """Size of all samples as rows."""
+    included_rows_mib: float = 0.0
+    """Rows that the present loader has mapped or copied; process_mib includes them."""
+
+
+def forecast_peak_mib(job: Job, profile: MemoryProfile) -> float:
+    """The forecast peak of the PSS of the job's process and its workers."""
+    loading = job.loading
+    batch_mib = profile.batch_mib
+    peak = profile.process_mib + max(0.0, _rows_mib(job, profile) - profile.included_rows_mib)
+    if workers := loading.num_workers:
+        ahead, usual = loading.prefetch_factor or PREFETCH, profile.prefetch_factor
+        # The observed workers had batches in their queues, which are not added twice.
+        queued, included = (min(workers * each, profile.batches) for each in (ahead, usual))
+        peak += _workers_mib(profile, job.start_method(), workers)
+        peak += max(0, queued - included) * batch_mib
+    if job.device_prefetch:
+        peak += (min(job.device_prefetch, profile.batches) + IN_HAND) * batch_mib
+        if job.device_prefetch_by == "process":
+            peak += _workers_mib(profile, job.start_method(), 1)
+    # DataLoader's pinning thread holds copies of the next batches.
+    if loading.pin_memory:
+        peak += PREFETCH * batch_mib
+    return peak
+
+
+def forecast_trial_mib(job: Job, profile: MemoryProfile) -> float:
+    """The peak that a trial of the job may reach: the forecast with the memory that measuring
+    holds, and with the margin."""
+    return (1 + MARGIN) * (forecast_peak_mib(job, profile) + _measuring_mib(job, profile))
+
+
+def _measuring_mib(job: Job, profile: MemoryProfile) -> float:
+    """The MiB that a trial holds to compare data, or to measure its limit: batches, or rows."""
+    # One after the other, so that the greater of both counts.
+    limits = {each.limit for each in job.benchmark.values()}
+    batches = max(HELD_BATCHES, MAX_REPLAY_BATCHES if "replay" in limits else 0)
+    source_mib = min(profile.rows_mib, MAX_SOURCE_BYTES / MIB) if "gather" in limits else 0.0
+    return max(batches * profile.batch_mib, source_mib)
+
+
+def _rows_mib(job: Job, profile: MemoryProfile) -> float:
+    """The MiB of rows that a job maps, and copies into memory."""
+    if job.loader.store is None:
+        return 0.0
+    copies = traits_of(LoaderTraits, job.loader).in_memory
+    return (2 if copies else 1) * profile.rows_mib
+
+
+def _workers_mib(profile: MemoryProfile, method: str, workers: int) -> float:
+    """The MiB that so many workers add; for a start method that was not observed, the most of the
+    others."""
+    known = profile.added_mib
+    curves = [known[method]] if method in known else [*known.values()]
+    return max((_interpolate(curve, workers) for curve in curves), default=0.0)
+
+
+def _interpolate(added_mib: Mapping[int, float], workers: int) -> float:
+    """The MiB that so many workers add: linear between zero and the observed numbers of workers,
+    and in proportion beyond."""
+    most = max(added_mib)
+    if workers >= most:
+        return added_mib[most] * workers / most
+    counts = [0, *sorted(added_mib)]
+    return float(np.interp(workers, counts, [0.0, *(added_mib[each] for each in counts[1:])]))
+
+
+def usable_mib() -> float:
+    """The MiB that cgroup and machine allow."""
+    return usable_memory_bytes() / MIB
+
+
+def limit_mib(text: object) -> float | None:
+    """The limit of `memory_limit_mib=`; None: there is no limit. Raises UsageError."""
+    if text is None:
+        return None
+    try:
+        value = float(str(text))
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise UsageError(f"memory_limit_mib={text}: allowed: a number of MiB above 0")
+    return value

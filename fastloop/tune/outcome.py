@@ -1,0 +1,215 @@
+"""The outcome of tuning, as values and as text."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fastloop.core import stats
+from fastloop.core.machine_load import LoadSummary, describe_load
+from fastloop.core.number_text import significant
+from fastloop.core.stats import Ratio
+from fastloop.core.text_lines import align, wrap
+from fastloop.tune.race_result import RaceResult
+from fastloop.tune.tune_file import TUNE_FILE, TuneFile
+
+SETTING = re.compile(r"()([\w.]+)=([^\s:]+)(:? .+)")
+"""A reason that begins with a setting and its value: text before it, name, value, rest."""
+LACKING = re.compile(r"(\S+: )(\w+)=(\w+)( has no such setting)")
+"""The reason that an option lacks a setting: text before the option, its group, its name, rest."""
+MOST_SHOWN = 8
+"""Number of configurations that are printed."""
+MOST_REASONS = 8
+MOST_TIES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOutcome:
+    """A finished race, with the reasons why other configurations did not take part."""
+
+    race: RaceResult
+    objective: str
+    label: str
+    """Loader, dataset and benchmark."""
+    file: TuneFile
+    reasons: Mapping[str, str]
+    """The reasons why configurations have failed, by name."""
+    peak_mib: Mapping[str, float]
+    """Measured peaks of memory of the finalists."""
+    unobserved: Sequence[str] = ()
+    """Configurations that were not observed for lack of time."""
+    seconds: float
+    trials: int
+    larger_budget: str = "a larger budget"
+    """A budget with which a race that had no time to confirm a gain can go on."""
+    machine_load: LoadSummary | None = None
+    """The load by other programs during the trials."""
+
+    @property
+    def is_faster(self) -> bool:
+        """True if the winner's gain is confirmed, and it delivers the dataset's samples."""
+        return self.race.is_faster and self.race.winner not in self.reasons
+
+    @property
+    def change(self) -> list[str]:
+        """The overrides of the configuration to use, beside the user's own."""
+        names = names_of(self.file.changes, self.race.present)
+        return self.file.changes[names.index(self.race.winner)] if self.is_faster else []
+
+
+def format_outcome(outcome: TuneOutcome) -> str:
+    """The text that is printed: whether the machine was quiet, the verdict, the configurations that
+    came closest, and the numbers of others by reason."""
+    result, file = outcome.race, outcome.file
+    head = f"{outcome.label}, objective {outcome.objective}: {len(result.seconds)} of "
+    head += f"{file.combinations + 1:,} configurations ran, {outcome.trials} trials, "
+    head += f"{outcome.seconds:.0f} s"
+    lines = [
+        *wrap([*describe_load(outcome.machine_load), head]),
+        "",
+        *wrap([_answer(outcome)]),
+        "",
+    ]
+    lines += comparison_lines(result)
+    notes = [*_memory_lines(outcome)]
+    notes += [f"no time left to observe the memory of {name}" for name in outcome.unobserved]
+    notes += [f"failed: {name}: {reason}" for name, reason in outcome.reasons.items()]
+    notes += file.notes
+    left_out = group_reasons(file.left_out)
+    notes += [f"left out: {count:,} x {reason}" for reason, count in left_out[:MOST_REASONS]]
+    if more := sum(count for _, count in left_out[MOST_REASONS:]):
+        notes.append(f"left out: {more:,} more, see {TUNE_FILE}")
+    # The present configuration is not among the combinations, but among the results.
+    if rest := file.combinations + 1 - len(result.seconds) - len(outcome.reasons):
+        notes.append(f"not run: {rest:,} that promise less, or that the budget has no room for")
+    return "\n".join([*lines, "", *wrap(notes)])
+
+
+def group_reasons(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Reasons with their numbers, the largest first. Values with the same reason share a line, and
+    so do options that lack the same setting."""
+    # Values first: options that lack the same values of a setting then have the same line but for
+    # their names.
+    by_rest = _group(counts, SETTING)
+    return _group(dict(by_rest), LACKING)
+
+
+def _group(counts: Mapping[str, int], pattern: re.Pattern[str]) -> list[tuple[str, int]]:
+    """The reasons, with values in one line if `name=value` is all that differs."""
+    groups: dict[tuple[str, str], dict[str, list[str]]] = {}
+    totals = Counter[tuple[str, str]]()
+    for reason, count in counts.items():
+        match = pattern.fullmatch(reason)
+        before, name, value, after = match.groups() if match else ("", "", "", reason)
+        groups.setdefault((before, after), {}).setdefault(name, []).append(value)
+        totals[before, after] += count
+    lines = []
+    for key, count in totals.most_common():
+        named = [f"{name}={','.join(values)}" for name, values in groups[key].items() if name]
+        lines.append((key[0] + " ".join(named) + key[1], count))
+    return lines
+
+
+def _memory_lines(outcome: TuneOutcome) -> list[str]:
+    names = names_of(outcome.file.changes, outcome.race.present)
+    forecasts = dict(zip(names, outcome.file.forecast_mib, strict=True))
+    lines = []
+    for name, peak_mib in outcome.peak_mib.items():
+        forecast = forecasts[name]
+        said = "" if forecast is None else f", {forecast:,.0f} forecast"
+        lines.append(f"peak of memory of {name}: {peak_mib:,.0f} MiB{said}")
+    return lines
+
+
+def _answer(outcome: TuneOutcome) -> str:
+    """The verdict, and the way to go on with an undecided race."""
+    text = verdict_text(outcome.race, outcome.is_faster)
+    if not outcome.race.is_cut:
+        return text
+    return f"{text} Nothing is lost: {outcome.larger_budget} and resume=last go on from here."
+
+
+def verdict_text(result: RaceResult, is_faster: bool) -> str:
+    """A sentence: the winner with its gain and its ties, or that nothing is faster."""
+    if result.is_cut:
+        return _describe_cut(result)
+    if len(result.seconds) == 1:
+        return "Nothing was tried beside yours: nothing else can run."
+    if not is_faster or result.gain is None:
+        text = "Yours is as good as any that was tried"
+        return text + (
+            f": {_describe_refutation(result)}." if result.winner != result.present else "."
+        )
+    ties = [name for name in result.ties if name != result.present]
+    others = (
+        f"not told apart from it: {_list_some(ties)}" if ties else "the others that ran are slower"
+    )
+    gain, rounds = _show_ratio(result.gain), len(result.confirming)
+    return f"{result.winner}: {gain} times as fast as yours, in {rounds} fresh rounds; {others}."
+
+
+def _describe_cut(result: RaceResult) -> str:
+    """A sentence on a race that ended after too few rounds."""
+    if len(result.seconds) == 1:
+        return "No answer yet: the budget ended before anything was tried beside yours."
+    # A race without room for a whole one tries a single configuration, see race.py.
+    other = next(name for name in result.seconds if name != result.present)
+    both = [result.seconds[result.present], result.seconds[other]]
+    shared = sorted({*both[0]} & {*both[1]})
+    gain = stats.ratio_or_range(*([each[number] for number in shared] for each in both))
+    seen = f"{gain.estimate:.2f} times as fast as yours" if gain else "not measured beside yours"
+    count = f"{len(shared)} round" + "s" * (len(shared) > 1)
+    return f"No answer yet: {other} was {seen} in {count}, and the budget ended before more."
+
+
+def _list_some(names: Sequence[str]) -> str:
+    more = len(names) - MOST_TIES
+    shown = "; ".join(names[:MOST_TIES])
+    return shown if more <= 0 else f"{shown}; and {more} more"
+
+
+def _describe_refutation(result: RaceResult) -> str:
+    if result.gain is None:
+        return f"{result.winner} seemed faster, and could not be confirmed"
+    gain = _show_ratio(result.gain)
+    return f"{result.winner} seemed faster, and in fresh rounds was {gain} times as fast"
+
+
+def comparison_lines(result: RaceResult) -> list[str]:
+    """The table of the configurations that came closest, as aligned lines of text."""
+    return align(comparison_table(result))
+
+
+def comparison_table(result: RaceResult) -> list[tuple[str, ...]]:
+    """The configurations that came closest, with their rounds of the race. The first row is the
+    head."""
+    ranked = sorted(result.seconds, key=lambda name: _ratio_of(result, name))[:MOST_SHOWN]
+    # The user's own configuration is shown even if it is far behind.
+    if result.present not in ranked:
+        ranked.append(result.present)
+    rows = [("configuration", "rounds", "median", "times the winner's")]
+    for name in ranked:
+        costs = [*result.seconds[name].values()]
+        ratio = result.compare(name)
+        shown = _show_ratio(ratio) if ratio and name != result.winner else ""
+        rows.append((name, str(len(costs)), significant(stats.median(costs)), shown))
+    return rows
+
+
+def _ratio_of(result: RaceResult, name: str) -> float:
+    # A configuration that shares no round with the winner can't be compared: it comes last.
+    ratio = result.compare(name)
+    return ratio.estimate if ratio else float("inf")
+
+
+def _show_ratio(ratio: Ratio) -> str:
+    low, high = (f"{bound:.2f}" for bound in (ratio.low, ratio.high))
+    bounds = f"[{low}, {high}]" if ratio.is_interval else f"({low}, {high})"
+    return f"{ratio.estimate:.2f} {bounds}"
+
+
+def names_of(changes: Sequence[Sequence[str]], present: str) -> list[str]:
+    """The name of each configuration: its overrides; without any, the name `present`."""
+    return [" ".join(change) or present for change in changes]

@@ -1,0 +1,191 @@
+"""A tuned job as Python code to paste: a DataLoader, a FastLoader or a loop, with its store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fastloop.core.loading_settings import LoadingSettings
+from fastloop.core.types import name_of
+from fastloop.processes.rank_group import resolve_device
+from fastloop.trial.job import Job
+from fastloop.tune.paste_rows import (
+    IMPORT_PYTREE,
+    IMPORT_TORCH,
+    OPEN_STORE,
+    Code,
+    write_index_batches,
+    write_loop,
+    write_mapped_rows,
+    write_permuted_loop,
+    write_rows_in_memory,
+)
+
+SHUFFLED = {"random": True, "sequential": False}
+"""DataLoader's `shuffle` by the name of the order."""
+LOOP_SETTINGS = ("device_prefetch", "pinned_buffers")
+"""Settings of the loop around a loader, which the code can't hold."""
+IMPORT_DATALOADER = "from torch.utils.data import DataLoader"
+
+
+def paste_code(job: Job) -> str:
+    """The code, with a comment on settings that it can't hold; empty if the loader has no code.
+
+    If the dataset is not a class of the user's own, the code expects one in the name `dataset`.
+    """
+    write = WRITERS.get(name_of(job.loader))
+    if write is None:
+        return ""
+    imports, body = write(job)
+    # torch's threads are set in the code, whatever the loader imports.
+    if job.torch_threads:
+        imports = [*dict.fromkeys((IMPORT_TORCH, *imports))]
+    dataset_imports, dataset = _dataset(job)
+    head = sorted({*imports, *dataset_imports}, key=lambda line: (line.startswith("from"), line))
+    threads = [f"torch.set_num_threads({job.torch_threads})"] if job.torch_threads else []
+    return "\n".join([*head, "", *dataset, *threads, *body, *_remarks(job), ""])
+
+
+def explain_no_code(job: Job) -> str:
+    """The reason why there is no code for a job, as a line."""
+    loader = name_of(job.loader)
+    where = f"fastloop/options/loader/{loader}.py"
+    return f"none: loader={loader} is a class of its own, see {where}; the command line runs it"
+
+
+def _raw(job: Job) -> Code:
+    return [IMPORT_DATALOADER], _dataloader(job, "dataset")
+
+
+def _preload(job: Job) -> Code:
+    read = "samples = [dataset[index] for index in range(len(dataset))]  # all in memory"
+    return [IMPORT_DATALOADER], [read, *_dataloader(job, "samples")]
+
+
+def _in_memory(job: Job) -> Code:
+    """A DataLoader over tensors in memory, with tuples of tensors as samples."""
+    imports = [IMPORT_TORCH, "from torch.utils.data import DataLoader, TensorDataset"]
+    imports.append("from fastloop import open_store, write_store")
+    rows = f"rows = {OPEN_STORE}  # written once"
+    samples = "samples = TensorDataset(*(torch.tensor(leaf) for leaf in rows))"
+    return imports, [rows, samples, *_dataloader(job, "samples")]
+
+
+def _np_memmap(job: Job) -> Code:
+    imports, rows = write_mapped_rows()
+    return imports, [*rows, *_dataloader(job, "rows")]
+
+
+def _getitems(job: Job) -> Code:
+    imports, rows = write_rows_in_memory(with_sampler=False)
+    return imports, [*rows, *_dataloader(job, "rows", collate_fn="deliver")]
+
+
+def _batch_sampler(job: Job) -> Code:
+    imports, rows = write_rows_in_memory(with_sampler=True)
+    sampler = {"sampler": "IndexBatches(len(rows))", "batch_size": "None", "collate_fn": "deliver"}
+    lines = [*write_index_batches(job, _is_shuffled(job)), *rows]
+    return imports, [*lines, *_call("DataLoader", "rows", sampler | _of_workers(job))]
+
+
+def _fastloop(job: Job) -> Code:
+    # FastLoader chooses its threads and its depth by itself unless they were tuned.
+    loader: Any = job.loader
+    arguments = _batches(job)
+    if loader.num_threads is not None:
+        arguments["num_threads"] = repr(loader.num_threads)
+    if loader.ahead is not None:
+        arguments["prefetch_factor"] = repr(loader.ahead)
+    if loader.store is None:
+        return ["from fastloop import FastLoader"], _call("FastLoader", "dataset", arguments)
+    imports = ["from fastloop import FastLoader, open_store, write_store"]
+    lines = [f"rows = {OPEN_STORE}  # written once"]
+    if loader.in_memory:
+        imports += ["import numpy as np", IMPORT_PYTREE]
+        lines.append("rows = pytree.tree_map(np.array, rows)  # all in memory")
+    return imports, [*lines, *_call("FastLoader", "rows", arguments)]
+
+
+def _index_loop(job: Job) -> Code:
+    return write_loop(job, _is_shuffled(job), None)
+
+
+def _device_resident(job: Job) -> Code:
+    return write_loop(job, _is_shuffled(job), str(resolve_device(job.device)))
+
+
+def _numpy_loop(job: Job) -> Code:
+    return write_permuted_loop(job, _is_shuffled(job))
+
+
+WRITERS: Mapping[str, Callable[[Job], Code]] = {
+    "raw": _raw,
+    "preload": _preload,
+    "dataloader": _in_memory,
+    "np_memmap": _np_memmap,
+    "getitems": _getitems,
+    "batch_sampler": _batch_sampler,
+    "fastloop": _fastloop,
+    "index_loop": _index_loop,
+    "device_resident": _device_resident,
+    "numpy_loop": _numpy_loop,
+}
+"""By loader, the function that writes its imports and its lines."""
+
+
+def _dataloader(job: Job, samples: str, **more: str) -> list[str]:
+    return _call("DataLoader", samples, _batches(job) | _of_workers(job) | more)
+
+
+def _batches(job: Job) -> dict[str, str]:
+    """The arguments that decide on the samples of a batch, as code."""
+    arguments = {"batch_size": repr(job.loading.batch_size)}
+    if _is_shuffled(job):
+        arguments["shuffle"] = "True"
+    if job.loading.drop_last:
+        arguments["drop_last"] = "True"
+    return arguments
+
+
+def _of_workers(job: Job) -> dict[str, str]:
+    """The arguments of workers and their queues that differ from the defaults, as code."""
+    loading, defaults, arguments = job.loading, LoadingSettings(), dict[str, str]()
+    for name in ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers"):
+        if getattr(loading, name) != getattr(defaults, name):
+            arguments[name] = repr(getattr(loading, name))
+    if loading.num_workers and loading.multiprocessing_context:
+        arguments["multiprocessing_context"] = repr(loading.multiprocessing_context)
+    return arguments
+
+
+def _is_shuffled(job: Job) -> bool:
+    return SHUFFLED.get(name_of(job.order), False)
+
+
+def _call(name: str, first: str, arguments: Mapping[str, str]) -> list[str]:
+    lines = [f"    {first},", *(f"    {key}={code}," for key, code in arguments.items())]
+    return [f"loader = {name}(", *lines, ")"]
+
+
+def _dataset(job: Job) -> Code:
+    """Imports and lines that make the Dataset."""
+    # Only a class of the user's own, by dataset._target_, can be imported in their code.
+    dataset: Any = job.dataset
+    target = getattr(dataset, "target", None)
+    if not target:
+        return [], ["# dataset: the torch Dataset of your samples"]
+    module, _, name = target.rpartition(".")
+    arguments = ", ".join(f"{key}={value!r}" for key, value in (dataset.kwargs or {}).items())
+    return [f"from {module} import {name}"], [f"dataset = {name}({arguments})"]
+
+
+def _remarks(job: Job) -> list[str]:
+    """A comment on settings that were tuned or given and that the code does not hold."""
+    names = [f"{name}={getattr(job, name)}" for name in LOOP_SETTINGS if getattr(job, name)]
+    if name_of(job.order) not in SHUFFLED:
+        names.append(f"order={name_of(job.order)}")
+    parts = {"collate": "default", "transform": "none"}
+    for group, default in parts.items():
+        if (option := name_of(getattr(job, group))) != default:
+            names.append(f"{group}={option}")
+    return [f"# to be added: {', '.join(names)}"] if names else []

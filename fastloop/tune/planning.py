@@ -1,0 +1,197 @@
+"""Planning a tuning: finds the candidates of a job and chooses the most promising for the race."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from fastloop.explain.rungs import benchmark_name
+from fastloop.explain.variations import Variation
+from fastloop.sweep.request import JobRequest
+from fastloop.trial.job import Job
+from fastloop.tune.budget import Spending, TuneBudget
+from fastloop.tune.candidates import (
+    YOURS,
+    Compose,
+    TuneCandidate,
+    find_tune_candidates,
+)
+from fastloop.tune.constraints import (
+    Bounds,
+    check_memory,
+    drop_settings_without_effect,
+    drop_unaffordable,
+)
+from fastloop.tune.memory_forecast import forecast_peak_mib, usable_mib
+from fastloop.tune.pilot import EPOCH_S, Pilot, PilotLimits, run_pilot
+from fastloop.tune.short_budget import (
+    SHORT_S,
+    check_least_time,
+    expect_cost,
+    is_short,
+    narrow_space,
+    trial_of_epoch_s,
+)
+from fastloop.tune.surrogate import make_surrogate
+from fastloop.tune.tune_file import TuneFile
+
+MOST_TRIALS = 1000
+"""Setting `trials` of raced jobs, an upper bound: the race decides on the number of trials."""
+MOST_RACED = 256
+FEWEST_RACED = 8
+PILOT_UNTIL = 0.4
+"""Share of the budget after which the pilot measures nothing further."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneSettings:
+    """The settings of the command, checked."""
+
+    budget: TuneBudget
+    objective: str
+    memory_limit_mib: float | None
+    """None: the memory that cgroup and machine allow."""
+    space: Mapping[str, Sequence[str]]
+    """By name of a setting, name=value for each of its values."""
+    is_default_space: bool
+
+
+def override_for_race(request: JobRequest) -> tuple[str, ...]:
+    """The overrides of the request's job as the race runs it: with one benchmark, and trials of one
+    epoch unless the user has set `epochs`."""
+    # Extras of a sweep would be made for each of the many configurations.
+    named = {each.lstrip("+").partition("=")[0] for each in request.overrides}
+    ours = {"trials": MOST_TRIALS, "report": "false", "explain": "false", "profile": "false"}
+    if "epochs" not in named:
+        ours["epochs"] = 1
+    if len(request.job.benchmark) > 1:
+        ours["benchmark"] = benchmark_name(request.job)
+    return _as_variation(ours).apply(request.overrides)
+
+
+def plan_tuning(
+    command: str,
+    request: JobRequest,
+    settings: TuneSettings,
+    compose: Compose,
+    spending: Spending,
+    begin_step: Callable[[str], None],
+) -> TuneFile:
+    """The plan of the sweep: the jobs that are raced, the present one first.
+
+    compose: the job of a list of overrides; raises UsageError for a value that no job can have.
+
+    Raises JobFailed if the present job can't be run, and UsageError for too small a budget.
+    """
+    check_least_time(spending)
+    overrides = override_for_race(request)
+    present = compose(overrides)
+    space, notes = _choose_space(settings, present, request.choices["loader"])
+    begin_step("finding candidates")
+    found = find_tune_candidates(present, overrides, space, compose)
+    # The pilot measures what the model and the forecasts need for any candidate.
+    workers = sorted({each.job.loading.num_workers for each in found.found})
+    memory_mib = settings.memory_limit_mib
+    limits = _limit_pilot(settings, spending)
+    pilot = run_pilot(request, present, workers, begin_step, limits)
+    check_memory(pilot, memory_mib)
+    notes = [*(f"not tried: {note}" for note in notes), *_describe_gaps(pilot)]
+    bounds = Bounds(memory_mib=memory_mib or usable_mib(), budget_s=settings.budget.seconds)
+    affordable, unaffordable = drop_unaffordable(found.found, pilot, bounds)
+    # A budget such as 10% is a share of this, which is not known before.
+    spending.exhaustive = (1 + len(affordable)) * request.job.most_trials
+    raced = _choose_raced(affordable, pilot, spending)
+    # All jobs of the race run the same part of an epoch.
+    if pilot.cut:
+        overrides = Variation(overrides=(f"batches={pilot.cut}",)).apply(overrides)
+    changes = [(), *(each.change for each in raced)]
+    jobs = [present, *(each.job for each in raced)]
+    return TuneFile(
+        command=command,
+        jobs=[[*Variation(overrides=change).apply(overrides)] for change in changes],
+        changes=[[*change] for change in changes],
+        forecast_mib=[
+            forecast_peak_mib(job, pilot.memory) if pilot.memory else None for job in jobs
+        ],
+        left_out={**found.left_out, **unaffordable},
+        predicted=[*map(partial(_predict, pilot), jobs, changes)],
+        trial_s=_forecast_trial_s(pilot),
+        notes=notes,
+        combinations=len(affordable),
+        exhaustive=spending.exhaustive,
+    )
+
+
+def _as_variation(values: Mapping[str, object]) -> Variation:
+    return Variation(overrides=tuple(f"{name}={value}" for name, value in values.items()))
+
+
+def _choose_space(
+    settings: TuneSettings, present: Job, own_loader: str
+) -> tuple[Mapping[str, Sequence[str]], list[str]]:
+    """The space that the budget has time for, and notes on the rest."""
+    # A space that the user has given is tried as it is.
+    if not settings.is_default_space:
+        return settings.space, []
+    space, notes = drop_settings_without_effect(settings.space, present)
+    if not is_short(settings.budget):
+        return space, notes
+    narrow, more = narrow_space(space, own_loader)
+    return narrow, [*notes, *more]
+
+
+def _choose_raced(
+    candidates: Sequence[TuneCandidate], pilot: Pilot, spending: Spending
+) -> list[TuneCandidate]:
+    """The most promising candidates, about twice as many as the budget has trials for."""
+    # So many that the race can leave predictions which turn out wrong.
+    by_name = {each.name: each for each in candidates}
+    count = min(max(FEWEST_RACED, 2 * _count_trials(pilot, spending)), MOST_RACED)
+    changes = [(), *(each.change for each in candidates)]
+    jobs = [pilot.present, *(each.job for each in candidates)]
+    predicted = [*map(partial(_predict, pilot), jobs, changes)]
+    surrogate = make_surrogate([YOURS, *by_name], changes, predicted)
+    return [by_name[name] for name in surrogate.shortlist(count)]
+
+
+def _predict(pilot: Pilot, job: Job, change: Sequence[str]) -> float:
+    """Cost of a job by the model; without a model, the usual cost."""
+    return pilot.predict(job) if pilot.measured else expect_cost(job, change)
+
+
+def _count_trials(pilot: Pilot, spending: Spending) -> int:
+    """About the number of trials for which there is room."""
+    budget = spending.budget
+    if budget.seconds is None:
+        return int(budget.trials or (budget.share or 0.0) * spending.exhaustive)
+    return int(max(0.0, budget.seconds - spending.seconds) / _forecast_trial_s(pilot))
+
+
+def _forecast_trial_s(pilot: Pilot) -> float:
+    """About the seconds of a trial of the present configuration."""
+    return trial_of_epoch_s(pilot.epoch_s, pilot.present.shortest_window_s)
+
+
+def _limit_pilot(settings: TuneSettings, spending: Spending) -> PilotLimits:
+    """The limits of the pilot by the budget."""
+    memory_mib, budget_s = settings.memory_limit_mib, settings.budget.seconds
+    if budget_s is None:
+        return PilotLimits(memory_mib=memory_mib)
+    left_s = budget_s - spending.seconds
+    # No time for passes, unless the user limits memory; epochs shrink in proportion to the budget.
+    if is_short(settings.budget):
+        epoch_s = EPOCH_S / SHORT_S * budget_s
+        return PilotLimits(seconds=0.0, left_s=left_s, epoch_s=epoch_s, memory_mib=memory_mib)
+    until_s = left_s - (1 - PILOT_UNTIL) * budget_s
+    return PilotLimits(seconds=until_s, left_s=left_s, memory_mib=memory_mib)
+
+
+def _describe_gaps(pilot: Pilot) -> list[str]:
+    """Notes on measurements for which the pilot had no time or no means."""
+    notes = []
+    if pilot.memory is None:
+        notes.append("no forecast of memory: none can be observed, or not within the budget")
+    if pilot.measured is None:
+        notes.append("not ranked by the model: the budget is too short to measure for it")
+    return notes

@@ -1,0 +1,274 @@
+"""A race of configurations: the fastest of many, at a fraction of the cost of measuring them all.
+
+Only `measure` and `spent` have effects, so that a race can be replayed on a recorded table. Each
+round runs the present configuration, the leader, and the configurations that promise most by the
+model and by the trials so far: first one trial of many, then more of the ones that are not told
+apart from the leader. The winner is then confirmed by rounds that took no part in choosing it: the
+race picks the luckiest of many, so that its own rounds would promise too much. A trial begins only
+if there is room for it and for the rounds that must follow, judged by the cost of trials so far.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fastloop.core import stats
+from fastloop.core.stats import Ratio
+from fastloop.tune.race_result import RaceResult
+from fastloop.tune.surrogate import Posterior, Surrogate
+
+Measure = Callable[[str, int, float], float | None]
+"""(name, number of the round, share of the budget that the trial may take) -> its cost, as seconds;
+None if the configuration has failed, which ends its race."""
+FEWEST_CONFIRMING = 3
+"""Number of rounds that an interval needs."""
+SMALLEST_ROUND, LARGEST_ROUND = 3, 8
+"""Number of configurations in a round beside the present one."""
+ROUNDS = 6
+"""About the number of rounds into which the budget is divided."""
+MARGIN = 1.2
+"""Room that is kept for the rounds that must follow, relative to the cost of trials so far."""
+SURE = 2.0
+"""Number of standard deviations by which a difference is beyond noise."""
+WORTH = 0.03
+"""Logarithm of the ratio of costs by which a configuration must be better to be worth a search,
+about 3 %."""
+LEAST_CHANCE = 0.02
+"""The race goes on while the chance that there is such a configuration is greater than this."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaceRules:
+    """Sizes of a race."""
+
+    confirming: int = 5
+    """Number of rounds of the winner and the present configuration after the race."""
+    reserve: float = 0.3
+    """Largest share of the budget that is kept for more rounds than an interval needs."""
+    finishing: int = 0
+    """Number of passes of the winner, and if possible of both, after these rounds."""
+
+
+@dataclass(kw_only=True)
+class _Race:
+    """The state of a race."""
+
+    surrogate: Surrogate
+    measure: Measure
+    spent: Callable[[], float]
+    rules: RaceRules
+    seconds: dict[str, dict[int, float]] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
+    prices: dict[str, list[float]] = field(default_factory=dict)
+    """By name, the shares of the budget that its trials have cost."""
+    rounds: int = 0
+    is_cut: bool = False
+    """True if there is no room for all rounds that confirm a gain; they run as far as there is
+    room."""
+
+    @property
+    def present(self) -> str:
+        return self.surrogate.names[0]
+
+    def run_round(self, names: Sequence[str], kept: float | None) -> list[str]:
+        """Run a round of the present configuration and `names`, as far as there is room.
+
+        Returns the names that have run. kept: the share of the budget that must be left; None: room
+        was kept for this round.
+        """
+        # In random order: noise that drifts within a round favours nobody. The number of the round
+        # is the seed, so that a resumed race repeats the order.
+        order, number = [*dict.fromkeys((self.present, *names))], self.rounds
+        random.Random(number).shuffle(order)
+        self.rounds += 1
+        measured = [name for name in order if self._run_trial(name, number, kept)]
+        return [name for name in names if name in measured]
+
+    def _run_trial(self, name: str, number: int, kept: float | None) -> bool:
+        """Run a trial, if there is room for it; True once it has been measured."""
+        before, room = self.spent(), self._find_room(name, number, kept)
+        if room < self.price(name) or self.present in self.failed:
+            return False
+        cost = self.measure(name, number, room)
+        self.prices.setdefault(name, []).append(self.spent() - before)
+        if cost is None:
+            self.failed.add(name)
+            self.seconds.pop(name, None)
+            return False
+        self.seconds.setdefault(name, {})[number] = cost
+        return True
+
+    def _find_room(self, name: str, number: int, kept: float | None) -> float:
+        """The share of the budget that a trial may take."""
+        # Without the present configuration a round has nothing to compare with.
+        if name == self.present:
+            return math.inf
+        room = 1 - self.spent()
+        # The rounds that confirm run even if the budget is exceeded by a little: without them all
+        # that was spent would be for nothing.
+        if kept is None:
+            return max(room, 2 * self.price(name))
+        # The present configuration must still run in this round if it has not.
+        has_run = number in self.seconds.get(self.present, {})
+        return room - kept - (0.0 if has_run else self.price(self.present))
+
+    def price(self, name: str) -> float:
+        """The share of the budget that the next trial of that name costs, about."""
+        own = self.prices.get(name, [])
+        if name == self.present or len(own) > 1:
+            return stats.median(own[-3:]) if own else 0.0
+        # A first trial may have included writing a store.
+        if own:
+            return min(own[0], max(self.usual_price, self.price(self.present)))
+        return self.usual_price
+
+    @property
+    def usual_price(self) -> float:
+        """The share of the budget that a trial costs, by the latest trial of each name."""
+        return max(1e-9, stats.median([each[-1] for each in self.prices.values()] or [0.0]))
+
+    def price_of_both(self, leader: str) -> float:
+        """The share of the budget that a round of both costs."""
+        return self.price(self.present) + self.price(leader)
+
+    def share_to_keep(self, leader: str) -> float:
+        """The share of the budget that is kept for confirming a leader and for the passes after
+        that."""
+        rules, both = self.rules, self.price_of_both(leader)
+        wished = min(rules.reserve, MARGIN * (rules.confirming + rules.finishing) * both)
+        return max(wished, FEWEST_CONFIRMING * both + rules.finishing * self.price(leader))
+
+    def fit(self) -> Posterior:
+        """The posterior of all configurations."""
+        return self.surrogate.fit(self.seconds)
+
+    def find_leader(self, posterior: Posterior) -> str:
+        """The fastest configuration that has run."""
+        return min(self.seconds, key=lambda name: posterior.mean[self.surrogate.places[name]])
+
+    def is_open(self, posterior: Posterior) -> bool:
+        """True while a configuration may be better than the leader by enough to matter."""
+        # The sum of the chances is an upper bound of the chance that any of them is.
+        return sum(self.find_chances(posterior).values()) > LEAST_CHANCE
+
+    def find_chances(self, posterior: Posterior) -> dict[str, float]:
+        """The chance of each configuration to be better than the leader by more than WORTH, without
+        the leader and failed ones."""
+        leader = self.find_leader(posterior)
+        place = self.surrogate.places[leader]
+        gains = posterior.mean[place] - posterior.mean - WORTH
+        scores = gains / np.maximum(posterior.difference_std(place), 1e-9)
+        return {
+            name: 0.5 * math.erfc(-score / math.sqrt(2))
+            for name, score in zip(self.surrogate.names, scores.tolist(), strict=True)
+            if name != leader and name not in self.failed
+        }
+
+    def find_ties(self, posterior: Posterior) -> tuple[str, ...]:
+        """The names that have run and are not told apart from the leader."""
+        places, leader = self.surrogate.places, self.find_leader(posterior)
+        differences = posterior.mean - posterior.mean[places[leader]]
+        bounds = differences - SURE * posterior.difference_std(places[leader])
+        others = (name for name in self.seconds if name != leader)
+        return tuple(name for name in others if bounds[places[name]] <= 0)
+
+    def choose_round(self, posterior: Posterior, count: int) -> list[str]:
+        """The names of the next round."""
+        chosen = [*dict.fromkeys((self.present, self.find_leader(posterior)))]
+        # The present configuration runs in every round, beyond `count`.
+        chances, count = self.find_chances(posterior), count - len(chosen) + 1
+        # Together these have a chance below LEAST_CHANCE, by which the race would end.
+        least = LEAST_CHANCE / len(self.surrogate.names)
+        hopeless = {name for name in self.surrogate.names if chances.get(name, 0.0) < least}
+        return [*chosen[1:], *self.surrogate.choose(posterior, count, chosen, hopeless)]
+
+
+def race(
+    surrogate: Surrogate,
+    measure: Measure,
+    spent: Callable[[], float],
+    rules: RaceRules = RaceRules(),
+) -> RaceResult:
+    """The outcome of a race of the surrogate's configurations.
+
+    spent: the share of the budget that is spent so far. No trial begins without room for it, except
+    trials of the present configuration in a round that has begun. Raises ValueError if the present
+    configuration can't be run.
+    """
+    run = _Race(surrogate=surrogate, measure=measure, spent=spent, rules=rules)
+    run.run_round([], 0.0)
+    while run.present not in run.failed:
+        posterior = run.fit()
+        kept = run.share_to_keep(run.find_leader(posterior))
+        # In trials of other configurations.
+        room = (1 - run.spent() - kept - run.price(run.present)) / run.usual_price
+        if room < 1 or not run.is_open(posterior):
+            break
+        count = min(max(SMALLEST_ROUND, int(room / ROUNDS)), LARGEST_ROUND, int(room))
+        if not run.run_round(run.choose_round(posterior, count), kept):
+            break
+    if len(run.seconds) == 1 and run.present not in run.failed:
+        _try_one(run)
+    result = None if run.present in run.failed else _finish(run)
+    if result is None or run.present in run.failed:
+        raise ValueError(f"{run.present}: it has failed")
+    return result
+
+
+def _try_one(run: _Race) -> None:
+    """Run the most promising configuration once if there is no room for a whole race: one trial
+    tells more than none."""
+    posterior = run.fit()
+    run.is_cut = run.is_open(posterior)
+    if run.is_cut and run.spent() + run.price(run.present) + run.usual_price <= 1:
+        run.run_round(run.choose_round(posterior, 1), 0.0)
+
+
+def _finish(run: _Race) -> RaceResult:
+    """Run the rounds that confirm the leader's gain; the outcome of the race."""
+    # The winner and its ties are chosen before, so that the fresh rounds take no part in that.
+    posterior, first = run.fit(), run.rounds
+    winner, ties = run.find_leader(posterior), run.find_ties(posterior)
+    known = {*run.seconds, *run.failed}
+    seconds = {name: dict(each) for name, each in run.seconds.items()}
+    confirmed = _confirm(run, winner) if winner != run.present else []
+    for number, costs in enumerate(confirmed, first):
+        for name, cost in costs.items():
+            seconds[name][number] = cost
+    return RaceResult(
+        present=run.present,
+        winner=winner,
+        seconds=seconds,
+        confirming=tuple(range(first, first + len(confirmed))),
+        gain=None if winner in run.failed else _find_gain(confirmed, run.present, winner),
+        not_run=tuple(name for name in run.surrogate.names if name not in known),
+        ties=ties,
+        is_cut=run.is_cut and len(confirmed) < FEWEST_CONFIRMING,
+    )
+
+
+def _confirm(run: _Race, winner: str) -> list[Mapping[str, float]]:
+    """The costs of the winner and the present configuration in fresh rounds in which both have
+    run."""
+    confirmed: list[Mapping[str, float]] = []
+    finishing = run.rules.finishing * run.price(winner)
+    while len(confirmed) < run.rules.confirming:
+        # Room was kept for FEWEST_CONFIRMING rounds, unless the race was cut; further ones run only
+        # if the passes after them have room as well.
+        is_extra, number = run.is_cut or len(confirmed) >= FEWEST_CONFIRMING, run.rounds
+        if is_extra and run.spent() + run.price_of_both(winner) + finishing > 1:
+            break
+        ran = run.run_round([winner], finishing if is_extra else None)
+        if not ran or run.present in run.failed:
+            break
+        confirmed.append({name: run.seconds[name][number] for name in (run.present, winner)})
+    return confirmed
+
+
+def _find_gain(confirmed: Sequence[Mapping[str, float]], present: str, winner: str) -> Ratio | None:
+    return stats.ratio([each[present] for each in confirmed], [each[winner] for each in confirmed])

@@ -1,0 +1,114 @@
+"""Tuning on a short budget: a small space, no model, and the least time for any race."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from fastloop.core.types import UsageError
+from fastloop.trial.job import Job
+from fastloop.tune.budget import Spending, TuneBudget
+from fastloop.tune.race import FEWEST_CONFIRMING
+from fastloop.tune.tuned_sweep import ENDING_S, PASSES
+
+SHORT_S = 120.0
+"""A budget below this has no time for a large space, and none for the model's measurements, which
+take about half a minute."""
+LIKELY: Mapping[str, Sequence[str]] = {
+    "loader": ("fastloop", "python_loop"),
+    "torch_threads": ("null", "1"),
+    "num_workers": ("0", "2"),
+    "persistent_workers": ("false", "true"),
+}
+"""Values to try beside the user's own loader. Chosen by hand: on the recordings of experiments/tune
+FastLoader, one torch thread and the right number of workers gain most; python_loop was not among
+them."""
+EXPECTED: Mapping[str, float] = {"loader=fastloop": 0.5, "loader=python_loop": 0.7}
+OF_ONE_THREAD = 0.8
+"""Relative costs that decide on the order of trials if nothing is predicted. Chosen by hand, nearer
+to 1 than most gains on the recordings, so that a trial or two outweigh them."""
+FEWEST_TRIALS = 2 + 2 * FEWEST_CONFIRMING + PASSES
+"""Trials of the shortest race: one of the present configuration and one of another, the trials that
+confirm a gain, and the passes after them."""
+TRIAL_S, TRIAL_EPOCHS = 0.5, 4
+"""About the cost of a trial: seconds for its process, and epochs for comparing data, warming up and
+timing."""
+SHARE_OF_TWO = 0.7
+"""Share of the time after the pilot that a race of two may take; epochs are cut to fit into it."""
+STEP_S = 10
+"""A proposed budget is a multiple of this."""
+PLANNING_S, LEAST_TRIAL_S = 4.0, 1.0
+"""Least time for preparing and timing a job's batches, and for a trial, in their own processes."""
+
+
+def is_short(budget: TuneBudget) -> bool:
+    """True for a time that is too short for the model."""
+    return budget.seconds is not None and budget.seconds < SHORT_S
+
+
+def narrow_space(
+    space: Mapping[str, Sequence[str]], own_loader: str
+) -> tuple[dict[str, Sequence[str]], list[str]]:
+    """The default space reduced to the likely values, and a note on the others."""
+    # With the user's own loader, of which other settings may help.
+    likely = {**LIKELY, "loader": (*LIKELY["loader"], own_loader)}
+    narrow: dict[str, Sequence[str]] = {
+        name: [text for text in texts if text.partition("=")[2].lower() in likely[name]]
+        for name, texts in space.items()
+        if name in likely
+    }
+    kept = {name: texts for name, texts in narrow.items() if texts}
+    shown = "; ".join(" ".join(texts) for texts in kept.values())
+    return kept, [f"others than {shown}: the budget is below {SHORT_S:.0f} s"]
+
+
+def expect_cost(job: Job, change: Sequence[str]) -> float:
+    """Cost of a job relative to others, by its loader and its threads alone."""
+    of_loader = math.prod(EXPECTED.get(text, 1.0) for text in change)
+    return of_loader * (OF_ONE_THREAD if job.torch_threads == 1 else 1.0)
+
+
+def check_least_time(spending: Spending) -> None:
+    """Raise UsageError if there is not even time for a race of two with the shortest trials.
+
+    This is the only refusal, before anything is measured; later a race does as much as it has time
+    for.
+    """
+    budget_s = spending.budget.seconds
+    least_s = spending.seconds + PLANNING_S + race_of_two_s(LEAST_TRIAL_S)
+    if budget_s is None or least_s <= budget_s:
+        return
+    needed = f"comparing yours with one other takes at least {math.ceil(least_s)} s"
+    raise UsageError(
+        f"budget={budget_s:g}s is too short: {needed}; allowed: from {math.ceil(least_s)}s"
+    )
+
+
+def race_of_two_s(trial_s: float) -> float:
+    """About the seconds of a race of two that confirms a gain. trial_s: seconds of a trial."""
+    return FEWEST_TRIALS * trial_s + ENDING_S
+
+
+def trial_of_epoch_s(epoch_s: float, shortest_window_s: float = 0.0) -> float:
+    """About the seconds of a trial with epochs of this length."""
+    return TRIAL_S + (TRIAL_EPOCHS - 1) * epoch_s + max(epoch_s, shortest_window_s)
+
+
+def longest_epoch_s(left_s: float) -> float:
+    """About the longest epoch with which a race of two takes no more than its share of this time.
+
+    Negative if there is no such epoch; epochs are then cut as short as they can be.
+    """
+    trial_s = (SHARE_OF_TWO * left_s - ENDING_S) / FEWEST_TRIALS
+    return (trial_s - TRIAL_S) / TRIAL_EPOCHS
+
+
+def name_larger_budget(budget: TuneBudget, spent_s: float, trial_s: float) -> str:
+    """The setting with which a race that had no time to confirm a gain can go on.
+
+    spent_s: seconds so far; trial_s: seconds of a trial.
+    """
+    if budget.seconds is None:
+        return "a larger budget"
+    # Twice the need, as the estimate is rough.
+    return f"budget={math.ceil((spent_s + 2 * race_of_two_s(trial_s)) / STEP_S) * STEP_S}s"

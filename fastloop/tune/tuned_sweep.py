@@ -1,0 +1,162 @@
+"""The race as the schedule of a sweep: its rounds are rounds of trials, and resume like these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fastloop.core.printable import plain_reason
+from fastloop.core.result import Measurement
+from fastloop.core.types import JobFailed, UsageError
+from fastloop.sweep.job_state import JobState
+from fastloop.sweep.merge_ranks import merge_passes
+from fastloop.sweep.rounds import RunRound
+from fastloop.trial.tasks import instrumentation_task
+from fastloop.tune.budget import Spending
+from fastloop.tune.objective import PASS_COSTS, TRIAL_COSTS
+from fastloop.tune.race import RaceRules, race
+from fastloop.tune.race_result import RaceResult
+from fastloop.tune.surrogate import Surrogate
+from fastloop.tune.tune_file import TuneFile
+
+SHORTEST_LIMIT_S = 5.0
+"""Least time limit of a trial, so that a slow start of its process does not end it."""
+ENDING_S, ENDING_OF_JOB_S = 2.0, 0.1
+"""Time for the outcome, and for the tracker to log a job."""
+PASSES = 2
+"""Number of passes after a configuration's trials: one with all data compared, one observed."""
+
+
+@dataclass(kw_only=True)
+class RaceSchedule:
+    """Races the jobs of a sweep; the first job is the present configuration."""
+
+    surrogate: Surrogate
+    """The surrogate of the jobs, in their order."""
+    objective: str
+    rules: RaceRules
+    spending: Spending
+    file: TuneFile
+    folder: Path
+    outcome: RaceResult | None = None
+    unobserved: list[str] = field(default_factory=list)
+    """Names of configurations without time left for their passes."""
+    _states: dict[str, JobState] = field(default_factory=dict)
+    _orders: dict[int, list[str]] = field(default_factory=dict)
+    """Names in the order of their trials, by round."""
+    _timeout_s: float = math.inf
+    _run_round: RunRound | None = None
+
+    def __call__(self, states: Sequence[JobState], run_round: RunRound) -> Iterator[JobState]:
+        """Run the race, and yield the jobs that get passes after it, as long as there is time.
+
+        Raises UsageError if the present configuration can't be run.
+        """
+        self._states = dict(zip(self.surrogate.names, states, strict=True))
+        self._timeout_s = states[0].entry.job.trial_timeout_s
+        self._run_round = run_round
+        # A shadow follows one trial, drawn at random; the number of a job's rounds is not known
+        # here. The winner's data is compared in a pass after the race.
+        for state in states:
+            state.shadow_number = None
+        # Prepares the data: otherwise the first trial would do so, and its cost would be taken for
+        # the price of later ones.
+        run_round(states[:1], None)
+        if self.file.raced_from_s is None:
+            self.file.raced_from_s = self.spending.seconds
+        self.spending.continue_from(self.file.raced_from_s)
+        # Set before the race, as its first trial would count it as a part of its price.
+        self.spending.ending_s = ENDING_S
+        try:
+            self.outcome = race(self.surrogate, self._measure, self.spending.share, self.rules)
+        except ValueError:
+            reason = plain_reason(states[0].result.status_reason)
+            raise UsageError(f"the present configuration can't be run: {reason}") from None
+        self._note_rounds()
+        return self._finalists(self.outcome)
+
+    def _finalists(self, outcome: RaceResult) -> Iterator[JobState]:
+        """The winner and the present configuration, for the passes after the race."""
+        # A configuration is recommended only if all of its data was compared, whatever the time.
+        if outcome.is_faster:
+            self._limit(outcome.winner, math.inf)
+            yield self._states[outcome.winner]
+        if self.spending.has_time(PASSES * self.spending.longest_trial_s(outcome.present)):
+            yield self._states[outcome.present]
+        else:
+            self.unobserved.append(outcome.present)
+
+    def _note_rounds(self) -> None:
+        """Write the order of the jobs in each round, of which each trial knows only its own
+        part."""
+        for name, state in self._states.items():
+            if state.is_running and state.prepared is not None:
+                orders = [order for order in self._orders.values() if name in order]
+                names = [[self._states[each].result.name for each in order] for order in orders]
+                state.update(rounds=names)
+
+    def _measure(self, name: str, number: int, room: float) -> float | None:
+        """The cost of a trial, which an earlier session may have run; None if it failed."""
+        assert self._run_round is not None
+        self._limit(name, room)
+        state, before_s = self._states[name], self.spending.seconds
+        begun = sum(each.has_begun for each in self._states.values())
+        self.spending.ending_s = ENDING_S + ENDING_OF_JOB_S * begun
+        self._orders.setdefault(number, []).append(name)
+        if self.objective in TRIAL_COSTS:
+            self._run_round([state], number)
+            cost = self._find_cost(state, number)
+        else:
+            # A trial compares the data of the configuration, which passes don't.
+            if state.prepared is None or not state.result.trials:
+                self._run_round([state], number)
+            cost = self._run_pass(name, number)
+        self.spending.add_trial(name, self.spending.seconds - before_s)
+        self._note_spending(name, str(number))
+        return cost
+
+    def _limit(self, name: str, room: float) -> None:
+        """Let trials take no longer than that share of a budget of time."""
+        state, budget_s = self._states[name], self.spending.budget.seconds
+        limit_s = self._timeout_s
+        if budget_s is not None and room < math.inf:
+            limit_s = min(limit_s, max(SHORTEST_LIMIT_S, room * budget_s))
+        state.entry = replace(state.entry, job=replace(state.entry.job, trial_timeout_s=limit_s))
+
+    def _find_cost(self, state: JobState, number: int) -> float | None:
+        if not state.is_running:
+            return None
+        trials = [trial for trial in state.result.trials if trial.number == number]
+        windows: list[Measurement] = [each for t in trials for each in t.benchmarks.values()]
+        return TRIAL_COSTS[self.objective](windows[0]) if windows else None
+
+    def _run_pass(self, name: str, number: int) -> float | None:
+        """The cost of an instrumented pass, which an earlier session may have run."""
+        state, known = self._states[name], self.file.costs.setdefault(name, {})
+        if not state.is_running or state.prepared is None:
+            return None
+        if str(number) not in known:
+            entry = state.entry
+            benchmark = next(iter(entry.job.benchmark))
+            task = instrumentation_task(entry.index, entry.job, state.prepared, benchmark)
+            try:
+                answers = entry.launcher.call_ranks(task, timeout_s=entry.job.trial_timeout_s)
+            except JobFailed as error:
+                state.fail(error.failure)
+                return None
+            known[str(number)] = PASS_COSTS[self.objective](merge_passes(answers))
+        return known[str(number)]
+
+    def _note_spending(self, name: str, number: str) -> None:
+        """Write the seconds that are spent by now; after a trial of an earlier session, count on
+        from the seconds that it has written."""
+        spent_s = self.file.spent_s.setdefault(name, {})
+        # The race is repeated from its start: with the same costs and the same spending it makes
+        # the same choices up to the interruption.
+        if number in spent_s:
+            self.spending.continue_from(spent_s[number])
+            return
+        spent_s[number] = self.spending.seconds
+        self.file.save(self.folder)
