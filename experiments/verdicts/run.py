@@ -10,12 +10,12 @@ import sys
 
 import numpy as np
 
-from fastloop.core.explanation import Rung
+from fastloop.core.parts import Part
 from fastloop.explain.ladder import build_ladder
 from fastloop.explain.rung_passes import EpochTimes
 from fastloop.explain.verdict import judge, needs_more_rounds
 
-RUNGS = (Rung.STEP, Rung.COPY, Rung.HAND_OFF, Rung.COLLATE, Rung.TRANSFORM, Rung.DECODE)
+RUNGS = (Part.STEP, Part.COPY, Part.HAND_OFF, Part.COLLATE, Part.TRANSFORM, Part.DECODE)
 KINDS = ("normal 2 %", "normal 5 %", "drift", "heavy", "skewed", "spikes", "one noisy")
 ROUNDS = (1, 2, 3, 5, 10)
 INJECTED = (0, 0.3, 1, 3)
@@ -62,8 +62,8 @@ def judge_campaign(kind, generator, rounds, injected):
         ladder = build_ladder(timed, 100, {})
     word = judge(ladder, "training", 0.1).word
     wait = ladder.wait_share
-    right = RUNGS[place + 1] if injected else Rung.STEP
-    return word is right, word is Rung.UNATTRIBUTED, wait.low <= 1 - 1 / truth[-1] <= wait.high
+    right = RUNGS[place + 1] if injected else Part.STEP
+    return word is right, word is Part.UNATTRIBUTED, wait.low <= 1 - 1 / truth[-1] <= wait.high
 
 
 def whole_epoch(seconds):

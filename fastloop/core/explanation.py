@@ -2,45 +2,22 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from pydantic.dataclasses import dataclass
 
 from fastloop.core.limit import LimitOrigin
 from fastloop.core.machine_load import LoadSummary
+from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 
 EXPLANATION_FILE = "explain.json"
 TIMELINE_SVG, TIMELINE_TRACE = "timeline.svg", "timeline.json"
 
 
-class Rung(StrEnum):
-    """A part of an epoch, by the word that a verdict uses for it."""
-
-    STEP = "step"
-    """Steps on batches that are on the device already."""
-    COPY = "copy"
-    """Placement of batches on the device."""
-    START_UP = "start-up"
-    """Wait for the first batch of an epoch, beyond that for a later one; not run by itself."""
-    HAND_OFF = "hand-off"
-    """The loader's own work around batches that are ready: its sampler, processes and queues."""
-    COLLATE = "collate"
-    TRANSFORM = "transform"
-    DECODE = "decode"
-    """Making samples; if reading is no rung of its own, this includes reading from the page
-    cache."""
-    READ = "read"
-    """Reading files, or the rows of a store."""
-    UNATTRIBUTED = "unattributed"
-    """The loading of a loader that can't be taken apart."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class LadderRow:
-    """A part of an epoch."""
+    """A row of a ladder: a part of an epoch."""
 
-    rung: Rung
+    rung: Part
     exposed_ms: Estimate
     """Milliseconds per batch by which this part makes the epoch longer."""
     share: Estimate
@@ -84,7 +61,7 @@ class Ladder:
 class Verdict:
     """The limiting part of a job, and how sure that is."""
 
-    word: Rung
+    word: Part
     sentences: tuple[str, ...]
     """The first one says whether the loader is worth touching."""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fastloop.core.explanation import Cause, Ladder, Rung, Verdict, WhatIf
+from fastloop.core.explanation import Cause, Ladder, Verdict, WhatIf
 from fastloop.core.number_text import show_estimate, show_percent, significant
+from fastloop.core.parts import Part
 from fastloop.explain.rungs import reads_images, uses_dataloader
 from fastloop.explain.surroundings import Surroundings
 from fastloop.explain.variations import MOSTLY
@@ -53,7 +54,7 @@ def _threads(surroundings: Surroundings, what_ifs: Sequence[WhatIf]) -> Cause:
 def _step(verdict: Verdict, ladder: Ladder) -> Cause:
     wait = show_estimate(ladder.wait_share, show_percent)
     # An open verdict leaves it open whether the loop waits for its loader at all.
-    is_found = None if verdict.word is Rung.UNATTRIBUTED else verdict.word is Rung.STEP
+    is_found = None if verdict.word is Part.UNATTRIBUTED else verdict.word is Part.STEP
     return Cause(name="the step", is_found=is_found, text=f"a perfect loader would save {wait}")
 
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from fastloop.core import stats
 from fastloop.core.epochs import num_batches
-from fastloop.core.explanation import Rung
 from fastloop.core.interleave import rounds, within
+from fastloop.core.parts import Part
 from fastloop.core.plan import PreparedData
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.sweep_protocols import Launcher
@@ -52,7 +52,7 @@ class ExplainedJob:
     """Number of batches in an epoch of the job; passes may run its beginning only."""
 
     @property
-    def rungs(self) -> tuple[Rung, ...]:
+    def rungs(self) -> tuple[Part, ...]:
         """The rungs that are run, lowest first."""
         return rungs_of(self.job, self.prepared)
 
@@ -98,7 +98,7 @@ class ExplainedJob:
             record_epoch, self.job, self.prepared, timeout_s=self.job.trial_timeout_s
         )
 
-    def time_rung(self, rung: Rung, number: int) -> EpochTimes:
+    def time_rung(self, rung: Part, number: int) -> EpochTimes:
         """Times of epochs of one rung."""
         self.begin_step(f"{rung}, round {number + 1}")
         arguments = (time_rung, self.job, self.prepared, rung, number)
@@ -127,7 +127,7 @@ class ExplainedJob:
         counts = dict.fromkeys(self.rungs, num_rounds)
         return [self._time_round(*each) for each in _rounds_within(counts, seconds)]
 
-    def _time_round(self, number: int, rungs: Sequence[Rung]) -> Round:
+    def _time_round(self, number: int, rungs: Sequence[Part]) -> Round:
         times = {rung: self.time_rung(rung, number) for rung in rungs}
         # The rungs were timed in random order, while the ladder needs the lowest first.
         return {rung: times[rung] for rung in self.rungs}

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fastloop.core.parts import Part
 from fastloop.core.plan import PreparedData, Session
 from fastloop.core.spans import (
     StepMarks,
@@ -20,7 +21,7 @@ from fastloop.core.spans import (
 from fastloop.explain.rung_passes import benchmark_of
 from fastloop.observe.dataloader_probe import ONLY_EPOCH
 from fastloop.observe.event_log import MAIN, EventLog, open_log
-from fastloop.observe.events import DEVICE, Event, Stage
+from fastloop.observe.events import DEVICE, Event
 from fastloop.observe.lanes import NO_BATCH, coverage
 from fastloop.observe.loop_lane import watch_calls, watch_epoch
 from fastloop.observe.pinning import pinning_recorded
@@ -71,16 +72,16 @@ def record_epoch(job: Job, prepared: PreparedData) -> Recording:
 def _record(context: JobContext, session: Session, log: EventLog) -> Recording:
     marks, asked = StepMarks(context.device), []
     deliver = _mark_before(context.step_delivery(), context.device, asked)
-    deliver = watch_calls(deliver, Stage.COPY, log)
+    deliver = watch_calls(deliver, Part.COPY, log)
     consume, _ = session.start(marks.mark_start_after(deliver))
-    consume = watch_calls(marks.mark_stop_after(consume), Stage.STEP, log)
+    consume = watch_calls(marks.mark_stop_after(consume), Part.STEP, log)
     with pinning_recorded(log, ONLY_EPOCH), context.with_probe(log).open_loader() as loader:
         set_cache_state(context.job.cache, context.prepared.files, loader)
         # The two clocks are read together, on an idle device: by this pair times of the device
         # become times of the host.
         synchronize(context.device)
         zero, start_ns = mark(context.device), now_ns()
-        for batch in watch_epoch(loader.epochs(0), log, Stage.GAP):
+        for batch in watch_epoch(loader.epochs(0), log, Part.GAP):
             consume(batch)
         synchronize(context.device)
         stop_ns = now_ns()
@@ -118,8 +119,8 @@ def device_events(marks: StepMarks, asked: list[Any], zero: Any, zero_ns: int) -
     lane, events = f"{DEVICE} {marks.device}", []
     bounds = zip(asked, marks.starts, marks.stops, strict=True)
     for batch, (asked_ns, start_ns, stop_ns) in enumerate(tuple(map(at_ns, e)) for e in bounds):
-        events.append(Event(os.getpid(), lane, Stage.COPY, asked_ns, start_ns, batch))
-        events.append(Event(os.getpid(), lane, Stage.STEP, start_ns, stop_ns, batch))
+        events.append(Event(os.getpid(), lane, Part.COPY, asked_ns, start_ns, batch))
+        events.append(Event(os.getpid(), lane, Part.STEP, start_ns, stop_ns, batch))
     return events
 
 
@@ -130,6 +131,6 @@ def _edges(events: list[Event], start_ns: int, stop_ns: int) -> list[Event]:
     first_ns, last_ns = min(e.start_ns for e in loop), max(e.stop_ns for e in loop)
     process_id, lane = loop[0].process_id, MAIN
     return [
-        Event(process_id, lane, Stage.GAP, start_ns, first_ns, NO_BATCH),
-        Event(process_id, lane, Stage.GAP, last_ns, stop_ns, NO_BATCH),
+        Event(process_id, lane, Part.GAP, start_ns, first_ns, NO_BATCH),
+        Event(process_id, lane, Part.GAP, last_ns, stop_ns, NO_BATCH),
     ]

@@ -12,11 +12,11 @@ from fastloop.core.explanation import (
     InstrumentedEpoch,
     Ladder,
     LadderRow,
-    Rung,
     WhatIf,
 )
 from fastloop.core.machine_load import describe_load
 from fastloop.core.number_text import show_estimate, show_percent, significant
+from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate, no_less_than_zero
 from fastloop.core.text_lines import align, wrap
 from fastloop.reporting.limit_text import describe_work
@@ -43,7 +43,7 @@ def format_explanation(explanation: Explanation) -> str:
     lines = [*wrap(load), head, "", f"verdict: {explanation.verdict.word}", *wrap([sentences])]
     lines += [*wrap([_limit_text(explanation)]), ""]
     # A table of parts that may all be zero would be read as a ranking of noise.
-    is_known = any(row.share.low > 0 for row in ladder.rows if row.rung is not Rung.STEP)
+    is_known = any(row.share.low > 0 for row in ladder.rows if row.rung is not Part.STEP)
     lines += ladder_lines(ladder) if is_known else [NO_PART]
     if explanation.causes:
         lines += ["", *_cause_lines(explanation.causes)]

@@ -9,20 +9,21 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fastloop.core import stats
-from fastloop.core.explanation import Ladder, LadderRow, Rung
+from fastloop.core.explanation import Ladder, LadderRow
+from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.certainty import draw_seconds, estimate_from
 from fastloop.explain.rung_passes import EpochTimes
 
 T = TypeVar("T", float, np.ndarray)
-Round = Mapping[Rung, EpochTimes]
+Round = Mapping[Part, EpochTimes]
 """Times of every rung that is run, lowest first."""
 
 
 def build_ladder(
     rounds: Sequence[Round],
     batches: int,
-    work_s: Mapping[Rung, float] | None,
+    work_s: Mapping[Part, float] | None,
     alone: Round | None = None,
 ) -> Ladder:
     """The ladder of a job with that many batches in an epoch.
@@ -55,7 +56,7 @@ def build_ladder(
                 sure_greatest=sure.get(rung, 0.0),
             )
         )
-    perfect = seconds[Rung.STEP] / seconds[last]
+    perfect = seconds[Part.STEP] / seconds[last]
     return Ladder(
         rows=tuple(rows),
         batches=batches,
@@ -71,16 +72,16 @@ def build_ladder(
     )
 
 
-def _whole_epochs(times: Round, batches: int) -> dict[Rung, float]:
+def _whole_epochs(times: Round, batches: int) -> dict[Part, float]:
     return {rung: each.whole_epoch_s(batches) for rung, each in times.items()}
 
 
-def _starting_rungs(times: Mapping[Rung, Any]) -> tuple[Rung, Rung]:
+def _starting_rungs(times: Mapping[Part, Any]) -> tuple[Part, Part]:
     """The rung in which the loader starts, and the rung below it."""
     rungs = list(times)
     # HAND_OFF runs the loader with ready batches: its start-up is the start of processes alone,
     # without the start of a dataset that opens files.
-    starting = Rung.HAND_OFF if Rung.HAND_OFF in times else rungs[-1]
+    starting = Part.HAND_OFF if Part.HAND_OFF in times else rungs[-1]
     return starting, rungs[rungs.index(starting) - 1]
 
 
@@ -94,9 +95,9 @@ def _start_s(times: Round) -> float:
     return start_s - min(first_s, max(0.0, start_s))
 
 
-def _sampling_rung(times: Mapping[Rung, Any]) -> Rung:
+def _sampling_rung(times: Mapping[Part, Any]) -> Part:
     """The lowest rung that makes samples."""
-    return Rung.DECODE if Rung.DECODE in times else list(times)[-1]
+    return Part.DECODE if Part.DECODE in times else list(times)[-1]
 
 
 def _late_start_s(times: Round, alone: Round | None) -> float:
@@ -105,13 +106,13 @@ def _late_start_s(times: Round, alone: Round | None) -> float:
     By noise it may be below zero in a single round.
     """
     rung = _sampling_rung(times)
-    if alone is None or Rung.HAND_OFF not in times or rung not in alone:
+    if alone is None or Part.HAND_OFF not in times or rung not in alone:
         return 0.0
     # Start-up beyond the start-up with ready batches, less the load of the first batch: nothing
     # hides that, but it is work on a batch. It is not cut off at zero here, as the median over
     # rounds would then make start-up of noise; `_split` does so after it.
     first_load_s = max(0.0, alone[rung].first_wait_s - times[rung].later_wait_s)
-    return times[rung].start_up_s - times[Rung.HAND_OFF].start_up_s - first_load_s
+    return times[rung].start_up_s - times[Part.HAND_OFF].start_up_s - first_load_s
 
 
 def _draw_starts(
@@ -130,7 +131,7 @@ def _draw_starts(
     return (value + error * normals) * epoch_draws
 
 
-def _split(seconds: Mapping[Rung, T], start_s: T, late_s: T) -> dict[Rung, T]:
+def _split(seconds: Mapping[Part, T], start_s: T, late_s: T) -> dict[Part, T]:
     """Seconds of a whole epoch by part, lowest first; their sum is the seconds of the job.
 
     start_s: start-up of the loader. late_s: further start-up, of the source of samples.
@@ -146,7 +147,7 @@ def _split(seconds: Mapping[Rung, T], start_s: T, late_s: T) -> dict[Rung, T]:
     parts = {rungs[0]: seconds[rungs[0]]}
     for below, rung in pairwise(rungs):
         if rung is starting:
-            parts[Rung.START_UP] = start_s + late_s
+            parts[Part.START_UP] = start_s + late_s
             parts[rung] = seconds[rung] - seconds[below] - start_s
         else:
             parts[rung] = seconds[rung] - seconds[below]
@@ -159,7 +160,7 @@ def _limit(start_s: T, added_s: T) -> Any:
     return np.clip(start_s, 0.0, np.maximum(0.0, added_s))
 
 
-def _find_slower_steps(rounds: Sequence[Round], shares: Mapping[Rung, np.ndarray]) -> Estimate:
+def _find_slower_steps(rounds: Sequence[Round], shares: Mapping[Part, np.ndarray]) -> Estimate:
     """Share of the epoch that is neither in next(), nor in the step or the loop's other work.
 
     The job overlaps nothing, so this is the time by which its steps are slower than steps that
@@ -174,26 +175,26 @@ def _find_slower_steps(rounds: Sequence[Round], shares: Mapping[Rung, np.ndarray
     return estimate_from(1 - in_next - np.sum(in_loop, axis=0))
 
 
-def _find_sure_greatest(shares: Mapping[Rung, np.ndarray]) -> dict[Rung, float]:
+def _find_sure_greatest(shares: Mapping[Part, np.ndarray]) -> dict[Part, float]:
     """For each part but the step, the share of draws in which it is the greatest."""
-    rungs = [rung for rung in shares if rung is not Rung.STEP]
+    rungs = [rung for rung in shares if rung is not Part.STEP]
     places = np.stack([shares[rung] for rung in rungs]).argmax(axis=0)
     return {rung: float((places == place).mean()) for place, rung in enumerate(rungs)}
 
 
 def _find_hidden_ms(
-    rung: Rung, exposed_ms: float, batches: int, work_s: Mapping[Rung, float] | None
+    rung: Part, exposed_ms: float, batches: int, work_s: Mapping[Part, float] | None
 ) -> float | None:
     """Milliseconds of a part's work on a batch that are not exposed; None: not known."""
     # The loop itself steps, copies and starts: nothing of that is hidden.
-    if work_s is None or rung in (Rung.STEP, Rung.COPY, Rung.START_UP):
+    if work_s is None or rung in (Part.STEP, Part.COPY, Part.START_UP):
         return 0.0
     if rung not in work_s:
         return None
     return max(0.0, 1e3 * work_s[rung] / batches - max(0.0, exposed_ms))
 
 
-def work_of(times: Round, batches: int) -> dict[Rung, float]:
+def work_of(times: Round, batches: int) -> dict[Part, float]:
     """Seconds of a whole epoch by part, from a round in which nothing overlaps."""
     parts = _split(_whole_epochs(times, batches), _start_s(times), 0.0)
     return {rung: max(0.0, seconds) for rung, seconds in parts.items()}

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch.utils.data import DataLoader, IterableDataset  # noqa: TID251 - for isinstance
 
-from fastloop.core.explanation import Rung
+from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, seconds_between, synchronize
 from fastloop.core.trees import map_tensors
 from fastloop.core.types import Epochs, Tree
@@ -58,21 +58,21 @@ def _first(epoch: Iterable[Tree], count: int) -> Iterator[Tree]:
     del iterator
 
 
-def rung_openers(loop: UserLoop, loader: Any) -> dict[Rung, Callable[[int], Iterable[Tree]]]:
+def rung_openers(loop: UserLoop, loader: Any) -> dict[Part, Callable[[int], Iterable[Tree]]]:
     """For each rung, lowest first, a function that returns the epoch of a number."""
     resident = loop.host
-    openers: dict[Rung, Callable[[int], Iterable[Tree]]] = {}
+    openers: dict[Part, Callable[[int], Iterable[Tree]]] = {}
     # The step moves its batch itself: on the CPU there is nothing to copy.
     if loop.device.type != "cpu":
         resident = [map_tensors(lambda leaf: leaf.to(loop.device), each) for each in loop.host]
-        openers[Rung.COPY] = lambda _: loop.repeat(loop.host)
-    openers = {Rung.STEP: lambda _: loop.repeat(resident), **openers}
+        openers[Part.COPY] = lambda _: loop.repeat(loop.host)
+    openers = {Part.STEP: lambda _: loop.repeat(resident), **openers}
     if not _can_be_divided(loader):
-        return {**openers, Rung.UNATTRIBUTED: loop.epochs}
+        return {**openers, Part.UNATTRIBUTED: loop.epochs}
     ready, samples = _substitutes(loop, loader)
-    for rung, substitute in ((Rung.HAND_OFF, ready), (Rung.COLLATE, samples)):
+    for rung, substitute in ((Part.HAND_OFF, ready), (Part.COLLATE, samples)):
         openers[rung] = iterable_epochs(substitute)
-    return {**openers, Rung.DECODE: loop.epochs}
+    return {**openers, Part.DECODE: loop.epochs}
 
 
 def _can_be_divided(loader: Any) -> bool:
@@ -103,22 +103,22 @@ def _substitutes(loop: UserLoop, loader: DataLoader) -> tuple[DataLoader, DataLo
     )
 
 
-def measure_work(loop: UserLoop, loader: DataLoader, whole_batches: int) -> dict[Rung, float]:
+def measure_work(loop: UserLoop, loader: DataLoader, whole_batches: int) -> dict[Part, float]:
     """Seconds of each part in an epoch without workers."""
     if not _can_be_divided(loader):
         return {}
     bare = copy_settings(loader, loader.dataset, loader.collate_fn, num_workers=0)
     ready, samples = _substitutes(loop, bare)
     openers = rung_openers(loop, loader)
-    openers |= {Rung.HAND_OFF: iterable_epochs(ready), Rung.COLLATE: iterable_epochs(samples)}
-    openers[Rung.DECODE] = iterable_epochs(bare)
+    openers |= {Part.HAND_OFF: iterable_epochs(ready), Part.COLLATE: iterable_epochs(samples)}
+    openers[Part.DECODE] = iterable_epochs(bare)
     times = {rung: loop.time(open_epoch(0), loop.step) for rung, open_epoch in openers.items()}
     return work_of(times, whole_batches)
 
 
-def rung_notes(loader: Any, openers: dict[Rung, Any]) -> list[str]:
+def rung_notes(loader: Any, openers: dict[Part, Any]) -> list[str]:
     """Notes for the user on parts that the ladder of such a loader can't tell apart."""
-    if Rung.UNATTRIBUTED not in openers:
+    if Part.UNATTRIBUTED not in openers:
         return ["decode is all that the dataset does: it can't be told apart from reading"]
     kind = type(loader).__name__
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fastloop.core.explanation import Rung
+from fastloop.core.parts import Part
 from fastloop.explain.explained_job import ExplainedJob
 from fastloop.explain.ladder import Round
 from fastloop.explain.part_costs import PartCosts, share_of_loading
@@ -45,13 +45,13 @@ def measure_hand_off(
     """
     present = explained.job.loading.num_workers
     hand_off: dict[int, list[HandOff]] = {count: [] for count in workers if count}
-    if present in hand_off and ladder and Rung.HAND_OFF in ladder[0]:
-        hand_off[present] = [(each[Rung.HAND_OFF], each[Rung.COPY]) for each in ladder]
+    if present in hand_off and ladder and Part.HAND_OFF in ladder[0]:
+        hand_off[present] = [(each[Part.HAND_OFF], each[Part.COPY]) for each in ladder]
     missing = [count for count, pairs in hand_off.items() if not pairs]
     for number in range(num_rounds if missing else 0):
-        ready = explained.time_rung(Rung.COPY, number)
+        ready = explained.time_rung(Part.COPY, number)
         for count in missing:
-            through = explained.with_workers(count).time_rung(Rung.HAND_OFF, number)
+            through = explained.with_workers(count).time_rung(Part.HAND_OFF, number)
             hand_off[count].append((through, ready))
     return hand_off
 
@@ -71,8 +71,8 @@ def measure_for_model(
         single=single,
         hand_off=hand_off,
         kept=_share_without_samples(ladder),
-        decode_share=share_of_loading(Rung.DECODE, ladder),
-        transform_share=share_of_loading(Rung.TRANSFORM, ladder),
+        decode_share=share_of_loading(Part.DECODE, ladder),
+        transform_share=share_of_loading(Part.TRANSFORM, ladder),
         decoders=costs.decoders,
         batch_transform_s=costs.batch_transform_s,
     )
@@ -81,9 +81,9 @@ def measure_for_model(
 def _share_without_samples(ladder: Round) -> float:
     """Share of loading that is left if samples come from a store: collate, and transform."""
     # The loader was not taken apart: nothing is known to go.
-    if Rung.COLLATE not in ladder:
+    if Part.COLLATE not in ladder:
         return 1.0
-    below = ladder[Rung.TRANSFORM] if Rung.TRANSFORM in ladder else ladder[Rung.COLLATE]
-    load_s = list(ladder.values())[-1].seconds - ladder[Rung.COPY].seconds
-    kept_s = below.seconds - ladder[Rung.COPY].seconds
+    below = ladder[Part.TRANSFORM] if Part.TRANSFORM in ladder else ladder[Part.COLLATE]
+    load_s = list(ladder.values())[-1].seconds - ladder[Part.COPY].seconds
+    kept_s = below.seconds - ladder[Part.COPY].seconds
     return min(1.0, max(0.0, kept_s / load_s)) if load_s > 0 else 1.0

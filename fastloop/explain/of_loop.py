@@ -9,9 +9,9 @@ import torch
 from torch.utils.data import DataLoader  # noqa: TID251 - for isinstance
 
 from fastloop.core import stats
-from fastloop.core.explanation import Rung
 from fastloop.core.interleave import rounds
 from fastloop.core.machine_load import LoadWatch
+from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, seconds_between, synchronize
 from fastloop.core.types import Epochs, Tree
 from fastloop.explain.explained_job import FEWEST_BATCHES, FEWEST_ROUNDS, MOST_SECONDS, WINDOW_S
@@ -68,7 +68,7 @@ def explain_loop(
     value.
 
     >>> fastloop.explain(loader, step, trials=3).verdict.word
-    <Rung.DECODE: 'decode'>
+    <Part.DECODE: 'decode'>
     """
     check_numbers(trials=trials)
     check_seconds(seconds)
@@ -87,7 +87,7 @@ def explain_loop(
     load = watch.summary()
     # Empty: the hidden work of any other loader is unknown. None: without workers a DataLoader
     # overlaps nothing with the steps.
-    work_s: dict[Rung, float] | None = {}
+    work_s: dict[Part, float] | None = {}
     if isinstance(loader, DataLoader):
         work_s = measure_work(loop, loader, whole_batches) if loader.num_workers else None
     ladder = build_ladder(timed, whole_batches, work_s)
@@ -184,7 +184,7 @@ def _length(loader: Any) -> int | None:
 
 def _run_rounds(
     loop: UserLoop,
-    openers: dict[Rung, Callable[[int], Iterable[Tree]]],
+    openers: dict[Part, Callable[[int], Iterable[Tree]]],
     trials: int,
     seconds: float,
     watch: LoadWatch,
@@ -192,7 +192,7 @@ def _run_rounds(
     """Times of all rungs, and seconds of the loader alone, in each round."""
     timed, alone_s, start_ns = [], [], now_ns()
     # None is the loader alone. Epochs 0 and 1 have been used by _look.
-    keys: dict[Rung | None, int] = dict.fromkeys((*openers, None), trials)
+    keys: dict[Part | None, int] = dict.fromkeys((*openers, None), trials)
     with round_reports(trials, "explain") as end_round:
         for number, places in rounds(keys):
             if number >= FEWEST_ROUNDS and seconds_between(start_ns, now_ns()) > seconds:

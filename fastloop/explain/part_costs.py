@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from fastloop.core.explanation import Rung
+from fastloop.core.parts import Part
 from fastloop.core.plan import PreparedData
 from fastloop.core.types import JobFailed, name_of
 from fastloop.explain.explained_job import ExplainedJob
@@ -66,7 +66,7 @@ def _time_batch_transform(explained: ExplainedJob) -> float | None:
     on_device = replace(alone.job, transform=replace(alone.job.transform, where="device"))  # pyright: ignore
     moved = replace(alone, job=on_device)
     try:
-        times = [moved.time_rung(rung, 0) for rung in (Rung.COPY, Rung.TRANSFORM)]
+        times = [moved.time_rung(rung, 0) for rung in (Part.COPY, Part.TRANSFORM)]
     except JobFailed:
         # The transform takes single samples only.
         return None
@@ -74,13 +74,13 @@ def _time_batch_transform(explained: ExplainedJob) -> float | None:
     return max(0.0, with_transform - without)
 
 
-def share_of_loading(rung: Rung, times: Round) -> float:
+def share_of_loading(rung: Part, times: Round) -> float:
     """Share of the time of loading that a part takes. times: a round in which nothing overlaps."""
     rungs = list(times)
-    if rung not in times or Rung.COPY not in times:
+    if rung not in times or Part.COPY not in times:
         return 0.0
     below = rungs[rungs.index(rung) - 1]
     # All that is above COPY is loading.
-    load_s = times[rungs[-1]].seconds - times[Rung.COPY].seconds
+    load_s = times[rungs[-1]].seconds - times[Part.COPY].seconds
     part_s = times[rung].seconds - times[below].seconds
     return min(1.0, max(0.0, part_s / load_s)) if load_s > 0 else 0.0

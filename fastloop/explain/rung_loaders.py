@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from fastloop.core.epochs import epoch_indices, num_batches
-from fastloop.core.explanation import Rung
+from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import Epochs, Tree
 from fastloop.data.dataloader import identity_collate, torch_epochs
@@ -44,11 +44,11 @@ def take_batches(context: JobContext) -> list[Tree]:
 
 @contextmanager
 def open_rung(
-    context: JobContext, rung: Rung, host: list[Tree]
+    context: JobContext, rung: Part, host: list[Tree]
 ) -> Iterator[tuple[ReopenableLoader, Consumer]]:
     """The loader of a rung, and the function that delivers its batches to the step."""
     job, deliver = context.job, context.step_delivery()
-    if rung is Rung.STEP:
+    if rung is Part.STEP:
         resident = [deliver(batch) for batch in host]
         open_ = partial(_open_repeated, resident, context)
         with open_reopenable(open_) as loader:
@@ -56,7 +56,7 @@ def open_rung(
         return
     # The transform on the device comes after the copy and is a rung of its own: this rung copies
     # each batch, and steps on one that was transformed before.
-    if rung is Rung.COPY and job.transform.where == "device":
+    if rung is Part.COPY and job.transform.where == "device":
         place, ready = loop_delivery(job, context.prepared, context.device), deliver(host[0])
         deliver = lambda batch: (place(batch), ready)[1]  # noqa: E731
     if open_epochs := _substitute(context, rung, host):
@@ -67,7 +67,7 @@ def open_rung(
 
 
 def _substitute(
-    context: JobContext, rung: Rung, host: list[Tree]
+    context: JobContext, rung: Part, host: list[Tree]
 ) -> Callable[[], AbstractContextManager[Epochs]] | None:
     """A function that opens the loader of the rung; None: the job's own loader as it is."""
     job, plan, prepared = context.job, context.plan, context.prepared
@@ -76,24 +76,24 @@ def _substitute(
     if rung is rungs[-1]:
         return None
     # Copies and transforms on the device are below the loader: host batches are repeated.
-    if rung is Rung.COPY or (rung is Rung.TRANSFORM and job.transform.where == "device"):
+    if rung is Part.COPY or (rung is Part.TRANSFORM and job.transform.where == "device"):
         return partial(_open_repeated, host, context)
     bare = replace(plan, transform=None)
     # From here on DataLoader runs with the job's settings: over ready batches, over ready samples,
     # or over files in memory.
-    if rung is Rung.HAND_OFF:
+    if rung is Part.HAND_OFF:
         ready = ReadyBatches(host, prepared.num_samples)
         return partial(torch_epochs, ready, replace(bare, collate=None), identity_collate)
     samples = _samples(context)
-    if rung is Rung.DECODE:
+    if rung is Part.DECODE:
         return partial(torch_epochs, _files_in_memory(context, samples), plan)
     indices = _some_indices(context)
     made = _make_samples(samples, indices)
     # The transform is above collate: its results must be ready, as they may have another size.
-    if rung is Rung.COLLATE and plan.transform is not None:
+    if rung is Part.COLLATE and plan.transform is not None:
         made = [plan.transform.transform_sample(sample) for sample in made]
     ready = ReadySamples(made, prepared.num_samples)
-    return partial(torch_epochs, ready, bare if rung is Rung.COLLATE else plan)
+    return partial(torch_epochs, ready, bare if rung is Part.COLLATE else plan)
 
 
 def _samples(context: JobContext) -> Any:

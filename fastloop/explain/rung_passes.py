@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from fastloop.core import stats
-from fastloop.core.explanation import Rung
+from fastloop.core.parts import Part
 from fastloop.core.plan import Benchmark, PreparedData, Session
 from fastloop.core.spans import now_ns, process_cpu_ns, seconds_between, synchronize
 from fastloop.core.trees import map_tensors
@@ -84,7 +84,7 @@ class BatchTimes:
     """Absolute logarithm of the ratio of the two passes that these times are from; 0: one pass."""
 
 
-def time_rung(job: Job, prepared: PreparedData, rung: Rung, number: int) -> EpochTimes:
+def time_rung(job: Job, prepared: PreparedData, rung: Part, number: int) -> EpochTimes:
     """Times of epochs with the work of the rung and of all below it, after a warm-up epoch."""
     context = start_job(job, prepared, number)
     host = take_batches(context)
@@ -97,7 +97,7 @@ def time_rung(job: Job, prepared: PreparedData, rung: Rung, number: int) -> Epoc
         if rung is rungs_of(job, prepared)[-1]:
             set_cache_state(job.cache, prepared.files, loader)
         times = _time_window(context, session, loader, deliver)
-    if rung is Rung.HAND_OFF and job.loading.num_workers:
+    if rung is Part.HAND_OFF and job.loading.num_workers:
         times = replace(times, share_s=share_seconds(host[0]))
     return times
 

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from fastloop.core.epochs import CANONICAL_COLLATE
-from fastloop.core.explanation import Rung
+from fastloop.core.parts import Part
 from fastloop.core.plan import PreparedData
 from fastloop.core.traits import DatasetTraits, LoaderTraits, TransformTraits, traits_of
 from fastloop.trial.job import Job
 
 
-def rungs_of(job: Job, prepared: PreparedData) -> tuple[Rung, ...]:
+def rungs_of(job: Job, prepared: PreparedData) -> tuple[Part, ...]:
     """The rungs that are run for the job, lowest first; the last one is the job as it is."""
     transforms = not traits_of(TransformTraits, job.transform).is_identity
-    rungs = [Rung.STEP, Rung.COPY]
+    rungs = [Part.STEP, Part.COPY]
     if transforms and job.transform.where == "device":
-        rungs.append(Rung.TRANSFORM)
+        rungs.append(Part.TRANSFORM)
     if not uses_dataloader(job):
         return (*rungs, _last_rung(job))
-    rungs.append(Rung.HAND_OFF)
+    rungs.append(Part.HAND_OFF)
     if _collates(job) and not prepared.returns_batches:
-        rungs.append(Rung.COLLATE)
+        rungs.append(Part.COLLATE)
     if transforms and job.transform.where == "worker":
-        rungs.append(Rung.TRANSFORM)
+        rungs.append(Part.TRANSFORM)
     if job.loader.store is not None:
-        return (*rungs, Rung.READ)
-    rungs.append(Rung.DECODE)
+        return (*rungs, Part.READ)
+    rungs.append(Part.DECODE)
     # A Dataset of the user's own reads and decodes in __getitem__: only a cold cache, beside the
     # warm one of the rung below, shows the reading.
-    return (*rungs, Rung.READ) if job.cache == "cold" or reads_images(job) else tuple(rungs)
+    return (*rungs, Part.READ) if job.cache == "cold" or reads_images(job) else tuple(rungs)
 
 
 def uses_dataloader(job: Job) -> bool:
@@ -61,7 +61,7 @@ def _collates(job: Job) -> bool:
     return bool({"collate", CANONICAL_COLLATE} & {*getattr(job.loader, "honours", ())})
 
 
-def _last_rung(job: Job) -> Rung:
+def _last_rung(job: Job) -> Part:
     if traits_of(LoaderTraits, job.loader).unknown_files:
-        return Rung.UNATTRIBUTED
-    return Rung.READ if job.loader.store is not None else Rung.DECODE
+        return Part.UNATTRIBUTED
+    return Part.READ if job.loader.store is not None else Part.DECODE

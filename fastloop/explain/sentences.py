@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fastloop.core.explanation import Ladder, LadderRow, Rung
+from fastloop.core.explanation import Ladder, LadderRow
 from fastloop.core.number_text import show_estimate, show_percent, significant
+from fastloop.core.parts import Part
 from fastloop.core.stats import no_less_than_zero
 
 PHRASES = {
-    Rung.COPY: "placing batches on the device",
-    Rung.START_UP: "starting and ending epochs",
-    Rung.HAND_OFF: "the loader's own sampler, processes and queues",
-    Rung.COLLATE: "collating samples",
-    Rung.TRANSFORM: "transforming samples",
-    Rung.DECODE: "decoding, or whatever else makes a sample",
-    Rung.READ: "reading",
-    Rung.UNATTRIBUTED: "a loader that can't be taken apart",
+    Part.COPY: "placing batches on the device",
+    Part.START_UP: "starting and ending epochs",
+    Part.HAND_OFF: "the loader's own sampler, processes and queues",
+    Part.COLLATE: "collating samples",
+    Part.TRANSFORM: "transforming samples",
+    Part.DECODE: "decoding, or whatever else makes a sample",
+    Part.READ: "reading",
+    Part.UNATTRIBUTED: "a loader that can't be taken apart",
 }
 LEAST_NAMED = 0.05
 """A part with less than this share of the wait is not named."""
@@ -26,14 +27,14 @@ greatest."""
 MORE = "more rounds (trials=) or a quieter machine tell more"
 
 
-def name_parts(decoding: str) -> dict[Rung, str]:
+def name_parts(decoding: str) -> dict[Part, str]:
     """Words for every part. decoding: words for making a sample; empty: the usual ones."""
-    return PHRASES | ({Rung.DECODE: decoding} if decoding else {})
+    return PHRASES | ({Part.DECODE: decoding} if decoding else {})
 
 
 def leading_row(ladder: Ladder) -> LadderRow:
     """The greatest part of an epoch that a perfect loader would save."""
-    rows = [row for row in ladder.rows if row.rung is not Rung.STEP]
+    rows = [row for row in ladder.rows if row.rung is not Part.STEP]
     return max(rows, key=lambda row: row.share.value)
 
 
@@ -51,7 +52,7 @@ def describe_waits(ladder: Ladder, name: str) -> str:
     return f"This {name} waits for data {wait} of the time; with a perfect loader {times}"
 
 
-def describe_unsure(ladder: Ladder, name: str, phrases: Mapping[Rung, str]) -> list[str]:
+def describe_unsure(ladder: Ladder, name: str, phrases: Mapping[Part, str]) -> list[str]:
     """Sentences on a job that may or may not wait: that there is no answer yet, the best guess with
     its bounds, and the part to look at."""
     wait, epoch = ladder.wait_share, show_seconds(ladder.epoch_s.value)
@@ -67,10 +68,10 @@ def describe_unsure(ladder: Ladder, name: str, phrases: Mapping[Rung, str]) -> l
     return [answer, guess, f"Its greatest part is {phrases[leading.rung]} ({_sure(leading)})"]
 
 
-def describe_wait(ladder: Ladder, phrases: Mapping[Rung, str], is_known: bool) -> str:
+def describe_wait(ladder: Ladder, phrases: Mapping[Part, str], is_known: bool) -> str:
     """The parts of a wait, greatest first; if the greatest is not known, the parts that it may
     be."""
-    rows = [row for row in ladder.rows if row.rung is not Rung.STEP]
+    rows = [row for row in ladder.rows if row.rung is not Part.STEP]
     rows.sort(key=lambda row: -row.share.value)
     if is_known:
         # Parts below zero count as none, so that the others may add up to more than the wait: the

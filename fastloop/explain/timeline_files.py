@@ -6,11 +6,11 @@ from pathlib import Path
 
 from fastloop.core.explanation import TIMELINE_SVG, TIMELINE_TRACE, InstrumentedEpoch
 from fastloop.core.files import write_text
+from fastloop.core.parts import Part
 from fastloop.core.spans import seconds_between
 from fastloop.explain.instrumented import Recording
 from fastloop.observe.chrome_trace import format_trace
 from fastloop.observe.drawing import draw_timeline
-from fastloop.observe.events import Stage
 from fastloop.observe.lanes import build_lanes, stage_seconds
 
 
@@ -23,7 +23,7 @@ def write_timeline(recording: Recording, folder: Path, title: str) -> Instrument
     by_stage = stage_seconds(recording.loop)
     return InstrumentedEpoch(
         seconds=seconds,
-        batches=sum(event.name is Stage.WAIT for event in recording.loop),
+        batches=sum(event.name is Part.WAIT for event in recording.loop),
         coverage=recording.coverage,
         shares={str(stage): value / seconds for stage, value in by_stage.items()},
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fastloop.core.explanation import Ladder, Rung, Verdict
+from fastloop.core.explanation import Ladder, Verdict
+from fastloop.core.parts import Part
 from fastloop.explain.sentences import (
     describe_disagreement,
     describe_misfit,
@@ -38,9 +39,9 @@ def judge(ladder: Ladder, name: str, first_batch_s: float, decoding: str = "") -
     phrases = name_parts(decoding)
     if not _is_sure(ladder):
         unsure = describe_unsure(ladder, name, phrases)
-        return Verdict(word=Rung.UNATTRIBUTED, sentences=tuple(unsure))
+        return Verdict(word=Part.UNATTRIBUTED, sentences=tuple(unsure))
     if ladder.wait_share.value < WORTH:
-        word, sentences = Rung.STEP, [describe_step(ladder, name)]
+        word, sentences = Part.STEP, [describe_step(ladder, name)]
     else:
         word, reason = _find_cause(ladder, phrases)
         sentences = [describe_waits(ladder, name), reason]
@@ -72,16 +73,16 @@ def _is_sure(ladder: Ladder) -> bool:
     return wait.low > 0 if wait.value >= WORTH else wait.high <= MOST_UNSURE
 
 
-def _find_cause(ladder: Ladder, phrases: dict[Rung, str]) -> tuple[Rung, str]:
+def _find_cause(ladder: Ladder, phrases: dict[Part, str]) -> tuple[Part, str]:
     """The part that is the cause of the wait, and the sentence that says so, or why none is
     named."""
     if ladder.residue > MOST_UNATTRIBUTED:
-        return Rung.UNATTRIBUTED, describe_misfit(ladder)
+        return Part.UNATTRIBUTED, describe_misfit(ladder)
     # Less than half of the wait is in next(): the rest is in slower steps, which the ladder would
     # wrongly give to a part of the loader.
     if ladder.slower_steps and ladder.slower_steps.low > ladder.wait_share.value / 2:
-        return Rung.UNATTRIBUTED, describe_disagreement(ladder)
+        return Part.UNATTRIBUTED, describe_disagreement(ladder)
     leading = leading_row(ladder)
     is_known = leading.sure_greatest >= SURE
     reason = describe_wait(ladder, phrases, is_known)
-    return (leading.rung if is_known else Rung.UNATTRIBUTED), reason
+    return (leading.rung if is_known else Part.UNATTRIBUTED), reason

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from fastloop.core.explanation import Rung, WhatIf
+from fastloop.core.explanation import WhatIf
+from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.types import JobFailed, Unsupported
 from fastloop.explain.certainty import draw_seconds, estimate_from
@@ -105,7 +106,7 @@ def _gain_of_warm_files(ladder: Ladder) -> Estimate | None:
     """The share of reading by the ladder; None if reading is not a rung above decoding."""
     # Without a rung for decoding, READ is all the work of reading a store, and not of a cold cache.
     shares = {row.rung: row.share for row in ladder.rows}
-    return shares.get(Rung.READ) if Rung.DECODE in shares else None
+    return shares.get(Part.READ) if Part.DECODE in shares else None
 
 
 def choose(candidates: Sequence[Candidate], tries: int) -> list[Candidate]:

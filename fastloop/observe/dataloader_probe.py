@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from torch.utils.data import IterDataPipe, MapDataPipe, default_collate
 
+from fastloop.core.parts import Part
 from fastloop.observe.event_log import EventLog
-from fastloop.observe.events import NATIVE_LANE, Stage
+from fastloop.observe.events import NATIVE_LANE
 from fastloop.observe.probed import ProbedCall, ProbedCollate, ProbedDataset
 
 ONLY_EPOCH = 0
@@ -26,7 +27,7 @@ class Probe:
     """Wraps the parts of a DataLoader; plain data."""
 
     log: EventLog
-    fetch: Stage = Stage.DECODE
+    fetch: Part = Part.DECODE
     """The stage of fetching samples from the dataset."""
 
     def wrap_dataset(self, dataset: Any) -> Any:
@@ -41,11 +42,11 @@ class Probe:
 
     def wrap_read(self, read: Callable[..., Any]) -> Callable[..., Any]:
         """The dataset's function that reads a file, with an event for each call in the fetch."""
-        return ProbedCall(read, Stage.READ, self.log)
+        return ProbedCall(read, Part.READ, self.log)
 
     def wrap_transform(self, transform: Callable[..., Any]) -> Callable[..., Any]:
         """The function of a sample, with an event for each call in the fetch."""
-        return ProbedCall(transform, Stage.TRANSFORM, self.log)
+        return ProbedCall(transform, Part.TRANSFORM, self.log)
 
     def add_pieces(self, pieces: np.ndarray) -> None:
         """Record the work of threads that run no Python, for the only epoch of this log.

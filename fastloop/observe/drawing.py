@@ -7,8 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from fastloop.core.parts import Part
 from fastloop.observe.event_log import MAIN
-from fastloop.observe.events import QUEUE_LANE, STAGES, WORKER, Event, Stage
+from fastloop.observe.events import QUEUE_LANE, WORKER, Event
 from fastloop.observe.lanes import Lane, build_lanes, flatten, stage_seconds
 from fastloop.observe.svg import draw_box, draw_rule, draw_text, wrap_svg
 
@@ -68,7 +69,7 @@ def describe_loop(loop: Sequence[Event]) -> str:
 def choose_stretches(loop: Sequence[Event], lanes: Sequence[Lane]) -> list[Stretch]:
     """The first batches and as many in the middle; one stretch of all batches if these are few."""
     bounds: dict[int, tuple[int, int]] = {}
-    arrived = [event.batch for event in loop if event.name is Stage.WAIT]
+    arrived = [event.batch for event in loop if event.name is Part.WAIT]
     if not arrived:
         raise ValueError("no batch arrived in this timeline")
     for event in loop:
@@ -92,7 +93,7 @@ def choose_stretches(loop: Sequence[Event], lanes: Sequence[Lane]) -> list[Stret
 def _draw_legend(lanes: Sequence[Lane], y: float) -> tuple[list[str], float]:
     present = {event.name for lane in lanes for event in lane.events}
     x, elements = 16.0, []
-    for stage in STAGES:
+    for stage in Part:
         if stage not in present:
             continue
         elements += [
@@ -155,8 +156,8 @@ def _draw_row(events: Sequence[Event], stretch: Stretch, y: float, height: float
 
 def _runs(pieces: Iterable[Event], stretch: Stretch) -> Iterator[tuple[int, int, Event]]:
     """First and last pixel of each box, and the longest piece in it."""
-    pixels: dict[int, dict[tuple[Stage, int], float]] = defaultdict(lambda: defaultdict(float))
-    longest: dict[tuple[int, Stage, int], Event] = {}
+    pixels: dict[int, dict[tuple[Part, int], float]] = defaultdict(lambda: defaultdict(float))
+    longest: dict[tuple[int, Part, int], Event] = {}
     for piece in pieces:
         begin = max(0.0, (stretch.x(piece.start_ns) - LEFT) / PIXEL)
         end = min(PLOT / PIXEL, (stretch.x(piece.stop_ns) - LEFT) / PIXEL)
@@ -192,7 +193,7 @@ def _extents(events: Iterable[Event], stretch: Stretch) -> dict[int, tuple[int, 
     extents: dict[int, tuple[int, int]] = {}
     for event in events:
         # The number belongs over the work on the batch.
-        if event.batch < 0 or event.name in (Stage.WAIT, Stage.START, Stage.END):
+        if event.batch < 0 or event.name in (Part.WAIT, Part.START, Part.END):
             continue
         start_ns = max(event.start_ns, stretch.start_ns)
         stop_ns = min(event.stop_ns, stretch.stop_ns)

@@ -15,7 +15,7 @@ from pathlib import Path
 from struct import Struct
 
 RECORD = Struct("6q")
-"""Stage, start, batch, epoch, CPU time and stop of an event, each an int64. The stop is written
+"""Part, start, batch, epoch, CPU time and stop of an event, each an int64. The stop is written
 last: a record with a stop of zero holds no event, or one that a kill has cut off."""
 # A part of a file can be mapped only from a multiple of the granularity, and no record may lie in
 # two parts: each part has a multiple of both sizes.

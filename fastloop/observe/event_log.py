@@ -16,14 +16,16 @@ from typing import Any
 # A process that is attached to may import this module before torch.utils.data is complete.
 from torch.utils.data._utils.worker import get_worker_info
 
+from fastloop.core.parts import Part
 from fastloop.observe.event_file import RECORD, map_more, read_records
-from fastloop.observe.events import STAGES, UNKNOWN, Event, Stage
+from fastloop.observe.events import UNKNOWN, Event
 
 MOST_EVENTS = 100_000
 """Events of a thread, 48 bytes each; later ones are not recorded."""
 MAIN = "main"
 SUFFIX, FACTS = ".events", ".facts"
-_NUMBERS = {stage: number for number, stage in enumerate(STAGES)}
+_PARTS = tuple(Part)
+_NUMBERS = {part: number for number, part in enumerate(_PARTS)}
 
 
 @dataclass
@@ -54,7 +56,7 @@ class ThreadLog:
 
     def add(
         self,
-        stage: Stage,
+        stage: Part,
         start_ns: int,
         stop_ns: int,
         batch: int | None = None,
@@ -199,4 +201,4 @@ def _append(path: Path, data: bytes) -> None:
 def _read(path: Path) -> Iterator[Event]:
     process_id, _, lane = path.name.removesuffix(SUFFIX).partition(" ")
     for stage, start_ns, batch, epoch, cpu_ns, stop_ns in read_records(path):
-        yield Event(int(process_id), lane, STAGES[stage], start_ns, stop_ns, batch, epoch, cpu_ns)
+        yield Event(int(process_id), lane, _PARTS[stage], start_ns, stop_ns, batch, epoch, cpu_ns)

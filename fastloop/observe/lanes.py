@@ -8,6 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from fastloop.core.parts import Part
 from fastloop.observe.event_log import MAIN
 from fastloop.observe.events import (
     DEVICE,
@@ -17,12 +18,11 @@ from fastloop.observe.events import (
     UNKNOWN,
     WORKER,
     Event,
-    Stage,
 )
 from fastloop.observe.queues import queue_events
 
 NO_BATCH = UNKNOWN
-MAKING = (Stage.FETCH, Stage.READ, Stage.DECODE, Stage.TRANSFORM, Stage.COLLATE, Stage.PIN)
+MAKING = (Part.FETCH, Part.READ, Part.DECODE, Part.TRANSFORM, Part.COLLATE, Part.PIN)
 """Stages of events that are numbered by the thread that makes the batches, not by the loop."""
 
 
@@ -104,9 +104,9 @@ def flatten(events: Iterable[Event]) -> list[Event]:
     return pieces
 
 
-def stage_seconds(events: Iterable[Event]) -> dict[Stage, float]:
+def stage_seconds(events: Iterable[Event]) -> dict[Part, float]:
     """Seconds of each stage of a lane, the longest first; a stage has no time of inner events."""
-    totals_ns: dict[Stage, int] = defaultdict(int)
+    totals_ns: dict[Part, int] = defaultdict(int)
     for piece in flatten(events):
         totals_ns[piece.name] += piece.stop_ns - piece.start_ns
     longest = sorted(totals_ns.items(), key=lambda item: -item[1])
@@ -116,7 +116,7 @@ def stage_seconds(events: Iterable[Event]) -> dict[Stage, float]:
 def _name_pinning(events: Sequence[Event]) -> list[Event]:
     """The events, with lanes named PIN_LANE for DataLoader's pinning threads."""
     # A thread that pins and does nothing else is DataLoader's; other threads pin what they make.
-    others = {(e.process_id, e.lane) for e in events if e.name is not Stage.PIN}
+    others = {(e.process_id, e.lane) for e in events if e.name is not Part.PIN}
     return [
         event
         if (event.process_id, event.lane) in others
@@ -127,7 +127,7 @@ def _name_pinning(events: Sequence[Event]) -> list[Event]:
 
 def _number_own(main: Sequence[Event], numbers: dict[tuple[int, str, int], int]) -> list[Event]:
     """The loop's events, with the loop's numbers also for batches that it makes itself."""
-    waits = sorted((event for event in main if event.name is Stage.WAIT), key=_order)
+    waits = sorted((event for event in main if event.name is Part.WAIT), key=_order)
     starts = [wait.start_ns for wait in waits]
     numbered = []
     for event in main:
@@ -137,7 +137,7 @@ def _number_own(main: Sequence[Event], numbers: dict[tuple[int, str, int], int])
             place = bisect_right(starts, event.start_ns) - 1
             number = waits[place].batch if place >= 0 else event.batch
             # Pinning comes after the collation, which has moved on the thread's own number.
-            if event.name is not Stage.PIN:
+            if event.name is not Part.PIN:
                 number = numbers.get(_own_number(event), number)
             event = replace(event, batch=number)  # noqa: PLW2901
         numbered.append(event)
@@ -153,9 +153,9 @@ def _number_batches(
     main: Iterable[Event], work: Sequence[Event]
 ) -> dict[tuple[int, str, int], int]:
     """The loop's number of each batch, by `_own_number`."""
-    starts = sorted(event.start_ns for event in main if event.name is Stage.START)
-    arrivals = _by_epoch((e for e in main if e.name is Stage.WAIT), starts)
-    collated = (e for e in work if e.name is Stage.COLLATE and e.epoch == UNKNOWN)
+    starts = sorted(event.start_ns for event in main if event.name is Part.START)
+    arrivals = _by_epoch((e for e in main if e.name is Part.WAIT), starts)
+    collated = (e for e in work if e.name is Part.COLLATE and e.epoch == UNKNOWN)
     made, begun_ns = _by_epoch(collated, starts), _first_starts(work)
     numbers: dict[tuple[int, str, int], int] = {}
     for epoch, batches in made.items():
@@ -218,7 +218,7 @@ def _rows(lane: str, events: Iterable[Event]) -> list[tuple[str, tuple[Event, ..
     for event in sorted(events, key=_order):
         # Batches wait in a queue at the same time; in all other lanes events are nested.
         for row in rows:
-            if event.name is not Stage.QUEUE or row[-1].stop_ns <= event.start_ns:
+            if event.name is not Part.QUEUE or row[-1].stop_ns <= event.start_ns:
                 row.append(event)
                 break
         else:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Epochs
 from fastloop.observe.event_log import EventLog
-from fastloop.observe.events import Stage
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-def watch_epoch(batches: Iterable[T], log: EventLog, body: Stage = Stage.STEP) -> Iterator[T]:
+def watch_epoch(batches: Iterable[T], log: EventLog, body: Part = Part.STEP) -> Iterator[T]:
     """Yield the batches; record iter(), each wait, the loop's work with each batch, and the end.
 
     body: the stage of the loop's work with a batch, until it asks for the next one; GAP if events
@@ -25,10 +25,10 @@ def watch_epoch(batches: Iterable[T], log: EventLog, body: Stage = Stage.STEP) -
     here, start_ns = log.here(), now_ns()
     iterator, number = iter(batches), here.arrived
     reached_ns = now_ns()
-    here.add(Stage.START, start_ns, reached_ns, number)
+    here.add(Part.START, start_ns, reached_ns, number)
     for batch in iterator:
         arrived_ns = now_ns()
-        here.add(Stage.WAIT, reached_ns, arrived_ns, here.arrived)
+        here.add(Part.WAIT, reached_ns, arrived_ns, here.arrived)
         try:
             yield batch
         finally:
@@ -39,7 +39,7 @@ def watch_epoch(batches: Iterable[T], log: EventLog, body: Stage = Stage.STEP) -
         # A reference here would keep a batch while the next one is made, and so change the memory
         # that the loader can reuse.
         del batch
-    here.add(Stage.END, reached_ns, now_ns(), here.arrived)
+    here.add(Part.END, reached_ns, now_ns(), here.arrived)
 
 
 def watch_epochs(epochs: Epochs, log: EventLog) -> Epochs:
@@ -47,7 +47,7 @@ def watch_epochs(epochs: Epochs, log: EventLog) -> Epochs:
     return lambda epoch: watch_epoch(epochs(epoch), log)
 
 
-def watch_calls(function: Callable[[T], R], stage: Stage, log: EventLog) -> Callable[[T], R]:
+def watch_calls(function: Callable[[T], R], stage: Part, log: EventLog) -> Callable[[T], R]:
     """The loop's function of a batch, with an event of the stage for each call."""
     here = log.here()
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from torch.utils.data._utils import pin_memory as module
 
+from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns
 from fastloop.observe.event_log import EventLog
-from fastloop.observe.events import Stage
 
 NAMES = "_pin_memory_loop", "pin_memory"
 """torch's function that the thread runs, and its function that pins a batch."""
@@ -77,4 +77,4 @@ class ProbedPinning:
             return self.function(data, *arguments, **named)
         finally:
             self.inside.batch = False
-            self.log.here().add(Stage.PIN, start_ns, now_ns())
+            self.log.here().add(Part.PIN, start_ns, now_ns())

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns
 from fastloop.observe.event_log import EventLog
-from fastloop.observe.events import Stage
 
 
 class ProbedDataset:
     """A dataset of either style with events; its attributes are the dataset's."""
 
-    def __init__(self, dataset: Any, stage: Stage, log: EventLog) -> None:
+    def __init__(self, dataset: Any, stage: Part, log: EventLog) -> None:
         # An assignment would set the attribute of the dataset.
         self.__dict__.update(_dataset=dataset, _stage=stage, _log=log)
 
@@ -65,7 +65,7 @@ class ProbedDataset:
 class ProbedIterator:
     """An IterableDataset's iterator with an event for each sample."""
 
-    def __init__(self, iterator: Iterator[Any], stage: Stage, log: EventLog) -> None:
+    def __init__(self, iterator: Iterator[Any], stage: Part, log: EventLog) -> None:
         self._iterator, self._stage, self._log = iterator, stage, log
 
     def __iter__(self) -> ProbedIterator:
@@ -90,7 +90,7 @@ class ProbedCollate:
         start_ns = now_ns()
         batch = self.function(samples)
         log = self.log.here()
-        log.add(Stage.COLLATE, start_ns, now_ns())
+        log.add(Part.COLLATE, start_ns, now_ns())
         log.batch += 1
         return batch
 
@@ -100,7 +100,7 @@ class ProbedCall:
     """A function with an event for each call, while there is room for details."""
 
     function: Callable[..., Any]
-    stage: Stage
+    stage: Part
     log: EventLog
 
     def __getattr__(self, name: str) -> Any:

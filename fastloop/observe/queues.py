@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fastloop.observe.events import NATIVE_LANE, QUEUE_LANE, UNKNOWN, WORKER, Event, Stage
+from fastloop.core.parts import Part
+from fastloop.observe.events import NATIVE_LANE, QUEUE_LANE, UNKNOWN, WORKER, Event
 
 
 def queue_events(main: Sequence[Event], work: Sequence[Event]) -> list[Event]:
@@ -15,8 +16,8 @@ def queue_events(main: Sequence[Event], work: Sequence[Event]) -> list[Event]:
 
     main: the events of the loop; work: all others, with the loop's numbers of batches.
     """
-    arrivals = {event.batch: event for event in main if event.name is Stage.WAIT}
-    collated = [event for event in work if event.name is Stage.COLLATE and event.batch in arrivals]
+    arrivals = {event.batch: event for event in main if event.name is Part.WAIT}
+    collated = [event for event in work if event.name is Part.COLLATE and event.batch in arrivals]
     queues = [_wait_in_queue(event, event.stop_ns, arrivals[event.batch]) for event in collated]
     return [*queues, *_native_queue(main, work, arrivals)]
 
@@ -27,7 +28,7 @@ def _wait_in_queue(made: Event, made_ns: int, arrival: Event) -> Event:
     return replace(
         made,
         lane=f"{QUEUE_LANE} {maker}",
-        name=Stage.QUEUE,
+        name=Part.QUEUE,
         batch=arrival.batch,
         start_ns=made_ns,
         stop_ns=arrival.stop_ns,

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from html import escape
 
-from fastloop.observe.events import Stage
+from fastloop.core.parts import Part
 
 COLOURS = {
-    Stage.START: "#e69f00",
-    Stage.WAIT: "#d55e00",
-    Stage.END: "#a6761d",
-    Stage.COPY: "#8c6bb1",
-    Stage.STEP: "#009e73",
-    Stage.GAP: "#a9a9a4",
-    Stage.FETCH: "#74b9df",
-    Stage.READ: "#08519c",
-    Stage.DECODE: "#3182bd",
-    Stage.TRANSFORM: "#c7669b",
-    Stage.COLLATE: "#7a5a3a",
-    Stage.QUEUE: "#b3b09a",
-    Stage.PIN: "#636363",
+    Part.START: "#e69f00",
+    Part.WAIT: "#d55e00",
+    Part.END: "#a6761d",
+    Part.COPY: "#8c6bb1",
+    Part.STEP: "#009e73",
+    Part.GAP: "#a9a9a4",
+    Part.FETCH: "#74b9df",
+    Part.READ: "#08519c",
+    Part.DECODE: "#3182bd",
+    Part.TRANSFORM: "#c7669b",
+    Part.COLLATE: "#7a5a3a",
+    Part.QUEUE: "#b3b09a",
+    Part.PIN: "#636363",
 }
 """Colours of middle brightness, which are seen on white and on black. Most of them are from Okabe
 and Ito's palette, distinct for colour-blind readers."""
@@ -60,7 +60,7 @@ def draw_text(x: float, y: float, text: str, kind: str = "") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" class="{escape(kind)}">{escape(text)}</text>'
 
 
-def draw_box(x: float, y: float, size: tuple[float, float], stage: Stage, hint: str) -> str:
+def draw_box(x: float, y: float, size: tuple[float, float], stage: Part, hint: str) -> str:
     """A box in the colour of the stage, with a hint that shows under the pointer."""
     width, height = size
     box = f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{height:.1f}" '

@@ -15,6 +15,7 @@ import torch
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.epochs import rank_plan
 from fastloop.core.machine import describe_machine
+from fastloop.core.parts import Part
 from fastloop.core.plan import Plan, PreparedData, Session, Setup
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import BadData, Epochs, ExtractPair, Leaves, Tree
@@ -25,7 +26,6 @@ from fastloop.data.same_data import check_data, check_placed
 from fastloop.data.seeded import make_repeatable
 from fastloop.observe.dataloader_probe import Probe
 from fastloop.observe.event_log import EventLog
-from fastloop.observe.events import Stage
 from fastloop.processes.rank_group import in_group, local_world_size, rank, world_size
 from fastloop.trial.delivery import loader_opener, loop_delivery, step_delivery, with_sample_lengths
 from fastloop.trial.job import Job
@@ -54,7 +54,7 @@ class JobContext:
 
     def with_probe(self, log: EventLog) -> JobContext:
         """A context with a loader that records its work, if it is built on torch's DataLoader."""
-        fetch = Stage.DECODE if self.job.loader.store is None else Stage.READ
+        fetch = Part.DECODE if self.job.loader.store is None else Part.READ
         return replace(self, plan=replace(self.plan, probe=Probe(log, fetch)))
 
     def step_delivery(self) -> Consumer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fastloop.core.explanation import Rung
+from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.loop_verdict import judge_loop
 from fastloop.explain.attach.loops import Loop
@@ -41,7 +41,7 @@ def share(value: float, low: float, high: float) -> Estimate:
 )
 def test_first_sentence_is_the_answer(wait, word, first):
     step = share(1 - wait[0], 1 - wait[2], 1 - wait[1])
-    verdict = judge_loop(a_loop(0.05), {Rung.STEP: step, Rung.DECODE: share(*wait)})
+    verdict = judge_loop(a_loop(0.05), {Part.STEP: step, Part.DECODE: share(*wait)})
     assert verdict.word == word
     assert first in verdict.sentences[0]
     assert verdict.sentences[0].startswith("No answer yet: ") is (word == "unattributed")

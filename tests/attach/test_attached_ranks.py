@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from commands import run_fastloop
 
-from fastloop.core.explanation import Rung
+from fastloop.core.parts import Part
 from fastloop.explain.attach.loops import Loop
 from fastloop.explain.attach.ranks import compare_ranks
 
@@ -48,7 +48,7 @@ def test_ranks_that_keep_step_wait_in_their_steps_for_the_one_that_waits_for_dat
     ms = 10**6
     found = compare(rank_of(0, 0, 30 * ms), rank_of(1, 20 * ms, 10 * ms), rank_of(2, 0, 30 * ms))
     assert [each.rank for each in found.ranks] == [0, 1, 2]
-    assert [each.verdict.word for each in found.ranks] == [Rung.STEP, Rung.DECODE, Rung.STEP]
+    assert [each.verdict.word for each in found.ranks] == [Part.STEP, Part.DECODE, Part.STEP]
     assert found.slowest == 1
     assert found.sentence == (
         "Rank 1 holds the others up: all take equally long, but it waits for data for 0.8 s, the "

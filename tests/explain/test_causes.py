@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from options import compose_job
 
-from fastloop.core.explanation import Ladder, Rung, Verdict, WhatIf
+from fastloop.core.explanation import Ladder, Verdict, WhatIf
+from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.causes import find_causes
 from fastloop.explain.surroundings import Surroundings
@@ -53,7 +54,7 @@ def what_if(change: str, predicted=None, realised=None) -> WhatIf:
     )
 
 
-def causes(*what_ifs: WhatIf, around: Surroundings = AROUND, word=Rung.DECODE, overrides=()):
+def causes(*what_ifs: WhatIf, around: Surroundings = AROUND, word=Part.DECODE, overrides=()):
     verdict = Verdict(word=word, sentences=())
     found = find_causes(compose_job(*overrides), around, verdict, ladder(), what_ifs)
     return {each.name: each for each in found}
@@ -105,7 +106,7 @@ def test_a_quota_is_a_cause_where_it_stops_the_job(throttled, is_found):
 
 @pytest.mark.parametrize(
     ("word", "is_found"),
-    [(Rung.STEP, True), (Rung.DECODE, False), (Rung.UNATTRIBUTED, None)],
+    [(Part.STEP, True), (Part.DECODE, False), (Part.UNATTRIBUTED, None)],
 )
 def test_the_step_is_a_cause_by_the_verdict(word, is_found):
     assert causes(word=word)["the step"].is_found is is_found

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fastloop.core.explanation import Rung
+from fastloop.core.parts import Part
 from fastloop.explain.certainty import draw_seconds, estimate_from, find_levels
 from fastloop.explain.ladder import build_ladder
 from fastloop.explain.rung_passes import EpochTimes
 from fastloop.explain.verdict import judge
 
-RUNGS = (Rung.STEP, Rung.COPY, Rung.HAND_OFF, Rung.COLLATE, Rung.DECODE)
+RUNGS = (Part.STEP, Part.COPY, Part.HAND_OFF, Part.COLLATE, Part.DECODE)
 CAMPAIGNS = 60
 
 
@@ -29,7 +29,7 @@ def make_noise(kind: str, rounds: int, generator: np.random.Generator) -> np.nda
 def verdicts(kind: str, rounds: int, injected: float) -> list[str]:
     """Words for campaigns in which collating takes that many steps; `right` for the right one."""
     generator = np.random.default_rng(rounds)
-    right, words = (Rung.COLLATE if injected else Rung.STEP), []
+    right, words = (Part.COLLATE if injected else Part.STEP), []
     for _ in range(CAMPAIGNS):
         truth = np.array([1, 1, 1.01, 1.02 + injected, 1.03 + injected])
         seconds = truth * np.exp(make_noise(kind, rounds, generator))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from options import compose_job
 
-from fastloop.core.explanation import Rung
+from fastloop.core.parts import Part
 from fastloop.explain.effects import Effect, find_effect
 from fastloop.explain.part_costs import share_of_loading
 from fastloop.explain.predict import Measured
@@ -66,12 +66,12 @@ def test_a_transform_that_takes_no_batches_has_no_effect_that_is_known():
 def test_shares_of_loading_are_of_what_is_above_the_copy():
     seconds = {"step": 1.0, "copy": 1.2, "hand-off": 1.4, "decode": 2.0, "read": 2.2}
     times = {
-        Rung(name): EpochTimes(seconds=each, batches=10, first_wait_s=0, later_wait_s=0, end_s=0)
+        Part(name): EpochTimes(seconds=each, batches=10, first_wait_s=0, later_wait_s=0, end_s=0)
         for name, each in seconds.items()
     }
-    assert share_of_loading(Rung.DECODE, times) == pytest.approx(0.6)
-    assert share_of_loading(Rung.READ, times) == pytest.approx(0.2)
-    assert share_of_loading(Rung.TRANSFORM, times) == 0.0
+    assert share_of_loading(Part.DECODE, times) == pytest.approx(0.6)
+    assert share_of_loading(Part.READ, times) == pytest.approx(0.2)
+    assert share_of_loading(Part.TRANSFORM, times) == 0.0
 
 
 def test_two_passes_tell_how_much_they_differ():

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
+from fastloop.core.parts import Part
 from fastloop.observe.event_file import LEAST_BYTES, RECORD
 from fastloop.observe.event_log import EventLog
-from fastloop.observe.events import Stage
 
 COUNT = 5 * LEAST_BYTES // RECORD.size + 7
 """More than a file has place for until it has grown three times."""
@@ -19,14 +19,14 @@ ADD = """
 import os, resource, signal, sys
 from pathlib import Path
 from fastloop.observe.event_log import EventLog
-from fastloop.observe.events import Stage
+from fastloop.core.parts import Part
 
 folder, count, most_bytes, is_lenient = Path(sys.argv[1]), *map(int, sys.argv[2:])
 if most_bytes:
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
 log = EventLog(folder, is_lenient=bool(is_lenient))
 for number in range(count):
-    log.here().add(Stage.FETCH, number, number + 1, number)
+    log.here().add(Part.FETCH, number, number + 1, number)
 if not most_bytes:
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -64,13 +64,13 @@ def test_full_disk_is_an_error_of_another_log(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_forked_process_leaves_the_records_of_its_parent_alone(tmp_path):
     log = EventLog(tmp_path, main_process_id=None)
-    log.here().add(Stage.WAIT, 1, 2, 0)
+    log.here().add(Part.WAIT, 1, 2, 0)
     child = os.fork()
     if child == 0:
-        log.here().add(Stage.WAIT, 3, 4, 1)
+        log.here().add(Part.WAIT, 3, 4, 1)
         os._exit(0)
     assert os.waitpid(child, 0) == (child, 0)
-    log.here().add(Stage.WAIT, 5, 6, 2)
+    log.here().add(Part.WAIT, 5, 6, 2)
     batches = {process_id: [] for process_id in (os.getpid(), child)}
     for event in log.read():
         batches[event.process_id].append(event.batch)
@@ -80,8 +80,8 @@ def test_forked_process_leaves_the_records_of_its_parent_alone(tmp_path):
 
 def test_later_process_of_the_same_id_adds_to_the_file(tmp_path):
     first, second = (EventLog(tmp_path) for _ in range(2))
-    first.here().add(Stage.WAIT, 1, 2, 0)
+    first.here().add(Part.WAIT, 1, 2, 0)
     first.close()
-    second.here().add(Stage.WAIT, 3, 4, 1)
+    second.here().add(Part.WAIT, 3, 4, 1)
     assert [event.batch for event in second.read()] == [0, 1]
     second.close()

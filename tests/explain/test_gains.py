@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fastloop.core.explanation import Rung
+from fastloop.core.parts import Part
 from fastloop.explain.gains import Prediction, estimate_gain, resample
 from fastloop.explain.ladder import build_ladder
 from fastloop.explain.predict import Measured
@@ -24,9 +24,9 @@ def ladder_of(seconds: float, noise: float = 0.001):
     factors = np.exp(noise * np.random.default_rng(0).standard_normal((8, 3)))
     rounds = [
         {
-            Rung.STEP: pass_of(0.5 * step),
-            Rung.COPY: pass_of(0.5 * copy),
-            Rung.READ: pass_of(seconds * whole),
+            Part.STEP: pass_of(0.5 * step),
+            Part.COPY: pass_of(0.5 * copy),
+            Part.READ: pass_of(seconds * whole),
         }
         for step, copy, whole in factors
     ]

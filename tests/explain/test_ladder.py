@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from options import compose_job
 
-from fastloop.core.explanation import Explanation, InstrumentedEpoch, Rung, WhatIf
+from fastloop.core.explanation import Explanation, InstrumentedEpoch, WhatIf
 from fastloop.core.limit import LimitOrigin
 from fastloop.core.number_text import show_percent
+from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.types import UsageError
 from fastloop.explain.job_findings import format_explanation, ladder_table, to_json
@@ -37,10 +38,10 @@ def times(seconds: float, start_up_s: float = 0.0, batches: int = BATCHES) -> Ep
     )
 
 
-def rounds(start_up_s: float = 0.0, **seconds: float) -> list[dict[Rung, EpochTimes]]:
+def rounds(start_up_s: float = 0.0, **seconds: float) -> list[dict[Part, EpochTimes]]:
     """Five rounds of these rungs, lowest first; what is started with ready batches stays."""
-    rungs = [Rung[name.upper()] for name in seconds]
-    starts = rungs.index(Rung.HAND_OFF) if Rung.HAND_OFF in rungs else len(rungs) - 1
+    rungs = [Part[name.upper()] for name in seconds]
+    starts = rungs.index(Part.HAND_OFF) if Part.HAND_OFF in rungs else len(rungs) - 1
     return [
         {
             rung: times(value + noise, start_up_s if place >= starts else 0.0)
@@ -50,7 +51,7 @@ def rounds(start_up_s: float = 0.0, **seconds: float) -> list[dict[Rung, EpochTi
     ]
 
 
-def word(ladder) -> Rung:
+def word(ladder) -> Part:
     return judge(ladder, "training", 0.1).word
 
 
@@ -87,13 +88,13 @@ def test_what_each_worker_opens_is_start_up_and_its_first_load_is_not():
     first batch, which takes as long without workers."""
     by_round = rounds(step=1, copy=1, hand_off=1.05, decode=1.6)
     for times_of in by_round:
-        decode = times_of[Rung.DECODE]
-        times_of[Rung.DECODE] = times(decode.seconds, 0.5)
-    alone = {Rung.DECODE: times(11, 0.1)}
+        decode = times_of[Part.DECODE]
+        times_of[Part.DECODE] = times(decode.seconds, 0.5)
+    alone = {Part.DECODE: times(11, 0.1)}
     ladder = build_ladder(by_round, BATCHES, {}, alone)
     exposed = {row.rung: row.exposed_ms.value for row in ladder.rows}
-    assert exposed[Rung.START_UP] == pytest.approx(4, abs=0.1)
-    assert exposed[Rung.DECODE] == pytest.approx(1.5, abs=0.1)
+    assert exposed[Part.START_UP] == pytest.approx(4, abs=0.1)
+    assert exposed[Part.DECODE] == pytest.approx(1.5, abs=0.1)
     assert word(ladder) == "start-up"
 
 
@@ -101,11 +102,11 @@ def test_workers_that_persist_start_nothing_in_an_epoch():
     """What the first batch waits longer for samples than for ready ones is the samples'."""
     by_round = rounds(step=1, copy=1, hand_off=1.05, decode=1.6)
     for times_of in by_round:
-        times_of[Rung.DECODE] = times(times_of[Rung.DECODE].seconds, 0.5)
+        times_of[Part.DECODE] = times(times_of[Part.DECODE].seconds, 0.5)
     ladder = build_ladder(by_round, BATCHES, {}, None)
     exposed = {row.rung: row.exposed_ms.value for row in ladder.rows}
-    assert exposed[Rung.START_UP] == pytest.approx(0, abs=0.1)
-    assert exposed[Rung.DECODE] == pytest.approx(5.5, abs=0.1)
+    assert exposed[Part.START_UP] == pytest.approx(0, abs=0.1)
+    assert exposed[Part.DECODE] == pytest.approx(5.5, abs=0.1)
     assert word(ladder) == "decode"
 
 
@@ -113,28 +114,28 @@ def test_the_first_hand_off_of_an_epoch_is_hand_off_and_not_start_up():
     """Of 0.5 s until the first ready batch, a worker writes it to shared memory for 0.3 s."""
     by_round = rounds(0.5, step=1, copy=1, hand_off=2, decode=2)
     for times_of in by_round:
-        times_of[Rung.HAND_OFF] = replace(times_of[Rung.HAND_OFF], share_s=0.301)
+        times_of[Part.HAND_OFF] = replace(times_of[Part.HAND_OFF], share_s=0.301)
     exposed = {row.rung: row.exposed_ms.value for row in build_ladder(by_round, BATCHES, {}).rows}
-    assert exposed[Rung.START_UP] == pytest.approx(2, abs=0.1)
-    assert exposed[Rung.HAND_OFF] == pytest.approx(8, abs=0.1)
+    assert exposed[Part.START_UP] == pytest.approx(2, abs=0.1)
+    assert exposed[Part.HAND_OFF] == pytest.approx(8, abs=0.1)
 
 
 def test_start_up_is_at_most_what_its_rung_adds_to_an_epoch():
     """The first batch waits 0.4 s longer for samples, of which later batches make up for 0.35 s."""
     by_round = rounds(step=1, copy=1, hand_off=1.5, decode=1.55)
     for times_of in by_round:
-        times_of[Rung.DECODE] = times(times_of[Rung.DECODE].seconds, 0.4)
-    ladder = build_ladder(by_round, BATCHES, {}, {Rung.DECODE: times(1.6)})
+        times_of[Part.DECODE] = times(times_of[Part.DECODE].seconds, 0.4)
+    ladder = build_ladder(by_round, BATCHES, {}, {Part.DECODE: times(1.6)})
     exposed = {row.rung: row.exposed_ms.value for row in ladder.rows}
-    assert exposed[Rung.START_UP] == pytest.approx(0.5, abs=0.1)
-    assert exposed[Rung.DECODE] == pytest.approx(0, abs=0.1)
+    assert exposed[Part.START_UP] == pytest.approx(0.5, abs=0.1)
+    assert exposed[Part.DECODE] == pytest.approx(0, abs=0.1)
     assert ladder.residue < 0.01
 
 
 @pytest.mark.parametrize(("spread", "is_wide"), [(0.001, False), (0.2, True)])
 def test_more_rounds_are_run_where_the_size_of_a_part_is_open(spread, is_wide):
     noise = np.exp(spread * np.random.default_rng(0).standard_normal((3, 3)))
-    seconds = {Rung.STEP: 1.0, Rung.COPY: 1.0, Rung.READ: 2.0}
+    seconds = {Part.STEP: 1.0, Part.COPY: 1.0, Part.READ: 2.0}
     timed = [
         {
             rung: times(each * factor)
@@ -148,16 +149,16 @@ def test_more_rounds_are_run_where_the_size_of_a_part_is_open(spread, is_wide):
 def test_a_start_counts_once_in_an_epoch_that_was_cut():
     cut = [
         {
-            Rung.STEP: times(0.1, batches=10),
-            Rung.COPY: times(0.1, batches=10),
-            Rung.READ: times(0.7, 0.5, batches=10),
+            Part.STEP: times(0.1, batches=10),
+            Part.COPY: times(0.1, batches=10),
+            Part.READ: times(0.7, 0.5, batches=10),
         }
     ] * 3
     ladder = build_ladder(cut, BATCHES, None)
     assert ladder.epoch_s.value == pytest.approx(0.5 + 2.0)
     exposed = {row.rung: row.exposed_ms.value for row in ladder.rows}
-    assert exposed[Rung.START_UP] == pytest.approx(5)
-    assert exposed[Rung.READ] == pytest.approx(10)
+    assert exposed[Part.START_UP] == pytest.approx(5)
+    assert exposed[Part.READ] == pytest.approx(10)
 
 
 def test_parts_that_miss_the_whole_name_no_cause():
@@ -173,12 +174,12 @@ def test_two_parts_of_one_size_are_both_named():
     seconds = {"step": 1, "copy": 1, "hand_off": 1.0, "collate": 1.5, "decode": 2}
     by_round = rounds(**seconds)
     for number, times_of in enumerate(by_round):  # the collate takes more in some, less in others
-        times_of[Rung.COLLATE] = times(1.5 + 0.02 * (number - 2))
+        times_of[Part.COLLATE] = times(1.5 + 0.02 * (number - 2))
     ladder = build_ladder(by_round, BATCHES, {})
     verdict = judge(ladder, "training", 0.1, "PNG decoding")
     assert verdict.word == "unattributed"
     sure = {row.rung: row.sure_greatest for row in ladder.rows}
-    assert sure[Rung.COLLATE] + sure[Rung.DECODE] == pytest.approx(1)
+    assert sure[Part.COLLATE] + sure[Part.DECODE] == pytest.approx(1)
     assert re.search(
         r"The greatest part of the wait is (PNG decoding|collating samples) \(\d+ % sure\) or",
         verdict.sentences[1],
@@ -187,7 +188,7 @@ def test_two_parts_of_one_size_are_both_named():
 
 def test_rounds_that_differ_too_much_tell_a_bound():
     noisy = [
-        {Rung.STEP: times(step), Rung.COPY: times(step), Rung.READ: times(1.0)}
+        {Part.STEP: times(step), Part.COPY: times(step), Part.READ: times(1.0)}
         for step in (0.2, 1.4, 0.9)
     ]
     ladder = build_ladder(noisy, BATCHES, {})
@@ -212,7 +213,7 @@ def test_rounds_that_differ_too_much_tell_a_bound():
 )
 def test_two_rounds_are_enough_for_a_verdict(read_s, expected, sentence):
     two = [
-        {Rung.STEP: times(1 + noise), Rung.COPY: times(1 + 2 * noise), Rung.READ: times(read_s)}
+        {Part.STEP: times(1 + noise), Part.COPY: times(1 + 2 * noise), Part.READ: times(read_s)}
         for noise in (0.0, 0.05 if read_s == 1.15 else 0.005)
     ]
     verdict = judge(build_ladder(two, BATCHES, {}), "training", 0.1)
@@ -221,7 +222,7 @@ def test_two_rounds_are_enough_for_a_verdict(read_s, expected, sentence):
 
 
 def test_one_round_tells_what_is_assumed():
-    one = [{Rung.STEP: times(1), Rung.COPY: times(1), Rung.READ: times(1.1)}]
+    one = [{Part.STEP: times(1), Part.COPY: times(1), Part.READ: times(1.1)}]
     verdict = judge(build_ladder(one, BATCHES, {}), "training", 0.1)
     assert verdict.word == "unattributed"
     assert "one round shows no noise, and 10 % is assumed" in " ".join(verdict.sentences)
@@ -240,7 +241,7 @@ def test_steps_that_are_slower_between_loads_are_no_cause_in_the_loader():
 def test_no_share_is_negative_and_a_table_of_nothing_is_left_out():
     assert [show_percent(share) for share in (-0.0004, 0.0, -0.02)] == ["0.0 %", "0.0 %", "-2.0 %"]
     assert all("-" not in cell for row in ladder_table(build_noise()) for cell in row[2:])
-    assert all(row.share.low <= 0 for row in build_noise().rows if row.rung is not Rung.STEP)
+    assert all(row.share.low <= 0 for row in build_noise().rows if row.rung is not Part.STEP)
     text = format_explanation(explanation_of(build_noise(), ()))
     assert "of no part of loading is known that it takes any time" in text
     assert "exposed ms a batch" not in text
@@ -248,7 +249,7 @@ def test_no_share_is_negative_and_a_table_of_nothing_is_left_out():
 
 def build_noise():
     noisy = [
-        {Rung.STEP: times(step), Rung.COPY: times(copy), Rung.READ: times(read)}
+        {Part.STEP: times(step), Part.COPY: times(copy), Part.READ: times(read)}
         for step, copy, read in ((1.0, 0.9, 1.2), (1.2, 1.3, 1.0), (0.9, 1.0, 0.8))
     ]
     return build_ladder(noisy, BATCHES, {})
@@ -265,12 +266,12 @@ def test_what_decodes_is_named():
 
 def test_work_beyond_what_is_exposed_is_hidden():
     seconds = {"step": 1, "copy": 1, "hand_off": 1.1, "decode": 1.4}
-    serial = dict.fromkeys([Rung.STEP, Rung.COPY], times(1))
-    serial |= {Rung.HAND_OFF: times(1), Rung.DECODE: times(3)}
+    serial = dict.fromkeys([Part.STEP, Part.COPY], times(1))
+    serial |= {Part.HAND_OFF: times(1), Part.DECODE: times(3)}
     ladder = build_ladder(rounds(**seconds), BATCHES, work_of(serial, BATCHES))
     hidden = {row.rung: row.hidden_ms for row in ladder.rows}
-    assert hidden[Rung.DECODE] == pytest.approx(20 - 3)
-    assert hidden[Rung.HAND_OFF] == 0
+    assert hidden[Part.DECODE] == pytest.approx(20 - 3)
+    assert hidden[Part.HAND_OFF] == 0
 
 
 def test_a_change_replaces_overrides_of_its_names():
@@ -315,9 +316,9 @@ def test_more_rounds_are_run_where_the_first_leave_the_verdict_open(read, spread
     noise = np.exp(spread * np.random.default_rng(0).standard_normal((3, 3)))
     timed = [
         {
-            Rung.STEP: times(1 * factors[0]),
-            Rung.COPY: times(1 * factors[1]),
-            Rung.READ: times(read * factors[2]),
+            Part.STEP: times(1 * factors[0]),
+            Part.COPY: times(1 * factors[1]),
+            Part.READ: times(read * factors[2]),
         }
         for factors in noise
     ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fastloop.observe.events import Event, Stage
+from fastloop.core.parts import Part
+from fastloop.observe.events import Event
 from fastloop.observe.lanes import NO_BATCH, build_lanes, coverage, flatten, stage_seconds
 
 LOOP, FIRST, SECOND = 100, 101, 102
@@ -20,24 +21,24 @@ def worker(number, name, start, stop, batch):
 
 
 EPOCH = [
-    main(Stage.START, 0, 10),
-    main(Stage.WAIT, 10, 30, 0),
-    main(Stage.STEP, 30, 40, 0),
-    main(Stage.WAIT, 40, 60, 1),
-    main(Stage.STEP, 60, 90, 1),
-    main(Stage.WAIT, 90, 91, 2),
-    main(Stage.STEP, 91, 99, 2),
-    main(Stage.END, 99, 100, 3),
+    main(Part.START, 0, 10),
+    main(Part.WAIT, 10, 30, 0),
+    main(Part.STEP, 30, 40, 0),
+    main(Part.WAIT, 40, 60, 1),
+    main(Part.STEP, 60, 90, 1),
+    main(Part.WAIT, 90, 91, 2),
+    main(Part.STEP, 91, 99, 2),
+    main(Part.END, 99, 100, 3),
 ]
 WORK = [
-    worker(0, Stage.DECODE, 5, 15, 0),
-    worker(0, Stage.COLLATE, 15, 20, 0),
-    worker(1, Stage.DECODE, 6, 40, 0),
-    worker(1, Stage.COLLATE, 40, 50, 0),
-    worker(0, Stage.DECODE, 20, 60, 1),
-    worker(0, Stage.COLLATE, 60, 70, 1),
-    worker(1, Stage.DECODE, 50, 75, 1),
-    worker(1, Stage.COLLATE, 75, 80, 1),
+    worker(0, Part.DECODE, 5, 15, 0),
+    worker(0, Part.COLLATE, 15, 20, 0),
+    worker(1, Part.DECODE, 6, 40, 0),
+    worker(1, Part.COLLATE, 40, 50, 0),
+    worker(0, Part.DECODE, 20, 60, 1),
+    worker(0, Part.COLLATE, 60, 70, 1),
+    worker(1, Part.DECODE, 50, 75, 1),
+    worker(1, Part.COLLATE, 75, 80, 1),
 ]
 
 
@@ -53,77 +54,77 @@ def test_batches_of_workers_are_numbered_and_queued_until_they_arrive():
     queued = [(e.process_id, e.batch, e.start_ns, e.stop_ns) for e in lane(lanes, "queue 0").events]
     assert queued == [(FIRST, 0, 20, 30), (FIRST, 2, 70, 91)]
     (waiting,) = lane(lanes, "queue 1").events
-    assert (waiting.name, waiting.start_ns, waiting.stop_ns) == (Stage.QUEUE, 50, 60)
+    assert (waiting.name, waiting.start_ns, waiting.stop_ns) == (Part.QUEUE, 50, 60)
     assert lane(lanes, "main").events == tuple(EPOCH)
 
 
 def test_batches_that_wait_at_once_have_rows_of_their_own():
-    late = [main(Stage.START, 0, 1), main(Stage.WAIT, 1, 100, 0), main(Stage.WAIT, 100, 110, 1)]
-    made = [worker(0, Stage.COLLATE, 10, 20, 0), worker(0, Stage.COLLATE, 20, 30, 1)]
+    late = [main(Part.START, 0, 1), main(Part.WAIT, 1, 100, 0), main(Part.WAIT, 100, 110, 1)]
+    made = [worker(0, Part.COLLATE, 10, 20, 0), worker(0, Part.COLLATE, 20, 30, 1)]
     lanes = build_lanes([*late, *made])
     assert [each.name for each in lanes] == ["worker 0", "queue 0", "queue 0 (2)", "main"]
     assert [len(each.events) for each in lanes] == [2, 1, 1, 3]
 
 
 def test_worker_that_ended_is_passed_over():
-    arrivals = [main(Stage.START, 0, 1)]
-    arrivals += [main(Stage.WAIT, 10 * k, 10 * k + 10, k) for k in range(1, 5)]
-    made = [worker(0, Stage.COLLATE, 1, 2, 0)]
-    made += [worker(1, Stage.COLLATE, 3 * k, 3 * k + 1, k) for k in range(3)]
+    arrivals = [main(Part.START, 0, 1)]
+    arrivals += [main(Part.WAIT, 10 * k, 10 * k + 10, k) for k in range(1, 5)]
+    made = [worker(0, Part.COLLATE, 1, 2, 0)]
+    made += [worker(1, Part.COLLATE, 3 * k, 3 * k + 1, k) for k in range(3)]
     lanes = build_lanes([*arrivals, *made])
     assert [event.batch for event in lane(lanes, "worker 0").events] == [1]
     assert [event.batch for event in lane(lanes, "worker 1").events] == [2, 3, 4]
 
 
 def test_epochs_are_numbered_apart():
-    events = [main(Stage.START, 0, 1), main(Stage.WAIT, 1, 10, 0), main(Stage.START, 20, 21)]
-    events += [main(Stage.WAIT, 21, 30, 1)]
-    unused = worker(0, Stage.COLLATE, 4, 5, 1)  # made ahead when the first epoch was left
-    made = [worker(0, Stage.COLLATE, 2, 3, 0), unused, worker(0, Stage.COLLATE, 22, 23, 2)]
+    events = [main(Part.START, 0, 1), main(Part.WAIT, 1, 10, 0), main(Part.START, 20, 21)]
+    events += [main(Part.WAIT, 21, 30, 1)]
+    unused = worker(0, Part.COLLATE, 4, 5, 1)  # made ahead when the first epoch was left
+    made = [worker(0, Part.COLLATE, 2, 3, 0), unused, worker(0, Part.COLLATE, 22, 23, 2)]
     lanes = build_lanes([*events, *made])
     assert [event.batch for event in lane(lanes, "worker 0").events] == [0, NO_BATCH, 1]
 
 
 def test_what_the_loop_makes_itself_belongs_to_the_batch_it_waits_for():
-    events = [main(Stage.WAIT, 0, 10, 7), main(Stage.DECODE, 1, 5, 0), main(Stage.COLLATE, 5, 9, 0)]
+    events = [main(Part.WAIT, 0, 10, 7), main(Part.DECODE, 1, 5, 0), main(Part.COLLATE, 5, 9, 0)]
     (only,) = build_lanes(events)
     assert [(event.name, event.batch) for event in only.events] == [
-        (Stage.WAIT, 7),
-        (Stage.DECODE, 7),
-        (Stage.COLLATE, 7),
+        (Part.WAIT, 7),
+        (Part.DECODE, 7),
+        (Part.COLLATE, 7),
     ]
 
 
 def test_pieces_are_of_the_innermost_event():
-    outer, inner = main(Stage.GAP, 0, 100), main(Stage.STEP, 20, 60)
-    copy, later = main(Stage.COPY, 20, 30), main(Stage.WAIT, 100, 110)
+    outer, inner = main(Part.GAP, 0, 100), main(Part.STEP, 20, 60)
+    copy, later = main(Part.COPY, 20, 30), main(Part.WAIT, 100, 110)
     pieces = [(e.name, e.start_ns, e.stop_ns) for e in flatten([later, inner, outer, copy])]
     assert pieces == [
-        (Stage.GAP, 0, 20),
-        (Stage.COPY, 20, 30),
-        (Stage.STEP, 30, 60),
-        (Stage.GAP, 60, 100),
-        (Stage.WAIT, 100, 110),
+        (Part.GAP, 0, 20),
+        (Part.COPY, 20, 30),
+        (Part.STEP, 30, 60),
+        (Part.GAP, 60, 100),
+        (Part.WAIT, 100, 110),
     ]
     seconds = stage_seconds([outer, inner, copy, later])
-    assert list(seconds) == [Stage.GAP, Stage.STEP, Stage.COPY, Stage.WAIT]
-    assert seconds[Stage.GAP] == pytest.approx(60e-9)
+    assert list(seconds) == [Part.GAP, Part.STEP, Part.COPY, Part.WAIT]
+    assert seconds[Part.GAP] == pytest.approx(60e-9)
 
 
 def test_coverage_counts_no_time_twice():
-    events = [main(Stage.STEP, 10, 60), main(Stage.COPY, 20, 30), main(Stage.WAIT, 50, 70)]
+    events = [main(Part.STEP, 10, 60), main(Part.COPY, 20, 30), main(Part.WAIT, 50, 70)]
     assert coverage(events, 0, 100) == pytest.approx(0.6)
     assert coverage(events, 20, 60) == 1
     assert coverage([], 0, 100) == 0
 
 
 def native(thread, start, stop, batch):
-    return Event(LOOP, f"native {thread}", Stage.READ, start, stop, batch, epoch=0)
+    return Event(LOOP, f"native {thread}", Part.READ, start, stop, batch, epoch=0)
 
 
 def test_batches_of_native_threads_are_queued_once_all_of_their_pieces_are_made():
-    arrivals = [main(Stage.WAIT, 10 * k, 10 * k + 9, k) for k in range(4)]
-    own = Event(LOOP, "main", Stage.READ, 21, 28, 2, epoch=0)
+    arrivals = [main(Part.WAIT, 10 * k, 10 * k + 9, k) for k in range(4)]
+    own = Event(LOOP, "main", Part.READ, 21, 28, 2, epoch=0)
     pieces = [native(1, 0, 5, 0), native(2, 1, 12, 1)]  # the second one ends in batch 2
     lanes = build_lanes([*arrivals, own, *pieces])
     names = ["native 1", "native 2", "queue native", "queue native (2)", "main"]

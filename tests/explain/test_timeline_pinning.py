@@ -9,8 +9,8 @@ from threading import Event, Thread
 import torch
 from torch.utils.data._utils import pin_memory as module
 
+from fastloop.core.parts import Part
 from fastloop.observe.event_log import EventLog
-from fastloop.observe.events import Stage
 from fastloop.observe.lanes import build_lanes
 from fastloop.observe.pinning import pinning_recorded
 
@@ -43,4 +43,4 @@ def test_thread_records_each_batch_once_under_its_number(tmp_path, monkeypatch):
     assert all(first.is_pinned and parts["label"].is_pinned for _, (first, parts) in batches)
     (lane,) = build_lanes(log.read())
     assert lane.name == "pin 0"
-    assert [(event.name, event.batch) for event in lane.events] == [(Stage.PIN, 1), (Stage.PIN, 0)]
+    assert [(event.name, event.batch) for event in lane.events] == [(Part.PIN, 1), (Part.PIN, 0)]

@@ -12,9 +12,9 @@ from slow_stages import COUNT, Samples, slow_collate
 from timeline_stages import Split, Stream, collect_epoch
 from torch.utils.data import DataLoader, IterableDataset
 
+from fastloop.core.parts import Part
 from fastloop.observe.dataloader_probe import Probe
 from fastloop.observe.event_log import EventLog
-from fastloop.observe.events import Stage
 from fastloop.observe.lanes import build_lanes, coverage
 from fastloop.observe.probed import ProbedDataset
 
@@ -51,12 +51,12 @@ def test_every_batch_is_decoded_collated_and_delivered(tmp_path, num_workers, co
         torch.testing.assert_close(batch, expected)
     numbers = list(range(BATCHES))
     makers = "worker" if num_workers else "main"
-    assert sorted(e.batch for e in named(lanes, Stage.COLLATE, makers)) == numbers
-    assert [e.batch for e in named(lanes, Stage.WAIT)] == numbers
-    assert Counter(e.batch for e in named(lanes, Stage.DECODE, makers)) == dict.fromkeys(
+    assert sorted(e.batch for e in named(lanes, Part.COLLATE, makers)) == numbers
+    assert [e.batch for e in named(lanes, Part.WAIT)] == numbers
+    assert Counter(e.batch for e in named(lanes, Part.DECODE, makers)) == dict.fromkeys(
         numbers, BATCH
     )
-    queued = named(lanes, Stage.QUEUE)
+    queued = named(lanes, Part.QUEUE)
     assert sorted(e.batch for e in queued) == (numbers if num_workers else [])
     assert all(e.stop_ns >= e.start_ns for e in queued)
     assert len({row.process_id for row in lanes}) == 1 + num_workers
@@ -69,7 +69,7 @@ def test_every_batch_is_decoded_collated_and_delivered(tmp_path, num_workers, co
 def test_batches_of_two_workers_alternate(tmp_path):
     lanes, _ = record(tmp_path, DataLoader(Samples(), BATCH, num_workers=2), epochs=2)
     for number in range(2):
-        batches = sorted(e.batch for e in named(lanes, Stage.COLLATE, f"worker {number}"))
+        batches = sorted(e.batch for e in named(lanes, Part.COLLATE, f"worker {number}"))
         assert batches == list(range(number, 2 * BATCHES, 2))
 
 
@@ -81,7 +81,7 @@ def test_persistent_workers_keep_their_lane_over_epochs(tmp_path):
     loader._iterator._shutdown_workers()  # at their end they write the rest
     lanes = build_lanes(log.read())
     (worker,) = (row for row in lanes if row.name == "worker 0")
-    collated = [e.batch for e in worker.events if e.name is Stage.COLLATE]
+    collated = [e.batch for e in worker.events if e.name is Part.COLLATE]
     assert collated == list(range(2 * BATCHES))
 
 
@@ -90,20 +90,20 @@ def test_batches_of_workers_that_end_at_different_times(tmp_path):
     lanes, batches = record(tmp_path, DataLoader(stream, BATCH // 2, num_workers=2))
     made = {}
     for number in range(2):
-        for event in named(lanes, Stage.COLLATE, f"worker {number}"):
+        for event in named(lanes, Part.COLLATE, f"worker {number}"):
             made[event.batch] = number
     assert len(batches) == 1 + 5
     assert made == {number: int(batch[0]) for number, batch in enumerate(batches)}
 
 
 def test_stage_inside_of_a_fetch(tmp_path):
-    probe = Probe(EventLog(tmp_path), fetch=Stage.READ)
+    probe = Probe(EventLog(tmp_path), fetch=Part.READ)
     loader = DataLoader(Split(probe), None)
     for _ in collect_epoch(loader, probe):
         pass
     events = probe.log.read()
-    reads = [e for e in events if e.name is Stage.READ]
-    transforms = [e for e in events if e.name is Stage.TRANSFORM]
+    reads = [e for e in events if e.name is Part.READ]
+    transforms = [e for e in events if e.name is Part.TRANSFORM]
     assert len(reads) == len(transforms) == len(Split(probe))
     for read, transform in zip(reads, transforms, strict=True):
         assert read.start_ns <= transform.start_ns <= transform.stop_ns <= read.stop_ns
@@ -112,7 +112,7 @@ def test_stage_inside_of_a_fetch(tmp_path):
 
 def test_probed_dataset_is_the_dataset_for_all_else(tmp_path):
     stream = Stream([1])
-    probed = ProbedDataset(stream, Stage.DECODE, EventLog(tmp_path))
+    probed = ProbedDataset(stream, Part.DECODE, EventLog(tmp_path))
     assert isinstance(probed, Stream)
     assert isinstance(probed, IterableDataset)
     probed.lengths = [2]
@@ -131,7 +131,7 @@ def test_full_log_records_no_further_event(tmp_path):
     assert len(batches) == BATCHES
     events = log.read()
     assert len(events) == 20
-    assert [e.name for e in events].count(Stage.DECODE) < 20, "a batch at a time once half is full"
+    assert [e.name for e in events].count(Part.DECODE) < 20, "a batch at a time once half is full"
 
 
 def test_main_lane_accounts_for_the_epoch(tmp_path):

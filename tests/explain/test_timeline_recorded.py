@@ -9,31 +9,31 @@ import pytest
 import torch
 from native_core import needs_core
 
+from fastloop.core.parts import Part
 from fastloop.core.spans import StepMarks
 from fastloop.explain.instrumented import device_events, record_epoch
 from fastloop.explain.timeline_files import write_timeline
-from fastloop.observe.events import Stage
 from fastloop.observe.lanes import build_lanes
 
 TRAINING = ("benchmark=training", "torch_threads=1", "batch_size=8", "epochs=1")
 PHOTOS = ("dataset=photos", "dataset.count=24", "dataset.crop=[20,24]")
 TRANSFORM = ("transform=normalize", "transform.where=worker")
-MAKING = {Stage.READ, Stage.DECODE, Stage.TRANSFORM, Stage.COLLATE}
+MAKING = {Part.READ, Part.DECODE, Part.TRANSFORM, Part.COLLATE}
 
 
 @pytest.mark.parametrize(
     ("overrides", "maker", "stages"),
     [
         (("loader=raw", "num_workers=2", *TRANSFORM, *PHOTOS), "worker 0", MAKING),
-        (("loader=raw", *PHOTOS), "main", MAKING - {Stage.TRANSFORM}),
-        (("loader=np_memmap", *PHOTOS), "main", {Stage.READ, Stage.COLLATE}),
+        (("loader=raw", *PHOTOS), "main", MAKING - {Part.TRANSFORM}),
+        (("loader=np_memmap", *PHOTOS), "main", {Part.READ, Part.COLLATE}),
         (
             ("loader=raw", "device_prefetch=1", "device_prefetch_by=thread", *PHOTOS),
             "thread 1",
-            MAKING - {Stage.TRANSFORM},
+            MAKING - {Part.TRANSFORM},
         ),
         pytest.param(
-            *(("loader=fastloop", "loader.num_threads=1", *PHOTOS), "", {Stage.READ}),
+            *(("loader=fastloop", "loader.num_threads=1", *PHOTOS), "", {Part.READ}),
             marks=needs_core,  # which records its reads; Python's threads read rows unseen
         ),
         (
@@ -50,8 +50,8 @@ def test_recorded_epoch_is_accounted_for(overrides, maker, stages, prepared_job,
     assert recording.coverage >= 0.98
     lanes = {lane.name: lane for lane in build_lanes(recording.events)}
     loop = [event.name for event in lanes["main"].events]
-    assert [loop.count(each) for each in (Stage.WAIT, Stage.COPY, Stage.STEP)] == [3, 3, 3]
-    assert (loop.count(Stage.START), loop.count(Stage.END)) == (1, 1)
+    assert [loop.count(each) for each in (Part.WAIT, Part.COPY, Part.STEP)] == [3, 3, 3]
+    assert (loop.count(Part.START), loop.count(Part.END)) == (1, 1)
     makers = {name.split()[0] for name in lanes} & {"native", "thread"}
     assert {name.split()[1] for name in lanes if name.startswith("queue ")} >= makers
     made = {e.name for lane in lanes.values() for e in lane.events} & MAKING
@@ -71,10 +71,10 @@ def test_copies_and_steps_of_a_device_are_on_the_clock_of_the_loop():
     )
     events = device_events(marks, [700_000, 4_000_000], 500_000, 70_000_000)
     assert [(e.lane, e.name, e.batch) for e in events] == [
-        ("device cpu", Stage.COPY, 0),
-        ("device cpu", Stage.STEP, 0),
-        ("device cpu", Stage.COPY, 1),
-        ("device cpu", Stage.STEP, 1),
+        ("device cpu", Part.COPY, 0),
+        ("device cpu", Part.STEP, 0),
+        ("device cpu", Part.COPY, 1),
+        ("device cpu", Part.STEP, 1),
     ]
     times = [(event.start_ns, event.stop_ns) for event in events]
     assert times == [

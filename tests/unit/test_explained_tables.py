@@ -9,14 +9,8 @@ from dataclasses import replace
 import pytest
 from known_results import result_of
 
-from fastloop.core.explanation import (
-    Explanation,
-    InstrumentedEpoch,
-    Ladder,
-    LadderRow,
-    Rung,
-    Verdict,
-)
+from fastloop.core.explanation import Explanation, InstrumentedEpoch, Ladder, LadderRow, Verdict
+from fastloop.core.parts import Part
 from fastloop.core.result import Result
 from fastloop.core.result_file import load_results, load_timelines, save
 from fastloop.core.stats import Estimate
@@ -33,13 +27,13 @@ def estimate(value: float) -> Estimate:
     return Estimate(value=value, low=value, high=value, is_interval=True)
 
 
-def explanation_of(benchmark: str, word: Rung) -> Explanation:
+def explanation_of(benchmark: str, word: Part) -> Explanation:
     """Half of the epoch of 100 batches is steps; the rest is decoding."""
     rows = [
         LadderRow(
             rung=rung, exposed_ms=estimate(5), share=estimate(share), hidden_ms=0.0, sure_greatest=1
         )
-        for rung, share in ((Rung.STEP, 0.5), (Rung.COPY, -0.01), (Rung.DECODE, 0.5))
+        for rung, share in ((Part.STEP, 0.5), (Part.COPY, -0.01), (Part.DECODE, 0.5))
     ]
     ladder = Ladder(
         rows=tuple(rows),
@@ -90,7 +84,7 @@ def job(name: str, explanation: Explanation | None = None) -> Result:
     )
 
 
-@pytest.mark.parametrize("word", [Rung.DECODE, Rung.UNATTRIBUTED])
+@pytest.mark.parametrize("word", [Part.DECODE, Part.UNATTRIBUTED])
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_table_names_the_part_in_the_explained_benchmark(word, benchmark, width):
@@ -110,7 +104,7 @@ def test_table_without_explanations_has_no_such_column():
 
 
 def test_report_begins_with_the_explanation():
-    explained = explanation_of("training", Rung.DECODE)
+    explained = explanation_of("training", Part.DECODE)
     document = compose_document([job("raw a", explained), job("preload a")])
     assert document.verdicts[0] == ("Why, raw: decode", "It waits.")
     assert document.first_pictures[0].name == "explained"
@@ -123,7 +117,7 @@ def test_report_begins_with_the_explanation():
 
 
 def test_page_runs_no_script_of_a_strangers_timeline(tmp_path):
-    save(job("raw a", explanation_of("training", Rung.DECODE)), tmp_path)
+    save(job("raw a", explanation_of("training", Part.DECODE)), tmp_path)
     script = "<script>alert(document.domain)</script>"
     svg = f'<svg xmlns="http://www.w3.org/2000/svg" onload="alert(1)">{script}</svg><b id="x">'
     (tmp_path / "timeline.svg").write_text(svg)
@@ -136,7 +130,7 @@ def test_page_runs_no_script_of_a_strangers_timeline(tmp_path):
 
 
 def test_picture_has_a_bar_for_each_job():
-    explained = explanation_of("training", Rung.DECODE)
+    explained = explanation_of("training", Part.DECODE)
     (picture,) = picture_of_ladders([job("raw a", explained), job("x a", explained), job("y a")])
     svg = picture.svg()
     assert svg.count(">decode<") == 2
@@ -144,7 +138,7 @@ def test_picture_has_a_bar_for_each_job():
 
 
 def test_metrics_hold_the_parts():
-    figures = metrics(job("raw a", explanation_of("training", Rung.DECODE)))
+    figures = metrics(job("raw a", explanation_of("training", Part.DECODE)))
     explain = {name: value for name, value in figures.items() if name.startswith("explain/")}
     assert explain == {
         "explain/ceiling_seconds": 0.5,

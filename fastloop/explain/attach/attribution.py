@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastloop.core.explanation import Rung
+from fastloop.core.parts import Part
 from fastloop.explain.attach.iterations import OF_LOOPS, LoaderPass
 from fastloop.explain.attach.reading import MadeBatch, ProcessRecords, batches_of_process
 from fastloop.observe.events import Event
 
-STAGES = (Rung.DECODE, Rung.COLLATE, Rung.HAND_OFF, Rung.START_UP)
+STAGES = (Part.DECODE, Part.COLLATE, Part.HAND_OFF, Part.START_UP)
 """Columns of an attribution; a transform is a part of decode, as its share is found later."""
 DECODE, COLLATE, HAND_OFF, START_UP = range(4)
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, process_cpu_ns
 from fastloop.observe.event_log import EventLog
-from fastloop.observe.events import UNKNOWN, Stage
+from fastloop.observe.events import UNKNOWN
 from fastloop.observe.probed import ProbedCall, ProbedCollate, ProbedIterator
 
 FIRST, EVERY = 2, 16
@@ -67,7 +68,7 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
             batch = fetch(index)
         stop_ns = now_ns()
         turns.end_batch(stop_ns - start_ns, here.count - events if has_samples else 0)
-        here.add(Stage.FETCH, start_ns, stop_ns, number, cpu_ns=cpu_ns)
+        here.add(Part.FETCH, start_ns, stop_ns, number, cpu_ns=cpu_ns)
         return batch
 
     fetcher.fetch, fetcher.collate_fn = fetch_batch, ProbedCollate(fetcher.collate_fn, log)
@@ -99,10 +100,10 @@ def _probe_samples(fetcher: Any, log: EventLog) -> Iterator[None]:
     holder = _find_transforms(dataset)
     names = {name: value for name, value in vars(holder).items() if name in TRANSFORMS and value}
     vars(holder).update(
-        {name: ProbedCall(value, Stage.TRANSFORM, log) for name, value in names.items()}
+        {name: ProbedCall(value, Part.TRANSFORM, log) for name, value in names.items()}
     )
     if iterator is not None:
-        fetcher.dataset_iter = ProbedIterator(iterator, Stage.DECODE, log)
+        fetcher.dataset_iter = ProbedIterator(iterator, Part.DECODE, log)
     else:
         fetcher.dataset = ProbedSamples(dataset, log)
     try:
@@ -128,7 +129,7 @@ class ProbedSamples:
     def __getitem__(self, index: Any) -> Any:
         start_ns = now_ns()
         sample = self._dataset[index]
-        self._here.add(Stage.DECODE, start_ns, now_ns())
+        self._here.add(Part.DECODE, start_ns, now_ns())
         return sample
 
 

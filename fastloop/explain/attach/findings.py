@@ -6,9 +6,10 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fastloop.core.explanation import Rung, Verdict
+from fastloop.core.explanation import Verdict
 from fastloop.core.machine_load import LoadSummary, describe_load
 from fastloop.core.number_text import show_estimate, show_percent, significant
+from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.text_lines import align, wrap
 from fastloop.explain.attach.loop_verdict import judge_loop, steady_step_ms
@@ -33,7 +34,7 @@ class LoopFindings:
     step_ms: float
     """Median time of a step."""
     verdict: Verdict
-    shares: dict[Rung, Estimate]
+    shares: dict[Part, Estimate]
     """Each part's share of the loop's time."""
     model_ratio: float | None
     """The model's time of the loop as it is, without starts, divided by the measured time; None: no

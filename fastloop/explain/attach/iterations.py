@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
+from fastloop.core.parts import Part
 from fastloop.explain.attach.reading import ProcessRecords
-from fastloop.observe.events import UNKNOWN, Event, Stage
+from fastloop.observe.events import UNKNOWN, Event
 from fastloop.observe.lanes import flatten
 
-OF_LOOPS = (Stage.START, Stage.WAIT, Stage.STEP, Stage.END)
+OF_LOOPS = (Part.START, Part.WAIT, Part.STEP, Part.END)
 
 
 @dataclass(kw_only=True)
@@ -61,7 +62,7 @@ def find_passes(process: ProcessRecords) -> list[LoaderPass]:
     for event in process.events:
         if event.name in OF_LOOPS and event.epoch in begun:
             by_lane[event.lane].append(event)
-            if event.name is Stage.START:
+            if event.name is Part.START:
                 passes[event.epoch] = _begin(event, begun[event.epoch])
     # Events nest within one thread only, and next() may be called in another thread than iter().
     for events in by_lane.values():
@@ -96,16 +97,16 @@ def _add_batches(passes: dict[int, LoaderPass], events: Sequence[Event]) -> None
     for piece in pieces:
         if found := passes.get(piece.epoch):
             found.pieces.append(piece)
-        if piece.name is Stage.STEP:
+        if piece.name is Part.STEP:
             steps_ns[piece.epoch, piece.batch] += piece.stop_ns - piece.start_ns
-    waits = {(each.epoch, each.batch): each for each in events if each.name is Stage.WAIT}
+    waits = {(each.epoch, each.batch): each for each in events if each.name is Part.WAIT}
     for event in events:
         found, key = passes.get(event.epoch), (event.epoch, event.batch)
         if found is None:
             continue
-        if event.name is Stage.STEP and key in waits:
+        if event.name is Part.STEP and key in waits:
             _add_batch(found, waits[key], event, steps_ns[key])
-        if event.name is Stage.END:
+        if event.name is Part.END:
             found.end_ns, found.stop_ns = event.stop_ns - event.start_ns, event.stop_ns
     _add_coverage(
         [passes[each] for each in {number for number, _ in waits} if each in passes], pieces

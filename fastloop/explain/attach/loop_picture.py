@@ -6,13 +6,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from fastloop.core.parts import Part
 from fastloop.explain.attach.attribution import making_events
 from fastloop.explain.attach.iterations import LoaderPass
 from fastloop.explain.attach.loops import Loop
 from fastloop.explain.attach.reading import ProcessRecords
 from fastloop.observe.drawing import draw_timeline
 from fastloop.observe.event_log import MAIN
-from fastloop.observe.events import Event, Stage
+from fastloop.observe.events import Event
 from fastloop.observe.lanes import NO_BATCH, Lane, build_lanes
 
 MOST_TRACED = 200_000
@@ -65,7 +66,7 @@ def _gaps(events: Sequence[Event]) -> list[Event]:
     """Gaps between the events of a thread, as between iter() and the first next()."""
     ordered = sorted(events, key=lambda event: event.start_ns)
     return [
-        replace(earlier, name=Stage.GAP, start_ns=earlier.stop_ns, stop_ns=start, batch=NO_BATCH)
+        replace(earlier, name=Part.GAP, start_ns=earlier.stop_ns, stop_ns=start, batch=NO_BATCH)
         for earlier, start in zip(ordered, (each.start_ns for each in ordered[1:]), strict=False)
         if start > earlier.stop_ns
     ]
@@ -77,7 +78,7 @@ def _pin_events(each: LoaderPass, own: ProcessRecords) -> list[Event]:
     return [
         event
         for event in own.events
-        if event.name is Stage.PIN
+        if event.name is Part.PIN
         and event.lane != each.lane
         and each.start_ns <= event.start_ns <= each.stop_ns
     ]

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fastloop.core.explanation import Rung, Verdict
+from fastloop.core.explanation import Verdict
 from fastloop.core.number_text import show_estimate, show_percent, show_time, significant
+from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.loops import Loop, wait_share
 from fastloop.reporting.report_tables import WIDEST
@@ -17,15 +18,15 @@ WORTH = 0.10
 MOST_UNSURE = 0.25
 """The verdict is `step` only if the interval of that share ends at or below this."""
 PHRASES = {
-    Rung.START_UP: "starting and ending epochs",
-    Rung.HAND_OFF: "the loader's own sampler, processes and queues",
-    Rung.COLLATE: "collating samples",
-    Rung.TRANSFORM: "transforming samples",
-    Rung.DECODE: "the dataset: reading and decoding samples",
+    Part.START_UP: "starting and ending epochs",
+    Part.HAND_OFF: "the loader's own sampler, processes and queues",
+    Part.COLLATE: "collating samples",
+    Part.TRANSFORM: "transforming samples",
+    Part.DECODE: "the dataset: reading and decoding samples",
 }
 
 
-def judge_loop(loop: Loop, shares: Mapping[Rung, Estimate]) -> Verdict:
+def judge_loop(loop: Loop, shares: Mapping[Part, Estimate]) -> Verdict:
     """The verdict on a loop by the shares of its parts."""
     wait = wait_share(dict(shares))
     word = _choose_word(wait, shares)
@@ -33,33 +34,33 @@ def judge_loop(loop: Loop, shares: Mapping[Rung, Estimate]) -> Verdict:
     return Verdict(word=word, sentences=tuple(filter(None, sentences)))
 
 
-def _choose_word(wait: Estimate, shares: Mapping[Rung, Estimate]) -> Rung:
+def _choose_word(wait: Estimate, shares: Mapping[Part, Estimate]) -> Part:
     if wait.value < WORTH:
-        return Rung.STEP if wait.high <= MOST_UNSURE else Rung.UNATTRIBUTED
+        return Part.STEP if wait.high <= MOST_UNSURE else Part.UNATTRIBUTED
     leading = _leading(shares)
     # The script runs once: unlike explain, no draws of rounds tell how sure the greatest part is,
     # so that the intervals must not overlap.
     is_sure = wait.low > 0 and shares[leading].low > 0 and not _rivals(shares)
-    return leading if is_sure else Rung.UNATTRIBUTED
+    return leading if is_sure else Part.UNATTRIBUTED
 
 
-def _leading(shares: Mapping[Rung, Estimate]) -> Rung:
-    return max((part for part in shares if part != Rung.STEP), key=lambda part: shares[part].value)
+def _leading(shares: Mapping[Part, Estimate]) -> Part:
+    return max((part for part in shares if part != Part.STEP), key=lambda part: shares[part].value)
 
 
-def _rivals(shares: Mapping[Rung, Estimate]) -> list[Rung]:
+def _rivals(shares: Mapping[Part, Estimate]) -> list[Part]:
     """Other parts that may be as great as the greatest one."""
     leading = _leading(shares)
-    others = [part for part in shares if part not in (Rung.STEP, leading)]
+    others = [part for part in shares if part not in (Part.STEP, leading)]
     return [part for part in others if shares[part].value > shares[leading].low]
 
 
-def _first_sentence(loop: Loop, wait: Estimate, word: Rung) -> str:
+def _first_sentence(loop: Loop, wait: Estimate, word: Part) -> str:
     of_ranks = " a rank" if loop.ranks else ""
     spent_s = loop.seconds / max(1, len(loop.ranks))
     seconds = f"{show_time(spent_s)}{of_ranks}"
     name = f"The loop over {loop.name}"
-    if word is Rung.STEP:
+    if word is Part.STEP:
         most = show_percent(max(0.0, wait.high))
         return f"{name} is limited by its step: no loader can gain more than {most} of {seconds}"
     if wait.value < WORTH or wait.low <= 0:
@@ -73,14 +74,14 @@ def _first_sentence(loop: Loop, wait: Estimate, word: Rung) -> str:
     return f"{name} waits for data {share} of the time; {rest}"
 
 
-def _reason(loop: Loop, wait: Estimate, word: Rung, shares: Mapping[Rung, Estimate]) -> str:
+def _reason(loop: Loop, wait: Estimate, word: Part, shares: Mapping[Part, Estimate]) -> str:
     if wait.value < WORTH or wait.low <= 0:
         return ""
     leading = _leading(shares)
     if rivals := _rivals(shares):
         names = ", ".join(str(part) for part in (leading, *rivals))
         return f"It can't be told which of these parts is the greatest: {names}"
-    if word is Rung.UNATTRIBUTED:
+    if word is Part.UNATTRIBUTED:
         return f"The greatest part, {leading}, is not beyond noise"
     part = show_percent(shares[leading].value / wait.value)
     each_ms = significant(1e3 * shares[leading].value * loop.seconds / max(1, loop.batches))

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fastloop.core.cgroup import usable_cores
-from fastloop.core.explanation import Rung
 from fastloop.core.machine_counters import LEAST_SECONDS
+from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.attribution import HAND_OFF
 from fastloop.explain.attach.loops import Loop
@@ -56,7 +56,7 @@ class LoopModel:
 
 
 def predict_changes(
-    loop: Loop, shares: dict[Rung, Estimate]
+    loop: Loop, shares: dict[Part, Estimate]
 ) -> tuple[float | None, tuple[LoaderChange, ...]]:
     """The model's time of the loop as it is, divided by the measured one; and the changes by their
     gain.
@@ -139,7 +139,7 @@ def _hand_off_s(loop: Loop) -> float:
 
 
 def _seconds_of_changes(
-    loop: Loop, model: LoopModel, shares: dict[Rung, Estimate]
+    loop: Loop, model: LoopModel, shares: dict[Part, Estimate]
 ) -> list[LoaderChange]:
     """The changes, with the model's seconds instead of gains."""
     found = [
@@ -157,7 +157,7 @@ def _seconds_of_changes(
         found.append(LoaderChange(change=change, gain=seconds, is_bound=False))
     # A store is written from a Dataset with indices. Its reading costs something that this run
     # does not show, so that both gains are bounds.
-    if shares[Rung.DECODE].value > 0 and not loop.facts["iterable"]:
+    if shares[Part.DECODE].value > 0 and not loop.facts["iterable"]:
         seconds = model.seconds(model.workers, model.prefetch, _remaining_share(loop))
         change = "samples from a store (fastloop.write_store)"
         found.append(LoaderChange(change=change, gain=seconds, is_bound=True))
@@ -174,10 +174,10 @@ def _remaining_share(loop: Loop) -> float:
     return 1 - decode_ns * (1 - (loop.transform_share or 0.0)) / all_ns if all_ns else 1.0
 
 
-def _persistent_workers(loop: Loop, shares: dict[Rung, Estimate]) -> list[LoaderChange]:
+def _persistent_workers(loop: Loop, shares: dict[Part, Estimate]) -> list[LoaderChange]:
     facts, passes = loop.facts, len(loop.passes)
     if not facts["num_workers"] or facts["persistent_workers"] or passes < 2:
         return []
     # The workers of the first pass start in any case.
-    gain = shares[Rung.START_UP].value * (passes - 1) / passes
+    gain = shares[Part.START_UP].value * (passes - 1) / passes
     return [LoaderChange(change="persistent_workers=True", gain=gain, is_bound=True)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fastloop.core.explanation import Rung
+from fastloop.core.parts import Part
 from fastloop.core.stats import BOUNDS, FEWEST_FOR_INTERVAL, Estimate
 from fastloop.explain.attach.attribution import START_UP, attribute_waits, makers_of_pass
 from fastloop.explain.attach.iterations import LoaderPass, describe_loaders, find_passes
@@ -23,7 +23,7 @@ FEWEST_PASSES = 5
 RESAMPLES = 2000
 FEWEST_LATER = 2
 """Number of batches behind the first one that tell the usual wait, from which start-up is found."""
-PARTS = (*(Rung.STEP, Rung.START_UP, Rung.HAND_OFF, Rung.COLLATE, Rung.TRANSFORM, Rung.DECODE),)
+PARTS = (*(Part.STEP, Part.START_UP, Part.HAND_OFF, Part.COLLATE, Part.TRANSFORM, Part.DECODE),)
 """Parts of a loop's time, in the order of a ladder."""
 FoundPass = tuple[dict[str, Any], LoaderPass]
 """The facts about a DataLoader, and a pass over it."""
@@ -94,7 +94,7 @@ def find_loops(records: Sequence[ProcessRecords]) -> list[Loop]:
     return sorted(loops, key=lambda loop: -loop.seconds)
 
 
-def share_of_parts(loop: Loop) -> dict[Rung, Estimate]:
+def share_of_parts(loop: Loop) -> dict[Part, Estimate]:
     """The share of each part in a loop's time, with its 95 % interval by a bootstrap."""
     blocks, fixed = _blocks(loop)
     totals = blocks.sum(0) + fixed
@@ -117,9 +117,9 @@ def share_of_parts(loop: Loop) -> dict[Rung, Estimate]:
     }
 
 
-def wait_share(shares: dict[Rung, Estimate]) -> Estimate:
+def wait_share(shares: dict[Part, Estimate]) -> Estimate:
     """The share of a loop's time outside of its steps."""
-    step = shares[Rung.STEP]
+    step = shares[Part.STEP]
     return Estimate(
         value=1 - step.value, low=1 - step.high, high=1 - step.low, is_interval=step.is_interval
     )
@@ -182,7 +182,7 @@ def _blocks(loop: Loop) -> tuple[np.ndarray, np.ndarray]:
     """Nanoseconds of each block, (blocks, PARTS), and nanoseconds outside of blocks, (PARTS,)."""
     parts = _parts_of_batches(loop)
     starts = np.zeros((len(loop.passes), len(PARTS)))
-    starts[:, PARTS.index(Rung.START_UP)] = loop.starts_ns
+    starts[:, PARTS.index(Part.START_UP)] = loop.starts_ns
     # Each pass is a block, with its own start. The starts of few passes belong to no block of
     # batches: they are added to every resample as they are.
     if len(loop.passes) >= FEWEST_PASSES:

@@ -6,15 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastloop.core.explanation import Rung, Verdict
+from fastloop.core.explanation import Verdict
 from fastloop.core.number_text import show_percent, significant
+from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.loop_verdict import judge_loop
 from fastloop.explain.attach.loops import PARTS, Loop, share_of_parts, wait_share
 
 APART = 0.05
 """Ranks that differ by less than this share of their mean time are alike."""
-WAITS = [place for place, part in enumerate(PARTS) if part is not Rung.STEP]
+WAITS = [place for place, part in enumerate(PARTS) if part is not Part.STEP]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,7 @@ class RankFindings:
     batches: int
     seconds: float
     verdict: Verdict
-    shares: dict[Rung, Estimate]
+    shares: dict[Part, Estimate]
     """Each part's share of the rank's time."""
 
     @property
@@ -113,7 +114,7 @@ def _sentence_on_waits(rank: int, place: int, spent: np.ndarray) -> str:
     )
 
 
-def _greatest_excess(excess_s: np.ndarray, places: range | list[int]) -> tuple[Rung, float]:
+def _greatest_excess(excess_s: np.ndarray, places: range | list[int]) -> tuple[Part, float]:
     """The part with the greatest excess over the other ranks, and the excess in seconds."""
     place = max(places, key=lambda each: excess_s[each])
     return PARTS[place], float(excess_s[place])

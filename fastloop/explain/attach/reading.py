@@ -9,10 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fastloop.core.parts import Part
 from fastloop.explain.attach.torch_hooks import open_script_log
-from fastloop.observe.events import UNKNOWN, Event, Stage
+from fastloop.observe.events import UNKNOWN, Event
 
-MAKING = (Stage.FETCH, Stage.COLLATE, Stage.TRANSFORM)
+MAKING = (Part.FETCH, Part.COLLATE, Part.TRANSFORM)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,12 +80,12 @@ def batches_of_process(events: Iterable[Event]) -> list[MadeBatch]:
 
 
 def _batch_of_events(events: list[Event]) -> MadeBatch | None:
-    fetch = next((event for event in events if event.name is Stage.FETCH), None)
+    fetch = next((event for event in events if event.name is Part.FETCH), None)
     # The process ended, or the dataset raised an error, while the batch was made.
     if fetch is None:
         return None
-    collates = [event.start_ns for event in events if event.name is Stage.COLLATE]
-    transforms = [event for event in events if event.name is Stage.TRANSFORM]
+    collates = [event.start_ns for event in events if event.name is Part.COLLATE]
+    transforms = [event for event in events if event.name is Part.TRANSFORM]
     return MadeBatch(
         batch=fetch.batch,
         start_ns=fetch.start_ns,

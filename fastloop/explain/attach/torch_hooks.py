@@ -18,10 +18,11 @@ from typing import Any
 
 import torch
 
+from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, process_cpu_ns
 from fastloop.explain.attach.fetches import probe_fetches, probe_workers
 from fastloop.observe.event_log import EventLog, ThreadLog
-from fastloop.observe.events import UNKNOWN, Stage
+from fastloop.observe.events import UNKNOWN
 from fastloop.observe.pinning import probe_pinning
 
 CPU_EVERY = 8
@@ -72,7 +73,7 @@ class IterationState:
         if self.batch == UNKNOWN:
             return
         spent_ns = UNKNOWN if UNKNOWN in (cpu_ns, self.cpu_ns) else cpu_ns - self.cpu_ns
-        here.add(Stage.STEP, self.start_ns, stop_ns, self.batch, self.number, spent_ns)
+        here.add(Part.STEP, self.start_ns, stop_ns, self.batch, self.number, spent_ns)
         self.batch = UNKNOWN
 
 
@@ -113,7 +114,7 @@ class LoopProbe:
         pids = [worker.pid for worker in getattr(iterator, "_workers", ())]
         facts = {"loader": number, "passed": state.passed, "pids": pids}
         self.log.add_fact(iteration=state.number, **facts)
-        self.log.here().add(Stage.START, start_ns, stop_ns, 0, state.number)
+        self.log.here().add(Part.START, start_ns, stop_ns, 0, state.number)
 
     def wrap_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The iterators' __next__ with events for the step before, and for the wait."""
@@ -136,13 +137,13 @@ class LoopProbe:
             try:
                 batch = original(iterator)
             except StopIteration:
-                here.add(Stage.END, start_ns, now_ns(), 0, state.number)
+                here.add(Part.END, start_ns, now_ns(), 0, state.number)
                 raise
             finally:
                 here.batch, here.epoch = outside
             # After the call: an IterableDataset's workers may skip numbers as they end.
             stop_ns, number = now_ns(), _number_of_batch(iterator)
-            here.add(Stage.WAIT, start_ns, stop_ns, number, state.number)
+            here.add(Part.WAIT, start_ns, stop_ns, number, state.number)
             state.begin_step(number, stop_ns, process_cpu_ns() if has_cpu else UNKNOWN)
             return batch
 

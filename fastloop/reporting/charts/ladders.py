@@ -8,8 +8,9 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fastloop.core.explanation import Ladder, Rung
+from fastloop.core.explanation import Ladder
 from fastloop.core.number_text import significant
+from fastloop.core.parts import Part
 from fastloop.reporting.charts.style import WIDTH_IN, wrap_label
 
 BAR_IN = 0.42
@@ -23,15 +24,15 @@ LETTER_SHARE = 0.021
 ON_BARS = "#1a1a1a"
 """Colour of names on bars: not INK, which dark mode replaces, while the bars keep their colours."""
 COLOURS = {
-    Rung.STEP: "#c4c4be",
-    Rung.COPY: "#f0e442",
-    Rung.START_UP: "#cc79a7",
-    Rung.HAND_OFF: "#56b4e9",
-    Rung.COLLATE: "#009e73",
-    Rung.TRANSFORM: "#e69f00",
-    Rung.DECODE: "#d55e00",
-    Rung.READ: "#0072b2",
-    Rung.UNATTRIBUTED: "#8a8a86",
+    Part.STEP: "#c4c4be",
+    Part.COPY: "#f0e442",
+    Part.START_UP: "#cc79a7",
+    Part.HAND_OFF: "#56b4e9",
+    Part.COLLATE: "#009e73",
+    Part.TRANSFORM: "#e69f00",
+    Part.DECODE: "#d55e00",
+    Part.READ: "#0072b2",
+    Part.UNATTRIBUTED: "#8a8a86",
 }
 """Okabe and Ito's palette: distinct for colour-blind readers."""
 
@@ -43,7 +44,7 @@ def draw_ladders(ladders: Sequence[tuple[str, Ladder]]) -> Figure:
     """
     figure = Figure(figsize=(WIDTH_IN, AROUND_IN + BAR_IN * len(ladders)), layout="constrained")
     axes = figure.add_subplot()
-    unnamed: dict[Rung, BarContainer] = {}
+    unnamed: dict[Part, BarContainer] = {}
     for place, (_, ladder) in enumerate(ladders):
         start = 0.0
         for row in ladder.rows:
