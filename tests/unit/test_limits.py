@@ -34,7 +34,7 @@ def images_in(root, count=6, **settings) -> LabelledImages:
 
 
 def limit_of(samples, broken=()):
-    return decode_limit.limit_of(samples, set(broken), seed=0, window_s=0.0)
+    return decode_limit.decode_limit(samples, set(broken), seed=0, window_s=0.0)
 
 
 def test_rate_is_the_sum_of_what_each_thread_does_in_its_own_time(monkeypatch):
