@@ -144,7 +144,7 @@ def _software() -> Iterator[tuple[str, str]]:
     import torch
 
     from fastloop.fastloader.columns.engine import has_core
-    from fastloop.fastloader.columns.jpeg import INSTALL, has_jpeg
+    from fastloop.fastloader.columns.jpeg import INSTALL, describe_native_decoder, has_jpeg
 
     compiler = shutil.which(os.environ.get("CC", "cc").split(maxsplit=1)[0])
     yield "torch", f"{torch.__version__}, {torch.get_num_threads()} threads"
@@ -153,7 +153,8 @@ def _software() -> Iterator[tuple[str, str]]:
     if os.environ.get("FASTLOOP_PURE") == "1":
         without = "Python, as FASTLOOP_PURE=1"
     yield "FastLoader", "native core" if has_core() else without
-    yield "JPEG crops", "native decoder" if has_jpeg() else f"torchvision: {INSTALL}"
+    crops = describe_native_decoder() if has_jpeg() else f"torchvision: {INSTALL}"
+    yield "JPEG crops", crops
 
 
 def _space() -> Iterator[tuple[str, str]]:

@@ -90,6 +90,9 @@ static int try(fj_decoder *decoder, const uint8_t *data, size_t nbytes) {
 int main(int argc, char **argv) {
     int rounds = atoi(argv[1]), made = 0, count = argc - 2;
     fj_file files[MAX_FILES] = {0};
+    fj_check_own_scan();
+    if (fj_own_scan_problem())
+        return 4; /* else libjpeg would read the codes, not scan.c */
     fj_decoder *decoder = fj_open_decoder();
     if (!decoder || count < 1 || count > MAX_FILES)
         return 2;

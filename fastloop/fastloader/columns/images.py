@@ -18,6 +18,7 @@ from fastloop.fastloader.columns.cropped_images import (
 )
 from fastloop.fastloader.columns.crops import Crop
 from fastloop.fastloader.columns.encoded_images import open_images
+from fastloop.fastloader.columns.jpeg import describe_native_decoder
 from fastloop.fastloader.columns.whole_images import WholeImages
 
 
@@ -128,8 +129,9 @@ class Images:
 
     @property
     def decoder(self) -> str:
-        """The decoder's name."""
-        return self._column.decoder
+        """The decoder's name; that of the native one has a reason if it is slower here."""
+        decoder = self._column.decoder
+        return describe_native_decoder() if decoder == NATIVE else decoder
 
     @property
     def spec(self) -> SampleSpec:

@@ -21,6 +21,14 @@ def load_jpeg() -> Any | None:
         return None
 
 
+def describe_native_decoder() -> str:
+    """Return `native`, with the reason if libjpeg reads the codes of baseline JPEGs, which takes
+    longer: the native code that reads them is used only with a libjpeg that it knows."""
+    jpeg = load_jpeg()
+    problem = None if jpeg is None else jpeg.own_scan_problem()
+    return "native" if problem is None else f"native, but libjpeg reads the codes: {problem}"
+
+
 def has_jpeg() -> bool:
     """True if crops of JPEG images are decoded natively."""
     return load_jpeg() is not None

@@ -2,13 +2,6 @@
  * takes two thirds of the time of libjpeg; whatever else there is to a JPEG is left to libjpeg. */
 #include "decoder.h"
 
-/* libjpeg's private header jpegint.h, which declares this structure, is not installed. It has
- * begun with these two pointers since libjpeg 6b (1998). */
-struct jpeg_entropy_decoder {
-    void (*start_pass)(j_decompress_ptr info);
-    boolean (*decode_mcu)(j_decompress_ptr info, JBLOCKROW *blocks);
-};
-
 /* Takes the place of libjpeg's decode_mcu: reads one unit into `blocks`, which libjpeg has set
  * to zeros. NULL comes from jpeg_skip_scanlines(), for rows above the window. error_exit does
  * not return. */
@@ -53,7 +46,7 @@ static void set_blocks(fj_decoder *decoder) {
 /* The columns of units that have pixels of the window; rows are told apart by libjpeg's NULL. */
 void fj_read_baseline(fj_decoder *decoder, int left) {
     j_decompress_ptr info = &decoder->info;
-    if (!is_baseline(info))
+    if (!decoder->reads_scan || !is_baseline(info))
         return;
     fj_scan *scan = &decoder->scan;
     /* A scan of one component is not interleaved: a unit is one block, whatever its sampling

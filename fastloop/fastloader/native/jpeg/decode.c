@@ -36,6 +36,8 @@ fj_decoder *fj_open_decoder(void) {
         fj_close_decoder(decoder);
         return NULL;
     }
+    if (decoder)
+        decoder->reads_scan = !fj_own_scan_problem();
     return decoder;
 }
 

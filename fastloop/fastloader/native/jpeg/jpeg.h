@@ -90,6 +90,12 @@ void fj_write_row(const fj_format *format, const fj_crop *crop, int row, const i
 
 typedef struct fj_decoder fj_decoder;
 
+/* Checks whether scan.c can read the codes of baseline JPEGs in the place of libjpeg. Called once,
+ * before the first decoder is opened; until then libjpeg reads them. */
+void fj_check_own_scan(void);
+/* Returns NULL if scan.c reads them, or the reason why libjpeg does. */
+const char *fj_own_scan_problem(void);
+
 /* Returns NULL if there is no memory. A decoder is used by one thread at a time. */
 fj_decoder *fj_open_decoder(void);
 void fj_close_decoder(fj_decoder *decoder);

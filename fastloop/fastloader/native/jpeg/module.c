@@ -196,12 +196,21 @@ static PyObject *read_orientation_of(PyObject *module, PyObject *args) {
     return PyLong_FromLong(orientation);
 }
 
+/* ---- own_scan_problem ---- */
+
+static PyObject *own_scan_problem_of(PyObject *module, PyObject *args) {
+    (void)module, (void)args;
+    return Py_BuildValue("z", fj_own_scan_problem());
+}
+
 static PyMethodDef functions[] = {
     {"make_samples", make_samples_of, METH_VARARGS,
      "make_samples(images, are_paths, keys, crop, format, out): a byte for each, 1 where it is made."},
     {"draw_cut", draw_cut_of, METH_VARARGS,
      "draw_cut(crop, key, height, width): (start, length, resized, first, count) of rows and of "
      "columns, and whether they are flipped."},
+    {"own_scan_problem", own_scan_problem_of, METH_NOARGS,
+     "own_scan_problem(): why libjpeg reads the codes of baseline JPEGs; None if it does not."},
     {"read_orientation", read_orientation_of, METH_VARARGS,
      "read_orientation(data): 1 to 8, as a JPEG's EXIF data states it; 1 without a statement."},
     {"transcode", transcode_of, METH_VARARGS,
@@ -215,4 +224,7 @@ static struct PyModuleDef definition = {
     .m_methods = functions,
 };
 
-PyMODINIT_FUNC PyInit__jpeg(void) { return PyModuleDef_Init(&definition); }
+PyMODINIT_FUNC PyInit__jpeg(void) {
+    fj_check_own_scan();
+    return PyModuleDef_Init(&definition);
+}
