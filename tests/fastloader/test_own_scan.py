@@ -24,7 +24,7 @@ def test_codes_are_read_here_and_the_decoders_name_says_so(tmp_path):
     assert load_jpeg().own_scan_problem() is None
     assert describe_native_decoder() == "native"
     root = write_files(tmp_path, {"a.jpg": jpeg(crop(70, 90))})
-    assert Images([root / "a.jpg"], crop=CenterCrop(8)).decoder == "native"
+    assert Images([root / "a.jpg"], crop=CenterCrop(8, resize=8)).decoder == "native"
 
 
 @needs_jpeg
