@@ -31,6 +31,7 @@ def sweep(tmp_path_factory):
     return folder, before, process
 
 
+@pytest.mark.heavy
 def test_sweep_goes_on_until_a_look_decides_it(sweep):
     folder, _, process = sweep
     found = results(folder)

@@ -60,6 +60,7 @@ def test_library_that_does_not_fit_into_memory_is_one_line(sweep, command):
     assert process.stdout == ""
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("most", [KIB, 8 * KIB])
 def test_page_that_is_too_large_is_named_and_leaves_no_half(sweep, tmp_path, most):
     folder = Path(shutil.copytree(sweep, tmp_path / "sweep"))

@@ -18,6 +18,7 @@ CROPS = (*PHOTOS, "transform=random_resized_crop", "transform.size=[9,8]")
 TRANSFORM = "transform=normalize"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("overrides", "rungs"),
     [

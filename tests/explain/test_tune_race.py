@@ -76,6 +76,7 @@ def test_winner_is_among_the_best_and_the_gain_is_true():
     assert covered >= 0.9 * runs  # of 95 % intervals of five rounds
 
 
+@pytest.mark.heavy
 def test_alike_configurations_seldom_have_a_winner():
     runs = 300
     wins = sum(

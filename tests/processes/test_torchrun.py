@@ -313,6 +313,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "start", ["by itself", pytest.param("as torchrun", marks=pytest.mark.heavy)]
 )
