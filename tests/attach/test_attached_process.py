@@ -89,6 +89,7 @@ def test_signals_reach_the_script_and_end_the_command_as_it(number, way, printed
     assert process.returncode == status
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
 def test_folder_of_a_killed_command_is_removed_by_the_next_one(tmp_path, monkeypatch):
     temporary = tmp_path / "tmp"

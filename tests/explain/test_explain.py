@@ -66,6 +66,7 @@ def check_explained(text: str, values: dict, stage: str) -> None:
     assert values["timeline"]["coverage"] >= 0.98
 
 
+@pytest.mark.heavy
 def test_number_of_steps_that_are_left_is_true_once_the_changes_are_chosen(tmp_path, monkeypatch):
     given = ("loader=raw", "batches=4", "epochs=1", "benchmark=traversal", "torch_threads=1")
     given = (*given, "trials=2", "try=1", "min_window_s=0", "tracker=none", *IN_ONE_PROCESS)

@@ -68,6 +68,7 @@ def test_code_of_each_loader_delivers_every_sample_once(loader, overrides, tmp_p
     check_epochs(paste_code(compose_job("dataset=digits", *given)), given, Squares())
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -113,6 +114,7 @@ def test_settings_that_the_code_lacks_are_said():
     assert code.endswith("# to be added: device_prefetch=2\n")
 
 
+@pytest.mark.heavy
 def test_code_of_a_dataset_of_your_own_makes_it():
     code = paste_code(
         compose_job("dataset._target_=slow_stages.Samples", "+dataset.sleep_s=0.5", "loader=raw")

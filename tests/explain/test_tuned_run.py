@@ -20,7 +20,7 @@ from fastloop.core.result_file import load
 from fastloop.core.types import UsageError
 from fastloop.tune.tune_file import TUNE_FILE, TuneFile, find_tuning
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 
 JOB = (
     *("dataset._target_=slow_stages.Samples", "+dataset.sleep_s=0.004", "loader=raw"),

@@ -7,6 +7,7 @@ import io
 import pickle
 
 import psutil
+import pytest
 import torch
 from native_core import needs_core
 
@@ -64,6 +65,7 @@ def hold_last_batch() -> tuple[int, int, bool]:
     return free_nbytes, shrunk, bool((last == 3).all())
 
 
+@pytest.mark.heavy
 @needs_core
 def test_memory_of_batches_ends_with_its_loader_and_its_last_batch():
     # a new process: where other libraries were imported, the C library may keep all memory
