@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from operator import index
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -17,6 +17,18 @@ MOST_INDICES = 4096
 are read this far ahead, and no further."""
 MOST_BATCHES = 64
 """The most batches of a group."""
+
+Groups = Iterator[list[np.ndarray]]
+"""For each group, the indices of its batches, which are made together."""
+
+
+@runtime_checkable
+class PiecewiseSampler(Protocol):
+    """A sampler that computes its indices as the epoch proceeds."""
+
+    def pieces(self) -> Iterable[np.ndarray]:
+        """The integer indices of an epoch, piece by piece."""
+        ...
 
 
 def check_indices(indices: np.ndarray, num_samples: int) -> np.ndarray:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastloop.fastloader.epoch_order import EpochOrder
-from fastloop.fastloader.order import PiecewiseSampler
+from fastloop.fastloader.batching import PiecewiseSampler
+from fastloop.fastloader.order import EpochOrder
 from fastloop.fastloader.torch_draws import BASE_SEED, DrawMoments, draw_seed
 
 States = dict[str, Any]

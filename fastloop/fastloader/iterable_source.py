@@ -10,45 +10,15 @@ from itertools import count, islice
 from typing import Any
 
 import numpy as np
-import torch.distributed as dist
 from torch.utils.data import IterDataPipe, graph_settings
 
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.failed_batch import FailedBatch, try_batch
+from fastloop.fastloader.order import StreamOrder
 from fastloop.fastloader.position import STREAMED, State
-from fastloop.fastloader.process_group import is_in_group
 from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin, SampleDraws, draw_globally
 from fastloop.fastloader.sample_end import Unstoppable
 from fastloop.fastloader.worker_processes import WorkerProcesses
-
-
-@dataclass(frozen=True)
-class StreamOrder:
-    """The settings of an iterable's epochs. Its samples come in the iterable's own order.
-
-    Raises ValueError for settings that need indices, and if nobody has sharded the iterable.
-    """
-
-    num_samples: int | None
-    """The number of samples; None if it is unknown."""
-    batch_size: int | None
-    drop_last: bool
-    seed: int | None
-    shuffle = False
-    world_size = 1
-    is_sequential = True
-    is_paced = draws_seed = draws_at_begin = draws_leftover = False
-
-    def __len__(self) -> int:
-        """Return the number of batches of an epoch; TypeError if it is unknown."""
-        if self.num_samples is None:
-            raise TypeError("this FastLoader has no len(): its IterableDataset has none")
-        size = self.batch_size or 1
-        return self.num_samples // size if self.drop_last else -(-self.num_samples // size)
-
-    def batches(self, seed: int) -> Iterator[np.ndarray]:  # noqa: ARG002
-        """Raise TypeError: an iterable has no indices."""
-        raise TypeError("the samples of an IterableDataset have no indices")
 
 
 @dataclass(frozen=True)
@@ -67,6 +37,11 @@ class IterableSource:
             return len(self.iterable)
         except TypeError:
             return None
+
+    @property
+    def is_sharded(self) -> bool:
+        """True for a Hugging Face dataset that split_dataset_by_node has returned."""
+        return getattr(self.iterable, "_distributed", None) is not None
 
     @property
     def _collate(self) -> Callable[[Any], Tree]:
@@ -169,37 +144,6 @@ def number_batches(order: StreamOrder, delivered: int) -> Iterator[list[np.ndarr
     """Endless groups of one batch each, of the numbers of its samples."""
     size = order.batch_size or 1
     return ([np.arange(number * size, (number + 1) * size)] for number in count(delivered))
-
-
-def stream_order(loader: Any, source: IterableSource) -> StreamOrder:
-    """The order of a loader over this source.
-
-    Raises ValueError for settings that an iterable can't have, and in a group of processes, each of
-    which would read all of it, unless it says that it is sharded.
-    """
-    given = {
-        "shuffle": loader.shuffle or None,
-        "sampler": loader.sampler,
-        "batch_sampler": loader._batch_sampler,
-    }
-    for name, value in given.items():
-        if value is not None:
-            shown = f"{name}={value}" if name == "shuffle" else f"{name}="
-            reason = "it has no indices, and comes in its own order; its own shuffle mixes it"
-            raise ValueError(f"{shown} with an IterableDataset: {reason}")
-    _check_sharded(loader, source.iterable)
-    return StreamOrder(source.num_samples, loader.batch_size, loader.drop_last, loader.seed)
-
-
-def _check_sharded(loader: Any, iterable: Any) -> None:
-    size = loader.world_size
-    if size is None:
-        # A Hugging Face dataset that split_dataset_by_node has returned.
-        is_sharded = getattr(iterable, "_distributed", None) is not None
-        size = dist.get_world_size() if is_in_group() and not is_sharded else 1
-    if size > 1:
-        advice = "shard it, as split_dataset_by_node does, and say so with rank=0, world_size=1"
-        raise ValueError(f"world_size={size}: an IterableDataset shards itself; {advice}")
 
 
 class _SeededSamples:

@@ -4,40 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch.utils.data import Dataset
 
+from fastloop.fastloader.batching import PiecewiseSampler
 from fastloop.fastloader.block_shuffle import Blocks
-from fastloop.fastloader.checkpoint import check_settings, initial_state
+from fastloop.fastloader.checkpoint import check_settings
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
-from fastloop.fastloader.dataloader_settings import pins_memory, warn_of_pinning, warn_of_settings
-from fastloop.fastloader.dataset_source import BatchSource, CollateFn
-from fastloop.fastloader.device_copy import resolve_target
+from fastloop.fastloader.dataset_source import CollateFn
 from fastloop.fastloader.epoch_batches import EpochBatches, collation
-from fastloop.fastloader.epoch_order import EpochOrder, resolve_order
-from fastloop.fastloader.iterable_source import IterableSource, shuffle_pipe
-from fastloop.fastloader.loader_epochs import EpochsCache, LoaderEpochs
+from fastloop.fastloader.epoch_engines import choose_reading, open_natively, used_settings
+from fastloop.fastloader.iterable_source import shuffle_pipe
+from fastloop.fastloader.loader_epochs import LoaderEpochs, open_epochs
+from fastloop.fastloader.loader_settings import (
+    SETTINGS,
+    WORKER_SETTINGS,
+    LoaderSettings,
+    warn_of_settings,
+)
 from fastloop.fastloader.native import PieceTimes
-from fastloop.fastloader.native_epochs import open_natively
-from fastloop.fastloader.open_source import Reading, as_dataset, count_samples, open_source
-from fastloop.fastloader.order import LoaderOrder, PiecewiseSampler
+from fastloop.fastloader.open_source import as_dataset, count_samples, open_source
+from fastloop.fastloader.order import LoaderOrder
 from fastloop.fastloader.paced_samplers import draw_batches
-from fastloop.fastloader.pipeline import Pipeline
-from fastloop.fastloader.position import Position, State
-from fastloop.fastloader.process_reading import choose_threads, open_reading
-from fastloop.fastloader.torch_draws import BASE_SEED, ORDER_SEED, choose_moments, epoch_seeds
-from fastloop.fastloader.tuning import tune
-from fastloop.fastloader.worker_processes import open_workers
+from fastloop.fastloader.position import Position
+from fastloop.fastloader.torch_draws import ORDER_SEED, epoch_seeds
 
 T_co = TypeVar("T_co", covariant=True)
 NOT_GIVEN: Any = object()
 """The default of `dataset` and `source`, told apart from None, which is refused as a source."""
-WORKER_SETTINGS = "timeout", "worker_init_fn", "multiprocessing_context", "persistent_workers"
-NUMBERS = "_num_workers", "_num_threads", "prefetch_factor"
-READING = frozenset((*WORKER_SETTINGS, *NUMBERS, "_collate_fn", "pin_memory", "device"))
+GIVEN = ("num_workers", "num_threads", "collate_fn", "batch_sampler")
+"""Settings that are kept as private attributes: the public ones say what they have become."""
+ATTRIBUTES = [f"_{name}" if name in GIVEN else name for name in SETTINGS]
+read_values = attrgetter(*ATTRIBUTES)
+"""The values of a loader's settings as they are now, in the sequence of SETTINGS."""
+READING = frozenset(
+    (
+        *WORKER_SETTINGS,
+        "_num_workers",
+        "_num_threads",
+        "prefetch_factor",
+        "_collate_fn",
+        "pin_memory",
+        "device",
+    )
+)
 """Settings of how the source is read. It is opened again when one of them is assigned to."""
 
 
@@ -140,64 +154,45 @@ class FastLoader(Generic[T_co]):
         self.persistent_workers, self.prefetch_factor = persistent_workers, prefetch_factor
         self.pin_memory_device, self.in_order = pin_memory_device, in_order
         self._num_threads, self._position = num_threads, Position()
-        unused = self._prepare()
-        warn_of_settings(*unused, pin_memory_device, in_order)
-        warn_of_pinning(pin_memory)
+        settings = self._open()
+        warn_of_settings(settings, used_settings(self._source, self._reading))
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Assign to a setting, with effect on the next epoch; an invalid value is not kept."""
-        # __init__ assigns before there is a pipeline to open again.
-        if name not in READING or "_pipeline" not in self.__dict__:
+        # __init__ assigns before the source is opened for the first time.
+        if name not in READING or "_reading" not in self.__dict__:
             super().__setattr__(name, value)
             return
-        # _prepare assigns to several attributes, and may fail halfway.
+        # Opening assigns to several attributes, and may fail halfway.
         before = dict(self.__dict__)
         try:
             super().__setattr__(name, value)
-            self._prepare()
+            self._open()
         except BaseException:
             self.__dict__.update(before)
             raise
 
-    def _prepare(self) -> tuple:
-        """Open the source and choose how it is read.
+    @property
+    def _settings(self) -> LoaderSettings:
+        """The settings as they are now, checked."""
+        return LoaderSettings(**dict(zip(SETTINGS, read_values(self), strict=True)))
 
-        Returns the values of WORKER_SETTINGS, with None for those that have an effect. Raises
-        ValueError and TypeError for settings that are invalid.
+    def _open(self) -> LoaderSettings:
+        """Open the source, choose who reads it, and make the epochs of these settings.
+
+        Raises ValueError and TypeError for settings that are invalid.
         """
-        given = self.timeout, self.worker_init_fn, self.multiprocessing_context
-        given = *given, self.persistent_workers
-        numbers = self._num_workers, self._num_threads, self.prefetch_factor
-        self._workers: Any = open_workers(self.source, *numbers, given)
-        self._open()
-        self._workers, unused = open_reading(self._source, self._workers, given)
-        self._moments = choose_moments(*numbers, self.persistent_workers)
-        # Computed for its errors: an invalid setting of the order is refused here, not in the first
-        # epoch.
-        _ = self._order
-        self._pipeline = self._make_pipeline(*numbers[1:], pins_memory(self.pin_memory))
-        return unused
-
-    def _make_pipeline(self, num_threads: int | None, ahead: int | None, pins: bool) -> Pipeline:
-        target, is_native = resolve_target(self.device), self._native is not None
-        is_copied = self.transform is None
-        if num_threads is None:
-            is_plain = is_copied and target is None and not pins
-            num_threads = choose_threads(self._workers, self._num_workers, is_plain)
-        requested = num_threads, ahead
-        tuning = tune(self._source, self.batch_size or 1, requested, is_copied, target, is_native)
-        return Pipeline(tuning, target, pins)
-
-    def _open(self) -> None:
-        """Open the source in this process."""
-        settings = self._collate_fn, self.batch_size, self.sampler, self.thread_safe
-        reading = Reading(*settings, self.native, self._workers)
-        self._source: BatchSource | IterableSource = open_source(self.source, reading)
-        self._native, self._epochs_cache = open_natively(self._source), EpochsCache()
+        settings = self._settings
+        self._source = open_source(settings)
+        self._native = open_natively(self._source)
+        self._reading = choose_reading(settings, self._source, self._native)
+        # Made here also for its errors: an order that is invalid is not left to the first epoch.
+        self._last_epochs = open_epochs(settings, self._source, self._native, self._reading)
+        return settings
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch; TypeError if a sampler has no length."""
-        return len(self._order)
+        return len(self._epochs.order)
 
     @property
     def num_samples(self) -> int | None:
@@ -238,7 +233,7 @@ class FastLoader(Generic[T_co]):
     @property
     def num_threads(self) -> int:
         """The number of threads besides the loop's."""
-        return self._pipeline.tuning.num_threads
+        return self._reading.pipeline.tuning.num_threads
 
     @num_threads.setter
     def num_threads(self, num_threads: int | None) -> None:
@@ -253,35 +248,39 @@ class FastLoader(Generic[T_co]):
     def engine(self) -> str:
         """The engine that makes the batches: "native" is the native core, "python" are threads of
         Python, which also apply transforms, read Datasets and copy to devices."""
-        return "python" if self._epochs.native is None else "native"
+        return self._epochs.engine.name
 
     def record_pieces(self) -> PieceTimes | None:
         """Record which thread of the native core makes which piece and when, in epochs that begin
         from now on; None if the core is not used. For pictures: it costs two clock readings per
         piece."""
-        native = self._epochs.native
-        return None if native is None else native.record()
+        return self._epochs.engine.record()
 
     @property
     def _epochs(self) -> LoaderEpochs:
-        """The epochs of the settings, which may be assigned to between epochs."""
-        return self._epochs_cache.get(self)
+        """The epochs of the settings, which may be assigned to between epochs.
 
-    @property
-    def _order(self) -> EpochOrder:
-        """The order of the settings, which may be assigned to between epochs."""
-        return resolve_order(self, self._source)
+        They are kept: the first batch waits for all work at the begin of its epoch. The rows of the
+        epoch before have evicted the interpreter from the processor's caches: a function that is
+        called there takes 5 us, and making these epochs takes as long as a batch.
+        """
+        last = self._last_epochs
+        if last is None or not last.are_of(read_values(self), self.num_samples):
+            last = open_epochs(self._settings, self._source, self._native, self._reading)
+            self._last_epochs = last
+        return last
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle settings and position; another process opens source, threads and buffers anew."""
-        copies = {"_pipeline": self._pipeline.copy(), "_position": self._position.copy()}
-        here = dict.fromkeys(["_source", "_native", "_epochs_cache"])
+        copies = {"_reading": self._reading.copy(), "_position": self._position.copy()}
+        here = dict.fromkeys(["_source", "_native", "_last_epochs"])
         return self.__dict__ | here | copies | {"source": pack_maps(self.source)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.source = unpack_maps(self.source)
-        self._open()
+        self._source = open_source(self._settings)
+        self._native = open_natively(self._source)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the next iteration's epoch, also of the sampler; keeps a state loaded within it."""
@@ -295,7 +294,7 @@ class FastLoader(Generic[T_co]):
         begin, and the order's settings. All ranks may load one rank's. After an epoch that was left
         early it is the position at which it was left.
         """
-        return self._position.current() or self._initial_state(self._epochs)
+        return self._position.current() or self._epochs.waiting_state(self.epoch)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume: the next iteration delivers the rest of the epoch that the state is from.
@@ -303,14 +302,14 @@ class FastLoader(Generic[T_co]):
         Raises ValueError for the state of a loader with another batch_size, drop_last, num_samples,
         seed, shuffle or world_size.
         """
-        check_settings(state, self._order)
+        check_settings(state, self._epochs.order)
         self._position.load(state)
 
     def __iter__(self) -> Iterator[Tree]:
         """Start an epoch. Its threads end with it, also if it is left early; those of the native
         core wait a second for the next epoch after a whole one."""
         epochs, position = self._epochs, self._position
-        state, drawn_from = position.begin(partial(self._begin_state, epochs))
+        state, drawn_from = position.begin(partial(epochs.begin_state, position.epoch))
         batches = epochs.start(state, drawn_from, partial(position.finish, state))
         # Last: an epoch that could not begin is tried again by the next iteration.
         position.advance(state)
@@ -321,24 +320,11 @@ class FastLoader(Generic[T_co]):
 
         With seed=None they are drawn as the batch sampler of a DataLoader draws them.
         """
-        order = self._order
+        order = self._epochs.order
         if isinstance(order, LoaderOrder) and order.seed is None and order.world_size == 1:
             return draw_batches(order, self._position.read_loaded(ORDER_SEED))
         seed = self.epoch if order.seed is None else epoch_seeds(order.seed, self.epoch).order
         return (batch.tolist() for batch in order.batches(seed))
-
-    def _begin_state(self, epochs: LoaderEpochs) -> State:
-        """The state of an epoch that begins; with seed=None it has yet to draw."""
-        states = {} if self.seed is None else epochs.sources.states()
-        return initial_state(self._position.epoch, states, epochs.order)
-
-    def _initial_state(self, epochs: LoaderEpochs) -> State:
-        """The state of an epoch that has not begun."""
-        states = epochs.sources.states()
-        if self.seed is None:
-            kept = self._moments.base
-            states = epochs.sources.pending_states({} if kept is None else {BASE_SEED: kept})
-        return initial_state(self._position.epoch, states, epochs.order)
 
 
 def _choose_dataset(dataset: Tree, source: Tree) -> Tree:

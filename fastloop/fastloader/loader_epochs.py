@@ -1,27 +1,30 @@
-"""The epochs of a loader: made by the native core if rows are all that is asked for, else by
-Python.
-"""
+"""The epochs of a loader, as long as its settings stay as they are: what they draw, and when."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter, is_
+from operator import is_
 from typing import Any
 
-from fastloop.fastloader.checkpoint import RandomSources, States
+from fastloop.fastloader.checkpoint import RandomSources, States, initial_state
 from fastloop.fastloader.columns.column import Tree
-from fastloop.fastloader.epoch_order import EpochOrder, asks_for_lists, resolve_order
-from fastloop.fastloader.large_files import may_read_directly
-from fastloop.fastloader.native import StreamPlan
-from fastloop.fastloader.native_epochs import NativeEpochs
-from fastloop.fastloader.order import LoaderOrder
+from fastloop.fastloader.dataset_source import BatchSource
+from fastloop.fastloader.epoch_engines import (
+    NativeEpochs,
+    NativeSource,
+    PythonEpochs,
+    Reading,
+    choose_engine,
+)
+from fastloop.fastloader.iterable_source import IterableSource
+from fastloop.fastloader.loader_settings import LoaderSettings
+from fastloop.fastloader.order import EpochOrder, LoaderOrder, order_of_indices, order_of_stream
 from fastloop.fastloader.paced_samplers import is_read_directly
 from fastloop.fastloader.pipeline import SharedBatches
 from fastloop.fastloader.position import PENDING, State
 from fastloop.fastloader.process_group import is_in_group
-from fastloop.fastloader.python_epochs import PythonEpochs
 from fastloop.fastloader.torch_draws import (
     BASE_SEED,
     ORDER_SEED,
@@ -35,25 +38,39 @@ from fastloop.fastloader.torch_draws import (
 from fastloop.fastloader.torch_samplers import draw_leftover
 
 Epoch = Iterator[Tree]
-ORDER_SETTINGS = "batch_size", "shuffle", "sampler", "_batch_sampler", "drop_last", "generator"
-OTHER_SETTINGS = "seed", "rank", "world_size", "num_samples", "transform", "copy"
-read_settings = attrgetter(*ORDER_SETTINGS, *OTHER_SETTINGS)
-"""A loader's settings that may be assigned to between its epochs."""
 
 
 @dataclass(frozen=True)
 class LoaderEpochs:
     """The epochs of a loader, as long as its settings stay as they are."""
 
+    settings: LoaderSettings
     order: EpochOrder
     sources: RandomSources
-    python: PythonEpochs
-    native: NativeEpochs | None
-    """None if Python makes the batches."""
-    plan: StreamPlan | None
-    """The plan of the native core's batches."""
-
+    engine: NativeEpochs | PythonEpochs
     moments: DrawMoments
+
+    def are_of(self, values: tuple[Any, ...], num_samples: int | None) -> bool:
+        """True if a loader with these settings' values and so many samples has these epochs."""
+        # A group of processes may have been made since, which changes the rank.
+        if num_samples != self.order.num_samples or is_in_group():
+            return False
+        # Compared by identity: a comparison of tensors or of Datasets may be slow, or no bool.
+        return all(map(is_, values, vars(self.settings).values()))
+
+    def begin_state(self, epoch: int) -> State:
+        """The state of an epoch that begins; with seed=None it has yet to draw."""
+        states = {} if self.order.seed is None else self.sources.states()
+        return initial_state(epoch, states, self.order)
+
+    def waiting_state(self, epoch: int) -> State:
+        """The state of an epoch that has not begun."""
+        if self.order.seed is None:
+            kept = self.moments.base
+            states = self.sources.pending_states({} if kept is None else {BASE_SEED: kept})
+        else:
+            states = self.sources.states()
+        return initial_state(epoch, states, self.order)
 
     def start(self, state: State, loaded: States | None, finish: Callable[[], None]) -> Epoch:
         """Iterate over the rest of an epoch, and count its batches in the state.
@@ -65,7 +82,8 @@ class LoaderEpochs:
         if seed is None:
             return self._start_as_dataloader(state, loaded, finish)
         seeds = epoch_seeds(seed, state["epoch"])
-        return self._make(state, finish, EpochBegin(seeds, self.sources.restore(loaded)))
+        begin = EpochBegin(seeds, self.sources.restore(loaded))
+        return self.engine.start(self.order, state, finish, begin)
 
     def _start_as_dataloader(
         self, state: State, loaded: States | None, finish: Callable[[], None]
@@ -115,7 +133,7 @@ class LoaderEpochs:
         restored = self.sources.restore(drawn if is_loaded else None)
         begin = EpochBegin(seeds, restored, lead, opened)
         delivered = int(state["delivered"])
-        batches = self._make(state, finish, begin)
+        batches = self.engine.start(order, state, finish, begin)
         if not isinstance(order, LoaderOrder) or not order.draws_leftover:
             return batches
         draw = partial(draw_leftover, order.num_samples, order.leftover_generator)
@@ -123,59 +141,23 @@ class LoaderEpochs:
         count = max(0, order.last_draw - lead - delivered)
         return SharedBatches(draw_before(batches, count, draw))
 
-    def _make(self, state: State, finish: Callable[[], None], begin: EpochBegin) -> Epoch:
-        order = self.order
-        if self.native is None or self.plan is None or not isinstance(order, LoaderOrder):
-            return self.python.start(order, state, finish, begin)
-        return self.native.start(self.plan, order, state, finish, begin)
 
+def open_epochs(
+    settings: LoaderSettings,
+    source: BatchSource | IterableSource,
+    native: NativeSource | None,
+    reading: Reading,
+) -> LoaderEpochs:
+    """The epochs of a loader with these settings.
 
-@dataclass
-class EpochsCache:
-    """The epochs of a loader, made anew when one of its settings has been assigned to.
-
-    The first batch waits for all work at the begin of its epoch. The rows of the epoch before have
-    evicted the interpreter from the processor's caches: a function that is called there takes 5 us,
-    and making these epochs takes as long as a batch.
+    native: the source's columns in the core, if it can make them. Raises ValueError for settings
+    of the order that are invalid with this source, or with this process's rank.
     """
-
-    _last: tuple[tuple[Any, ...], LoaderEpochs] | None = None
-
-    def get(self, loader: Any) -> LoaderEpochs:
-        """The epochs of the loader's settings; in a process group, and by Python, always new."""
-        settings, last = read_settings(loader), self._last
-        # Compared by identity: a comparison of tensors or of Datasets may be slow, or no bool. A
-        # group of processes may have changed since.
-        if last is not None and all(map(is_, settings, last[0])) and not is_in_group():
-            return last[1]
-        epochs = _make_epochs(loader)
-        self._last = None if epochs.native is None else (settings, epochs)
-        return epochs
-
-
-def _make_epochs(loader: Any) -> LoaderEpochs:
-    order, sampler = resolve_order(loader, loader._source), loader.sampler
-    is_batched = loader.batch_size is not None or asks_for_lists(None, sampler)
-    steps = loader._pipeline, loader.transform, is_batched, not loader.copy, loader._workers
-    python = PythonEpochs(loader._source, *steps)
-    given = sampler if loader._batch_sampler is None else loader._batch_sampler
-    native = _choose_engine(loader._native, python, order)
-    plan = None
-    if native is not None and isinstance(order, LoaderOrder):
-        plan = native.plan(order, loader._pipeline.tuning.num_threads, loader.prefetch_factor)
-    sources = RandomSources(loader.generator, given)
-    return LoaderEpochs(order, sources, python, native, plan, loader._moments)
-
-
-def _choose_engine(
-    native: NativeEpochs | None, python: PythonEpochs, order: EpochOrder
-) -> NativeEpochs | None:
-    """The native core's epochs, if it makes the batches of this order; else None."""
-    is_plain = python.transform is None and python.pipeline.is_plain
-    is_view = python.may_show_views and order.is_sequential
-    # The core asks for indices when it needs them, not when DataLoader would.
-    if isinstance(order, LoaderOrder) and order.is_paced:
-        return None
-    if not is_plain or is_view or may_read_directly(python.source, order.shuffle):
-        return None
-    return native
+    if isinstance(source, IterableSource):
+        order = order_of_stream(settings, source.num_samples, is_sharded=source.is_sharded)
+    else:
+        order = order_of_indices(settings, len(source))
+    given = settings.sampler if settings.batch_sampler is None else settings.batch_sampler
+    sources = RandomSources(settings.generator, given)
+    engine = choose_engine(settings, source, native, reading, order)
+    return LoaderEpochs(settings, order, sources, engine, reading.moments)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from numbers import Integral
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from fastloop.core.sharding import shard
 from fastloop.core.torch_threads import iterate_single_threaded, one_torch_thread
 from fastloop.fastloader.batching import (
     ARRAYS,
+    PiecewiseSampler,
     check_indices,
     cut_batches,
     group_batches,
@@ -24,6 +24,7 @@ from fastloop.fastloader.batching import (
 )
 from fastloop.fastloader.block_shuffle import Blocks
 from fastloop.fastloader.columns.engine import has_core
+from fastloop.fastloader.loader_settings import LoaderSettings
 from fastloop.fastloader.native_orders import (
     FeistelOrder,
     NativeOrder,
@@ -32,6 +33,7 @@ from fastloop.fastloader.native_orders import (
     read_pieces,
 )
 from fastloop.fastloader.permutation import random_permutation
+from fastloop.fastloader.process_group import group_size, resolve_rank
 from fastloop.fastloader.torch_draws import draw_seed
 from fastloop.fastloader.torch_samplers import has_leftover, reads_ahead
 
@@ -51,21 +53,12 @@ def randperm_pieces(num_samples: int, seed: int) -> Iterable[np.ndarray]:
     return [_randperm(num_samples, torch.Generator("cpu").manual_seed(seed))]
 
 
-@runtime_checkable
-class PiecewiseSampler(Protocol):
-    """A sampler that computes its indices as the epoch proceeds."""
-
-    def pieces(self) -> Iterable[np.ndarray]:
-        """The integer indices of an epoch, piece by piece."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class LoaderOrder:
     """FastLoader's settings that determine order and batches, as in DataLoader and
     DistributedSampler.
 
-    Raises ValueError if they are invalid or exclude each other.
+    Raises ValueError for ranks that are invalid, or that exclude the sampler.
     """
 
     num_samples: int
@@ -80,35 +73,11 @@ class LoaderOrder:
     world_size: int
 
     def __post_init__(self) -> None:
-        if type(self.batch_size) not in (int, type(None)):
-            raise ValueError(f"batch_size={self.batch_size!r}: allowed is 1 or more, or None")
-        if not isinstance(self.shuffle, bool | Blocks):
-            raise ValueError(f"shuffle={self.shuffle!r}: allowed are True, False and Blocks")
         if self.world_size > 1 and isinstance(self.sampler, DistributedSampler):
             raise ValueError("world_size with a DistributedSampler: it already shards the indices")
-        size, others = self.batch_size, (self.shuffle, self.drop_last, self.sampler is not None)
-        if size is None and self.drop_last:
-            raise ValueError("drop_last with batch_size=None: drop_last needs a batch_size")
-        if size is not None and size < 1:
-            raise ValueError(f"batch_size={size}: allowed is 1 or more")
-        if self.sampler is not None and self.shuffle:
-            raise ValueError(f"shuffle={self.shuffle} with a sampler: the sampler sets the order")
-        if self.batch_sampler is not None and (size != 1 or any(others)):
-            raise ValueError("batch_sampler excludes batch_size, shuffle, sampler and drop_last")
-        if self.batch_sampler is not None and self.world_size != 1:
+        if self.world_size != 1 and self.batch_sampler is not None:
             setting = f"world_size={self.world_size} with batch_sampler"
             raise ValueError(f"{setting}: the batch_sampler itself has to shard the batches")
-        self._check_numbers()
-
-    def _check_numbers(self) -> None:
-        seed = 0 if self.seed is None else self.seed
-        # The seeds that torch.Generator.manual_seed accepts.
-        if not isinstance(seed, Integral) or not -(2**63) <= seed < 2**64:
-            raise ValueError(f"seed={seed!r}: allowed are None and -2^63 to 2^64 - 1")
-        are_whole = isinstance(self.rank, Integral) and isinstance(self.world_size, Integral)
-        if not are_whole or not 0 <= self.rank < self.world_size:
-            allowed = f"allowed are 0 to world_size - 1, and world_size={self.world_size!r}"
-            raise ValueError(f"rank={self.rank!r}: {allowed}")
 
     @property
     def user_sampler(self) -> Any:
@@ -275,3 +244,94 @@ class LoaderOrder:
 def _randperm(num_samples: int, generator: torch.Generator) -> np.ndarray:
     # int32 is drawn faster than int64, and gives the same order.
     return torch.randperm(num_samples, generator=generator, dtype=torch.int32, device="cpu").numpy()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamOrder:
+    """The settings of an iterable's epochs. Its samples come in the iterable's own order."""
+
+    num_samples: int | None
+    """The number of samples; None if it is unknown."""
+    batch_size: int | None
+    drop_last: bool
+    seed: int | None
+    shuffle = False
+    world_size = 1
+    is_sequential = True
+    is_paced = draws_seed = draws_at_begin = draws_leftover = False
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch; TypeError if it is unknown."""
+        if self.num_samples is None:
+            raise TypeError("this FastLoader has no len(): its IterableDataset has none")
+        size = self.batch_size or 1
+        return self.num_samples // size if self.drop_last else -(-self.num_samples // size)
+
+    def batches(self, seed: int) -> Iterator[np.ndarray]:  # noqa: ARG002
+        """Raise TypeError: an iterable has no indices."""
+        raise TypeError("the samples of an IterableDataset have no indices")
+
+
+EpochOrder = LoaderOrder | StreamOrder
+"""The order of a source with samples by index, or of an iterable."""
+
+
+def order_of_indices(settings: LoaderSettings, num_samples: int) -> LoaderOrder:
+    """The order of a source with samples by index; its rank may be the process group's.
+
+    Raises ValueError for ranks that are invalid, or that exclude the sampler.
+    """
+    batch_size, sampler, batch_sampler = (
+        settings.batch_size,
+        settings.sampler,
+        settings.batch_sampler,
+    )
+    if settings.asks_for_lists:
+        # Each list of the BatchSampler is one item for the source, as in DataLoader.
+        batch_size, sampler, batch_sampler = 1, None, settings.sampler
+    given = settings.sampler if settings.batch_sampler is None else settings.batch_sampler
+    rank, world_size = resolve_rank(settings.rank, settings.world_size, given)
+    return LoaderOrder(
+        num_samples=num_samples,
+        batch_size=batch_size,
+        shuffle=settings.shuffle,
+        sampler=sampler,
+        batch_sampler=batch_sampler,  # pyright: ignore[reportArgumentType] - lists of its own
+        drop_last=settings.drop_last,
+        generator=settings.generator,
+        seed=settings.seed,
+        rank=rank,
+        world_size=world_size,
+    )
+
+
+def order_of_stream(
+    settings: LoaderSettings, num_samples: int | None, *, is_sharded: bool
+) -> StreamOrder:
+    """The order of an iterable, which is sharded already or not.
+
+    Raises ValueError for settings that an iterable can't have, and in a group of processes, each of
+    which would read all of it, unless it is sharded.
+    """
+    given = {
+        "shuffle": settings.shuffle or None,
+        "sampler": settings.sampler,
+        "batch_sampler": settings.batch_sampler,
+    }
+    for name, value in given.items():
+        if value is not None:
+            shown = f"{name}={value}" if name == "shuffle" else f"{name}="
+            reason = "it has no indices, and comes in its own order; its own shuffle mixes it"
+            raise ValueError(f"{shown} with an IterableDataset: {reason}")
+    world_size = settings.world_size
+    if world_size is None:
+        world_size = 1 if is_sharded else group_size()
+    if world_size > 1:
+        advice = "shard it, as split_dataset_by_node does, and say so with rank=0, world_size=1"
+        raise ValueError(f"world_size={world_size}: an IterableDataset shards itself; {advice}")
+    return StreamOrder(
+        num_samples=num_samples,
+        batch_size=settings.batch_size,
+        drop_last=settings.drop_last,
+        seed=settings.seed,
+    )

@@ -15,10 +15,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fastloop.core.torch_threads import one_torch_thread
+from fastloop.fastloader.batching import Groups
 from fastloop.fastloader.columns.column import Column, Tree
 from fastloop.fastloader.dataset_source import BatchSource
 from fastloop.fastloader.device_copy import Copied, DeviceCopies
-from fastloop.fastloader.epoch_plan import Groups
 from fastloop.fastloader.failed_batch import FailedBatch, try_batch
 from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.process_reading import ProcessBatches

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from reprlib import repr as short_repr
 from typing import Any
-
-from fastloop.fastloader.setting_kinds import check_epoch
 
 State = dict[str, Any]
 """`epoch`; `delivered` (batches; an int64 array without dimensions while the native core counts);
@@ -50,7 +49,8 @@ class Position:
 
         Raises ValueError for a number below 0.
         """
-        check_epoch(epoch)
+        if not hasattr(epoch, "__index__") or epoch < 0:
+            raise ValueError(f"epoch={short_repr(epoch)}: allowed is 0 or more")
         # Scripts call set_epoch before each epoch, also before the one that they resume.
         if not (self.state and self.is_loaded and self.state["epoch"] == epoch):
             self.epoch, self.state, self.is_loaded = epoch, None, False

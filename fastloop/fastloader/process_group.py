@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -17,20 +18,25 @@ def is_in_group() -> bool:
     return IS_AVAILABLE and dist.is_initialized()
 
 
+def group_size() -> int:
+    """The number of processes of the group; 1 without one."""
+    return dist.get_world_size() if is_in_group() else 1
+
+
 def resolve_rank(rank: int | None, world_size: int | None, sampler: Any) -> tuple[int, int]:
     """(rank, world_size): as given, else the process group's, else (0, 1).
 
     sampler: of indices or batches; a DistributedSampler, also inside of another sampler, shards
-    already. Raises ValueError if only one of both is given, and for other samplers in a group,
-    which may or may not be the same in all processes.
+    already. Raises ValueError for a rank that is not below world_size, and for other samplers in a
+    group, which may or may not be the same in all processes.
     """
-    if (rank is None) != (world_size is None):
-        raise ValueError(f"rank={rank} with world_size={world_size}: give both, or neither")
     if rank is not None and world_size is not None:
+        are_whole = isinstance(rank, Integral) and isinstance(world_size, Integral)
+        if not are_whole or not 0 <= rank < world_size:
+            allowed = f"allowed are 0 to world_size - 1, and world_size={world_size!r}"
+            raise ValueError(f"rank={rank!r}: {allowed}")
         return rank, world_size
-    if not is_in_group() or dist.get_world_size() == 1:
-        return 0, 1
-    if _is_sharded(sampler):
+    if group_size() == 1 or _is_sharded(sampler):
         return 0, 1
     if sampler is None or isinstance(sampler, torch.Tensor | np.ndarray | list | tuple | range):
         return dist.get_rank(), dist.get_world_size()

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import torch.multiprocessing
 
+from fastloop.fastloader.batching import Groups
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_source import DatasetSource
-from fastloop.fastloader.epoch_plan import Groups
 from fastloop.fastloader.failed_batch import FailedBatch
-from fastloop.fastloader.iterable_source import IterableSource
+from fastloop.fastloader.loader_settings import LoaderSettings
 from fastloop.fastloader.reader_pool import Reader, ReaderPool
 from fastloop.fastloader.reader_process import ReaderSettings, run_reader
 from fastloop.fastloader.sample_draws import SampleDraws
-from fastloop.fastloader.worker_processes import WorkerProcesses
+from fastloop.fastloader.worker_processes import WorkerProcesses, open_workers
 
 AHEAD = 2
 """Batches that each process makes ahead if prefetch_factor is not given, as with DataLoader."""
@@ -116,22 +116,16 @@ class ProcessBatches:
             self._pool.close()
 
 
-def open_reading(
-    source: Any, processes: WorkerProcesses | None, settings: tuple
-) -> tuple[ProcessReading | WorkerProcesses | None, tuple]:
-    """The processes that read a source, if any do, and the settings, with None for those that have
-    an effect.
+def open_reading(settings: LoaderSettings, source: Any) -> ProcessReading | None:
+    """The processes that read a Dataset, if any do.
 
     Rows are read by threads, which need no interpreter's lock, and so is a Dataset that threads may
-    share. An IterableDataset is read by DataLoader's processes. settings: timeout, worker_init_fn,
-    multiprocessing_context and persistent_workers.
+    share.
     """
-    if processes is not None and isinstance(source, IterableSource):
-        return processes, (None, None, None, *settings[3:])
-    is_shared = not isinstance(source, DatasetSource) or source.is_thread_safe
-    if processes is None or is_shared:
-        return None, settings
-    return _check(processes), (None,) * len(settings)
+    processes = open_workers(settings)
+    if processes is None or not isinstance(source, DatasetSource) or source.is_thread_safe:
+        return None
+    return _check(processes)
 
 
 def _check(processes: WorkerProcesses) -> ProcessReading:
@@ -153,17 +147,6 @@ def start_reading(
         return source, groups
     batches = reading.start(source, groups, draws)
     return batches, batches.groups()
-
-
-def choose_threads(reading: Any, num_workers: int | None, is_plain: bool) -> int | None:
-    """The number of threads if it is not given; None: it is chosen by the source.
-
-    Processes need no thread, unless one brings their batches to a device or transforms them.
-    is_plain: neither is done.
-    """
-    if reading is None:
-        return num_workers
-    return 0 if is_plain and isinstance(reading, ProcessReading) else 1
 
 
 def _start_pool(settings: WorkerProcesses, source: DatasetSource, draws: SampleDraws) -> ReaderPool:

@@ -20,6 +20,7 @@ import torch
 from fastloop.core.seeds import epoch_seed
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.failed_batch import NO_BATCH, FailedBatch, try_batch
+from fastloop.fastloader.loader_settings import LoaderSettings
 
 AHEAD = 2
 """Batches that DataLoader asks ahead of each worker if prefetch_factor is not given."""
@@ -81,12 +82,12 @@ class DrawMoments:
             self.base = number
 
 
-def choose_moments(
-    num_workers: int | None, num_threads: int | None, prefetch_factor: int | None, persists: bool
-) -> DrawMoments:
+def choose_moments(settings: LoaderSettings) -> DrawMoments:
     """The moments of a DataLoader with as many workers, which threads may replace."""
-    count = (num_threads if num_workers is None else num_workers) or 0
-    return DrawMoments(count * (prefetch_factor or AHEAD), bool(num_workers) and persists)
+    is_given = settings.num_workers is not None
+    count = (settings.num_workers if is_given else settings.num_threads) or 0
+    keeps_base = bool(settings.num_workers) and settings.persistent_workers
+    return DrawMoments(count * (settings.prefetch_factor or AHEAD), keeps_base)
 
 
 def draw_seed(generator: torch.Generator | None) -> int:

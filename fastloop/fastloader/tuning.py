@@ -9,6 +9,7 @@ import torch
 from fastloop.core.cgroup import usable_cores
 from fastloop.fastloader.dataset_source import BatchSource
 from fastloop.fastloader.iterable_source import IterableSource
+from fastloop.fastloader.loader_settings import LoaderSettings
 from fastloop.fastloader.source import ColumnSource
 
 # The reasons for these numbers are in Tuning's docstring; experiments/fastloader has measurements.
@@ -49,31 +50,32 @@ class Workload:
     is_cheap: bool
     """True if a sample costs no more than its copy."""
     is_native: bool = False
-    """True if the native core makes the batches."""
+    """True if the native core makes the rows, which stay on the CPU."""
     is_grouped: bool = False
     """True if several small batches are copied to a device at once."""
 
 
 def tune(
+    settings: LoaderSettings,
     source: BatchSource | IterableSource,
-    batch_size: int,
-    requested: tuple[int | None, int | None],
-    is_copied: bool,
     target: torch.device | None,
-    is_native: bool,
+    *,
+    by_core: bool,
+    by_processes: bool,
 ) -> Tuning:
-    """The tuning for the requested num_threads and prefetch_factor; None: it is chosen.
+    """The tuning of a loader of this source; it keeps the numbers that the settings give.
 
-    is_copied: no transform is applied. is_native: the native core can make the batches.
-    Raises ValueError for numbers that are too small.
+    target: the device of the batches; None: the CPU. by_core: the native core can make the rows.
+    by_processes: processes read the source. Raises ValueError for several threads of an iterable.
     """
-    names = "num_threads", "prefetch_factor"
-    for name, value, least in zip(names, requested, (0, 1), strict=True):
-        if value is not None and (not isinstance(value, int) or value < least):
-            raise ValueError(f"{name}={value!r}: allowed is {least} or more")
-    num_threads, prefetch_factor = requested
+    num_threads, is_copied = settings.num_threads, settings.transform is None
     if isinstance(source, IterableSource):
-        return _tune_iterable(num_threads, prefetch_factor)
+        return _tune_iterable(settings, source)
+    if num_threads is None and by_processes:
+        # Processes need no thread, unless one transforms their batches or brings them elsewhere.
+        num_threads = 0 if is_copied and target is None and not settings.pins else 1
+    elif num_threads is None:
+        num_threads = settings.num_workers
     is_rows = isinstance(source, ColumnSource)
     # More threads would take turns to read the one Dataset, or need copies of it, which is for the
     # user to ask for.
@@ -82,31 +84,33 @@ def tune(
     is_cheap = is_rows and not source.is_slow and is_copied
     workload = Workload(
         row_nbytes=source.row_nbytes if is_rows else 0,
-        batch_size=batch_size,
+        batch_size=settings.batch_size or 1,
         num_samples=len(source),
         is_cheap=is_cheap,
-        is_native=is_cheap and is_native and target is None,
+        is_native=is_cheap and by_core and target is None,
         is_grouped=is_cheap and target is not None,
     )
-    return choose_tuning(workload, (num_threads, prefetch_factor))
+    return choose_tuning(workload, num_threads, settings.prefetch_factor)
 
 
-def _tune_iterable(num_threads: int | None, prefetch_factor: int | None) -> Tuning:
+def _tune_iterable(settings: LoaderSettings, source: IterableSource) -> Tuning:
     """The tuning for an iterable, which one thread reads; raises ValueError for more."""
+    num_threads = settings.num_threads
     if num_threads is not None and num_threads > 1:
         allowed = f"0 or 1; num_workers={num_threads} reads it by processes, each its share"
         raise ValueError(
             f"num_threads={num_threads} with an IterableDataset: allowed are {allowed}"
         )
-    return Tuning(1 if num_threads is None else num_threads, prefetch_factor or 2)
+    if num_threads is None:
+        # A thread also waits for the processes, if some read it; num_workers=0 asks for none.
+        num_threads = 1 if source.workers or settings.num_workers is None else 0
+    return Tuning(num_threads, settings.prefetch_factor or 2)
 
 
-def choose_tuning(workload: Workload, requested: tuple[int | None, int | None]) -> Tuning:
-    """Choose the tuning, see Tuning.
-
-    requested: num_threads and prefetch_factor; None: it is to be chosen.
-    """
-    num_threads, prefetch_factor = requested
+def choose_tuning(
+    workload: Workload, num_threads: int | None = None, prefetch_factor: int | None = None
+) -> Tuning:
+    """The tuning of a workload, see Tuning; numbers that are given are kept."""
     group_rows = GROUP_BYTES // max(1, workload.row_nbytes) if workload.is_grouped else 1
     nbytes = max(1, workload.row_nbytes) * max(workload.batch_size, group_rows)
     if num_threads is None:

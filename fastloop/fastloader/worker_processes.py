@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from fastloop.core.seeds import epoch_seed
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.failed_batch import NO_BATCH, FailedBatch, try_batch
+from fastloop.fastloader.loader_settings import LoaderSettings
 from fastloop.fastloader.sample_draws import SampleDraws
-from fastloop.fastloader.setting_kinds import check_worker_settings
 
 
 @dataclass(frozen=True)
@@ -58,22 +58,19 @@ class WorkerProcesses:
             del batch  # or it would be held while the next is waited for
 
 
-def open_workers(
-    source: Any,
-    num_workers: int | None,
-    num_threads: int | None,
-    prefetch_factor: int | None,
-    settings: tuple,
-) -> WorkerProcesses | None:
+def open_workers(settings: LoaderSettings) -> WorkerProcesses | None:
     """The processes that may read the source, if any are asked for.
 
-    num_threads asks for threads instead of processes, unless an IterableDataset is read. settings:
-    timeout, worker_init_fn, multiprocessing_context and persistent_workers. Raises ValueError for
-    numbers below 0, and TypeError for a worker_init_fn that is no function.
+    num_threads asks for threads instead of processes, unless an IterableDataset is read.
     """
-    if num_workers is not None and (not isinstance(num_workers, int) or num_workers < 0):
-        raise ValueError(f"num_workers={num_workers!r}: allowed is 0 or more")
-    check_worker_settings(*settings[:2])
-    if not num_workers or (num_threads is not None and not isinstance(source, IterableDataset)):
+    is_iterable = isinstance(settings.source, IterableDataset)
+    if not settings.num_workers or (settings.num_threads is not None and not is_iterable):
         return None
-    return WorkerProcesses(num_workers, prefetch_factor, *settings)
+    return WorkerProcesses(
+        settings.num_workers,
+        settings.prefetch_factor,
+        settings.timeout,
+        settings.worker_init_fn,
+        settings.multiprocessing_context,
+        settings.persistent_workers,
+    )

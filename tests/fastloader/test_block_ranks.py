@@ -154,7 +154,7 @@ def test_every_rank_reads_a_file_larger_than_memory_directly(tmp_path, world_siz
         assert [batch[:, 5].tolist() for batch in islice(loader, 8)] == [
             batch.tolist() for batch in expected
         ]
-        first = next(loader._order.pieces(0))
+        first = next(loader._epochs.order.pieces(0))
         assert len(first) == 32
         columns = use_direct_reads(column_source(mapped), first, 5).columns
         assert isinstance(columns[0], DirectColumn)

@@ -202,7 +202,7 @@ def test_piece_of_blocks_needs_few_contiguous_reads(
 ):
     settings = {"rank": world_size - 1, "world_size": world_size}
     loader = FastLoader(torch.arange(count), batch_size, Blocks(block_size, together), **settings)
-    pieces = list(loader._order.pieces(0))
+    pieces = list(loader._epochs.order.pieces(0))
     if block_size * together < batch_size:
         assert all(len(piece) <= together * block_size + world_size for piece in pieces[:-1])
         return
@@ -215,8 +215,8 @@ def test_piece_of_blocks_needs_few_contiguous_reads(
 
 def plan_epoch(loader, epoch):
     """What an epoch is made of, and the groups of its batches."""
-    return loader._epochs.python.plan(
-        loader._order, {"epoch": epoch, "delivered": 0}, SampleDraws(0, epoch), epoch
+    return loader._epochs.engine.plan(
+        loader._epochs.order, {"epoch": epoch, "delivered": 0}, SampleDraws(0, epoch), epoch
     )
 
 
@@ -228,7 +228,7 @@ def test_short_first_block_keeps_direct_reads(tmp_path, monkeypatch):
     loader = FastLoader(np.load(path, mmap_mode="r"), 8, **settings)
     firsts = set()
     for epoch in range(40):
-        firsts.add(len(next(loader._order.pieces(epoch))))
+        firsts.add(len(next(loader._epochs.order.pieces(epoch))))
         source, _ = plan_epoch(loader, epoch)
         assert isinstance(source, ColumnSource)
         assert isinstance(source.columns[0], DirectColumn)

@@ -149,7 +149,7 @@ def test_tuning_bounds_memory_and_threads(row_nbytes, batch_size, num_samples, k
     workload = Workload(row_nbytes, batch_size, num_samples, **KINDS[kind])
     before, tuning.usable_cores = tuning.usable_cores, lambda: cores
     try:
-        tuned = choose_tuning(workload, (None, None))
+        tuned = choose_tuning(workload)
     finally:
         tuning.usable_cores = before
     assert tuned.group_rows == 1 or (
@@ -176,7 +176,7 @@ def test_tuning_bounds_memory_and_threads(row_nbytes, batch_size, num_samples, k
 )
 def test_native_core_has_a_thread_beside_the_loop_on_two_cores(monkeypatch, epoch, expected):
     monkeypatch.setattr(tuning, "usable_cores", lambda: 2)
-    tuned = choose_tuning(Workload(*epoch, is_cheap=True, is_native=True), (None, None))
+    tuned = choose_tuning(Workload(*epoch, is_cheap=True, is_native=True))
     assert tuned.num_threads == expected
 
 
@@ -193,7 +193,7 @@ def test_prefetch_factor_bounds_what_the_core_makes_ahead():
     running.close()
     assert pieces.read()[:, 1].max() <= 2
     for threads, ahead, blocks in ((2, 3, 6), (0, 4, 4), (4, 1, 4)):
-        plan = FastLoader(rows, 4, num_threads=threads, prefetch_factor=ahead)._epochs.plan
+        plan = FastLoader(rows, 4, num_threads=threads, prefetch_factor=ahead)._epochs.engine.plan
         assert plan.max_blocks == blocks
 
 

@@ -1,0 +1,295 @@
+"""The engines that make a loader's batches, the native core and Python, and the choice of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from fastloop.fastloader.batching import Groups, group_batches
+from fastloop.fastloader.columns.column import Tree
+from fastloop.fastloader.dataset_source import BatchSource, prepare_source
+from fastloop.fastloader.device_copy import resolve_target
+from fastloop.fastloader.iterable_source import IterableSource, StreamBatches, number_batches
+from fastloop.fastloader.large_files import may_read_directly, use_direct_reads
+from fastloop.fastloader.loader_settings import WORKER_SETTINGS, LoaderSettings
+from fastloop.fastloader.native import (
+    Delivery,
+    MemoryPools,
+    NativeColumns,
+    PieceTimes,
+    StreamPlan,
+    open_columns,
+    open_stream,
+)
+from fastloop.fastloader.native_orders import NativeOrder, is_fed
+from fastloop.fastloader.order import EpochOrder, LoaderOrder, StreamOrder
+from fastloop.fastloader.paced_samplers import PacedGroups, read_batches, without_sampler
+from fastloop.fastloader.pipeline import Pipeline
+from fastloop.fastloader.position import State
+from fastloop.fastloader.process_reading import ProcessReading, open_reading, start_reading
+from fastloop.fastloader.random_transforms import seed_transform
+from fastloop.fastloader.sample_draws import SampleDraws
+from fastloop.fastloader.source import ColumnSource
+from fastloop.fastloader.torch_draws import DrawMoments, EpochBegin, choose_moments
+from fastloop.fastloader.tuning import Tuning, tune
+
+
+@dataclass
+class NativeSource:
+    """The columns of a tree, as the core reads them, and caches reused between epochs: batch memory
+    and idle threads."""
+
+    columns: NativeColumns
+    assemble: Callable[[tuple[torch.Tensor, ...]], Tree] | None
+    """(a tensor of each column) -> batch; None: the only column's tensor is the batch."""
+    pools: MemoryPools = field(default_factory=MemoryPools)
+    times: PieceTimes | None = None
+    """Times of the pieces of batches, if they are recorded."""
+
+
+def open_natively(source: object) -> NativeSource | None:
+    """The source's columns in the core; None if only Python can make its batches."""
+    if not isinstance(source, ColumnSource):
+        return None
+    columns = open_columns(source.columns)
+    return None if columns is None else NativeSource(columns, source.unflatten)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a loader reads its source in each of its epochs."""
+
+    processes: ProcessReading | None
+    """The processes that read a Dataset; None: threads do."""
+    pipeline: Pipeline
+    """The steps from groups of indices to batches that Python makes; it has the number of threads,
+    also of the core."""
+    moments: DrawMoments
+
+    def copy(self) -> Reading:
+        """The reading of another loader, or of one in another process."""
+        return replace(self, pipeline=self.pipeline.copy())
+
+
+def choose_reading(
+    settings: LoaderSettings, source: BatchSource | IterableSource, native: NativeSource | None
+) -> Reading:
+    """The processes, threads and device of a loader of this source.
+
+    Raises ValueError for settings that are invalid on this system, or with this source.
+    """
+    processes, target = open_reading(settings, source), resolve_target(settings.device)
+    tuning = tune(
+        settings,
+        source,
+        target,
+        by_core=native is not None,
+        by_processes=processes is not None,
+    )
+    return Reading(processes, Pipeline(tuning, target, settings.pins), choose_moments(settings))
+
+
+def used_settings(source: BatchSource | IterableSource, reading: Reading) -> Sequence[str]:
+    """The settings of DataLoader's worker processes that have an effect."""
+    if reading.processes is not None:
+        return WORKER_SETTINGS
+    if isinstance(source, IterableSource) and source.workers is not None:
+        # Its processes start with each epoch, and never persist.
+        return [name for name in WORKER_SETTINGS if name != "persistent_workers"]
+    return ()
+
+
+def choose_engine(
+    settings: LoaderSettings,
+    source: BatchSource | IterableSource,
+    native: NativeSource | None,
+    reading: Reading,
+    order: EpochOrder,
+) -> NativeEpochs | PythonEpochs:
+    """The engine of the batches of this order: the native core if it can make them, else Python."""
+    shows_views = not settings.copy and order.is_sequential and reading.pipeline.is_plain
+    is_native = (
+        native is not None
+        # The core delivers rows in ordinary memory, as they are.
+        and settings.transform is None
+        and reading.pipeline.is_plain
+        and not shows_views
+        # The core asks for indices when it needs them, not when DataLoader would.
+        and not order.is_paced
+        # Large files in an order with long stretches are read faster past the page cache.
+        and not may_read_directly(source, order.shuffle)
+    )
+    if is_native and native is not None and isinstance(order, LoaderOrder):
+        plan = StreamPlan(
+            columns=native.columns,
+            batch_size=0 if order.batch_sampler is not None else order.batch_size or 1,
+            drop_last=order.drop_last,
+            num_threads=reading.pipeline.tuning.num_threads,
+            ahead=settings.prefetch_factor,
+            is_lazy=order.is_lazy,
+        )
+        return NativeEpochs(native, plan)
+    is_batched = not settings.is_unbatched or settings.asks_for_lists
+    transform = settings.transform
+    return PythonEpochs(source, reading, transform, is_batched, shows_views)
+
+
+@dataclass(frozen=True)
+class NativeEpochs:
+    """The native core: its threads make the batches, and never run Python."""
+
+    source: NativeSource
+    plan: StreamPlan
+    name: ClassVar[str] = "native"
+
+    def record(self) -> PieceTimes | None:
+        """Record the times of pieces in the epochs that begin from now on."""
+        self.source.times = PieceTimes()
+        return self.source.times
+
+    def start(
+        self, order: EpochOrder, state: State, finish: Callable[[], None], begin: EpochBegin
+    ) -> Iterator[Tree]:
+        """Iterate over the rest of an epoch, and count its batches in the state.
+
+        finish: called after the last one.
+        """
+        assert isinstance(order, LoaderOrder)
+        with begin.restored:
+            native_order, start = _begin(order, begin.seeds.order, int(state["delivered"]))
+        # The core adds to this number with each batch; Position reads it at any moment.
+        state["delivered"] = np.array(state["delivered"], np.int64)
+        source = self.source
+        delivery = Delivery(source.assemble, state["delivered"], finish, start)
+        return open_stream(self.plan, native_order, source.pools, delivery, source.times)
+
+
+def _begin(order: LoaderOrder, seed: int, delivered: int) -> tuple[NativeOrder, int]:
+    """The order, and the first index to deliver. A sampler has made its first draws when this
+    returns.
+    """
+    native_order, start = order.native(seed, delivered)
+    if is_fed(native_order):
+        # Pieces are drawn when they are asked for: the first one is drawn here, inside the context
+        # that restores the generators.
+        native_order = chain(list(islice(native_order, 1)), native_order)
+    return native_order, start
+
+
+@dataclass(frozen=True)
+class PythonEpochs:
+    """Threads of Python, or processes, which make batches of Datasets and iterables, apply
+    transforms, and bring batches to a device."""
+
+    source: BatchSource | IterableSource
+    reading: Reading
+    transform: Callable[[Tree], Tree] | None
+    is_batched: bool
+    """False: single samples are delivered."""
+    shows_views: bool
+    """True: batches are views of the source's memory if it has any."""
+    name: ClassVar[str] = "python"
+
+    def record(self) -> None:
+        """Record nothing: only the core makes batches in pieces."""
+
+    def start(
+        self, order: EpochOrder, state: State, finish: Callable[[], None], begin: EpochBegin
+    ) -> Iterator[Tree]:
+        """Iterate over the rest of an epoch, and count its batches in the state.
+
+        finish: called after the last one.
+        """
+        seeds, pipeline, paced = begin.seeds, self.reading.pipeline, None
+        draws = SampleDraws(seeds.samples, state["epoch"], seeds.is_base, seeds.is_drawn_anew)
+        with begin.restored:
+            # The sampler's first draws, and those of an order, belong to the begin of the epoch,
+            # inside of the context that restores generators.
+            if isinstance(order, LoaderOrder) and order.is_paced:
+                order, paced = _open_sampler(order, begin, int(state["delivered"]))
+            if paced is None:
+                source, groups = self.plan(order, state, draws, seeds.order)
+                # Groups are drawn when they are asked for: the first is drawn here.
+                first = list(islice(groups, 1))
+            else:
+                assert not isinstance(self.source, IterableSource)
+                source, groups, first = self.source, paced, []
+                pipeline = _slow_down(self.reading, begin.lead)
+        source = prepare_source(source, pipeline.tuning.num_threads, draws)
+        transform = seed_transform(self.transform, draws.begin, self.is_batched)
+        processes = self.reading.processes
+        batches, groups = start_reading(processes, source, chain(first, groups), draws)
+        running = pipeline.start(batches, groups, transform)
+        return running.deliver(state, finish, paced.draw_for if paced else None)
+
+    def plan(
+        self, order: EpochOrder, state: State, draws: SampleDraws, seed: int
+    ) -> tuple[BatchSource | StreamBatches, Groups]:
+        """Return the source of the rest of an epoch, and the groups of its batches."""
+        delivered, tuning = int(state["delivered"]), self.reading.pipeline.tuning
+        source = self.source
+        if isinstance(order, StreamOrder):
+            assert isinstance(source, IterableSource)
+            return source.start(order, state, draws), number_batches(order, delivered)
+        assert not isinstance(source, IterableSource)
+        planned, groups = _plan_epoch(source, order, (seed, delivered), tuning)
+        if self.shows_views and planned is source and isinstance(source, ColumnSource):
+            planned = replace(source, shows_views=True)
+        return planned, groups
+
+
+def _plan_epoch(
+    source: BatchSource, order: LoaderOrder, position: tuple[int, int], tuning: Tuning
+) -> tuple[BatchSource, Groups]:
+    """The source of this rank's batches, with direct reads if they pay, and the batches' groups.
+
+    position: the seed of the epoch's order, and how many of its batches have been delivered.
+    """
+    has_pieces = order.batch_sampler is None
+    is_column_source = isinstance(source, ColumnSource)
+    if not is_column_source or not has_pieces or not may_read_directly(source, order.shuffle):
+        return source, group_batches(order.batches(*position), tuning.group_rows)
+    pieces = map(list, order.batches_by_piece(*position))
+    # The first piece may be the source's last block, which may be too short to judge by.
+    early = list(islice(pieces, 2))
+    first = np.concatenate(max(early, key=len, default=[np.empty(0, np.int64)]))
+    pieces = chain(early, pieces)
+    # Each thread makes one and has prefetch_factor ahead; the loop and the sampler have a few more.
+    num_pieces = max(1, tuning.num_threads) * (tuning.prefetch_factor + 2) + 2
+    direct_source = use_direct_reads(source, first, num_pieces)
+    if direct_source is not None and (np.diff(first) <= 0).any():
+        # A part of a shuffled piece has rows of all its stretches: the piece is read as a whole.
+        return direct_source, pieces
+    batches = chain.from_iterable(pieces)
+    return direct_source or source, group_batches(batches, tuning.group_rows)
+
+
+def _open_sampler(
+    order: LoaderOrder, begin: EpochBegin, delivered: int
+) -> tuple[LoaderOrder, PacedGroups | None]:
+    """The order, and the groups of a sampler that is read as DataLoader reads it. If its indices
+    exist already: the order of these indices, and None."""
+    opened = begin.opened
+    if opened is None:
+        opened = iter(order.user_sampler)
+    if (drawn := without_sampler(order, opened)) is not None:
+        return drawn, None
+    batches = islice(read_batches(order, opened), delivered, None)
+    return order, PacedGroups(batches, order.num_samples, begin.lead)
+
+
+def _slow_down(reading: Reading, lead: int) -> Pipeline:
+    """The reading's pipeline with no more batches in its threads than the sampler's lead.
+
+    Otherwise a thread would ask the sampler earlier than DataLoader does.
+    """
+    pipeline, most = reading.pipeline, 0 if reading.processes else max(0, lead - 1)
+    num_threads = min(pipeline.tuning.num_threads, most)
+    ahead = most // max(1, num_threads) or 1
+    tuning = replace(pipeline.tuning, num_threads=num_threads, prefetch_factor=ahead)
+    return replace(pipeline, tuning=tuning)

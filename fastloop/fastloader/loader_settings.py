@@ -1,0 +1,172 @@
+"""FastLoader's settings, checked, and warnings about those of DataLoader that have no effect."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, fields
+from numbers import Integral
+from reprlib import repr as short_repr
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler
+
+from fastloop.fastloader.batching import PiecewiseSampler
+from fastloop.fastloader.block_shuffle import Blocks
+from fastloop.fastloader.columns.column import Tree
+
+WORKER_SETTINGS = "timeout", "worker_init_fn", "multiprocessing_context", "persistent_workers"
+SWITCHES = "drop_last", "pin_memory", "thread_safe", "copy", "native"
+NOT_USED = {
+    "timeout": (0, "batches are waited for without limit, and Ctrl-C ends an epoch"),
+    "worker_init_fn": (
+        None,
+        "it is called in worker processes only; (seed, epoch, index) seeds each sample, see"
+        " fastloop.sample_seed",
+    ),
+    "multiprocessing_context": (None, "there are threads, and no processes"),
+    "persistent_workers": (
+        False,
+        "threads, and an IterableDataset's processes, start with each epoch",
+    ),
+    "pin_memory_device": ("", "device= delivers batches there, from pinned memory"),
+    "in_order": (True, "batches always come in order"),
+}
+"""DataLoader's parameters that may have no effect: the default of each, and FastLoader's substitute
+as the warning tells it."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LoaderSettings:
+    """The settings of a FastLoader at one moment, which are described there.
+
+    Raises TypeError and ValueError for values that no loader uses, and for settings that exclude
+    each other.
+    """
+
+    source: Tree
+    batch_size: int | None
+    shuffle: bool | Blocks
+    sampler: Iterable[int] | torch.Tensor | PiecewiseSampler | None
+    batch_sampler: Iterable[Sequence[int]] | None
+    num_workers: int | None
+    collate_fn: Callable[[Any], Tree] | None
+    pin_memory: bool
+    drop_last: bool
+    timeout: float
+    worker_init_fn: Callable[[int], None] | None
+    multiprocessing_context: Any
+    generator: torch.Generator | None
+    prefetch_factor: int | None
+    persistent_workers: bool
+    pin_memory_device: str
+    in_order: bool
+    transform: Callable[[Tree], Tree] | None
+    seed: int | None
+    rank: int | None
+    world_size: int | None
+    num_threads: int | None
+    thread_safe: bool
+    copy: bool
+    native: bool
+    device: str | torch.device | None
+
+    def __post_init__(self) -> None:
+        _check_indices("sampler", self.sampler, "indices")
+        _check_indices("batch_sampler", self.batch_sampler, "lists of indices")
+        for name in ("transform", "collate_fn", "worker_init_fn"):
+            _check_function(name, getattr(self, name))
+        if not isinstance(self.generator, torch.Generator | None):
+            value = short_repr(self.generator)
+            raise TypeError(f"generator={value}: allowed are a torch.Generator and None")
+        for name in SWITCHES:
+            value = getattr(self, name)
+            # 0 and 1 are equal to these, and allowed, as in DataLoader.
+            if value not in (False, True, None):
+                raise ValueError(f"{name}={short_repr(value)}: allowed are True and False")
+        self._check_numbers()
+        self._check_order()
+
+    def _check_numbers(self) -> None:
+        for name, least in (("num_workers", 0), ("num_threads", 0), ("prefetch_factor", 1)):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < least):
+                raise ValueError(f"{name}={value!r}: allowed is {least} or more")
+        timeout = self.timeout
+        if not isinstance(timeout, int | float) or not 0 <= timeout < math.inf:
+            raise ValueError(f"timeout={timeout!r}: allowed are seconds, and 0 for no limit")
+        seed = 0 if self.seed is None else self.seed
+        # The seeds that torch.Generator.manual_seed accepts.
+        if not isinstance(seed, Integral) or not -(2**63) <= seed < 2**64:
+            raise ValueError(f"seed={seed!r}: allowed are None and -2^63 to 2^64 - 1")
+        size = self.batch_size
+        if type(size) not in (int, type(None)):
+            raise ValueError(f"batch_size={size!r}: allowed is 1 or more, or None")
+        if size is not None and size < 1:
+            raise ValueError(f"batch_size={size}: allowed is 1 or more")
+
+    def _check_order(self) -> None:
+        """Raise ValueError for settings of the order that exclude each other."""
+        if not isinstance(self.shuffle, bool | Blocks):
+            raise ValueError(f"shuffle={self.shuffle!r}: allowed are True, False and Blocks")
+        if self.is_unbatched and self.drop_last:
+            raise ValueError("drop_last with batch_size=None: drop_last needs a batch_size")
+        if self.sampler is not None and self.shuffle:
+            raise ValueError(f"shuffle={self.shuffle} with a sampler: the sampler sets the order")
+        others = self.shuffle or self.drop_last or self.sampler is not None
+        if self.batch_sampler is not None and (self.batch_size != 1 or others):
+            raise ValueError("batch_sampler excludes batch_size, shuffle, sampler and drop_last")
+        if (self.rank is None) != (self.world_size is None):
+            given = f"rank={self.rank} with world_size={self.world_size}"
+            raise ValueError(f"{given}: give both, or neither")
+
+    @property
+    def is_unbatched(self) -> bool:
+        """True: no batches are formed of samples."""
+        return self.batch_size is None
+
+    @property
+    def asks_for_lists(self) -> bool:
+        """True: a BatchSampler gives lists of indices, for each of which the source itself makes a
+        batch, as in DataLoader."""
+        return self.batch_size is None and isinstance(self.sampler, BatchSampler)
+
+    @property
+    def pins(self) -> bool:
+        """True if batches are to be delivered in pinned memory."""
+        return bool(self.pin_memory) and torch.cuda.is_available()
+
+
+SETTINGS = tuple(field.name for field in fields(LoaderSettings))
+
+
+def warn_of_settings(settings: LoaderSettings, used: Collection[str]) -> None:
+    """Warn about parameters of DataLoader that are given without an effect.
+
+    used: those of NOT_USED that have an effect with this source.
+    """
+    for name, (default, instead) in NOT_USED.items():
+        value = getattr(settings, name)
+        if name not in used and value != default and value is not None:
+            text = f"{name}={value!r} has no effect in FastLoader: {instead}"
+            warnings.warn(text, UserWarning, stacklevel=3)
+    # As DataLoader warns.
+    if settings.pin_memory and not settings.pins:
+        text = "pin_memory=True has no effect: there is no CUDA device"
+        warnings.warn(text, UserWarning, stacklevel=3)
+
+
+def _check_indices(name: str, value: Any, items: str) -> None:
+    # None is tested first: between two epochs it takes 50 us to find that it satisfies no Protocol.
+    if value is None:
+        return
+    is_iterable = isinstance(value, Iterable | PiecewiseSampler) or hasattr(value, "__getitem__")
+    if isinstance(value, str | bytes) or not is_iterable:
+        raise TypeError(f"{name}={short_repr(value)}: allowed are an iterable of {items} and None")
+
+
+def _check_function(name: str, value: Any) -> None:
+    if value is not None and not callable(value):
+        raise TypeError(f"{name}={short_repr(value)}: allowed are a function and None")
