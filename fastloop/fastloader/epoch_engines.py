@@ -62,7 +62,7 @@ def open_natively(source: object) -> NativeSource | None:
 
 @dataclass(frozen=True)
 class Reading:
-    """How a loader reads its source in each of its epochs."""
+    """The processes, threads and steps by which a loader reads its source in each epoch."""
 
     processes: ProcessReading | None
     """The processes that read a Dataset; None: threads do."""
@@ -94,7 +94,7 @@ def choose_reading(
     return Reading(processes, Pipeline(tuning, target, settings.pins), choose_moments(settings))
 
 
-def used_settings(source: BatchSource | IterableSource, reading: Reading) -> Sequence[str]:
+def settings_in_use(source: BatchSource | IterableSource, reading: Reading) -> Sequence[str]:
     """The settings of DataLoader's worker processes that have an effect."""
     if reading.processes is not None:
         return WORKER_SETTINGS

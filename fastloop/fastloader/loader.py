@@ -17,7 +17,7 @@ from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
 from fastloop.fastloader.dataset_source import CollateFn
 from fastloop.fastloader.epoch_batches import EpochBatches, collation
-from fastloop.fastloader.epoch_engines import choose_reading, open_natively, used_settings
+from fastloop.fastloader.epoch_engines import choose_reading, open_natively, settings_in_use
 from fastloop.fastloader.iterable_source import shuffle_pipe
 from fastloop.fastloader.loader_epochs import LoaderEpochs, open_epochs
 from fastloop.fastloader.loader_settings import (
@@ -155,7 +155,7 @@ class FastLoader(Generic[T_co]):
         self.pin_memory_device, self.in_order = pin_memory_device, in_order
         self._num_threads, self._position = num_threads, Position()
         settings = self._open()
-        warn_of_settings(settings, used_settings(self._source, self._reading))
+        warn_of_settings(settings, settings_in_use(self._source, self._reading))
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Assign to a setting, with effect on the next epoch; an invalid value is not kept."""
