@@ -42,7 +42,7 @@ class CustomBuildHook(BuildHookInterface):
         for target in (core, jpeg):
             target.unlink(missing_ok=True)  # an editable install's, of older sources
         try:
-            sources = [*package.glob("native/*.c"), *package.glob("native/python/*.c")]
+            sources = [*package.glob("native/*.c"), *package.glob("native/bindings/*.c")]
             compile_extension(sorted(sources), core)
         except (OSError, subprocess.CalledProcessError) as error:
             if os.environ.get("FASTLOOP_NATIVE") == "1":

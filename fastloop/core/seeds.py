@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+import numpy as np
+
 MASK = (1 << 64) - 1
 INCREMENT = 0x9E3779B97F4A7C15
 """2^64 divided by the golden ratio, rounded to an odd number: its multiples modulo 2^64 are spread
 evenly and take all values."""
+SEED_FACTOR = 0xD1342543DE82EF95
+"""An odd number, by which seeds that differ by one become states that are far apart."""
+Bits = TypeVar("Bits", int, np.ndarray)
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
@@ -24,9 +31,26 @@ def mix_seed(*numbers: int) -> int:
     return mixed >> 1
 
 
-def scramble(number: int) -> int:
+def scramble(state: int) -> int:
     """The next output of splitmix64 (Steele, Lea, Flood, 2014): a permutation of 64-bit numbers."""
-    number = (number + INCREMENT) & MASK
-    number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & MASK
-    return number ^ (number >> 31)
+    return _mix((state + INCREMENT) & MASK)
+
+
+def splitmix64(indices: np.ndarray, seed: int) -> np.ndarray:
+    """uint64 pseudo-random numbers, each a function of the seed and an index: output `index` of a
+    generator that begins with a state derived from the seed."""
+    begin = (seed * SEED_FACTOR + INCREMENT) & MASK
+    return _mix(indices.astype(np.uint64) * np.uint64(INCREMENT) + np.uint64(begin))
+
+
+def _mix(bits: Bits) -> Bits:
+    """The function by which splitmix64 makes its outputs; native/splitmix.h is the same in C."""
+    # Python's integers grow with the product; those of an array are modulo 2^64 already.
+    bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & MASK
+    return bits ^ (bits >> 31)
+
+
+def sample_key(seed: int, epoch: int, index: int) -> int:
+    """The key that a sample's columns draw by, in this epoch of a FastLoader with this seed."""
+    return int(splitmix64(np.array([index]), mix_seed(seed, epoch))[0])

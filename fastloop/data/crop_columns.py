@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from fastloop.core.seeds import splitmix64
 from fastloop.core.traits import DecoderTraits, traits_of
 from fastloop.data.cropped_dataset import CroppedDataset, CroppedSamples
 from fastloop.data.cropping import Cropping
@@ -16,7 +17,6 @@ from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.cropped_images import NATIVE
 from fastloop.fastloader.columns.images import Images
 from fastloop.fastloader.columns.jpeg import has_jpeg
-from fastloop.fastloader.columns.splitmix import splitmix64
 
 
 @dataclass(frozen=True)

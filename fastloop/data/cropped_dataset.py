@@ -12,19 +12,20 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 
+from fastloop.core import seeds
 from fastloop.core.files import fingerprint
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Dataset, Decoder, Order, Transform
+from fastloop.core.seeds import sample_key
 from fastloop.core.source_code import source_fingerprint
 from fastloop.core.types import BadData
 from fastloop.data import cropping as cropping_module
 from fastloop.data.cropping import Cropping, CropTransform
 from fastloop.data.image_files import LabelledImages, Size
-from fastloop.fastloader.columns import crops, splitmix
+from fastloop.fastloader.columns import crops
 from fastloop.fastloader.columns.crops import draw_cut
-from fastloop.fastloader.columns.splitmix import sample_key
 
-CODE = crops, splitmix, cropping_module, sys.modules[__name__]
+CODE = crops, seeds, cropping_module, sys.modules[__name__]
 """Modules with code that determines a sample: a change of it makes new samples."""
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from fastloop.core.exit_status import describe_exit
 from fastloop.core.machine import oom_kills
 from fastloop.core.protocols import Samples
 from fastloop.core.types import BadData, Unsupported
@@ -101,9 +102,9 @@ def _describe_end(workers: list[BaseProcess], out_of_memory: bool) -> Exception:
         return MemoryError("the kernel killed a DataLoader worker")
     if not codes:
         return ChildProcessError("a DataLoader worker ended before its batch")
-    code = codes[0]
-    cause = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-    return ChildProcessError(f"a DataLoader worker ended before its batch, {cause}")
+    return ChildProcessError(
+        f"a DataLoader worker ended before its batch, {describe_exit(codes[0])}"
+    )
 
 
 def describe_full_shm() -> str:

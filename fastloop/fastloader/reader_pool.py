@@ -16,6 +16,7 @@ from multiprocessing.process import BaseProcess
 import numpy as np
 from torch._utils import ExceptionWrapper
 
+from fastloop.core.exit_status import describe_exit
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.failed_batch import FailedBatch, try_batch
 from fastloop.fastloader.reader_process import Task
@@ -180,12 +181,9 @@ def _describe_end(number: int, reader: Reader) -> str:
     # The exit status is known shortly after the end of the connection.
     reader.process.join(LEAVE_S)
     code = reader.process.exitcode
-    if code is None or code >= 0:
-        cause = f"has ended with status {code}"
-    else:
-        cause = f"was killed by {signal.Signals(-code).name}"
-    advice = "; the kernel does that where memory runs out" if code == -signal.SIGKILL else ""
-    return f"FastLoader worker process {number} (pid {reader.process.pid}) {cause}{advice}"
+    advice = "; the kernel does that if memory runs out" if code == -signal.SIGKILL else ""
+    named = f"FastLoader worker process {number} (pid {reader.process.pid})"
+    return f"{named} has ended: {describe_exit(code)}{advice}"
 
 
 def _end(readers: Sequence[Reader], pid: int) -> None:

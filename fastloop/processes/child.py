@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection, Pipe
 from multiprocessing.process import BaseProcess, _children  # pyright: ignore[reportAttributeAccessIssue]
 from typing import Any
 
+from fastloop.core.exit_status import describe_exit
 from fastloop.core.machine import oom_kills
 from fastloop.core.types import Failure, FailureKind, Invalid, TimeLimit, Unsupported
 from fastloop.processes.child_log import ChildLog, write_log
@@ -127,9 +128,8 @@ class Child:
         if code == -signal.SIGKILL and oom_kills() > self.oom_kills_before:
             message = "the kernel killed the trial's process"
             return Failure(kind=FailureKind.OUT_OF_MEMORY, message=message)
-        cause = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-        message = f"ChildProcessError: the trial's process ended without a result, {cause}"
-        return Failure(kind=FailureKind.ERROR, message=message)
+        ended = f"the trial's process ended without a result, {describe_exit(code)}"
+        return Failure(kind=FailureKind.ERROR, message=f"ChildProcessError: {ended}")
 
 
 @contextmanager

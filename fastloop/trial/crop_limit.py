@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from fastloop.core.limit import Limit, LimitOrigin
+from fastloop.core.seeds import splitmix64
 from fastloop.core.spans import now_ns
 from fastloop.core.types import name_of
 from fastloop.data.crop_columns import CropColumn, native_crops
@@ -26,7 +27,6 @@ from fastloop.data.same_crops import ROUNDING
 from fastloop.fastloader.columns.column import Column, SampleSpec
 from fastloop.fastloader.columns.crops import draw_cut
 from fastloop.fastloader.columns.jpeg import has_jpeg
-from fastloop.fastloader.columns.splitmix import splitmix64
 from fastloop.trial.all_cores import budget_ns, cores_of_rank, rate_on_cores
 from fastloop.trial.decode_limit import keep_opencv_threads, read_files
 

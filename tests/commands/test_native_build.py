@@ -73,7 +73,7 @@ def test_core_that_headers_of_one_python_made_serves_every_python(tmp_path, buil
     if not Path(include, "Python.h").exists():
         pytest.skip(f"no headers of python{built_by}")
     native = REPOSITORY / "fastloop" / "fastloader" / "native"
-    sources = [*native.glob("*.c"), *native.glob("python/*.c")]
+    sources = [*native.glob("*.c"), *native.glob("bindings/*.c")]
     flags = ["-std=c11", "-O1", "-shared", "-fPIC", "-pthread", f"-I{include}"]
     core = tmp_path / "_core.abi3.so"
     subprocess.run([*COMPILER, *flags, *map(str, sources), "-o", str(core)], check=True)

@@ -16,9 +16,9 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from fastloop import CenterCrop, FastLoader, Images, RandomResizedCrop, has_jpeg
+from fastloop.core.seeds import splitmix64
 from fastloop.fastloader.columns.crops import FLIP_DRAW, draw, draw_cut
 from fastloop.fastloader.columns.jpeg import load_jpeg
-from fastloop.fastloader.columns.splitmix import splitmix64
 
 DECODERS = [pytest.param("native", marks=needs_jpeg), "pil", None]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
+from fastloop.core.seeds import splitmix64
 from fastloop.fastloader.columns.codecs import choose_decoder, load_codec
 from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.crops import Crop, Cut, draw_cut
@@ -18,7 +19,6 @@ from fastloop.fastloader.columns.encoded_images import EncodedImages, ImageFiles
 from fastloop.fastloader.columns.image_headers import Encoded, encoding_of
 from fastloop.fastloader.columns.jpeg import INSTALL, has_jpeg, load_jpeg
 from fastloop.fastloader.columns.orientation import read_orientation, turn_pixels
-from fastloop.fastloader.columns.splitmix import splitmix64
 
 DTYPES = torch.uint8, torch.float32, torch.bfloat16
 """Dtypes of the samples, by the native decoder's numbers."""

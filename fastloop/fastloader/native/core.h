@@ -1,7 +1,7 @@
 /* The native core of FastLoader: rows by index, conversion, orders, and the stream of an epoch.
  *
  * Nothing here knows of Python. Threads of a stream never wait for an interpreter, and a batch is
- * given back by a plain C function that any thread may call. python/ is the door to Python.
+ * given back by a plain C function that any thread may call. bindings/ is the door to Python.
  */
 #ifndef FASTLOOP_CORE_H
 #define FASTLOOP_CORE_H
@@ -11,6 +11,8 @@
 #include <stdint.h>
 
 #define FL_ALIGNMENT 64 /* bytes, to which each column of a batch is aligned: a cache line */
+/* Rows are made in pieces of about this size, a fraction of the second-level cache. */
+#define FL_PIECE_BYTES (192 << 10)
 #define FL_ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* ---- columns: gather.c and convert.c ---- */
@@ -25,7 +27,7 @@ typedef struct {
     const char *base;       /* of row 0; if positions > 0: of item 0 */
     int64_t num_rows;
     int64_t stride;         /* bytes from row to row; if positions > 0: from item to item */
-    uint64_t positions;     /* > 0: row i begins at item splitmix64(i, seed) % positions */
+    uint64_t positions;     /* > 0: row i begins at one of these items, see row_of() in gather.c */
     uint64_t seed;
     int64_t source_nbytes;  /* of a stored row */
     int64_t nbytes;         /* of a delivered row */
@@ -149,7 +151,7 @@ typedef struct {
     const uint32_t *tables[4];  /* FL_FEISTEL: alternately num_columns and num_rows numbers */
     uint32_t num_rows, num_columns;
     int64_t *fed;               /* FL_FED: indices; those before fed_begin have been read */
-    int64_t fed_begin, fed_room;
+    int64_t fed_begin, fed_capacity;
     int is_finished;            /* FL_FED: no more will follow */
 } fl_order;
 
@@ -158,9 +160,9 @@ typedef struct {
  * read. */
 int fl_open_order(fl_order *order, fl_pool *pool);
 void fl_close_order(fl_order *order);
-/* Returns the indices start to start + count - 1: in `room`, which has space for them, or in the
+/* Returns the indices start to start + count - 1: in `scratch`, which has space for them, or in the
  * order's own memory. One thread at a time may call it, and for each index of FL_FED only once. */
-fl_indices fl_read_order(fl_order *order, int64_t start, int64_t count, int64_t *room);
+fl_indices fl_read_order(fl_order *order, int64_t start, int64_t count, int64_t *scratch);
 int fl_feed_order(fl_order *order, fl_indices indices, int64_t count);
 
 /* ---- epochs: stream.c, stream_consumer.c and stream_feed.c ---- */
@@ -182,7 +184,7 @@ typedef struct {
     size_t block_nbytes;       /* batches are made and handed over in blocks of about this size */
     int max_blocks;            /* made ahead of the consumer */
     fl_pool *pool;
-    fl_event *events;          /* room for max_events, filled as pieces are made; NULL: none */
+    fl_event *events;          /* memory for max_events, filled as pieces are made; NULL: none */
     int64_t max_events;
 } fl_plan;
 

@@ -5,6 +5,7 @@
  * second-level cache (prefetcht1), whose misses wait in a larger queue than the first level's.
  */
 #include "core.h"
+#include "splitmix.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -19,18 +20,11 @@ enum { LINE = 64, AHEAD_BYTES = 9 << 10, MIN_AHEAD = 3, MAX_AHEAD = 64, MAX_HINT
  * can vectorize the loop, and early enough to stop soon after an invalid one. */
 enum { SMALL_ROW = 256, CHECKED_AT_ONCE = 1024 };
 
-/* Output `index` of splitmix64 (Steele, Lea and Flood, 2014), as windows.py defines random
- * positions. */
-FL_ALWAYS_INLINE uint64_t splitmix64(uint64_t index, uint64_t seed) {
-    uint64_t bits = seed * 0xD1342543DE82EF95u + (index + 1) * 0x9E3779B97F4A7C15u;
-    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9u;
-    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBu;
-    return bits ^ (bits >> 31);
-}
-
 FL_ALWAYS_INLINE const char *row_of(const fl_column *column, int64_t index) {
     if (column->positions)
-        index = (int64_t)(splitmix64((uint64_t)index, column->seed) % column->positions);
+        /* windows.py defines random positions in the same way, by core/seeds.py. */
+        index = (int64_t)(splitmix64(column->seed * 0xD1342543DE82EF95u, (uint64_t)index) %
+                          column->positions);
     return column->base + index * column->stride;
 }
 
@@ -186,9 +180,8 @@ int64_t fl_find_invalid(fl_indices indices, int64_t count, int64_t num_rows) {
 
 /* ---- by several threads ---- */
 
-/* A piece of PIECE_BYTES fits the second-level cache. A thread that has less than
- * MIN_BYTES_PER_THREAD to do costs more than it saves. */
-enum { MAX_THREADS = 64, PIECE_BYTES = 192 << 10, MIN_BYTES_PER_THREAD = 512 << 10 };
+/* A thread that has less than MIN_BYTES_PER_THREAD to do costs more than it saves. */
+enum { MAX_THREADS = 64, MIN_BYTES_PER_THREAD = 512 << 10 };
 
 typedef struct {
     const fl_gather *gather;
@@ -220,7 +213,7 @@ void fl_gather_rows(const fl_gather *gather, int num_threads) {
     int64_t row = 1;
     for (int c = 0; c < gather->num_columns; c++)
         row += gather->columns[c].nbytes;
-    gather_work work = {.gather = gather, .piece = PIECE_BYTES / row + 1};
+    gather_work work = {.gather = gather, .piece = FL_PIECE_BYTES / row + 1};
     atomic_init(&work.next, 0);
     int64_t most = gather->count * row / MIN_BYTES_PER_THREAD;
     if (num_threads > most)

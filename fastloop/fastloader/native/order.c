@@ -109,7 +109,7 @@ static int64_t encrypt(const fl_order *order, uint64_t position) {
 }
 
 /* Writes the indices of this rank's positions. */
-static void read_feistel(const fl_order *order, int64_t start, int64_t count, int64_t *room) {
+static void read_feistel(const fl_order *order, int64_t start, int64_t count, int64_t *scratch) {
     for (int64_t k = 0; k < count; k++) {
         int64_t position = (start + k) * order->world_size + order->rank;
         if (position >= order->num_samples)
@@ -120,18 +120,18 @@ static void read_feistel(const fl_order *order, int64_t start, int64_t count, in
          * sample. */
         while (index >= order->num_samples)
             index = encrypt(order, (uint64_t)index);
-        room[k] = index;
+        scratch[k] = index;
     }
 }
 
 /* Writes this rank's every world_size-th index of an order that is sequential or a permutation.
  * Positions behind the end begin again, so that all ranks get equally many indices. */
-static void read_share(const fl_order *order, int64_t start, int64_t count, int64_t *room) {
+static void read_share(const fl_order *order, int64_t start, int64_t count, int64_t *scratch) {
     for (int64_t k = 0; k < count; k++) {
         int64_t position = (start + k) * order->world_size + order->rank;
         if (position >= order->num_samples)
             position %= order->num_samples;
-        room[k] = order->kind == FL_RANDPERM ? order->permutation[position] : position;
+        scratch[k] = order->kind == FL_RANDPERM ? order->permutation[position] : position;
     }
 }
 
@@ -155,8 +155,8 @@ void fl_close_order(fl_order *order) {
     free(order->fed);
 }
 
-fl_indices fl_read_order(fl_order *order, int64_t start, int64_t count, int64_t *room) {
-    fl_indices drawn = {room, 8};
+fl_indices fl_read_order(fl_order *order, int64_t start, int64_t count, int64_t *scratch) {
+    fl_indices drawn = {scratch, 8};
     switch (order->kind) {
         case FL_ARRAY:
             return fl_skip(order->array, start);
@@ -168,17 +168,17 @@ fl_indices fl_read_order(fl_order *order, int64_t start, int64_t count, int64_t 
             /* One rank reads the permutation in place. Its final part does not change any more. */
             if (order->world_size == 1)
                 return (fl_indices){order->permutation + start, 4};
-            read_share(order, start, count, room);
+            read_share(order, start, count, scratch);
             return drawn;
         }
         case FL_SEQUENTIAL:
-            read_share(order, start, count, room);
+            read_share(order, start, count, scratch);
             return drawn;
         case FL_FEISTEL:
-            read_feistel(order, start, count, room);
+            read_feistel(order, start, count, scratch);
             return drawn;
         case FL_FED:
-            memcpy(room, order->fed + order->fed_begin, (size_t)count * sizeof *room);
+            memcpy(scratch, order->fed + order->fed_begin, (size_t)count * sizeof *scratch);
             order->fed_begin += count;
             return drawn;
     }
@@ -187,16 +187,16 @@ fl_indices fl_read_order(fl_order *order, int64_t start, int64_t count, int64_t 
 
 int fl_feed_order(fl_order *order, fl_indices indices, int64_t count) {
     int64_t unread = order->length - order->fed_begin;
-    if (order->length + count > order->fed_room) { /* also drops the indices that have been read */
-        int64_t room = 2 * (unread + count);
-        int64_t *fed = malloc((size_t)room * sizeof *fed);
+    if (order->length + count > order->fed_capacity) { /* also drops the indices that have been read */
+        int64_t capacity = 2 * (unread + count);
+        int64_t *fed = malloc((size_t)capacity * sizeof *fed);
         if (!fed)
             return 0;
         if (unread)
             memcpy(fed, order->fed + order->fed_begin, (size_t)unread * sizeof *fed);
         free(order->fed);
         order->fed = fed;
-        order->fed_room = room;
+        order->fed_capacity = capacity;
         order->fed_begin = 0;
         order->length = unread;
     }

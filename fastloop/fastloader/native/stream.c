@@ -5,9 +5,8 @@
 
 #include <stdlib.h>
 
-/* PIECE_BYTES: the size of a piece, a fraction of the second-level cache. MAX_BATCHES of a block
- * bounds the memory of a slot. */
-enum { PIECE_BYTES = 192 << 10, MAX_BATCHES = 4096 };
+/* The most batches of a block, which bounds the memory of a slot. */
+enum { MAX_BATCHES = 4096 };
 /* If three batches are larger than this, none is still in the cache when it is used. */
 enum { CACHED_BYTES = 24 << 20 };
 
@@ -26,7 +25,7 @@ static void choose_sizes(fl_stream *stream) {
         stream->row_nbytes += column->nbytes;
         stream->batch_nbytes += (int64_t)fl_align((size_t)(size * column->nbytes));
     }
-    stream->piece_rows = PIECE_BYTES / work_nbytes + 1;
+    stream->piece_rows = FL_PIECE_BYTES / work_nbytes + 1;
     stream->length = plan->order->length - plan->start;
     int64_t count = (int64_t)plan->block_nbytes / (stream->batch_nbytes + 1);
     /* An epoch that is shorter than a block needs no memory for a whole one. */
@@ -102,7 +101,7 @@ void fl_close_stream(fl_stream *stream) {
         fl_slot *slot = &stream->slots[k];
         if (slot->block)
             fl_release_block(slot->block);
-        free(slot->room);
+        free(slot->scratch);
         free(slot->bounds);
         free(slot->places);
     }

@@ -25,8 +25,8 @@
  * block. */
 typedef struct {
     fl_block *block;
-    int64_t *room;         /* for num_rows indices */
-    int64_t room_length;
+    int64_t *scratch;      /* memory for num_rows indices, if the order has none of its own */
+    int64_t scratch_capacity; /* in indices */
     fl_indices indices;
     int64_t first_batch;   /* its number in the stream */
     int64_t num_batches, batches_length;
@@ -52,7 +52,7 @@ struct fl_stream {
     int64_t unclaimed_rows, next_index, num_opened, num_planned;
     int64_t num_events, num_running; /* num_running: threads that have begun */
     int64_t *sizes;        /* sizes of the batches to come, if they are fed */
-    int64_t num_sizes, sizes_room;
+    int64_t num_sizes, sizes_capacity;
     int is_opening, is_ended, is_stopped, is_out_of_memory, is_cut_off;
     int cut_column;        /* if is_cut_off: the column of the shortened file */
     /* the consumer's */

@@ -43,10 +43,10 @@ int fl_can_open_block(const fl_stream *stream) {
 
 /* Returns 0 if there is no memory. What the slot has is used again if it is large enough. */
 static int reserve(fl_slot *slot, int64_t num_rows, int64_t num_batches) {
-    if (num_rows > slot->room_length) {
-        free(slot->room);
-        slot->room = malloc((size_t)num_rows * sizeof *slot->room);
-        slot->room_length = slot->room ? num_rows : 0;
+    if (num_rows > slot->scratch_capacity) {
+        free(slot->scratch);
+        slot->scratch = malloc((size_t)num_rows * sizeof *slot->scratch);
+        slot->scratch_capacity = slot->scratch ? num_rows : 0;
     }
     if (num_batches + 1 > slot->batches_length) {
         free(slot->bounds);
@@ -55,7 +55,7 @@ static int reserve(fl_slot *slot, int64_t num_rows, int64_t num_batches) {
         slot->places = malloc((size_t)(num_batches + 1) * sizeof *slot->places);
         slot->batches_length = slot->bounds && slot->places ? num_batches + 1 : 0;
     }
-    return slot->room_length >= num_rows && slot->batches_length;
+    return slot->scratch_capacity >= num_rows && slot->batches_length;
 }
 
 /* Takes the next batches' sizes, with the mutex held, and writes them to the slot. Returns the
@@ -87,7 +87,7 @@ static int64_t plan_slot(fl_stream *stream, fl_slot *slot, int64_t num_batches) 
     stream->next_index += rows;
     /* fl_feed() changes a fed order, with the mutex held: it is read here, while it is held. */
     if (stream->plan.order->kind == FL_FED)
-        slot->indices = fl_read_order(stream->plan.order, start, rows, slot->room);
+        slot->indices = fl_read_order(stream->plan.order, start, rows, slot->scratch);
     return start;
 }
 
@@ -129,7 +129,7 @@ void fl_open_block(fl_stream *stream) {
     int is_open = cut_column < 0 && start >= 0 && take_memory(stream, slot);
     if (is_open && stream->plan.order->kind != FL_FED)
         slot->indices = fl_read_order(stream->plan.order, stream->plan.start + start,
-                                      slot->num_rows, slot->room);
+                                      slot->num_rows, slot->scratch);
     pthread_mutex_lock(&stream->mutex);
     stream->is_opening = 0;
     if (is_open) {

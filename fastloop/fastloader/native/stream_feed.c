@@ -39,12 +39,12 @@ int fl_feed(fl_stream *stream, fl_indices indices, int64_t count, const int64_t 
             int64_t num_sizes) {
     pthread_mutex_lock(&stream->mutex);
     int is_fed = fl_feed_order(stream->plan.order, indices, count);
-    if (is_fed && stream->num_sizes + num_sizes > stream->sizes_room) {
-        int64_t room = 2 * (stream->num_sizes + num_sizes);
-        int64_t *grown = realloc(stream->sizes, (size_t)room * sizeof *grown);
+    if (is_fed && stream->num_sizes + num_sizes > stream->sizes_capacity) {
+        int64_t capacity = 2 * (stream->num_sizes + num_sizes);
+        int64_t *grown = realloc(stream->sizes, (size_t)capacity * sizeof *grown);
         is_fed = grown != NULL;
         stream->sizes = grown ? grown : stream->sizes;
-        stream->sizes_room = grown ? room : stream->sizes_room;
+        stream->sizes_capacity = grown ? capacity : stream->sizes_capacity;
     }
     if (is_fed && num_sizes) {
         memcpy(stream->sizes + stream->num_sizes, sizes, (size_t)num_sizes * sizeof *sizes);

@@ -59,7 +59,7 @@ static int64_t event_ns(const fl_stream *stream) {
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-/* Called with the mutex held. Events beyond the room for them are dropped. */
+/* Called with the mutex held. Events for which there is no memory left are dropped. */
 static void record(fl_stream *stream, fl_event event) {
     if (stream->num_events < stream->plan.max_events)
         stream->plan.events[stream->num_events++] = event;

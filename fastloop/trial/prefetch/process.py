@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from fastloop.core.epochs import close_on_exit
+from fastloop.core.exit_status import describe_exit
 from fastloop.core.types import Epochs, Tree
 from fastloop.processes.lifecycle import die_with_parent
 from fastloop.trial.prefetch.cuda_stream import DeliveryStream
@@ -154,8 +155,7 @@ class LoaderProcess:
     def _exit_error(self) -> ChildProcessError:
         assert self._process is not None
         self._process.join()
-        code = self._process.exitcode or 0
-        cause = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        cause = describe_exit(self._process.exitcode)
         return ChildProcessError(f"the prefetching process has ended: {cause}")
 
 

@@ -1,5 +1,6 @@
 /* The cut of an image, drawn from a key as torchvision's RandomResizedCrop and CenterCrop draw
  * it. crops.py computes the same numbers. */
+#include "../splitmix.h"
 #include "jpeg.h"
 
 #include <math.h>
@@ -11,11 +12,7 @@ enum { ATTEMPTS = 10, DRAWS_PER_ATTEMPT = 4, FLIP_DRAW = ATTEMPTS * DRAWS_PER_AT
 /* Returns a number of [0, 1): the upper 53 bits, a double's precision, of output `number` of
  * splitmix64, begun with the key. */
 static double draw(uint64_t key, int number) {
-    uint64_t bits = key + (uint64_t)(number + 1) * 0x9E3779B97F4A7C15u;
-    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9u;
-    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBu;
-    bits ^= bits >> 31;
-    return (double)(bits >> 11) * 0x1p-53;
+    return (double)(splitmix64(key, (uint64_t)number) >> 11) * 0x1p-53;
 }
 
 /* Returns an integer of [0, limit). */

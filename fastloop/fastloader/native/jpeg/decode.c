@@ -17,16 +17,15 @@ enum {
      * cache, from which the sums would have to read them again */
     UNALIGNED = 8,
 };
-static const size_t MAX_PIXELS = (size_t)89478485 * 2; /* Pillow's limit */
 
 /* Returns 0 if there is no memory, at which libjpeg jumps to setjmp(). */
 static int create(fj_decoder *decoder) {
-    decoder->info.err = fj_guard_errors(&decoder->guard);
+    decoder->info.err = fj_set_errors(&decoder->errors);
     decoder->info.client_data = decoder;
-    if (setjmp(decoder->guard.refuse))
+    if (setjmp(decoder->errors.refuse))
         return 0;
     jpeg_create_decompress(&decoder->info);
-    fj_guard_work(&decoder->guard, (j_common_ptr)&decoder->info);
+    fj_set_limits(&decoder->errors, (j_common_ptr)&decoder->info);
     return 1;
 }
 
@@ -60,11 +59,11 @@ void fj_close_decoder(fj_decoder *decoder) {
 
 /* Returns 0 if there is no memory. The contents are lost if it grows. */
 static int reserve(fj_memory *memory, size_t nbytes) {
-    if (nbytes <= memory->room)
+    if (nbytes <= memory->capacity)
         return 1;
     free(memory->bytes);
     memory->bytes = calloc(1, nbytes); /* taps without weight read bytes that nobody has written */
-    memory->room = memory->bytes ? nbytes : 0;
+    memory->capacity = memory->bytes ? nbytes : 0;
     return memory->bytes != NULL;
 }
 
@@ -113,7 +112,7 @@ static int read_header(fj_decoder *decoder, const uint8_t *data, size_t nbytes) 
                    info->jpeg_color_space == JCS_YCbCr || info->jpeg_color_space == JCS_RGB;
     info->out_color_space = JCS_EXT_RGBX;
     size_t pixels = (size_t)info->image_height * info->image_width;
-    return is_known && pixels <= MAX_PIXELS &&
+    return is_known && pixels <= FJ_MAX_PIXELS &&
            has_end(info->src->next_input_byte, info->src->bytes_in_buffer);
 }
 
@@ -140,7 +139,7 @@ static void read_rows(fj_decoder *decoder, int next, int end) {
     for (; next < end; next++) {
         JSAMPROW row = row_of(decoder, next);
         if (jpeg_read_scanlines(&decoder->info, &row, 1) != 1)
-            longjmp(decoder->guard.refuse, 1);
+            longjmp(decoder->errors.refuse, 1);
     }
 }
 
@@ -208,7 +207,7 @@ int fj_make_sample(fj_decoder *decoder, const uint8_t *data, size_t nbytes, cons
                    const fj_format *format, uint64_t key, char *sample) {
     j_decompress_ptr info = &decoder->info;
     int orientation = crop->applies_orientation ? fj_read_orientation(data, nbytes) : 1;
-    if (setjmp(decoder->guard.refuse)) {
+    if (setjmp(decoder->errors.refuse)) {
         jpeg_abort_decompress(info);
         return 0;
     }

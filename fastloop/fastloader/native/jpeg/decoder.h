@@ -2,7 +2,7 @@
 #ifndef FASTLOOP_JPEG_DECODER_H
 #define FASTLOOP_JPEG_DECODER_H
 
-#include "guard.h"
+#include "libjpeg_errors.h"
 #include "jpeg.h"
 #include "scan.h"
 
@@ -16,12 +16,12 @@ typedef void (*fj_entropy_function)(void);
 
 typedef struct {
     void *bytes;
-    size_t room;
+    size_t capacity;
 } fj_memory;
 
 struct fj_decoder {
     struct jpeg_decompress_struct info; /* its client_data is the decoder */
-    fj_guard guard;
+    fj_errors errors;
     fj_weights rows, columns;
     fj_memory ring;     /* rows of the window, by their number modulo num_rows */
     fj_memory taps;     /* the addresses of the rows of a sum */

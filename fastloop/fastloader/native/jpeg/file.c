@@ -13,12 +13,12 @@
 static const size_t MAX_NBYTES = (size_t)1 << 30; /* of an encoded image */
 
 int fj_reserve_file(fj_file *file, size_t nbytes) {
-    if (nbytes <= file->room)
+    if (nbytes <= file->capacity)
         return 1;
     free(file->data);
-    file->room = nbytes + nbytes / 2;
-    file->data = malloc(file->room);
-    file->room = file->data ? file->room : 0;
+    file->capacity = nbytes + nbytes / 2;
+    file->data = malloc(file->capacity);
+    file->capacity = file->data ? file->capacity : 0;
     return file->data != NULL;
 }
 

@@ -11,6 +11,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Pillow refuses images of more pixels, and so does cropped_images.py. */
+#define FJ_MAX_PIXELS ((size_t)89478485 * 2)
+
 /* ---- the cut of an image: cut.c ---- */
 
 typedef enum { FJ_RANDOM_RESIZED_CROP, FJ_CENTER_CROP } fj_crop_kind;
@@ -55,7 +58,7 @@ typedef struct {
     int count, taps;   /* taps are even, the last may weigh nothing */
     int *firsts;
     int16_t *weights;  /* taps for each pixel: the sum of each is 1 << FJ_WEIGHT_BITS */
-    size_t room;
+    size_t capacity;
 } fj_weights;
 
 /* Sets the weights of Pillow's antialiased bilinear filter. Returns 0 if there is no memory. */
@@ -65,7 +68,7 @@ void fj_free_weights(fj_weights *weights);
 /* ---- sums of weighted pixels: resize.c ---- */
 
 /* Sets line[i] to the weighted sum of rows[0..taps - 1][i], in 1 / (1 << FJ_LINE_BITS) of 255.
- * Rows and line have room for `count` rounded up to a multiple of 32. */
+ * Rows and line have space for `count` rounded up to a multiple of 32. */
 void fj_combine_rows(const uint8_t *const *rows, const int16_t *weights, int taps, int count,
                      int16_t *line);
 /* Sets `sums`, four numbers for each pixel of the sample's row, in 1 / (1 << (FJ_WEIGHT_BITS +
@@ -106,10 +109,11 @@ int fj_make_sample(fj_decoder *decoder, const uint8_t *data, size_t nbytes, cons
 
 typedef struct {
     uint8_t *data;
-    size_t nbytes, room;
+    size_t nbytes, capacity;
 } fj_file;
 
-/* Makes room for so many bytes; those that were there are lost. Returns 0 if there is no memory. */
+/* Provides memory for so many bytes; those that were there are lost. Returns 0 if there is
+ * none. */
 int fj_reserve_file(fj_file *file, size_t nbytes);
 /* Reads the file's bytes, into memory that is used again. Returns 0 if it can't be read. */
 int fj_read_file(fj_file *file, const char *path);

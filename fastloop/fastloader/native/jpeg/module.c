@@ -1,5 +1,5 @@
 /* The door to Python: samples of JPEG images, by the limited API. */
-#include "../python/limited_api.h"
+#include "../bindings/limited_api.h"
 
 #include <stdlib.h>
 #include <string.h>

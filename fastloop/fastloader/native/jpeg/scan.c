@@ -220,11 +220,11 @@ static int begin_interval(fj_scan *scan, int column, int is_row_needed) {
 }
 
 int fj_begin_scan(fj_scan *scan, const uint8_t *data, size_t nbytes) {
-    if (nbytes + PADDING > scan->room) {
+    if (nbytes + PADDING > scan->capacity) {
         free(scan->codes);
-        scan->room = nbytes + (nbytes < MAX_SPARE ? nbytes : MAX_SPARE) + PADDING;
-        scan->codes = malloc(scan->room);
-        scan->room = scan->codes ? scan->room : 0;
+        scan->capacity = nbytes + (nbytes < MAX_SPARE ? nbytes : MAX_SPARE) + PADDING;
+        scan->codes = malloc(scan->capacity);
+        scan->capacity = scan->codes ? scan->capacity : 0;
     }
     scan->next = data;
     scan->end = data + nbytes;

@@ -73,7 +73,7 @@ typedef struct {
     const uint8_t *next, *end;  /* the file's data behind the reader's interval */
     fj_reader reader;
     uint8_t *codes;             /* the reader's memory, used again for the next image */
-    size_t room;
+    size_t capacity;
     int num_blocks;             /* of a unit */
     fj_block blocks[FJ_MAX_BLOCKS];
     uint32_t predictions[FJ_MAX_COMPONENTS];

@@ -1,6 +1,6 @@
 /* The coefficients of a JPEG, written again in segments that can be decoded one by one: no pixel
  * is decoded, so that none changes. */
-#include "guard.h"
+#include "libjpeg_errors.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,12 +12,11 @@ enum {
     /* of a segment, which costs about three bytes: a marker, padding, and DC values without a
      * prediction */
     MIN_BLOCKS = 6,
-    FIRST_ROOM = 1 << 12,
+    FIRST_CAPACITY = 1 << 12,
 };
-static const size_t MAX_PIXELS = (size_t)89478485 * 2; /* Pillow's limit */
 
 typedef struct {
-    fj_guard guard; /* of both */
+    fj_errors errors; /* of both */
     struct jpeg_decompress_struct in;
     struct jpeg_compress_struct out;
     struct jpeg_destination_mgr destination;
@@ -26,21 +25,21 @@ typedef struct {
 
 /* ---- the output grows as it is written ---- */
 
-/* Called by libjpeg: before the first byte, when the room is full, and after the last byte. */
+/* Called by libjpeg: before the first byte, when the memory is full, and after the last byte. */
 static void begin_output(j_compress_ptr out) {
     transcoder *self = out->client_data;
     self->destination.next_output_byte = self->file->data;
-    self->destination.free_in_buffer = self->file->room;
+    self->destination.free_in_buffer = self->file->capacity;
 }
 
 static boolean grow_output(j_compress_ptr out) {
     transcoder *self = out->client_data;
-    size_t written = self->file->room;
+    size_t written = self->file->capacity;
     uint8_t *data = realloc(self->file->data, 2 * written);
     if (!data)
-        longjmp(self->guard.refuse, 1);
+        longjmp(self->errors.refuse, 1);
     self->file->data = data;
-    self->file->room = 2 * written;
+    self->file->capacity = 2 * written;
     self->destination.next_output_byte = data + written;
     self->destination.free_in_buffer = written;
     return TRUE;
@@ -48,7 +47,7 @@ static boolean grow_output(j_compress_ptr out) {
 
 static void end_output(j_compress_ptr out) {
     transcoder *self = out->client_data;
-    self->file->nbytes = self->file->room - self->destination.free_in_buffer;
+    self->file->nbytes = self->file->capacity - self->destination.free_in_buffer;
 }
 
 /* ---- the image, and the parts that are kept ---- */
@@ -87,7 +86,7 @@ static int read_header(j_decompress_ptr in, const uint8_t *data, size_t nbytes) 
     size_t pixels = (size_t)in->image_height * in->image_width;
     int is_known = in->jpeg_color_space == JCS_GRAYSCALE || in->jpeg_color_space == JCS_YCbCr ||
                    in->jpeg_color_space == JCS_RGB;
-    return is_known && pixels <= MAX_PIXELS;
+    return is_known && pixels <= FJ_MAX_PIXELS;
 }
 
 /* Returns 1 if all bits of all coefficients were there. A decoder smooths a progressive image
@@ -148,7 +147,7 @@ static transcoder *open_transcoder(fj_file *file) {
     self->destination.init_destination = begin_output;
     self->destination.empty_output_buffer = grow_output;
     self->destination.term_destination = end_output;
-    self->in.err = self->out.err = fj_guard_errors(&self->guard);
+    self->in.err = self->out.err = fj_set_errors(&self->errors);
     self->out.client_data = self;
     return self;
 }
@@ -156,18 +155,18 @@ static transcoder *open_transcoder(fj_file *file) {
 /* Returns 0 if libjpeg complains. The transcoder is on the heap, as setjmp() does not keep local
  * variables. */
 static int run(transcoder *self, const uint8_t *data, size_t nbytes) {
-    if (setjmp(self->guard.refuse))
+    if (setjmp(self->errors.refuse))
         return 0;
     jpeg_create_decompress(&self->in);
-    fj_guard_work(&self->guard, (j_common_ptr)&self->in);
+    fj_set_limits(&self->errors, (j_common_ptr)&self->in);
     jpeg_create_compress(&self->out);
-    fj_guard_work(&self->guard, (j_common_ptr)&self->out);
+    fj_set_limits(&self->errors, (j_common_ptr)&self->out);
     self->out.dest = &self->destination;
     return transcode(self, data, nbytes);
 }
 
 int fj_transcode(const uint8_t *data, size_t nbytes, fj_file *out) {
-    transcoder *self = fj_reserve_file(out, FIRST_ROOM) ? open_transcoder(out) : NULL;
+    transcoder *self = fj_reserve_file(out, FIRST_CAPACITY) ? open_transcoder(out) : NULL;
     if (!self)
         return 0;
     int is_made = run(self, data, nbytes);

@@ -49,13 +49,13 @@ static void fill_weights(const triangle *place, int taps, int16_t *weights) {
 
 /* Returns 0 if there is no memory. */
 static int reserve(fj_weights *weights, size_t count, size_t taps) {
-    if (count * taps <= weights->room)
+    if (count * taps <= weights->capacity)
         return 1;
     fj_free_weights(weights);
     weights->firsts = malloc(count * taps * sizeof *weights->firsts);
     weights->weights = malloc(count * taps * sizeof *weights->weights);
-    weights->room = weights->firsts && weights->weights ? count * taps : 0;
-    return weights->room > 0;
+    weights->capacity = weights->firsts && weights->weights ? count * taps : 0;
+    return weights->capacity > 0;
 }
 
 int fj_weigh(fj_weights *weights, const fj_axis *axis, int is_flipped) {

@@ -17,7 +17,7 @@ typedef struct {
     PyObject *pull, *end;    /* called for indices, and after the last batch */
     PyObject *weak_references;
     Py_buffer delivered;     /* an int64, the number of batches */
-    Py_buffer events;        /* room for fl_event; empty: nothing is recorded */
+    Py_buffer events;        /* memory for fl_event; empty: nothing is recorded */
     int pid, num_forks;      /* of the process, when the stream was opened */
     /* is_busy: next() runs, and may have released the interpreter's lock */
     int is_busy, is_closing;

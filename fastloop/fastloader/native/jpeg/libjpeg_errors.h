@@ -1,7 +1,7 @@
 /* libjpeg's errors and warnings, both of which end the work on an image, so that it is left to
- * another decoder: guard.c. */
-#ifndef FASTLOOP_GUARD_H
-#define FASTLOOP_GUARD_H
+ * another decoder: libjpeg_errors.c. */
+#ifndef FASTLOOP_LIBJPEG_ERRORS_H
+#define FASTLOOP_LIBJPEG_ERRORS_H
 
 #include <stdio.h>
 
@@ -11,14 +11,14 @@
 /* setjmp(refuse) returns 1 as soon as libjpeg complains of anything. Local variables that have
  * changed since setjmp() are indeterminate then (C11 7.13.2.1): callers read none. */
 typedef struct {
-    struct jpeg_error_mgr errors;
+    struct jpeg_error_mgr manager;
     struct jpeg_progress_mgr progress;
     jmp_buf refuse;
-} fj_guard;
+} fj_errors;
 
 /* Returns the error manager to set before jpeg_create_decompress and jpeg_create_compress. */
-struct jpeg_error_mgr *fj_guard_errors(fj_guard *guard);
+struct jpeg_error_mgr *fj_set_errors(fj_errors *errors);
 /* Called after them: bounds libjpeg's memory, and the scans of a progressive file. */
-void fj_guard_work(fj_guard *guard, j_common_ptr info);
+void fj_set_limits(fj_errors *errors, j_common_ptr info);
 
 #endif

@@ -1,12 +1,12 @@
 /* libjpeg's errors and warnings, both of which end the work on an image. */
-#include "guard.h"
+#include "libjpeg_errors.h"
 
 enum { MAX_SCANS = 200 }; /* a few bytes of a progressive file can ask for a scan of all of it */
 static const long MAX_NBYTES = 1L << 28; /* of libjpeg's memory: a progressive file is kept whole */
 
-/* Leaves libjpeg in whatever function it is. `errors` is the guard's first member, so that
- * libjpeg's pointer to it is one to the guard. */
-static void refuse(j_common_ptr info) { longjmp(((fj_guard *)info->err)->refuse, 1); }
+/* Leaves libjpeg in whatever function it is. `manager` is the first member of fj_errors, so that
+ * libjpeg's pointer to it is one to the whole. */
+static void refuse(j_common_ptr info) { longjmp(((fj_errors *)info->err)->refuse, 1); }
 
 /* Levels below 0 are warnings of corrupt data, from which libjpeg would go on with wrong pixels. */
 static void refuse_warning(j_common_ptr info, int level) {
@@ -29,17 +29,17 @@ static void watch_scans(j_common_ptr info) {
 
 /* jpeg_std_error() is not used: it prints, and a static libjpeg that was not compiled for shared
  * libraries can't be linked for its table of messages. */
-struct jpeg_error_mgr *fj_guard_errors(fj_guard *guard) {
-    guard->errors = (struct jpeg_error_mgr){.error_exit = refuse,
+struct jpeg_error_mgr *fj_set_errors(fj_errors *errors) {
+    errors->manager = (struct jpeg_error_mgr){.error_exit = refuse,
                                             .emit_message = refuse_warning,
                                             .output_message = ignore,
                                             .format_message = ignore_text,
                                             .reset_error_mgr = ignore};
-    return &guard->errors;
+    return &errors->manager;
 }
 
-void fj_guard_work(fj_guard *guard, j_common_ptr info) {
+void fj_set_limits(fj_errors *errors, j_common_ptr info) {
     info->mem->max_memory_to_use = MAX_NBYTES;
-    guard->progress.progress_monitor = watch_scans;
-    info->progress = &guard->progress;
+    errors->progress.progress_monitor = watch_scans;
+    info->progress = &errors->progress;
 }
