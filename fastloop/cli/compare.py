@@ -31,7 +31,7 @@ from fastloop.reporting.comparison import (
     find_changes,
     format_changes,
     no_longer_finishes,
-    notes,
+    other_differences,
     parse_percent,
 )
 from fastloop.reporting.comparison_answer import comparison_answer
@@ -65,7 +65,7 @@ def main() -> None:
     print(format_changes(changes, fail_above))
     if len(changes) > 1:
         print(f"marked: beyond noise, corrected for {len(changes)} comparisons (Holm)\n")
-    for line in notes(pairs, base, new):
+    for line in other_differences(pairs, base, new):
         print(fill(line, 79, subsequent_indent="  ", break_long_words=False))
     sys.exit(int(any_broken or any(change.is_regression(fail_above) for change in changes)))
 

@@ -189,8 +189,12 @@ class Result:
     rounds: list[list[str]] = field(default_factory=list)
     """The order of the jobs in each round of the sweep."""
     environment: dict[str, Any] = field(default_factory=dict)
-    flags: list[str] = field(default_factory=list)
-    """Caveats of the figures, one line each."""
+    caveats: list[str] = pydantic.Field(
+        default_factory=list,
+        validation_alias=pydantic.AliasChoices("caveats", "flags"),
+        serialization_alias="flags",
+    )
+    """Reservations about the figures, one line each; `flags` in result.json."""
     run_id: str = ""
     """Id of the tracker's run."""
     recorded: bool = False

@@ -21,7 +21,7 @@ _adapter = pydantic.TypeAdapter(Result)
 
 def save(result: Result, folder: Path) -> None:
     """Write <folder>/result.json atomically, without the passwords of addresses."""
-    text = _adapter.dump_json(result, indent=1).decode()
+    text = _adapter.dump_json(result, indent=1, by_alias=True).decode()
     write_text(folder / RESULT_FILE, without_passwords(text))
 
 

@@ -13,7 +13,7 @@ from fastloop.reporting.comparison import (
     Cost,
     find_changes,
     no_longer_finishes,
-    notes,
+    other_differences,
     seconds_per_sample,
 )
 from fastloop.reporting.comparison_answer import describe_times
@@ -70,7 +70,7 @@ def check_speed(
         raise UsageError(f"job: measures {other}; the base has {first}: record it again")
     changes = find_changes(pairs, _cost(pairs, measure))
     lines = [_describe(each, measure, fail_above) for each in changes]
-    lines += notes(pairs, base, new)
+    lines += other_differences(pairs, base, new)
     lines += [f"host: {old} in the base, {now} here" for old, now in sorted(_hosts(pairs), key=str)]
     slower = frozenset(
         (each.job, each.benchmark) for each in changes if each.is_regression(fail_above)

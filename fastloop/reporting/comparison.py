@@ -153,7 +153,7 @@ def _direction(change: Change, fail_above: float) -> str:
     return "slower" if change.is_slower else ""
 
 
-def notes(pairs: Pairs, base: dict[str, Result], new: dict[str, Result]) -> list[str]:
+def other_differences(pairs: Pairs, base: dict[str, Result], new: dict[str, Result]) -> list[str]:
     """Lines about jobs of one set only, unfinished jobs and different settings, which no table
     has."""
     lines = [f"only in base: {name}" for name in base if name not in new]

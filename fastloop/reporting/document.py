@@ -23,9 +23,9 @@ from fastloop.reporting.outcome_sentences import verdict
 from fastloop.reporting.rank_tables import ranks_table
 from fastloop.reporting.report_tables import (
     Table,
+    caveats_table,
     machine_table,
     not_ranked_table,
-    notes_table,
     overview_tables,
     ranking_table,
     settings_table,
@@ -72,7 +72,7 @@ def compose_document(
     parts = [(group, comparison) for group in groups for comparison in group.comparisons]
     sections = [_section(group, comparison, several) for group, comparison in parts]
     ranks = ranks_table(results)
-    optional = (parts_table(results), notes_table(results), not_ranked_table(results))
+    optional = (parts_table(results), caveats_table(results), not_ranked_table(results))
     files = (stores_table(results), profiles_table(results))
     return Document(
         title=_title(groups, results),

@@ -14,15 +14,15 @@ from fastloop.reporting.short_names import short_names
 Timelines = Mapping[tuple[str | None, str], bytes]
 """(sweep, name) of a job -> its timeline as an <svg> element."""
 NO_TIMELINES: Timelines = MappingProxyType({})
-SHARES_NOTE = (
+SHARES_LEGEND = (
     "By how much the epoch is longer for each part, as a share of it, with the 95 % interval of "
     "the median over rounds, or the range in parentheses. wait: what a perfect loader would save."
 )
-GAINS_NOTE = (
+GAINS_LEGEND = (
     "Share of an epoch that a change saves: predicted by a model of the loader, and as it was when "
     "the change ran next to the job as it is."
 )
-PARTS_NOTE = (
+PARTS_LEGEND = (
     "exposed: by how much a batch takes longer for the part. hidden: the rest of the part's work, "
     "done while the loop stepped or another worker worked; ?: unknown."
 )
@@ -51,7 +51,7 @@ def shares_table(results: Sequence[Result]) -> Table | None:
         wait = show_estimate(explanation.ladder.wait_share, show_percent)
         rows.append((label, wait, *cells))
     head = ("", "wait", *parts)
-    table = Table(heading="Parts of an epoch", head=head, rows=tuple(rows), note=SHARES_NOTE)
+    table = Table(heading="Parts of an epoch", head=head, rows=tuple(rows), legend=SHARES_LEGEND)
     return table if rows else None
 
 
@@ -70,7 +70,7 @@ def gains_table(results: Sequence[Result]) -> Table | None:
         if each.realised_gain
     )
     head = ("what if", "predicted gain", "realised gain")
-    return Table(heading="What if", head=head, rows=rows, note=GAINS_NOTE) if rows else None
+    return Table(heading="What if", head=head, rows=rows, legend=GAINS_LEGEND) if rows else None
 
 
 def parts_table(results: Sequence[Result]) -> Table | None:
@@ -81,7 +81,7 @@ def parts_table(results: Sequence[Result]) -> Table | None:
         for row in explanation.ladder.rows
     )
     head = ("part", "exposed, ms a batch", "hidden, ms a batch")
-    return Table(heading="Ladder", head=head, rows=rows, note=PARTS_NOTE) if rows else None
+    return Table(heading="Ladder", head=head, rows=rows, legend=PARTS_LEGEND) if rows else None
 
 
 def timelines_of(results: Sequence[Result], timelines: Timelines) -> Iterator[tuple[str, bytes]]:

@@ -20,7 +20,7 @@ COLOURS = {
     VERMILLION: "var(--mark)",
 }
 """CSS variable for each colour of a picture, so that pictures follow dark mode and print styles."""
-TIMELINE_NOTE = (
+TIMELINE_LEGEND = (
     "One epoch in which everything records what it does. The same for ui.perfetto.dev: "
     "timeline.json in the job's folder."
 )
@@ -139,7 +139,7 @@ def _timeline(heading: str, svg: bytes) -> str:
     source = f"data:image/svg+xml;base64,{b64encode(svg).decode()}"
     image = f'<img src="{source}" alt="{label}">'
     opening = f'<div class="scroll timeline" tabindex="0" role="region" aria-label="{label}">'
-    return f'<h2>{label}</h2>\n{opening}\n{image}</div>\n<p class="note">{TIMELINE_NOTE}</p>'
+    return f'<h2>{label}</h2>\n{opening}\n{image}</div>\n<p class="note">{TIMELINE_LEGEND}</p>'
 
 
 def _pictures(figures: Sequence[str]) -> str:
@@ -181,13 +181,13 @@ def _table(table: Table, heading: str = "") -> str:
     thead = f"<thead><tr>{head}</tr></thead>\n" if any(table.head) else ""
     rows = "\n".join(_row(row, kinds) for row in table.rows)
     kind = "" if table.numeric else ' class="words"'
-    note = f'\n<p class="note">{escape(table.note)}</p>' if table.note else ""
+    legend = f'\n<p class="note">{escape(table.legend)}</p>' if table.legend else ""
     if table.kept:
-        note += f'\n<p class="note narrow">{MORE_COLUMNS}</p>'
+        legend += f'\n<p class="note narrow">{MORE_COLUMNS}</p>'
     return (
         f"<h2>{heading}</h2>\n"
         f'<div class="scroll" tabindex="0" role="region" aria-label="{heading}">'
-        f"<table{kind}>\n{thead}<tbody>\n{rows}\n</tbody></table></div>{note}"
+        f"<table{kind}>\n{thead}<tbody>\n{rows}\n</tbody></table></div>{legend}"
     )
 
 

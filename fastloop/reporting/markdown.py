@@ -37,7 +37,7 @@ def _table(table: Table, heading: str = "") -> list[str]:
     return [
         f"## {heading or table.heading}",
         "\n".join(lines),
-        *([table.note] if table.note else []),
+        *([table.legend] if table.legend else []),
     ]
 
 

@@ -11,7 +11,7 @@ from fastloop.core.tracked_metrics import metrics
 from fastloop.reporting.report_tables import NOTHING, Table
 
 HEAD = ("", "processes", "seconds by rank", "waits by rank, s", "straggler", "scaling", "gradients")
-NOTE = (
+LEGEND = (
     "seconds: median over trials by rank; a trial takes as long as its slowest rank. waits: for "
     "batches and their placement, in one epoch. straggler: longest wait / mean wait. "
     "scaling: samples/s / (processes x samples/s of one process). gradients: share of a step, on "
@@ -29,7 +29,7 @@ def ranks_table(results: Sequence[Result]) -> Table | None:
         if world_size(result) > 1 and result.trials
         for benchmark in result.trials[0].benchmarks
     ]
-    return Table(heading="Ranks", head=HEAD, rows=tuple(rows), note=NOTE) if rows else None
+    return Table(heading="Ranks", head=HEAD, rows=tuple(rows), legend=LEGEND) if rows else None
 
 
 def rank_lines(result: Result) -> list[str]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from fastloop.core import stats
 from fastloop.core.number_text import SECONDS, TimeUnit, unit_of_all
 from fastloop.core.result import Result
+from fastloop.reporting.grouped_caveats import group_caveats
 from fastloop.reporting.limit_text import describe_origin, limit_legend
-from fastloop.reporting.notes import group_caveats
 from fastloop.reporting.outcomes import outcome
 from fastloop.reporting.summary import Comparison, JobGroup, Row
 
@@ -38,7 +38,8 @@ class Table:
     heading: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    note: str = ""
+    legend: str = ""
+    """A text below the table that explains its figures."""
     numeric: bool = True
     """False if the columns hold text."""
     kept: tuple[str, ...] = ()
@@ -59,7 +60,7 @@ def ranking_table(comparison: Comparison) -> Table:
     Columns without any value are left out.
     """
     baseline = comparison.baseline
-    # a long name would widen its column; the note has it instead
+    # a long name would widen its column; the legend has it instead
     base = baseline if 0 < len(baseline) <= LONGEST_BASELINE else "baseline"
     cells = {
         heading: [cell(row) for row in comparison.rows]
@@ -73,7 +74,7 @@ def ranking_table(comparison: Comparison) -> Table:
             (row.label, *(column[place] for column in filled.values()))
             for place, row in enumerate(comparison.rows)
         ),
-        note=(
+        legend=(
             "Equal ranks: no significant difference. 95 %: confidence interval of the median; "
             "ratios are paired by round, below 1 is faster. "
             f"{limit_legend([comparison])}. {why_legend([comparison])}"
@@ -110,9 +111,9 @@ def not_ranked_table(results: Sequence[Result]) -> Table | None:
     return Table(heading="Not ranked", head=head, rows=tuple(rows), numeric=False)
 
 
-def notes_table(results: Sequence[Result]) -> Table | None:
-    """The notes, which qualify the jobs' figures; None if no job has any."""
-    rows = tuple((note.kind, note.text) for note in group_caveats(results))
+def caveats_table(results: Sequence[Result]) -> Table | None:
+    """The caveats of the jobs' figures; None if no job has any."""
+    rows = tuple((each.kind, each.text) for each in group_caveats(results))
     head = ("note", "jobs")
     return Table(heading="Notes", head=head, rows=rows, numeric=False) if rows else None
 

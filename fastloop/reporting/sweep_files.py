@@ -9,7 +9,7 @@ from fastloop.core.number_text import significant
 from fastloop.core.result import Result
 from fastloop.reporting.report_tables import Table
 
-STORES_NOTE = (
+STORES_LEGEND = (
     "A store holds all samples of its dataset, also where the order reads a subset. "
     "The seconds are those of writing it, which a later sweep does not repeat."
 )
@@ -20,7 +20,7 @@ def stores_table(results: Sequence[Result]) -> Table | None:
     """Size, seconds and samples of each store that the jobs read; None if they read none."""
     head = ("store of", "dataset", "MiB", "seconds", "samples")
     rows = tuple((names, *cells) for cells, names in _stores(results).items())
-    return Table(heading="Stores", head=head, rows=rows, note=STORES_NOTE) if rows else None
+    return Table(heading="Stores", head=head, rows=rows, legend=STORES_LEGEND) if rows else None
 
 
 def profiles_table(results: Sequence[Result]) -> Table | None:

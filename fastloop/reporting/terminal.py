@@ -11,10 +11,10 @@ from fastloop.core.printable import printable
 from fastloop.core.ranking import NO_RANK
 from fastloop.core.result import Result, world_size
 from fastloop.reporting.comparable import brings_data
+from fastloop.reporting.grouped_caveats import group_caveats
 from fastloop.reporting.header import describe_samples, show_trials
 from fastloop.reporting.limit_text import limit_legend
 from fastloop.reporting.load_lines import load_lines
-from fastloop.reporting.notes import group_caveats
 from fastloop.reporting.outcome_sentences import verdict
 from fastloop.reporting.outcomes import outcome
 from fastloop.reporting.rank_tables import rank_lines
@@ -32,7 +32,7 @@ LEGEND = "mean (std) of the trials; equal ranks: no significant difference; "
 
 def format_tables(results: Sequence[Result], baseline: str = "", width: int = WIDTH) -> str:
     """The text at the end of a sweep: load of the machine, a table and a verdict for each group of
-    jobs, ranks, notes and unfinished jobs.
+    jobs, ranks, caveats and unfinished jobs.
 
     width: number of columns of the terminal; between 80 and 120 are used.
     """
@@ -40,7 +40,7 @@ def format_tables(results: Sequence[Result], baseline: str = "", width: int = WI
     parts = [textwrap.fill(line, width) for line in load_lines(results)]
     parts += [_format_table(group, width) for group in summarize(results, baseline)]
     ranks = [(result.name, line) for result in results for line in rank_lines(result)]
-    notes = [(note.kind, note.text) for note in group_caveats(results)]
+    caveats = [(each.kind, each.text) for each in group_caveats(results)]
     unfinished = [
         (result.name, ": ".join(filter(None, outcome(result))))
         for result in results
@@ -48,7 +48,7 @@ def format_tables(results: Sequence[Result], baseline: str = "", width: int = WI
     ]
     parts += [
         "\n".join(_name_and_text(*line, width) for line in lines)
-        for lines in (ranks, notes, unfinished)
+        for lines in (ranks, caveats, unfinished)
         if lines
     ]
     return printable("\n\n".join(parts))

@@ -23,6 +23,7 @@ ExplainJob = Callable[[SweepJob, Callable[[str], None]], Explanation]
 Raises UsageError, Unsupported or JobFailed for a job that can't be explained."""
 
 CAVEAT = "not explained"
+"""Kind of the caveat of a job that could not be explained."""
 
 
 def explain_all(
@@ -64,8 +65,10 @@ def explanation_caveats(state: JobState) -> list[str]:
 
 
 def lacks_explanation(result: Result) -> bool:
-    """True for a result without an explanation and without a note that it can't be explained."""
-    return result.explanation is None and not any(flag.startswith(CAVEAT) for flag in result.flags)
+    """True for a result without an explanation and without the caveat that it can't be given."""
+    return result.explanation is None and not any(
+        caveat.startswith(CAVEAT) for caveat in result.caveats
+    )
 
 
 def num_explain_steps(job: Job, tries: int) -> int:

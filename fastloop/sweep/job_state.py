@@ -70,7 +70,7 @@ class JobState:
         """Continue from this result; in memory only, until the next update."""
         self.is_continued = True
         self.result = replace(
-            result, status="RUNNING", status_reason="", failure_kind=None, flags=[]
+            result, status="RUNNING", status_reason="", failure_kind=None, caveats=[]
         )
 
     def begin(self) -> None:

@@ -21,7 +21,7 @@ from fastloop.core.result import Result
 from fastloop.core.spans import now_ns, seconds_between, wall_ms
 from fastloop.core.types import Failure, JobFailed
 from fastloop.reporting.comparable import is_sweep_decided
-from fastloop.sweep.caveats import caveats, option_caveats
+from fastloop.sweep.caveats import find_caveats, option_caveats
 from fastloop.sweep.explain_stage import (
     ExplainJob,
     explain_all,
@@ -81,11 +81,11 @@ def run_sweep(
         # After all passes, as some caveats depend on the results of other jobs.
         for state in states:
             if state.is_running and state.prepared is not None:
-                flags = caveats(state.result, [other.result for other in states])
-                flags += option_caveats(state.entry.job, state.result.sample_nbytes)
-                flags += missing_limits(state.entry.job)
-                flags += explanation_caveats(state)
-                state.update(flags=flags)
+                lines = find_caveats(state.result, [other.result for other in states])
+                lines += option_caveats(state.entry.job, state.result.sample_nbytes)
+                lines += missing_limits(state.entry.job)
+                lines += explanation_caveats(state)
+                state.update(caveats=lines)
                 state.end("FINISHED", track=False)
         # results are shown before they are logged: a slow server must not delay the answer
         progress.show_results([state.result for state in states], clock.stages())

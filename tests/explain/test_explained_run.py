@@ -147,7 +147,7 @@ def test_table_and_report_say_why(sweep):
     assert "Ladder" in headings
 
 
-def test_what_cannot_be_explained_is_a_note(tmp_path):
+def test_what_cannot_be_explained_is_a_caveat(tmp_path):
     shutil.copy(SUPPORT / "my_code.py", tmp_path)
     settings = ("benchmark=traversal", "trials=1", "epochs=1", "tracker=none", "report=false")
     arguments = ("loader._target_=my_code.plain", "min_window_s=0", *settings, "explain=true")
@@ -156,6 +156,6 @@ def test_what_cannot_be_explained_is_a_note(tmp_path):
     (result,) = results(tmp_path)
     assert result.status == "FINISHED"
     assert result.explanation is None
-    (note,) = [flag for flag in result.flags if flag.startswith("not explained: ")]
-    assert "brings its own data" in note
+    (caveat,) = [line for line in result.caveats if line.startswith("not explained: ")]
+    assert "brings its own data" in caveat
     assert "brings its own data" in " ".join(process.stdout.split())

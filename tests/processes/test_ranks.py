@@ -34,7 +34,7 @@ from fastloop.options.launcher.single import SingleLauncher
 from fastloop.options.launcher.torchrun import TorchrunLauncher
 from fastloop.options.order.random import RandomOrder
 from fastloop.options.order.sequential import SequentialOrder
-from fastloop.sweep.caveats import caveats
+from fastloop.sweep.caveats import find_caveats
 from fastloop.sweep.merge_ranks import merge_passes, merge_trials
 from fastloop.trial.job import Job
 from fastloop.trial.profiling import profile_paths
@@ -500,7 +500,7 @@ def waits_of(first: list[float], second: list[float], **params: object) -> Resul
 def test_worker_periodicity_is_checked_per_rank():
     rising = [0.001 + 1e-6 * number for number in range(61)]
     slow = [0.1 if number % 2 else wait_s for number, wait_s in enumerate(rising)]
-    (caveat,) = caveats(double := waits_of(slow, slow, num_workers=2), [double])
+    (caveat,) = find_caveats(double := waits_of(slow, slow, num_workers=2), [double])
     assert caveat.startswith("training: worker-periodic: every 2nd batch waits 100 ms, ")
     single = waits_of(rising, slow, num_workers=2)
-    assert caveats(single, [single]) == []
+    assert find_caveats(single, [single]) == []

@@ -212,7 +212,7 @@ def test_interleave_false_runs_jobs_one_after_another(tmp_path):
     assert process.returncode == 0, process.stderr
     first, second = trial_starts(tmp_path)
     assert max(first) < min(second)
-    assert all("not interleaved" in " ".join(result.flags) for result in results(tmp_path))
+    assert all("not interleaved" in " ".join(result.caveats) for result in results(tmp_path))
 
 
 @pytest.mark.heavy

@@ -20,7 +20,7 @@ from fastloop.data.preparation import prepare
 from fastloop.options.decoder.pil import PilDecoder
 from fastloop.reporting.summary import summarize
 from fastloop.reporting.terminal import format_tables
-from fastloop.sweep.caveats import caveats
+from fastloop.sweep.caveats import find_caveats
 
 
 @dataclass(frozen=True)
@@ -139,15 +139,15 @@ def test_jobs_within_the_tolerance_are_ranked_together_with_a_caveat(outputs, tm
     assert prepared[2].decoder_equivalence_id == ""
     jobs = [result_of_data(f"by={place}", 1 + place, data) for place, data in enumerate(prepared)]
     assert groups(*jobs) == [["by=0", "by=1"], ["by=2"]]
-    flags = [[flag for flag in caveats(job, jobs) if "equivalent" in flag] for job in jobs]
-    assert flags[0] == [
+    lines = [[line for line in find_caveats(job, jobs) if "equivalent" in line] for job in jobs]
+    assert lines[0] == [
         "equivalent decoders: pixels differ between decoders; "
         f"{COMPARED_SAMPLES} samples are within 0 of 255 of Pillow's"
     ]
-    assert f"within {TOLERANCE} of 255" in flags[1][0]
-    assert flags[2] == []
-    flagged = [replace(job, flags=flags[place]) for place, job in enumerate(jobs[:2])]
-    table = format_tables(flagged)
+    assert f"within {TOLERANCE} of 255" in lines[1][0]
+    assert lines[2] == []
+    with_caveats = [replace(job, caveats=lines[place]) for place, job in enumerate(jobs[:2])]
+    table = format_tables(with_caveats)
     assert table.count("rank  limit") == 1
     assert "by 0 is fastest" in " ".join(table.split())
     assert "equivalent decoders" in table
@@ -159,7 +159,7 @@ def test_jobs_with_equal_pixels_get_no_caveat(outputs, tmp_path):
     prepared = {name: prepare(folder_of(root, f"decoder={name}"), None) for name in names}
     jobs = [result_of_data(name, 1, data) for name, data in prepared.items()]
     assert groups(*jobs) == [["pil", "opencv"]]
-    assert not [flag for job in jobs for flag in caveats(job, jobs) if "equivalent" in flag]
+    assert not [line for job in jobs for line in find_caveats(job, jobs) if "equivalent" in line]
 
 
 def test_opencv_converts_cmyk_within_the_tolerance(outputs, tmp_path):

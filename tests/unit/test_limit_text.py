@@ -19,7 +19,7 @@ from fastloop.reporting.report_tables import ranking_table
 from fastloop.reporting.summary import summarize
 from fastloop.reporting.terminal import format_tables
 from fastloop.reporting.write import trials_csv
-from fastloop.sweep.caveats import caveats
+from fastloop.sweep.caveats import find_caveats
 
 ROWS = LimitOrigin(kind="rows", engine="np.take", cores=2, memcpy_fraction=0.57)
 IMAGES = LimitOrigin(kind="decoded images", engine="turbojpeg", cores=2)
@@ -63,7 +63,7 @@ def test_verdict_and_table_name_the_work_of_the_limit(origin, words):
     assert describe_work(origin) == words
     assert f"50 % of {words}" in verdict(comparison)
     assert legend(result) == f"limit: share of {words}"
-    assert f"limit: share of {words}. memory" in ranking_table(comparison).note
+    assert f"limit: share of {words}. memory" in ranking_table(comparison).legend
 
 
 def test_table_tells_which_rows_have_which_limit():
@@ -88,7 +88,7 @@ def test_report_names_engine_and_share_of_memcpy():
     table = ranking_table(comparison)
     assert (
         "Measured limits: decoded images by turbojpeg; rows by np.take, 57 % of memcpy."
-        in table.note
+        in table.legend
     )
 
 
@@ -129,5 +129,5 @@ def test_note_on_a_decoder_above_the_limit_gives_a_cause_of_decoding(origin, cau
     pass_ = Attribution(
         seconds=1.0, first_batch_s=0.1, wait_s=[0.1], place_s=[0.0], cpu_s=1.0, runs_model=False
     )
-    lines = caveats(replace(known, attribution={"traversal": pass_}), [])
+    lines = find_caveats(replace(known, attribution={"traversal": pass_}), [])
     assert f"traversal: above the limit: 200 %, as {cause}" in lines

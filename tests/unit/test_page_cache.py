@@ -202,7 +202,7 @@ def test_cache_caveats_are_empty_unless_the_cache_is_cold(state):
 
 
 def test_cache_state_survives_saving_and_loading(tmp_path):
-    result = dataclasses.replace(result_of(trial_with_fraction(0.4)), flags=["a flag"])
+    result = dataclasses.replace(result_of(trial_with_fraction(0.4)), caveats=["a caveat"])
     save(result, tmp_path)
     assert load(tmp_path) == result
 

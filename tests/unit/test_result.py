@@ -23,10 +23,12 @@ def test_result_is_read_under_former_field_names(tmp_path):
         params={},
         tags={},
         decoder_equivalence_id="abc",
+        caveats=["drift: +6 % over rounds"],
         attribution={"training": attribution},
     )
     save(result, tmp_path)
     text = (tmp_path / RESULT_FILE).read_text()
+    assert '"flags":' in text  # the file's name for caveats
     for name, former in (("decoder_equivalence_id", "alike"), ("local_step_s", "own_step_s")):
         assert f'"{name}":' in text
         text = text.replace(f'"{name}":', f'"{former}":')

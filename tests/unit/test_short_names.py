@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from known_results import result_of
 
 from fastloop.core.result import Result
+from fastloop.reporting.grouped_caveats import group_caveats
 from fastloop.reporting.header import describe_setup
-from fastloop.reporting.notes import group_caveats
 from fastloop.reporting.short_names import short_names
 from fastloop.reporting.summary import DEFAULT_COLOUR, check_baseline, summarize
 from fastloop.sweep.colours import place_colour
@@ -81,9 +81,9 @@ def test_report_of_one_loader_names_it_once():
     assert describe_setup(results) == "loader raw · decoder pil · device cpu"
 
 
-def test_notes_name_jobs_as_the_table_does():
-    results = [replace(job, flags=["concurrent"]) for job in jobs("raw a x=1", "raw a x=2")]
-    assert [note.text for note in group_caveats(results)] == ["x 1, x 2"]
+def test_caveats_name_jobs_as_the_table_does():
+    results = [replace(job, caveats=["concurrent"]) for job in jobs("raw a x=1", "raw a x=2")]
+    assert [each.text for each in group_caveats(results)] == ["x 1, x 2"]
 
 
 def test_short_name_is_a_baseline():

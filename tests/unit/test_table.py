@@ -76,7 +76,7 @@ figures = st.tuples(texts, lengths, st.floats(min_value=1e-9, max_value=1e9), te
 
 @given(st.lists(figures, min_size=1, max_size=4, unique_by=lambda row: row[0]), texts)
 def test_table_is_at_most_80_columns_wide(jobs, reason):
-    results = [job(f"{name} x", *figures, flags=[flag]) for name, *figures, flag in jobs]
+    results = [job(f"{name} x", *figures, caveats=[line]) for name, *figures, line in jobs]
     failed = replace(results[0], name=f"{reason} y", status="FAILED", status_reason=reason)
     table = format_tables([*results, failed])
     assert max(map(len, table.splitlines())) <= 80

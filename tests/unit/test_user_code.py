@@ -29,7 +29,7 @@ from fastloop.options.launcher.single import SingleLauncher
 from fastloop.reporting.report_tables import overview_tables
 from fastloop.reporting.summary import summarize
 from fastloop.reporting.terminal import format_tables
-from fastloop.sweep.caveats import caveats
+from fastloop.sweep.caveats import find_caveats
 from fastloop.sweep.prepare_stage import trial_key
 from fastloop.trial.support import check_support
 from fastloop.trial.trial_process import run_trial
@@ -450,12 +450,12 @@ def test_tables_of_own_data_name_the_loaders_and_why_they_are_not_ranked_togethe
     assert len(overview_tables(groups)[0].head) == 1 + len(groups)
     own = "own data: compared only with its own first epoch"
     other = "that deliver other samples"
-    assert [caveats(job, sweep)[0] for job in jobs] == [
+    assert [find_caveats(job, sweep)[0] for job in jobs] == [
         *[f"{own}; not ranked with 3 {other}"] * 2,
         f"{own}; not ranked with 4 {other}",
         f"{own}; not ranked with 3 {other}; not ranked with 1 that were compared with a dataset",
     ]
-    assert not [line for line in caveats(compared, sweep) if "own data" in line]
+    assert not [line for line in find_caveats(compared, sweep) if "own data" in line]
     table = " ".join(format_tables(sweep).split())
     assert "own data of mine.b: 2 samples, " in table
     assert table.count("device cpu, compared only with its own first epoch") == 3

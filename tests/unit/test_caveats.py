@@ -1,4 +1,4 @@
-"""Notes: a line for each kind of caveat, with the jobs that have it."""
+"""Caveats: a line for each kind, with the jobs that have it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import replace
 from known_results import result_of
 
 from fastloop.core.instrumented_pass import Attribution
-from fastloop.reporting.notes import group_caveats
+from fastloop.reporting.grouped_caveats import group_caveats
 from fastloop.reporting.terminal import format_tables
-from fastloop.sweep.caveats import caveats
+from fastloop.sweep.caveats import find_caveats
 
 
-def results_with(**flags: list[str]):
+def results_with(**caveats: list[str]):
     result = replace(result_of([1.0, 1.1], 10, 20.0), tags={"device": "cpu"}, status="FINISHED")
-    return [replace(result, name=name, flags=flags[name]) for name in flags]
+    return [replace(result, name=name, caveats=caveats[name]) for name in caveats]
 
 
 def test_caveats_of_a_kind_share_a_line_with_the_details_of_each_job():
@@ -24,7 +24,7 @@ def test_caveats_of_a_kind_share_a_line_with_the_details_of_each_job():
         fast=["traversal: outliers: 1", "skipped: 2 samples, the first: /a: b"],
         quiet=[],
     )
-    assert [(note.kind, note.text) for note in group_caveats(results)] == [
+    assert [(each.kind, each.text) for each in group_caveats(results)] == [
         ("CPU oversubscribed", "raw (8 workers on 2 cores)"),
         ("unstable", "raw (std 11 %), preload (std 30 %, 1 outlier)"),
         ("outliers", "fast (1)"),
@@ -33,18 +33,19 @@ def test_caveats_of_a_kind_share_a_line_with_the_details_of_each_job():
 
 
 def test_details_of_several_benchmarks_share_a_line():
-    flags = ["traversal: unstable: std 11 %", "training: unstable: std 12 %"]
-    (result,) = results_with(raw=flags)
+    lines = ["traversal: unstable: std 11 %", "training: unstable: std 12 %"]
+    (result,) = results_with(raw=lines)
     measured = next(iter(result.trials[0].benchmarks.values()))
     both = dict.fromkeys(("traversal", "training"), measured)
     result = replace(result, trials=[replace(trial, benchmarks=both) for trial in result.trials])
-    (note,) = group_caveats([result])
-    assert (note.kind, note.text) == ("unstable", "raw (traversal: std 11 %; training: std 12 %)")
+    (caveat,) = group_caveats([result])
+    assert caveat.kind == "unstable"
+    assert caveat.text == "raw (traversal: std 11 %; training: std 12 %)"
 
 
 def test_details_that_all_jobs_share_are_printed_once():
     results = results_with(raw=["concurrent: other work"], preload=["concurrent: other work"])
-    assert [note.text for note in group_caveats(results)] == ["raw, preload (other work)"]
+    assert [each.text for each in group_caveats(results)] == ["raw, preload (other work)"]
     assert format_tables(results).count("other work") == 1
     assert group_caveats(results_with(raw=[])) == []
 
@@ -53,10 +54,10 @@ def test_processes_that_trials_left_running_are_counted_and_the_first_is_named()
     result = result_of([1.0, 1.1], 10, 20.0)
     first, second = result.trials
     trials = [replace(first, left_running=["python burner.py (pid 7)"]), second]
-    lines = caveats(replace(result, trials=trials), [])
+    lines = find_caveats(replace(result, trials=trials), [])
     assert "left running: 1 process, ended after the trial: python burner.py (pid 7)" in lines
     trials[1] = replace(second, left_running=["x (pid 9)"])
-    lines = caveats(replace(result, trials=trials), [])
+    lines = find_caveats(replace(result, trials=trials), [])
     note = "left running: 2 processes, ended after the trial, the first: python burner.py (pid 7)"
     assert note in lines
 
@@ -69,6 +70,6 @@ def test_traversal_that_is_faster_than_the_limit_has_a_caveat():
     name = next(iter(known.trials[0].benchmarks))
     result = replace(known, attribution={name: pass_})
     cause = "its rows lie next to each other, or were gathered before"
-    assert f"{name}: above the limit: 191 %, as {cause}" in caveats(result, [])
+    assert f"{name}: above the limit: 191 %, as {cause}" in find_caveats(result, [])
     trained = replace(known, attribution={name: replace(pass_, runs_model=True)})
-    assert not any("above the limit" in line for line in caveats(trained, []))
+    assert not any("above the limit" in line for line in find_caveats(trained, []))

@@ -1,4 +1,4 @@
-"""Notes: the caveats of all jobs, one line for each kind with its jobs."""
+"""The caveats of all jobs, one line for each kind with its jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastloop.reporting.short_names import short_names
 
 
 @dataclass(frozen=True, kw_only=True)
-class Note:
+class Caveat:
     """A kind of caveat, such as `unstable`, and each job's details of it."""
 
     kind: str
@@ -27,7 +27,7 @@ class Note:
         return ", ".join(f"{name} ({detail})" for name, detail in self.details.items())
 
 
-def group_caveats(results: Sequence[Result]) -> list[Note]:
+def group_caveats(results: Sequence[Result]) -> list[Caveat]:
     """The caveats of these results, grouped by kind, in the order of their first jobs.
 
     Details begin with the benchmark if there are several.
@@ -38,12 +38,12 @@ def group_caveats(results: Sequence[Result]) -> list[Note]:
         name for result in results for trial in result.trials for name in trial.benchmarks
     }
     for result in results:
-        for caveat in result.flags:
+        for caveat in result.caveats:
             benchmark, kind, detail = _split(caveat, benchmarks)
             parts = (benchmark if len(benchmarks) > 1 else "", detail)
             grouped[kind][names[result.name]].append(": ".join(filter(None, parts)))
     return [
-        Note(kind=kind, details={name: "; ".join(each) for name, each in details.items()})
+        Caveat(kind=kind, details={name: "; ".join(each) for name, each in details.items()})
         for kind, details in grouped.items()
     ]
 
