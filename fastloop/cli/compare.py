@@ -28,15 +28,16 @@ from fastloop.core.result_file import RESULT_FILE, load_results
 from fastloop.core.types import UsageError
 from fastloop.reporting.comparison import (
     DEFAULTS,
+    check_comparable,
+    comparison_answer,
     find_changes,
     format_changes,
     no_longer_finishes,
     other_differences,
+    parse_allow,
     parse_percent,
 )
-from fastloop.reporting.comparison_answer import comparison_answer
-from fastloop.reporting.conditions import check_comparable, parse_allow
-from fastloop.reporting.load_lines import load_lines
+from fastloop.reporting.header import load_lines
 
 FOLDERS = ("base", "new")
 

@@ -21,7 +21,7 @@ from fastloop.core.passwords import without_passwords
 from fastloop.core.printable import shorten_words
 from fastloop.core.result_file import load_results, load_timelines
 from fastloop.core.types import UsageError
-from fastloop.reporting.write import parse_formats, write_report
+from fastloop.reporting.report_files import parse_formats, write_report
 
 if TYPE_CHECKING:
     from fastloop.core.result import Result

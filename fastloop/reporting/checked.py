@@ -11,13 +11,15 @@ from fastloop.core.types import UsageError
 from fastloop.reporting.comparison import (
     Change,
     Cost,
+    Difference,
+    Pairs,
+    describe_times,
     find_changes,
+    find_differences,
     no_longer_finishes,
     other_differences,
     seconds_per_sample,
 )
-from fastloop.reporting.comparison_answer import describe_times
-from fastloop.reporting.conditions import Difference, Pairs, find_differences
 
 FINE, SLOWER, OTHER_ENVIRONMENT, OTHER_DATA, NOT_JUDGED = range(5)
 """Exit statuses of `fastloop check`."""

@@ -1,20 +1,19 @@
-"""Comparison of two sets of results, job by job, and the conditions that make them comparable."""
+"""Comparison of two sets of results, job by job: conditions, changes, the answer."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fastloop.core import stats
-from fastloop.core.number_text import TimeUnit, significant, unit_of_all
+from fastloop.core.number_text import TimeUnit, show_time, significant, unit_of_all
 from fastloop.core.pair_tests import holm, welch_p_value
 from fastloop.core.result import Measurement, Result, measurements
 from fastloop.core.types import UsageError
-from fastloop.reporting.conditions import Pairs
-from fastloop.reporting.outcomes import outcome
+from fastloop.reporting.report_tables import outcome
 
 DEFAULTS = {"base": "", "new": "", "fail_above": "5", "allow": ""}
 """Settings of `fastloop compare`."""
@@ -22,6 +21,12 @@ FEWEST_TRIALS = 5
 """With fewer trials of a set, the interval contains the true ratio too rarely."""
 Cost = Callable[[Measurement], float]
 """A trial -> the figure by which it is compared; less is better."""
+Pairs = dict[str, tuple[Result, Result]]
+"""Name of a job -> its result in the base set and its result in the new set."""
+SOURCE, CONTENT = "data fingerprint", "data content"
+UNKNOWN: tuple[object, ...] = (None, "")
+"""Values in results of an older version, and of jobs that failed before they opened their data.
+They count as equal to every value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,3 +199,152 @@ def parse_percent(text: str) -> float:
     if not 0 <= percent < math.inf:
         raise UsageError(f"fail_above={text}: allowed: a percentage, 0 or more")
     return percent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A value that is not the same in both sets."""
+
+    job: str
+    condition: str
+    """A name that `allow=` accepts."""
+    key: str
+    base: object
+    new: object
+
+
+def find_differences(pairs: Pairs) -> Iterator[Difference]:
+    """The conditions that differ, job by job."""
+    for name, pair in pairs.items():
+        for condition, values in CONDITIONS.items():
+            before, after = map(values, pair)
+            for key in sorted(_differing_keys(before, after)):
+                yield Difference(
+                    job=name, condition=condition, key=key, base=before[key], new=after[key]
+                )
+
+
+def check_comparable(
+    pairs: Pairs, base: dict[str, Result], new: dict[str, Result], allowed: set[str]
+) -> None:
+    """Raise UsageError if the sets share no job, or differ in a condition not in `allowed`."""
+    if not pairs:
+        first, other = next(iter(base)), next(iter(new))
+        raise UsageError(
+            f"no job is in both sets: base has {len(base)} ({first}, …), "
+            f"new has {len(new)} ({other}, …)"
+        )
+    for each in find_differences(pairs):
+        if each.condition not in allowed:
+            raise UsageError(
+                f"{each.job}: different {each.key} ({each.base} in base, {each.new} in new); "
+                f"allow={each.condition} compares them anyway"
+            )
+
+
+def parse_allow(names: set[str]) -> set[str]:
+    """The names of conditions; raises UsageError for any other."""
+    if unknown := sorted(names - CONDITIONS.keys()):
+        shown, allowed = ",".join(sorted(names)), ",".join(CONDITIONS)
+        raise UsageError(f"allow={shown}: no such difference: {unknown[0]}; allowed: {allowed}")
+    return names
+
+
+def _differing_keys(base: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
+    """Keys with known values that differ; the data's source may differ if its content is equal."""
+    shared = base.keys() & new.keys()
+    known = [key for key in shared if base[key] not in UNKNOWN and new[key] not in UNKNOWN]
+    differing = [key for key in known if base[key] != new[key]]
+    same_content = CONTENT in known and CONTENT not in differing
+    return [key for key in differing if not (same_content and key == SOURCE)]
+
+
+def _machine(result: Result) -> Mapping[str, object]:
+    keys = ("host", "cpu", "cores", "cores_usable", "gpus")
+    return {key: result.environment.get(key) for key in keys} | {
+        "device": result.tags.get("device")
+    }
+
+
+def _versions(result: Result) -> Mapping[str, object]:
+    """Versions of Python and the libraries."""
+    # without fastloop: comparing two of its versions is a purpose of a comparison
+    versions = dict(result.environment.get("versions") or {})
+    versions.pop("fastloop", None)
+    return versions | {"python": result.environment.get("python")}
+
+
+def _data(result: Result) -> Mapping[str, object]:
+    settings = {name: result.params.get(name) for name in ("epochs", "drop_last")}
+    return {SOURCE: result.fingerprint, CONTENT: result.content} | settings
+
+
+def _cache(result: Result) -> Mapping[str, object]:
+    return {"cache state": result.params.get("cache")}
+
+
+CONDITIONS: dict[str, Callable[[Result], Mapping[str, object]]] = {
+    "machine": _machine,
+    "versions": _versions,
+    "data": _data,
+    "cache": _cache,
+}
+"""A name that `allow=` accepts -> the values that have to be equal in both sets."""
+
+
+def comparison_answer(pairs: Pairs, changes: Sequence[Change], fail_above: float) -> str:
+    """Sentences that answer: has a job become slower by more than `fail_above` percent, does one no
+    longer finish, and how many changes could not be judged?"""
+    broken = [name for name, pair in pairs.items() if no_longer_finishes(*pair)]
+    regressions = [each for each in changes if each.is_regression(fail_above)]
+    unknown = [each for each in changes if each.ratio is None]
+    sentences = [_broken_sentence(broken)] if broken else []
+    if regressions:
+        sentences += _slower_sentences(regressions, len(changes))
+    # nothing is known of any change, so no job can be called fine
+    elif changes and len(unknown) == len(changes):
+        sentences.append(f"No answer yet: each set needs {FEWEST_TRIALS} trials of a job or more.")
+        return " ".join(sentences)
+    elif changes and not broken:
+        sentences.append(_fine_sentence(changes, fail_above))
+    elif not broken:
+        sentences.append("No answer: no job has finished in both sets.")
+    if unknown:
+        needed = f"each set needs {FEWEST_TRIALS} trials or more"
+        sentences.append(f"{len(unknown)} of {len(changes)} are not judged: {needed}.")
+    return " ".join(sentences)
+
+
+def describe_times(change: Change) -> str:
+    """Both times of a change, the new one first: `12.1 us a sample against 9.3 us`."""
+    unit = unit_of_all([change.base_s, change.new_s])
+    return f"{show_time(change.new_s, unit)} a sample against {show_time(change.base_s, unit)}"
+
+
+def _broken_sentence(names: Sequence[str]) -> str:
+    verb = "no longer finishes" if len(names) == 1 else "no longer finish"
+    return f"{', '.join(names)} {verb}."
+
+
+def _slower_sentences(regressions: Sequence[Change], compared: int) -> list[str]:
+    worst = max(regressions, key=lambda each: each.new_s / each.base_s)
+    ratio = worst.ratio
+    # a change without a ratio is no regression
+    assert ratio is not None
+    bounds = f"95 %: {significant(ratio.low)} to {significant(ratio.high)}"
+    times = f"{significant(ratio.estimate)} times as long as in the base"
+    answer = f"{worst.job} has become slower: {worst.benchmark} takes {times}"
+    sentences = [f"{answer} ({describe_times(worst)}; {bounds})."]
+    if len(regressions) > 1:
+        sentences.append(f"In all {len(regressions)} of {compared} comparisons are slower.")
+    return sentences
+
+
+def _fine_sentence(changes: Sequence[Change], fail_above: float) -> str:
+    faster = sum(each.is_faster for each in changes)
+    told = {"is faster" if faster == 1 else "are faster": faster}
+    slower = sum(each.is_slower for each in changes)
+    told |= {"is slower by less" if slower == 1 else "are slower by less": slower}
+    counts = [f"{count} of {len(changes)} {words}" for words, count in told.items() if count]
+    rest = f": {', '.join(counts)}" if counts else ""
+    return f"No job has become slower by more than {fail_above:g} %{rest}."

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
+from fastloop.core.explanation import Explanation
 from fastloop.core.result import Result
-from fastloop.reporting.charts.benchmark_pictures import Picture, picture_of_ladders, pictures
-from fastloop.reporting.explanation_tables import (
-    NO_TIMELINES,
-    Timelines,
-    explanation_paragraphs,
-    gains_table,
-    parts_table,
-    shares_table,
-    timelines_of,
-)
-from fastloop.reporting.header import describe_setup
-from fastloop.reporting.load_lines import load_lines
+from fastloop.reporting.header import describe_setup, load_lines
+from fastloop.reporting.job_names import short_names
 from fastloop.reporting.outcome_sentences import verdict
-from fastloop.reporting.rank_tables import ranks_table
+from fastloop.reporting.pictures import Picture, picture_of_ladders, pictures
 from fastloop.reporting.report_tables import (
     Table,
     caveats_table,
+    explanations_of,
+    gains_table,
     machine_table,
     not_ranked_table,
     overview_tables,
+    parts_table,
     ranking_table,
+    ranks_table,
     settings_table,
+    shares_table,
 )
 from fastloop.reporting.summary import Comparison, JobGroup, summarize
 from fastloop.reporting.sweep_files import profiles_table, stores_table
+
+Timelines = Mapping[tuple[str | None, str], bytes]
+"""(sweep, name) of a job -> its timeline as an <svg> element."""
+NO_TIMELINES: Timelines = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,3 +131,28 @@ def _section(group: JobGroup, comparison: Comparison, several: bool) -> Section:
         table=ranking_table(comparison),
         pictures=tuple(pictures(comparison, heading, prefix)),
     )
+
+
+def explanation_paragraphs(results: Sequence[Result]) -> list[tuple[str, str]]:
+    """A heading and the verdict's sentences for each job that was explained."""
+    return [
+        (f"Why, {label}: {explanation.verdict.word}", _paragraph(explanation))
+        for label, explanation in explanations_of(results)
+    ]
+
+
+def timelines_of(results: Sequence[Result], timelines: Timelines) -> Iterator[tuple[str, bytes]]:
+    """A heading and the SVG file for each explained job that has a timeline."""
+    names = short_names(results)
+    for result in results:
+        svg = timelines.get((result.tags.get("sweep"), result.name))
+        if result.explanation and svg:
+            yield f"Timeline, {names[result.name]}", svg
+
+
+def _paragraph(explanation: Explanation) -> str:
+    sentences = [*explanation.verdict.sentences]
+    if explanation.best:
+        sentences.append(f"Best change that was tried: {explanation.best.command}")
+    # no full stop after a command, which a reader may copy
+    return ". ".join(sentences) + ("" if explanation.best else ".")

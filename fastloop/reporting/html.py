@@ -7,9 +7,9 @@ from base64 import b64encode
 from collections.abc import Sequence
 from html import escape
 
-from fastloop.reporting.charts.benchmark_pictures import Picture
-from fastloop.reporting.charts.style import FAINT, INK, VERMILLION
+from fastloop.reporting.charts import FAINT, INK, VERMILLION
 from fastloop.reporting.document import Document, Section
+from fastloop.reporting.pictures import Picture
 from fastloop.reporting.report_tables import Table
 from fastloop.reporting.summary import DEFAULT_COLOUR
 

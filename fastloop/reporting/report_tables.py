@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from fastloop.core import stats
-from fastloop.core.number_text import SECONDS, TimeUnit, unit_of_all
-from fastloop.core.result import Result
-from fastloop.reporting.grouped_caveats import group_caveats
+from fastloop.core.explanation import Explanation, LadderRow
+from fastloop.core.number_text import (
+    SECONDS,
+    TimeUnit,
+    show_estimate,
+    show_percent,
+    significant,
+    unit_of_all,
+)
+from fastloop.core.result import Result, measurements, world_size
+from fastloop.core.tracked_metrics import metrics
+from fastloop.core.types import FailureKind
+from fastloop.reporting.job_names import short_names
 from fastloop.reporting.limit_text import describe_origin, limit_legend
-from fastloop.reporting.outcomes import outcome
 from fastloop.reporting.summary import Comparison, JobGroup, Row
 
 NOTHING = "\u2014"
@@ -29,6 +39,31 @@ MEANINGS = {
     "training": "the model trains on every batch",
     "inference": "the model runs inference on every batch",
 }
+SKIPPED = "skipped"
+RANK_HEAD = (
+    *("", "processes", "seconds by rank", "waits by rank, s"),
+    *("straggler", "scaling", "gradients"),
+)
+RANK_LEGEND = (
+    "seconds: median over trials by rank; a trial takes as long as its slowest rank. waits: for "
+    "batches and their placement, in one epoch. straggler: longest wait / mean wait. "
+    "scaling: samples/s / (processes x samples/s of one process). gradients: share of a step, on "
+    "batches that are already on the device, spent averaging gradients over the ranks."
+)
+RANK_SHARES = ("scaling_efficiency", "sync_fraction")
+"""Metrics of the columns scaling and gradients."""
+SHARES_LEGEND = (
+    "By how much the epoch is longer for each part, as a share of it, with the 95 % interval of "
+    "the median over rounds, or the range in parentheses. wait: what a perfect loader would save."
+)
+GAINS_LEGEND = (
+    "Share of an epoch that a change saves: predicted by a model of the loader, and as it was when "
+    "the change ran next to the job as it is."
+)
+PARTS_LEGEND = (
+    "exposed: by how much a batch takes longer for the part. hidden: the rest of the part's work, "
+    "done while the loop stepped or another worker worked; ?: unknown."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,3 +305,167 @@ def _format_setting(value: object) -> str:
     if value is None:
         return "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def outcome(result: Result) -> tuple[str, str]:
+    """The job's status and its reason."""
+    # a job that can't run here has the status FAILED, but failed at nothing: it was skipped
+    if result.failure_kind is FailureKind.UNSUPPORTED:
+        return SKIPPED, result.status_reason.removeprefix(f"{FailureKind.UNSUPPORTED}: ")
+    return result.status, result.status_reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caveat:
+    """A kind of caveat, such as `unstable`, and each job's details of it."""
+
+    kind: str
+    details: dict[str, str]
+    """Short name of a job -> its details, which are empty if the kind says everything."""
+
+    @property
+    def text(self) -> str:
+        """The jobs, each with its details; details that all jobs share are given once."""
+        if len(set(self.details.values())) == 1:
+            detail = next(iter(self.details.values()))
+            return f"{', '.join(self.details)}{detail and f' ({detail})'}"
+        return ", ".join(f"{name} ({detail})" for name, detail in self.details.items())
+
+
+def group_caveats(results: Sequence[Result]) -> list[Caveat]:
+    """The caveats of these results, grouped by kind, in the order of their first jobs.
+
+    Details begin with the benchmark if there are several.
+    """
+    grouped: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    names = short_names(results)
+    benchmarks = {
+        name for result in results for trial in result.trials for name in trial.benchmarks
+    }
+    for result in results:
+        for caveat in result.caveats:
+            benchmark, kind, detail = _split(caveat, benchmarks)
+            parts = (benchmark if len(benchmarks) > 1 else "", detail)
+            grouped[kind][names[result.name]].append(": ".join(filter(None, parts)))
+    return [
+        Caveat(kind=kind, details={name: "; ".join(each) for name, each in details.items()})
+        for kind, details in grouped.items()
+    ]
+
+
+def _split(caveat: str, benchmarks: Iterable[str]) -> tuple[str, str, str]:
+    """Benchmark, kind and details of a caveat of the form `[benchmark: ]kind[: details]`."""
+    benchmark = next((name for name in benchmarks if caveat.startswith(f"{name}: ")), "")
+    prefix = f"{benchmark}: " if benchmark else ""
+    kind, _, detail = caveat.removeprefix(prefix).partition(": ")
+    return benchmark, kind, detail
+
+
+def ranks_table(results: Sequence[Result]) -> Table | None:
+    """A row for each benchmark of each job with several processes; None if there is none."""
+    rows = [
+        (f"{result.name}: {benchmark}", *_rank_cells(result, benchmark))
+        for result in results
+        if world_size(result) > 1 and result.trials
+        for benchmark in result.trials[0].benchmarks
+    ]
+    if not rows:
+        return None
+    return Table(heading="Ranks", head=RANK_HEAD, rows=tuple(rows), legend=RANK_LEGEND)
+
+
+def rank_lines(result: Result) -> list[str]:
+    """The job's rows of the ranks table as text, one line a benchmark; empty for one process."""
+    if world_size(result) == 1 or not result.trials:
+        return []
+    return [
+        f"{benchmark}: {', '.join(_describe_cells(_rank_cells(result, benchmark)))}"
+        for benchmark in result.trials[0].benchmarks
+    ]
+
+
+def _describe_cells(cells: Sequence[str]) -> list[str]:
+    templates = ("{} ranks", "{} s", "waits {} s", "straggler {}", "scaling {}", "gradients {}")
+    return [
+        text.format(cell) for text, cell in zip(templates, cells, strict=True) if cell != NOTHING
+    ]
+
+
+def _rank_cells(result: Result, benchmark: str) -> tuple[str, ...]:
+    """The job's cells in this benchmark, one for each column of RANK_HEAD after the first."""
+    figures = metrics(result)
+    by_rank = zip(*[trial.rank_seconds for trial in measurements(result, benchmark)], strict=True)
+    attribution = result.attribution.get(benchmark)
+    waits = [rank.loading_s for rank in attribution.ranks] if attribution else []
+    straggler_index = figures.get(f"{benchmark}/straggler_index")
+    shares = [figures.get(f"{benchmark}/{name}") for name in RANK_SHARES]
+    return (
+        str(world_size(result)),
+        _rank_seconds([stats.median(list(seconds)) for seconds in by_rank]),
+        _rank_seconds(waits),
+        NOTHING if straggler_index is None else f"{straggler_index:.2f}",
+        *(NOTHING if share is None else f"{100 * share:.0f} %" for share in shares),
+    )
+
+
+def _rank_seconds(seconds: Sequence[float]) -> str:
+    return " ".join(significant(value) for value in seconds) or NOTHING
+
+
+def shares_table(results: Sequence[Result]) -> Table | None:
+    """The share of the epoch of each part, a row for each explained job; None if none was."""
+    explained = explanations_of(results)
+    # jobs have different parts; a column for each that any job has, in the order of the ladders
+    parts = dict.fromkeys(row.rung for _, each in explained for row in each.ladder.rows)
+    rows = []
+    for label, explanation in explained:
+        shares = {row.rung: row.share for row in explanation.ladder.rows}
+        cells = [
+            show_estimate(shares[part], show_percent) if part in shares else NOTHING
+            for part in parts
+        ]
+        wait = show_estimate(explanation.ladder.wait_share, show_percent)
+        rows.append((label, wait, *cells))
+    head = ("", "wait", *parts)
+    table = Table(heading="Parts of an epoch", head=head, rows=tuple(rows), legend=SHARES_LEGEND)
+    return table if rows else None
+
+
+def gains_table(results: Sequence[Result]) -> Table | None:
+    """Predicted and realised gain of each change that was tried; None if none was."""
+    rows = tuple(
+        (
+            f"{label}: {each.change}",
+            NOTHING
+            if each.predicted_gain is None
+            else show_estimate(each.predicted_gain, show_percent),
+            show_estimate(each.realised_gain, show_percent),
+        )
+        for label, explanation in explanations_of(results)
+        for each in explanation.what_ifs
+        if each.realised_gain
+    )
+    head = ("what if", "predicted gain", "realised gain")
+    return Table(heading="What if", head=head, rows=rows, legend=GAINS_LEGEND) if rows else None
+
+
+def parts_table(results: Sequence[Result]) -> Table | None:
+    """Exposed and hidden milliseconds of each part of each explained job; None if none was."""
+    rows = tuple(
+        (f"{label}: {row.rung}", *_milliseconds(row))
+        for label, explanation in explanations_of(results)
+        for row in explanation.ladder.rows
+    )
+    head = ("part", "exposed, ms a batch", "hidden, ms a batch")
+    return Table(heading="Ladder", head=head, rows=rows, legend=PARTS_LEGEND) if rows else None
+
+
+def explanations_of(results: Sequence[Result]) -> list[tuple[str, Explanation]]:
+    """Short names and explanations of the jobs that have one."""
+    names = short_names(results)
+    return [(names[each.name], each.explanation) for each in results if each.explanation]
+
+
+def _milliseconds(row: LadderRow) -> tuple[str, str]:
+    hidden = "?" if row.hidden_ms is None else significant(row.hidden_ms)
+    return show_estimate(row.exposed_ms, significant), hidden

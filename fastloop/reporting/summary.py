@@ -12,14 +12,13 @@ from fastloop.core.looks import AUTO
 from fastloop.core.ranking import Ranking, rank_jobs
 from fastloop.core.result import Measurement, Result, verdict_word
 from fastloop.core.tracked_metrics import metrics
-from fastloop.reporting.baseline import find_baseline, no_baseline
 from fastloop.reporting.comparable import (
     UNRANKED,
     benchmarks_by_round,
     brings_data,
     partition,
 )
-from fastloop.reporting.short_names import short_names
+from fastloop.reporting.job_names import find_baseline, no_baseline, short_names
 
 DEFAULT_COLOUR = "#0072b2"
 """Colour of jobs without a colour in their result."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fastloop.sweep.settings import SweepSettings
 
 IMPORTED_LATER = (
-    *("fastloop.processes.leader", "fastloop.reporting.terminal", "fastloop.sweep.progress"),
+    *("fastloop.processes.leader", "fastloop.reporting.terminal_table", "fastloop.sweep.progress"),
     *("fastloop.sweep.resume", "fastloop.sweep.rounds", "fastloop.trial.support"),
 )
 """Modules that a sweep imports while signals still end the command at once."""
@@ -201,7 +201,7 @@ def sweep_job(request: JobRequest, name: str, index: int) -> SweepJob:
 
 def _rejection(requests: Sequence[JobRequest]) -> str:
     """The reason why the sweep can't be measured; empty if it can."""
-    from fastloop.reporting.baseline import find_baseline, no_baseline
+    from fastloop.reporting.job_names import find_baseline, no_baseline
     from fastloop.sweep.settings import SWEEP_SETTINGS
     from fastloop.trial.support import check_support
 

@@ -40,7 +40,7 @@ def print_results(
 
     stages: seconds of the stages of this command; None: it has measured nothing.
     """
-    from fastloop.reporting.terminal import WIDTH, format_tables
+    from fastloop.reporting.terminal_table import WIDTH, format_tables
     from fastloop.sweep.time_spent import describe_time
 
     if _has_nothing(results):
@@ -58,7 +58,7 @@ def print_places(
     """Print the places of files, report and tracker, or the reason why a single job has no trials;
     returns the exit status."""
     from fastloop.reporting.sweep_files import file_lines
-    from fastloop.reporting.terminal import WIDTH
+    from fastloop.reporting.terminal_table import WIDTH
     from fastloop.sweep.job_state import DETAILS
 
     if _has_nothing(results):
@@ -86,8 +86,8 @@ def _write_report(results: Sequence[Result], request: JobRequest, tracking: Swee
     # an import that a signal interrupts leaves half a module, and can't be repeated
     with defer_signals():
         from fastloop.core.result_file import load_timelines
-        from fastloop.reporting.baseline import find_baseline
-        from fastloop.reporting.write import write_report
+        from fastloop.reporting.job_names import find_baseline
+        from fastloop.reporting.report_files import write_report
 
     baseline = request.sweep.baseline or ""
     names = {result.name: result.loader for result in results if result.status == "FINISHED"}

@@ -22,9 +22,8 @@ from fastloop.core.result_file import load
 from fastloop.core.tracked_metrics import metrics
 from fastloop.reporting.document import compose_document
 from fastloop.reporting.html import render_html
-from fastloop.reporting.markdown import render_markdown
+from fastloop.reporting.report_files import render_markdown, write_report
 from fastloop.reporting.summary import summarize
-from fastloop.reporting.write import write_report
 
 pytestmark = pytest.mark.slow
 KINDS = ("seconds", "rounds", "waits", "memory", "limit")

@@ -31,7 +31,11 @@ import psutil
 PRELOADED = (
     *("torch", "tensordict", "sklearn.datasets", "fastloop.sweep.measure", "fastloop.sweep.rounds"),
     *("fastloop.config.compose", "fastloop.data.spot_check", "fastloop.sweep.early_check"),
-    *("fastloop.reporting.html", "fastloop.reporting.markdown", "fastloop.reporting.terminal"),
+    *(
+        "fastloop.reporting.html",
+        "fastloop.reporting.report_files",
+        "fastloop.reporting.terminal_table",
+    ),
     *(
         "fastloop.core.result",
         "fastloop.options.launcher.single",

@@ -7,8 +7,8 @@ from dataclasses import replace
 from known_results import result_of
 
 from fastloop.core.instrumented_pass import Attribution
-from fastloop.reporting.grouped_caveats import group_caveats
-from fastloop.reporting.terminal import format_tables
+from fastloop.reporting.report_tables import group_caveats
+from fastloop.reporting.terminal_table import format_tables
 from fastloop.sweep.caveats import find_caveats
 
 

@@ -15,9 +15,8 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from fastloop.core.instrumented_pass import Attribution, Resources
-from fastloop.reporting.charts.benchmark_pictures import pictures
-from fastloop.reporting.charts.memory_chart import spread
-from fastloop.reporting.charts.style import shorten, wrap_label
+from fastloop.reporting.charts import shorten, spread, wrap_label
+from fastloop.reporting.pictures import pictures
 from fastloop.reporting.summary import Comparison, summarize
 
 

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from fastloop.core.stats import Ratio
-from fastloop.reporting.comparison import Change, format_changes
-from fastloop.reporting.comparison_answer import comparison_answer
+from fastloop.reporting.comparison import Change, comparison_answer, format_changes
 
 FINISHED, FAILED = SimpleNamespace(status="FINISHED"), SimpleNamespace(status="FAILED")
 

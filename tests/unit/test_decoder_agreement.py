@@ -19,7 +19,7 @@ from fastloop.data.decoder_agreement import COMPARED_SAMPLES, TOLERANCE
 from fastloop.data.preparation import prepare
 from fastloop.options.decoder.pil import PilDecoder
 from fastloop.reporting.summary import summarize
-from fastloop.reporting.terminal import format_tables
+from fastloop.reporting.terminal_table import format_tables
 from fastloop.sweep.caveats import find_caveats
 
 

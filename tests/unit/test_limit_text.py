@@ -15,10 +15,10 @@ from fastloop.core.result import Result
 from fastloop.core.result_file import RESULT_FILE, load, save
 from fastloop.reporting.limit_text import describe_work
 from fastloop.reporting.outcome_sentences import verdict
+from fastloop.reporting.report_files import trials_csv
 from fastloop.reporting.report_tables import ranking_table
 from fastloop.reporting.summary import summarize
-from fastloop.reporting.terminal import format_tables
-from fastloop.reporting.write import trials_csv
+from fastloop.reporting.terminal_table import format_tables
 from fastloop.sweep.caveats import find_caveats
 
 ROWS = LimitOrigin(kind="rows", engine="np.take", cores=2, memcpy_fraction=0.57)

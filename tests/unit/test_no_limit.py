@@ -20,12 +20,12 @@ from fastloop.data.image_files import LabelledImages
 from fastloop.data.preparation import prepare
 from fastloop.options.dataset.image_folder import ImageFolder
 from fastloop.options.decoder.pil import PilDecoder
-from fastloop.reporting.charts.benchmark_pictures import pictures
 from fastloop.reporting.outcome_sentences import verdict
+from fastloop.reporting.pictures import pictures
+from fastloop.reporting.report_files import trials_csv
 from fastloop.reporting.report_tables import ranking_table
 from fastloop.reporting.summary import summarize
-from fastloop.reporting.terminal import format_tables
-from fastloop.reporting.write import trials_csv
+from fastloop.reporting.terminal_table import format_tables
 from fastloop.sweep.merge_ranks import merge_trials
 from fastloop.trial.trial_process import run_trial
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from known_results import result_of
 
 from fastloop.core.result import Result
-from fastloop.reporting.grouped_caveats import group_caveats
 from fastloop.reporting.header import describe_setup
-from fastloop.reporting.short_names import short_names
+from fastloop.reporting.job_names import short_names
+from fastloop.reporting.report_tables import group_caveats
 from fastloop.reporting.summary import DEFAULT_COLOUR, check_baseline, summarize
 from fastloop.sweep.colours import place_colour
 

@@ -14,7 +14,7 @@ from fastloop.core.number_text import show_time, significant
 from fastloop.core.result import Result
 from fastloop.reporting.outcome_sentences import verdict
 from fastloop.reporting.summary import summarize
-from fastloop.reporting.terminal import format_tables
+from fastloop.reporting.terminal_table import format_tables
 
 BENCHMARKS = ("traversal", "training", "a_user_benchmark_option")
 

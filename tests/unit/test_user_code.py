@@ -28,7 +28,7 @@ from fastloop.data.preparation import prepare_within
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.reporting.report_tables import overview_tables
 from fastloop.reporting.summary import summarize
-from fastloop.reporting.terminal import format_tables
+from fastloop.reporting.terminal_table import format_tables
 from fastloop.sweep.caveats import find_caveats
 from fastloop.sweep.prepare_stage import trial_key
 from fastloop.trial.support import check_support

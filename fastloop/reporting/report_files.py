@@ -15,7 +15,9 @@ from fastloop.core.types import UsageError
 
 if TYPE_CHECKING:
     from fastloop.core.result import Result
-
+    from fastloop.reporting.document import Document
+    from fastloop.reporting.pictures import Picture
+    from fastloop.reporting.report_tables import Table
 
 FORMATS = ("md", "html", "png", "csv")
 COLUMNS = (
@@ -39,7 +41,6 @@ def write_report(
     # imported on use, as commands that write no report need not wait for matplotlib
     from fastloop.reporting.document import compose_document
     from fastloop.reporting.html import render_html
-    from fastloop.reporting.markdown import render_markdown
     from fastloop.reporting.summary import check_baseline
 
     check_baseline(results, baseline)
@@ -97,3 +98,43 @@ def parse_formats(text: str) -> tuple[str, ...]:
                 f"format={text}: no such format {name!r}; allowed: {','.join(FORMATS)}"
             )
     return formats
+
+
+def render_markdown(document: Document, with_pictures: bool) -> str:
+    """The complete report; pictures are links to <name>.png in the same folder."""
+    blocks = [f"# {document.title}", document.subtitle, *document.machine_load]
+    blocks += [f"**{heading}.** {text}" for heading, text in document.verdicts]
+    if with_pictures:
+        blocks += [_image(picture) for picture in document.first_pictures]
+    for table in document.overview:
+        blocks += _table(table)
+    for section in document.sections:
+        blocks += _table(section.table, section.heading)
+        if with_pictures:
+            blocks += [_image(picture) for picture in section.pictures]
+    for table in document.appendix:
+        blocks += _table(table)
+    # a name may contain HTML, which Markdown would pass on
+    return "\n\n".join(blocks).replace("<", "&lt;") + "\n"
+
+
+def _table(table: Table, heading: str = "") -> list[str]:
+    align = "---:" if table.numeric else "---"
+    lines = [
+        _line(table.head),
+        _line(["---", *[align] * (len(table.head) - 1)]),
+        *(_line(row) for row in table.rows),
+    ]
+    return [
+        f"## {heading or table.heading}",
+        "\n".join(lines),
+        *([table.legend] if table.legend else []),
+    ]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", r"\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def _image(picture: Picture) -> str:
+    return f"![{picture.heading}]({picture.name}.png)\n\n{picture.caption}"

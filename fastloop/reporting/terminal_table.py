@@ -11,14 +11,16 @@ from fastloop.core.printable import printable
 from fastloop.core.ranking import NO_RANK
 from fastloop.core.result import Result, world_size
 from fastloop.reporting.comparable import brings_data
-from fastloop.reporting.grouped_caveats import group_caveats
-from fastloop.reporting.header import describe_samples, show_trials
+from fastloop.reporting.header import describe_samples, load_lines, show_trials
 from fastloop.reporting.limit_text import limit_legend
-from fastloop.reporting.load_lines import load_lines
 from fastloop.reporting.outcome_sentences import verdict
-from fastloop.reporting.outcomes import outcome
-from fastloop.reporting.rank_tables import rank_lines
-from fastloop.reporting.report_tables import decimals, why_legend
+from fastloop.reporting.report_tables import (
+    decimals,
+    group_caveats,
+    outcome,
+    rank_lines,
+    why_legend,
+)
 from fastloop.reporting.summary import Comparison, JobGroup, Row, summarize
 
 WIDTH, MAX_WIDTH = 80, 120

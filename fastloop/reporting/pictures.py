@@ -13,12 +13,16 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from fastloop.core.result import Result
-from fastloop.reporting.charts.ladders import draw_ladders
-from fastloop.reporting.charts.memory_chart import draw_throughput_against_memory
-from fastloop.reporting.charts.rounds_chart import draw_rounds
-from fastloop.reporting.charts.strips import draw_limit, draw_seconds, draw_waits
-from fastloop.reporting.charts.style import RC_PARAMS
-from fastloop.reporting.short_names import short_names
+from fastloop.reporting.charts import (
+    RC_PARAMS,
+    draw_ladders,
+    draw_limit,
+    draw_rounds,
+    draw_seconds,
+    draw_throughput_against_memory,
+    draw_waits,
+)
+from fastloop.reporting.job_names import short_names
 from fastloop.reporting.summary import Comparison, Row
 
 
