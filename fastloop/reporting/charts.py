@@ -13,8 +13,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from fastloop.core import stats
 from fastloop.core.explanation import Ladder
-from fastloop.core.parts import Part
 from fastloop.core.number_text import significant, unit_of_all
+from fastloop.core.parts import Part
 from fastloop.core.ranking import NO_RANK
 from fastloop.reporting.report_tables import WIDEST
 from fastloop.reporting.summary import Row
