@@ -1,4 +1,4 @@
-"""How a process has ended, for messages."""
+"""Words for the exit status of a process, for messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 
 
 def describe_exit(status: int | None) -> str:
-    """Such as "killed by SIGKILL" or "exit status 3".
+    """Return "killed by SIGKILL", "exit status 3" or alike.
 
     status: the exit code as multiprocessing and subprocess tell it: the number of a signal is
     negative; None: it is not known.
