@@ -28,7 +28,7 @@ static const char *version_problem = "it was built with a libjpeg of another ver
 /* ---- an image: codes of two kinds of components, in segments ---- */
 
 typedef struct {
-    fj_guard guard;
+    fj_errors errors;
     struct jpeg_compress_struct out;
     unsigned char *data;
     unsigned long nbytes;
@@ -50,8 +50,8 @@ static void write_rows(j_compress_ptr out) {
 /* Returns 0 if libjpeg complains. The writer is not in this frame, as setjmp() needs it. */
 static int write_image(writer *writer) {
     j_compress_ptr out = &writer->out;
-    out->err = fj_guard_errors(&writer->guard);
-    if (setjmp(writer->guard.refuse))
+    out->err = fj_set_errors(&writer->errors);
+    if (setjmp(writer->errors.refuse))
         return 0;
     jpeg_create_compress(out);
     jpeg_mem_dest(out, &writer->data, &writer->nbytes);
@@ -83,7 +83,7 @@ int fj_is_of_libjpeg(fj_entropy_function function) {
  * also if libjpeg complains. */
 static int has_known_structure(fj_decoder *decoder, const writer *image) {
     j_decompress_ptr info = &decoder->info;
-    if (setjmp(decoder->guard.refuse))
+    if (setjmp(decoder->errors.refuse))
         return 0;
     jpeg_mem_src(info, image->data, image->nbytes);
     jpeg_read_header(info, TRUE);
