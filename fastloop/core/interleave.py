@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from fastloop.core.spans import now_ns, seconds_between
+from fastloop.core.deadline import deadline_after
 
 Key = TypeVar("Key")
 Item = TypeVar("Item")
@@ -40,8 +40,8 @@ def within(items: Iterable[Item], seconds: float | None) -> Iterator[Item]:
 
     seconds: None: all items. An item that has been yielded may take any time.
     """
-    start_ns = now_ns()
+    deadline = deadline_after(seconds)
     for item in items:
         yield item
-        if seconds is not None and seconds_between(start_ns, now_ns()) >= seconds:
+        if deadline.rest_s <= 0:
             return

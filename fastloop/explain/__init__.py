@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fastloop.explain.loop_explanation import LoopExplanation
-    from fastloop.explain.loop_rungs import LoopStep
-    from fastloop.explain.of_loop import LoaderOrFunction
+    from fastloop.explain.loop_rungs import LoaderOrFunction, LoopStep
 
 
 class _ExplainModule(ModuleType):

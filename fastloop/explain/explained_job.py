@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from fastloop.core import stats
+from fastloop.core.deadline import deadline_after
 from fastloop.core.epochs import num_batches
 from fastloop.core.interleave import rounds, within
 from fastloop.core.parts import Part
 from fastloop.core.plan import PreparedData
-from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.sweep_protocols import Launcher
 from fastloop.explain.instrumented import Recording, record_epoch
 from fastloop.explain.ladder import Round
@@ -101,8 +101,14 @@ class ExplainedJob:
     def time_rung(self, rung: Part, number: int) -> EpochTimes:
         """Times of epochs of one rung."""
         self.begin_step(f"{rung}, round {number + 1}")
-        arguments = (time_rung, self.job, self.prepared, rung, number)
-        return self.launcher.call(*arguments, timeout_s=self.job.trial_timeout_s)
+        return self.launcher.call(
+            time_rung,
+            self.job,
+            self.prepared,
+            rung,
+            number,
+            timeout_s=self.job.trial_timeout_s,
+        )
 
     def time_ladder(
         self,
@@ -115,12 +121,12 @@ class ExplainedJob:
         needs_more: tells whether rounds tell too little; then up to as many rounds again follow,
         and none of them begins after MORE_UNTIL_S.
         """
-        start_ns, timed = now_ns(), self._time_rounds(num_rounds, seconds)
         # The time of the first rounds counts: a job with slow passes gets no further ones.
-        rest_s = min(seconds or MORE_UNTIL_S, MORE_UNTIL_S) - seconds_between(start_ns, now_ns())
-        if rest_s <= 0 or not needs_more(timed):
+        deadline = deadline_after(min(seconds or MORE_UNTIL_S, MORE_UNTIL_S))
+        timed = self._time_rounds(num_rounds, seconds)
+        if deadline.is_over or not needs_more(timed):
             return timed
-        more = within(rounds(dict.fromkeys(self.rungs, num_rounds)), rest_s)
+        more = within(rounds(dict.fromkeys(self.rungs, num_rounds)), deadline.rest_s)
         return timed + [self._time_round(len(timed) + number, rungs) for number, rungs in more]
 
     def _time_rounds(self, num_rounds: int, seconds: float | None) -> list[Round]:
@@ -147,8 +153,8 @@ def _rounds_within(
     counts: dict[Key, int], seconds: float | None
 ) -> Iterator[tuple[int, list[Key]]]:
     """Interleaved rounds; after `seconds` only as many as an interval needs."""
-    start_ns, limit_s = now_ns(), seconds or MOST_SECONDS
+    deadline = deadline_after(seconds or MOST_SECONDS)
     for number, keys in rounds(counts):
-        if number >= FEWEST_ROUNDS and seconds_between(start_ns, now_ns()) > limit_s:
+        if number >= FEWEST_ROUNDS and deadline.is_over:
             return
         yield number, keys

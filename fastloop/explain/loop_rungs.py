@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset  # noqa: TID251 - for isinstance
@@ -24,6 +24,8 @@ from fastloop.options.loader.user import iterable_epochs
 
 LoopStep = Callable[[Tree], Any]
 """Called with each batch of a loop."""
+LoaderOrFunction = Iterable[Tree] | Callable[..., Iterable[Tree]]
+"""The loader of a loop, or a function that returns an iterable for each epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +60,9 @@ def _first(epoch: Iterable[Tree], count: int) -> Iterator[Tree]:
     del iterator
 
 
-def rung_openers(loop: UserLoop, loader: Any) -> dict[Part, Callable[[int], Iterable[Tree]]]:
+def rung_openers(
+    loop: UserLoop, loader: LoaderOrFunction
+) -> dict[Part, Callable[[int], Iterable[Tree]]]:
     """For each rung, lowest first, a function that returns the epoch of a number."""
     resident = loop.host
     openers: dict[Part, Callable[[int], Iterable[Tree]]] = {}
@@ -75,11 +79,12 @@ def rung_openers(loop: UserLoop, loader: Any) -> dict[Part, Callable[[int], Iter
     return {**openers, Part.DECODE: loop.epochs}
 
 
-def _can_be_divided(loader: Any) -> bool:
+def _can_be_divided(loader: LoaderOrFunction) -> TypeGuard[DataLoader]:
     """True for a DataLoader that collates samples of a Dataset with indices."""
     # A subclass may load in another way than its settings say.
     return (
-        type(loader) is DataLoader
+        isinstance(loader, DataLoader)
+        and type(loader) is DataLoader
         and loader.batch_sampler is not None
         and not isinstance(loader.dataset, IterableDataset)
     )
@@ -116,7 +121,7 @@ def measure_work(loop: UserLoop, loader: DataLoader, whole_batches: int) -> dict
     return work_of(times, whole_batches)
 
 
-def rung_notes(loader: Any, openers: dict[Part, Any]) -> list[str]:
+def rung_notes(loader: LoaderOrFunction, openers: Mapping[Part, object]) -> list[str]:
     """Notes for the user on parts that the ladder of such a loader can't tell apart."""
     if Part.UNATTRIBUTED not in openers:
         return ["decode is all that the dataset does: it can't be told apart from reading"]

@@ -36,8 +36,7 @@ def time_single_batches(whole: ExplainedJob) -> tuple[BatchTimes, BatchTimes]:
 def measure_hand_off(
     explained: ExplainedJob,
     workers: Sequence[int],
-    ladder: Sequence[Round] = (),
-    num_rounds: int = HAND_OFF_ROUNDS,
+    ladder: Sequence[Round],
 ) -> dict[int, list[HandOff]]:
     """Times of the hand-off from these numbers of workers, in interleaved rounds.
 
@@ -45,10 +44,10 @@ def measure_hand_off(
     """
     present = explained.job.loading.num_workers
     hand_off: dict[int, list[HandOff]] = {count: [] for count in workers if count}
-    if present in hand_off and ladder and Part.HAND_OFF in ladder[0]:
+    if present in hand_off and Part.HAND_OFF in ladder[0]:
         hand_off[present] = [(each[Part.HAND_OFF], each[Part.COPY]) for each in ladder]
     missing = [count for count, pairs in hand_off.items() if not pairs]
-    for number in range(num_rounds if missing else 0):
+    for number in range(HAND_OFF_ROUNDS if missing else 0):
         ready = explained.time_rung(Part.COPY, number)
         for count in missing:
             through = explained.with_workers(count).time_rung(Part.HAND_OFF, number)

@@ -205,8 +205,9 @@ def _time_alone(explained: ExplainedJob, traversal: Job) -> Measurement:
     """A trial of the loader without steps, which also compares its batches with the dataset."""
     explained.begin_step("comparing the data, and the loader alone")
     job = replace(traversal, batches=explained.job.batches, epochs=1)
-    arguments = (run_trial, job, explained.prepared, 0, now_ns())
-    trial = explained.launcher.call(*arguments, timeout_s=job.trial_timeout_s)
+    trial = explained.launcher.call(
+        run_trial, job, explained.prepared, 0, now_ns(), timeout_s=job.trial_timeout_s
+    )
     (measurement,) = trial.benchmarks.values()
     return measurement
 

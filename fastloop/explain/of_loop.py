@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader  # noqa: TID251 - for isinstance
 
 from fastloop.core import stats
+from fastloop.core.deadline import deadline_after
 from fastloop.core.interleave import rounds
 from fastloop.core.machine_load import LoadWatch
 from fastloop.core.parts import Part
@@ -18,6 +19,7 @@ from fastloop.explain.explained_job import FEWEST_BATCHES, FEWEST_ROUNDS, MOST_S
 from fastloop.explain.ladder import Round, build_ladder
 from fastloop.explain.loop_explanation import LoopExplanation
 from fastloop.explain.loop_rungs import (
+    LoaderOrFunction,
     LoopStep,
     UserLoop,
     measure_work,
@@ -39,7 +41,6 @@ from fastloop.sweep.progress import round_reports
 
 SYNCHRONIZED = ("cpu", "cuda", "mps")
 """Devices with a function that waits for their queued work."""
-LoaderOrFunction = Iterable[Tree] | Callable[..., Iterable[Tree]]
 
 
 def explain_loop(
@@ -175,9 +176,12 @@ def _check_output(output: Any) -> None:
         _resolve(str(output.device))
 
 
-def _length(loader: Any) -> int | None:
+def _length(loader: LoaderOrFunction) -> int | None:
+    if not isinstance(loader, Sized):
+        return None
     try:
         return len(loader)
+    # A DataLoader has len() only if its dataset or its sampler has.
     except TypeError:
         return None
 
@@ -190,12 +194,12 @@ def _run_rounds(
     watch: LoadWatch,
 ) -> tuple[list[Round], list[float]]:
     """Times of all rungs, and seconds of the loader alone, in each round."""
-    timed, alone_s, start_ns = [], [], now_ns()
+    timed, alone_s, deadline = [], [], deadline_after(seconds)
     # None is the loader alone. Epochs 0 and 1 have been used by _look.
     keys: dict[Part | None, int] = dict.fromkeys((*openers, None), trials)
     with round_reports(trials, "explain") as end_round:
         for number, places in rounds(keys):
-            if number >= FEWEST_ROUNDS and seconds_between(start_ns, now_ns()) > seconds:
+            if number >= FEWEST_ROUNDS and deadline.is_over:
                 break
             times = {}
             for rung in places:

@@ -42,8 +42,12 @@ def measure_parts(explained: ExplainedJob) -> PartCosts:
 
 def _time_decoders(explained: ExplainedJob) -> dict[str, float]:
     explained.begin_step("comparing decoders")
-    arguments = decoder_seconds, explained.job, explained.prepared
-    seconds = explained.launcher.call(*arguments, timeout_s=explained.job.trial_timeout_s)
+    seconds = explained.launcher.call(
+        decoder_seconds,
+        explained.job,
+        explained.prepared,
+        timeout_s=explained.job.trial_timeout_s,
+    )
     own_s = seconds.pop(name_of(getattr(explained.job.dataset, "decoder", None)), None)
     # A decoder of the user's own has no time here to which others could be compared.
     if own_s is None:

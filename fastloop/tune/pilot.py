@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from fastloop.core import stats
+from fastloop.core.deadline import Deadline, deadline_after
+from fastloop.core.interleave import rounds
+from fastloop.core.parts import Part
 from fastloop.core.plan import PreparedData
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import JobFailed
 from fastloop.explain.explained_job import FEWEST_BATCHES, ExplainedJob, count_batches
-from fastloop.explain.model_input import measure_for_model, measure_hand_off
+from fastloop.explain.model_input import measure_for_model
 from fastloop.explain.part_costs import PartCosts
 from fastloop.explain.predict import (
+    HandOff,
     Measured,
     predict_gathered_seconds,
     predict_seconds,
@@ -34,6 +38,8 @@ from fastloop.trial.job import Job
 from fastloop.tune.memory_forecast import MIB, PREFETCH, MemoryProfile
 from fastloop.tune.peak import observe_peak_mib
 from fastloop.tune.short_budget import longest_epoch_s
+
+T = TypeVar("T")
 
 EPOCH_S = 2.0
 """Raced epochs that take longer than this are cut to about this length (setting `batches`)."""
@@ -111,22 +117,19 @@ def run_pilot(
     )
     pass_ns = now_ns()
     as_is = whole.without_workers(present.torch_threads).time_batches()
-    steps = StepsInTime(
-        begin_step=begin_step,
-        end_s=limits.seconds,
-        begun_ns=begun_ns,
+    passes = TimedPasses(
+        deadline=deadline_after(limits.seconds, begun_ns),
         longest_s=seconds_between(pass_ns, now_ns()),
     )
     counts = {*workers, present.loading.num_workers} if uses_dataloader(present) else set()
-    memory, measured = None, None
-    observe = partial(_observe, workers=counts - {0}, limit_mib=limits.memory_mib or math.inf)
+    short = whole.cut(as_is)
+    observe = partial(_observe, short, whole_batches, counts - {0}, limits.memory_mib or math.inf)
     # A limit of the user's holds for short budgets, too: it is observed without a limit of time.
+    memory = None
     if limits.memory_mib is not None:
-        memory = observe(whole.cut(as_is), whole_batches)
-    whole = replace(whole, begin_step=steps.begin)
-    with suppress(OutOfTimeError):
-        memory = memory or observe(whole.cut(as_is), whole_batches)
-        measured = _measure_for_model(whole, as_is, sorted(counts))
+        memory = observe(TimedPasses(deadline=Deadline(), longest_s=0.0))
+    memory = memory or observe(passes)
+    measured = _measure_for_model(whole, as_is, sorted(counts), passes)
     batch_s = stats.mean(as_is.load_s) + stats.mean(as_is.step_s)
     left_s = limits.left_s - seconds_between(begun_ns, now_ns())
     epoch_s = min(limits.epoch_s, longest_epoch_s(left_s))
@@ -142,53 +145,84 @@ def run_pilot(
     )
 
 
-class OutOfTimeError(Exception):
-    """The pilot has no time left."""
-
-
 @dataclass(kw_only=True)
-class StepsInTime:
-    """Begins steps as long as there is time for a step as long as the longest one so far."""
+class TimedPasses:
+    """Runs passes, and knows by the longest one so far whether there is time for another one."""
 
-    begin_step: Callable[[str], None]
-    end_s: float
-    """Seconds after `begun_ns` by which the last step must have ended."""
-    begun_ns: int
+    deadline: Deadline
     longest_s: float
-    _step_ns: int | None = None
 
-    def begin(self, step: str) -> None:
-        """Begin a step. Raises OutOfTimeError if it would probably end too late."""
-        clock_ns = now_ns()
-        if self._step_ns is not None:
-            self.longest_s = max(self.longest_s, seconds_between(self._step_ns, clock_ns))
-        if seconds_between(self.begun_ns, clock_ns) + self.longest_s > self.end_s:
-            raise OutOfTimeError(step)
-        self._step_ns = clock_ns
-        self.begin_step(step)
+    def have_time(self) -> bool:
+        """True if a pass as long as the longest one would end in time."""
+        return self.deadline.has_room(self.longest_s)
+
+    def run(self, run_pass: Callable[[], T]) -> T:
+        """The result of the pass."""
+        begun_ns = now_ns()
+        result = run_pass()
+        self.longest_s = max(self.longest_s, seconds_between(begun_ns, now_ns()))
+        return result
+
+    def run_all(self, wanted: Sequence[Callable[[], T]]) -> list[T] | None:
+        """The results of all these passes; None if there is no time for one of them."""
+        results = []
+        for run_pass in wanted:
+            if not self.have_time():
+                return None
+            results.append(self.run(run_pass))
+        return results
 
 
-def _measure_for_model(whole: ExplainedJob, as_is: BatchTimes, workers: Sequence[int]) -> Measured:
+def _measure_for_model(
+    whole: ExplainedJob, as_is: BatchTimes, workers: Sequence[int], passes: TimedPasses
+) -> Measured | None:
+    """The model's input; None if there is no time for all of its passes."""
     # One pass of each kind, unlike in explain: only the ranking of candidates depends on it, and
     # the race corrects it.
-    is_single = as_is.torch_threads == 1
-    single = as_is if is_single else whole.without_workers(1).time_batches()
-    short = whole.cut(as_is)
-    serial = short.without_workers(1).time_ladder(1, None)[0]
-    hand_off = measure_hand_off(short, sorted({*workers}), num_rounds=1)
+    single = as_is
+    if as_is.torch_threads != 1:
+        if not passes.have_time():
+            return None
+        single = passes.run(whole.without_workers(1).time_batches)
+    short, counts = whole.cut(as_is), [count for count in workers if count]
+    alone = short.without_workers(1)
+    ((_, order),) = rounds(dict.fromkeys(alone.rungs, 1))
+    in_order = passes.run_all([partial(alone.time_rung, rung, 0) for rung in order])
+    if in_order is None:
+        return None
+    times = dict(zip(order, in_order, strict=True))
+    # The rungs were timed in random order, while the ladder needs the lowest first.
+    serial = {rung: times[rung] for rung in alone.rungs}
+    hand_off: dict[int, list[HandOff]] = {}
+    if counts:
+        # The hand-off is the difference to the same batches, ready in the loop itself.
+        several = [short.with_workers(count) for count in counts]
+        through = [partial(each.time_rung, Part.HAND_OFF, 0) for each in several]
+        timed = passes.run_all([partial(short.time_rung, Part.COPY, 0), *through])
+        if timed is None:
+            return None
+        hand_off = {
+            count: [(each, timed[0])] for count, each in zip(counts, timed[1:], strict=True)
+        }
     return measure_for_model(short, (as_is, single), serial, hand_off, PartCosts())
 
 
 def _observe(
-    short: ExplainedJob, whole_batches: int, workers: Set[int], limit_mib: float
+    short: ExplainedJob,
+    whole_batches: int,
+    workers: Set[int],
+    limit_mib: float,
+    passes: TimedPasses,
 ) -> MemoryProfile | None:
     """The memory of the present job without workers, with the fewest of `workers`, and with the
     most of them that seem to stay within the limit.
 
-    None if memory can't be observed.
+    None if memory can't be observed, or if there is no time for it.
     """
     alone = short.without_workers(short.job.torch_threads)
-    process_mib = _peak_mib(alone)
+    if not passes.have_time():
+        return None
+    process_mib = passes.run(partial(_peak_mib, alone))
     if process_mib is None:
         return None
     prepared = short.prepared
@@ -201,9 +235,11 @@ def _observe(
         counts = [n for n in workers if _extrapolate(added_mib, n) <= room and n not in added_mib]
         if not counts:
             break
+        if not passes.have_time():
+            return None
         count = choose(counts)
         several = alone.with_workers(count, short.job.loading.multiprocessing_context)
-        if (peak_mib := _peak_mib(several)) is not None:
+        if (peak_mib := passes.run(partial(_peak_mib, several))) is not None:
             added_mib[count] = max(0.0, peak_mib - process_mib)
     return MemoryProfile(
         process_mib=process_mib,
@@ -240,8 +276,9 @@ def _peak_mib(explained: ExplainedJob) -> float | None:
     failed."""
     job = explained.job
     explained.begin_step("observing memory")
-    arguments = observe_peak_mib, job, explained.prepared
     try:
-        return explained.launcher.call(*arguments, timeout_s=job.trial_timeout_s)
+        return explained.launcher.call(
+            observe_peak_mib, job, explained.prepared, timeout_s=job.trial_timeout_s
+        )
     except JobFailed:
         return None

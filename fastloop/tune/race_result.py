@@ -46,5 +46,6 @@ class RaceResult:
         # Without the rounds that confirm, in which the others did not run.
         of_name, of_winner = self.seconds.get(name, {}), self.seconds[self.winner]
         shared = [each for each in of_name if each in of_winner and each not in self.confirming]
-        lists = [of_name[each] for each in shared], [of_winner[each] for each in shared]
-        return stats.ratio_or_range(*lists)
+        return stats.ratio_or_range(
+            [of_name[each] for each in shared], [of_winner[each] for each in shared]
+        )

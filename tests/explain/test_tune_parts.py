@@ -16,10 +16,11 @@ from fastloop.config.compose import compose_job, compose_requests, usage_errors
 from fastloop.config.flags import read_command_line
 from fastloop.config.tune_settings import split_arguments
 from fastloop.config.tune_space import read_space
+from fastloop.core.deadline import Deadline, deadline_after
 from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.loading_settings import LoadingSettings
 from fastloop.core.machine import process_begun_ns
-from fastloop.core.spans import now_ns, seconds_between
+from fastloop.core.spans import now_ns, pause, seconds_between
 from fastloop.core.types import UsageError
 from fastloop.explain.explained_job import ExplainedJob
 from fastloop.trial.support import check_support
@@ -35,7 +36,7 @@ from fastloop.tune.memory_forecast import (
 )
 from fastloop.tune.objective import PASS_COSTS, SHORTEST_S, check_objective
 from fastloop.tune.outcome import group_reasons
-from fastloop.tune.pilot import OutOfTimeError, StepsInTime
+from fastloop.tune.pilot import TimedPasses
 from fastloop.tune.short_budget import (
     check_least_time,
     expect_cost,
@@ -251,14 +252,34 @@ def test_larger_budget_that_is_named_holds_what_is_missing():
     assert name_larger_budget(TuneBudget(trials=5), 9.0, 7.0) == "a larger budget"
 
 
-def test_pilot_begins_no_step_that_would_end_too_late():
+def test_pilot_begins_no_pass_that_would_end_too_late():
     begun: list[str] = []
-    steps = StepsInTime(begin_step=begun.append, end_s=60.0, begun_ns=now_ns(), longest_s=50.0)
-    steps.begin("first")
-    steps.longest_s = 70.0
-    with pytest.raises(OutOfTimeError, match="second"):
-        steps.begin("second")
-    assert begun == ["first"]
+    passes = TimedPasses(deadline=deadline_after(60.0), longest_s=50.0)
+    assert passes.run_all([lambda: begun.append("first")]) == [None]
+
+    def make_slow():
+        begun.append("second")
+        passes.longest_s = 70.0
+
+    assert passes.run_all([make_slow, lambda: begun.append("third")]) is None
+    assert begun == ["first", "second"]
+    assert not passes.have_time()
+
+
+def test_the_longest_pass_tells_whether_another_one_has_time():
+    passes = TimedPasses(deadline=deadline_after(60.0), longest_s=0.0)
+    assert passes.run(lambda: pause(0.02) or "result") == "result"
+    assert 0.02 <= passes.longest_s < 60
+    assert passes.have_time()
+
+
+def test_a_deadline_has_room_for_work_that_ends_in_time():
+    assert deadline_after(60.0).has_room(50.0)
+    assert not deadline_after(60.0).has_room(70.0)
+    assert not deadline_after(60.0, begun_ns=now_ns() - 50 * 10**9).has_room(20.0)
+    assert deadline_after(-1.0).is_over
+    assert deadline_after(None).has_room(1e12)
+    assert not Deadline().is_over
 
 
 PROFILE = MemoryProfile(
