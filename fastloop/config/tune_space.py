@@ -12,13 +12,13 @@ from fastloop.config.flags import read_command_line
 from fastloop.config.messages import ConfigError
 from fastloop.config.overrides import override_values, parse_overrides
 from fastloop.config.tune_settings import TRIED, tune_defaults
+from fastloop.core.loading_settings import DECLARED
 
 GROUPS = ("loader", "decoder", "collate", "placement", "execution")
 """Groups with options that may be tried: they change neither samples nor model nor task."""
 SETTINGS = (
-    *("batch_size", "num_workers", "pin_memory", "prefetch_factor", "persistent_workers"),
-    *("multiprocessing_context", "pinned_buffers", "device_prefetch", "device_prefetch_by"),
-    "torch_threads",
+    *(each.name for each in DECLARED.values() if each.is_tunable),
+    *("pinned_buffers", "device_prefetch", "device_prefetch_by", "torch_threads"),
 )
 MOST_CANDIDATES = 100_000
 """Most candidates of a space of the user's: looking at this many takes minutes, and most of them

@@ -1,49 +1,21 @@
-"""Helpers for loaders: indices of a plan's epochs, shards of ranks, and checks of settings."""
+"""Helpers for loaders: indices of a plan's epochs, and the shards of ranks."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch.utils.data import Sampler
 
-from fastloop.core.loading_settings import LOADING, LoadingSettings
 from fastloop.core.plan import Plan
 from fastloop.core.protocols import Order, WorldSizeAwareOrder
 from fastloop.core.sharding import shard
 from fastloop.core.torch_threads import iterate_single_threaded
-from fastloop.core.types import Epochs, Tree, Unsupported, name_of
-
-ALWAYS = ("batch_size", "drop_last")
-"""Settings that all loaders honour."""
-CANONICAL_COLLATE = "canonical collate"
-"""Stands for a `collate` that takes samples as they are: neither uint8 images nor samples that
-differ in length."""
-DATALOADER = tuple(name for name in LOADING if name not in ALWAYS)
-"""Settings honoured by any loader that is built on torch's DataLoader."""
-
-
-def honours_only(loader: str, plan: Plan, *honoured: str) -> None:
-    """Raise Unsupported if the plan changes a setting that this loader would ignore.
-
-    honoured: settings that the loader honours in addition to ALWAYS: fields of LoadingSettings,
-    `collate` or CANONICAL_COLLATE, and `transform`.
-    """
-    if CANONICAL_COLLATE in honoured and plan.collate and plan.collate.takes == "canonical":
-        honoured = (*honoured, "collate")
-    default = LoadingSettings()
-    settings = {name: getattr(plan.loading, name) for name in DATALOADER}
-    settings |= {"collate": plan.collate, "transform": plan.transform}
-    # a setting at its default asks for nothing; the transform and the collate default to None
-    for name, value in settings.items():
-        if name not in honoured and value != getattr(default, name, None):
-            text = getattr(value, "target", name_of(value)) if is_dataclass(value) else value
-            text = str(text).lower() if isinstance(value, bool) else text
-            raise Unsupported(f"{name}={text}: loader={loader} has no such setting")
+from fastloop.core.types import Epochs, Tree
 
 
 def epoch_indices(order: Order, num_samples: int, seed: int, epoch: int) -> torch.Tensor:

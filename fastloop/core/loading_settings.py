@@ -1,30 +1,104 @@
-"""The settings that a job shares with torch's DataLoader."""
+"""The settings that a job shares with torch's DataLoader: each is declared here, once."""
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, Literal, get_type_hints
 
 from fastloop.core.bounds import PositiveDepth, SampleCount, Threads
 from fastloop.core.types import option
+
+TORCH_PREFETCH = 2
+"""DataLoader's own prefetch_factor, which `prefetch_factor=null` stands for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadingSetting:
+    """The declaration of a setting: facts that other modules ask for, beside its type."""
+
+    name: str = ""
+    """The setting's name, which is also DataLoader's keyword argument."""
+    default: Any = None
+    """The value if nothing is asked for; conf/config.yaml has it as well."""
+    every_loader: bool = False
+    """True if every loader honours the setting. Any other one is honoured by the loaders with
+    `honours` that names it."""
+    needs_workers: bool = False
+    """True if the setting means nothing without workers: a job without workers is unsupported if it
+    has another value than the default."""
+    serves_prefetching: bool = False
+    """True if a process that prefetches to the device (device_prefetch_by=process) uses it too."""
+    is_tunable: bool = True
+    """True if `fastloop tune` may change it."""
+    tried: tuple[Any, ...] = ()
+    """Values that `fastloop tune` tries unless `space=` names others; conf/tune.yaml has them as
+    well. Empty: tune tries it only if it is named."""
+    is_modelled: bool = False
+    """True if explain's model of a loader predicts the effect of a change."""
 
 
 @option
 class LoadingSettings:
     """Settings shared with torch's DataLoader, under torch's names.
 
-    The arguments of a DataLoader, the arguments offered to a user's loader and the settings that a
-    loader may honour are derived from these fields. Their defaults are in conf/config.yaml as well;
-    explain and tune name the settings that they change once more.
+    The arguments of a DataLoader, the arguments offered to a user's loader, the settings that a
+    loader may honour, and those that tune and explain change are derived from these fields.
     """
 
-    batch_size: SampleCount = 64
-    num_workers: Threads = 0
-    pin_memory: bool = False
-    prefetch_factor: PositiveDepth | None = None
-    persistent_workers: bool = False
-    multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None
-    drop_last: bool = False
+    batch_size: Annotated[SampleCount, LoadingSetting(every_loader=True)] = 64
+    num_workers: Annotated[Threads, LoadingSetting(tried=(0, 1, 2, 4), is_modelled=True)] = 0
+    pin_memory: Annotated[bool, LoadingSetting(tried=(False, True))] = False
+    prefetch_factor: Annotated[
+        PositiveDepth | None,
+        LoadingSetting(needs_workers=True, tried=(None, 8), is_modelled=True),
+    ] = None
+    persistent_workers: Annotated[
+        bool, LoadingSetting(needs_workers=True, tried=(False, True), is_modelled=True)
+    ] = False
+    multiprocessing_context: Annotated[
+        Literal["fork", "spawn", "forkserver"] | None,
+        LoadingSetting(
+            needs_workers=True, serves_prefetching=True, tried=(None, "forkserver", "spawn")
+        ),
+    ] = None
+    drop_last: Annotated[bool, LoadingSetting(every_loader=True, is_tunable=False)] = False
+
+    @property
+    def batches_ahead(self) -> int:
+        """Number of batches that each worker makes ahead of the loop."""
+        return self.prefetch_factor or TORCH_PREFETCH
+
+    def without_workers(self) -> LoadingSettings:
+        """The settings without workers, and with the defaults of the settings that need workers."""
+        of_workers = {each.name: each.default for each in DECLARED.values() if each.needs_workers}
+        return replace(self, num_workers=0, **of_workers)
 
 
-LOADING = tuple(field.name for field in fields(LoadingSettings))  # pyright: ignore[reportArgumentType]
+def _read_declarations() -> Mapping[str, LoadingSetting]:
+    hints = get_type_hints(LoadingSettings, include_extras=True)
+    declared = {}
+    for field in fields(LoadingSettings):  # pyright: ignore[reportArgumentType]
+        parts = hints[field.name].__metadata__
+        (setting,) = [part for part in parts if isinstance(part, LoadingSetting)]
+        declared[field.name] = replace(setting, name=field.name, default=field.default)
+    return declared
+
+
+DECLARED = _read_declarations()
+"""The declaration of each setting, by name."""
+LOADING = tuple(DECLARED)
+DATALOADER = tuple(each.name for each in DECLARED.values() if not each.every_loader)
+"""Settings honoured by any loader that is built on torch's DataLoader."""
+
+
+def worker_settings(*, prefetches_by_process: bool) -> list[str]:
+    """Names of the settings that mean nothing without workers.
+
+    prefetches_by_process: a process prefetches batches to the device.
+    """
+    return [
+        each.name
+        for each in DECLARED.values()
+        if each.needs_workers and not (each.serves_prefetching and prefetches_by_process)
+    ]

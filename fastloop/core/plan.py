@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -14,7 +14,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from fastloop.core.device_protocols import Execution, Model
-from fastloop.core.loading_settings import LoadingSettings
+from fastloop.core.loading_settings import DATALOADER, DECLARED, LoadingSettings
 from fastloop.core.protocols import (
     Collate,
     Dataset,
@@ -22,7 +22,11 @@ from fastloop.core.protocols import (
     Store,
     Transform,
 )
-from fastloop.core.types import Epochs, ExtractPair, Leaves, Tree
+from fastloop.core.types import Epochs, ExtractPair, Leaves, Tree, Unsupported, name_of
+
+CANONICAL_COLLATE = "canonical collate"
+"""Stands for a `collate` that takes samples as they are: neither uint8 images nor samples that
+differ in length."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +152,7 @@ class DeclaresSettings(Protocol):
     """A loader that declares which settings it honours, checked before data is prepared."""
 
     honours: tuple[str, ...]
-    """Names of the settings that the loader honours in addition to epochs.ALWAYS."""
+    """Names of the settings that the loader honours, see `check_honoured`."""
 
 
 @runtime_checkable
@@ -197,3 +201,28 @@ class Session(Protocol):
         device.
         """
         ...
+
+
+def check_honoured(loader: str, plan: Plan, honours: tuple[str, ...]) -> None:
+    """Raise Unsupported if the plan changes a setting that this loader would ignore.
+
+    honours: settings that the loader honours besides those that every loader does: fields of
+    LoadingSettings, `collate` or CANONICAL_COLLATE, and `transform`.
+    """
+    takes_collate = "collate" in honours or (
+        CANONICAL_COLLATE in honours and plan.collate and plan.collate.takes == "canonical"
+    )
+    ignored = {
+        name: getattr(plan.loading, name)
+        for name in DATALOADER
+        if name not in honours and getattr(plan.loading, name) != DECLARED[name].default
+    }
+    # the plan has no collate and no transform if these are the defaults, which ask for nothing
+    if plan.collate is not None and not takes_collate:
+        ignored["collate"] = plan.collate
+    if plan.transform is not None and "transform" not in honours:
+        ignored["transform"] = plan.transform
+    for name, value in ignored.items():
+        text = getattr(value, "target", name_of(value)) if is_dataclass(value) else value
+        text = str(text).lower() if isinstance(value, bool) else text
+        raise Unsupported(f"{name}={text}: loader={loader} has no such setting")

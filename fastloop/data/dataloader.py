@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, Sampler
 
-from fastloop.core.loading_settings import LOADING
+from fastloop.core.loading_settings import LOADING, worker_settings
 from fastloop.core.plan import Plan
 from fastloop.core.protocols import Order, Samples
 from fastloop.core.types import Epochs, Tree, Unsupported
@@ -90,13 +90,8 @@ def copy_settings(
     """
     # DataLoader refuses these arguments if there are no workers
     workers = loader.num_workers if num_workers is None else num_workers
-    of_workers = {
-        "timeout": loader.timeout,
-        "worker_init_fn": loader.worker_init_fn,
-        "multiprocessing_context": loader.multiprocessing_context,
-        "prefetch_factor": loader.prefetch_factor,
-        "persistent_workers": loader.persistent_workers,
-    }
+    names = ("timeout", "worker_init_fn", *worker_settings(prefetches_by_process=False))
+    of_workers = {name: getattr(loader, name) for name in names}
     return DataLoader(
         dataset,
         batch_sampler=loader.batch_sampler,

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from fastloop.core.loading_settings import DECLARED
 from fastloop.core.types import name_of
 from fastloop.explain.predict import Measured
 from fastloop.explain.rungs import uses_dataloader
@@ -16,7 +17,7 @@ STORE_LOADER = "np_memmap"
 """A DataLoader over rows of a store; `Measured.kept` is the share of loading that it keeps."""
 FOLLOWED = frozenset({"loading", "torch_threads", "loader", "decoder", "dataset", "transform"})
 """Settings with changes that the model may follow."""
-FOLLOWED_OF_LOADING = frozenset({"num_workers", "prefetch_factor", "persistent_workers"})
+FOLLOWED_OF_LOADING = frozenset(name for name, each in DECLARED.items() if each.is_modelled)
 
 
 @dataclass(frozen=True, kw_only=True)

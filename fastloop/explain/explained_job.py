@@ -61,8 +61,7 @@ class ExplainedJob:
         loading = self.job.loading
         # Other loaders have threads or processes that no setting of the job removes.
         if uses_dataloader(self.job):
-            no_workers = {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False}
-            loading = replace(loading, **no_workers, multiprocessing_context=None)
+            loading = loading.without_workers()
         settings = {"device_prefetch": 0, "device_prefetch_by": None, "loading": loading}
         return replace(self, job=replace(self.job, **settings, torch_threads=torch_threads))
 

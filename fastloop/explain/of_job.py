@@ -13,7 +13,7 @@ from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import StreamingDataset
 from fastloop.core.result import Measurement
 from fastloop.core.spans import now_ns
-from fastloop.core.types import Unsupported, UsageError
+from fastloop.core.types import UsageError
 from fastloop.explain.causes import find_causes
 from fastloop.explain.describe_decoder import describe_decoding
 from fastloop.explain.explained_job import ExplainedJob, count_batches
@@ -41,11 +41,11 @@ from fastloop.explain.what_ifs import (
     try_candidates,
 )
 from fastloop.processes.rank_group import resolve_device
+from fastloop.sweep.early_check import unsupported_reason
 from fastloop.sweep.prepare_stage import prepare_job
 from fastloop.sweep.progress import Progress
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
-from fastloop.trial.support import check_support
 from fastloop.trial.trial_process import run_trial
 
 TRAVERSAL = Variation(overrides=("benchmark=traversal", "execution=eager", "precision=float32"))
@@ -80,10 +80,8 @@ def check_request(requests: Sequence[JobRequest], command: str = "explain") -> J
     if isinstance(request.job.dataset, StreamingDataset):
         loader = request.choices["loader"]
         raise UsageError(f"{command}: loader={loader} brings its own data; name one with dataset=")
-    try:
-        check_support(request.job)
-    except Unsupported as error:
-        raise UsageError(f"unsupported: {error}") from error
+    if reason := unsupported_reason(request.job, request.launcher):
+        raise UsageError(f"unsupported: {reason}")
     return replace(request, overrides=_without_sweep(request.overrides))
 
 

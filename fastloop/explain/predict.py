@@ -12,7 +12,7 @@ from fastloop.explain.rung_passes import BatchTimes, EpochTimes
 from fastloop.trial.job import Job
 
 PREFETCH = 2
-"""DataLoader's default prefetch_factor, and the order of magnitude of FastLoader's."""
+"""The order of magnitude of the batches that FastLoader makes ahead."""
 MOST_SIMULATED = 400
 """Batches that are simulated; the rest of a longer epoch is taken to go on at the same pace."""
 MOST_BEGINNINGS = 8
@@ -74,7 +74,7 @@ def predict_seconds(
             start_s = 0.0
         # The loop receives a batch by its own work: it unpickles it and maps its memory.
         steps = [[Phase(seconds=hand_off_s), *step] for step in steps]
-    prefetch = job.loading.prefetch_factor or PREFETCH
+    prefetch = job.loading.batches_ahead
     # A thread loads ahead of the loop: one worker that shares the interpreter's lock with the loop.
     if job.device_prefetch and not workers:
         workers, prefetch = 1, job.device_prefetch

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from fastloop.core.epochs import CANONICAL_COLLATE
 from fastloop.core.parts import Part
-from fastloop.core.plan import PreparedData
+from fastloop.core.plan import CANONICAL_COLLATE, PreparedData
 from fastloop.core.traits import DatasetTraits, LoaderTraits, TransformTraits, traits_of
 from fastloop.trial.job import Job
 

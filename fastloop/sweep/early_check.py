@@ -6,10 +6,12 @@ import sys
 from collections.abc import Sequence
 
 from fastloop.core.printable import plain_reason
+from fastloop.core.sweep_protocols import Launcher
 from fastloop.core.traits import CollateTraits, traits_of
 from fastloop.core.types import FailureKind, JobFailed, Unsupported, UsageError
 from fastloop.data.spot_check import check_samples
 from fastloop.sweep.request import JobRequest, job_names
+from fastloop.trial.job import Job
 from fastloop.trial.support import check_support
 
 UNSUPPORTED = f"{FailureKind.UNSUPPORTED}: "
@@ -33,16 +35,23 @@ def check_requests(requests: Sequence[JobRequest]) -> None:
         print(f"{name} {will}: {unsupported}", file=sys.stderr, flush=True)
 
 
+def unsupported_reason(job: Job, launcher: Launcher) -> str:
+    """The reason why this job can't run on this machine; empty if it can."""
+    try:
+        launcher.check(check_support(job, launcher.world_size))
+    except Unsupported as error:
+        return str(error)
+    return ""
+
+
 def _reason(request: JobRequest, checked: dict[str, str]) -> str:
     """The reason why this job can't run; empty if none is known.
 
     checked: reasons of the datasets that were checked before; this job's dataset is added.
     """
     job, launcher = request.job, request.launcher
-    try:
-        launcher.check(check_support(job, launcher.world_size))
-    except Unsupported as error:
-        return f"{UNSUPPORTED}{error}"
+    if reason := unsupported_reason(job, launcher):
+        return f"{UNSUPPORTED}{reason}"
     # such samples are known only once the user's collate has made them
     if traits_of(CollateTraits, job.collate).defines_samples:
         return ""

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from fastloop.core.files import make_sweep_folder, remove_unused
-from fastloop.core.types import MachineBusy, Unsupported, UsageError
+from fastloop.core.types import MachineBusy, UsageError
 from fastloop.processes.lifecycle import handle_signals, signal_handling
 from fastloop.processes.torchrun_env import torchrun_process
 from fastloop.sweep.followers import assemble
@@ -202,8 +202,8 @@ def sweep_job(request: JobRequest, name: str, index: int) -> SweepJob:
 def _rejection(requests: Sequence[JobRequest]) -> str:
     """The reason why the sweep can't be measured; empty if it can."""
     from fastloop.reporting.job_names import find_baseline, no_baseline
+    from fastloop.sweep.early_check import unsupported_reason
     from fastloop.sweep.settings import SWEEP_SETTINGS
-    from fastloop.trial.support import check_support
 
     first = requests[0]
     sweep = first.tracker, first.sweep
@@ -219,12 +219,9 @@ def _rejection(requests: Sequence[JobRequest]) -> str:
         return f"{setting}: the trials of the first job may leave no time for the others"
     if reason := _reject_auto(requests):
         return reason
-    try:
-        if len(requests) == 1:
-            first.launcher.check(check_support(first.job, first.launcher.world_size))
-    except Unsupported as error:
-        return f"unsupported: {error}"
-    return ""
+    # a single job leaves no row: its reason is the answer
+    reason = unsupported_reason(first.job, first.launcher) if len(requests) == 1 else ""
+    return f"unsupported: {reason}" if reason else ""
 
 
 def _reject_auto(requests: Sequence[JobRequest]) -> str:

@@ -16,16 +16,16 @@ from fastloop.core.protocols import HasFiles, StreamingDataset
 from fastloop.core.result import Result
 from fastloop.core.source_code import source_fingerprint
 from fastloop.core.sweep_protocols import Launcher
-from fastloop.core.types import Failure, FailureKind, JobFailed, Unsupported
+from fastloop.core.types import Failure, FailureKind, JobFailed
 from fastloop.data.preparation import prepare, prepare_within
 from fastloop.data.same_crops import COMPARED_CROPS
 from fastloop.fastloader import has_core
+from fastloop.sweep.early_check import unsupported_reason
 from fastloop.sweep.job_state import JobState
 from fastloop.sweep.resume import continue_job, fail_job
 from fastloop.sweep.settings import SweepSettings
 from fastloop.trial.context import compares_crops
 from fastloop.trial.job import Job
-from fastloop.trial.support import check_support
 
 DATA_FIELDS = (
     *("dataset", "fingerprint", "content", "decoder_equivalence_id", "pixels_off", "key"),
@@ -63,14 +63,13 @@ def prepare_all(
             state.result = now
             state.begin()
         key = repr(job.prepare_arguments())
-        try:
-            launcher.check(check_support(job, launcher.world_size))
+        if reason := unsupported_reason(job, launcher):
+            outcome = Failure(kind=FailureKind.UNSUPPORTED, message=reason)
+        else:
             # jobs with the same data share its preparation, or its failure
             if key not in prepared:
                 prepared[key] = _prepare_or_failure(job, launcher)
             outcome = prepared[key]
-        except Unsupported as error:
-            outcome = Failure(kind=FailureKind.UNSUPPORTED, message=str(error))
         if isinstance(outcome, Failure):
             message = fail_job(state, outcome)
         else:

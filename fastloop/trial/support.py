@@ -1,4 +1,15 @@
-"""Checks that a job can run on this machine; none of them needs the data."""
+"""The gate: every job passes `check_support` before it is measured.
+
+It needs no data. A loader declares in `honours` which settings it honours, and leaves the check to
+the gate. The gate is called
+
+- by `start_job` in trial/context.py, in each process that measures: another node may lack a
+  device, and the settings of torchrun are known there;
+- by `unsupported_reason` in sweep/early_check.py for the jobs of a command, so that nobody waits
+  for the machine, or for stores, in vain, and so that a sweep has a row with the reason;
+- for the jobs that a command makes of another one: tune/candidates.py, explain/what_ifs.py, and
+  cli/explain.py for the changes that the user has asked for.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +17,9 @@ from collections.abc import Mapping
 
 import torch
 
-from fastloop.core.epochs import honours_only
+from fastloop.core.loading_settings import DECLARED, worker_settings
 from fastloop.core.optional import HasInstallCheck, check_libraries
-from fastloop.core.plan import Benchmark, DeclaresSettings, PlanChecker
+from fastloop.core.plan import Benchmark, DeclaresSettings, PlanChecker, check_honoured
 from fastloop.core.protocols import (
     Collate,
     Dataset,
@@ -54,7 +65,7 @@ def check_support(job: Job, world_size: int = 1) -> torch.device:
     check_libraries(job.loader)
     if isinstance(job.placement, HasInstallCheck):
         job.placement.check_installed()
-    _check_plan(job)
+    check_plan(job)
     for benchmark in job.benchmark.values():
         benchmark.check(job.model, job.dataset.num_classes, None)
     _check_step(job, device)
@@ -64,11 +75,9 @@ def check_support(job: Job, world_size: int = 1) -> torch.device:
 
 
 def _check_settings(job: Job) -> None:
-    # a prefetching process is started by multiprocessing_context, too
-    worker_settings = ["prefetch_factor", "persistent_workers"]
-    worker_settings += [] if _prefetches_by_process(job) else ["multiprocessing_context"]
-    for name in worker_settings:
-        if not job.loading.num_workers and getattr(job.loading, name):
+    for name in worker_settings(prefetches_by_process=_prefetches_by_process(job)):
+        is_default = getattr(job.loading, name) == DECLARED[name].default
+        if not job.loading.num_workers and not is_default:
             value = str(getattr(job.loading, name)).lower()
             raise Unsupported(f"{name}={value} needs workers: num_workers is 0")
     if job.loading.pin_memory and not torch.accelerator.is_available():
@@ -193,13 +202,13 @@ def _check_batches(job: Job) -> None:
         raise Unsupported(f"batches={job.batches}: {reason}; fastloop.bench takes batches= for it")
 
 
-def _check_plan(job: Job) -> None:
-    """Raise the Unsupported that opening the loader would raise for the plan."""
+def check_plan(job: Job) -> None:
+    """Raise Unsupported if the job's loader can't follow the plan, or would ignore a part of it."""
     loader, plan = job.loader, job.plan(job.seed)
     if isinstance(loader, PlanChecker):
         loader.check(plan)
     if isinstance(loader, DeclaresSettings):
-        honours_only(name_of(loader), plan, *loader.honours)
+        check_honoured(name_of(loader), plan, loader.honours)
     if job.collate.takes == "uint8":
         check_uint8(job.dataset, job.collate)
 

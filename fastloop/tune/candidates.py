@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from fastloop.core.loading_settings import LOADING, LoadingSettings
+from fastloop.core.loading_settings import DATALOADER, DECLARED, LOADING, worker_settings
 from fastloop.core.types import Unsupported, UsageError
 from fastloop.explain.variations import Variation
 from fastloop.trial.job import Job
@@ -18,13 +18,8 @@ YOURS = "yours"
 FIRST = ("loader", "decoder", "num_workers")
 """Settings that decide whether others have a meaning. They are crossed first, and a combination of
 them that can't run is not crossed with the rest."""
-OF_DATALOADER = ("num_workers", "pin_memory")
 NEUTRAL: Mapping[str, Any] = {
-    "num_workers": 0,
-    "pin_memory": False,
-    "prefetch_factor": None,
-    "persistent_workers": False,
-    "multiprocessing_context": None,
+    **{name: DECLARED[name].default for name in DATALOADER},
     "device_prefetch": 0,
 }
 """Values that are most likely supported in any combination."""
@@ -165,15 +160,16 @@ class _Crossing:
         # A job with a setting that its loader does not honour is unsupported: the user's
         # prefetch_factor would exclude every candidate without workers.
         honoured = getattr(job.loader, "honours", LOADING)
-        names = [name for name in OF_DATALOADER if name not in honoured]
+        names = [
+            name for name in DATALOADER if name not in honoured and not DECLARED[name].needs_workers
+        ]
         if not job.loading.num_workers or "num_workers" in names:
-            names += [] if job.device_prefetch_by == "process" else ["multiprocessing_context"]
-            names += ["prefetch_factor", "persistent_workers"]
-        defaults = LoadingSettings()
+            by_process = job.device_prefetch_by == "process"
+            names += worker_settings(prefetches_by_process=by_process)
         values = {
-            name: getattr(defaults, name)
-            for name in dict.fromkeys(names)
-            if name not in self.dimensions and getattr(job.loading, name) != getattr(defaults, name)
+            name: DECLARED[name].default
+            for name in names
+            if name not in self.dimensions and getattr(job.loading, name) != DECLARED[name].default
         }
         return _with_values(job, values), [f"{k}={_show(v)}" for k, v in values.items()]
 

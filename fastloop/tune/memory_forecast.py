@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fastloop.core.cgroup import usable_memory_bytes
+from fastloop.core.loading_settings import TORCH_PREFETCH
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import UsageError
 from fastloop.data.digest import HELD_BATCHES
@@ -22,8 +23,6 @@ from fastloop.trial.job import Job
 from fastloop.trial.replay import MAX_REPLAY_BATCHES
 
 MIB = 2**20
-PREFETCH = 2
-"""DataLoader's default, in batches a worker."""
 MARGIN = 0.1
 """Share by which a forecast may be too low: 97 % of 144 peaks were within it (experiments/tune)."""
 IN_HAND = 1
@@ -38,7 +37,7 @@ class MemoryProfile:
     """Peak of the present job without workers."""
     added_mib: Mapping[str, Mapping[int, float]]
     """The memory that workers add, by start method and number of workers."""
-    prefetch_factor: int = PREFETCH
+    prefetch_factor: int = TORCH_PREFETCH
     """The prefetch_factor of the passes in which added_mib was observed."""
     batch_mib: float
     batches: int
@@ -55,7 +54,7 @@ def forecast_peak_mib(job: Job, profile: MemoryProfile) -> float:
     batch_mib = profile.batch_mib
     peak = profile.process_mib + max(0.0, _rows_mib(job, profile) - profile.included_rows_mib)
     if workers := loading.num_workers:
-        ahead, usual = loading.prefetch_factor or PREFETCH, profile.prefetch_factor
+        ahead, usual = loading.batches_ahead, profile.prefetch_factor
         # The observed workers had batches in their queues, which are not added twice.
         queued, included = (min(workers * each, profile.batches) for each in (ahead, usual))
         peak += _workers_mib(profile, job.start_method(), workers)
@@ -66,7 +65,7 @@ def forecast_peak_mib(job: Job, profile: MemoryProfile) -> float:
             peak += _workers_mib(profile, job.start_method(), 1)
     # DataLoader's pinning thread holds copies of the next batches.
     if loading.pin_memory:
-        peak += PREFETCH * batch_mib
+        peak += TORCH_PREFETCH * batch_mib
     return peak
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fastloop.core.loading_settings import LoadingSettings
+from fastloop.core.loading_settings import DATALOADER, DECLARED, worker_settings
 from fastloop.core.types import name_of
 from fastloop.processes.rank_group import resolve_device
 from fastloop.trial.job import Job
@@ -149,13 +149,9 @@ def _batches(job: Job) -> dict[str, str]:
 
 def _of_workers(job: Job) -> dict[str, str]:
     """The arguments of workers and their queues that differ from the defaults, as code."""
-    loading, defaults, arguments = job.loading, LoadingSettings(), dict[str, str]()
-    for name in ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers"):
-        if getattr(loading, name) != getattr(defaults, name):
-            arguments[name] = repr(getattr(loading, name))
-    if loading.num_workers and loading.multiprocessing_context:
-        arguments["multiprocessing_context"] = repr(loading.multiprocessing_context)
-    return arguments
+    needless = [] if job.loading.num_workers else worker_settings(prefetches_by_process=False)
+    values = {name: getattr(job.loading, name) for name in DATALOADER if name not in needless}
+    return {name: repr(each) for name, each in values.items() if each != DECLARED[name].default}
 
 
 def _is_shuffled(job: Job) -> bool:

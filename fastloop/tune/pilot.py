@@ -35,7 +35,7 @@ from fastloop.explain.rungs import uses_dataloader
 from fastloop.sweep.prepare_stage import prepare_job
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
-from fastloop.tune.memory_forecast import MIB, PREFETCH, MemoryProfile
+from fastloop.tune.memory_forecast import MIB, MemoryProfile
 from fastloop.tune.peak import observe_peak_mib
 from fastloop.tune.short_budget import longest_epoch_s
 
@@ -244,7 +244,7 @@ def _observe(
     return MemoryProfile(
         process_mib=process_mib,
         added_mib={short.job.start_method(): added_mib} if added_mib else {},
-        prefetch_factor=short.job.loading.prefetch_factor or PREFETCH,
+        prefetch_factor=short.job.loading.batches_ahead,
         batch_mib=prepared.sample_nbytes * short.job.loading.batch_size / MIB,
         batches=short.job.batches or whole_batches,
         rows_mib=rows_mib,

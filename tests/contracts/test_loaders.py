@@ -258,7 +258,7 @@ OPTIONAL_SETTINGS = {
 
 @pytest.mark.parametrize("settings", OPTIONAL_SETTINGS.values(), ids=OPTIONAL_SETTINGS.keys())
 @pytest.mark.parametrize("loader", options("loader"))
-def test_check_support_predicts_what_a_loader_rejects_when_opened(prepared_job, loader, settings):
+def test_check_support_rejects_settings_that_a_loader_ignores(prepared_job, loader, settings):
     job, prepared = prepared_job(f"loader={loader}", *MYDATASET, *settings)
     if not rejects_settings(job, prepared, settings):
         check_support(job)

@@ -22,6 +22,7 @@ from fastloop.config.catalogue import resource_folder
 from fastloop.core.plan import PreparedData
 from fastloop.core.types import Unsupported
 from fastloop.trial.job import Job
+from fastloop.trial.support import check_plan
 
 SUPPORT = Path(__file__).resolve().parent
 REPOSITORY = SUPPORT.parents[1]
@@ -96,11 +97,12 @@ def require_library(name: str) -> ModuleType:
 
 
 def rejects_settings(job: Job, prepared: PreparedData, settings: Sequence[str]) -> bool:
-    """True where the loader rejects one of these settings when it is opened.
+    """True if the gate, or the loader when it is opened, rejects one of these settings.
 
-    Fails where it rejects a setting that is not among them.
+    Fails if they reject a setting that is not among them.
     """
     try:
+        check_plan(job)
         with job.loader.open(prepared, job.plan(0)):
             return False
     except Unsupported as error:

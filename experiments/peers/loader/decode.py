@@ -11,7 +11,6 @@ import torch
 from pydantic import PositiveInt
 
 from experiments.peers.limits import iterate_after_work
-from fastloop.core.epochs import honours_only
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.types import Epochs, Unsupported, option
 
@@ -28,7 +27,6 @@ class Decode:
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
-        honours_only("peers/decode", plan, *self.honours)
         samples: Any = prepared.dataset.open()
         if not hasattr(samples, "into"):
             raise Unsupported(f"peers/decode: {prepared.label} has no encoded images of one size")

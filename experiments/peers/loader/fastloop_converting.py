@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from fastloop import FastLoader, converted
-from fastloop.core.epochs import honours_only
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option
@@ -24,7 +23,6 @@ class ConvertingLoader:
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
-        honours_only("peers/fastloop_converting", plan, *self.honours)
         pixels, labels = read_into_memory(self.store.open(prepared.folder))
         transform: Any = plan.transform
         if transform is not None:

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import torch
 
 from fastloop import FastLoader, Images
-from fastloop.core.epochs import honours_only
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.types import Epochs, Unsupported, option
 from fastloop.options.loader.fastloop import fastloader_epochs
@@ -22,7 +21,6 @@ class DecodingLoader:
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
-        honours_only("peers/fastloop_decoding", plan, *self.honours)
         samples: Any = prepared.dataset.open()
         if not hasattr(samples, "into"):
             raise Unsupported(f"peers/fastloop_decoding: {prepared.label} has no encoded images")

@@ -17,7 +17,6 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 
 from experiments.peers.limits import iterate_after_work
-from fastloop.core.epochs import honours_only
 from fastloop.core.files import fingerprint
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
@@ -47,7 +46,6 @@ class Gather:
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
-        honours_only("peers/gather", plan, *self.honours)
         rows = self.store.open(prepared.folder)
         rows = read_into_memory(rows) if self.in_memory else tensors_of(rows)
         leaves, structure = optree.tree_flatten(rows)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from fastloop.core.epochs import DATALOADER, IndexBatches, honours_only
+from fastloop.core.epochs import IndexBatches
+from fastloop.core.loading_settings import DATALOADER
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option
@@ -30,7 +31,6 @@ class BatchSamplerLoader:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; the rows are read into memory first."""
-        honours_only("batch_sampler", plan, *self.honours)
         rows = in_memory_rows(self.store.open(prepared.folder))
         with torch_epochs(rows, plan, identity_collate, IndexBatches(plan, len(rows))) as epochs:
             yield epochs

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from fastloop.core.epochs import CANONICAL_COLLATE, DATALOADER, honours_only
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.loading_settings import DATALOADER
+from fastloop.core.plan import CANONICAL_COLLATE, Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option
 from fastloop.data.dataloader import torch_epochs
@@ -26,6 +26,5 @@ class TorchDataLoader:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; the rows are read into memory first."""
-        honours_only("dataloader", plan, *self.honours)
         with torch_epochs(in_memory_rows(self.store.open(prepared.folder)), plan) as epochs:
             yield epochs

@@ -11,7 +11,7 @@ import psutil
 import torch
 
 from fastloop.core.cgroup import CGROUPS, MEMBERSHIP, memory_left
-from fastloop.core.epochs import epoch_indices, honours_only
+from fastloop.core.epochs import epoch_indices
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option
@@ -41,7 +41,6 @@ class DeviceResidentLoader:
 
         Raises Unsupported, with the sizes, if the rows do not fit into its free memory.
         """
-        honours_only("device_resident", plan, *self.honours)
         device = plan.device or torch.device("cpu")
         rows = tensors_of(self.store.open(prepared.folder))
         leaves, structure = optree.tree_flatten(rows)

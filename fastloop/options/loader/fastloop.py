@@ -13,7 +13,6 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import Subset
 
 from fastloop.core.bounds import PositiveDepth, Threads
-from fastloop.core.epochs import honours_only
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import RandpermOrder, Store
 from fastloop.core.types import Epochs, Tree, Unsupported, name_of, option
@@ -60,7 +59,6 @@ class FastloopLoader:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; the memory of a batch is not reused while the batch is referenced."""
-        honours_only("fastloop", plan, *self.honours)
         plan = plan_of_indices(plan)
         source, collate_fn = self._source(prepared, plan)
         loader = FastLoader(

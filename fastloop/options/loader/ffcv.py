@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fastloop.core.bounds import PositiveDepth
-from fastloop.core.epochs import Batches, close_on_exit, epoch_indices, honours_only
+from fastloop.core.epochs import Batches, close_on_exit, epoch_indices
 from fastloop.core.optional import INSTALL_FFCV, import_optional, isolate_import
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
@@ -42,7 +42,6 @@ class FfcvLoader:
 
         Raises Unsupported without FFCV.
         """
-        honours_only("ffcv", plan, *self.honours)
         path = self.store.open(prepared.folder)
         if not isinstance(path, Path):
             raise Unsupported("loader=ffcv reads .beton files only: use store@loader.store=ffcv")

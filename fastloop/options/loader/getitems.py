@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 
-from fastloop.core.epochs import DATALOADER, honours_only
+from fastloop.core.loading_settings import DATALOADER
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, option
@@ -46,7 +46,6 @@ class GetItemsLoader:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; the rows are read into memory first."""
-        honours_only("getitems", plan, *self.honours)
         rows = BatchedRows(in_memory_rows(self.store.open(prepared.folder)))
         with torch_epochs(rows, plan, identity_collate) as epochs:
             yield epochs

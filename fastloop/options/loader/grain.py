@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fastloop.core.bounds import Depth, Threads
-from fastloop.core.epochs import Batches, close_on_exit, honours_only, index_batches
+from fastloop.core.epochs import Batches, close_on_exit, index_batches
 from fastloop.core.optional import check_available, import_optional
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
@@ -45,7 +45,6 @@ class GrainLoader:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; grain's threads are started and ended with each epoch."""
-        honours_only("grain", plan, *self.honours)
         grain, get_batch = _grain(), batch_getter(self.store, prepared, self.in_memory)
         read = grain.ReadOptions(
             num_threads=self.num_threads, prefetch_buffer_size=self.prefetch_buffer_size

@@ -12,7 +12,7 @@ import numpy as np
 import optree
 import torch
 
-from fastloop.core.epochs import DATALOADER, honours_only
+from fastloop.core.loading_settings import DATALOADER
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option
@@ -35,7 +35,6 @@ class Hdf5Loader:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; every worker opens the file itself."""
-        honours_only("hdf5", plan, *self.honours)
         open_reader = partial(_DatasetReader, self.store, prepared.folder)
         # A broken file is reported here, and not by a worker.
         open_reader().close()

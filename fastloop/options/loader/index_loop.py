@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from fastloop.core.epochs import honours_only, index_batches
+from fastloop.core.epochs import index_batches
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option
@@ -28,6 +28,5 @@ class IndexLoop:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; the rows are read into memory first, and nothing is prefetched."""
-        honours_only("index_loop", plan, *self.honours)
         rows = in_memory_rows(self.store.open(prepared.folder))
         yield lambda epoch: map(rows.__getitem__, index_batches(plan, len(rows), epoch))

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import ClassVar
 
-from fastloop.core.epochs import CANONICAL_COLLATE, DATALOADER, honours_only
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.loading_settings import DATALOADER
+from fastloop.core.plan import CANONICAL_COLLATE, Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option
 from fastloop.data.dataloader import torch_epochs
@@ -26,6 +26,5 @@ class NpMemmapLoader:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; every worker maps the files itself."""
-        honours_only("np_memmap", plan, *self.honours)
         with torch_epochs(Rows(partial(self.store.open, prepared.folder)), plan) as epochs:
             yield epochs

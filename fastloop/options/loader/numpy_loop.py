@@ -11,7 +11,7 @@ import numpy as np
 import optree
 import torch
 
-from fastloop.core.epochs import epoch_indices, honours_only
+from fastloop.core.epochs import epoch_indices
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, option
@@ -37,7 +37,6 @@ class NumpyLoop:
 
         Raises Unsupported for dtypes that numpy does not have.
         """
-        honours_only("numpy_loop", plan, *self.honours)
         leaves, structure = optree.tree_flatten(read_into_memory(self.store.open(prepared.folder)))
         arrays = [array_of(leaf, "loader=numpy_loop", "loader=index_loop") for leaf in leaves]
         yield _Arrays(arrays, structure, plan).batches

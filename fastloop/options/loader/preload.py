@@ -11,8 +11,8 @@ import numpy as np
 import optree
 import torch
 
-from fastloop.core.epochs import CANONICAL_COLLATE, DATALOADER, honours_only
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.loading_settings import DATALOADER
+from fastloop.core.plan import CANONICAL_COLLATE, Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option
 from fastloop.data.dataloader import torch_epochs
@@ -35,7 +35,6 @@ class PreloadLoader:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; the list is filled from the store first."""
-        honours_only("preload", plan, *self.honours)
         rows = Rows(partial(self.store.open, prepared.folder))
         samples = [optree.tree_map(_copy_leaf, rows[index]) for index in range(len(rows))]
         with torch_epochs(samples, plan) as epochs:

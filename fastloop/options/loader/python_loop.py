@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import optree
 import torch
 
-from fastloop.core.epochs import epoch_indices, honours_only
+from fastloop.core.epochs import epoch_indices
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, option
@@ -39,7 +39,6 @@ class PythonLoop:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; the lists are filled first, and nothing is prefetched."""
-        honours_only("python_loop", plan, *self.honours)
         leaves, structure = optree.tree_flatten(read_into_memory(self.store.open(prepared.folder)))
         yield _Lists([_as_list(leaf) for leaf in leaves], structure, plan).batches
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fastloop.core.bounds import PositiveDepth, PositiveThreads
-from fastloop.core.epochs import Batches, close_on_exit, honours_only, index_batches
+from fastloop.core.epochs import Batches, close_on_exit, index_batches
 from fastloop.core.optional import check_available, import_optional
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
@@ -46,7 +46,6 @@ class SpdlLoader:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs of a pipeline that idles between them; ending one early stops it."""
-        honours_only("spdl", plan, *self.honours)
         spdl = import_optional("spdl.pipeline", "loader=spdl", INSTALL)
         get_batch = partial(_batch_or_failure, batch_getter(self.store, prepared, self.in_memory))
         idle: list[_Pipeline] = []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from fastloop.core.epochs import DATALOADER, honours_only
+from fastloop.core.loading_settings import DATALOADER
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, option
@@ -29,7 +29,6 @@ class TensorClassMemmapLoader:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; a map is sent to a worker by its file name."""
-        honours_only("tensorclass_memmap", plan, *self.honours)
         rows = check_batch_indexable(self.store.open(prepared.folder))
         with torch_epochs(BatchIndexedRows(rows), plan, collate_fn=data_and_targets) as epochs:
             yield epochs

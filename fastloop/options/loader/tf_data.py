@@ -13,7 +13,7 @@ import optree
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from fastloop.core.epochs import Batches, close_on_exit, epoch_indices, honours_only
+from fastloop.core.epochs import Batches, close_on_exit, epoch_indices
 from fastloop.core.optional import check_available, import_optional
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
@@ -44,7 +44,6 @@ class TfDataLoader:
 
         Its thread pool lives as long as the process and idles between epochs.
         """
-        honours_only("tf_data", plan, *self.honours)
         source = _read(self.store.open(prepared.folder))
         indices = partial(epoch_indices, plan.order, prepared.num_samples, plan.seed)
         with close_on_exit(lambda epoch: source.batches(indices(epoch), plan)) as epochs:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from fastloop.core.epochs import DATALOADER, honours_only
+from fastloop.core.loading_settings import DATALOADER
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import BadData, Epochs, Tree, Unsupported, option
@@ -48,7 +48,6 @@ class TfRecordLoader:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; every worker opens the file itself."""
-        honours_only("tfrecord", plan, *self.honours)
         open_reader = partial(_RecordReader, self.store, prepared.folder, self.check_crc)
         # A broken file is reported here, and not by a worker.
         open_reader().close()

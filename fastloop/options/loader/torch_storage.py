@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from fastloop.core.epochs import DATALOADER, IndexBatches, honours_only
+from fastloop.core.epochs import IndexBatches
+from fastloop.core.loading_settings import DATALOADER
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, option
@@ -27,7 +28,6 @@ class TorchStorageLoader:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; every worker maps the files itself."""
-        honours_only("torch_storage", plan, *self.honours)
         rows = Rows(partial(_map_rows, self.store, prepared.folder))
         with torch_epochs(rows, plan, identity_collate, IndexBatches(plan, len(rows))) as epochs:
             yield epochs

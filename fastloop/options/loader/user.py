@@ -14,10 +14,10 @@ from typing import Annotated, Any, ClassVar
 import torch
 from pydantic import AfterValidator, model_validator
 
-from fastloop.core.epochs import CANONICAL_COLLATE, honours_only, whole_order
-from fastloop.core.loading_settings import LOADING, LoadingSettings
+from fastloop.core.epochs import whole_order
+from fastloop.core.loading_settings import DECLARED, LOADING
 from fastloop.core.order_prefix import OrderPrefix, uncut_order
-from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.plan import CANONICAL_COLLATE, Plan, PreparedData, check_honoured
 from fastloop.core.protocols import Dataset, Samples
 from fastloop.core.types import BadData, Epochs, Tree, Unsupported, name_of, option
 from fastloop.core.user_code import (
@@ -120,10 +120,10 @@ class UserLoader:
         """Raise Unsupported for a setting other than its default that the target does not take."""
         target, takes = self.target, self.takes
         collate = (CANONICAL_COLLATE,) if "collate_fn" in takes else ()
-        honours_only(target, plan, *takes, *collate, "multiprocessing_context")
+        check_honoured(target, plan, (*takes, *collate, "multiprocessing_context"))
         order, follows_order = _order_name(plan), {"dataset", "sampler"} <= takes
         # The default of a setting that the target does not take may not have been asked for.
-        if "batch_size" not in takes and plan.loading.batch_size != LoadingSettings().batch_size:
+        if "batch_size" not in takes and plan.loading.batch_size != DECLARED["batch_size"].default:
             setting = f"batch_size={plan.loading.batch_size}"
             raise Unsupported(f"{setting}: loader={target} sets its own batch size")
         if plan.loading.drop_last and not (follows_order and "drop_last" in takes):
