@@ -41,7 +41,7 @@ from fastloop.explain.what_ifs import (
     try_candidates,
 )
 from fastloop.processes.rank_group import resolve_device
-from fastloop.sweep.early_check import unsupported_reason
+from fastloop.sweep.early_check import reason_against
 from fastloop.sweep.prepare_stage import prepare_job
 from fastloop.sweep.progress import Progress
 from fastloop.sweep.request import JobRequest
@@ -80,7 +80,7 @@ def check_request(requests: Sequence[JobRequest], command: str = "explain") -> J
     if isinstance(request.job.dataset, StreamingDataset):
         loader = request.choices["loader"]
         raise UsageError(f"{command}: loader={loader} brings its own data; name one with dataset=")
-    if reason := unsupported_reason(request.job, request.launcher):
+    if reason := reason_against(request.job, request.launcher):
         raise UsageError(f"unsupported: {reason}")
     return replace(request, overrides=_without_sweep(request.overrides))
 

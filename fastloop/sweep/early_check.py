@@ -35,7 +35,7 @@ def check_requests(requests: Sequence[JobRequest]) -> None:
         print(f"{name} {will}: {unsupported}", file=sys.stderr, flush=True)
 
 
-def unsupported_reason(job: Job, launcher: Launcher) -> str:
+def reason_against(job: Job, launcher: Launcher) -> str:
     """The reason why this job can't run on this machine; empty if it can."""
     try:
         launcher.check(check_support(job, launcher.world_size))
@@ -50,7 +50,7 @@ def _reason(request: JobRequest, checked: dict[str, str]) -> str:
     checked: reasons of the datasets that were checked before; this job's dataset is added.
     """
     job, launcher = request.job, request.launcher
-    if reason := unsupported_reason(job, launcher):
+    if reason := reason_against(job, launcher):
         return f"{UNSUPPORTED}{reason}"
     # such samples are known only once the user's collate has made them
     if traits_of(CollateTraits, job.collate).defines_samples:

@@ -202,7 +202,7 @@ def sweep_job(request: JobRequest, name: str, index: int) -> SweepJob:
 def _rejection(requests: Sequence[JobRequest]) -> str:
     """The reason why the sweep can't be measured; empty if it can."""
     from fastloop.reporting.job_names import find_baseline, no_baseline
-    from fastloop.sweep.early_check import unsupported_reason
+    from fastloop.sweep.early_check import reason_against
     from fastloop.sweep.settings import SWEEP_SETTINGS
 
     first = requests[0]
@@ -220,7 +220,7 @@ def _rejection(requests: Sequence[JobRequest]) -> str:
     if reason := _reject_auto(requests):
         return reason
     # a single job leaves no row: its reason is the answer
-    reason = unsupported_reason(first.job, first.launcher) if len(requests) == 1 else ""
+    reason = reason_against(first.job, first.launcher) if len(requests) == 1 else ""
     return f"unsupported: {reason}" if reason else ""
 
 

@@ -20,7 +20,7 @@ from fastloop.core.types import Failure, FailureKind, JobFailed
 from fastloop.data.preparation import prepare, prepare_within
 from fastloop.data.same_crops import COMPARED_CROPS
 from fastloop.fastloader import has_core
-from fastloop.sweep.early_check import unsupported_reason
+from fastloop.sweep.early_check import reason_against
 from fastloop.sweep.job_state import JobState
 from fastloop.sweep.resume import continue_job, fail_job
 from fastloop.sweep.settings import SweepSettings
@@ -63,7 +63,7 @@ def prepare_all(
             state.result = now
             state.begin()
         key = repr(job.prepare_arguments())
-        if reason := unsupported_reason(job, launcher):
+        if reason := reason_against(job, launcher):
             outcome = Failure(kind=FailureKind.UNSUPPORTED, message=reason)
         else:
             # jobs with the same data share its preparation, or its failure

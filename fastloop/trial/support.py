@@ -5,7 +5,7 @@ the gate. The gate is called
 
 - by `start_job` in trial/context.py, in each process that measures: another node may lack a
   device, and the settings of torchrun are known there;
-- by `unsupported_reason` in sweep/early_check.py for the jobs of a command, so that nobody waits
+- by `reason_against` in sweep/early_check.py for the jobs of a command, so that nobody waits
   for the machine, or for stores, in vain, and so that a sweep has a row with the reason;
 - for the jobs that a command makes of another one: tune/candidates.py, explain/what_ifs.py, and
   cli/explain.py for the changes that the user has asked for.
