@@ -31,7 +31,7 @@ TRANSFORMS = ("transform", "transforms")
 # A frame of the probe in the text of a traceback: the line with its file, and the lines of code and
 # markers that follow it.
 OWN_FRAME = re.compile(
-    r'  File "[^"\n]*fastloop/(?:explain/attach|timeline)/[^"\n]*", line \d+, in .*\n(?:    .*\n)*'
+    r'  File "[^"\n]*fastloop/(?:explain/attach|observe)/[^"\n]*", line \d+, in .*\n(?:    .*\n)*'
 )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-OWN_FOLDERS = os.path.join("fastloop", "explain", "attach"), os.path.join("fastloop", "timeline")
+OWN_FOLDERS = os.path.join("fastloop", "explain", "attach"), os.path.join("fastloop", "observe")
 
 
 def become_script(arguments: Sequence[str]) -> None:

@@ -26,6 +26,10 @@ class Numbers(Dataset):
         return torch.tensor(float(index))
 
 
+def refuse(samples):
+    raise ValueError("no such batch")
+
+
 def validate(loader):
     for _batch in loader:
         time.sleep(0.002)
@@ -51,6 +55,8 @@ if way == "fail":
     list(DataLoader(Numbers(4, 0), sampler=[-1]))
 if way == "worker":
     list(DataLoader(Numbers(4, 0), sampler=[-1], num_workers=1))
+if way in ("collate", "collate in worker"):
+    list(DataLoader(Numbers(4, 0), collate_fn=refuse, num_workers=int(way != "collate")))
 if way == "exit":
     sys.exit(3)
 if way == "wait":
