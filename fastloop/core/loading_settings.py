@@ -102,3 +102,8 @@ def worker_settings(*, prefetches_by_process: bool) -> list[str]:
         for each in DECLARED.values()
         if each.needs_workers and not (each.serves_prefetching and prefetches_by_process)
     ]
+
+
+def as_override(name: str, value: Any) -> str:
+    """The setting as on a command line, such as `persistent_workers=false`."""
+    return f"{name}={'null' if value is None else str(value).lower()}"

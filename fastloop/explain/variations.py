@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from fastloop.core.cgroup import usable_cores
-from fastloop.core.loading_settings import LoadingSettings
+from fastloop.core.loading_settings import DECLARED, as_override, worker_settings
 from fastloop.core.traits import TransformTraits, traits_of
 from fastloop.core.types import UsageError
 from fastloop.explain.rungs import uses_dataloader
@@ -58,7 +58,7 @@ def variations_of(
     variations = [(f"torch_threads={threads}",) for threads in _fewer_threads(job)]
     if uses_dataloader(job):
         variations += [
-            _without_workers(job.loading) if not workers else (f"num_workers={workers}",)
+            _without_workers(job) if not workers else (f"num_workers={workers}",)
             for workers in _numbers_of_workers()
             if workers != job.loading.num_workers
         ]
@@ -114,7 +114,7 @@ def _numbers_of_workers() -> list[int]:
 def _other_loaders(job: Job) -> Iterator[tuple[str, ...]]:
     if job.loader.store is None:
         yield ("loader=np_memmap",)
-    yield _fastloop(job.loading)
+    yield _fastloop(job)
 
 
 def _ahead_of_the_loop(job: Job) -> Iterator[tuple[str, ...]]:
@@ -129,14 +129,20 @@ def _ahead_of_the_loop(job: Job) -> Iterator[tuple[str, ...]]:
         yield (f"device_prefetch={AHEAD}",)
 
 
-def _without_workers(loading: LoadingSettings) -> tuple[str, ...]:
+def _without_workers(job: Job) -> tuple[str, ...]:
     """Overrides for no workers, and for no setting that needs workers."""
-    others = {"prefetch_factor=null": loading.prefetch_factor}
-    others |= {"persistent_workers=false": loading.persistent_workers}
-    return ("num_workers=0", *(override for override, is_set in others.items() if is_set))
+    # A job with such a setting and without workers is unsupported.
+    needless = worker_settings(prefetches_by_process=job.prefetches_by_process)
+    resets = (
+        as_override(name, DECLARED[name].default)
+        for name in needless
+        if getattr(job.loading, name) != DECLARED[name].default
+    )
+    return ("num_workers=0", *resets)
 
 
-def _fastloop(loading: LoadingSettings) -> tuple[str, ...]:
+def _fastloop(job: Job) -> tuple[str, ...]:
     """Overrides for FastLoader, without settings that it does not honour."""
-    workers = _without_workers(loading) if loading.num_workers else ()
+    loading = job.loading
+    workers = _without_workers(job) if loading.num_workers else ()
     return ("loader=fastloop", *workers, *(("pin_memory=false",) if loading.pin_memory else ()))

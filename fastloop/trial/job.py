@@ -60,6 +60,11 @@ class Job(JobSettings):
         # A second pass over the epochs would find a warm cache in the place of a cold one.
         return 0.0 if self.cache == "cold" else self.min_window_s
 
+    @property
+    def prefetches_by_process(self) -> bool:
+        """True if a process of its own prefetches batches to the device."""
+        return bool(self.device_prefetch) and self.device_prefetch_by == "process"
+
     def plan(self, seed: int) -> Plan:
         """The plan by which the loader delivers a trial's epochs."""
         context = self.start_method() if self.loading.num_workers else None

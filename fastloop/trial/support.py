@@ -75,7 +75,7 @@ def check_support(job: Job, world_size: int = 1) -> torch.device:
 
 
 def _check_settings(job: Job) -> None:
-    for name in worker_settings(prefetches_by_process=_prefetches_by_process(job)):
+    for name in worker_settings(prefetches_by_process=job.prefetches_by_process):
         is_default = getattr(job.loading, name) == DECLARED[name].default
         if not job.loading.num_workers and not is_default:
             value = str(getattr(job.loading, name)).lower()
@@ -130,16 +130,12 @@ def _check_prefetch(job: Job, device: torch.device) -> None:
         raise Unsupported(f"device_prefetch_by=process with pin_memory=true: {reason}")
 
 
-def _prefetches_by_process(job: Job) -> bool:
-    return bool(job.device_prefetch) and job.device_prefetch_by == "process"
-
-
 def _check_forks(job: Job) -> None:
     """Raise Unsupported if the loader would fork after a placement has started threads."""
     # This process has placed batches before a later epoch forks. A lock that one of the placement's
     # threads holds at that moment is never released in the child.
     settings = [f"num_workers={job.loading.num_workers}"] if job.loading.num_workers else []
-    settings += ["device_prefetch_by=process"] if _prefetches_by_process(job) else []
+    settings += ["device_prefetch_by=process"] if job.prefetches_by_process else []
     runs_threads = traits_of(PlacementTraits, job.placement).runs_threads
     if settings and runs_threads and job.start_method() == "fork":
         name = name_of(job.placement)

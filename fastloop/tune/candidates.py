@@ -6,9 +6,16 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import starmap
 from typing import Any
 
-from fastloop.core.loading_settings import DATALOADER, DECLARED, LOADING, worker_settings
+from fastloop.core.loading_settings import (
+    DATALOADER,
+    DECLARED,
+    LOADING,
+    as_override,
+    worker_settings,
+)
 from fastloop.core.types import Unsupported, UsageError
 from fastloop.explain.variations import Variation
 from fastloop.trial.job import Job
@@ -164,14 +171,13 @@ class _Crossing:
             name for name in DATALOADER if name not in honoured and not DECLARED[name].needs_workers
         ]
         if not job.loading.num_workers or "num_workers" in names:
-            by_process = job.device_prefetch_by == "process"
-            names += worker_settings(prefetches_by_process=by_process)
+            names += worker_settings(prefetches_by_process=job.prefetches_by_process)
         values = {
             name: DECLARED[name].default
             for name in names
             if name not in self.dimensions and getattr(job.loading, name) != DECLARED[name].default
         }
-        return _with_values(job, values), [f"{k}={_show(v)}" for k, v in values.items()]
+        return _with_values(job, values), [*starmap(as_override, values.items())]
 
 
 def _reason(job: Job) -> str:
@@ -205,8 +211,3 @@ def _with_values(job: Job, values: Effect) -> Job:
     loading = {name: value for name, value in values.items() if name in LOADING}
     others = {name: value for name, value in values.items() if name not in LOADING}
     return replace(job, **others, loading=replace(job.loading, **loading)) if values else job
-
-
-def _show(value: Any) -> str:
-    """The value as on a command line."""
-    return "null" if value is None else str(value).lower()

@@ -22,6 +22,7 @@ from fastloop.explain.rung_passes import EpochTimes
 from fastloop.explain.variations import Variation, variations_from, variations_of
 from fastloop.explain.verdict import judge, needs_more_rounds, tells_too_little
 from fastloop.explain.what_ifs import Candidate, choose, find_best
+from fastloop.trial.support import check_support
 
 BATCHES = 100
 NOISE = (0.0, 0.001, -0.001, 0.002, -0.002)
@@ -337,6 +338,11 @@ def test_a_change_to_no_workers_resets_what_needs_them():
     resets = ("num_workers=0", "prefetch_factor=null", "persistent_workers=false")
     assert overrides["num_workers=0"] == resets
     assert overrides["loader=fastloop"] == ("loader=fastloop", *resets)
+    started = compose_job("num_workers=2", "multiprocessing_context=spawn")
+    (no_workers,) = [each for each in variations_of(started) if each.name == "num_workers=0"]
+    assert no_workers.overrides == ("num_workers=0", "multiprocessing_context=null")
+    # Otherwise the change would be left out, as a job that is not supported.
+    check_support(compose_job("multiprocessing_context=spawn", *no_workers.overrides))
     single = {each.name: each.overrides for each in variations_of(compose_job())}
     assert single["loader=fastloop"] == ("loader=fastloop",)
 
