@@ -137,8 +137,12 @@ class LoaderEpochs:
         if not isinstance(order, LoaderOrder) or not order.draws_leftover:
             return batches
         draw = partial(draw_leftover, order.num_samples, order.leftover_generator)
-        # DataLoader's sampler is `lead` batches ahead of the loop when it comes to its end.
-        count = max(0, order.last_draw - lead - delivered)
+        # DataLoader's sampler is `lead` batches ahead of the loop when it comes to its end: in
+        # iter(), if the epoch has fewer batches than that.
+        count = order.last_draw - lead - delivered
+        if count < 0:
+            draw()
+            return batches
         return SharedBatches(draw_before(batches, count, draw))
 
 

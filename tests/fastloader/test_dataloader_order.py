@@ -190,6 +190,19 @@ def test_workers_draw_ahead_as_those_of_dataloader(source, persistent, data):
     assert trace(make(FastLoader), order, visits) == trace(make(DataLoader), order, visits)
 
 
+@pytest.mark.parametrize("count", [2, 4, 5])
+def test_a_short_epoch_ends_its_sampler_before_a_second_one_begins(count):
+    """Workers ask for 4 batches at once. Of 2 samples this is all, and RandomSampler draws again at
+    its end: in iter(), before the next epoch draws."""
+    seen = []
+    for kind in (FastLoader, DataLoader):
+        generator = torch.Generator().manual_seed(4)
+        loader = kind(Numbers(count), shuffle=True, generator=generator, num_workers=2)
+        pairs = zip(loader, loader, strict=True)
+        seen.append([(one.item(), other.item()) for one, other in pairs])
+    assert seen[0] == seen[1]
+
+
 @pytest.mark.filterwarnings("ignore:persistent_workers")  # rows have none
 @pytest.mark.parametrize("persistent", [False, True])
 def test_sampler_is_opened_as_often_as_by_dataloader(persistent):
