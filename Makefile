@@ -46,8 +46,9 @@ lint: $(VENV)/.installed-dev            ## format, lint, floors and types
 	$(BIN)/lint-imports
 	$(BIN)/basedpyright
 
-soak: $(VENV)/.installed-dev            ## kills at random moments, and thousands of epochs
+soak: $(VENV)/.installed-dev            ## kills at random moments, thousands of epochs and examples
 	$(BIN)/python -m pytest -m soak -o faulthandler_timeout=3600
+	$(BIN)/python -m pytest -m property --hypothesis-profile soak -o faulthandler_timeout=3600
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .

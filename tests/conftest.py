@@ -30,8 +30,6 @@ os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 # Every process that a test starts would compile all of fastloop again, and every worker all tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-# Options of this run are not those of a pytest that a test starts.
-os.environ.pop("PYTEST_ADDOPTS", None)
 # Commands write to the folder they are called in, whatever the shell's environment.
 os.environ.pop("FASTLOOP_OUTPUTS", None)
 # Tests run concurrently: each worker gets its own folder of temporary files, and lock of measuring.
@@ -57,8 +55,10 @@ multiprocessing.set_forkserver_preload(
 
 pytest_plugins = ["hanging_tests", "passed_before"]
 
-hypothesis.settings.register_profile("dev", max_examples=20, deadline=None)
-hypothesis.settings.register_profile("ci", max_examples=50, deadline=None)
+# The same examples at each run: a change is judged by what it changes. `make soak` draws others.
+hypothesis.settings.register_profile("dev", max_examples=20, deadline=None, derandomize=True)
+hypothesis.settings.register_profile("ci", max_examples=50, deadline=None, derandomize=True)
+hypothesis.settings.register_profile("soak", max_examples=300, deadline=None, print_blob=True)
 hypothesis.settings.load_profile("dev")
 
 HEAVY = {"tf_data", "ffcv", "jax", "compiled"}
@@ -73,6 +73,8 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if HEAVY & {*_string_parameters(item)}:
             item.add_marker("heavy")
+        if hypothesis.is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker("property")
         fixtures = item._fixtureinfo.name2fixturedefs.items()
         shared = sorted(name for name, defined in fixtures if defined[-1].scope == "module")
         if "measured_sweep" in item.fixturenames:
@@ -84,6 +86,9 @@ def pytest_collection_modifyitems(items):
 def pytest_collection_finish():
     """Spare later collections the objects of all imports, of which there are a million: a test that
     counts resources collects several times."""
+    # Options of this run are not those of a pytest that a test starts. The workers of pytest-xdist,
+    # in which alone this function runs, have read them by now.
+    os.environ.pop("PYTEST_ADDOPTS", None)
     gc.collect()
     gc.freeze()
     atexit.register(gc.unfreeze)  # libraries report what is never collected as leaked

@@ -63,13 +63,16 @@ def test_test_that_hangs_ends_with_stacks_and_the_others_run(tmp_path):
 
 @pytest.mark.heavy
 def test_second_run_leaves_out_what_passed_but_not_tests_of_images(tmp_path):
+    (tmp_path / "conftest.py").write_text((SUPPORT.parent / "conftest.py").read_text())
     (tmp_path / "test_several.py").write_text(SEVERAL)
     (tmp_path / "test_images.py").write_text(OF_IMAGES)
     passed = tmp_path / "names of passed tests"
     options = "-p", "passed_before", "-n", "2", "-v"
     first = run_pytest(*options, f"--record-passed={passed}", str(tmp_path), cwd=tmp_path)
     assert "5 passed, 1 skipped, 1 error" in first.stdout
-    second = run_pytest(*options, f"--passed-before={passed}", str(tmp_path), cwd=tmp_path)
+    # As in .ci/run: the processes that pytest-xdist starts read the variable by themselves.
+    environment = os.environ | {"PYTEST_ADDOPTS": f"--passed-before='{passed}'"}
+    second = run_pytest(*options, str(tmp_path), cwd=tmp_path, env=environment)
     for name in ("test_skipped", "test_that_ends_badly", "test_with_jpeg"):
         assert f"::{name}" in second.stdout
     for name in ("test_passing", "test_in_a_group"):
