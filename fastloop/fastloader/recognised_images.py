@@ -1,11 +1,14 @@
-"""Image folders of torchvision with transforms that `Images` does in their place."""
+"""Image folders of torchvision with transforms that `Images` does in their place.
+
+torchvision is never imported here: a program that has its transforms has imported it.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar
 
@@ -14,13 +17,154 @@ import torch
 from torch.utils.data import Subset
 
 from fastloop.fastloader.columns.column import Column, SampleSpec
+from fastloop.fastloader.columns.crops import CenterCrop, Crop, RandomResizedCrop
 from fastloop.fastloader.columns.images import Images
 from fastloop.fastloader.columns.jpeg import has_jpeg
-from fastloop.fastloader.recognised_transforms import ImageSteps, UnrecognisedError, read_transform
 
 EXTENSIONS = ".jpg", ".jpeg", ".png", ".webp"
 """Extensions of the files that `Images` reads with the same pixels as torchvision."""
 LOG = logging.getLogger("fastloop")
+MODULES = "torchvision.transforms", "torchvision.transforms.v2", "torchvision.transforms._presets"
+BILINEAR = "bilinear", 2
+"""torchvision's name, and Pillow's number."""
+
+
+class UnrecognisedError(Exception):
+    """The reason why a dataset is read as it is written."""
+
+
+@dataclass(frozen=True)
+class ImageSteps:
+    """The work of transforms on an RGB image, as settings of `Images`."""
+
+    crop: Crop | None = None
+    flip: float = 0.0
+    normalize: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    dtype: torch.dtype = torch.uint8
+    resize: int | None = None
+    """The shorter side of an image that is still to be cropped."""
+    is_tensor: bool = False
+    """True for a tensor, False for an image of Pillow."""
+
+    def __str__(self) -> str:
+        names = ("crop", "flip", "normalize", "dtype")
+        return ", ".join(f"{name}={getattr(self, name)}" for name in names)
+
+
+def read_transform(transform: Any) -> ImageSteps:
+    """The steps of a transform, or of a composition, of torchvision's first or second version.
+
+    Raises UnrecognisedError for anything that `Images` would not do in the same way.
+    """
+    steps = ImageSteps()
+    for part in _parts(transform):
+        try:
+            following = _add_step(steps, torchvision_name(part), part)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise UnrecognisedError(f"{_describe(part)}: {error}") from error
+        if following is None:
+            raise UnrecognisedError(f"{_describe(part)} is not done natively at this place")
+        steps = following
+    if steps.crop is None or not steps.is_tensor:
+        raise UnrecognisedError("its transform makes no tensors by a crop that is done natively")
+    return steps
+
+
+def torchvision_name(part: Any) -> str:
+    """The name of a transform of torchvision; "" for anything else, also for derived classes."""
+    # A derived class may do something else under the same name: only torchvision's own is accepted.
+    kind = type(part)
+    modules = [sys.modules[name] for name in MODULES if name in sys.modules]
+    return kind.__name__ if kind in [getattr(m, kind.__name__, None) for m in modules] else ""
+
+
+def _parts(transform: Any) -> Iterator[Any]:
+    """The transforms of nested compositions, in order."""
+    if torchvision_name(transform) != "Compose" or not isinstance(
+        transform.transforms, list | tuple
+    ):
+        yield transform
+        return
+    for part in transform.transforms:
+        yield from _parts(part)
+
+
+def _add_step(steps: ImageSteps, name: str, part: Any) -> ImageSteps | None:
+    """The steps and one more; None if crops can't do it after these."""
+    if name == "ImageClassification":
+        return _read_preset(part) if steps == ImageSteps() and _is_bilinear(part) else None
+    if name in ("RandomResizedCrop", "Resize"):
+        return _add_resize(steps, name, part)
+    if name == "CenterCrop" and steps.resize is not None:
+        return replace(steps, crop=CenterCrop(_pair(part.size), steps.resize), resize=None)
+    if name == "RandomHorizontalFlip" and steps.crop is not None and steps.flip == 0:
+        return replace(steps, flip=float(part.p))
+    return _add_conversion(steps, name, part)
+
+
+def _read_preset(part: Any) -> ImageSteps:
+    """The steps of the transforms that come with torchvision's weights."""
+    crop = CenterCrop(_pair(part.crop_size), _side(part.resize_size))
+    normalize = _floats(part.mean), _floats(part.std)
+    return ImageSteps(crop, normalize=normalize, dtype=torch.float32, is_tensor=True)
+
+
+def _add_resize(steps: ImageSteps, name: str, part: Any) -> ImageSteps | None:
+    """The steps and a RandomResizedCrop or Resize of whole images; None if crops can't do it."""
+    is_whole = steps.crop is None and steps.resize is None and steps.dtype == torch.uint8
+    # Pillow always antialiases; torchvision's resize of tensors does if it is told to.
+    is_antialiased = part.antialias is True or not steps.is_tensor
+    if not (is_whole and is_antialiased and _is_bilinear(part)):
+        return None
+    if name == "Resize":
+        return None if part.max_size is not None else replace(steps, resize=_side(part.size))
+    crop = RandomResizedCrop(_pair(part.size), _range(part.scale), _range(part.ratio))
+    return replace(steps, crop=crop)
+
+
+def _add_conversion(steps: ImageSteps, name: str, part: Any) -> ImageSteps | None:
+    """The steps and a change of the type or of the values; None if crops can't do it."""
+    is_uint8_tensor = steps.is_tensor and steps.dtype == torch.uint8
+    is_scaling = name == "ConvertImageDtype" or (name == "ToDtype" and part.scale)
+    if name in ("PILToTensor", "ToImage") and not steps.is_tensor:
+        return replace(steps, is_tensor=True)
+    # ToTensor converts to torch's default dtype.
+    if name == "ToTensor" and not steps.is_tensor and torch.get_default_dtype() == torch.float32:
+        return replace(steps, is_tensor=True, dtype=torch.float32)
+    if is_scaling and is_uint8_tensor and part.dtype in (torch.uint8, torch.float32):
+        return replace(steps, dtype=part.dtype)
+    if name == "Normalize" and steps.dtype == torch.float32 and steps.normalize is None:
+        return replace(steps, normalize=(_floats(part.mean), _floats(part.std)))
+    return steps if name == "ToPureTensor" and steps.is_tensor else None
+
+
+def _is_bilinear(part: Any) -> bool:
+    return getattr(part.interpolation, "value", part.interpolation) in BILINEAR
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    """(height, width) of a size of one or two sides."""
+    height, width = size if len(size) == 2 else (*size, *size)
+    return height, width
+
+
+def _side(size: Any) -> int:
+    """The shorter side to which an image is resized; ValueError for a size of two sides."""
+    (side,) = [size] if isinstance(size, int) else size
+    return side
+
+
+def _range(bounds: Any) -> tuple[float, float]:
+    least, greatest = map(float, bounds)
+    return least, greatest
+
+
+def _floats(values: Any) -> tuple[float, ...]:
+    return tuple(map(float, values))
+
+
+def _describe(part: Any) -> str:
+    return getattr(part, "__name__", type(part).__name__)
 
 
 @dataclass(frozen=True, eq=False)
