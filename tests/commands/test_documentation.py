@@ -203,6 +203,21 @@ def test_options_named_on_a_page_exist(page):
     assert [choice for choice in unknown if choice not in READER_OPTIONS] == []
 
 
+def test_options_that_have_never_been_run_are_those_that_say_unverified():
+    """docs/measuring.md lists them; `fastloop list` and --help print the catalogue's words."""
+    page = (REPOSITORY / "docs" / "measuring.md").read_text()
+    section = re.split(r"\n## ", page.partition("## What has never been run\n")[2])[0]
+    listed = re.findall(r"`([^`]+)`", section.rpartition("`unverified`:")[2])
+    marked = [name.name for name in catalogue.settings() if "unverified" in name.meaning]
+    for group in catalogue.groups():
+        for option in group.options:
+            name = f"{group.name}={option.name}"
+            marked += [name] if "unverified" in option.meaning else []
+            if any("unverified" in each.meaning for each in option.settings):
+                marked += [name, *(e.name for e in option.settings if "unverified" in e.meaning)]
+    assert sorted(set(listed)) == sorted(set(marked))
+
+
 def test_choosing_page_has_every_loader_dataset_and_decoder():
     text = (REPOSITORY / "docs" / "choosing.md").read_text()
     names = [name for group in ("loader", "dataset") for name in catalogue.options_of(group)]
