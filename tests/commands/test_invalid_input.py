@@ -218,6 +218,7 @@ def test_missing_fashion_mnist_names_its_files_and_folder(tmp_path, download):
     assert "dataset=digits, which needs no download" in line
 
 
+@pytest.mark.heavy
 def test_download_from_a_silent_server_times_out(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections but never answers
         port = silent.getsockname()[1]
@@ -282,6 +283,7 @@ def test_full_disk_while_writing_leaves_no_partial_store(tmp_path, small_disk):
     assert [path.name for path in small_disk.iterdir() if not path.name.endswith(".lock")] == []
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("command", ["explain", "tune"])
 def test_full_disk_is_a_plain_line_with_the_path(tmp_path, small_disk, command):
     store = ("loader=np_memmap", f"loader.store.root={small_disk}", "dataset.count=200000")

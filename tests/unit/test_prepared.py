@@ -235,6 +235,7 @@ def test_partial_stores_of_other_data_are_removed_unless_they_are_being_written(
     assert written.exists()
 
 
+@pytest.mark.heavy
 def test_concurrent_preparations_write_one_store(outputs):
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"

@@ -142,6 +142,7 @@ def test_loader_of_stores_alone_is_refused_for_random_crops():
         check_support(compose_job("loader=np_memmap", *CROPS))
 
 
+@pytest.mark.heavy
 def test_crops_rank_a_dataloader_against_the_native_ones(tmp_path):
     settings = ("epochs=1", "trials=1", "benchmark=traversal", "tracker=none", "report=false")
     size = ("transform.size=[32,32]", "batch_size=2", "dataset.crop=[64,64]")

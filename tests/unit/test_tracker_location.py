@@ -88,6 +88,7 @@ def test_passwords_are_not_in_texts(monkeypatch, uri, text, shown):
     assert without_passwords(text) == shown
 
 
+@pytest.mark.heavy
 def test_password_is_in_no_line_and_no_file_of_a_lost_server(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
