@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from fastloop.core.explanation import Ladder, Verdict
+from collections.abc import Mapping
+
+from fastloop.core.explanation import Ladder, LadderRow, Verdict
+from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.parts import Part
-from fastloop.explain.sentences import (
-    describe_disagreement,
-    describe_misfit,
-    describe_start_up,
-    describe_step,
-    describe_unsure,
-    describe_wait,
-    describe_waits,
-    leading_row,
-    name_parts,
-)
+from fastloop.core.stats import no_less_than_zero
 
 WORTH = 0.10
 """A loader is worth improving if a perfect one would save at least this share of an epoch."""
@@ -28,6 +21,22 @@ SURE = 0.80
 """Least certainty that a part is the greatest for it to be named. In simulated campaigns
 (experiments/verdicts) at most 5 % of the verdicts were wrong, fewer than the 20 % that are left
 here, as a part beside a sure greatest one is seldom far below it."""
+PHRASES = {
+    Part.COPY: "placing batches on the device",
+    Part.START_UP: "starting and ending epochs",
+    Part.HAND_OFF: "the loader's own sampler, processes and queues",
+    Part.COLLATE: "collating samples",
+    Part.TRANSFORM: "transforming samples",
+    Part.DECODE: "decoding, or whatever else makes a sample",
+    Part.READ: "reading",
+    Part.UNATTRIBUTED: "a loader that can't be taken apart",
+}
+LEAST_NAMED = 0.05
+"""A part with less than this share of the wait is not named."""
+LEAST_LIKELY = 0.05
+"""A part that is the greatest with less certainty than this is not named as perhaps the
+greatest."""
+MORE = "more rounds (trials=) or a quieter machine tell more"
 
 
 def judge(ladder: Ladder, name: str, first_batch_s: float, decoding: str = "") -> Verdict:
@@ -36,16 +45,16 @@ def judge(ladder: Ladder, name: str, first_batch_s: float, decoding: str = "") -
     name: of its benchmark. first_batch_s: seconds from opening the loader to its first batch.
     decoding: words for making a sample; empty if nothing is known of it.
     """
-    phrases = name_parts(decoding)
+    phrases = _name_parts(decoding)
     if not _is_sure(ladder):
-        unsure = describe_unsure(ladder, name, phrases)
+        unsure = _describe_unsure(ladder, name, phrases)
         return Verdict(word=Part.UNATTRIBUTED, sentences=tuple(unsure))
     if ladder.wait_share.value < WORTH:
-        word, sentences = Part.STEP, [describe_step(ladder, name)]
+        word, sentences = Part.STEP, [_describe_step(ladder, name)]
     else:
         word, reason = _find_cause(ladder, phrases)
-        sentences = [describe_waits(ladder, name), reason]
-    return Verdict(word=word, sentences=(*sentences, describe_start_up(ladder, first_batch_s)))
+        sentences = [_describe_waits(ladder, name), reason]
+    return Verdict(word=word, sentences=(*sentences, _describe_start_up(ladder, first_batch_s)))
 
 
 def needs_more_rounds(ladder: Ladder) -> bool:
@@ -56,7 +65,7 @@ def needs_more_rounds(ladder: Ladder) -> bool:
     # added, it is not.
     if not _is_sure(ladder) or wait.low < WORTH < wait.high:
         return True
-    return wait.value >= WORTH and leading_row(ladder).sure_greatest < SURE
+    return wait.value >= WORTH and _leading_row(ladder).sure_greatest < SURE
 
 
 def tells_too_little(ladder: Ladder) -> bool:
@@ -77,12 +86,120 @@ def _find_cause(ladder: Ladder, phrases: dict[Part, str]) -> tuple[Part, str]:
     """The part that is the cause of the wait, and the sentence that says so, or why none is
     named."""
     if ladder.residue > MOST_UNATTRIBUTED:
-        return Part.UNATTRIBUTED, describe_misfit(ladder)
+        return Part.UNATTRIBUTED, _describe_misfit(ladder)
     # Less than half of the wait is in next(): the rest is in slower steps, which the ladder would
     # wrongly give to a part of the loader.
     if ladder.slower_steps and ladder.slower_steps.low > ladder.wait_share.value / 2:
-        return Part.UNATTRIBUTED, describe_disagreement(ladder)
-    leading = leading_row(ladder)
+        return Part.UNATTRIBUTED, _describe_disagreement(ladder)
+    leading = _leading_row(ladder)
     is_known = leading.sure_greatest >= SURE
-    reason = describe_wait(ladder, phrases, is_known)
+    reason = _describe_wait(ladder, phrases, is_known)
     return (leading.rung if is_known else Part.UNATTRIBUTED), reason
+
+
+def _name_parts(decoding: str) -> dict[Part, str]:
+    """Words for every part. decoding: words for making a sample; empty: the usual ones."""
+    return PHRASES | ({Part.DECODE: decoding} if decoding else {})
+
+
+def _leading_row(ladder: Ladder) -> LadderRow:
+    """The greatest part of an epoch that a perfect loader would save."""
+    rows = [row for row in ladder.rows if row.rung is not Part.STEP]
+    return max(rows, key=lambda row: row.share.value)
+
+
+def _describe_step(ladder: Ladder, name: str) -> str:
+    """The first sentence on a job with a loader that is not worth improving."""
+    most, epoch = (
+        show_percent(max(0.0, ladder.wait_share.high)),
+        _show_seconds(ladder.epoch_s.value),
+    )
+    return f"This {name} is limited by its step: no loader can gain more than {most} of {epoch}"
+
+
+def _describe_waits(ladder: Ladder, name: str) -> str:
+    """The first sentence on a job that waits for data."""
+    wait = show_estimate(ladder.wait_share, show_percent)
+    perfect, epoch = _show_seconds(ladder.perfect_s.value), _show_seconds(ladder.epoch_s.value)
+    times = f"an epoch would take {perfect} instead of {epoch}"
+    return f"This {name} waits for data {wait} of the time; with a perfect loader {times}"
+
+
+def _describe_unsure(ladder: Ladder, name: str, phrases: Mapping[Part, str]) -> list[str]:
+    """Sentences on a job that may or may not wait: that there is no answer yet, the best guess with
+    its bounds, and the part to look at."""
+    wait, epoch = ladder.wait_share, _show_seconds(ladder.epoch_s.value)
+    noise = _describe_noise(ladder)
+    answer = f"No answer yet: {noise[0].lower()}{noise[1:]}"
+    likely, most = (show_percent(max(0.0, share)) for share in (wait.value, wait.high))
+    least = f"from {show_percent(wait.low)} to {most}" if wait.low > 0 else f"up to {most}"
+    guess = f"Best guess: this {name} waits {likely} of its {epoch}, anything {least} is possible"
+    leading = _leading_row(ladder)
+    # A part that is more likely not the greatest would mislead.
+    if leading.sure_greatest < 0.5 or wait.value <= 0:
+        return [answer, guess]
+    return [answer, guess, f"Its greatest part is {phrases[leading.rung]} ({_sure(leading)})"]
+
+
+def _describe_wait(ladder: Ladder, phrases: Mapping[Part, str], is_known: bool) -> str:
+    """The parts of a wait, greatest first; if the greatest is not known, the parts that it may
+    be."""
+    rows = [row for row in ladder.rows if row.rung is not Part.STEP]
+    rows.sort(key=lambda row: -row.share.value)
+    if is_known:
+        # Parts below zero count as none, so that the others may add up to more than the wait: the
+        # shares must not be above 100 %.
+        whole = max(ladder.wait_share.value, sum(max(0.0, row.share.value) for row in rows))
+        named = [row for row in rows if row.share.value >= LEAST_NAMED * whole]
+        parts = [f"{phrases[row.rung]} ({show_percent(row.share.value / whole)})" for row in named]
+        sure = _sure(rows[0])
+        exposed = show_estimate(rows[0].exposed_ms, significant)
+        return f"The wait is {', '.join(parts)}; the first takes {exposed} ms a batch, {sure}"
+    rows.sort(key=lambda row: -row.sure_greatest)
+    likely = [row for row in rows if row.sure_greatest >= LEAST_LIKELY]
+    parts = [f"{phrases[row.rung]} ({_sure(row)})" for row in likely]
+    noise = _describe_noise(ladder)
+    return f"The greatest part of the wait is {' or '.join(parts)}; {noise[0].lower()}{noise[1:]}"
+
+
+def _describe_misfit(ladder: Ladder) -> str:
+    """The reason why no part is named: the parts don't add up to the whole."""
+    missing = show_percent(ladder.residue)
+    return f"The parts miss the whole by {missing} of an epoch, so none is named as the cause"
+
+
+def _describe_disagreement(ladder: Ladder) -> str:
+    """The reason why no part is named: next() takes less than a perfect loader saves."""
+    slower = show_percent(ladder.slower_steps.value if ladder.slower_steps else 0.0)
+    text = "Timing next() finds less of the wait than leaving the loader out: two answers differ"
+    return (
+        f"{text}. Steps between loads are slower than steps back to back, by {slower} of the "
+        "epoch, as if loading took their cores: try torch_threads=1, or a quiet machine"
+    )
+
+
+def _describe_start_up(ladder: Ladder, first_batch_s: float) -> str:
+    """The sentence on the time until the first batch, and between epochs."""
+    gap = show_estimate(no_less_than_zero(ladder.start_up_s), _show_seconds)
+    share = show_percent(ladder.start_up_s.value / ladder.epoch_s.value)
+    first = (
+        f"Start-up: the first batch comes {_show_seconds(first_batch_s)} after opening the loader"
+    )
+    return f"{first}; starting and ending an epoch takes {gap}, {share} of it"
+
+
+def _show_seconds(seconds: float) -> str:
+    """The time in seconds, or in milliseconds if it is below 0.1 s."""
+    return f"{significant(seconds)} s" if seconds >= 0.1 else f"{significant(1e3 * seconds)} ms"
+
+
+def _describe_noise(ladder: Ladder) -> str:
+    if ladder.rounds == 1:
+        return f"One round shows no noise, and {show_percent(ladder.noise)} is assumed; {MORE}"
+    return f"Passes vary by {show_percent(ladder.noise)} from round to round; {MORE}"
+
+
+def _sure(row: LadderRow) -> str:
+    """The certainty that the part is the greatest, in words."""
+    # All draws may agree; measurements never make anything certain.
+    return f"{100 * min(0.99, row.sure_greatest):.0f} % sure"
