@@ -1,22 +1,101 @@
-"""The most common causes of a slow loop, each found, not found or not known, with the evidence."""
+"""The most common causes of a slow loop, each found, not found or not known, with the evidence.
+
+Part of the evidence is the job's surroundings: its threads, its cores, and files in memory.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+import torch
+
+from fastloop.core.cgroup import count_throttled, cpu_quota, usable_cores
 from fastloop.core.explanation import Cause, Ladder, Verdict, WhatIf
 from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.parts import Part
+from fastloop.explain.predict import Measured, predict_seconds
 from fastloop.explain.rungs import reads_images, uses_dataloader
-from fastloop.explain.surroundings import Surroundings
 from fastloop.explain.variations import MOSTLY
 from fastloop.explain.what_ifs import LEAST_GAIN
 from fastloop.trial.job import Job
+from fastloop.trial.page_cache import files_below, resident_fraction
 
 STORE_LOADERS = ("loader=np_memmap", "loader=fastloop")
 MOST_THROTTLED = 0.05
 """A quota is a cause if it throttled the job in more than this share of its periods (`cpu.stat` of
 cgroups)."""
+MOST_FILES = 1000
+"""Number of files that are asked for their cached pages, spread evenly over all files."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """The threads, cores and page cache of a job."""
+
+    torch_threads: int
+    visible_cores: int
+    """Number of cores by affinity, without a quota."""
+    quota: float | None
+    """Number of cores by the cgroup's CPU quota; None: there is no quota."""
+    throttled: float
+    """Share of the quota's periods in which it stopped this job."""
+    in_memory: float | None
+    """Share of the pages of the job's files that were in memory before it ran; None: unknown."""
+    gain_without_quota: float | None
+    """Share of an epoch that all visible cores would save, by the model; None: no prediction."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """The state before any pass, which passes change."""
+
+    in_memory: float | None
+    periods: tuple[int, int]
+
+
+def look_before(files: Sequence[Path]) -> Beginning:
+    """The state before any pass: cached pages of these files, and the counters of the quota."""
+    paths = files_below(files)
+    # -(-a // b) rounds up, so that at most MOST_FILES are left; without files the step is 1.
+    looked_at = paths[:: -(-len(paths) // MOST_FILES) or 1]
+    return Beginning(in_memory=resident_fraction(looked_at), periods=count_throttled())
+
+
+def look_after(job: Job, beginning: Beginning, measured: Measured | None) -> Surroundings:
+    """The surroundings of a job after its passes.
+
+    measured: None if the model misses the job, so that it predicts nothing.
+    """
+    stopped, periods = (
+        now - before for now, before in zip(count_throttled(), beginning.periods, strict=True)
+    )
+    quota, visible = cpu_quota(), _visible_cores()
+    has_less = quota is not None and quota < visible
+    return Surroundings(
+        torch_threads=job.torch_threads or torch.get_num_threads(),
+        visible_cores=visible,
+        quota=quota,
+        throttled=stopped / periods if periods else 0.0,
+        in_memory=beginning.in_memory,
+        gain_without_quota=_gain(job, measured, visible) if measured and has_less else None,
+    )
+
+
+def _gain(job: Job, measured: Measured, visible_cores: int) -> float | None:
+    """Share of an epoch that all visible cores would save; None: no prediction."""
+    # A quota below one core slows down a single thread, so that no measured time is without it.
+    if (cpu_quota() or 0) < 1:
+        return None
+    return 1 - predict_seconds(job, measured, cores=visible_cores) / predict_seconds(job, measured)
+
+
+def _visible_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return usable_cores()
 
 
 def find_causes(
