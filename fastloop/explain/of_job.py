@@ -15,7 +15,6 @@ from fastloop.core.result import Measurement
 from fastloop.core.spans import now_ns
 from fastloop.core.types import UsageError
 from fastloop.explain.causes import Beginning, find_causes, look_after, look_before
-from fastloop.explain.describe_decoder import describe_decoding
 from fastloop.explain.explained_job import ExplainedJob, count_batches
 from fastloop.explain.ladder import Round, build_ladder, work_of
 from fastloop.explain.model_input import (
@@ -26,7 +25,7 @@ from fastloop.explain.model_input import (
 from fastloop.explain.part_costs import PartCosts, measure_parts
 from fastloop.explain.predict import Measured, predict_seconds
 from fastloop.explain.rung_passes import BatchTimes, benchmark_of
-from fastloop.explain.rungs import benchmark_name, overlaps, uses_dataloader
+from fastloop.explain.rungs import benchmark_name, describe_decoding, overlaps, uses_dataloader
 from fastloop.explain.timeline_files import write_timeline
 from fastloop.explain.variations import Variation, variations_from, variations_of
 from fastloop.explain.verdict import judge, tells_too_little

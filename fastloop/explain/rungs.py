@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
 from fastloop.core.parts import Part
 from fastloop.core.plan import CANONICAL_COLLATE, PreparedData
 from fastloop.core.traits import DatasetTraits, LoaderTraits, TransformTraits, traits_of
 from fastloop.trial.job import Job
+
+FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WebP", ".bmp": "BMP"}
+MOST_LISTED = 200
+"""Number of files by which the format is judged."""
 
 
 def rungs_of(job: Job, prepared: PreparedData) -> tuple[Part, ...]:
@@ -64,3 +73,19 @@ def _last_rung(job: Job) -> Part:
     if traits_of(LoaderTraits, job.loader).unknown_files:
         return Part.UNATTRIBUTED
     return Part.READ if job.loader.store is not None else Part.DECODE
+
+
+def describe_decoding(job: Job, prepared: PreparedData) -> str:
+    """For example `JPEG decoding by Pillow`; empty if samples are no image files."""
+    if not reads_images(job):
+        return ""
+    names = islice(_list_files(prepared.files), MOST_LISTED)
+    counts = Counter(FORMATS.get(path.suffix.lower(), "image") for path in names)
+    kind = counts.most_common(1)[0][0] if counts else "image"
+    decoder = getattr(job.dataset, "decoder", None)
+    return f"{kind} decoding by {decoder.library().split()[0]}" if decoder else f"{kind} decoding"
+
+
+def _list_files(paths: tuple[Path, ...]) -> Iterator[Path]:
+    for path in paths:
+        yield from (each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
