@@ -1,6 +1,6 @@
 """Sweeps with trials=auto, simulated: how often do they claim what is false, and how soon?
 
-python -m experiments.auto_trials.run equal|margin|power|coverage [sweeps]
+python -m experiments.auto_trials.run equal|margin|serial|power|coverage [sweeps]
 """
 
 import sys
@@ -19,6 +19,10 @@ NOISES = (
     "bursts", "serial .3", "serial .6",
 )  # fmt: skip
 MARGIN = np.log1p(MINIMUM_EFFECT)
+MORE_SERIAL = "serial .4", "serial .5", "serial .7", "serial .8"
+"""Noises on which nothing of the rule was chosen."""
+SEEDS = range(1, 6)
+"""Seeds of their sweeps, none of which served to choose the rule."""
 AT_ONCE = 200
 """Sweeps in memory at once."""
 
@@ -61,7 +65,8 @@ def run_sweeps(noise, count, jobs, slowness, seed=0):
 
     slowness: logarithms of each job's true time. A sweep ends as core.ranking.is_decided says.
     """
-    rng = np.random.default_rng([seed, NOISES.index(noise), jobs])
+    number = (*NOISES, *MORE_SERIAL).index(noise)
+    rng = np.random.default_rng([seed, number, jobs])
     parts = []
     for start in range(0, count, AT_ONCE):
         logs = sweeps(noise, min(AT_ONCE, count - start), jobs, rng) + slowness[:, None]
@@ -126,6 +131,18 @@ def _print_claims(count, slowness):
             print(f"| {noise} | {jobs} | {cells} |", flush=True)
 
 
+def serial(count):
+    """Print the false differences of equal jobs with noises of other correlations, in % of as many
+    sweeps of other seeds; of a fifth as many with 20 jobs."""
+    print("| noise | jobs | sweeps | false difference, % |\n" + "|---" * 4 + "|")
+    for noise in ("lognormal", *sorted((*MORE_SERIAL, "serial .3", "serial .6"))):
+        for jobs in JOBS:
+            each = count // len(SEEDS) // (5 if jobs == JOBS[-1] else 1)
+            told = [run_sweeps(noise, each, jobs, np.zeros(jobs), seed)[1] for seed in SEEDS]
+            wrong = (np.concatenate(told) != 0).any(axis=-1)
+            print(f"| {noise} | {jobs} | {len(wrong)} | {100 * wrong.mean():.1f} |", flush=True)
+
+
 def power(count):
     """Print how often one job that is faster is named the winner, in %, and the mean of rounds."""
     print("| the others take | noise | jobs | winner named, % | rounds |\n" + "|---" * 5 + "|")
@@ -157,5 +174,6 @@ def coverage(count):
 
 
 if __name__ == "__main__":
-    parts = {"equal": equal, "margin": margin, "power": power, "coverage": coverage}
+    functions = equal, margin, serial, power, coverage
+    parts = {function.__name__: function for function in functions}
     parts[sys.argv[1]](int(sys.argv[2]) if len(sys.argv) > 2 else 1_000)
