@@ -74,17 +74,27 @@ def test_killed_command_leaves_no_process(tmp_path, stage):
 def test_command_that_is_killed_as_its_first_process_starts_leaves_none(tmp_path):
     write_programs(tmp_path, is_slow=True)  # or the command might end before it is looked at
     command = fork_server.start("fastloop", ("run", *WORKER), tmp_path, dict(os.environ))
-    command.wait_until(lambda: any(map(is_for_trials, command.process.children())))
+    seen: set[int] = set()
+
+    def has_lasting_child() -> bool:
+        # Another program is a copy of this process for a moment before it begins.
+        pids = {each.pid for each in command.process.children() if is_for_trials(each)}
+        lasting = bool(pids & seen)
+        seen.update(pids)
+        return lasting
+
+    command.wait_until(has_lasting_child)
     assert_all_end(command)
 
 
 def is_for_trials(process: psutil.Process) -> bool:
-    """True for a child that runs trials or starts those that do; others, such as git, end soon."""
+    """True for a child that is to run trials: neither multiprocessing's tracker of resources, nor
+    another program, such as git, which ends soon."""
     try:
         command = " ".join(process.cmdline())
     except psutil.Error:  # it has ended
         return False
-    return "multiprocessing.forkserver" in command or "multiprocessing.spawn" in command
+    return "python" in command and "resource_tracker" not in command
 
 
 def write_programs(folder: Path, is_slow: bool) -> None:
