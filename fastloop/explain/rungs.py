@@ -1,4 +1,5 @@
-"""The rungs of a ladder: for each, the job with everything above it left out."""
+"""The rungs of a ladder: for each, the job with everything above it left out; and words for the
+decoding of a job's images."""
 
 from __future__ import annotations
 
