@@ -1,22 +1,138 @@
-"""Sources of samples that are read one by one, such as torch's map-style Datasets, and collated."""
+"""Sources of samples that are read one by one, such as torch's map-style Datasets, and collated.
+
+Several threads may read a Dataset. By default no two of them ever use the same object: each has a
+pickled copy, or they take turns.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from types import FunctionType
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from fastloop.fastloader.columns.column import Tree
-from fastloop.fastloader.dataset_readers import Open, copy_for_threads
-from fastloop.fastloader.failed_batch import FailedBatch, try_batch
+from fastloop.fastloader.failed_batch import FailedBatch, refuse_stop, try_batch
 from fastloop.fastloader.iterable_source import StreamBatches
+from fastloop.fastloader.pickled_leaves import pickle_around, unpickle_around
 from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin, SampleDraws
-from fastloop.fastloader.sample_end import refuse_stop
 from fastloop.fastloader.source import ColumnSource, seed_columns
 
 CollateFn = Callable[[Any], Tree]
+
+
+class Parts(NamedTuple):
+    """The code of a user that makes batches: a Dataset and its collate_fn."""
+
+    dataset: Any
+    collate_fn: CollateFn
+
+
+Open = Callable[[], AbstractContextManager[Parts]]
+"""Opens both for the calling thread, while it makes one batch."""
+
+
+class _Lock:
+    """A lock that can be held weakly."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+
+_LOCKS: WeakValueDictionary[int, _Lock] = WeakValueDictionary()
+"""id of the innermost Dataset -> its lock, which lives as long as the Dataset's readers."""
+
+
+def _renew_locks() -> None:
+    """Make new locks for a fork: the threads that hold the old ones are missing there."""
+    for holder in list(_LOCKS.values()):
+        holder.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
+
+
+def share(parts: Parts) -> Open:
+    """Access to a Dataset by all threads at once: it is thread-safe."""
+    return lambda: nullcontext(parts)
+
+
+def take_turns(parts: Parts) -> Open:
+    """Access to a Dataset by all threads, which read it one batch at a time.
+
+    The lock is shared with other loaders of the same Dataset inside of a wrapper, as two Subsets
+    are, and with a thread of an earlier epoch that has not ended.
+    """
+    innermost = parts.dataset
+    while (wrapped := getattr(innermost, "dataset", None)) is not None:
+        innermost = wrapped
+    # The id stays taken as long as the Dataset lives, which `parts` sees to.
+    holder = _LOCKS.setdefault(id(innermost), _Lock())
+
+    @contextmanager
+    def open_parts() -> Iterator[Parts]:
+        with holder.lock:
+            yield parts
+
+    return open_parts
+
+
+def copy_for_threads(parts: Parts) -> Open:
+    """A copy of the Dataset for each thread but the calling one, which gets the Dataset itself.
+
+    Pickled here, once, and unpickled by each thread. Read-only memory maps are shared, and so are
+    functions without a closure. Raises ValueError for a Dataset that can't be pickled, and opening
+    it for one that can't be unpickled.
+    """
+    data, shared = _pickle(parts)
+    originals, owner, local = take_turns(parts), threading.get_ident(), threading.local()
+
+    def open_parts() -> AbstractContextManager[Parts]:
+        if threading.get_ident() == owner:
+            return originals()
+        if not hasattr(local, "parts"):
+            try:
+                local.parts = unpickle_around(data, shared)
+            except Exception as error:
+                # Reading a pickle may fail where writing it did not: torch can't restore tensors of
+                # some dtypes.
+                raise ValueError(_describe(parts, error)) from error
+        return nullcontext(local.parts)
+
+    return open_parts
+
+
+def _pickle(parts: Parts) -> tuple[bytes, list[Any]]:
+    """The pickled parts, and the objects that their copies share."""
+    shared: list[Any] = []
+    try:
+        data = pickle_around(parts, lambda leaf: _share_leaf(leaf, shared))
+    except Exception as error:
+        raise ValueError(_describe(parts, error)) from error
+    return data, shared
+
+
+def _share_leaf(leaf: Any, shared: list[Any]) -> int | None:
+    # A pickled memmap would be a copy in memory, and a lambda can't be pickled.
+    is_frozen = isinstance(leaf, np.memmap) and not leaf.flags.writeable
+    if not is_frozen and not (isinstance(leaf, FunctionType) and leaf.__closure__ is None):
+        return None
+    shared.append(leaf)
+    return len(shared) - 1
+
+
+def _describe(parts: Parts, error: Exception) -> str:
+    name, reason = type(parts.dataset).__name__, f"{type(error).__name__}: {error}"
+    allowed = "num_threads=1 reads the Dataset itself, and so do all threads with thread_safe=True"
+    problem = f"num_threads gives each thread a pickled copy of {name}, which fails ({reason})"
+    return f"{problem}; {allowed}"
 
 
 @dataclass(frozen=True)
@@ -46,13 +162,15 @@ class DatasetSource:
 
     def batches(self, group: Sequence[np.ndarray]) -> list[Tree | FailedBatch]:
         """The results of collate_fn. Several threads call this concurrently."""
-        with self.open() as parts:
-            return [try_batch(self._batch, *parts, indices.tolist()) for indices in group]
+        with self.open() as (dataset, collate_fn):
+            return [
+                try_batch(self._batch, dataset, collate_fn, indices.tolist()) for indices in group
+            ]
 
     def batch(self, indices: np.ndarray) -> Tree:
         """The result of collate_fn; raises the error of a sample."""
-        with self.open() as parts:
-            return self._batch(*parts, indices.tolist())
+        with self.open() as (dataset, collate_fn):
+            return self._batch(dataset, collate_fn, indices.tolist())
 
     def _batch(self, dataset: Any, collate_fn: CollateFn, indices: list[int]) -> Tree:
         samples = self._samples(dataset, indices)
@@ -104,6 +222,7 @@ def prepare_source(
     if not isinstance(source, DatasetSource):
         return source
     is_copied = num_threads > 1 and not source.is_thread_safe
-    parts = source.dataset, source.collate_fn
-    opened = copy_for_threads(parts) if is_copied else source.open
+    opened = source.open
+    if is_copied:
+        opened = copy_for_threads(Parts(source.dataset, source.collate_fn))
     return replace(source, begin=draws.begin, open=opened)

@@ -1,17 +1,20 @@
 """Errors in the place of batches: the batches after them are delivered all the same.
 
 DataLoader does so: next() raises the error of a sample, and the following next() has the following
-batch. A program that passes over broken samples relies on it.
+batch. A program that passes over broken samples relies on it. A StopIteration out of a user's code
+becomes another error: it would end the epoch as if it were whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 NO_BATCH: Any = object()
 """next(batches, NO_BATCH) at the end of an epoch."""
+MOST_NAMED = 8
+"""Samples that the text of an error names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,3 +37,35 @@ def try_batch(make: Callable[..., Any], *arguments: Any) -> Any:
         return FailedBatch(failure)
     except Exception as error:
         return FailedBatch(error)
+
+
+def describe_samples(indices: Sequence[int]) -> str:
+    """The samples' numbers, the first few of many."""
+    if len(indices) == 1:
+        return f"sample {indices[0]}"
+    shown = ", ".join(map(str, indices[:MOST_NAMED]))
+    return f"samples {shown}{', ...' if len(indices) > MOST_NAMED else ''}"
+
+
+def refuse_stop(part: str, indices: Sequence[int]) -> RuntimeError:
+    """The error that replaces a StopIteration in this part of the making of these samples."""
+    advice = "next(iterator, None) raises none"
+    return RuntimeError(f"{part} of {describe_samples(indices)} raised StopIteration; {advice}")
+
+
+@dataclass(frozen=True)
+class Unstoppable:
+    """A function of a user, such as a collate_fn, in which a StopIteration is an error.
+
+    DataLoader's processes would take it for the end of the iterable that they read.
+    """
+
+    function: Callable[[Any], Any]
+    name: str
+
+    def __call__(self, argument: Any) -> Any:
+        """The function's result; raises RuntimeError in the place of StopIteration."""
+        try:
+            return self.function(argument)
+        except StopIteration as error:
+            raise RuntimeError(f"{self.name} raised StopIteration") from error

@@ -33,9 +33,9 @@ from fastloop.fastloader.torch_draws import (
     EpochSeeds,
     begin_later,
     draw_before,
+    draw_leftover,
     epoch_seeds,
 )
-from fastloop.fastloader.torch_samplers import draw_leftover
 
 Epoch = Iterator[Tree]
 

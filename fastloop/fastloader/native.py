@@ -185,12 +185,20 @@ def open_stream(
     if is_fed(order):
         feeder = PieceFeeder(order, delivery.finish)
         end = feeder.end
-    wraps = _from_dlpack, _wrap_normally, torch.is_inference_mode_enabled
+    # None of these refers to the stream: in a cycle of references an unused stream would live on.
+    callbacks = (
+        _from_dlpack,
+        _wrap_normally,
+        torch.is_inference_mode_enabled,
+        delivery.assemble,
+        feeder,
+        end,
+    )
     stream = core.Stream(
         plan.columns.opened,
         open_order(order, plan.columns.num_samples, pools.orders),
         pools.batches,
-        (*wraps, delivery.assemble, feeder, end),  # no cycle: an unused stream ends at once
+        callbacks,
         delivery.delivered,
         delivery.start,
         min(plan.batch_size, MAX_BATCH_SIZE),

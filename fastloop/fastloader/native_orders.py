@@ -74,12 +74,14 @@ def open_order(order: NativeOrder, num_samples: int, pool: Any = None) -> Any:
         case SeededOrder():
             # Only this order needs memory for each sample.
             settings = {} if pool is None else {"pool": pool}
-            shuffled = order.num_samples, order.rank, order.world_size, order.seed % 2**64
-            return core.Order(RANDPERM, *shuffled, **settings)
+            seed = order.seed % 2**64
+            return core.Order(
+                RANDPERM, order.num_samples, order.rank, order.world_size, seed, **settings
+            )
         case FeistelOrder():
+            count = order.permutation.num_samples
             tables = tuple(map(np.ascontiguousarray, order.permutation.functions))
-            ranks = order.rank, order.world_size
-            return core.Order(FEISTEL, order.permutation.num_samples, *ranks, tables=tables)
+            return core.Order(FEISTEL, count, order.rank, order.world_size, tables=tables)
     return core.Order(FED, num_samples)
 
 

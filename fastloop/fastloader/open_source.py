@@ -1,4 +1,7 @@
-"""The source of batches that is made of a user's argument to FastLoader."""
+"""The source of batches that is made of a user's argument to FastLoader.
+
+The argument is a tree of columns, a map-style Dataset, a list of samples, a table or an iterable.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 from torch.utils.data import (
     Dataset,
     IterableDataset,
@@ -16,23 +20,29 @@ from torch.utils.data import (
     default_convert,
 )
 
-from fastloop.fastloader.columns.column import Tree
-from fastloop.fastloader.columns.ragged_rows import RaggedTree, is_ragged_tree
-from fastloop.fastloader.dataset_readers import share, take_turns
-from fastloop.fastloader.dataset_source import BatchSource, CollateFn, DatasetSource
+from fastloop.fastloader.column_list import ColumnList
+from fastloop.fastloader.columns.array import array_column
+from fastloop.fastloader.columns.chunked_rows import is_library_array, library_array
+from fastloop.fastloader.columns.column import Column, Tree
+from fastloop.fastloader.columns.ragged_rows import RaggedRows, RaggedTree, is_ragged_tree
+from fastloop.fastloader.dataset_source import (
+    BatchSource,
+    CollateFn,
+    DatasetSource,
+    Parts,
+    share,
+    take_turns,
+)
 from fastloop.fastloader.iterable_source import IterableSource
 from fastloop.fastloader.loader_settings import LoaderSettings
 from fastloop.fastloader.recognised_images import recognise_images
 from fastloop.fastloader.source import ColumnSource
-from fastloop.fastloader.source_kinds import (
-    ListedSamples,
-    check_samples,
-    is_dataset,
-    read_source,
-)
-from fastloop.fastloader.table_columns import columns_of_hf_dataset
-from fastloop.fastloader.tree_columns import column_source
+from fastloop.fastloader.table_columns import columns_of_hf_dataset, columns_of_table
 from fastloop.fastloader.worker_processes import open_workers
+
+ARRAYS = torch.Tensor | np.ndarray
+MOST_CHECKED = 64
+"""Items of a list that are looked at: it may hold millions."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,19 @@ class ColumnDataset(Dataset):
         """Return a sample; raises IndexError for an index out of bounds."""
         (sample,) = self.source.batches([np.array([range(len(self))[index]])])
         return sample
+
+
+class ListedSamples(Dataset):
+    """The samples of a list, which can be read by any number of threads."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.samples[index]
 
 
 def as_dataset(source: Any) -> Dataset:
@@ -113,7 +136,7 @@ def _open_ragged(tree: RaggedTree, settings: LoaderSettings) -> DatasetSource:
         tree,
         collate_fn,
         settings.is_unbatched,
-        share((tree, collate_fn)),
+        share(Parts(tree, collate_fn)),
         is_thread_safe=True,
         reads_lists=makes_batches or settings.asks_for_lists,
     )
@@ -122,7 +145,7 @@ def _open_ragged(tree: RaggedTree, settings: LoaderSettings) -> DatasetSource:
 def _open_dataset(dataset: Any, collate_fn: CollateFn, settings: LoaderSettings) -> DatasetSource:
     # Items of a list are only referred to: the code of a Dataset may be running in several threads.
     is_shared = settings.thread_safe or isinstance(dataset, ListedSamples)
-    parts = dataset, collate_fn
+    parts = Parts(dataset, collate_fn)
     return DatasetSource(
         dataset,
         collate_fn,
@@ -141,3 +164,108 @@ def _without_batches(source: ColumnSource) -> ColumnSource:
 
 def _first(leaves: Sequence[torch.Tensor]) -> Tree:
     return leaves[0]
+
+
+def read_source(source: Any) -> Any:
+    """The source as a tree of columns or as something with samples by index.
+
+    Tables and mappings become the dict of their columns. A list becomes a Dataset, as DataLoader
+    reads any list, and a ColumnList the list of its columns.
+    """
+    table = columns_of_table(source)
+    if table is not None:
+        return table
+    if _is_mapping(source):
+        return {name: source[name] for name in source.keys()}  # noqa: SIM118 - of zarr's group
+    if type(source) is list:
+        return ListedSamples(source)
+    return list(source) if type(source) is ColumnList else source
+
+
+def check_samples(source: Any) -> None:
+    """Raise ValueError for a list of items that default_collate can't be meant to collate: columns
+    or Datasets."""
+    if type(source) is not list:
+        return
+    for item in source[:MOST_CHECKED]:
+        if isinstance(item, Column | RaggedRows) or is_library_array(item):
+            problem = f"a list is a Dataset of samples, and {type(item).__name__} is a column"
+            raise ValueError(f"{problem}: tuple(source) means columns")
+        if isinstance(item, Dataset):
+            problem = f"a list is a Dataset of samples, and {type(item).__name__} is a Dataset"
+            raise ValueError(f"{problem}: torch's ConcatDataset or StackDataset joins several")
+
+
+def is_dataset(source: Any) -> bool:
+    """True for something with samples by index that is no tree of columns."""
+    if isinstance(source, ARRAYS | Column | RaggedRows | str | bytes) or is_library_array(source):
+        return False
+    is_leaf = pytree.tree_structure(source).is_leaf()
+    return is_leaf and hasattr(source, "__getitem__") and hasattr(source, "__len__")
+
+
+def _is_mapping(source: Any) -> bool:
+    """True for arrays by name that are no dict, such as an h5py.File, a zarr group or an open .npz
+    file."""
+    is_leaf = pytree.tree_structure(source).is_leaf()
+    is_dataset_itself = isinstance(source, Dataset)
+    # A Dataset of the user may have keys() as well: it is read by index.
+    has_keys = callable(getattr(source, "keys", None)) and hasattr(source, "__getitem__")
+    return is_leaf and has_keys and not is_dataset_itself
+
+
+def column_source(tree: Tree) -> ColumnSource:
+    """Make a source of a tree of tensors, arrays and columns.
+
+    Raises ValueError for a tree without leaves, with leaves of other types or of different lengths.
+    """
+    leaves, structure = pytree.tree_flatten(tree)
+    _check_byte_order(tree)
+    columns = [_as_column(leaf) for leaf in leaves]
+    lengths = {len(column) for column in columns}
+    if len(lengths) != 1:
+        actual = sorted(lengths) or "no tensors or arrays"
+        raise ValueError(f"a source is a tree of tensors or arrays of one length, got {actual}")
+    # The most frequent structures need no function of Python for each batch, see stream_batches.c.
+    if type(tree) is tuple and _are_leaves(tree, leaves):
+        return ColumnSource(columns, tuple)
+    if structure.is_leaf():
+        return ColumnSource(columns, None)
+    return ColumnSource(columns, lambda leaves: pytree.tree_unflatten(leaves, structure))
+
+
+def _check_byte_order(tree: Tree) -> None:
+    """Raise ValueError for an array of numbers in the other byte order, which torch does not
+    read."""
+    for path, leaf in pytree.tree_flatten_with_path(tree)[0]:
+        if isinstance(leaf, np.ndarray) and not leaf.dtype.isnative:
+            problem = f"dataset{pytree.keystr(path)} has the byte order of dtype {leaf.dtype.str!r}"
+            raise ValueError(f"{problem}: astype({leaf.dtype.name!r}) has this machine's")
+
+
+def _are_leaves(tree: tuple, leaves: list[Any]) -> bool:
+    """True for a flat tuple. A tuple of items that hold one leaf each has as many items as leaves,
+    too.
+    """
+    pairs = zip(tree, leaves, strict=False)
+    return len(tree) == len(leaves) and all(item is leaf for item, leaf in pairs)
+
+
+def _as_column(leaf: Any) -> Column:
+    if isinstance(leaf, ARRAYS):
+        return array_column(leaf)
+    if isinstance(leaf, Column):
+        return leaf
+    if is_library_array(leaf):
+        return library_array(leaf)
+    allowed = "a source is a Dataset (a list is one), or a tree of tensors, arrays and columns"
+    problem = f"{allowed}; a leaf of type {type(leaf).__name__} is none of these"
+    raise ValueError(f"{problem}{_advise(leaf)}")
+
+
+def _advise(leaf: Any) -> str:
+    if hasattr(leaf, "__getitem__") and hasattr(leaf, "__len__"):
+        return ": pass one Dataset, or several by torch's ConcatDataset or StackDataset"
+    if hasattr(leaf, "__iter__"):
+        return ": a class derived from torch's IterableDataset may return it in __iter__"
+    return ""

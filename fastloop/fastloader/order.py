@@ -34,8 +34,7 @@ from fastloop.fastloader.native_orders import (
 )
 from fastloop.fastloader.permutation import random_permutation
 from fastloop.fastloader.process_group import group_size, resolve_rank
-from fastloop.fastloader.torch_draws import draw_seed
-from fastloop.fastloader.torch_samplers import has_leftover, reads_ahead
+from fastloop.fastloader.torch_draws import draw_seed, has_leftover, reads_ahead
 
 SEQUENTIAL_PIECE = 1 << 20
 """Indices of a piece in sequential order."""
@@ -161,15 +160,14 @@ class LoaderOrder:
             return ((np.concatenate(g), np.array([*map(len, g)])) for g in groups), 0
         # After a short last batch the product is behind the end.
         start = min(delivered * (self.batch_size or 1), self.rank_share(self.num_samples))
-        ranks = self.rank, self.world_size
         if self.shuffle is True and self.num_samples > MAX_RANDPERM:
             permutation = random_permutation(self.num_samples, self._epoch_generator(seed))
             # The tables are drawn at once: the user may use the generator during the epoch.
-            return FeistelOrder(permutation, *ranks), start
+            return FeistelOrder(permutation, self.rank, self.world_size), start
         if self.shuffle is True and self.generator is None:
-            return SeededOrder(self.num_samples, seed, *ranks), start
+            return SeededOrder(self.num_samples, seed, self.rank, self.world_size), start
         if not self.shuffle and self.sampler is None:
-            return SourceOrder(self.num_samples, *ranks), start
+            return SourceOrder(self.num_samples, self.rank, self.world_size), start
         return ((piece, None) for piece in self._remaining_pieces(seed, delivered)), 0
 
     def pieces(self, seed: int) -> Iterator[np.ndarray]:
@@ -184,8 +182,9 @@ class LoaderOrder:
                 generator = self._epoch_generator(seed)
                 # Blocks are dealt out whole: every world_size-th row would spread each rank over
                 # all blocks.
-                share = self.rank, self.world_size, self.batch_size or 1
-                pieces = self.shuffle.pieces(self.num_samples, generator, *share)
+                pieces = self.shuffle.pieces(
+                    self.num_samples, generator, self.rank, self.world_size, self.batch_size or 1
+                )
                 return iterate_single_threaded(pieces)
             if self.shuffle and self.num_samples > MAX_RANDPERM:
                 generator = self._epoch_generator(seed)

@@ -19,10 +19,9 @@ from fastloop.fastloader.batching import Groups
 from fastloop.fastloader.columns.column import Column, Tree
 from fastloop.fastloader.dataset_source import BatchSource
 from fastloop.fastloader.device_copy import Copied, DeviceCopies
-from fastloop.fastloader.failed_batch import FailedBatch, try_batch
+from fastloop.fastloader.failed_batch import FailedBatch, refuse_stop, try_batch
 from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.process_reading import ProcessBatches
-from fastloop.fastloader.sample_end import refuse_stop
 from fastloop.fastloader.seeded_map import GlobalDraws, map_seeded
 from fastloop.fastloader.source import ColumnSource, is_slow
 from fastloop.fastloader.thread_map import map_ahead

@@ -21,10 +21,9 @@ from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
 from fastloop.core.seeds import mix_seed
-from fastloop.fastloader.dataset_readers import share
-from fastloop.fastloader.dataset_source import DatasetSource
+from fastloop.fastloader.dataset_source import DatasetSource, Parts, share
+from fastloop.fastloader.failed_batch import describe_samples
 from fastloop.fastloader.sample_draws import COLLATE, SampleDraws, draw_globally
-from fastloop.fastloader.sample_end import describe_samples
 from fastloop.fastloader.shared_batch import BatchWriter, is_plain
 from fastloop.fastloader.shared_memory import send_file
 
@@ -131,8 +130,14 @@ def run_reader(
 
 
 def _start(settings: ReaderSettings) -> _Reader:
-    parts = settings.dataset, settings.collate_fn
-    source = DatasetSource(*parts, settings.is_unbatched, share(parts), True, settings.reads_lists)
+    source = DatasetSource(
+        settings.dataset,
+        settings.collate_fn,
+        settings.is_unbatched,
+        share(Parts(settings.dataset, settings.collate_fn)),
+        is_thread_safe=True,
+        reads_lists=settings.reads_lists,
+    )
     reader = _Reader(source, f"in FastLoader worker process {settings.number}")
     # A collate_fn of the user may call default_collate for tensors that it does not return: these
     # go to neither the batch's memory nor /dev/shm.

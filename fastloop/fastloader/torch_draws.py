@@ -3,7 +3,7 @@
 DataLoader draws a base seed in iter(), from its generator or from torch's global one. Its sampler
 draws when the first index is asked for: in the first next(), or in iter() if workers make batches
 ahead. With seed=None FastLoader does the same, so that a program in which it takes DataLoader's
-place goes on with the same numbers.
+place goes on with the same numbers. The functions at the end tell when torch's samplers draw.
 """
 
 from __future__ import annotations
@@ -16,6 +16,14 @@ from threading import RLock, get_ident
 from typing import Any
 
 import torch
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from fastloop.core.seeds import epoch_seed
 from fastloop.fastloader.columns.column import Tree
@@ -26,6 +34,8 @@ AHEAD = 2
 """Batches that DataLoader asks ahead of each worker if prefetch_factor is not given."""
 BASE_SEED, ORDER_SEED = "base_seed", "order_seed"
 """Keys of a state's drawn numbers."""
+DRAWS_FIRST = SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler
+"""Samplers that have drawn everything when they deliver their first index."""
 
 
 @dataclass(frozen=True)
@@ -163,3 +173,27 @@ def draw_before(
             return
         yield batch
         del batch  # or it would be held while the next is waited for
+
+
+def reads_ahead(sampler: Any) -> bool:
+    """True for a sampler of torch that may be read ahead: nobody notices when it draws after its
+    first index."""
+    if type(sampler) is BatchSampler:
+        return reads_ahead(sampler.sampler) and not has_leftover(sampler.sampler)
+    if type(sampler) is RandomSampler:
+        # Without a generator of its own, it draws from one that nobody else has.
+        return sampler.generator is None or has_leftover(sampler)
+    return type(sampler) in (*DRAWS_FIRST, tuple, range)
+
+
+def has_leftover(sampler: Any) -> bool:
+    """True for a RandomSampler that draws from its generator when it begins, and when it ends a
+    permutation of which it uses nothing."""
+    if type(sampler) is not RandomSampler or sampler.replacement or sampler.generator is None:
+        return False
+    return sampler.num_samples == len(sampler.data_source)  # pyright: ignore[reportArgumentType]
+
+
+def draw_leftover(num_samples: int, generator: torch.Generator | None) -> None:
+    """Draw the permutation that a RandomSampler draws at its end."""
+    torch.randperm(num_samples, generator=generator, dtype=torch.int32, device="cpu")

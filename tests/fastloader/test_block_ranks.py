@@ -16,7 +16,7 @@ from fastloop.fastloader import Blocks, FastLoader
 from fastloop.fastloader.block_shuffle import BlockSequence
 from fastloop.fastloader.columns.direct_io import CAN_ADVISE, DirectColumn
 from fastloop.fastloader.large_files import use_direct_reads
-from fastloop.fastloader.tree_columns import column_source
+from fastloop.fastloader.open_source import column_source
 
 
 def deliver(

@@ -110,7 +110,7 @@ def converted(  # noqa: PLR0913 - the parameters have torch's and torchvision's 
     if source_layout not in ("CHW", "HWC"):
         raise ValueError(f"source_layout={source_layout}: allowed are CHW and HWC")
     if source_layout == "HWC":
-        shape = (*shape[-1:], *shape[:-1])
+        shape = shape[-1:] + shape[:-1]
     if channels_last and len(shape) != 3:
         raise ValueError(f"channels_last=True: samples have three dimensions, got {shape}")
     if scale is None:

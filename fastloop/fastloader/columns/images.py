@@ -99,8 +99,9 @@ class Images:
             if size is not None and (len(size) != 2 or min(size) < 1):
                 raise ValueError(f"size={size}: allowed are (height, width) of 1 or more, and None")
             library = choose_decoder(decoder)
-            settings = size, channels_first, antialias, library, apply_exif_orientation
-            self._column = WholeImages(images, *settings)
+            self._column = WholeImages(
+                images, size, channels_first, antialias, library, apply_exif_orientation
+            )
             return
         if size is not None or channels_first or antialias:
             names = "size, channels_first and antialias"
