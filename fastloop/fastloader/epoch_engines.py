@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from fastloop.fastloader.batching import Groups, group_batches
+from fastloop.fastloader.checkpoint import State
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_source import BatchSource, prepare_source
 from fastloop.fastloader.device_copy import resolve_target
@@ -30,7 +31,6 @@ from fastloop.fastloader.native_orders import NativeOrder, is_fed
 from fastloop.fastloader.order import EpochOrder, LoaderOrder, StreamOrder
 from fastloop.fastloader.paced_samplers import PacedGroups, read_batches, without_sampler
 from fastloop.fastloader.pipeline import Pipeline
-from fastloop.fastloader.position import State
 from fastloop.fastloader.process_reading import ProcessReading, open_reading, start_reading
 from fastloop.fastloader.random_transforms import seed_transform
 from fastloop.fastloader.sample_draws import SampleDraws

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from torch.utils.data import IterDataPipe, graph_settings
 
+from fastloop.fastloader.checkpoint import STREAMED, State
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.failed_batch import FailedBatch, Unstoppable, try_batch
 from fastloop.fastloader.order import StreamOrder
-from fastloop.fastloader.position import STREAMED, State
 from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin, SampleDraws, draw_globally
 from fastloop.fastloader.worker_processes import WorkerProcesses
 

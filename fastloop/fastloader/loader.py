@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch.utils.data import Dataset
+from torch.utils import _pytree as pytree
+from torch.utils.data import Dataset, default_collate, default_convert
 
 from fastloop.fastloader.batching import PiecewiseSampler
 from fastloop.fastloader.block_shuffle import Blocks
-from fastloop.fastloader.checkpoint import check_settings
+from fastloop.fastloader.checkpoint import Position, check_settings
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
 from fastloop.fastloader.dataset_source import CollateFn
-from fastloop.fastloader.epoch_batches import EpochBatches, collation
 from fastloop.fastloader.epoch_engines import choose_reading, open_natively, settings_in_use
 from fastloop.fastloader.iterable_source import shuffle_pipe
 from fastloop.fastloader.loader_epochs import LoaderEpochs, open_epochs
@@ -27,10 +28,10 @@ from fastloop.fastloader.loader_settings import (
     warn_of_settings,
 )
 from fastloop.fastloader.native import PieceTimes
-from fastloop.fastloader.open_source import as_dataset, count_samples, open_source
+from fastloop.fastloader.open_source import ColumnDataset, as_dataset, count_samples, open_source
 from fastloop.fastloader.order import LoaderOrder
 from fastloop.fastloader.paced_samplers import draw_batches
-from fastloop.fastloader.position import Position
+from fastloop.fastloader.random_transforms import draws_once
 from fastloop.fastloader.torch_draws import ORDER_SEED, epoch_seeds
 
 T_co = TypeVar("T_co", covariant=True)
@@ -333,3 +334,54 @@ def _choose_dataset(dataset: Tree, source: Tree) -> Tree:
         given = "neither is" if dataset is NOT_GIVEN else "both are"
         raise TypeError(f"FastLoader takes a dataset, also as source=; {given} given")
     return source if dataset is NOT_GIVEN else dataset
+
+
+@dataclass(frozen=True)
+class EpochBatches:
+    """The batch sampler of a loader that was given none: the batches of its next epoch.
+
+    DataLoader has this attribute and `collate_fn`: accelerate's skip_first_batches, for one, builds
+    another loader of them.
+    """
+
+    loader: FastLoader[Any]
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self.loader.index_batches()
+
+
+@dataclass(frozen=True)
+class Collation:
+    """A collate_fn that makes a loader's batches of the samples of its `dataset`."""
+
+    collate: Callable[[Any], Tree]
+    transform: Callable[[Tree], Tree]
+    is_unbatched: bool = False
+    """True if it gets single samples."""
+
+    def __call__(self, samples: Sequence[Tree]) -> Tree:
+        """The transformed batch."""
+        # Such a transform would draw once for the whole batch.
+        if not self.is_unbatched and draws_once(self.transform):
+            return self.collate([self.transform(sample) for sample in samples])
+        return self.transform(self.collate(samples))
+
+
+def stack_samples(samples: Sequence[Tree]) -> Tree:
+    """A batch of the same structure as its samples, with tensors as leaves."""
+    return pytree.tree_map(lambda *leaves: torch.stack(leaves), *samples)
+
+
+def collation(
+    collate_fn: CollateFn | None,
+    transform: Callable[[Tree], Tree] | None,
+    dataset: Dataset,
+    is_unbatched: bool,
+) -> CollateFn:
+    """The collate_fn of a loader of this dataset; is_unbatched: it delivers single samples."""
+    default = stack_samples if isinstance(dataset, ColumnDataset) else default_collate
+    collate = collate_fn or (default_convert if is_unbatched else default)
+    return collate if transform is None else Collation(collate, transform, is_unbatched)

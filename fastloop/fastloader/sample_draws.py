@@ -3,8 +3,9 @@
 Augmentations draw from the global generators of torch, numpy and `random`, of which a process has
 one each. If samples are read in the loop's own thread, these are seeded for each sample and
 restored after each batch. In other threads, beside which the loop may draw from them at any moment,
-they are left alone: torch's functions are redirected there (private_draws.py), and numpy's and
-random's, which can't be, are noticed in the first batch, which the loop always reads itself.
+they are left alone. There torch's functions are redirected to a generator of the thread, see
+PrivateDraws. numpy's and random's can't be redirected: their draws are noticed in the first batch,
+which the loop always reads itself.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastloop.core.seeds import mix_seed
-from fastloop.fastloader.private_draws import PrivateDraws
 
 SAMPLE, COLLATE, TRANSFORM = range(3)
 """Kinds of draws: of a Dataset's sample, the collate_fn of a batch, the transform of either."""
@@ -174,3 +177,163 @@ def _seed_all() -> None:
     np.random.seed(seed % 2**32)
     # torch.manual_seed would seed the generators of all devices as well.
     torch.default_generator.manual_seed(seed)
+
+
+TAKES_GENERATOR = frozenset(
+    (
+        "bernoulli",
+        "bernoulli_",
+        "binomial",
+        "cauchy_",
+        "exponential_",
+        "geometric_",
+        "log_normal_",
+        "multinomial",
+        "normal",
+        "normal_",
+        "poisson",
+        "rand",
+        "randint",
+        "randint_like",
+        "randn",
+        "random_",
+        "randperm",
+        "uniform_",
+        "_sample_dirichlet",
+        "_standard_gamma",
+    )
+)
+"""Functions and methods of torch that draw, and accept a generator."""
+FILLS_LIKE = {"rand_like": torch.Tensor.uniform_, "randn_like": torch.Tensor.normal_}
+"""Functions that accept a generator in recent versions only, and the method that fills their
+result."""
+HIDES_DRAWS = frozenset(
+    (
+        "alpha_dropout",
+        "alpha_dropout_",
+        "dropout",
+        "dropout_",
+        "feature_dropout",
+        "feature_dropout_",
+        "feature_alpha_dropout",
+        "feature_alpha_dropout_",
+        "native_dropout",
+        "rrelu",
+        "rrelu_",
+        "scaled_dot_product_attention",
+    )
+)
+"""Functions in C that draw inside, and to which no generator can be passed. Functions in Python,
+such as torch.nn.init's, are all treated as if they did."""
+WITH_GENERATOR = {"default": "generator", "low": "low_generator"}
+"""Overloads of an operation that draws, and the one that accepts a generator."""
+
+
+DEFAULT_NAME, GENERATOR_NAME = "default_generator", "_fastloop_generator"
+"""Names in torch.random of torch's generator, and of the one that its functions use instead."""
+_redirecting = threading.Lock()
+_active = threading.local()
+"""draws: the PrivateDraws that the thread has entered, the innermost last."""
+
+
+class _ThreadsGenerator:
+    """torch's default generator; in a thread with PrivateDraws the generator of that thread."""
+
+    def __getattr__(self, name: str) -> Any:
+        draws = getattr(_active, "draws", None)
+        return getattr(draws[-1].generator() if draws else torch.default_generator, name)
+
+
+def _redirect_seeds() -> None:
+    """Let torch.manual_seed, get_rng_state, set_rng_state and fork_rng reach a thread's generator.
+
+    A sample may seed torch by itself, as torchvision's FakeData does. No mode sees these functions.
+    """
+    module: Any = torch.random
+    with _redirecting:
+        if hasattr(module, GENERATOR_NAME):
+            return
+        setattr(module, GENERATOR_NAME, _ThreadsGenerator())
+        # They may have been imported under any name, so each function itself is changed, to look up
+        # another name in torch.random. default_generator there stays torch's own: programs pass it
+        # as generator=, which takes nothing else.
+        for function in [each for each in vars(module).values() if isinstance(each, FunctionType)]:
+            code, names = function.__code__, function.__code__.co_names
+            if DEFAULT_NAME in names and function.__module__ == module.__name__:
+                renamed = tuple(GENERATOR_NAME if n == DEFAULT_NAME else n for n in names)
+                function.__code__ = code.replace(co_names=renamed)
+
+
+class PrivateDraws(TorchFunctionMode):
+    """A mode, of one thread, in which torch's functions draw from a generator of that thread.
+
+    It is seeded with `make_seed()` at the first draw after `restart()`, or by what samples set
+    themselves with torch.manual_seed. A call costs 1 us more in this mode, a seed 1 us; with an
+    explicit generator a function draws from that.
+    """
+
+    def __init__(self, make_seed: Callable[[], int]) -> None:
+        super().__init__()
+        self._make_seed, self._generator = make_seed, torch.Generator("cpu")
+        self._is_seeded = False
+
+    def __enter__(self) -> PrivateDraws:
+        _redirect_seeds()
+        _active.draws = [*getattr(_active, "draws", ()), self]
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        _active.draws = _active.draws[:-1]
+
+    def restart(self) -> None:
+        """Seed the generator anew at the next draw."""
+        self._is_seeded = False
+
+    def generator(self) -> torch.Generator:
+        """The thread's generator, seeded."""
+        if not self._is_seeded:
+            self._is_seeded = True
+            self._generator.manual_seed(self._make_seed())
+        return self._generator
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        # The user's own generator, whatever the thread.
+        if kwargs.get("generator") is not None:
+            return func(*args, **kwargs)
+        if name in TAKES_GENERATOR:
+            return func(*args, **kwargs | {"generator": self.generator()})
+        if name in FILLS_LIKE:
+            others = {key: value for key, value in kwargs.items() if key != "generator"}
+            return FILLS_LIKE[name](torch.empty_like(*args, **others), generator=self.generator())
+        # Dispatch costs more per operation, so that it is only entered for these.
+        if name in HIDES_DRAWS or isinstance(func, FunctionType):
+            with _HiddenDraws(self.generator):
+                return func(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+class _HiddenDraws(TorchDispatchMode):
+    """A mode in which the operations below torch's functions draw from the generator."""
+
+    def __init__(self, generator: Callable[[], torch.Generator]) -> None:
+        super().__init__()
+        self._generator = generator
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            # The overload that was called may lack the argument, which its sibling has.
+            overload = WITH_GENERATOR.get(func._overloadname, "")
+            func = getattr(func.overloadpacket, overload, func) if overload else func
+            if not any(argument.name == "generator" for argument in func._schema.arguments):
+                reason = "it takes no generator; num_threads=0 reads samples in the loop"
+                raise RuntimeError(f"{func} draws random numbers in a thread: {reason}")
+            kwargs = kwargs | {"generator": self._generator()}
+        return func(*args, **kwargs)
