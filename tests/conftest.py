@@ -53,7 +53,7 @@ multiprocessing.set_forkserver_preload(
     ["torch", "tensordict", "fastloop.trial.support", "fastloop.data.chunked_reader"]
 )
 
-pytest_plugins = ["hanging_tests", "passed_before"]
+pytest_plugins = ["hanging_tests", "earlier_runs"]
 
 # The same examples at each run: a change is judged by what it changes. `make soak` draws others.
 hypothesis.settings.register_profile("dev", max_examples=20, deadline=None, derandomize=True)

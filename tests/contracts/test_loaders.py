@@ -10,10 +10,10 @@ import threading
 import time
 
 import optree
-import psutil
 import pytest
 import torch
 from batches import child_processes, collate_all, rows, sizes
+from child_processes import command_line
 from options import MYDATASET, compose_job, options, rejects_settings
 from torch.utils.data import default_collate
 
@@ -196,8 +196,7 @@ def measure_spawned_worker(prepared_job, loader, count) -> tuple[float, float, f
     with job.loader.open(prepared, job.plan(0)) as epochs:
         batches = iter(epochs(0))
         next(batches)
-        living = [child for child in child_processes() if child.status() != psutil.STATUS_ZOMBIE]
-        (worker,) = [child for child in living if "spawn_main" in " ".join(child.cmdline())]
+        (worker,) = [child for child in child_processes() if "spawn_main" in command_line(child)]
         maps = worker.memory_maps(grouped=False)
     store_maps = [mapping for mapping in maps if str(prepared.folder) in mapping.path]
     assert store_maps

@@ -9,6 +9,7 @@ from pathlib import Path
 import fork_server
 import psutil
 import pytest
+from child_processes import is_for_trials
 from commands import QUICK
 
 pytestmark = [
@@ -85,16 +86,6 @@ def test_command_that_is_killed_as_its_first_process_starts_leaves_none(tmp_path
 
     command.wait_until(has_lasting_child)
     assert_all_end(command)
-
-
-def is_for_trials(process: psutil.Process) -> bool:
-    """True for a child that is to run trials: neither multiprocessing's tracker of resources, nor
-    another program, such as git, which ends soon."""
-    try:
-        command = " ".join(process.cmdline())
-    except psutil.Error:  # it has ended
-        return False
-    return "python" in command and "resource_tracker" not in command
 
 
 def write_programs(folder: Path, is_slow: bool) -> None:

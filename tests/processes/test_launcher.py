@@ -18,6 +18,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from child_processes import is_for_trials
 from options import SUPPORT
 
 from fastloop.core.loading_settings import LoadingSettings
@@ -268,23 +269,16 @@ def test_killed_command_ends_all_its_processes(isolation, tmp_path):
     program = write_program(
         tmp_path, f"SingleLauncher(isolation={isolation!r}).call(hang_with_a_worker)"
     )
-    command = psutil.Popen([sys.executable, program], stderr=subprocess.DEVNULL)
-
-    def hanging_processes():
-        children = [
-            child
-            for child in command.children(recursive=True)
-            if "resource_tracker import" not in str(child.cmdline())
-        ]
-        return children if len(children) >= {"forkserver": 3, "spawn": 2}[isolation] else []
-
-    while not hanging_processes():
-        assert command.poll() is None
-        time.sleep(0.1)
-    time.sleep(1)
-    processes = command.children(recursive=True)
-    command.kill()
-    command.wait()
+    count = {"forkserver": 3, "spawn": 2}[isolation]
+    with psutil.Popen([sys.executable, program], stderr=subprocess.DEVNULL) as command:
+        try:
+            while sum(map(is_for_trials, command.children(recursive=True))) < count:
+                assert command.poll() is None
+                time.sleep(0.1)
+            time.sleep(1)
+            processes = command.children(recursive=True)
+        finally:
+            command.kill()
     assert psutil.wait_procs(processes, timeout=60)[1] == []
 
 

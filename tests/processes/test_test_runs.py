@@ -67,7 +67,7 @@ def test_second_run_leaves_out_what_passed_but_not_tests_of_images(tmp_path):
     (tmp_path / "test_several.py").write_text(SEVERAL)
     (tmp_path / "test_images.py").write_text(OF_IMAGES)
     passed = tmp_path / "names of passed tests"
-    options = "-p", "passed_before", "-n", "2", "-v"
+    options = "-p", "earlier_runs", "-n", "2", "-v"
     first = run_pytest(*options, f"--record-passed={passed}", str(tmp_path), cwd=tmp_path)
     assert "5 passed, 1 skipped, 1 error" in first.stdout
     # As in .ci/run: the processes that pytest-xdist starts read the variable by themselves.
@@ -80,13 +80,46 @@ def test_second_run_leaves_out_what_passed_but_not_tests_of_images(tmp_path):
     assert "2 passed, 1 skipped" in second.stdout
 
 
+FLAKY = """
+from pathlib import Path
+import pytest
+def test_that_passes_alone():
+    seen = Path(__file__).with_suffix(".seen")
+    has_run = seen.exists()
+    seen.touch()
+    assert has_run
+@pytest.mark.xdist_group("shared")
+def test_that_fails_again():
+    assert False
+def test_passing():
+    pass
+"""
+
+
 @pytest.mark.heavy
-def test_pytest_takes_the_options_that_ci_hands_it(tmp_path):
+def test_third_run_repeats_only_what_failed(tmp_path):
+    (tmp_path / "test_flaky.py").write_text(FLAKY)
+    failed = tmp_path / "names of failed tests"
+    options = "-p", "earlier_runs", "-n", "2", "-v", str(tmp_path)
+    first = run_pytest(f"--record-failed={failed}", *options, cwd=tmp_path)
+    assert "2 failed, 1 passed" in first.stdout
+    assert len(failed.read_text().splitlines()) == 2
+    second = run_pytest(f"--failed-before={failed}", *options, cwd=tmp_path)
+    assert "1 failed, 1 passed" in second.stdout
+    assert "test_that_fails_again" in second.stdout
+    assert "test_passing" not in second.stdout
+
+
+@pytest.mark.heavy
+def test_pytest_takes_the_options_that_ci_hands_it(request, tmp_path):
     (tmp_path / "passed").write_text("")
-    halves = re.findall(r'PYTEST_ADDOPTS="(.*)"', (REPOSITORY / ".ci" / "run").read_text())
+    (tmp_path / "failed").write_text(f"{request.node.nodeid.partition('@')[0]}\n")
+    script = (REPOSITORY / ".ci" / "run").read_text()
+    halves = re.findall(r'^run_tests \w+ "(.*)"', script, re.MULTILINE)
+    common, alone = re.findall(r'PYTEST_ADDOPTS="(.*?)"', script)
     assert len(halves) == 2
-    for half in halves:
-        addopts = half.replace("$SCRATCH", str(tmp_path))
+    for options in [*(common.replace("$2", half) for half in halves), alone]:
+        addopts = options.replace("$SCRATCH", str(tmp_path))
         process = subprocess.run(
             [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0"],
             cwd=REPOSITORY,
