@@ -135,3 +135,10 @@ def skip_indices(pieces: Iterable[np.ndarray], count: int) -> Iterator[np.ndarra
         count -= skipped
         if not count:
             yield piece[skipped:]
+
+
+def sampler_chain(sampler: Any) -> Iterator[Any]:
+    """The sampler, the `sampler` that it wraps, if any, and so on."""
+    while sampler is not None:
+        yield sampler
+        sampler = getattr(sampler, "sampler", None)

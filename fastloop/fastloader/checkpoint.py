@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastloop.fastloader.batching import PiecewiseSampler
+from fastloop.fastloader.batching import PiecewiseSampler, sampler_chain
 from fastloop.fastloader.order import EpochOrder
 from fastloop.fastloader.torch_draws import BASE_SEED, DrawMoments, draw_seed
 
@@ -122,7 +122,7 @@ class RandomSources:
         # None is tested first: between two epochs it takes 50 us to find that it satisfies no
         # Protocol.
         if self.sampler is not None and not isinstance(self.sampler, DETERMINISTIC):
-            samplers = [_sampler_state(sampler) for sampler in _sampler_chain(self.sampler)]
+            samplers = [_sampler_state(sampler) for sampler in sampler_chain(self.sampler)]
             states["samplers"] = samplers
             if not any({"state_dict", "generator"} & set(state) for state in samplers):
                 # Nothing else can tell what the sampler will draw from.
@@ -185,7 +185,7 @@ class RandomSources:
         """The samplers that these states belong to; raises ValueError for states of another
         loader.
         """
-        samplers = list(_sampler_chain(self.sampler)) if "samplers" in states else []
+        samplers = list(sampler_chain(self.sampler)) if "samplers" in states else []
         is_generated, count = self.generator is not None, len(states.get("samplers", []))
         if ("generator" in states) != is_generated or len(samplers) != count:
             raise ValueError("this state is of a loader with another generator or sampler")
@@ -206,7 +206,7 @@ class RandomSources:
 
     def set_epoch(self, epoch: int) -> None:
         """Call set_epoch of the sampler and of those that it wraps, if they have it."""
-        for sampler in _sampler_chain(self.sampler):
+        for sampler in sampler_chain(self.sampler):
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
 
@@ -252,13 +252,6 @@ def _check_position(state: States) -> None:
     if not isinstance(state.get("drawn_from"), Mapping):
         value = short_repr(state.get("drawn_from"))
         raise ValueError(f"state['drawn_from']={value}: allowed is a dict of random states")
-
-
-def _sampler_chain(sampler: Any) -> Iterator[Any]:
-    """The sampler, its own `sampler`, and so on."""
-    while sampler is not None:
-        yield sampler
-        sampler = getattr(sampler, "sampler", None)
 
 
 def _sampler_state(sampler: Any) -> States:

@@ -160,7 +160,6 @@ def open_epochs(
         order = order_of_stream(settings, source.num_samples, is_sharded=source.is_sharded)
     else:
         order = order_of_indices(settings, len(source))
-    given = settings.sampler if settings.batch_sampler is None else settings.batch_sampler
-    sources = RandomSources(settings.generator, given)
+    sources = RandomSources(settings.generator, settings.user_sampler)
     engine = choose_engine(settings, source, native, reading, order)
     return LoaderEpochs(settings, order, sources, engine, reading.moments)

@@ -134,6 +134,11 @@ class LoaderSettings:
         return self.batch_size is None and isinstance(self.sampler, BatchSampler)
 
     @property
+    def user_sampler(self) -> Any:
+        """The sampler of indices or of batches, if any."""
+        return self.sampler if self.batch_sampler is None else self.batch_sampler
+
+    @property
     def pins(self) -> bool:
         """True if batches are to be delivered in pinned memory."""
         return bool(self.pin_memory) and torch.cuda.is_available()

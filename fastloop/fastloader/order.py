@@ -288,8 +288,7 @@ def order_of_indices(settings: LoaderSettings, num_samples: int) -> LoaderOrder:
     if settings.asks_for_lists:
         # Each list of the BatchSampler is one item for the source, as in DataLoader.
         batch_size, sampler, batch_sampler = 1, None, settings.sampler
-    given = settings.sampler if settings.batch_sampler is None else settings.batch_sampler
-    rank, world_size = resolve_rank(settings.rank, settings.world_size, given)
+    rank, world_size = resolve_rank(settings.rank, settings.world_size, settings.user_sampler)
     return LoaderOrder(
         num_samples=num_samples,
         batch_size=batch_size,

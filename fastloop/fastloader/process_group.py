@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 
+from fastloop.fastloader.batching import sampler_chain
+
 IS_AVAILABLE = dist.is_available()
 
 
@@ -36,18 +38,12 @@ def resolve_rank(rank: int | None, world_size: int | None, sampler: Any) -> tupl
             allowed = f"allowed are 0 to world_size - 1, and world_size={world_size!r}"
             raise ValueError(f"rank={rank!r}: {allowed}")
         return rank, world_size
-    if group_size() == 1 or _is_sharded(sampler):
+    if group_size() == 1:
+        return 0, 1
+    if any(isinstance(each, DistributedSampler) for each in sampler_chain(sampler)):
         return 0, 1
     if sampler is None or isinstance(sampler, torch.Tensor | np.ndarray | list | tuple | range):
         return dist.get_rank(), dist.get_world_size()
     allowed = "a DistributedSampler, or rank and world_size: 0 and 1 if it shards by itself"
     problem = f"{type(sampler).__name__} in a group of {dist.get_world_size()} processes"
     raise ValueError(f"sampler={problem}: allowed are {allowed}")
-
-
-def _is_sharded(sampler: Any) -> bool:
-    while sampler is not None:
-        if isinstance(sampler, DistributedSampler):
-            return True
-        sampler = getattr(sampler, "sampler", None)
-    return False

@@ -21,13 +21,13 @@ from fastloop.core.sharding import shard
 from fastloop.fastloader import Blocks, FastLoader, converted
 from fastloop.fastloader.columns.array import ArrayColumn, array_column
 from fastloop.fastloader.columns.column import SampleSpec
-from fastloop.fastloader.columns.direct_io import DirectColumn
 from fastloop.fastloader.columns.file_region import (
     FileRegion,
     pack_maps,
     region_of,
     unpack_maps,
 )
+from fastloop.fastloader.large_files import DirectColumn
 from fastloop.fastloader.sample_draws import SampleDraws
 from fastloop.fastloader.source import ColumnSource
 
