@@ -1,4 +1,4 @@
-"""The picture of a timeline: its first batches and a steady stretch, a row for each lane."""
+"""The picture of a timeline, as SVG: its first batches and a steady stretch, a row for each lane."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 
 from fastloop.core.parts import Part
 from fastloop.observe.event_log import MAIN
 from fastloop.observe.events import QUEUE_LANE, WORKER, Event
 from fastloop.observe.lanes import Lane, build_lanes, flatten, stage_seconds
-from fastloop.observe.svg import draw_box, draw_rule, draw_text, wrap_svg
 
 WIDTH, LEFT, RIGHT = 960, 112, 16
 PLOT = WIDTH - LEFT - RIGHT
@@ -26,6 +26,36 @@ MOST_QUEUE_ROWS = 8
 """Rows drawn of a queue; FastLoader may have hundreds of small batches ready."""
 NUM_TICKS = 8
 LABEL_WIDTH, CHARACTER_WIDTH = 8, 6.6
+COLOURS = {
+    Part.START: "#e69f00",
+    Part.WAIT: "#d55e00",
+    Part.END: "#a6761d",
+    Part.COPY: "#8c6bb1",
+    Part.STEP: "#009e73",
+    Part.GAP: "#a9a9a4",
+    Part.FETCH: "#74b9df",
+    Part.READ: "#08519c",
+    Part.DECODE: "#3182bd",
+    Part.TRANSFORM: "#c7669b",
+    Part.COLLATE: "#7a5a3a",
+    Part.QUEUE: "#b3b09a",
+    Part.PIN: "#636363",
+}
+"""Colours of middle brightness, which are seen on white and on black. Most of them are from Okabe
+and Ito's palette, distinct for colour-blind readers."""
+STYLE = """
+.fastloop-timeline { max-width: none; --tl-paper: #fff; --tl-ink: #1f1f1d; --tl-rule: #d6d6d1; }
+@media screen and (prefers-color-scheme: dark) {
+  .fastloop-timeline { --tl-paper: #17181a; --tl-ink: #e9e8e4; --tl-rule: #45464a; } }
+.fastloop-timeline .paper { fill: var(--tl-paper); }
+.fastloop-timeline text { fill: var(--tl-ink); font: 12px system-ui, sans-serif; }
+.fastloop-timeline .heading { font-weight: 600; }
+.fastloop-timeline .rule { stroke: var(--tl-rule); }
+.fastloop-timeline .batch { fill: #fff; stroke: #0009; stroke-width: 2px; paint-order: stroke;
+  font-size: 10px; text-anchor: middle; }
+.fastloop-timeline .tick { text-anchor: middle; font-size: 11px; }
+.fastloop-timeline .lane { text-anchor: end; }
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +79,13 @@ def draw_timeline(events: Iterable[Event], title: str = "Timeline of an epoch") 
     lanes = build_lanes(events)
     loop = [event for lane in lanes if lane.name == MAIN for event in lane.events]
     stretches, summary = choose_stretches(loop, lanes), describe_loop(loop)
-    elements = [draw_text(16, 24, title, "heading"), draw_text(16, 24 + LINE, summary)]
+    elements = [_draw_text(16, 24, title, "heading"), _draw_text(16, 24 + LINE, summary)]
     legend, y = _draw_legend(lanes, 24 + 2 * LINE)
     elements += legend
     for stretch in stretches:
         drawn, y = _draw_stretch(stretch, lanes, loop[0].start_ns, y + 2 * LINE)
         elements += drawn
-    return wrap_svg(elements, (WIDTH, math.ceil(y) + 12), title, summary)
+    return _wrap_svg(elements, (WIDTH, math.ceil(y) + 12), title, summary)
 
 
 def describe_loop(loop: Sequence[Event]) -> str:
@@ -97,19 +127,19 @@ def _draw_legend(lanes: Sequence[Lane], y: float) -> tuple[list[str], float]:
         if stage not in present:
             continue
         elements += [
-            draw_box(x, y - 9, (10, 10), stage, stage),
-            draw_text(x + 15, y, stage),
+            _draw_box(x, y - 9, (10, 10), stage, stage),
+            _draw_text(x + 15, y, stage),
         ]
         x += 30 + len(stage) * CHARACTER_WIDTH
     note = "a number is a batch's; blank: idle"
-    return [*elements, draw_text(x + 8, y, note)], y
+    return [*elements, _draw_text(x + 8, y, note)], y
 
 
 def _draw_stretch(
     stretch: Stretch, lanes: Sequence[Lane], zero_ns: int, y: float
 ) -> tuple[list[str], float]:
     """The elements of a stretch below y, and the y of their end."""
-    elements = [draw_text(16, y, stretch.title, "heading")]
+    elements = [_draw_text(16, y, stretch.title, "heading")]
     top = y + 10
     y = top
     for lane in lanes:
@@ -122,7 +152,7 @@ def _draw_stretch(
         height = QUEUE_ROW if is_queue else ROW
         # Further rows of a queue are "queue 0 (2)" and so on; the first row's label stands for all.
         if "(" not in lane.name:
-            elements.append(draw_text(LEFT - 8, y + height - height / 4, lane.name, "lane"))
+            elements.append(_draw_text(LEFT - 8, y + height - height / 4, lane.name, "lane"))
         elements += _draw_row(events, stretch, y, height)
         y += height + ROW_GAP
     ticks, y = _draw_axis(stretch, zero_ns, top, y)
@@ -143,7 +173,7 @@ def _draw_row(events: Sequence[Event], stretch: Stretch, y: float, height: float
         hint = f"{event.name}, {_duration(event)}"
         hint += f", batch {event.batch}" if event.batch >= 0 else ""
         x, width = LEFT + first * PIXEL, (last - first + 1) * PIXEL
-        yield draw_box(x, y, (width, height), event.name, hint)
+        yield _draw_box(x, y, (width, height), event.name, hint)
     # The rows of queues are too low for a number.
     if height < ROW:
         return
@@ -151,7 +181,7 @@ def _draw_row(events: Sequence[Event], stretch: Stretch, y: float, height: float
         left, right = stretch.x(start_ns), stretch.x(stop_ns)
         # A number that is wider than its batch would cover the neighbours.
         if right - left > LABEL_WIDTH * (len(str(batch)) + 1):
-            yield draw_text((left + right) / 2, y + height * 0.7, str(batch), "batch")
+            yield _draw_text((left + right) / 2, y + height * 0.7, str(batch), "batch")
 
 
 def _runs(pieces: Iterable[Event], stretch: Stretch) -> Iterator[tuple[int, int, Event]]:
@@ -211,10 +241,10 @@ def _draw_axis(stretch: Stretch, zero_ns: int, top: float, y: float) -> tuple[li
     for number in range(first, last + 1):
         x = stretch.x(zero_ns + number * step_ms * 1e6)
         elements += [
-            draw_rule(x, top - 4, y + 2),
-            draw_text(x, y + 14, f"{number * step_ms:,.10g}", "tick"),
+            _draw_rule(x, top - 4, y + 2),
+            _draw_text(x, y + 14, f"{number * step_ms:,.10g}", "tick"),
         ]
-    elements.append(draw_text(LEFT - 8, y + 14, "ms", "lane"))
+    elements.append(_draw_text(LEFT - 8, y + 14, "ms", "lane"))
     return elements, y + 14
 
 
@@ -227,3 +257,37 @@ def _tick_step(length_ms: float) -> float:
 
 def _duration(event: Event) -> str:
     return f"{_duration_ns(event) / 1e6:,.3g} ms"
+
+
+def _wrap_svg(elements: list[str], size: tuple[int, int], title: str, description: str) -> str:
+    """The <svg> element, with a title and a description for readers who can't see it."""
+    width, height = size
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            f'role="img" class="fastloop-timeline" width="{width}" height="{height}">',
+            f"<title>{escape(title)}</title>",
+            f"<desc>{escape(description)}</desc>",
+            f"<style>{STYLE}</style>",
+            f'<rect class="paper" width="{width}" height="{height}"/>',
+            *elements,
+            "</svg>\n",
+        ]
+    )
+
+
+def _draw_text(x: float, y: float, text: str, kind: str = "") -> str:
+    """A text element with its baseline at y."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{escape(kind)}">{escape(text)}</text>'
+
+
+def _draw_box(x: float, y: float, size: tuple[float, float], stage: Part, hint: str) -> str:
+    """A box in the colour of the stage, with a hint that shows under the pointer."""
+    width, height = size
+    box = f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{height:.1f}" '
+    return f'{box}fill="{COLOURS[stage]}"><title>{escape(hint)}</title></rect>'
+
+
+def _draw_rule(x: float, top: float, bottom: float) -> str:
+    """A vertical line of the grid."""
+    return f'<line class="rule" x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{bottom:.1f}"/>'

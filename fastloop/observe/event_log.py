@@ -1,14 +1,22 @@
-"""A log of events that any number of processes write, each thread to a file of its own."""
+"""A log of events that any number of processes write, each thread to a file of its own.
+
+A file has records of one size and is mapped into memory. An event is in the file as soon as it is
+added, without a system call, and stays there however its process ends. Workers often end by a
+signal, while they wait for work.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from mmap import mmap
+from mmap import ALLOCATIONGRANULARITY, mmap
 from pathlib import Path
+from struct import Struct
 from tempfile import TemporaryDirectory
 from threading import current_thread, get_ident, local, main_thread
 from typing import Any
@@ -17,7 +25,6 @@ from typing import Any
 from torch.utils.data._utils.worker import get_worker_info
 
 from fastloop.core.parts import Part
-from fastloop.observe.event_file import RECORD, map_more, read_records
 from fastloop.observe.events import UNKNOWN, Event
 
 MOST_EVENTS = 100_000
@@ -26,6 +33,42 @@ MAIN = "main"
 SUFFIX, FACTS = ".events", ".facts"
 _PARTS = tuple(Part)
 _NUMBERS = {part: number for number, part in enumerate(_PARTS)}
+RECORD = Struct("6q")
+"""Part, start, batch, epoch, CPU time and stop of an event, each an int64. The stop is written
+last: a record with a stop of zero holds no event, or one that a kill has cut off."""
+# A part of a file can be mapped only from a multiple of the granularity, and no record may lie in
+# two parts: each part has a multiple of both sizes.
+LEAST_BYTES = math.lcm(RECORD.size, ALLOCATIONGRANULARITY)
+MOST_BYTES = 16 * LEAST_BYTES
+"""A file doubles when it is full, by LEAST_BYTES to MOST_BYTES: most processes record little."""
+
+
+def _map_more(path: Path) -> mmap:
+    """Empty records at the end of a file, mapped into memory. The file is made if it is missing.
+
+    Raises OSError if the disk is full.
+    """
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        start = os.fstat(file).st_size
+        size = min(max(start, LEAST_BYTES), MOST_BYTES) // LEAST_BYTES * LEAST_BYTES
+        # The zeros are written, as a file that is only made longer takes its blocks when its pages
+        # are written to: on a full disk that is SIGBUS, which no code here could catch.
+        if os.write(file, bytes(size)) < size:
+            # A part that is too short would leave later parts at places that can't be mapped.
+            os.ftruncate(file, start)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return mmap(file, size, offset=start)
+    finally:
+        os.close(file)
+
+
+def _read_records(path: Path) -> Iterator[tuple[int, ...]]:
+    """The finished records of a file, in their order."""
+    content = path.read_bytes()
+    # Another process may be in the middle of making the file longer.
+    whole = content[: len(content) // RECORD.size * RECORD.size]
+    return (record for record in RECORD.iter_unpack(whole) if record[-1])
 
 
 @dataclass
@@ -78,7 +121,7 @@ class ThreadLog:
     def _extend(self) -> bool:
         """Map more records; False if the disk is full."""
         try:
-            self.records, self.place = map_more(self.path), 0
+            self.records, self.place = _map_more(self.path), 0
         except OSError:
             if not self.is_lenient:
                 raise
@@ -200,5 +243,5 @@ def _append(path: Path, data: bytes) -> None:
 
 def _read(path: Path) -> Iterator[Event]:
     process_id, _, lane = path.name.removesuffix(SUFFIX).partition(" ")
-    for stage, start_ns, batch, epoch, cpu_ns, stop_ns in read_records(path):
+    for stage, start_ns, batch, epoch, cpu_ns, stop_ns in _read_records(path):
         yield Event(int(process_id), lane, _PARTS[stage], start_ns, stop_ns, batch, epoch, cpu_ns)

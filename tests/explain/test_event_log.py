@@ -10,8 +10,7 @@ import sys
 import pytest
 
 from fastloop.core.parts import Part
-from fastloop.observe.event_file import LEAST_BYTES, RECORD
-from fastloop.observe.event_log import EventLog
+from fastloop.observe.event_log import LEAST_BYTES, RECORD, EventLog
 
 COUNT = 5 * LEAST_BYTES // RECORD.size + 7
 """More than a file has place for until it has grown three times."""
