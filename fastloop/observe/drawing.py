@@ -1,4 +1,4 @@
-"""The picture of a timeline, as SVG: its first batches and a steady stretch, a row for each lane."""
+"""The picture of a timeline in SVG: its first batches and a steady stretch, a row for each lane."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from fastloop.core.machine_load import LoadSummary, describe_load
 from fastloop.core.number_text import significant
 from fastloop.core.stats import Ratio
 from fastloop.core.text_lines import align, wrap
-from fastloop.tune.race_result import RaceResult
+from fastloop.tune.race import RaceResult
 from fastloop.tune.tune_file import TUNE_FILE, TuneFile
 
 SETTING = re.compile(r"()([\w.]+)=([^\s:]+)(:? .+)")

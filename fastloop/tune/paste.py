@@ -9,23 +9,111 @@ from fastloop.core.loading_settings import DATALOADER, DECLARED, worker_settings
 from fastloop.core.types import name_of
 from fastloop.processes.rank_group import resolve_device
 from fastloop.trial.job import Job
-from fastloop.tune.paste_rows import (
-    IMPORT_PYTREE,
-    IMPORT_TORCH,
-    OPEN_STORE,
-    Code,
-    write_index_batches,
-    write_loop,
-    write_mapped_rows,
-    write_permuted_loop,
-    write_rows_in_memory,
-)
 
 SHUFFLED = {"random": True, "sequential": False}
 """DataLoader's `shuffle` by the name of the order."""
 LOOP_SETTINGS = ("device_prefetch", "pinned_buffers")
 """Settings of the loop around a loader, which the code can't hold."""
 IMPORT_DATALOADER = "from torch.utils.data import DataLoader"
+STORE = "tuned-store"
+"""The folder of the store in the pasted code, relative to the working folder."""
+IMPORT_TORCH = "import torch"
+IMPORT_PYTREE = "from torch.utils import _pytree as pytree"
+IMPORT_STORE = "from fastloop import open_store, write_store"
+OPEN_STORE = f'open_store(write_store(dataset, "{STORE}"))'
+
+# The classes around the rows of a store, for loaders that need one.
+MAPPED = '''
+class Rows(Dataset):
+    """Rows of the files of a store, which each worker maps itself."""
+
+    def __init__(self, folder):
+        self.folder, self.rows = folder, open_store(folder)
+
+    def __len__(self):
+        return len(pytree.tree_leaves(self.rows)[0])
+
+    def __getitem__(self, index):
+        return pytree.tree_map(lambda leaf: torch.tensor(leaf[index]), self.rows)
+
+    def __reduce__(self):
+        return Rows, (self.folder,)
+
+'''
+IN_MEMORY = '''
+class Rows(Dataset):
+    """Rows in memory, of which those of a batch are gathered at once."""
+
+    def __init__(self, rows):
+        self.rows = pytree.tree_map(torch.tensor, rows)
+
+    def __len__(self):
+        return len(pytree.tree_leaves(self.rows)[0])
+
+    def __getitem__(self, indices):
+        return pytree.tree_map(lambda leaf: leaf[indices], self.rows)
+
+    def __getitems__(self, indices):
+        return self[torch.tensor(indices)]
+
+
+def deliver(batch):
+    return batch
+
+'''
+INDEX_BATCHES = '''
+class IndexBatches(Sampler):
+    """The indices of each batch as a tensor."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return {length}
+
+    def __iter__(self):
+        order = {order}
+        return iter(order.split({batch_size}))
+
+'''
+LOOP = '''
+class Batches:
+    """Batches of rows in memory, each gathered at once."""
+
+    def __init__(self, rows, device="cpu"):
+        self.rows = pytree.tree_map(lambda leaf: torch.tensor(leaf, device=device), rows)
+        self.count, self.device = len(pytree.tree_leaves(rows)[0]), device
+
+    def __len__(self):
+        return {length}
+
+    def __iter__(self):
+        order = {order}
+        for indices in order.to(self.device).split({batch_size}):
+            yield pytree.tree_map(lambda leaf: leaf.index_select(0, indices), self.rows)
+
+'''
+PERMUTED = '''
+class Batches:
+    """Batches of rows in memory, which are permuted as a whole for each epoch."""
+
+    def __init__(self, rows):
+        self.rows = pytree.tree_map(np.array, rows)
+        self.count = len(pytree.tree_leaves(rows)[0])
+
+    def __len__(self):
+        return {length}
+
+    def __iter__(self):
+        order = {order}
+        rows = pytree.tree_map(lambda leaf: leaf.take(order.numpy(), axis=0), self.rows)
+        for start in range(0, len(order), {batch_size}):
+            batch = slice(start, start + {batch_size})
+            yield pytree.tree_map(lambda leaf: torch.from_numpy(leaf[batch]), rows)
+
+'''
+Code = tuple[list[str], list[str]]
+"""Lines of imports, and the lines after them."""
 
 
 def paste_code(job: Job) -> str:
@@ -72,19 +160,21 @@ def _in_memory(job: Job) -> Code:
 
 
 def _np_memmap(job: Job) -> Code:
-    imports, rows = write_mapped_rows()
-    return imports, [*rows, *_dataloader(job, "rows")]
+    """A DataLoader over the rows of a mapped store."""
+    imports = [IMPORT_TORCH, "from torch.utils.data import DataLoader, Dataset", IMPORT_PYTREE]
+    rows = f'rows = Rows(write_store(dataset, "{STORE}"))  # written once'
+    return [*imports, IMPORT_STORE], [*_lines(MAPPED), rows, *_dataloader(job, "rows")]
 
 
 def _getitems(job: Job) -> Code:
-    imports, rows = write_rows_in_memory(with_sampler=False)
+    imports, rows = _write_rows_in_memory(with_sampler=False)
     return imports, [*rows, *_dataloader(job, "rows", collate_fn="deliver")]
 
 
 def _batch_sampler(job: Job) -> Code:
-    imports, rows = write_rows_in_memory(with_sampler=True)
+    imports, rows = _write_rows_in_memory(with_sampler=True)
     sampler = {"sampler": "IndexBatches(len(rows))", "batch_size": "None", "collate_fn": "deliver"}
-    lines = [*write_index_batches(job, _is_shuffled(job)), *rows]
+    lines = [*_lines(_fill(INDEX_BATCHES, job)), *rows]
     return imports, [*lines, *_call("DataLoader", "rows", sampler | _of_workers(job))]
 
 
@@ -107,15 +197,17 @@ def _fastloop(job: Job) -> Code:
 
 
 def _index_loop(job: Job) -> Code:
-    return write_loop(job, _is_shuffled(job), None)
+    return _write_loop(job, f"loader = Batches({OPEN_STORE})")
 
 
 def _device_resident(job: Job) -> Code:
-    return write_loop(job, _is_shuffled(job), str(resolve_device(job.device)))
+    return _write_loop(job, f'loader = Batches({OPEN_STORE}, "{resolve_device(job.device)}")')
 
 
 def _numpy_loop(job: Job) -> Code:
-    return write_permuted_loop(job, _is_shuffled(job))
+    """Batches that are slices of rows, which each epoch permutes as a whole."""
+    imports = ["import numpy as np", IMPORT_TORCH, IMPORT_PYTREE, IMPORT_STORE]
+    return imports, [*_lines(_fill(PERMUTED, job)), f"loader = Batches({OPEN_STORE})"]
 
 
 WRITERS: Mapping[str, Callable[[Job], Code]] = {
@@ -185,3 +277,35 @@ def _remarks(job: Job) -> list[str]:
         if (option := name_of(getattr(job, group))) != default:
             names.append(f"{group}={option}")
     return [f"# to be added: {', '.join(names)}"] if names else []
+
+
+def _write_rows_in_memory(with_sampler: bool) -> Code:
+    """The code of `rows`, a Dataset of rows in memory, and of its collate_fn.
+
+    with_sampler: import what a class of a sampler needs, too.
+    """
+    names = "DataLoader, Dataset, Sampler" if with_sampler else "DataLoader, Dataset"
+    imports = [IMPORT_TORCH, f"from torch.utils.data import {names}", IMPORT_PYTREE]
+    made = f"rows = Rows({OPEN_STORE})  # written once"
+    return [*imports, IMPORT_STORE], [*_lines(IN_MEMORY), made]
+
+
+def _write_loop(job: Job, made: str) -> Code:
+    """The code of batches that are gathered from memory. made: the line that makes the loader."""
+    imports = [IMPORT_TORCH, IMPORT_PYTREE, IMPORT_STORE]
+    return imports, [*_lines(_fill(LOOP, job)), made]
+
+
+def _fill(template: str, job: Job) -> str:
+    """The template with the job's batch size, order and length."""
+    size, function = job.loading.batch_size, "randperm" if _is_shuffled(job) else "arange"
+    # -(-a // b) rounds up: the last batch may be short.
+    order, length = f"torch.{function}(self.count)", f"-(-self.count // {size})"
+    if job.loading.drop_last:
+        order, length = f"{order}[: self.count - self.count % {size}]", f"self.count // {size}"
+    return template.format(order=order, length=length, batch_size=size)
+
+
+def _lines(text: str) -> list[str]:
+    # Without the empty text behind the last line break.
+    return text.split("\n")[:-1]

@@ -16,8 +16,7 @@ from fastloop.sweep.rounds import RunRound
 from fastloop.trial.tasks import instrumentation_task
 from fastloop.tune.budget import Spending
 from fastloop.tune.objective import PASS_COSTS, TRIAL_COSTS
-from fastloop.tune.race import RaceRules, race
-from fastloop.tune.race_result import RaceResult
+from fastloop.tune.race import RaceResult, RaceRules, race
 from fastloop.tune.surrogate import Surrogate
 from fastloop.tune.tune_file import TuneFile
 

@@ -9,8 +9,7 @@ import pytest
 
 from fastloop.core.stats import MINIMUM_EFFECT
 from fastloop.tune.outcome import verdict_text
-from fastloop.tune.race import FEWEST_CONFIRMING, RaceRules, race
-from fastloop.tune.race_result import RaceResult
+from fastloop.tune.race import FEWEST_CONFIRMING, RaceResult, RaceRules, race
 from fastloop.tune.surrogate import Surrogate, estimate_noise
 
 PRESENT = "yours"

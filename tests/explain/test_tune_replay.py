@@ -15,7 +15,7 @@ from experiments.tune.tuners import Replay, by_race, grid, random_search
 from experiments.tune.workloads import WORKLOADS, YOURS, changes_from_yours, settings_of
 from fastloop.core.stats import Ratio
 from fastloop.tune.outcome import verdict_text
-from fastloop.tune.race_result import RaceResult
+from fastloop.tune.race import RaceResult
 
 FASTEST = "loader=fastloop torch_threads=1 device_prefetch=0"
 SETTINGS = [
