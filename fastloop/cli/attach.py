@@ -51,8 +51,7 @@ def main() -> None:
         sys.exit(2)
     # imported here, so that --help and a wrong command line are answered at once
     from fastloop.core.machine_counters import read_counters
-    from fastloop.explain.attach.launch import end_like, run_script
-    from fastloop.explain.attach.record_folder import make_record_folder
+    from fastloop.explain.attach.launch import end_like, make_record_folder, run_script
     from fastloop.processes.lifecycle import handle_signals, restore_default_signals
 
     records = make_record_folder()

@@ -1,4 +1,5 @@
-"""The explanation of one job: ladder, verdict, and what-ifs predicted and tried."""
+"""The explanation of one job: ladder, verdict, what-ifs predicted and tried, and the picture and
+trace of an epoch."""
 
 from __future__ import annotations
 
@@ -7,15 +8,24 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from fastloop.core.explanation import Explanation, Ladder
+from fastloop.core.explanation import (
+    TIMELINE_SVG,
+    TIMELINE_TRACE,
+    Explanation,
+    InstrumentedEpoch,
+    Ladder,
+)
+from fastloop.core.files import write_text
 from fastloop.core.machine_load import LoadWatch
+from fastloop.core.parts import Part
 from fastloop.core.plan import PreparedData
 from fastloop.core.protocols import StreamingDataset
 from fastloop.core.result import Measurement
-from fastloop.core.spans import now_ns
+from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import UsageError
 from fastloop.explain.causes import Beginning, find_causes, look_after, look_before
 from fastloop.explain.explained_job import ExplainedJob, count_batches
+from fastloop.explain.instrumented import Recording
 from fastloop.explain.ladder import Round, build_ladder, work_of
 from fastloop.explain.model_input import (
     measure_for_model,
@@ -26,7 +36,6 @@ from fastloop.explain.part_costs import PartCosts, measure_parts
 from fastloop.explain.predict import Measured, predict_seconds
 from fastloop.explain.rung_passes import BatchTimes, benchmark_of
 from fastloop.explain.rungs import benchmark_name, describe_decoding, overlaps, uses_dataloader
-from fastloop.explain.timeline_files import write_timeline
 from fastloop.explain.variations import Variation, variations_from, variations_of
 from fastloop.explain.verdict import judge, tells_too_little
 from fastloop.explain.what_ifs import (
@@ -38,6 +47,9 @@ from fastloop.explain.what_ifs import (
     predict_gain,
     try_candidates,
 )
+from fastloop.observe.chrome_trace import format_trace
+from fastloop.observe.drawing import draw_timeline
+from fastloop.observe.lanes import build_lanes, stage_seconds
 from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.early_check import reason_against
 from fastloop.sweep.prepare_stage import prepare_job
@@ -264,3 +276,18 @@ def _predict(
 def is_close(ratio: float) -> bool:
     """True if the model is close enough to the job as it is to predict anything."""
     return 1 / MOST_MISSED <= ratio <= MOST_MISSED
+
+
+def write_timeline(recording: Recording, folder: Path, title: str) -> InstrumentedEpoch:
+    """Write timeline.svg and timeline.json to the folder; the figures of the recorded epoch."""
+    write_text(folder / TIMELINE_SVG, draw_timeline(recording.events, title))
+    trace = format_trace(build_lanes(recording.events), recording.unix_offset_ns)
+    write_text(folder / TIMELINE_TRACE, trace)
+    seconds = seconds_between(recording.start_ns, recording.stop_ns)
+    by_stage = stage_seconds(recording.loop)
+    return InstrumentedEpoch(
+        seconds=seconds,
+        batches=sum(event.name is Part.WAIT for event in recording.loop),
+        coverage=recording.coverage,
+        shares={str(stage): value / seconds for stage, value in by_stage.items()},
+    )

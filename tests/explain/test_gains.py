@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fastloop.core.parts import Part
-from fastloop.explain.gains import Prediction, estimate_gain, resample
 from fastloop.explain.ladder import build_ladder
 from fastloop.explain.predict import Measured
 from fastloop.explain.rung_passes import BatchTimes, EpochTimes
+from fastloop.explain.what_ifs import Prediction, estimate_gain, resample
 
 BATCHES = 100
 

@@ -12,7 +12,7 @@ from native_core import needs_core
 from fastloop.core.parts import Part
 from fastloop.core.spans import StepMarks
 from fastloop.explain.instrumented import device_events, record_epoch
-from fastloop.explain.timeline_files import write_timeline
+from fastloop.explain.of_job import write_timeline
 from fastloop.observe.lanes import build_lanes
 
 TRAINING = ("benchmark=training", "torch_threads=1", "batch_size=8", "epochs=1")

@@ -1,14 +1,23 @@
-"""Runs a script in a process of its own, passes signals on to it, and ends as the script does."""
+"""Runs a script in a process of its own, passes signals on to it, and ends as the script does.
+
+The processes of the script record to a temporary folder, which is made here; folders that earlier
+commands and scripts have left behind are removed.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from fastloop.explain.attach.children import BOOTSTRAP
 
@@ -19,6 +28,9 @@ PASSED_ON = [
 ]
 FROM_TERMINAL = 0x80
 """si_code SI_KERNEL: a signal from the terminal, such as Ctrl-C, which the script has got, too."""
+PREFIX = "fastloop-attach-"
+NAME = re.compile(rf"{PREFIX}(\d+)-\w+")
+"""Name of a folder, with the id of the process that has made it."""
 
 
 def run_script(arguments: Sequence[str], folder: Path) -> int:
@@ -74,3 +86,28 @@ def _next_signal(waited: set[signal.Signals]) -> tuple[int, bool]:
     # macOS does not tell the origin of a signal: SIGINT is taken for Ctrl-C.
     number = signal.sigwait(waited)
     return number, number == signal.SIGINT
+
+
+def make_record_folder() -> Path:
+    """Make a temporary folder for this process; remove folders of commands and scripts that have
+    ended."""
+    _remove_abandoned(Path(tempfile.gettempdir()))
+    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+
+
+def _remove_abandoned(parent: Path) -> None:
+    folders = [(path, NAME.fullmatch(path.name)) for path in parent.glob(f"{PREFIX}*")]
+    abandoned = [path for path, name in folders if name and not psutil.pid_exists(int(name[1]))]
+    if not abandoned:
+        return
+    # A script that has outlived its killed command still writes to the folder in its arguments.
+    used = {word for process in psutil.process_iter(["cmdline"]) for word in _words(process)}
+    for path in abandoned:
+        # In a shared temporary folder anyone may have made a link of this name.
+        if str(path) not in used and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _words(process: psutil.Process) -> list[str]:
+    # psutil gives None if the words can't be read.
+    return process.info["cmdline"] or []
