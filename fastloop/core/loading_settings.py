@@ -11,6 +11,9 @@ from fastloop.core.types import option
 
 TORCH_PREFETCH = 2
 """DataLoader's own prefetch_factor, which `prefetch_factor=null` stands for."""
+DEEP_PREFETCH = 8
+"""The longer queue that tune tries, and of which explain and attach predict the gain: it hides slow
+batches that come now and then. No measurement speaks for 8 rather than another number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +54,7 @@ class LoadingSettings:
     pin_memory: Annotated[bool, LoadingSetting(tried=(False, True))] = False
     prefetch_factor: Annotated[
         PositiveDepth | None,
-        LoadingSetting(needs_workers=True, tried=(None, 8), is_modelled=True),
+        LoadingSetting(needs_workers=True, tried=(None, DEEP_PREFETCH), is_modelled=True),
     ] = None
     persistent_workers: Annotated[
         bool, LoadingSetting(needs_workers=True, tried=(False, True), is_modelled=True)

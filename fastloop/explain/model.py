@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 LOCK_CAPACITY = 1.0
+MOST_SIMULATED = 400
+"""Batches that are simulated; the rest of a longer epoch is taken to go on at the same pace."""
 DONE_S = 1e-12
 """A phase with no more than this left is finished: differences of floats don't reach zero."""
 

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from fastloop.core import stats
 from fastloop.core.cgroup import available_cores
-from fastloop.explain.model import Machinery, Phase, epoch_seconds
+from fastloop.explain.model import MOST_SIMULATED, Machinery, Phase, epoch_seconds
 from fastloop.explain.rung_passes import BatchTimes, EpochTimes
 from fastloop.trial.job import Job
 
-PREFETCH = 2
-"""The order of magnitude of the batches that FastLoader makes ahead."""
-MOST_SIMULATED = 400
-"""Batches that are simulated; the rest of a longer epoch is taken to go on at the same pace."""
+FASTLOADER_AHEAD = 2
+"""Batches that each thread of FastLoader makes ahead, if they are not large; the native core counts
+bytes instead, and this is their order of magnitude."""
 MOST_BEGINNINGS = 8
 """Batches at which simulated short epochs begin."""
 HandOff = tuple[EpochTimes, EpochTimes]
@@ -90,7 +89,7 @@ def predict_gathered_seconds(job: Job, measured: Measured) -> float:
     threads = measured.single if job.torch_threads == 1 else measured.as_is
     loads = [[Phase(seconds=measured.single.clone_s)] for _ in threads.step_s]
     steps = _phases(threads.step_s, threads.step_cpu_s, cores)
-    machinery = Machinery(workers=1, prefetch=PREFETCH, cores=cores)
+    machinery = Machinery(workers=1, prefetch=FASTLOADER_AHEAD, cores=cores)
     return _epoch(loads, steps, machinery, measured.batches)
 
 
@@ -102,7 +101,7 @@ def predict_threaded_seconds(job: Job, measured: Measured, num_threads: int) -> 
     threads = measured.single if job.torch_threads == 1 else measured.as_is
     loads = _with_lock(_phases(measured.single.load_s, measured.single.load_cpu_s, cores))
     steps = _with_lock(_phases(threads.step_s, threads.step_cpu_s, cores))
-    machinery = Machinery(workers=num_threads, prefetch=PREFETCH, cores=cores)
+    machinery = Machinery(workers=num_threads, prefetch=FASTLOADER_AHEAD, cores=cores)
     return _epoch(loads, steps, machinery, measured.batches)
 
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 import torch
 
 from fastloop.core.cgroup import usable_cores
-from fastloop.core.loading_settings import DECLARED, as_override, worker_settings
+from fastloop.core.loading_settings import DECLARED, DEEP_PREFETCH, as_override, worker_settings
 from fastloop.core.traits import TransformTraits, traits_of
 from fastloop.core.types import UsageError
 from fastloop.explain.rungs import uses_dataloader
 from fastloop.trial.job import Job
 
-PREFETCH = 8
 AHEAD = 2
 MOSTLY = 0.9
 """With less than this share of its files in memory a job is taken to have a cold page cache."""
@@ -120,8 +119,8 @@ def _other_loaders(job: Job) -> Iterator[tuple[str, ...]]:
 def _ahead_of_the_loop(job: Job) -> Iterator[tuple[str, ...]]:
     """Changes of prefetching and pinning."""
     loading, has_device = job.loading, torch.accelerator.is_available()
-    if loading.num_workers and loading.prefetch_factor != PREFETCH:
-        yield (f"prefetch_factor={PREFETCH}",)
+    if loading.num_workers and loading.prefetch_factor != DEEP_PREFETCH:
+        yield (f"prefetch_factor={DEEP_PREFETCH}",)
     if has_device and not loading.pin_memory:
         yield ("pin_memory=true",)
     # Without an accelerator it is a thread that loads ahead, which workers do already.

@@ -10,9 +10,12 @@ from fastloop.core.parts import Part
 from fastloop.core.stats import no_less_than_zero
 
 WORTH = 0.10
-"""A loader is worth improving if a perfect one would save at least this share of an epoch."""
+"""A loader is worth improving if a perfect one would save at least this share of the time, of a
+job's epoch or of a script's loop. It is a choice and not a measurement; the study in
+experiments/explain uses the same border."""
 MOST_UNSURE = 0.25
-"""The verdict is `step` only if the interval of that share ends at or below this."""
+"""The verdict is `step` only if the interval of that share ends at or below this. It is above
+WORTH because the intervals of few rounds are wide: many healthy jobs would get no verdict."""
 MOST_UNATTRIBUTED = 0.05
 """Share of an epoch by which the parts may miss the whole, beyond noise."""
 WIDE = 0.05

@@ -12,10 +12,15 @@ from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.text_lines import align, wrap
-from fastloop.explain.attach.loop_verdict import judge_loop, steady_step_ms
+from fastloop.explain.attach.loop_verdict import (
+    RankComparison,
+    compare_ranks,
+    judge_loop,
+    rank_rows,
+    steady_step_ms,
+)
 from fastloop.explain.attach.loop_what_ifs import LoaderChange, predict_changes
 from fastloop.explain.attach.loops import Loop, share_of_parts
-from fastloop.explain.attach.ranks import RankComparison, compare_ranks, rank_rows
 
 SCHEMA = 1
 

@@ -7,19 +7,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fastloop.core.cgroup import usable_cores
+from fastloop.core.loading_settings import DEEP_PREFETCH, TORCH_PREFETCH
 from fastloop.core.machine_counters import LEAST_SECONDS
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.attribution import HAND_OFF
 from fastloop.explain.attach.loops import Loop
-from fastloop.explain.model import Machinery, Phase, epoch_seconds
+from fastloop.explain.model import MOST_SIMULATED, Machinery, Phase, epoch_seconds
 
 WORKERS = (0, 1, 2, 4, 8)
-PREFETCH = 8
-TORCH_PREFETCH = 2
-MOST_SIMULATED = 400
 MOST_MISSED = 1.25
-"""Factor by which the model may miss the loop as it is; beyond it nothing is predicted."""
+"""Factor by which the model may miss the loop as it is; beyond it nothing is predicted. It is less
+than of_job's, because these predictions have no interval that would show the miss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,9 +150,9 @@ def _seconds_of_changes(
         for workers in WORKERS
         if workers != model.workers and workers <= 2 * usable_cores()
     ]
-    if model.workers and model.prefetch < PREFETCH:
-        seconds = model.seconds(model.workers, PREFETCH)
-        change = f"prefetch_factor={PREFETCH}"
+    if model.workers and model.prefetch < DEEP_PREFETCH:
+        seconds = model.seconds(model.workers, DEEP_PREFETCH)
+        change = f"prefetch_factor={DEEP_PREFETCH}"
         found.append(LoaderChange(change=change, gain=seconds, is_bound=False))
     # A store is written from a Dataset with indices. Its reading costs something that this run
     # does not show, so that both gains are bounds.
@@ -161,7 +160,8 @@ def _seconds_of_changes(
         seconds = model.seconds(model.workers, model.prefetch, _remaining_share(loop))
         change = "samples from a store (fastloop.write_store)"
         found.append(LoaderChange(change=change, gain=seconds, is_bound=True))
-        seconds = model.seconds(1, PREFETCH, 0.0)
+        # Loading takes no time here, so that the length of the queue does not matter.
+        seconds = model.seconds(1, DEEP_PREFETCH, 0.0)
         change = "fastloop.FastLoader on a store"
         found.append(LoaderChange(change=change, gain=seconds, is_bound=True))
     return found

@@ -21,8 +21,8 @@ from fastloop.explain.attach.findings import (
     what_if_rows,
 )
 from fastloop.explain.attach.loop_picture import draw_loop, lanes_of_loops
+from fastloop.explain.attach.loop_verdict import RankComparison, rank_rows
 from fastloop.explain.attach.loops import Loop, find_loops
-from fastloop.explain.attach.ranks import RankComparison, rank_rows
 from fastloop.explain.attach.reading import read_records
 from fastloop.observe.chrome_trace import format_trace
 
