@@ -5,8 +5,7 @@ DataLoader itself is not changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,19 +55,3 @@ class Probe:
         for thread, batch, start_ns, stop_ns in pieces.tolist():
             lane = self.log.lane(f"{NATIVE_LANE} {thread}") if thread else self.log.here()
             lane.add(self.fetch, start_ns, stop_ns, batch, ONLY_EPOCH)
-
-
-@contextmanager
-def insert_probe(loader: Any, probe: Probe) -> Iterator[None]:
-    """A context that probes each epoch of the DataLoader that begins in it.
-
-    The loader has its own dataset and collate_fn again afterwards.
-    """
-    original = {name: loader.__dict__[name] for name in ("dataset", "collate_fn")}
-    dataset = probe.wrap_dataset(loader.dataset)
-    # DataLoader's __setattr__ refuses a new dataset; its iterators read the attribute as usual.
-    loader.__dict__.update(dataset=dataset, collate_fn=probe.wrap_collate(loader.collate_fn))
-    try:
-        yield
-    finally:
-        loader.__dict__.update(original)

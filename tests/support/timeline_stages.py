@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -33,8 +35,23 @@ class Split:
 
 def collect_epoch(loader, probe):
     """Yield the batches of an epoch of the loader, with the events of the probe and of the loop."""
-    from fastloop.observe.dataloader_probe import insert_probe
     from fastloop.observe.loop_lane import watch_epoch
 
-    with insert_probe(loader, probe):
+    with _insert_probe(loader, probe):
         yield from watch_epoch(loader, probe.log)
+
+
+@contextmanager
+def _insert_probe(loader, probe):
+    """A context that probes each epoch of the DataLoader that begins in it.
+
+    The loader has its own dataset and collate_fn again afterwards.
+    """
+    original = {name: loader.__dict__[name] for name in ("dataset", "collate_fn")}
+    dataset = probe.wrap_dataset(loader.dataset)
+    # DataLoader's __setattr__ refuses a new dataset; its iterators read the attribute as usual.
+    loader.__dict__.update(dataset=dataset, collate_fn=probe.wrap_collate(loader.collate_fn))
+    try:
+        yield
+    finally:
+        loader.__dict__.update(original)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,6 +24,9 @@ from fastloop.explain.attach.fetches import probe_fetches, probe_workers
 from fastloop.observe.event_log import EventLog, ThreadLog
 from fastloop.observe.events import UNKNOWN
 from fastloop.observe.pinning import probe_pinning
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
 
 CPU_EVERY = 8
 """CPU time is read around one step in this many: it is a system call, unlike the clock."""
@@ -89,7 +92,7 @@ class LoopProbe:
         """DataLoader.__iter__ with an event for each call."""
 
         @functools.wraps(original)
-        def __iter__(loader: Any) -> Any:  # noqa: N807
+        def __iter__(loader: DataLoader[Any]) -> Any:  # noqa: N807
             start_ns = now_ns()
             iterator = original(loader)
             self._begin(loader, iterator, start_ns, now_ns())
@@ -97,7 +100,7 @@ class LoopProbe:
 
         return __iter__
 
-    def _begin(self, loader: Any, iterator: Any, start_ns: int, stop_ns: int) -> None:
+    def _begin(self, loader: DataLoader[Any], iterator: Any, start_ns: int, stop_ns: int) -> None:
         number = loader.__dict__.get(STATE)
         if number is None:
             number = loader.__dict__[STATE] = next(self.loaders)
@@ -155,7 +158,7 @@ def _number_of_batch(iterator: Any) -> int:
     return getattr(iterator, "_rcvd_idx", iterator._num_yielded) - 1
 
 
-def _describe(loader: Any) -> dict[str, Any]:
+def _describe(loader: DataLoader[Any]) -> dict[str, Any]:
     """Facts about a DataLoader: its place in the script, its settings, its dataset."""
     context = getattr(loader, "multiprocessing_context", None)
     return {
