@@ -16,8 +16,8 @@ import numpy as np
 
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.spans import now_ns, seconds_between
+from fastloop.fastloader.column_source import column_source
 from fastloop.fastloader.columns.engine import gather_into, open_column
-from fastloop.fastloader.open_source import column_source
 
 BUFFER_NBYTES = 512 << 10
 

@@ -12,6 +12,7 @@ import torch
 
 from fastloop.fastloader.batching import Groups, group_batches
 from fastloop.fastloader.checkpoint import State
+from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_source import BatchSource, prepare_source
 from fastloop.fastloader.device_copy import resolve_target
@@ -22,19 +23,19 @@ from fastloop.fastloader.native import (
     Delivery,
     MemoryPools,
     NativeColumns,
+    NativeOrder,
     PieceTimes,
     StreamPlan,
+    is_fed,
     open_columns,
     open_stream,
 )
-from fastloop.fastloader.native_orders import NativeOrder, is_fed
 from fastloop.fastloader.order import EpochOrder, LoaderOrder, StreamOrder
 from fastloop.fastloader.paced_samplers import PacedGroups, read_batches, without_sampler
 from fastloop.fastloader.pipeline import Pipeline
 from fastloop.fastloader.process_reading import ProcessReading, open_reading, start_reading
 from fastloop.fastloader.random_transforms import seed_transform
 from fastloop.fastloader.sample_draws import SampleDraws
-from fastloop.fastloader.source import ColumnSource
 from fastloop.fastloader.torch_draws import DrawMoments, EpochBegin, choose_moments
 from fastloop.fastloader.tuning import Tuning, tune
 

@@ -10,14 +10,16 @@ from itertools import count, islice
 from typing import Any
 
 import numpy as np
-from torch.utils.data import IterDataPipe, graph_settings
+import torch
+from torch.utils.data import DataLoader, IterDataPipe, graph_settings
 
+from fastloop.core.seeds import epoch_seed
 from fastloop.fastloader.checkpoint import STREAMED, State
 from fastloop.fastloader.columns.column import Tree
-from fastloop.fastloader.failed_batch import FailedBatch, Unstoppable, try_batch
+from fastloop.fastloader.failed_batch import NO_BATCH, FailedBatch, Unstoppable, try_batch
+from fastloop.fastloader.loader_settings import WorkerProcesses
 from fastloop.fastloader.order import StreamOrder
 from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin, SampleDraws, draw_globally
-from fastloop.fastloader.worker_processes import WorkerProcesses
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,38 @@ class IterableSource:
         """
         if self.workers is None:
             return StreamBatches(self._read(order, state, draws.begin, self._open(state, draws)))
-        batches = self.workers.read(self.iterable, self._collate, order, draws)
+        batches = self._read_by_processes(self.workers, order, draws)
         return StreamBatches(islice(batches, int(state["delivered"]), None))
+
+    def _read_by_processes(
+        self, workers: WorkerProcesses, order: StreamOrder, draws: SampleDraws
+    ) -> Iterator[Tree | FailedBatch]:
+        """The batches of an epoch, by DataLoader's worker processes: code of an iterable asks
+        get_worker_info for the number of its process.
+
+        The processes start with the first batch, and end with this iterator. They are seeded with
+        the epoch's seed, as DataLoader seeds them.
+        """
+        seed = draws.seed if draws.is_base else epoch_seed(draws.seed, draws.epoch)
+        loader = DataLoader(
+            self.iterable,
+            batch_size=order.batch_size,
+            drop_last=order.drop_last,
+            collate_fn=self._collate,
+            num_workers=workers.num_workers,
+            prefetch_factor=workers.prefetch_factor,
+            timeout=workers.timeout,
+            worker_init_fn=workers.worker_init_fn,
+            multiprocessing_context=workers.multiprocessing_context,
+            # DataLoader draws the workers' base seed from this generator: not from the program's.
+            generator=torch.Generator("cpu").manual_seed(seed),
+        )
+        if hasattr(self.iterable, "set_epoch"):
+            self.iterable.set_epoch(draws.epoch)
+        batches = iter(loader)
+        while (batch := try_batch(next, batches, NO_BATCH)) is not NO_BATCH:
+            yield batch
+            del batch  # or it would be held while the next is waited for
 
     def _open(self, state: State, draws: SampleDraws) -> Iterator[Any] | None:
         """The iterator of an iterable that is its own one; None for others.

@@ -21,11 +21,11 @@ from functools import cached_property
 import numpy as np
 
 from fastloop.core.cgroup import usable_memory_bytes
+from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.columns.array import ArrayColumn
 from fastloop.fastloader.columns.column import Column
 from fastloop.fastloader.columns.convert import ConvertedColumn
 from fastloop.fastloader.columns.file_region import FileRegion
-from fastloop.fastloader.source import ColumnSource
 
 MEMORY_SHARE = 0.5
 """Files larger than this share of memory would evict other data from the page cache."""

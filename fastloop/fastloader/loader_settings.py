@@ -11,7 +11,7 @@ from reprlib import repr as short_repr
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler
+from torch.utils.data import BatchSampler, IterableDataset
 
 from fastloop.fastloader.batching import PiecewiseSampler
 from fastloop.fastloader.block_shuffle import Blocks
@@ -36,6 +36,19 @@ NOT_USED = {
 }
 """DataLoader's parameters that may have no effect: the default of each, and FastLoader's substitute
 as the warning tells it."""
+
+
+@dataclass(frozen=True)
+class WorkerProcesses:
+    """The number of processes that read a source, and DataLoader's settings for them."""
+
+    num_workers: int
+    prefetch_factor: int | None
+    timeout: float
+    worker_init_fn: Callable[[int], None] | None
+    multiprocessing_context: Any
+    persistent_workers: bool
+    """Not used with an iterable: its processes start with each epoch."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -137,6 +150,24 @@ class LoaderSettings:
     def user_sampler(self) -> Any:
         """The sampler of indices or of batches, if any."""
         return self.sampler if self.batch_sampler is None else self.batch_sampler
+
+    @property
+    def workers(self) -> WorkerProcesses | None:
+        """The processes that may read the source, if any are asked for.
+
+        num_threads asks for threads instead of processes, unless an IterableDataset is read.
+        """
+        is_iterable = isinstance(self.source, IterableDataset)
+        if not self.num_workers or (self.num_threads is not None and not is_iterable):
+            return None
+        return WorkerProcesses(
+            self.num_workers,
+            self.prefetch_factor,
+            self.timeout,
+            self.worker_init_fn,
+            self.multiprocessing_context,
+            self.persistent_workers,
+        )
 
     @property
     def pins(self) -> bool:

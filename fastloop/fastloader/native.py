@@ -1,4 +1,7 @@
-"""The native engine: an epoch's batches, made by threads that never run Python."""
+"""The native engine: an epoch's batches, made by threads that never run Python.
+
+The core draws an order itself, or is fed with its indices piece by piece.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import atexit
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 from weakref import WeakSet
 
 import numpy as np
@@ -16,8 +19,12 @@ from torch._C import _from_dlpack  # pyright: ignore[reportAttributeAccessIssue]
 from fastloop.fastloader.batch_memory import open_pool
 from fastloop.fastloader.columns.column import Column
 from fastloop.fastloader.columns.engine import load_core, open_column
-from fastloop.fastloader.native_orders import NativeOrder, Piece, is_fed, open_order
+from fastloop.fastloader.permutation import FeistelPermutation
 
+ARRAY, SEQUENTIAL, RANDPERM, FEISTEL, FED = range(5)
+"""The core's kinds of orders."""
+PIECE = 1 << 16
+"""Indices of an order of the core that are drawn at once if Python makes the batches."""
 BLOCK_BYTES = 1 << 20
 """Batches are made in blocks of about this size: it fits a core's own cache, and the hand-over of
 one costs less than a hundredth of making it."""
@@ -33,6 +40,88 @@ MOST_LAZY_ROWS = 4096
 of single rows."""
 MOST_PIECES = 1 << 16
 """The most pieces of an epoch that are recorded."""
+
+Piece = tuple[np.ndarray, np.ndarray | None]
+"""Indices, and the int64 sizes of their batches if the batch size is not fixed."""
+
+
+@dataclass(frozen=True)
+class SourceOrder:
+    """The samples in their own order; a rank has every world_size-th of them, from `rank` on."""
+
+    num_samples: int
+    rank: int = 0
+    world_size: int = 1
+
+
+@dataclass(frozen=True)
+class SeededOrder:
+    """The order of torch.randperm for this seed, of fewer than 2^32 / 20 samples."""
+
+    num_samples: int
+    seed: int
+    rank: int = 0
+    world_size: int = 1
+
+
+@dataclass(frozen=True)
+class FeistelOrder:
+    """The order of a FeistelPermutation."""
+
+    permutation: FeistelPermutation
+    rank: int = 0
+    world_size: int = 1
+
+
+NativeOrder = np.ndarray | SourceOrder | SeededOrder | FeistelOrder | Iterator[Piece]
+"""An array of int32 or int64 indices, an order that the core computes, or pieces that are read as
+the epoch proceeds."""
+
+
+def is_fed(order: NativeOrder) -> TypeGuard[Iterator[Piece]]:
+    """True if the core is fed with the order piece by piece."""
+    # isinstance(order, Iterator) takes longer, and this is asked between two epochs.
+    return not isinstance(order, (SeededOrder, SourceOrder, FeistelOrder, np.ndarray))
+
+
+def open_order(order: NativeOrder, num_samples: int, pool: Any = None) -> Any:
+    """The core's order, which takes its memory from the pool, if there is one.
+
+    Raises ValueError for 2^32 / 20 samples or more of a SeededOrder.
+    """
+    core = load_core()
+    assert core is not None
+    match order:
+        case np.ndarray():
+            return core.Order(ARRAY, num_samples, array=np.ascontiguousarray(order))
+        case SourceOrder():
+            return core.Order(SEQUENTIAL, order.num_samples, order.rank, order.world_size)
+        case SeededOrder():
+            # Only this order needs memory for each sample.
+            settings = {} if pool is None else {"pool": pool}
+            seed = order.seed % 2**64
+            return core.Order(
+                RANDPERM, order.num_samples, order.rank, order.world_size, seed, **settings
+            )
+        case FeistelOrder():
+            count = order.permutation.num_samples
+            tables = tuple(map(np.ascontiguousarray, order.permutation.functions))
+            return core.Order(FEISTEL, count, order.rank, order.world_size, tables=tables)
+    return core.Order(FED, num_samples)
+
+
+def read_order(order: Any, start: int, count: int) -> np.ndarray:
+    """int64 indices of an order of the core that no stream reads."""
+    out = np.empty(count, np.int64)
+    order.read(start, out)
+    return out
+
+
+def read_pieces(order: SeededOrder) -> Iterator[np.ndarray]:
+    """int64 indices of the order of one process, drawn piece by piece."""
+    opened, count = open_order(order, order.num_samples), order.num_samples
+    for start in range(0, count, PIECE):
+        yield read_order(opened, start, min(PIECE, count - start))
 
 
 @dataclass(frozen=True)

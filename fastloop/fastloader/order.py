@@ -25,7 +25,7 @@ from fastloop.fastloader.batching import (
 from fastloop.fastloader.block_shuffle import Blocks
 from fastloop.fastloader.columns.engine import has_core
 from fastloop.fastloader.loader_settings import LoaderSettings
-from fastloop.fastloader.native_orders import (
+from fastloop.fastloader.native import (
     FeistelOrder,
     NativeOrder,
     SeededOrder,

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from fastloop.core.torch_threads import one_torch_thread
 from fastloop.fastloader.batching import Groups
+from fastloop.fastloader.column_source import ColumnSource, is_slow
 from fastloop.fastloader.columns.column import Column, Tree
 from fastloop.fastloader.dataset_source import BatchSource
 from fastloop.fastloader.device_copy import Copied, DeviceCopies
@@ -27,7 +28,6 @@ from fastloop.fastloader.failed_batch import FailedBatch, refuse_stop, try_batch
 from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.process_reading import ProcessBatches
 from fastloop.fastloader.sample_draws import draw_globally, draw_privately, find_global_draws
-from fastloop.fastloader.source import ColumnSource, is_slow
 from fastloop.fastloader.thread_map import map_ahead
 from fastloop.fastloader.tuning import Tuning
 

@@ -29,13 +29,12 @@ from fastloop.fastloader.batching import Groups
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_source import DatasetSource
 from fastloop.fastloader.failed_batch import FailedBatch, try_batch
-from fastloop.fastloader.loader_settings import LoaderSettings
+from fastloop.fastloader.loader_settings import LoaderSettings, WorkerProcesses
 from fastloop.fastloader.reader_process import ReaderSettings, Task, run_reader
 from fastloop.fastloader.sample_draws import SampleDraws
 from fastloop.fastloader.shared_batch import read_batch
 from fastloop.fastloader.shared_memory import receive_memory
 from fastloop.fastloader.torch_draws import AHEAD
-from fastloop.fastloader.worker_processes import WorkerProcesses, open_workers
 
 MOST_LENT = 8
 """Batches of a process that may stay in shared memory while the program keeps them; further ones
@@ -321,7 +320,7 @@ def open_reading(settings: LoaderSettings, source: Any) -> ProcessReading | None
     Rows are read by threads, which need no interpreter's lock, and so is a Dataset that threads may
     share.
     """
-    processes = open_workers(settings)
+    processes = settings.workers
     if processes is None or not isinstance(source, DatasetSource) or source.is_thread_safe:
         return None
     return _check(processes)

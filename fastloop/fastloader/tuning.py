@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from fastloop.core.cgroup import usable_cores
+from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.dataset_source import BatchSource
 from fastloop.fastloader.iterable_source import IterableSource
 from fastloop.fastloader.loader_settings import LoaderSettings
-from fastloop.fastloader.source import ColumnSource
 
 # The reasons for these numbers are in Tuning's docstring; experiments/fastloader has measurements.
 GROUP_BYTES = 4 << 20

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from fastloop.core.cgroup import usable_memory_bytes
 from fastloop.fastloader import Blocks, FastLoader
 from fastloop.fastloader.block_shuffle import BlockSequence
+from fastloop.fastloader.column_source import column_source
 from fastloop.fastloader.large_files import CAN_ADVISE, DirectColumn, use_direct_reads
-from fastloop.fastloader.open_source import column_source
 
 
 def deliver(

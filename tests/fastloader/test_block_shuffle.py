@@ -19,6 +19,7 @@ from torch.utils.data import DistributedSampler
 from fastloop.core.cgroup import memory_limits
 from fastloop.core.sharding import shard
 from fastloop.fastloader import Blocks, FastLoader, converted
+from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.columns.array import ArrayColumn, array_column
 from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.file_region import (
@@ -29,7 +30,6 @@ from fastloop.fastloader.columns.file_region import (
 )
 from fastloop.fastloader.large_files import DirectColumn
 from fastloop.fastloader.sample_draws import SampleDraws
-from fastloop.fastloader.source import ColumnSource
 
 
 @given(

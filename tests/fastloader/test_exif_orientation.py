@@ -25,7 +25,7 @@ from fastloop import (
     open_store,
     write_store,
 )
-from fastloop.fastloader.columns.codecs import LIBRARIES
+from fastloop.fastloader.columns.decoders import LIBRARIES
 from fastloop.fastloader.columns.jpeg import load_jpeg
 from fastloop.fastloader.columns.orientation import read_orientation
 

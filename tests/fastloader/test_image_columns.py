@@ -16,7 +16,7 @@ from options import require_library
 from PIL import Image
 
 from fastloop import FastLoader, Images
-from fastloop.fastloader.columns.codecs import LIBRARIES
+from fastloop.fastloader.columns.decoders import LIBRARIES
 
 DECODERS = sorted(LIBRARIES)
 

@@ -19,7 +19,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from fastloop import CenterCrop, FastLoader, Images, RandomResizedCrop
-from fastloop.fastloader.columns.codecs import LIBRARIES
+from fastloop.fastloader.columns.decoders import LIBRARIES
 
 DECODERS = [pytest.param("native", marks=needs_jpeg), "simplejpeg", "torchvision", "pil"]
 WAYS = {"random": RandomResizedCrop((20, 26), (0.1, 0.9)), "center": CenterCrop((22, 16), 24)}

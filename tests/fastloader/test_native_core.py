@@ -16,12 +16,16 @@ from fastloop.fastloader.batch_memory import open_pool
 from fastloop.fastloader.columns import array, convert, windows
 from fastloop.fastloader.columns.array import array_column
 from fastloop.fastloader.columns.engine import gather_into, open_column
-from fastloop.fastloader.native import Delivery, MemoryPools, StreamPlan, open_columns, open_stream
-from fastloop.fastloader.native_orders import (
+from fastloop.fastloader.native import (
+    Delivery,
     FeistelOrder,
+    MemoryPools,
     SeededOrder,
     SourceOrder,
+    StreamPlan,
+    open_columns,
     open_order,
+    open_stream,
     read_order,
 )
 from fastloop.fastloader.permutation import random_permutation

@@ -15,7 +15,6 @@ from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.engine import describe_rows, fill_rows
 from fastloop.fastloader.columns.file_region import FileRegion, region_of
 from fastloop.fastloader.columns.mapped_file import MappedFile, find_file
-from fastloop.fastloader.columns.python_gather import take_rows
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,9 @@ class ArrayColumn:
         if not fill_rows(self, indices, out):
             if self.file is not None:
                 self.file.check()
-            take_rows(self.flat, indices, out)
+            # The indices are within bounds: nothing is clipped, but the default mode writes every
+            # batch to a temporary copy first.
+            self.flat.take(indices, axis=0, out=out, mode="clip")
 
     def native_rows(self) -> dict[str, Any] | None:
         """The arguments of the native core's column."""

@@ -18,7 +18,6 @@ import torch
 from fastloop.fastloader.columns.array import ArrayColumn, array_column
 from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.engine import SOURCE_TYPES, describe_rows, fill_rows
-from fastloop.fastloader.columns.python_gather import convert_rows
 
 NATIVE_TARGETS = torch.float32, torch.bfloat16, torch.float16
 
@@ -49,7 +48,7 @@ class ConvertedColumn:
         rows = self.rows.spec.view_tensor(gathered)
         if self.source_layout == "HWC":
             rows = rows.movedim(-1, 1)
-        convert_rows(rows, self.factor, self.offset, self.spec.view_tensor(out))
+        _convert_rows(rows, self.factor, self.offset, self.spec.view_tensor(out))
 
     def native_rows(self) -> dict[str, Any] | None:
         """The arguments of the native core's column; None for types that it does not convert."""
@@ -137,3 +136,25 @@ def _channel_values(
         allowed = f"one for all, or one for each of {channels} channels"
         raise ValueError(f"{name}: {len(values)} numbers; {allowed}")
     return values
+
+
+def _convert_rows(
+    rows: torch.Tensor, factor: torch.Tensor, offset: torch.Tensor, result: torch.Tensor
+) -> None:
+    """Write rows * factor + offset to `result`, of one number or one for each channel.
+
+    Computed in the factor's dtype. Product and sum are rounded one after the other: the bits are
+    those of the native core.
+    """
+    is_computed_there = result.dtype == factor.dtype
+    floats = result if is_computed_there else torch.empty_like(result, dtype=factor.dtype)
+    # Not in one operation with the next: torch would make a temporary copy.
+    floats.copy_(rows)
+    if len(factor) > 1:
+        shape = len(factor), *(1 for _ in result.shape[2:])
+        floats.mul_(factor.view(shape)).add_(offset.view(shape))
+    elif factor != 1 or offset != 0:
+        # Without a factor and an offset nothing is computed: adding 0 would change -0.0.
+        floats.mul_(factor).add_(offset)
+    if not is_computed_there:
+        result.copy_(floats)

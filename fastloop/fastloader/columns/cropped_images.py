@@ -11,10 +11,9 @@ import numpy as np
 import torch
 
 from fastloop.core.seeds import splitmix64
-from fastloop.fastloader.columns.codecs import choose_decoder, load_codec
 from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.crops import Crop, Cut, draw_cut
-from fastloop.fastloader.columns.decoders import decode_any
+from fastloop.fastloader.columns.decoders import choose_decoder, decode_any, load_codec
 from fastloop.fastloader.columns.encoded_images import EncodedImages, ImageFiles
 from fastloop.fastloader.columns.image_headers import Encoded, encoding_of
 from fastloop.fastloader.columns.jpeg import INSTALL, has_jpeg, load_jpeg
@@ -26,7 +25,7 @@ Statistics = tuple[Sequence[float], Sequence[float]]
 MAX_PIXELS = 2 * 89_478_485
 """The most pixels of a decoded or resized image: Pillow's own limit."""
 NATIVE = "native"
-"""The decoder of the extension `_jpeg`; the others, in codecs.py, are libraries."""
+"""The decoder of the extension `_jpeg`; the others, in decoders.py, are libraries."""
 
 
 def choose_crop_decoder(decoder: str | None) -> str:
@@ -98,7 +97,7 @@ class CroppedImages:
     """Probability that a sample is flipped horizontally."""
     format: PixelFormat
     decoder: str
-    """ "native", or a library of codecs.py."""
+    """ "native", or a library of decoders.py."""
     seed: int = 0
     """The epoch's seed. A sample draws from a generator that begins with this and the sample's
     index."""

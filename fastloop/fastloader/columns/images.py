@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from fastloop.fastloader.columns.codecs import choose_decoder, load_codec
 from fastloop.fastloader.columns.column import Column, SampleSpec
 from fastloop.fastloader.columns.cropped_images import (
     NATIVE,
@@ -22,6 +21,7 @@ from fastloop.fastloader.columns.cropped_images import (
     pixel_format,
 )
 from fastloop.fastloader.columns.crops import Crop
+from fastloop.fastloader.columns.decoders import choose_decoder, load_codec
 from fastloop.fastloader.columns.encoded_images import EncodedImages, open_images
 from fastloop.fastloader.columns.image_headers import encoding_of
 from fastloop.fastloader.columns.jpeg import describe_native_decoder

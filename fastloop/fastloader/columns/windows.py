@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib.stride_tricks import sliding_window_view
 
 from fastloop.core.seeds import splitmix64
 from fastloop.fastloader.columns.array import array_column
@@ -14,7 +15,6 @@ from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.engine import SOURCE_TYPES, describe_rows, fill_rows
 from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
 from fastloop.fastloader.columns.mapped_file import find_file
-from fastloop.fastloader.columns.python_gather import cut_windows
 
 INTEGERS = set(SOURCE_TYPES) - {torch.bool, torch.float16, torch.bfloat16}
 INTEGERS -= {torch.float32, torch.float64}
@@ -91,7 +91,9 @@ class Windows:
             file, starts = find_file(self._array()), self.starts(indices) + self.first
             if file is not None:
                 file.check()
-            cut_windows(self._array(), starts, self.spec.view_tensor(out))
+            windows = sliding_window_view(self._array(), self.length)[starts]
+            # Converted as it is copied. The bits are those of the core.
+            self.spec.view_tensor(out).copy_(torch.from_numpy(windows))
 
     def native_rows(self) -> dict[str, Any] | None:
         """The arguments of the native core's column; None for types that it does not convert."""

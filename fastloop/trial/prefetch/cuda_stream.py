@@ -11,7 +11,7 @@ import torch
 from fastloop.core.epochs import close_on_exit
 from fastloop.core.trees import split_tensors
 from fastloop.core.types import Epochs, Tree
-from fastloop.fastloader.copy_stream import CopyStream, receive_copies
+from fastloop.fastloader.device_copy import CopyStream, receive_copies
 
 END = object()
 """Marks the end of an iterator."""
