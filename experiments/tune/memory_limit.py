@@ -29,7 +29,7 @@ from fastloop.config.tune_space import read_space
 from fastloop.core import stats
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.tune.candidates import find_tune_candidates
-from fastloop.tune.memory_forecast import forecast_trial_mib
+from fastloop.tune.peak_memory import forecast_trial_mib
 from fastloop.tune.pilot import PilotLimits, run_pilot
 
 LIMITS_FILE = FOLDER / "memory_limit.jsonl"

@@ -10,7 +10,7 @@ import random
 from experiments.explain.record import Record, add_record, read_records
 from experiments.tune.grid import LAUNCHER, PEAKS_FILE, Grid, load_grid
 from experiments.tune.workloads import WORKLOADS, YOURS
-from fastloop.tune.peak import observe_peak_mib
+from fastloop.tune.peak_memory import observe_peak_mib
 
 COUNT = 12
 """Configurations of a workload, the user's own among them."""

@@ -12,7 +12,7 @@ from experiments.explain.record import Record, add_record, read_records
 from experiments.tune.grid import PILOTS_FILE, Grid, load_grid
 from experiments.tune.workloads import WORKLOADS, YOURS, Workload, overrides_of
 from fastloop.core.spans import now_ns, seconds_between
-from fastloop.tune.memory_forecast import forecast_peak_mib
+from fastloop.tune.peak_memory import forecast_peak_mib
 from fastloop.tune.pilot import run_pilot
 
 

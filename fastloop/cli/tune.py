@@ -89,8 +89,8 @@ def main() -> None:
 def _check_settings(given: dict[str, Any]) -> TuneSettings:
     """The settings of tune; raises UsageError and ConfigError for wrong ones."""
     from fastloop.tune.budget import parse_budget
-    from fastloop.tune.memory_forecast import limit_mib
     from fastloop.tune.objective import check_objective
+    from fastloop.tune.peak_memory import limit_mib
     from fastloop.tune.planning import TuneSettings
 
     with usage_errors():
@@ -162,7 +162,7 @@ def _race(
     file: TuneFile, folder: Path, settings: TuneSettings, spending: Spending, progress: Any
 ) -> TuneOutcome:
     """The outcome of the race, which continues an earlier one if there is one."""
-    from fastloop.tune.tuned_race import check_outcome, run_race
+    from fastloop.tune.tuned_sweep import check_outcome, run_race
 
     spending.exhaustive = file.exhaustive
     folder.mkdir(parents=True, exist_ok=True)

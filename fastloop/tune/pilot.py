@@ -32,11 +32,11 @@ from fastloop.explain.predict import (
 )
 from fastloop.explain.rung_passes import BatchTimes
 from fastloop.explain.rungs import uses_dataloader
+from fastloop.processes.resources import MIB
 from fastloop.sweep.prepare_stage import prepare_job
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
-from fastloop.tune.memory_forecast import MIB, MemoryProfile
-from fastloop.tune.peak import observe_peak_mib
+from fastloop.tune.peak_memory import MemoryProfile, observe_peak_mib
 from fastloop.tune.short_budget import longest_epoch_s
 
 T = TypeVar("T")

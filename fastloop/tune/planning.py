@@ -13,17 +13,15 @@ from fastloop.trial.job import Job
 from fastloop.tune.budget import Spending, TuneBudget
 from fastloop.tune.candidates import (
     YOURS,
+    Bounds,
     Compose,
     TuneCandidate,
-    find_tune_candidates,
-)
-from fastloop.tune.constraints import (
-    Bounds,
     check_memory,
     drop_settings_without_effect,
     drop_unaffordable,
+    find_tune_candidates,
 )
-from fastloop.tune.memory_forecast import forecast_peak_mib, usable_mib
+from fastloop.tune.peak_memory import forecast_peak_mib, usable_mib
 from fastloop.tune.pilot import EPOCH_S, Pilot, PilotLimits, run_pilot
 from fastloop.tune.short_budget import (
     SHORT_S,

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from fastloop.core.types import UsageError
 from fastloop.trial.job import Job
-from fastloop.tune.budget import Spending, TuneBudget
+from fastloop.tune.budget import ENDING_S, PASSES, Spending, TuneBudget
 from fastloop.tune.race import FEWEST_CONFIRMING
-from fastloop.tune.tuned_sweep import ENDING_S, PASSES
 
 SHORT_S = 120.0
 """A budget below this has no time for a large space, and none for the model's measurements, which

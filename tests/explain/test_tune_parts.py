@@ -25,17 +25,16 @@ from fastloop.core.types import UsageError
 from fastloop.explain.explained_job import ExplainedJob
 from fastloop.trial.support import check_support
 from fastloop.tune.budget import Spending, TuneBudget, parse_budget
-from fastloop.tune.candidates import find_tune_candidates
-from fastloop.tune.constraints import drop_settings_without_effect
-from fastloop.tune.memory_forecast import (
+from fastloop.tune.candidates import drop_settings_without_effect, find_tune_candidates
+from fastloop.tune.objective import PASS_COSTS, SHORTEST_S, check_objective
+from fastloop.tune.outcome import group_reasons
+from fastloop.tune.peak_memory import (
     MARGIN,
     MemoryProfile,
     forecast_peak_mib,
     forecast_trial_mib,
     limit_mib,
 )
-from fastloop.tune.objective import PASS_COSTS, SHORTEST_S, check_objective
-from fastloop.tune.outcome import group_reasons
 from fastloop.tune.pilot import TimedPasses
 from fastloop.tune.short_budget import (
     check_least_time,

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from fastloop.options.launcher.single import SingleLauncher
-from fastloop.tune.peak import observe_peak_mib
+from fastloop.tune.peak_memory import observe_peak_mib
 
 ROW_MIB = 2
 ROWS = ("dataset=synthetic", "dataset.shape=[512,1024]", "batch_size=2", "benchmark=traversal")

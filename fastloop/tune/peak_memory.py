@@ -1,4 +1,8 @@
-"""The peak of memory of a configuration, forecast before it runs.
+"""The peak of memory of a configuration: observed, and forecast before it runs.
+
+It is observed in the job's own process while its workers live, as batches are delivered, when
+memory is largest. Sampling from outside, as during trials, misses a short epoch: its workers live
+for a tenth of a second.
 
 The forecast is a sum of measurements of the present configuration: the memory of the process
 without workers, and the memory that some numbers of workers add (PSS counts shared pages once).
@@ -8,25 +12,66 @@ more if it copies them into memory, as the mapped pages stay in use.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from fastloop.core.cgroup import usable_memory_bytes
 from fastloop.core.loading_settings import TORCH_PREFETCH
+from fastloop.core.plan import PreparedData
 from fastloop.core.traits import LoaderTraits, traits_of
-from fastloop.core.types import UsageError
+from fastloop.core.types import Tree, UsageError
 from fastloop.data.digest import HELD_BATCHES
+from fastloop.explain.explained_job import count_batches
+from fastloop.explain.rung_passes import benchmark_of
+from fastloop.processes.resources import MIB, sample
+from fastloop.trial.context import start_job
 from fastloop.trial.gather_limit import MAX_SOURCE_BYTES
 from fastloop.trial.job import Job
 from fastloop.trial.replay import MAX_REPLAY_BATCHES
+from fastloop.trial.window import Consumer
 
-MIB = 2**20
 MARGIN = 0.1
 """Share by which a forecast may be too low: 97 % of 144 peaks were within it (experiments/tune)."""
 IN_HAND = 1
 """Number of batches that the loop holds, beside the batches in a queue."""
+OBSERVED_EPOCHS = 2
+"""Number of epochs in which the peak is observed."""
+READINGS = 12
+"""About the number of readings in an epoch; a reading takes milliseconds for each process."""
+
+
+def observe_peak_mib(job: Job, prepared: PreparedData) -> float | None:
+    """The greatest PSS, in MiB, of this process and its workers in two epochs with steps; None if
+    the system does not tell it."""
+    context = start_job(job, prepared, 0)
+    whole = count_batches(job, prepared)
+    count = min(whole, job.batches or whole)
+    peaks: list[int] = []
+    with context.open_loader() as loader:
+        batches = iter(loader.epochs(job.epochs))
+        first, deliver = next(batches), context.step_delivery()
+        consume, _ = benchmark_of(job).session(context.build_setup(first)).start(deliver)
+        # Ends the workers of this epoch, which would count beside the next one's.
+        del batches
+        for number in range(OBSERVED_EPOCHS):
+            peaks += _read_during(loader.epochs(number), consume, count)
+    return max(peaks) / MIB if peaks else None
+
+
+def _read_during(batches: Iterable[Tree], consume: Consumer, count: int) -> list[int]:
+    """The PSS in bytes at about READINGS batches of an epoch and at its last one.
+
+    count: the number of batches of the epoch.
+    """
+    every, readings = max(1, count // READINGS), []
+    for number, batch in enumerate(batches, 1):
+        consume(batch)
+        if number % every == 0 or number == count:
+            readings.append(sample(os.getpid()).pss)
+    return [each for each in readings if each is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
