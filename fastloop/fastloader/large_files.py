@@ -25,7 +25,7 @@ from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.columns.array import ArrayColumn
 from fastloop.fastloader.columns.column import Column
 from fastloop.fastloader.columns.convert import ConvertedColumn
-from fastloop.fastloader.columns.file_region import FileRegion
+from fastloop.fastloader.columns.mapped_file import FileRegion
 
 MEMORY_SHARE = 0.5
 """Files larger than this share of memory would evict other data from the page cache."""

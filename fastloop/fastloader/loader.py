@@ -16,7 +16,7 @@ from fastloop.fastloader.batching import PiecewiseSampler
 from fastloop.fastloader.block_shuffle import Blocks
 from fastloop.fastloader.checkpoint import Position, check_settings
 from fastloop.fastloader.columns.column import Tree
-from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
+from fastloop.fastloader.columns.mapped_file import pack_maps, unpack_maps
 from fastloop.fastloader.dataset_source import CollateFn
 from fastloop.fastloader.epoch_engines import choose_reading, open_natively, settings_in_use
 from fastloop.fastloader.iterable_source import shuffle_pipe

@@ -22,7 +22,7 @@ from fastloop.fastloader import Blocks, FastLoader, converted
 from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.columns.array import ArrayColumn, array_column
 from fastloop.fastloader.columns.column import SampleSpec
-from fastloop.fastloader.columns.file_region import (
+from fastloop.fastloader.columns.mapped_file import (
     FileRegion,
     pack_maps,
     region_of,

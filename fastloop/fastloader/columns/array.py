@@ -13,8 +13,7 @@ import torch
 
 from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.engine import describe_rows, fill_rows
-from fastloop.fastloader.columns.file_region import FileRegion, region_of
-from fastloop.fastloader.columns.mapped_file import MappedFile, find_file
+from fastloop.fastloader.columns.mapped_file import FileRegion, MappedFile, find_file, region_of
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
 from fastloop.fastloader.columns.image_headers import Encoded
-from fastloop.fastloader.columns.mapped_file import MappedFile, find_file
+from fastloop.fastloader.columns.mapped_file import MappedFile, find_file, pack_maps, unpack_maps
 from fastloop.fastloader.columns.ragged_rows import RaggedRows
 
 

@@ -14,8 +14,7 @@ from torch.utils.data import Dataset
 
 from fastloop.fastloader.columns.array import array_column
 from fastloop.fastloader.columns.column import Tree
-from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
-from fastloop.fastloader.columns.mapped_file import MappedFile, find_file
+from fastloop.fastloader.columns.mapped_file import MappedFile, find_file, pack_maps, unpack_maps
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from fastloop.core.seeds import splitmix64
 from fastloop.fastloader.columns.array import array_column
 from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.engine import SOURCE_TYPES, describe_rows, fill_rows
-from fastloop.fastloader.columns.file_region import pack_maps, unpack_maps
-from fastloop.fastloader.columns.mapped_file import find_file
+from fastloop.fastloader.columns.mapped_file import find_file, pack_maps, unpack_maps
 
 INTEGERS = set(SOURCE_TYPES) - {torch.bool, torch.float16, torch.bfloat16}
 INTEGERS -= {torch.float32, torch.float64}
