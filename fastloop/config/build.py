@@ -12,8 +12,12 @@ from omegaconf import OmegaConf
 from fastloop.config.catalogue import options_of
 from fastloop.config.combinations import Combination
 from fastloop.config.foreign_settings import name_in
-from fastloop.config.kinds import kind_message
-from fastloop.config.messages import ConfigError, instantiation_message, validation_message
+from fastloop.config.messages import (
+    ConfigError,
+    instantiation_message,
+    kind_message,
+    validation_message,
+)
 from fastloop.config.user_options import (
     loader_brings_data,
     use_loader_data,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +18,62 @@ from omegaconf import Node
 from omegaconf.errors import OmegaConfBaseException
 
 from fastloop.config.suggestions import option_hint, setting_hint
-from fastloop.config.value_errors import value_message
 from fastloop.core.printable import printable, shorten_words
 from fastloop.core.types import UsageError
 from fastloop.core.user_code import error_line
 
 PLUGINS = {name: f"hydra-{name}-launcher" for name in ("joblib", "ray", "submitit")}
 """Name of a Hydra launcher that is not part of Hydra -> the package that has it."""
-UNKNOWN = re.compile(r"Could not override '(\S+)'\.|delete from config\. '(\S+?)' does")
+UNKNOWN_SETTING = re.compile(r"Could not override '(\S+)'\.|delete from config\. '(\S+?)' does")
 """Hydra's messages for a setting that does not exist."""
 INTERPOLATIONS = "${<another setting>} or ${oc.env:<variable>}"
 """The allowed forms of values that refer to other values, for messages."""
 SETTING = re.compile(r"[~+]{0,2}[\w./@]+=")
 """The start of an override."""
 ERROR_NUMBER = re.compile(r"^\[Errno \d+\] (.*)$")
+NUMBER_OR_BOOL = re.compile(r"[+-]?\d[\d_]*(\.\d*)?(e[+-]?\d+)?|true|false|null", re.IGNORECASE)
+"""Text that is a string only if it was quoted."""
+INTEGER, NUMBER, TEXT, LIST = "an integer", "a number", "text", "a list in brackets, as [1,2]"
+ALLOWED: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "greater_than": lambda ctx: _more_than(ctx["gt"]),
+    "greater_than_equal": lambda ctx: f"{ctx['ge']} or more",
+    "less_than": lambda ctx: f"less than {ctx['lt']}",
+    "less_than_equal": lambda ctx: f"at most {ctx['le']}",
+    "multiple_of": lambda ctx: f"multiples of {ctx['multiple_of']}",
+    "finite_number": lambda _: "a finite number",
+    "int_type": lambda _: INTEGER,
+    "int_parsing": lambda _: INTEGER,
+    "int_parsing_size": lambda _: "an integer of fewer digits",
+    "int_from_float": lambda _: INTEGER,
+    "float_type": lambda _: NUMBER,
+    "float_parsing": lambda _: NUMBER,
+    "bool_type": lambda _: "true, false",
+    "bool_parsing": lambda _: "true, false",
+    "string_type": lambda _: TEXT,
+    "string_too_short": lambda ctx: f"{ctx['min_length']} characters or more",
+    "string_pattern_mismatch": lambda ctx: f"text of the form {ctx['pattern']}",
+    "literal_error": lambda ctx: _join_choices(ctx["expected"]),
+    "list_type": lambda _: LIST,
+    "tuple_type": lambda _: LIST,
+    "set_type": lambda _: LIST,
+    "dict_type": lambda _: "names and values, as {a:1,b:2}",
+    "mapping_type": lambda _: "names and values, as {a:1,b:2}",
+    "too_short": lambda ctx: f"a list of {ctx['min_length']} or more",
+    "too_long": lambda ctx: f"a list of at most {ctx['max_length']}",
+    "path_type": lambda _: "the path of a file that exists",
+    "path_not_file": lambda _: "the path of a file that exists",
+    "path_not_directory": lambda _: "the path of a folder that exists",
+    "callable_type": lambda _: "a function or a class",
+    "none_required": lambda _: "null",
+}
+"""Type of an error of pydantic -> the allowed values, as a function of the error's context."""
+TEXTS = {"resume": "the folder of a sweep, or last", "baseline": "the name of a job or a loader"}
+"""Name of a setting with text of a certain kind -> the allowed values."""
+MISSING = ("missing", "missing_argument", "missing_keyword_only_argument")
+UNEXPECTED = ("unexpected_keyword_argument", "unexpected_positional_argument")
+"""Types of pydantic's errors for a setting that is missing, and for one that does not exist."""
+CALLED = ("__call__", "__len__", "__getitem__", "__iter__")
+"""Special methods that a Protocol may ask for."""
 
 
 class ConfigError(CompactHydraException):
@@ -69,11 +111,6 @@ def _system_message(error: OSError) -> str:
         return f"{name}: there is no such setting or option; the name is too long for a file"
     reason = ERROR_NUMBER.sub(r"\1", str(error))
     return f"the outputs folder (FASTLOOP_OUTPUTS): {reason}"
-
-
-def validation_message(group: str, error: Any) -> str:
-    """A pydantic.ValidationError as `setting=value: allowed values`."""
-    return value_message(group, error.errors())
 
 
 def instantiation_message(group: str, error: InstantiationException) -> str:
@@ -162,7 +199,7 @@ def _interpolation_message(error: OmegaConfBaseException) -> str:
 
 def _hydra_sentence(text: str, known_names: Iterable[str]) -> str:
     """Hydra's message in the words of this command line, if users cause it often; else as it is."""
-    if match := UNKNOWN.search(text):
+    if match := UNKNOWN_SETTING.search(text):
         return unknown_setting(match[1] or match[2], known_names)
     if match := re.search(r"already at '(\S+?)'", text):
         return f"+{match[1]}: this setting exists; allowed: {match[1]}=…, without +"
@@ -179,3 +216,91 @@ def unknown_setting(name: str, known_names: Iterable[str]) -> str:
     if not hint and name.startswith(("dataset.", "loader.", "model.", "collate.", "transform.")):
         told = f"; +{name}=… passes it to your own code"
     return f"{name}: there is no such setting{told}"
+
+
+def validation_message(group: str, error: Any) -> str:
+    """A pydantic.ValidationError as `setting=value: allowed: ...`.
+
+    The allowed values of a union's parts become one sentence.
+    """
+    by_name: dict[str, list[Any]] = {}
+    for detail in error.errors():
+        by_name.setdefault(_name(group, detail), []).append(detail)
+    return "; ".join(_setting_message(name, of_name) for name, of_name in by_name.items())
+
+
+def _name(group: str, detail: Any) -> str:
+    """The setting's name, without the names that pydantic gives to the parts of a union."""
+    # after the name of the setting, only the places in a list are kept
+    first, *rest = detail["loc"] or ("",)
+    path = [str(first), *(str(part) for part in rest if isinstance(part, int))]
+    return ".".join(part for part in (group, *path) if part)
+
+
+def _setting_message(name: str, details: Sequence[Any]) -> str:
+    """The message for a setting; a union has an error for each of its parts."""
+    first = details[0]
+    if first["type"] in UNEXPECTED:
+        return f"{name}: there is no such setting"
+    if first["type"] in MISSING:
+        return f"{name} is missing"
+    if first["type"] == "is_instance_of":
+        return kind_message(name, first["input"], first["ctx"]["class"])
+    own = [each for each in details if each["type"] not in ALLOWED]
+    # an error of the option's own check has its own sentence, which is better than pydantic's
+    if own:
+        message = own[0]["msg"].removeprefix("Value error, ")
+        is_own = own[0]["type"] in ("value_error", "assertion_error")
+        text = message if is_own else "this value is not allowed"
+        return f"{name}={format_value(own[0]['input'])}: {text}" if own[0]["loc"] else text
+    if first["type"] == "string_type" and name in TEXTS:
+        return f"{name}={format_value(first['input'])}: allowed: {TEXTS[name]}"
+    allowed = dict.fromkeys(ALLOWED[each["type"]](each.get("ctx", {})) for each in details)
+    return f"{name}={format_value(first['input'])}: allowed: {' or '.join(allowed)}"
+
+
+def format_value(value: Any) -> str:
+    """The value as on a command line: with Hydra's true and null, and with quotes around text that
+    looks like a number."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list | tuple):
+        return f"[{','.join(format_value(each) for each in value)}]"
+    is_quoted = isinstance(value, str) and NUMBER_OR_BOOL.fullmatch(value)
+    return f"'{value}'" if is_quoted else str(value)
+
+
+def _more_than(bound: float) -> str:
+    return f"{bound + 1} or more" if isinstance(bound, int) else f"more than {bound:g}"
+
+
+def _join_choices(expected: str) -> str:
+    """pydantic's list of literals, `'a', 'b' or 'c'`, as `a, b, c`."""
+    return expected.replace("'", "").replace(" or ", ", ")
+
+
+def kind_message(setting: str, thing: Any, kind: str) -> str:
+    """The message for a thing that is no `kind`, the name of a Protocol, with its missing
+    members."""
+    if thing is None:  # typed as null, for an option that needs one
+        return f"{setting}=null: allowed: one option, as null is no {kind}"
+    cls = type(thing)
+    text = f"{setting}: {cls.__module__}.{cls.__qualname__} is no {kind}"
+    lacking = sorted(name for name in _members(kind) if not hasattr(thing, name))
+    return f"{text}: it lacks {', '.join(lacking)}" if lacking else text
+
+
+def _members(kind: str) -> set[str]:
+    """Names of the attributes and methods of the Protocol of that name."""
+    from fastloop.core import device_protocols, plan, protocols, sweep_protocols
+
+    modules = (device_protocols, plan, protocols, sweep_protocols)
+    # `kind` may name a class that is no Protocol: then nothing is lacking
+    protocol = next((vars(module)[kind] for module in modules if kind in vars(module)), object)
+    return {
+        name
+        for cls in protocol.__mro__
+        if getattr(cls, "_is_protocol", False)
+        for name in (*vars(cls), *getattr(cls, "__annotations__", {}))
+        if not name.startswith("_") or name in CALLED
+    }
