@@ -43,8 +43,7 @@ from fastloop.config.compose import (
 )
 from fastloop.config.experiment_yaml import experiment_yaml
 from fastloop.config.flags import read_command_line
-from fastloop.config.tune_settings import split_arguments
-from fastloop.config.tune_space import read_space
+from fastloop.config.tune_space import read_space, split_arguments
 from fastloop.core.files import make_sweep_folder, remove_unused, write_text
 from fastloop.core.printable import plain_reason
 from fastloop.core.types import JobFailed, MachineBusy, UsageError

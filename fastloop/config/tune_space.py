@@ -1,17 +1,21 @@
-"""The space of `fastloop tune`: the settings and values that are tried, in Hydra's syntax."""
+"""The settings of `fastloop tune`: those of conf/tune.yaml and of the command line, and its space,
+the values that are tried, in Hydra's syntax."""
 
 from __future__ import annotations
 
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
 
-from fastloop.config.catalogue import default_options, groups, settings
+from omegaconf import OmegaConf
+
+from fastloop.config.catalogue import default_options, groups, resource_folder, settings
 from fastloop.config.combinations import compose_api
 from fastloop.config.flags import read_command_line
 from fastloop.config.messages import ConfigError
 from fastloop.config.overrides import override_values, parse_overrides
-from fastloop.config.tune_settings import TRIED, tune_defaults
 from fastloop.core.loading_settings import DECLARED
 
 GROUPS = ("loader", "decoder", "collate", "placement", "execution")
@@ -25,6 +29,32 @@ MOST_CANDIDATES = 100_000
 are combinations that no job can have."""
 Space = Mapping[str, tuple[str, ...]]
 """Name of a setting -> name=value for every value that is tried."""
+FILE = "tune.yaml"
+TRIED = "tried"
+"""The file of the defaults in conf/, and its entry for the default space."""
+
+
+@cache
+def tune_defaults() -> dict[str, Any]:
+    """The content of conf/tune.yaml."""
+    values: Any = OmegaConf.to_container(OmegaConf.load(resource_folder("conf") / FILE))
+    return values
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """The settings of tune by name, and the other arguments, which belong to a job.
+
+    The last argument of a name wins; null stands for the default.
+    """
+    given = {name: value for name, value in tune_defaults().items() if name != TRIED}
+    left = []
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if equals and name in given:
+            given[name] = None if value == "null" else value
+        else:
+            left.append(argument)
+    return given, left
 
 
 def read_space(text: str | None, arguments: Sequence[str]) -> Space:

@@ -14,8 +14,7 @@ import fastloop
 from fastloop.config.combinations import compose_each, compose_values
 from fastloop.config.compose import compose_job, compose_requests, usage_errors
 from fastloop.config.flags import read_command_line
-from fastloop.config.tune_settings import split_arguments
-from fastloop.config.tune_space import read_space
+from fastloop.config.tune_space import read_space, split_arguments
 from fastloop.core.deadline import Deadline, deadline_after
 from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.loading_settings import LoadingSettings

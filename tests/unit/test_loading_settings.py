@@ -8,8 +8,7 @@ from options import compose_job
 from torch.utils.data import DataLoader
 
 from fastloop.config.messages import ConfigError
-from fastloop.config.tune_settings import TRIED, tune_defaults
-from fastloop.config.tune_space import read_space
+from fastloop.config.tune_space import TRIED, read_space, tune_defaults
 from fastloop.core.loading_settings import DECLARED, LoadingSettings
 from fastloop.core.types import Unsupported
 from fastloop.trial.support import check_support
