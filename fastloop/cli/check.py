@@ -34,11 +34,13 @@ from fastloop.cli.arguments import parse_settings
 from fastloop.config.check_file import (
     CheckSettings,
     base_path,
+    check_base_path,
+    load_base,
     read_check_file,
+    save_base,
     withheld_environment,
 )
 from fastloop.config.compose import compose_all
-from fastloop.core.base_file import check_base_path, load_base, save_base
 from fastloop.core.files import remove_unused
 from fastloop.core.result_file import RESULT_FILE, load_results
 from fastloop.core.types import SignalExit, UsageError

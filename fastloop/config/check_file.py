@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shlex
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,7 +21,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from fastloop.config.messages import validation_message
+from fastloop.core.files import write_text
+from fastloop.core.passwords import without_passwords
 from fastloop.core.printable import shorten_words
+from fastloop.core.result import Result
 from fastloop.core.types import UsageError
 
 STRICT = pydantic.ConfigDict(extra="forbid")
@@ -27,6 +34,7 @@ OWN_VARIABLES = "FASTLOOP_"
 """Beginning of the names of the variables that conf/ itself reads."""
 IN_CI = ("tracker=none", "report=false")
 """Settings that a check adds to its job, unless the job has them."""
+_adapter = pydantic.TypeAdapter(list[Result])
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -137,3 +145,40 @@ def _check_plain(path: Path, name: object, value: object) -> None:
         raise UsageError(
             f"{path}: {name}: {shorten_words(found[0])}: {reason}; allowed: plain values"
         )
+
+
+def save_base(results: Sequence[Result], path: Path) -> None:
+    """Write the results with all of their trials, without the parts that `load_base` never
+    compares."""
+    # the file is meant for a user's repository: explanations and spans would make it large
+    kept = [replace(each, attribution={}, explanation=None, rounds=[]) for each in results]
+    write_text(path, without_passwords(_adapter.dump_json(kept, indent=1).decode()) + "\n")
+
+
+def check_base_path(path: Path) -> None:
+    """Raise UsageError if no base can be written at the path, without writing anything."""
+    # The folders above the file are made when it is written, so the nearest one that exists has to
+    # be writable. Making a file finds read-only mounts and quotas, which permissions do not show.
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        nearest = next(each for each in path.absolute().parents if each.exists())
+        tempfile.TemporaryFile(dir=nearest).close()
+    except OSError as error:
+        allowed = "allowed: the path of a file that can be written"
+        raise UsageError(f"base: {path}: {error.strerror}; {allowed}") from error
+
+
+def load_base(path: Path) -> dict[str, Result]:
+    """The recorded results by name. Raises UsageError if there are none."""
+    hint = "fastloop check record=true records it"
+    try:
+        results = _adapter.validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise UsageError(f"base: {path}: no such file; {hint}") from error
+    except (pydantic.ValidationError, OSError) as error:
+        reason = "not one of fastloop's" if isinstance(error, ValueError) else str(error)
+        raise UsageError(f"base: {path}: can't be read: {reason}; {hint}") from error
+    if not results:
+        raise UsageError(f"base: {path}: it holds no job; {hint}")
+    return {each.name: each for each in results}
