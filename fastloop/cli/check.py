@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastloop.cli.arguments import parse_settings
-from fastloop.config.check_file import (
+from fastloop.config.check_files import (
     CheckSettings,
     base_path,
     check_base_path,

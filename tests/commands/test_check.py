@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from commands import run_fastloop
 
-from fastloop.config.check_file import CheckSettings, load_base, save_base
+from fastloop.config.check_files import CheckSettings, load_base, save_base
 
 pytestmark = pytest.mark.slow
 DATASET = """\

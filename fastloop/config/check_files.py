@@ -1,4 +1,5 @@
-"""`fastloop.yaml`: the settings of `fastloop check` in a user's repository."""
+"""The files of `fastloop check` in a user's repository: `fastloop.yaml`, which holds its settings, and
+the results that later ones are compared with."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ OWN_VARIABLES = "FASTLOOP_"
 """Beginning of the names of the variables that conf/ itself reads."""
 IN_CI = ("tracker=none", "report=false")
 """Settings that a check adds to its job, unless the job has them."""
-_adapter = pydantic.TypeAdapter(list[Result])
+_BASE = pydantic.TypeAdapter(list[Result])
+"""Reads and writes the recorded results."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -152,7 +154,7 @@ def save_base(results: Sequence[Result], path: Path) -> None:
     compares."""
     # the file is meant for a user's repository: explanations and spans would make it large
     kept = [replace(each, attribution={}, explanation=None, rounds=[]) for each in results]
-    write_text(path, without_passwords(_adapter.dump_json(kept, indent=1).decode()) + "\n")
+    write_text(path, without_passwords(_BASE.dump_json(kept, indent=1).decode()) + "\n")
 
 
 def check_base_path(path: Path) -> None:
@@ -173,7 +175,7 @@ def load_base(path: Path) -> dict[str, Result]:
     """The recorded results by name. Raises UsageError if there are none."""
     hint = "fastloop check record=true records it"
     try:
-        results = _adapter.validate_json(path.read_bytes())
+        results = _BASE.validate_json(path.read_bytes())
     except FileNotFoundError as error:
         raise UsageError(f"base: {path}: no such file; {hint}") from error
     except (pydantic.ValidationError, OSError) as error:
