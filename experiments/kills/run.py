@@ -23,7 +23,7 @@ import psutil
 from mlflow.tracking import MlflowClient
 
 from fastloop.core.files import edge_digest
-from fastloop.core.result_file import load
+from fastloop.core.result_io import load
 from fastloop.options.tracker.mlflow import MlflowTracker
 
 COMMAND = (

@@ -15,7 +15,7 @@ import numpy as np
 
 from fastloop.core import stats
 from fastloop.core.result import Result, measurements
-from fastloop.core.result_file import load_results
+from fastloop.core.result_io import load_results
 
 PARTS = ("traversal", "steps", "training", "training - steps")
 

@@ -42,7 +42,7 @@ from fastloop.config.check_files import (
 )
 from fastloop.config.compose import compose_all
 from fastloop.core.files import remove_unused
-from fastloop.core.result_file import RESULT_FILE, load_results
+from fastloop.core.result_io import RESULT_FILE, load_results
 from fastloop.core.types import SignalExit, UsageError
 from fastloop.processes.lifecycle import exit_if_signalled, restore_default_signals
 from fastloop.processes.startup import exit_on_system_error

@@ -12,7 +12,7 @@ from fastloop.core.looks import fewest_trials
 from fastloop.core.passwords import without_passwords
 from fastloop.core.plan import PreparedData
 from fastloop.core.result import Result, Status
-from fastloop.core.result_file import save
+from fastloop.core.result_io import save
 from fastloop.core.sweep_protocols import Launcher
 from fastloop.core.types import Failure, FailureKind
 from fastloop.sweep.tracking import SweepTracker

@@ -89,7 +89,7 @@ def measure_one_job(requests: Sequence[JobRequest]) -> int:
 
     Returns 0 once the job's result is written, whatever its status.
     """
-    from fastloop.core.result_file import RESULT_FILE
+    from fastloop.core.result_io import RESULT_FILE
     from fastloop.sweep.machine_lock import lock_machine
     from fastloop.sweep.progress import Progress
     from fastloop.sweep.resume import describe_kept_trials, with_earlier_results
@@ -136,7 +136,7 @@ def _run(jobs: Sequence[SweepJob], request: JobRequest, explain_job: ExplainJob 
 
 def _print_measured(requests: Sequence[JobRequest]) -> int:
     """Print the results that other processes have written, and return the exit status."""
-    from fastloop.core.result_file import RESULT_FILE, load
+    from fastloop.core.result_io import RESULT_FILE, load
     from fastloop.sweep.tracking import SweepTracker
 
     request = requests[0]

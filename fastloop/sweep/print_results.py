@@ -85,7 +85,7 @@ def _write_report(results: Sequence[Result], request: JobRequest, tracking: Swee
     """Write the report, attach it to the tracker's runs, and return the path of its page."""
     # an import that a signal interrupts leaves half a module, and can't be repeated
     with defer_signals():
-        from fastloop.core.result_file import load_timelines
+        from fastloop.core.result_io import load_timelines
         from fastloop.reporting.job_names import find_baseline
         from fastloop.reporting.report_files import write_report
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fastloop.core.files import outputs_folder, sweep_folders
 from fastloop.core.result import Result
-from fastloop.core.result_file import RESULT_FILE, load, load_result
+from fastloop.core.result_io import RESULT_FILE, load, load_result
 from fastloop.core.types import Failure, UsageError
 from fastloop.sweep.explain_stage import lacks_explanation
 from fastloop.sweep.job_state import JobState, SweepJob

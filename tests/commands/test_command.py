@@ -18,7 +18,7 @@ from options import MYDATASET, options, store_of
 
 from fastloop.config import catalogue
 from fastloop.core.machine_counters import LEAST_SECONDS
-from fastloop.core.result_file import load
+from fastloop.core.result_io import load
 from fastloop.core.tracked_metrics import metrics
 
 pytestmark = pytest.mark.slow

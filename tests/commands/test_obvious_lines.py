@@ -12,7 +12,7 @@ import fork_server
 import pytest
 from commands import QUICK, results, run_fastloop
 
-from fastloop.core.result_file import RESULT_FILE
+from fastloop.core.result_io import RESULT_FILE
 
 pytestmark = pytest.mark.slow
 SHORT = "epochs=1 trials=1 benchmark=traversal tracker=none report=false min_window_s=0"

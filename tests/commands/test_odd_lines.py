@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from commands import QUICK, results, run_fastloop
 
-from fastloop.core.result_file import load, save
+from fastloop.core.result_io import load, save
 
 pytestmark = pytest.mark.slow
 LONG = "x" * 100_000

@@ -18,7 +18,7 @@ from options import skip_or_fail
 from sweep_results import LOADERS, set_seconds, sweep_folder
 
 from fastloop.core.machine_load import Load
-from fastloop.core.result_file import load
+from fastloop.core.result_io import load
 from fastloop.core.tracked_metrics import metrics
 from fastloop.reporting.document import compose_document
 from fastloop.reporting.html import render_html

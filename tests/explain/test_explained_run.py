@@ -14,7 +14,7 @@ import pytest
 from commands import results, run_fastloop, runs, start_fastloop
 from options import SUPPORT
 
-from fastloop.core.result_file import load
+from fastloop.core.result_io import load
 from fastloop.core.tracked_metrics import metrics
 
 pytestmark = [pytest.mark.slow, pytest.mark.heavy]

@@ -16,7 +16,7 @@ from commands import results, run_fastloop, runs
 from options import SUPPORT
 
 from fastloop.core.machine_load import summarize_loads
-from fastloop.core.result_file import load
+from fastloop.core.result_io import load
 from fastloop.core.types import UsageError
 from fastloop.tune.tune_file import TUNE_FILE, TuneFile, find_tuning
 

@@ -23,7 +23,7 @@ from commands import (
 from filelock import FileLock
 from options import MYDATASET
 
-from fastloop.core.result_file import load, save
+from fastloop.core.result_io import load, save
 
 pytestmark = pytest.mark.slow
 SWEEP = ("-m", "loader=raw,np_memmap", *QUICK, "tracker=mlflow", "trials=4", "isolation=inline")

@@ -14,7 +14,7 @@ import fork_server
 from options import MYDATASET
 
 from fastloop.core.result import Result
-from fastloop.core.result_file import load
+from fastloop.core.result_io import load
 
 SMALL = ("epochs=2", "trials=2", "report=false", *MYDATASET)
 QUICK = (

@@ -9,7 +9,7 @@ from options import MYDATASET
 from sweep_results import sweep_folder
 
 from fastloop.core.limit import Limit, LimitOrigin
-from fastloop.core.result_file import load
+from fastloop.core.result_io import load
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Invalid
 from fastloop.processes.child import Call, start_child

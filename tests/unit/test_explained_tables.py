@@ -12,7 +12,7 @@ from known_results import result_of
 from fastloop.core.explanation import Explanation, InstrumentedEpoch, Ladder, LadderRow, Verdict
 from fastloop.core.parts import Part
 from fastloop.core.result import Result
-from fastloop.core.result_file import load_results, load_timelines, save
+from fastloop.core.result_io import load_results, load_timelines, save
 from fastloop.core.stats import Estimate
 from fastloop.core.tracked_metrics import metrics
 from fastloop.reporting.document import compose_document

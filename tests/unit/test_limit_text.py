@@ -12,7 +12,7 @@ from known_results import result_of
 from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.limit import LimitOrigin
 from fastloop.core.result import Result
-from fastloop.core.result_file import RESULT_FILE, load, save
+from fastloop.core.result_io import RESULT_FILE, load, save
 from fastloop.reporting.limit_text import describe_work
 from fastloop.reporting.outcome_sentences import verdict
 from fastloop.reporting.report_files import trials_csv

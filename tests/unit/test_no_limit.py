@@ -11,7 +11,7 @@ from known_results import result_of
 from options import compose_job, options
 
 from fastloop.core.result import Result
-from fastloop.core.result_file import load, save
+from fastloop.core.result_io import load, save
 from fastloop.core.spans import now_ns
 from fastloop.core.tracked_metrics import metrics
 from fastloop.core.traits import DatasetTraits, traits_of

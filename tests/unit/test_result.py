@@ -8,7 +8,7 @@ from known_results import result_of
 from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.machine_counters import LEAST_SECONDS
 from fastloop.core.result import Result
-from fastloop.core.result_file import RESULT_FILE, load, save
+from fastloop.core.result_io import RESULT_FILE, load, save
 from fastloop.core.tracked_metrics import metrics
 
 
