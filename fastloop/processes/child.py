@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import re
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.process import BaseProcess, _children  # pyright: ignore[reportAttributeAccessIssue]
-from typing import Any
+from typing import IO, Any
 
 from fastloop.core.exit_status import describe_exit
 from fastloop.core.machine import oom_kills
 from fastloop.core.types import Failure, FailureKind, Invalid, TimeLimit, Unsupported
-from fastloop.processes.child_log import ChildLog, write_log
 from fastloop.processes.lifecycle import die_with_parent
 from fastloop.processes.orphans import adopt_orphans, child_pids, end_orphans
 from fastloop.processes.rank_group import RankSpec, join_group
@@ -39,6 +40,10 @@ EXIT_TIMEOUT_S = 5
 """Time for a process to exit by itself after its answer."""
 KILL_TIMEOUT_S = 30
 """Time for a process to exit after it was killed."""
+LAST_BYTES = 1 << 16
+"""Maximum number of bytes of the log that are read at a time."""
+ATTEMPTS, PAUSE_S = 10, 0.05
+"""Number of times to wait for a process to write its stack, and the time of each wait."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,3 +254,59 @@ def _kill_group(process: BaseProcess) -> None:
     if process.pid:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
+
+
+def _open_temporary() -> IO[bytes]:
+    return tempfile.TemporaryFile()
+
+
+@dataclass(kw_only=True)
+class ChildLog:
+    """The output of a silent process, and the stack of any process on request. The file is unlinked,
+    so that a kill leaves nothing of it."""
+
+    file: IO[bytes] = field(default_factory=_open_temporary)
+    _read_until: int = 0
+
+    def writer(self) -> Connection:
+        """A duplicate of the file's descriptor, which can be sent to another process."""
+        return Connection(os.dup(self.file.fileno()), readable=False)
+
+    def read(self) -> str:
+        """Text written since the last call, at most its last LAST_BYTES bytes."""
+        # Not file.read(): the process shares the file's position and writes there.
+        size = os.fstat(self.file.fileno()).st_size
+        start = max(self._read_until, size - LAST_BYTES)
+        self._read_until = size
+        return os.pread(self.file.fileno(), size - start, start).decode(errors="replace")
+
+    def stack_of(self, pid: int, sentinel: int) -> str:
+        """Stack of the process, innermost call first; empty if it does not respond.
+
+        sentinel: handle that becomes ready when the process ends.
+        """
+        self.read()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR1)
+        stack = ""
+        for _ in range(ATTEMPTS):
+            wait([sentinel], PAUSE_S)
+            text = self.read()
+            # The whole stack has arrived when nothing more follows a part of it.
+            if stack and not text:
+                break
+            stack += text
+        return stack
+
+    def close(self) -> None:
+        """Close the file, which deletes it."""
+        self.file.close()
+
+
+def write_log(writer: Connection, silent: bool) -> None:
+    """Write the stacks of all threads of this process to the log on SIGUSR1, the main one last; if
+    silent, its output as well."""
+    faulthandler.register(signal.SIGUSR1, writer.fileno(), all_threads=True)
+    if silent:
+        for descriptor in (1, 2):
+            os.dup2(writer.fileno(), descriptor)

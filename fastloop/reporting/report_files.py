@@ -35,7 +35,7 @@ def write_report(
 ) -> list[Path]:
     """Write the report into the folder and return the paths of its files.
 
-    timelines: pictures for the page, see core.result_file.load_timelines. Raises ValueError for a
+    timelines: pictures for the page, see core.result_io.load_timelines. Raises ValueError for a
     baseline that names no finished job or loader.
     """
     # imported on use, as commands that write no report need not wait for matplotlib
