@@ -262,8 +262,8 @@ def _open_temporary() -> IO[bytes]:
 
 @dataclass(kw_only=True)
 class ChildLog:
-    """The output of a silent process, and the stack of any process on request. The file is unlinked,
-    so that a kill leaves nothing of it."""
+    """The output of a silent process, and the stack of any process on request, in an unlinked
+    file, of which a kill leaves nothing."""
 
     file: IO[bytes] = field(default_factory=_open_temporary)
     _read_until: int = 0
