@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils import _pytree as pytree
 
 from fastloop.core.bars import sample_bar
@@ -18,12 +20,11 @@ from fastloop.core.cgroup import usable_cores
 from fastloop.core.files import flush_to_disk, hold_lock, write_beside
 from fastloop.core.spans import now_ns, process_cpu_ns, seconds_between
 from fastloop.core.types import BadData
-from fastloop.data.encoded_source import EncodedSource, read_encoded_source
 from fastloop.data.image_encodings import Change, Encode, ImageEncoding, open_encoding
 from fastloop.data.image_savings import measure_saving_ms
-from fastloop.data.npy_format import FORMAT_NAME, STRUCTURE, open_npy, write_header
+from fastloop.data.npy_format import ALTERNATIVE, FORMAT_NAME, STRUCTURE, open_npy, write_header
 from fastloop.data.ragged_store import OFFSETS, open_ragged
-from fastloop.data.rows import structure_text
+from fastloop.data.rows import array_of, structure_text
 from fastloop.data.store_folder import (
     IMAGES,
     check_is_store,
@@ -33,12 +34,14 @@ from fastloop.data.store_folder import (
 from fastloop.data.stored_images import StoredImages, load_stored, save_stored
 from fastloop.fastloader.columns.encoded_images import EncodedImages, open_images
 from fastloop.fastloader.columns.image_headers import Encoded
+from fastloop.fastloader.columns.ragged_rows import RaggedRows
 from fastloop.fastloader.thread_map import map_ahead
 
 AHEAD = 16
 """Images that are encoded ahead of the writer for each thread, which bounds the memory."""
 COPIED_ROWS = 4096
 """Rows of an array that are copied at a time, if its memory is not contiguous."""
+ALLOWED = "lists of paths or of bytes, with tensors, arrays or lists of numbers beside them"
 
 
 @dataclass
@@ -195,3 +198,59 @@ def _measure_saving_ms(folder: Path, source: EncodedSource) -> float | None:
         (column, leaf) for column, leaf in pairs if not isinstance(column, np.ndarray)
     )
     return measure_saving_ms(before, open_images(after))
+
+
+@dataclass(frozen=True)
+class EncodedSource:
+    """The leaves of a tree of columns: encoded images, and arrays with as many rows."""
+
+    leaves: Sequence[EncodedImages | np.ndarray]
+    structure: pytree.TreeSpec
+
+    def __len__(self) -> int:
+        return len(self.leaves[0])
+
+
+def read_encoded_source(source: Any) -> EncodedSource:
+    """The columns of a tree, or the files and classes of torchvision's ImageFolder.
+
+    Raises ValueError if there are no images, other leaves, or columns of several lengths.
+    """
+    leaves, structure = pytree.tree_flatten(_columns_of(source), is_leaf=_is_column)
+    columns = [_open_column(leaf) for leaf in leaves]
+    if all(isinstance(column, np.ndarray) for column in columns):
+        raise ValueError(f"images= stores encoded images: allowed are {ALLOWED}")
+    lengths = sorted({len(column) for column in columns})
+    if len(lengths) > 1:
+        raise ValueError(f"images= stores columns of one length, got {lengths}")
+    return EncodedSource(columns, structure)
+
+
+def _columns_of(source: Any) -> Any:
+    # torchvision's ImageFolder has a list of (path, class)
+    samples = getattr(source, "samples", None)
+    if isinstance(samples, list):
+        paths, classes = zip(*samples, strict=True)
+        return list(paths), torch.tensor(classes)
+    return source
+
+
+def _is_column(node: Any) -> bool:
+    """True for a list of paths, of bytes or of numbers, which is no tree of columns."""
+    # by the first element alone: the list may have millions of them
+    is_tree_of = dict, list, tuple, torch.Tensor, np.ndarray, RaggedRows
+    return isinstance(node, list) and bool(node) and not isinstance(node[0], is_tree_of)
+
+
+def _open_column(leaf: Any) -> EncodedImages | np.ndarray:
+    if isinstance(leaf, torch.Tensor):
+        return array_of(leaf, FORMAT_NAME, ALTERNATIVE)
+    if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc":
+        return leaf
+    if isinstance(leaf, RaggedRows):
+        return open_images(leaf)
+    if not isinstance(leaf, list):
+        raise ValueError(f"images= stores no {type(leaf).__name__}: allowed are {ALLOWED}")
+    if isinstance(leaf[0], str | os.PathLike | bytes | bytearray | memoryview):
+        return open_images(leaf)
+    return _open_column(np.asarray(leaf))
