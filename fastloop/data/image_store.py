@@ -1,4 +1,5 @@
-"""Stores of encoded images: for each column a file of all bytes, and a file of offsets."""
+"""Stores of encoded images, of files or bytes, with labels beside them: for each column of images a
+file of all bytes, and a file of offsets."""
 
 from __future__ import annotations
 

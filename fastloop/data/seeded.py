@@ -1,4 +1,5 @@
-"""Random samples, such as augmented ones, made repeatable for the same-data check."""
+"""Random samples, such as augmented ones: made repeatable for the same-data check, and refused for
+a store, which would repeat one draw of each in every epoch."""
 
 from __future__ import annotations
 
@@ -161,7 +162,7 @@ def refuse_random(samples: Any, name: str, remedy: str) -> None:
     # random crop may happen to be the same twice. A Dataset that seeds the generators itself, as by
     # torch.manual_seed(index), has equal values and leaves equal states.
     for index in spread_indices(len(samples)) if len(samples) else ():
-        reads = [_read(samples, index, seed) for seed in SEEDS]
+        reads = [_read_seeded(samples, index, seed) for seed in SEEDS]
         (value, draws), (other, its_draws) = reads
         drawn_from = [name for name in draws if its_draws.get(name, draws[name]) != draws[name]]
         if drawn_from:
@@ -176,7 +177,7 @@ def refuse_random(samples: Any, name: str, remedy: str) -> None:
         )
 
 
-def _read(samples: Any, index: int, seed: int) -> tuple[list[Value], dict[str, Value]]:
+def _read_seeded(samples: Any, index: int, seed: int) -> tuple[list[Value], dict[str, Value]]:
     """The leaves of a sample, and the states of the generators that it has changed."""
     # a sample that can't be read is reported when the store is written
     with seed_generators(seed):

@@ -1,4 +1,5 @@
-"""The result of write_store for encoded images: the cost of writing, and the savings of reading."""
+"""The result of write_store for encoded images: the cost of writing, and the savings of reading,
+which are measured by crops of some images."""
 
 from __future__ import annotations
 

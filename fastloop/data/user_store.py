@@ -1,4 +1,6 @@
-"""write_store and open_store: the user's datasets as stores, from Python."""
+"""write_store and open_store: the user's datasets as stores, from Python.
+
+Texts in samples are stored as bytes, or left out."""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ CHUNK_BYTES = 2 << 20
 """Approximate size of a chunk of samples, which bounds the memory of writing."""
 MOST_SAMPLES = 1024
 """Most samples of a chunk, however small they are."""
-ALLOWED = 'strings="keep" stores texts, strings="leave_out" drops them'
+TEXTS_ALLOWED = 'strings="keep" stores texts, strings="leave_out" drops them'
 
 
 @overload
@@ -123,30 +125,19 @@ def write_store(  # noqa: PLR0913 - settings of samples and of encoded images
             raise ValueError(f"images={images!r}: {names} are settings of samples")
         if num_workers < 0:
             raise ValueError(f"num_workers={num_workers}: allowed are 0 or more")
-        settings = {"overwrite": overwrite, "num_threads": num_workers}
-        return write_image_store(dataset, folder, images, **settings)
-    # A TensorDataset is a tree of tensors, which is written without reading sample by sample. A
-    # subclass may have another __getitem__.
-    source = ColumnList(dataset.tensors) if type(dataset) is TensorDataset else dataset
-    if strings not in (None, "keep", "leave_out"):
-        raise ValueError(f"strings={strings!r}: allowed are 'keep', 'leave_out' and None")
-    source, is_jagged = _prepare_samples(source, strings), ragged or strings == "keep"
+        return write_image_store(
+            dataset, folder, images, overwrite=overwrite, num_threads=num_workers
+        )
+    source = _open_source(dataset, strings)
     if isinstance(source, StoreSamples) and not allow_random:
         refuse_random(source.samples, f"dataset={type(dataset).__name__}", _describe_ways(dataset))
+    # leaves with texts differ in length, too
+    is_jagged = ragged or strings == "keep"
     with hold_lock(folder):
-        if folder.exists() and not _needs_writing(folder, source, (overwrite, is_jagged)):
-            return folder
-        with write_beside(folder) as beside:
-            beside.mkdir()
+        if not folder.exists() or _needs_writing(folder, source, overwrite, is_jagged):
             chunks = _check_alike(_with_bar(_chunks(source, num_workers, is_jagged), source))
-            if is_jagged and not _is_tree(source):
-                write_ragged(beside, chunks, source, ragged)
-            else:
-                write_npy(beside, chunks, None)
-            if not (beside / STRUCTURE).exists():
-                raise ValueError(f"{folder}: there are no samples to write")
-            for path in beside.iterdir():
-                flush_to_disk(path)
+            jagged = source if is_jagged and not _is_tree(source) else None
+            _write_files(folder, chunks, jagged, ragged)
     return folder
 
 
@@ -179,8 +170,14 @@ def _describe_ways(dataset: Any) -> str:
     return ", ".join([*ways, "allow_random=True stores one draw of each"])
 
 
-def _prepare_samples(source: Any, strings: str | None) -> Any:
-    """The source as a tree of columns, or as samples in the form in which they are stored."""
+def _open_source(dataset: Any, strings: str | None) -> Any:
+    """The dataset as a tree of columns, or as samples in the form in which they are stored; raises
+    ValueError if it is neither."""
+    # A TensorDataset is a tree of tensors, which is written without reading sample by sample. A
+    # subclass may have another __getitem__.
+    source = ColumnList(dataset.tensors) if type(dataset) is TensorDataset else dataset
+    if strings not in (None, "keep", "leave_out"):
+        raise ValueError(f"strings={strings!r}: allowed are 'keep', 'leave_out' and None")
     # A list may be a tree of tensors, too. It is taken for a list of samples; ColumnList marks
     # lists of columns.
     if type(source) is not list and _is_tree(source):
@@ -191,13 +188,12 @@ def _prepare_samples(source: Any, strings: str | None) -> Any:
     return (StoreSamples if _has_indices(source) else StoreStream)(source, strings)
 
 
-def _needs_writing(folder: Path, source: Any, settings: tuple[bool, bool]) -> bool:
+def _needs_writing(folder: Path, source: Any, overwrite: bool, is_jagged: bool) -> bool:
     """False if the existing folder is a store of the same data; raises FileExistsError if it must
     not be replaced.
 
-    settings: `overwrite`, and True if leaves may be ragged.
+    is_jagged: leaves may differ in length.
     """
-    overwrite, is_jagged = settings
     check_is_store(folder)
     if overwrite or (_has_indices(source) and _holds(folder, source, is_jagged)):
         return overwrite
@@ -227,6 +223,25 @@ def _leaf_bits(leaf: torch.Tensor | JaggedTensor) -> tuple[object, ...]:
     if isinstance(leaf, JaggedTensor):
         return *_leaf_bits(leaf.values), *_leaf_bits(leaf.lengths)
     return leaf.dtype, leaf.shape, bytes(bytes_of(leaf))
+
+
+def _write_files(folder: Path, chunks: Iterator[Tree], jagged: Any, ragged: bool) -> None:
+    """Write the chunks to a folder beside this one, and let it take this one's place.
+
+    jagged: the samples of chunks with leaves that may differ in length; None: no leaf does.
+    ragged: leaves that are no texts may differ in length, too.
+    Raises ValueError for no chunk.
+    """
+    with write_beside(folder) as beside:
+        beside.mkdir()
+        if jagged is not None:
+            write_ragged(beside, chunks, jagged, ragged)
+        else:
+            write_npy(beside, chunks, None)
+        if not (beside / STRUCTURE).exists():
+            raise ValueError(f"{folder}: there are no samples to write")
+        for path in beside.iterdir():
+            flush_to_disk(path)
 
 
 def _chunks(source: Any, num_workers: int, is_jagged: bool) -> Iterator[Tree]:
@@ -314,7 +329,7 @@ def _has_indices(source: Any) -> bool:
 
 @dataclass(frozen=True)
 class StoreSamples:
-    """The samples of a map-style dataset."""
+    """The samples of a map-style dataset, in the form in which they are stored."""
 
     samples: Any
     strings: str | None
@@ -334,7 +349,7 @@ class StoreSamples:
 
 @dataclass
 class StoreStream(IterableDataset):
-    """The samples of an iterable."""
+    """The samples of an iterable, in the form in which they are stored."""
 
     samples: Iterable[Any]
     strings: str | None
@@ -360,7 +375,7 @@ def prepare_sample(sample: Tree, strings: str | None, is_first: bool) -> Tree:
     # only in the first sample, as the search would take time for each
     for path, leaf in pytree.tree_flatten_with_path(sample)[0] if is_first else ():
         if isinstance(leaf, str):
-            raise BadData(f"sample{pytree.keystr(path)} is a text: {ALLOWED}")
+            raise BadData(f"sample{pytree.keystr(path)} is a text: {TEXTS_ALLOWED}")
     return sample
 
 
