@@ -19,9 +19,9 @@ from fastloop.data.digest import (
     content_fingerprint,
     leaves_of,
     nbytes_of,
+    sample_hashes,
 )
 from fastloop.data.ragged import is_ragged, longest_lengths
-from fastloop.data.sample_hashes import sample_hashes
 from fastloop.data.samples import returns_batches
 from fastloop.data.sealed_folder import Facts
 

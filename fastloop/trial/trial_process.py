@@ -17,8 +17,7 @@ from fastloop.core.result import BenchmarkName, Calls, Measurement, Trial
 from fastloop.core.spans import Spans, StepMarks, now_ns, seconds_between, synchronize, wall_ms
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import Epochs, Tree
-from fastloop.data.batch_counts import check_counts
-from fastloop.data.same_data import num_delivered
+from fastloop.data.same_data import check_counts, num_delivered
 from fastloop.observe.event_log import open_log
 from fastloop.observe.lanes import build_lanes
 from fastloop.observe.loop_lane import watch_epochs

@@ -18,10 +18,10 @@ from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.result import Trial
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Invalid
+from fastloop.data.digest import sample_hashes
 from fastloop.data.ragged import remove_padding
 from fastloop.data.same_crops import check_crops
 from fastloop.data.same_data import check_data
-from fastloop.data.sample_hashes import sample_hashes
 from fastloop.processes.rank_group import (
     RankSpec,
     all_gather,

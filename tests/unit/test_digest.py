@@ -14,13 +14,14 @@ from fastloop.core.spans import other_threads_cpu_ns
 from fastloop.core.types import Invalid
 from fastloop.data.digest import (
     HELD_BATCHES,
+    canonical_columns,
     describe_difference,
     digest,
     leaves_of,
     reference_digest,
+    sample_hashes,
 )
 from fastloop.data.same_data import check_data
-from fastloop.data.sample_hashes import canonical_columns, sample_hashes
 
 BATCH = 8
 

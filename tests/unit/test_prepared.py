@@ -17,8 +17,8 @@ from slow_dataset import SlowDataset
 from fastloop.core.files import hold_lock
 from fastloop.core.optional import check_libraries
 from fastloop.core.types import BadData, Unsupported
+from fastloop.data.digest import sample_hashes
 from fastloop.data.preparation import find_damage, prepare
-from fastloop.data.sample_hashes import sample_hashes
 from fastloop.data.sealed_folder import SEAL, read_seal, write_once
 
 STORE_LOADERS = [loader for loader in options("loader") if store_of(loader)]

@@ -19,10 +19,10 @@ from fastloop.core.epochs import epoch_indices, index_batches
 from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData, Invalid, Unsupported
 from fastloop.data.chunked_reader import collate_chunks
+from fastloop.data.digest import sample_hashes
 from fastloop.data.preparation import prepare, reference_hashes, sample_lengths
 from fastloop.data.ragged import collate_jagged, remove_padding
 from fastloop.data.same_data import check_data
-from fastloop.data.sample_hashes import sample_hashes
 from fastloop.options.collate.pad import PadCollate
 from fastloop.options.order.buckets import BucketOrder
 from fastloop.sweep.caveats import option_caveats

@@ -16,7 +16,7 @@ from fastloop.core.epochs import epoch_indices
 from fastloop.core.result import Calls
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Invalid, Unsupported
-from fastloop.data.batch_counts import check_counts
+from fastloop.data.same_data import check_counts
 from fastloop.data.sample_order import places_in_store, shuffling_of
 from fastloop.processes.child import Call, start_child
 from fastloop.trial import touch_all_bytes
