@@ -73,9 +73,8 @@ def check_entries(collection: Any) -> None:
         if is_tensor_collection(value):
             check_entries(value)
         elif not isinstance(value, torch.Tensor) and holds_tensors(value):
-            kinds = type(collection).__name__, type(value).__name__
-            reason = "which its .to does not move: use a dict of them"
-            raise Unsupported("a {} holds tensors in a {}, ".format(*kinds) + reason)
+            held = f"holds tensors in a {type(value).__name__}, which its .to does not move"
+            raise Unsupported(f"a {type(collection).__name__} {held}: use a dict of them")
 
 
 def holds_tensors(leaf: object) -> bool:

@@ -149,7 +149,7 @@ def torch_epochs(
         end_iterators(loader, started)
 
 
-def end_iterators(loader: Any, started: list[weakref.ref[Any]]) -> None:
+def end_iterators(loader: object, started: list[weakref.ref[Any]]) -> None:
     """End a DataLoader's persistent workers and the iterator of its last epoch."""
     # torch has no public way to end persistent workers, or those of an iterator that is still
     # referenced: `_iterator` holds the former. Without workers, an iterator has neither method.

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -32,7 +31,7 @@ IN_A_WORKER = "in DataLoader worker process"
 
 
 @contextmanager
-def name_failing_sample(loader: Any) -> Iterator[None]:
+def name_failing_sample(loader: object) -> Iterator[None]:
     """Raise errors of a DataLoader's workers as BadData that names the failing sample.
 
     If no sample fails when all are read again, the error is unchanged. Unsupported is raised again
@@ -75,7 +74,7 @@ class FailureLocator:
             raise BadData(f"sample {index}: {error_line(error)}") from error
 
 
-def _is_end_of_worker(error: Exception, loader: Any) -> bool:
+def _is_end_of_worker(error: Exception, loader: object) -> bool:
     """True if a worker has ended, by torch's message or by the loss of the connection to it."""
     if not getattr(loader, "num_workers", 0) or IN_A_WORKER in str(error):
         return False
@@ -118,7 +117,7 @@ def describe_full_shm() -> str:
     )
 
 
-def _failing_sample(loader: Any) -> str:
+def _failing_sample(loader: object) -> str:
     """Index and error of the first sample that fails in a worker; empty if none fails, or if the
     dataset is iterable."""
     # in workers with the same settings: a sample may fail only there, as with a file handle that

@@ -73,8 +73,13 @@ def compose_document(
     parts = [(group, comparison) for group in groups for comparison in group.comparisons]
     sections = [_section(group, comparison, several) for group, comparison in parts]
     ranks = ranks_table(results)
-    optional = (parts_table(results), caveats_table(results), not_ranked_table(results))
-    files = (stores_table(results), profiles_table(results))
+    appendix = [
+        parts_table(results),
+        caveats_table(results),
+        not_ranked_table(results),
+        stores_table(results),
+        profiles_table(results),
+    ]
     return Document(
         title=_title(groups, results),
         subtitle=describe_setup(results),
@@ -99,7 +104,7 @@ def compose_document(
         sections=tuple(replace(section, pictures=section.pictures[1:]) for section in sections),
         timelines=tuple(timelines_of(results, timelines)),
         appendix=(
-            *(table for table in (*optional, *files) if table),
+            *(table for table in appendix if table),
             machine_table(results),
             settings_table(results),
         ),

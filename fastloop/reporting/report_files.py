@@ -73,13 +73,22 @@ def trials_csv(results: Sequence[Result]) -> str:
     for result in results:
         for trial in result.trials:
             for benchmark, window in trial.benchmarks.items():
-                job = (result.name, result.loader, result.dataset)
-                figures = (trial.number + 1, window.seconds, window.samples_per_s)
-                kind = window.limit_origin.kind if window.limit_origin else None
                 # csv writes None as an empty cell
-                figures = (*figures, window.limit_fraction, kind)
-                why = verdict_word(result, benchmark)
-                writer.writerow([*job, benchmark, *figures, result.tags.get("sweep", ""), why])
+                writer.writerow(
+                    [
+                        result.name,
+                        result.loader,
+                        result.dataset,
+                        benchmark,
+                        trial.number + 1,
+                        window.seconds,
+                        window.samples_per_s,
+                        window.limit_fraction,
+                        window.limit_origin.kind if window.limit_origin else None,
+                        result.tags.get("sweep", ""),
+                        verdict_word(result, benchmark),
+                    ]
+                )
     return out.getvalue()
 
 

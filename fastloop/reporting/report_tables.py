@@ -345,8 +345,8 @@ def group_caveats(results: Sequence[Result]) -> list[Caveat]:
     for result in results:
         for caveat in result.caveats:
             benchmark, kind, detail = _split(caveat, benchmarks)
-            parts = (benchmark if len(benchmarks) > 1 else "", detail)
-            grouped[kind][names[result.name]].append(": ".join(filter(None, parts)))
+            shown = benchmark if len(benchmarks) > 1 else ""
+            grouped[kind][names[result.name]].append(": ".join(filter(None, (shown, detail))))
     return [
         Caveat(kind=kind, details={name: "; ".join(each) for name, each in details.items()})
         for kind, details in grouped.items()

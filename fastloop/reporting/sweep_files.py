@@ -54,7 +54,7 @@ def _stores(results: Sequence[Result]) -> dict[tuple[str, str, str, str], str]:
     loaders: dict[tuple[str, str, str, str], dict[str, None]] = {}
     for result in results:
         if result.disk_mib:
-            figures = significant(result.disk_mib), significant(result.prepare_s)
-            key = (result.dataset, *figures, f"{result.num_samples:,}")
+            mib, seconds = significant(result.disk_mib), significant(result.prepare_s)
+            key = (result.dataset, mib, seconds, f"{result.num_samples:,}")
             loaders.setdefault(key, {})[result.loader] = None
     return {key: ", ".join(names) for key, names in loaders.items()}

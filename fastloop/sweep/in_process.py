@@ -288,7 +288,7 @@ def function_epochs(make_epoch: Callable[..., Iterable[Tree]]) -> Epochs:
     return make_epoch if takes_number else lambda _: make_epoch()
 
 
-def check_no_dataset(loader: Any) -> None:
+def check_no_dataset(loader: object) -> None:
     """Raise ValueError for a map-style Dataset of torch: its items are samples, not batches."""
     if isinstance(loader, Dataset) and not isinstance(loader, IterableDataset):
         allowed = "pass DataLoader(dataset, batch_size=...)"

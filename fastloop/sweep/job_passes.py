@@ -86,8 +86,10 @@ def _run_one_process(
     try:
         for number in range(0 if is_known else num_one_process_trials(job)):
             begin_step(f"in one process, trial {number + 1} of {state.result.name}")
-            arguments = (run_trial, job, state.prepared, number, now_ns())
-            trials = [*trials, entry.launcher.call(*arguments, timeout_s=job.trial_timeout_s)]
+            trial = entry.launcher.call(
+                run_trial, job, state.prepared, number, now_ns(), timeout_s=job.trial_timeout_s
+            )
+            trials = [*trials, trial]
     # the trials of several ranks stay valid
     except JobFailed as error:
         tqdm.write(f"{state.result.name}: {error} (in one process)", file=sys.stderr)

@@ -106,12 +106,13 @@ def prepare_job(job: Job, launcher: Launcher, whole: bool = False) -> PreparedDa
 
     whole: read all existing files, and write damaged ones again.
     """
-    arguments = (*job.prepare_arguments(), whole)
     # A stream may be endless, so that its whole preparation has a time limit. Other data may take
     # hours, with the limit on the time without progress.
     if isinstance(job.dataset, StreamingDataset):
-        return launcher.call(prepare, *arguments, timeout_s=job.trial_timeout_s)
-    return launcher.call(prepare_within, job.trial_timeout_s, *arguments)
+        return launcher.call(
+            prepare, *job.prepare_arguments(), whole, timeout_s=job.trial_timeout_s
+        )
+    return launcher.call(prepare_within, job.trial_timeout_s, *job.prepare_arguments(), whole)
 
 
 def _prepare_or_failure(job: Job, launcher: Launcher) -> PreparedData | Failure:
@@ -145,9 +146,19 @@ def trial_key(result: Result, job: Job, prepared: PreparedData) -> str:
     """A fingerprint that is equal for trials that are interchangeable."""
     machine = result.environment
     machine_fields = ("code", "versions", "python", "host", "cpu", "cores_usable", "gpus")
-    options = (job.loader, job.loader.store, job.order, job.placement, job.model)
-    options = (*options, job.decoder, job.transform, job.collate, job.execution)
-    options = (*options, *job.benchmark.values())
+    # another order of the options would change every key
+    options = [
+        job.loader,
+        job.loader.store,
+        job.order,
+        job.placement,
+        job.model,
+        job.decoder,
+        job.transform,
+        job.collate,
+        job.execution,
+        *job.benchmark.values(),
+    ]
     order_files = job.order.files() if isinstance(job.order, HasFiles) else []
     return fingerprint(
         result.tags["config_hash"],

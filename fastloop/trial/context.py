@@ -81,11 +81,11 @@ class JobContext:
                 return plain.check_epoch(loader.epochs, epoch, observe)
         unread = UnreadBatches(epochs(epoch), self.device)
         deliver = check_placed(loop_delivery(self.job, self.prepared, self.device))
-        arguments = self.prepared, self.plan, map(deliver, unread), epoch
+        batches = map(deliver, unread)
         if compares_crops(self.job):
-            check_crops(*arguments, observe)
+            check_crops(self.prepared, self.plan, batches, epoch, observe)
         else:
-            check_data(*arguments, self.job.same_data, observe)
+            check_data(self.prepared, self.plan, batches, epoch, self.job.same_data, observe)
         return unread.found
 
     @property

@@ -51,12 +51,11 @@ def loader_opener(
     if not job.device_prefetch:
         return open_
     deliver = check_placed(full_delivery(job, prepared, device))
-    arguments = open_, deliver, job.device_prefetch, device
+    ahead = job.device_prefetch
     if job.device_prefetch_by == "process":
-        return partial(prefetch_by_process, *arguments, job.start_method())
-    return partial(
-        prefetch_by_stream if job.device_prefetch_by == "stream" else prefetch_by_thread, *arguments
-    )
+        return partial(prefetch_by_process, open_, deliver, ahead, device, job.start_method())
+    prefetch = prefetch_by_stream if job.device_prefetch_by == "stream" else prefetch_by_thread
+    return partial(prefetch, open_, deliver, ahead, device)
 
 
 def loop_delivery(job: Job, prepared: PreparedData, device: torch.device) -> Consumer:

@@ -44,8 +44,8 @@ def loading_limit(context: JobContext, reads: bool, window_s: float) -> Limit | 
     if num_bytes := _bytes_to_convert(context):
         limit = conversion_limit(prepared.num_samples, num_bytes, batch_size, reads, window_s)
         return _cap(limit, FLOAT_NBYTES * num_bytes, batch_size, context.device)
-    size = prepared.num_samples, prepared.sample_nbytes, batch_size
-    return row_limit(*size, context.device, reads, window_s)
+    num_rows, row_nbytes = prepared.num_samples, prepared.sample_nbytes
+    return row_limit(num_rows, row_nbytes, batch_size, context.device, reads, window_s)
 
 
 def loading_limit_key(context: JobContext, reads: bool) -> str:

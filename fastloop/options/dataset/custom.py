@@ -56,8 +56,9 @@ class CustomDataset:
         # The address of an object in an argument differs from process to process.
         kwargs = ADDRESS.sub("", repr(self.kwargs))
         rows = first if first == second else []
-        settings = self.target, kwargs, self.version, self.uint8_scale
-        return fingerprint("custom", *settings, last, rows)
+        return fingerprint(
+            "custom", self.target, kwargs, self.version, self.uint8_scale, last, rows
+        )
 
     def open(self) -> Samples:
         """The user's Dataset itself, without a wrapper.

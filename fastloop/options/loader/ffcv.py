@@ -8,9 +8,10 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from queue import Empty
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
+import torch
 
 from fastloop.core.bounds import PositiveDepth
 from fastloop.core.epochs import Batches, close_on_exit, epoch_indices
@@ -18,6 +19,16 @@ from fastloop.core.optional import INSTALL_FFCV, import_optional, isolate_import
 from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Unsupported, option
+
+
+class FfcvBatches(Protocol):
+    """FFCV's Loader, which is iterated once for each epoch."""
+
+    next_epoch: int
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """A thread that puts batches of data and labels into a queue, and yields them."""
+        ...
 
 
 @option
@@ -50,7 +61,7 @@ class FfcvLoader:
         with _thread_errors() as errors, close_on_exit(partial(_batches, loader, errors)) as epochs:
             yield epochs
 
-    def _loader(self, path: Path, plan: Plan, num_samples: int) -> Any:
+    def _loader(self, path: Path, plan: Plan, num_samples: int) -> FfcvBatches:
         ffcv = import_optional("ffcv.loader", "loader=ffcv", INSTALL_FFCV)
         base = import_optional("ffcv.traversal_order.base", "loader=ffcv", INSTALL_FFCV)
         return ffcv.Loader(
@@ -82,7 +93,7 @@ def _order(base: Any, plan: Plan, num_samples: int) -> Any:
     return PlanOrder()
 
 
-def _batches(loader: Any, errors: dict[Any, BaseException], epoch: int) -> Batches:
+def _batches(loader: FfcvBatches, errors: dict[Any, BaseException], epoch: int) -> Batches:
     # FFCV counts epochs from its first one on; a trial may begin with another.
     loader.next_epoch = epoch
     with isolate_import():

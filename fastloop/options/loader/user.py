@@ -173,7 +173,7 @@ class UserLoader:
             raise BadData(f"{self.target}: it returns {kind}, which is not iterable")
         return loader
 
-    def _epochs(self, arguments: dict[str, Any], loader: Any) -> Epochs:
+    def _epochs(self, arguments: dict[str, Any], loader: Iterable[Tree] | Epochs | None) -> Epochs:
         if loader is None:
             return lambda number: self._call(arguments | {"epoch": number})
         # An iterator is good for one epoch only.
@@ -182,7 +182,8 @@ class UserLoader:
             # needs another call.
             first = [loader]
             return lambda _: first.pop() if first else self._call(arguments)
-        return iterable_epochs(loader) if is_iterable(loader) else loader
+        # an object with __getitem__ alone is iterable, too, which its type does not tell
+        return iterable_epochs(loader) if is_iterable(loader) else loader  # pyright: ignore
 
     def _epoch(self, arguments: dict[str, Any], epochs: Epochs, number: int) -> Iterable[Tree]:
         if "sampler" in arguments:
