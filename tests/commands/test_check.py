@@ -81,6 +81,7 @@ def change_base(repository: Path, change) -> None:
     path.write_text(json.dumps(results))
 
 
+@pytest.mark.heavy
 def test_base_holds_raw_trials_and_no_path_of_the_machine(recorded):
     text = (recorded / "fastloop-base.json").read_text()
     assert [len(result["trials"]) for result in json.loads(text)] == [5]

@@ -47,6 +47,7 @@ def edit(folder: Path, loader: str, change) -> None:
             path.write_text(json.dumps(content))
 
 
+@pytest.mark.heavy
 def test_equal_results_are_no_regression_and_fit_80_columns(folders):
     process = spawn_fastloop("base=base", "new=new", cwd=folders[0].parent, command="compare")
     assert process.returncode == 0, process.stderr

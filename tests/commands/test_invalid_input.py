@@ -205,6 +205,7 @@ def test_missing_folder_is_told_once_for_all_loaders(tmp_path):
     assert line.startswith("image_folder, loader raw, np_memmap: none: no such folder; ")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("download", ["false", "true"])
 def test_missing_fashion_mnist_names_its_files_and_folder(tmp_path, download):
     """The network is unreachable: nothing listens on the proxy's port."""

@@ -260,6 +260,7 @@ def test_job_that_can_not_run_here_is_skipped_and_has_not_failed(tmp_path):
     assert "FAILED" not in text
 
 
+@pytest.mark.heavy
 def test_newest_good_sweeps_are_reported_and_compared(tmp_path):
     for _ in range(2):
         assert run_fastloop(*QUICK, cwd=tmp_path).returncode == 0

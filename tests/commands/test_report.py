@@ -62,6 +62,7 @@ def picture_names(results: list) -> set[str]:
     return names - {f"{name}-limit" for name in BENCHMARKS if max(shares[name]) < 0.05}
 
 
+@pytest.mark.heavy
 def test_report_of_the_newest_sweep_writes_every_format(measured_sweep):
     process = spawn_fastloop(cwd=measured_sweep, command="report")
     assert process.returncode == 0, process.stderr

@@ -102,6 +102,7 @@ def test_other_loaders_get_a_verdict_without_parts(loader, batches):
     assert "can't be taken apart" in " ".join(str(explanation).split())
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_work_of_workers_is_hidden():
     loader = DataLoader(Numbers(SLOW_S), 8, num_workers=1)

@@ -207,6 +207,7 @@ def test_process_that_ends_without_a_result_is_reported(function, argument, reas
         FORKSERVER.call(function, argument)
 
 
+@pytest.mark.heavy
 def test_hanging_call_ends_after_the_timeout():
     with pytest.raises(JobFailed, match=r"^timeout: no result after 5 s: in hang "):
         FORKSERVER.call(hang, timeout_s=5)
