@@ -98,7 +98,7 @@ class Position:
 States = dict[str, Any]
 DETERMINISTIC = torch.Tensor, np.ndarray, list, tuple, range, PiecewiseSampler
 """Types of samplers that have no random state."""
-SETTINGS = "batch_size", "drop_last", "num_samples", "seed", "shuffle", "world_size"
+ORDER_SETTINGS = "batch_size", "drop_last", "num_samples", "seed", "shuffle", "world_size"
 """A loader's settings that determine which sample is at which position of an epoch. The rank is not
 one of them: all ranks may load the state that one has saved."""
 
@@ -139,8 +139,9 @@ class RandomSources:
     def draw_base(self, moments: DrawMoments, loaded: States | None) -> States:
         """The base seed of an epoch that begins, with the states that its order depends on.
 
-        loaded: the states of a state that is continued. If its epoch had not begun, the number is
-        the one that would have been drawn then; torch's global generator draws as well.
+        loaded: the random states of a loaded state, if the epoch continues one. If that state was
+        saved before its epoch had drawn the number, it is the one that would have been drawn then;
+        torch's global generator draws a number all the same.
         """
         if loaded is None:
             return {BASE_SEED: moments.draw_base(self.generator)}
@@ -212,8 +213,8 @@ class RandomSources:
 
 
 def order_settings(order: EpochOrder) -> States:
-    """An order's SETTINGS, as built-in types that any checkpoint format can hold."""
-    settings = {name: getattr(order, name) for name in SETTINGS}
+    """An order's ORDER_SETTINGS, as built-in types that any checkpoint format can hold."""
+    settings = {name: getattr(order, name) for name in ORDER_SETTINGS}
     # Blocks is not a built-in type, which is all that some formats of checkpoints load.
     return settings | {"shuffle": str(settings["shuffle"])}
 

@@ -101,8 +101,8 @@ def copy_for_threads(parts: Parts) -> Open:
             try:
                 local.parts = unpickle_around(data, shared)
             except Exception as error:
-                # Reading a pickle may fail where writing it did not: torch can't restore tensors of
-                # some dtypes.
+                # Reading a pickle may fail although writing it did not: torch can't restore tensors
+                # of some dtypes.
                 raise ValueError(_describe(parts, error)) from error
         return nullcontext(local.parts)
 

@@ -38,7 +38,8 @@ T_co = TypeVar("T_co", covariant=True)
 NOT_GIVEN: Any = object()
 """The default of `dataset` and `source`, told apart from None, which is refused as a source."""
 GIVEN = ("num_workers", "num_threads", "collate_fn", "batch_sampler")
-"""Settings that are kept as private attributes: the public ones say what they have become."""
+"""Settings that are kept as private attributes. The public attributes of these names have the
+values that the loader uses if None is given."""
 ATTRIBUTES = [f"_{name}" if name in GIVEN else name for name in SETTINGS]
 read_values = attrgetter(*ATTRIBUTES)
 """The values of a loader's settings as they are now, in the sequence of SETTINGS."""

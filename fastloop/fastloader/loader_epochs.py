@@ -1,4 +1,8 @@
-"""The epochs of a loader, as long as its settings stay as they are: what they draw, and when."""
+"""The epochs of a loader, as long as its settings stay as they are.
+
+If the loader has a seed, the seeds of all epochs follow from it. With seed=None an epoch draws the
+numbers that DataLoader would draw, at the same moments, see torch_draws.py.
+"""
 
 from __future__ import annotations
 
@@ -89,8 +93,9 @@ class LoaderEpochs:
     ) -> Epoch:
         """Begin an epoch with the draws of DataLoader, at its moments."""
         opened = None if loaded else self._open_directly()
-        # DataLoader with workers opens the sampler when it is made and again when its epoch begins;
-        # workers that persist begin later epochs with the second opening alone.
+        # With workers DataLoader opens the sampler twice, when it creates its iterator and when the
+        # iterator begins the epoch. Persistent workers keep the iterator, so that later epochs open
+        # the sampler once.
         opens_again = self.moments.lead and self.moments.base is None
         drawn = state["drawn_from"] = self.sources.draw_base(self.moments, loaded)
         if opens_again and opened is not None:
@@ -136,8 +141,8 @@ class LoaderEpochs:
         if not isinstance(order, LoaderOrder) or not order.draws_leftover:
             return batches
         draw = partial(draw_leftover, order.num_samples, order.leftover_generator)
-        # DataLoader's sampler is `lead` batches ahead of the loop when it comes to its end: in
-        # iter(), if the epoch has fewer batches than that.
+        # DataLoader's sampler is `lead` batches ahead of the loop, and draws the leftover when it
+        # comes to its end. If the epoch has fewer batches than that, this is in iter().
         count = order.last_draw - lead - delivered
         if count < 0:
             draw()

@@ -91,7 +91,10 @@ class LoaderOrder:
 
     @property
     def is_paced(self) -> bool:
-        """True if code of the user gives the indices, and may draw whenever it is asked."""
+        """True if code of the user gives the indices, and may draw whenever it is asked for one.
+
+        Such a sampler is read when DataLoader would read it, see paced_samplers.py.
+        """
         if self.seed is not None or self.world_size > 1 or self.user_sampler is None:
             return False
         return self.is_lazy and not reads_ahead(self.user_sampler)
@@ -103,22 +106,23 @@ class LoaderOrder:
 
     @property
     def draws_leftover(self) -> bool:
-        """True if the end of an epoch draws a permutation, as the end of a RandomSampler does."""
+        """True if an epoch draws a RandomSampler's leftover at its end, see torch_draws.py."""
         is_alone = self.seed is None and self.world_size == 1
         is_drawn = is_alone and self.num_samples <= MAX_RANDPERM
         return is_drawn and self.leftover_generator is not None
 
     @property
     def leftover_generator(self) -> torch.Generator | None:
-        """The generator of the RandomSampler that gives the order, or would in DataLoader."""
+        """The generator of the RandomSampler that gives the order, or would give it in
+        DataLoader."""
         if self.shuffle is True:
             return self.generator
         return self.sampler.generator if has_leftover(self.sampler) else None  # pyright: ignore
 
     @property
     def last_draw(self) -> int:
-        """The number of the batch that asks a sampler of all samples for more than it has: the last
-        one if it is short, else the one after it."""
+        """The number, from 0 on, of the batch that brings a sampler of all samples to its end: the
+        last one if it is short, else the one after it, for which the sampler has no index."""
         return self.num_samples // (self.batch_size or 1)
 
     def __len__(self) -> int:

@@ -1,5 +1,7 @@
-"""Samplers with code of the user, which may draw at any moment: they are read when DataLoader would
-read them.
+"""Samplers with code of the user, which are read when DataLoader would read them.
+
+Such code may draw from any generator each time that it is asked for an index. If it were asked
+earlier than in DataLoader, the program would go on with other random numbers.
 """
 
 from __future__ import annotations
@@ -26,12 +28,9 @@ def is_read_directly(order: LoaderOrder) -> bool:
 
 
 def without_sampler(order: LoaderOrder, opened: Iterator[Any]) -> LoaderOrder | None:
-    """The order of the indices that the opened sampler gives, if they exist already; else None.
-
-    An iterator of the user keeps the indices that an epoch leaves, for the next epoch.
-    """
-    # An iterator that the user has passed is no list to be read at once: it goes on in the next
-    # epoch.
+    """The order of the indices that the opened sampler gives, if they exist already; else None."""
+    # A user may pass an iterator itself. It is not read at once: the next epoch gets the indices
+    # that this one leaves.
     if type(opened) not in OVER_ARRAYS or opened is order.user_sampler:
         return None
     name = "sampler" if order.batch_sampler is None else "batch_sampler"

@@ -1,9 +1,13 @@
 """The numbers that an epoch draws from torch's generators, drawn when DataLoader draws them.
 
-DataLoader draws a base seed in iter(), from its generator or from torch's global one. Its sampler
-draws when the first index is asked for: in the first next(), or in iter() if workers make batches
-ahead. With seed=None FastLoader does the same, so that a program in which it takes DataLoader's
-place goes on with the same numbers. The functions at the end tell when torch's samplers draw.
+A program in which FastLoader takes DataLoader's place shall go on with the same random numbers.
+With seed=None FastLoader therefore draws the same numbers as DataLoader, at the same moments:
+
+- The base seed is drawn in iter(), from the loader's generator or from torch's global one.
+- The order is drawn when the sampler is asked for the first index. That is in the first next(), or
+  in iter() if workers make batches ahead. The number of these batches is called the lead.
+- A RandomSampler of all samples that was given a generator draws a permutation at its end as well,
+  and uses nothing of it. This one is called the leftover.
 """
 
 from __future__ import annotations
@@ -60,8 +64,8 @@ class EpochBegin:
     restored: AbstractContextManager[None]
     """The context within which samplers and generators draw the order."""
     lead: int = 0
-    """Number of batches for which indices are drawn at once, if the sampler is read as DataLoader
-    reads it."""
+    """Number of batches for which iter() draws indices, if the sampler is read as DataLoader reads
+    it."""
     opened: Iterator[Any] | None = None
     """The iterator of such a sampler, if it has been made."""
 
@@ -176,8 +180,10 @@ def draw_before(
 
 
 def reads_ahead(sampler: Any) -> bool:
-    """True for a sampler of torch that may be read ahead: nobody notices when it draws after its
-    first index."""
+    """True for a sampler of torch that may be read ahead.
+
+    After its first index it draws nothing but the leftover, or from a generator of its own.
+    """
     if type(sampler) is BatchSampler:
         return reads_ahead(sampler.sampler) and not has_leftover(sampler.sampler)
     if type(sampler) is RandomSampler:
@@ -187,13 +193,13 @@ def reads_ahead(sampler: Any) -> bool:
 
 
 def has_leftover(sampler: Any) -> bool:
-    """True for a RandomSampler that draws from its generator when it begins, and when it ends a
-    permutation of which it uses nothing."""
+    """True for a RandomSampler that draws from a given generator: a permutation when it begins, and
+    the leftover when it ends."""
     if type(sampler) is not RandomSampler or sampler.replacement or sampler.generator is None:
         return False
     return sampler.num_samples == len(sampler.data_source)  # pyright: ignore[reportArgumentType]
 
 
 def draw_leftover(num_samples: int, generator: torch.Generator | None) -> None:
-    """Draw the permutation that a RandomSampler draws at its end."""
+    """Draw the permutation that a RandomSampler draws at its end, and does not use."""
     torch.randperm(num_samples, generator=generator, dtype=torch.int32, device="cpu")

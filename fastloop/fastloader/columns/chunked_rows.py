@@ -72,7 +72,7 @@ class LibraryArray:
 def is_library_array(leaf: Any) -> bool:
     """True for an array of numbers in chunks with numpy's dtype; the library is not imported."""
     if isinstance(leaf, torch.Tensor):
-        return False  # a nested tensor raises RuntimeError where it is asked for its shape
+        return False  # a nested tensor raises RuntimeError if it is asked for its shape
     attributes = "shape", "dtype", "chunks", "__getitem__"
     return all(hasattr(leaf, name) for name in attributes) and isinstance(leaf.dtype, np.dtype)
 
