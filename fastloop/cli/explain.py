@@ -109,10 +109,10 @@ def _explain(requests: Sequence[JobRequest]) -> None:
 
 def _check_asked(request: JobRequest) -> None:
     """Raise UsageError for a change of what_if= that this machine or this job does not support."""
-    from fastloop.explain.variations import variations_from
+    from fastloop.explain.changes import read_changes
     from fastloop.trial.support import check_support
 
-    for change in variations_from(request.sweep.what_if):
+    for change in read_changes(request.sweep.what_if):
         try:
             check_support(compose_changed(change.apply(request.overrides)))
         except Unsupported as error:

@@ -16,9 +16,9 @@ from fastloop.core.cgroup import count_throttled, cpu_quota, usable_cores
 from fastloop.core.explanation import Cause, Ladder, Verdict, WhatIf
 from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.parts import Part
+from fastloop.explain.changes import MOSTLY
 from fastloop.explain.predict import Measured, predict_seconds
 from fastloop.explain.rungs import reads_images, uses_dataloader
-from fastloop.explain.variations import MOSTLY
 from fastloop.explain.what_ifs import LEAST_GAIN
 from fastloop.trial.job import Job
 from fastloop.trial.page_cache import files_below, resident_fraction

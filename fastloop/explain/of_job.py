@@ -24,6 +24,7 @@ from fastloop.core.result import Measurement
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import UsageError
 from fastloop.explain.causes import Beginning, find_causes, look_after, look_before
+from fastloop.explain.changes import SettingChange, propose_changes, read_changes
 from fastloop.explain.explained_job import ExplainedJob, count_batches
 from fastloop.explain.instrumented import Recording
 from fastloop.explain.ladder import Round, build_ladder, work_of
@@ -36,7 +37,6 @@ from fastloop.explain.part_costs import PartCosts, measure_parts
 from fastloop.explain.predict import Measured, predict_seconds
 from fastloop.explain.rung_passes import BatchTimes, benchmark_of
 from fastloop.explain.rungs import benchmark_name, describe_decoding, overlaps, uses_dataloader
-from fastloop.explain.variations import Variation, variations_from, variations_of
 from fastloop.explain.verdict import judge, tells_too_little
 from fastloop.explain.what_ifs import (
     Candidate,
@@ -58,7 +58,7 @@ from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 from fastloop.trial.trial_process import run_trial
 
-TRAVERSAL = Variation(overrides=("benchmark=traversal", "execution=eager", "precision=float32"))
+TRAVERSAL = SettingChange(overrides=("benchmark=traversal", "execution=eager", "precision=float32"))
 """The loader without steps."""
 OF_THIS_COMMAND = ("baseline", "explain", "resume", "retry_failed", "try", "what_if")
 """Settings that the command lines of changes leave out."""
@@ -227,12 +227,12 @@ def _find_changes(
     costs: PartCosts,
     request: JobRequest,
     compose: Callable[[Sequence[str]], Job],
-) -> list[tuple[Variation, ExplainedJob]]:
+) -> list[Candidate]:
     """The changes that this job supports; the changes that the user named come last."""
-    changes = variations_of(
+    changes = propose_changes(
         explained.job, decoders=[*costs.decoders], in_memory=beginning.in_memory
     )
-    asked = variations_from(request.sweep.what_if)
+    asked = read_changes(request.sweep.what_if)
     # A change that is also proposed is kept as the user's, which is tried in any case.
     named = {each.overrides for each in asked}
     changes = [each for each in changes if each.overrides not in named]
@@ -241,11 +241,12 @@ def _find_changes(
 
 def _measure_for_changes(
     explained: ExplainedJob,
-    found: Sequence[tuple[Variation, ExplainedJob]],
+    found: Sequence[Candidate],
     findings: _Findings,
     costs: PartCosts,
 ) -> Measured:
-    workers = {each.job.loading.num_workers for _, each in found if uses_dataloader(each.job)}
+    jobs = [each.explained.job for each in found]
+    workers = {job.loading.num_workers for job in jobs if uses_dataloader(job)}
     # The model has to give the job as it is, too: its miss there is a part of each prediction.
     workers.add(explained.job.loading.num_workers)
     hand_off = measure_hand_off(explained, sorted(workers), findings.rounds)
@@ -254,24 +255,19 @@ def _measure_for_changes(
 
 def _predict(
     explained: ExplainedJob,
-    found: Sequence[tuple[Variation, ExplainedJob]],
+    found: Sequence[Candidate],
     measured: Measured,
     ladder: Ladder,
 ) -> tuple[list[Candidate], float]:
     """The changes with their predicted gains; and the model's seconds of the job as it is relative
     to the measured ones."""
     ratio = predict_seconds(explained.job, measured) / ladder.epoch_s.value
-    candidates = [
-        Candidate(
-            change=change,
-            explained=changed,
-            predicted_gain=predict_gain(changed.job, explained.job, measured, ladder)
-            if is_close(ratio)
-            else None,
-        )
-        for change, changed in found
-    ]
-    return candidates, ratio
+    if not is_close(ratio):
+        return [*found], ratio
+    gains = (predict_gain(each.explained.job, explained.job, measured, ladder) for each in found)
+    return [
+        replace(each, predicted_gain=gain) for each, gain in zip(found, gains, strict=True)
+    ], ratio
 
 
 def is_close(ratio: float) -> bool:

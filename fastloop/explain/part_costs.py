@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from fastloop.core.parts import Part
 from fastloop.core.plan import PreparedData
 from fastloop.core.types import JobFailed, name_of
+from fastloop.explain.changes import transforms_samples
 from fastloop.explain.explained_job import ExplainedJob
 from fastloop.explain.ladder import Round
 from fastloop.explain.rungs import reads_images, uses_dataloader
-from fastloop.explain.variations import transforms_samples
 from fastloop.trial.decode_limit import seconds_by_library
 from fastloop.trial.job import Job
 

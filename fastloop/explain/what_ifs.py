@@ -26,12 +26,12 @@ from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.types import JobFailed, Unsupported, name_of
 from fastloop.explain.certainty import draw_seconds, estimate_from
+from fastloop.explain.changes import SettingChange
 from fastloop.explain.explained_job import ExplainedJob, time_side_by_side
 from fastloop.explain.ladder import Ladder
 from fastloop.explain.predict import HandOff, Measured, predict_gathered_seconds, predict_seconds
 from fastloop.explain.rung_passes import BatchTimes, benchmark_of
 from fastloop.explain.rungs import benchmark_name, uses_dataloader
-from fastloop.explain.variations import Variation
 from fastloop.sweep.prepare_stage import prepare_job
 from fastloop.trial.job import Job
 from fastloop.trial.support import check_support
@@ -67,19 +67,20 @@ nothing of a further pass."""
 class Candidate:
     """A change, the changed job, and the model's prediction."""
 
-    change: Variation
+    change: SettingChange
     explained: ExplainedJob
-    predicted_gain: Estimate | None
-    """None if the model misses the job as it is, or no measurement tells the gain."""
+    predicted_gain: Estimate | None = None
+    """None if nothing is predicted yet, the model misses the job as it is, or no measurement tells
+    the gain."""
 
 
 def find_candidates(
     explained: ExplainedJob,
-    changes: Sequence[Variation],
+    changes: Sequence[SettingChange],
     overrides: Sequence[str],
     compose: Callable[[Sequence[str]], Job],
-) -> list[tuple[Variation, ExplainedJob]]:
-    """The changes that this machine and this data support, with the changed jobs."""
+) -> list[Candidate]:
+    """The changes that this machine and this data support."""
     found = []
     for change in changes:
         changed = _resize(explained, compose(change.apply(overrides)))
@@ -90,7 +91,7 @@ def find_candidates(
         # A store would freeze random samples, and has no place for broken ones.
         is_stored = changed.job.loader.store is not None
         if not (is_stored and (explained.prepared.random or explained.prepared.broken)):
-            found.append((change, changed))
+            found.append(Candidate(change=change, explained=changed))
     return found
 
 

@@ -23,7 +23,7 @@ from fastloop.core.loading_settings import (
     worker_settings,
 )
 from fastloop.core.types import Unsupported, UsageError
-from fastloop.explain.variations import Variation
+from fastloop.explain.changes import SettingChange
 from fastloop.processes.rank_group import resolve_device
 from fastloop.processes.resources import MIB
 from fastloop.trial.job import Job
@@ -40,9 +40,9 @@ NEUTRAL: Mapping[str, Any] = {
     "device_prefetch": 0,
 }
 """Values that are most likely supported in any combination."""
-Change = tuple[str, ...]
+Overrides = tuple[str, ...]
 """Overrides that belong together."""
-Dimensions = Mapping[str, Sequence[Change]]
+Dimensions = Mapping[str, Sequence[Overrides]]
 """By name of a setting or a group, the overrides of each of its values."""
 Effect = Mapping[str, Any]
 """The changed values, by name of a field of Job or of LoadingSettings."""
@@ -89,13 +89,15 @@ def find_tune_candidates(
     compose: the job of a list of overrides; raises UsageError for a value that no job can have.
     """
     dimensions = {name: [(text,) for text in texts] for name, texts in space.items()}
-    effects: dict[Change, Effect] = {}
+    effects: dict[Overrides, Effect] = {}
 
     # There may be thousands of combinations, and Hydra is slow: each change is composed once, and
     # the fields that it changes are combined.
-    def find_effect(change: Change) -> Effect:
+    def find_effect(change: Overrides) -> Effect:
         if change not in effects:
-            changed = compose(Variation(overrides=change).apply(overrides)) if change else present
+            changed = (
+                compose(SettingChange(overrides=change).apply(overrides)) if change else present
+            )
             effects[change] = _find_changes(present, changed)
         return effects[change]
 
@@ -108,7 +110,7 @@ def find_tune_candidates(
     return Candidates(found=tuple(found.values()), left_out=dict(crossing.left_out))
 
 
-def fold_settings(dimensions: Dimensions, find_effect: Callable[[Change], Effect]) -> Dimensions:
+def fold_settings(dimensions: Dimensions, find_effect: Callable[[Overrides], Effect]) -> Dimensions:
     """The dimensions with an option's settings, such as `loader.ahead`, folded into its group.
 
     Only options that have such a setting are crossed with its values.
@@ -118,7 +120,7 @@ def fold_settings(dimensions: Dimensions, find_effect: Callable[[Change], Effect
         group, dot, _ = name.partition(".")
         if not dot:
             continue
-        with_setting: list[Change] = []
+        with_setting: list[Overrides] = []
         for option in folded.get(group, [()]):
             try:
                 find_effect((*option, *changes[0]))
@@ -137,11 +139,11 @@ class _Crossing:
 
     present: Job
     dimensions: Dimensions
-    effects: Mapping[Change, Effect]
+    effects: Mapping[Overrides, Effect]
     found: list[TuneCandidate] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
 
-    def cross(self, chosen: tuple[Change, ...], names: Sequence[str]) -> None:
+    def cross(self, chosen: tuple[Overrides, ...], names: Sequence[str]) -> None:
         """Add all combinations of the chosen changes with changes of the other dimensions."""
         if not names:
             self._add(chosen)
@@ -155,13 +157,13 @@ class _Crossing:
             else:
                 self.cross(combination, rest)
 
-    def _reason_for_all(self, chosen: tuple[Change, ...], rest: Sequence[str]) -> str:
+    def _reason_for_all(self, chosen: tuple[Overrides, ...], rest: Sequence[str]) -> str:
         """The reason why no combination with these changes can run; empty if one may."""
         neutral = {name: NEUTRAL[name] for name in rest if name in NEUTRAL}
         job, _ = self._repair(self._apply(chosen, neutral))
         return _reason(job)
 
-    def _add(self, chosen: Sequence[Change]) -> None:
+    def _add(self, chosen: Sequence[Overrides]) -> None:
         job, repairs = self._repair(self._apply(chosen, {}))
         if reason := _reason(job):
             self.left_out[reason] += 1
@@ -170,7 +172,7 @@ class _Crossing:
         changed = [text for change in chosen if self.effects[change] for text in change]
         self.found.append(TuneCandidate(change=(*changed, *repairs), job=job))
 
-    def _apply(self, chosen: Sequence[Change], values: Effect) -> Job:
+    def _apply(self, chosen: Sequence[Overrides], values: Effect) -> Job:
         for change in chosen:
             values = {**values, **self.effects[change]}
         return _with_values(self.present, values)

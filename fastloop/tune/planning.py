@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from fastloop.explain.changes import SettingChange
 from fastloop.explain.rungs import benchmark_name
-from fastloop.explain.variations import Variation
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 from fastloop.tune.budget import Spending, TuneBudget
@@ -65,7 +65,7 @@ def override_for_race(request: JobRequest) -> tuple[str, ...]:
         ours["epochs"] = 1
     if len(request.job.benchmark) > 1:
         ours["benchmark"] = benchmark_name(request.job)
-    return _as_variation(ours).apply(request.overrides)
+    return _as_change(ours).apply(request.overrides)
 
 
 def plan_tuning(
@@ -102,12 +102,12 @@ def plan_tuning(
     raced = _choose_raced(affordable, pilot, spending)
     # All jobs of the race run the same part of an epoch.
     if pilot.cut:
-        overrides = Variation(overrides=(f"batches={pilot.cut}",)).apply(overrides)
+        overrides = SettingChange(overrides=(f"batches={pilot.cut}",)).apply(overrides)
     changes = [(), *(each.change for each in raced)]
     jobs = [present, *(each.job for each in raced)]
     return TuneFile(
         command=command,
-        jobs=[[*Variation(overrides=change).apply(overrides)] for change in changes],
+        jobs=[[*SettingChange(overrides=change).apply(overrides)] for change in changes],
         changes=[[*change] for change in changes],
         forecast_mib=[
             forecast_peak_mib(job, pilot.memory) if pilot.memory else None for job in jobs
@@ -121,8 +121,8 @@ def plan_tuning(
     )
 
 
-def _as_variation(values: Mapping[str, object]) -> Variation:
-    return Variation(overrides=tuple(f"{name}={value}" for name, value in values.items()))
+def _as_change(values: Mapping[str, object]) -> SettingChange:
+    return SettingChange(overrides=tuple(f"{name}={value}" for name, value in values.items()))
 
 
 def _choose_space(

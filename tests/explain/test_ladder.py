@@ -16,10 +16,10 @@ from fastloop.core.number_text import show_percent
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.types import UsageError
+from fastloop.explain.changes import SettingChange, propose_changes, read_changes
 from fastloop.explain.job_findings import format_explanation, ladder_table, to_json
 from fastloop.explain.ladder import build_ladder, work_of
 from fastloop.explain.rung_passes import EpochTimes
-from fastloop.explain.variations import Variation, variations_from, variations_of
 from fastloop.explain.verdict import judge, needs_more_rounds, tells_too_little
 from fastloop.explain.what_ifs import Candidate, choose, find_best
 from fastloop.trial.support import check_support
@@ -277,36 +277,36 @@ def test_work_beyond_what_is_exposed_is_hidden():
 
 def test_a_change_replaces_overrides_of_its_names():
     overrides = ("loader=raw", "+loader.a=1", "store@loader.store=npy", "num_workers=2", "epochs=1")
-    change = Variation(overrides=("loader=np_memmap", "num_workers=0"))
+    change = SettingChange(overrides=("loader=np_memmap", "num_workers=0"))
     assert change.apply(overrides) == ("epochs=1", "loader=np_memmap", "num_workers=0")
 
 
 def test_changes_that_can_not_apply_are_not_proposed():
-    plain = {each.name for each in variations_of(compose_job("num_workers=1"))}
+    plain = {each.name for each in propose_changes(compose_job("num_workers=1"))}
     assert not {"transform.where=device", "cache=warm", "cache=cold", "device_prefetch=2"} & plain
     assert not any(name.startswith(("decoder=", "pin_memory")) for name in plain)
     moved = compose_job("transform=normalize", "transform.where=worker", "cache=cold")
-    names = {each.name for each in variations_of(moved, decoders=["turbojpeg"])}
+    names = {each.name for each in propose_changes(moved, decoders=["turbojpeg"])}
     assert {"transform.where=device", "cache=warm", "decoder=turbojpeg"} <= names
-    cold = {each.name for each in variations_of(compose_job(), in_memory=0.5)}
+    cold = {each.name for each in propose_changes(compose_job(), in_memory=0.5)}
     assert "cache=cold" in cold
-    assert "cache=cold" not in {each.name for each in variations_of(compose_job(), in_memory=1.0)}
+    assert "cache=cold" not in {each.name for each in propose_changes(compose_job(), in_memory=1.0)}
 
 
 def test_a_transform_of_the_users_moves_to_the_device_by_an_override_that_adds():
-    change = Variation(overrides=("++transform.where=device",))
+    change = SettingChange(overrides=("++transform.where=device",))
     assert change.name == "transform.where=device"
     given = ("transform._target_=mine.f", "+transform.where=worker")
     assert change.apply(given) == ("transform._target_=mine.f", "++transform.where=device")
 
 
 def test_changes_that_the_user_names():
-    (one, two) = variations_from(["batch_size=128", "num_workers=2 prefetch_factor=4"])
+    (one, two) = read_changes(["batch_size=128", "num_workers=2 prefetch_factor=4"])
     assert one.apply(["batch_size=8", "epochs=1"]) == ("epochs=1", "batch_size=128")
     assert two.name == "num_workers=2 prefetch_factor=4"
     for wrong in ("", "batch_size", "'batch_size=1"):
         with pytest.raises(UsageError, match="what_if="):
-            variations_from([wrong])
+            read_changes([wrong])
 
 
 @pytest.mark.parametrize(
@@ -327,23 +327,23 @@ def test_more_rounds_are_run_where_the_first_leave_the_verdict_open(read, spread
 
 
 def test_changes_are_other_than_the_job_is():
-    names = {each.name for each in variations_of(compose_job("num_workers=1", "torch_threads=1"))}
+    names = {each.name for each in propose_changes(compose_job("num_workers=1", "torch_threads=1"))}
     assert {"num_workers=0", "num_workers=2", "prefetch_factor=8", "loader=np_memmap"} <= names
     assert not {"num_workers=1", "torch_threads=1"} & names
 
 
 def test_a_change_to_no_workers_resets_what_needs_them():
     job = compose_job("num_workers=2", "prefetch_factor=4", "persistent_workers=true")
-    overrides = {each.name: each.overrides for each in variations_of(job)}
+    overrides = {each.name: each.overrides for each in propose_changes(job)}
     resets = ("num_workers=0", "prefetch_factor=null", "persistent_workers=false")
     assert overrides["num_workers=0"] == resets
     assert overrides["loader=fastloop"] == ("loader=fastloop", *resets)
     started = compose_job("num_workers=2", "multiprocessing_context=spawn")
-    (no_workers,) = [each for each in variations_of(started) if each.name == "num_workers=0"]
+    (no_workers,) = [each for each in propose_changes(started) if each.name == "num_workers=0"]
     assert no_workers.overrides == ("num_workers=0", "multiprocessing_context=null")
     # Otherwise the change would be left out, as a job that is not supported.
     check_support(compose_job("multiprocessing_context=spawn", *no_workers.overrides))
-    single = {each.name: each.overrides for each in variations_of(compose_job())}
+    single = {each.name: each.overrides for each in propose_changes(compose_job())}
     assert single["loader=fastloop"] == ("loader=fastloop",)
 
 
@@ -353,7 +353,7 @@ def gain_of(value: float, low: float | None = None, high: float | None = None) -
 
 
 def candidate(name: str, gain: float | None) -> Candidate:
-    change, predicted = Variation(overrides=(name,)), None if gain is None else gain_of(gain)
+    change, predicted = SettingChange(overrides=(name,)), None if gain is None else gain_of(gain)
     return Candidate(change=change, explained=None, predicted_gain=predicted)
 
 
@@ -381,24 +381,24 @@ def test_without_predictions_other_loaders_are_tried_first():
 
 
 def test_threads_are_a_change_of_loaders_that_take_no_workers(monkeypatch):
-    monkeypatch.setattr("fastloop.explain.variations.usable_cores", lambda: 4)
+    monkeypatch.setattr("fastloop.explain.changes.usable_cores", lambda: 4)
     monkeypatch.setattr("torch.get_num_threads", lambda: 4)
-    assert [each.name for each in variations_of(compose_job("loader=fastloop"))] == [
+    assert [each.name for each in propose_changes(compose_job("loader=fastloop"))] == [
         "torch_threads=1"
     ]
 
 
 def test_fewer_threads_are_proposed_where_a_quota_gives_fewer_cores(monkeypatch):
-    monkeypatch.setattr("fastloop.explain.variations.usable_cores", lambda: 4)
+    monkeypatch.setattr("fastloop.explain.changes.usable_cores", lambda: 4)
     monkeypatch.setattr("torch.get_num_threads", lambda: 16)
-    names = [each.name for each in variations_of(compose_job("loader=fastloop"))]
+    names = [each.name for each in propose_changes(compose_job("loader=fastloop"))]
     assert names == ["torch_threads=1", "torch_threads=4"]
 
 
 def test_of_each_common_cause_the_best_change_is_tried_and_what_the_user_named():
     names = ("loader=a", "num_workers=1", "num_workers=2", "decoder=b", "decoder=c")
     known = list(map(candidate, names, (0.5, 0.1, 0.2, 0.01, -0.1)))
-    asked = replace(known[0], change=Variation(overrides=("batch_size=8",), is_asked=True))
+    asked = replace(known[0], change=SettingChange(overrides=("batch_size=8",), is_asked=True))
     asked = replace(asked, predicted_gain=None)
     chosen = [each.change.name for each in choose([*known, asked], 1)]
     assert set(chosen) == {"loader=a", "num_workers=2", "batch_size=8"}

@@ -21,7 +21,7 @@ MOSTLY = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Variation:
+class SettingChange:
     """A change: overrides that replace the ones of the same names on the command line."""
 
     overrides: tuple[str, ...]
@@ -46,39 +46,39 @@ def _concerns(override: str, name: str) -> bool:
     return key == name or key.startswith(f"{name}.") or f"@{name}." in key
 
 
-def variations_of(
+def propose_changes(
     job: Job, *, decoders: Sequence[str] = (), in_memory: float | None = None
-) -> list[Variation]:
+) -> list[SettingChange]:
     """Changes of one setting, or of the loader, the most common causes first.
 
     decoders: names of other decoders that decode the job's files. in_memory: share of its files
     that were in memory before any pass; None: unknown.
     """
-    variations = [(f"torch_threads={threads}",) for threads in _fewer_threads(job)]
+    proposed = [(f"torch_threads={threads}",) for threads in _fewer_threads(job)]
     if uses_dataloader(job):
-        variations += [
+        proposed += [
             _without_workers(job) if not workers else (f"num_workers={workers}",)
             for workers in _numbers_of_workers()
             if workers != job.loading.num_workers
         ]
-        variations += [(f"decoder={name}",) for name in decoders]
-        variations += _other_loaders(job)
+        proposed += [(f"decoder={name}",) for name in decoders]
+        proposed += _other_loaders(job)
         if transforms_samples(job):
-            variations.append(("++transform.where=device",))
-        variations += _ahead_of_the_loop(job)
+            proposed.append(("++transform.where=device",))
+        proposed += _ahead_of_the_loop(job)
     if job.cache == "cold":
-        variations.append(("cache=warm",))
+        proposed.append(("cache=warm",))
     # The passes bring the files into memory: only an epoch with a cold cache tells the cost of the
     # first epoch of a training.
     elif job.cache == "as_is" and in_memory is not None and in_memory < MOSTLY:
-        variations.append(("cache=cold",))
-    return [Variation(overrides=overrides) for overrides in variations]
+        proposed.append(("cache=cold",))
+    return [SettingChange(overrides=overrides) for overrides in proposed]
 
 
-def variations_from(texts: Sequence[str]) -> list[Variation]:
+def read_changes(texts: Sequence[str]) -> list[SettingChange]:
     """The changes of `what_if=`, each with one or more overrides. Raises UsageError for a text
     without overrides or with an unclosed quote."""
-    return [Variation(overrides=_split(text), is_asked=True) for text in texts]
+    return [SettingChange(overrides=_split(text), is_asked=True) for text in texts]
 
 
 def _split(text: str) -> tuple[str, ...]:
