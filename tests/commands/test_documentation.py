@@ -34,7 +34,7 @@ TESTED_ELSEWHERE = {
 }
 READER_OPTIONS = [
     *(("dataset", "squares"), ("experiment", "best"), ("experiment", "tuned")),
-    ("dataset", "mine"),  # of dataset=mine.Squares, a class of the reader's
+    *(("dataset", "mine"), ("model", "train")),  # of dataset=mine.Squares, model=train.Net
 ]
 """Options that the pages ask their readers to write, or that a command writes."""
 FAST_SETTINGS = (
@@ -70,9 +70,10 @@ def commands(page: Path) -> list[str]:
 
 
 def new_commands() -> dict[Path, list[str]]:
-    """Commands by the first page that has them."""
+    """Commands by the first page that has them. The tutorial precedes README.md, which needs its
+    files."""
     pages: dict[str, Path] = {}
-    for page in PAGES:
+    for page in sorted(PAGES, key=lambda page: page.stem != "tutorial"):
         for command in commands(page):
             pages.setdefault(command, page)
     return {page: [command for command in pages if pages[command] == page] for page in PAGES}
@@ -116,7 +117,9 @@ def shorten(command: str) -> str:
         return re.sub(r"^torchrun \S+ -m", "python -m", command) + " --cfg job"
     name = command.partition(" dataset=")[0]
     if name in OTHER_SETTINGS:
-        return f"{command} {OTHER_SETTINGS[name]}"
+        given = {word.partition("=")[0] for word in shlex.split(command)}
+        added = OTHER_SETTINGS[name].split()
+        return " ".join([command, *(word for word in added if word.partition("=")[0] not in given)])
     if "fastloop.run" not in command or "--cfg" in command or "--help" in command:
         return command.replace("trials=5", "trials=2")
     extra_settings = list(FAST_SETTINGS)
