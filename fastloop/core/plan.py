@@ -169,8 +169,9 @@ class Benchmark(Protocol):
     """Consumes the batches of an epoch."""
 
     limit: Literal["gather", "replay"]
-    """The machine limit to compare with: gathering the same rows in memory, or replaying the same
-    steps on batches resident on the device."""
+    """The machine limit to compare with. gather: the fastest way to do the loader's kind of work,
+    such as gathering rows in memory or decoding files; replay: the same steps on batches that are
+    on the device already."""
 
     def check(self, model: Model, num_classes: int | None, sample: Leaves | None) -> None:
         """Raise Unsupported for samples that the benchmark or the model can't use.

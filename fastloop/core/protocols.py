@@ -51,8 +51,8 @@ class Dataset(Protocol):
 
 @runtime_checkable
 class HasFiles(Protocol):
-    """A dataset or an order that lists the files it reads. Only such a dataset can be read with a
-    cold page cache."""
+    """A dataset or an order that lists the files it reads. Without a store, only such a dataset can
+    be read with a cold page cache."""
 
     def files(self) -> list[Path]:
         """The files and folders to read. Those of a dataset exist once `fetch` has returned."""
