@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fastloop.explain.loop_explanation import LoopExplanation
     from fastloop.explain.loop_rungs import LoaderOrFunction, LoopStep
+    from fastloop.explain.of_loop import LoopExplanation
 
 
 class _ExplainModule(ModuleType):

@@ -20,8 +20,7 @@ from fastloop.core.spans import (
 )
 from fastloop.explain.rung_passes import benchmark_of
 from fastloop.observe.dataloader_probe import ONLY_EPOCH
-from fastloop.observe.event_log import MAIN, EventLog, open_log
-from fastloop.observe.events import DEVICE, Event
+from fastloop.observe.event_log import DEVICE, MAIN, Event, EventLog, open_log
 from fastloop.observe.lanes import NO_BATCH, coverage
 from fastloop.observe.loop_lane import watch_calls, watch_epoch
 from fastloop.observe.pinning import pinning_recorded

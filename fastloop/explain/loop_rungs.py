@@ -17,9 +17,8 @@ from fastloop.core.types import Epochs, Tree
 from fastloop.data.dataloader import copy_settings, identity_collate
 from fastloop.data.samples import fetch_samples
 from fastloop.explain.ladder import work_of
-from fastloop.explain.rung_loaders import MOST_READY, READY_S
+from fastloop.explain.rung_loaders import MOST_READY, READY_S, ReadyBatches, ReadySamples
 from fastloop.explain.rung_passes import EpochTimes, consume_epoch, summarize_epochs
-from fastloop.explain.substitutes import ReadyBatches, ReadySamples
 from fastloop.options.loader.user import iterable_epochs
 
 LoopStep = Callable[[Tree], Any]

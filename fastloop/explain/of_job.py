@@ -1,5 +1,5 @@
 """The explanation of one job: ladder, verdict, what-ifs predicted and tried, and the picture and
-trace of an epoch."""
+trace of an epoch. With explain=true, a sweep has each of its jobs explained."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from fastloop.core.explanation import (
+    EXPLANATION_FILE,
     TIMELINE_SVG,
     TIMELINE_TRACE,
     Explanation,
@@ -27,13 +28,15 @@ from fastloop.explain.causes import Beginning, find_causes, look_after, look_bef
 from fastloop.explain.changes import SettingChange, propose_changes, read_changes
 from fastloop.explain.explained_job import ExplainedJob, count_batches
 from fastloop.explain.instrumented import Recording
+from fastloop.explain.job_findings import to_json
 from fastloop.explain.ladder import Round, build_ladder, work_of
 from fastloop.explain.model_input import (
+    PartCosts,
     measure_for_model,
     measure_hand_off,
+    measure_parts,
     time_single_batches,
 )
-from fastloop.explain.part_costs import PartCosts, measure_parts
 from fastloop.explain.predict import Measured, predict_seconds
 from fastloop.explain.rung_passes import BatchTimes, benchmark_of
 from fastloop.explain.rungs import benchmark_name, describe_decoding, overlaps, uses_dataloader
@@ -52,6 +55,8 @@ from fastloop.observe.drawing import draw_timeline
 from fastloop.observe.lanes import build_lanes, stage_seconds
 from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.early_check import reason_against
+from fastloop.sweep.explain_stage import ExplainJob
+from fastloop.sweep.job_state import SweepJob
 from fastloop.sweep.prepare_stage import prepare_job
 from fastloop.sweep.progress import Progress
 from fastloop.sweep.request import JobRequest
@@ -288,3 +293,21 @@ def write_timeline(recording: Recording, folder: Path, title: str) -> Instrument
         coverage=recording.coverage,
         shares={str(stage): value / seconds for stage, value in by_stage.items()},
     )
+
+
+def job_explainer(
+    requests: Sequence[JobRequest], compose: Callable[[Sequence[str]], Job]
+) -> ExplainJob:
+    """A function that explains a job of the sweep and writes explain.json to the job's folder.
+
+    compose: the job of a list of overrides.
+    """
+
+    def explain_job(entry: SweepJob, begin_step: Callable[[str], None]) -> Explanation:
+        request = check_request([requests[entry.index]])
+        progress = Progress(begin_step=begin_step)  # the bar counts the steps of all jobs
+        explanation = explain(request, compose, progress, entry.folder)
+        write_text(entry.folder / EXPLANATION_FILE, to_json(explanation))
+        return explanation
+
+    return explain_job

@@ -14,9 +14,8 @@ from fastloop.core.plan import Benchmark, PreparedData, Session
 from fastloop.core.spans import now_ns, process_cpu_ns, seconds_between, synchronize
 from fastloop.core.trees import map_tensors
 from fastloop.core.types import Epochs, Tree
-from fastloop.explain.rung_loaders import open_rung, take_batches
+from fastloop.explain.rung_loaders import open_rung, share_seconds, take_batches
 from fastloop.explain.rungs import benchmark_name, rungs_of
-from fastloop.explain.substitutes import share_seconds
 from fastloop.trial.context import JobContext, start_job
 from fastloop.trial.job import Job
 from fastloop.trial.page_cache import ReopenableLoader, set_cache_state

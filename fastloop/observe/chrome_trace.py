@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from fastloop.observe.events import WORKER
+from fastloop.observe.event_log import WORKER
 from fastloop.observe.lanes import Lane
 
 QUARTER_S = 7_889_238

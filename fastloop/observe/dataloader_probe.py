@@ -13,8 +13,7 @@ import numpy as np
 from torch.utils.data import IterDataPipe, MapDataPipe, default_collate
 
 from fastloop.core.parts import Part
-from fastloop.observe.event_log import EventLog
-from fastloop.observe.events import NATIVE_LANE
+from fastloop.observe.event_log import NATIVE_LANE, EventLog
 from fastloop.observe.probed import ProbedCall, ProbedCollate, ProbedDataset
 
 ONLY_EPOCH = 0

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from html import escape
 
 from fastloop.core.parts import Part
-from fastloop.observe.event_log import MAIN
-from fastloop.observe.events import QUEUE_LANE, WORKER, Event
+from fastloop.observe.event_log import MAIN, QUEUE_LANE, WORKER, Event
 from fastloop.observe.lanes import Lane, build_lanes, flatten, stage_seconds
 
 WIDTH, LEFT, RIGHT = 960, 112, 16

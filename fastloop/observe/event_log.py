@@ -1,4 +1,5 @@
-"""A log of events that any number of processes write, each thread to a file of its own.
+"""Events of a timeline, and a log of them that any number of processes write, each thread to a file
+of its own.
 
 A file has records of one size and is mapped into memory. An event is in the file as soon as it is
 added, without a system call, and stays there however its process ends. Workers often end by a
@@ -25,11 +26,9 @@ from typing import Any
 from torch.utils.data._utils.worker import get_worker_info
 
 from fastloop.core.parts import Part
-from fastloop.observe.events import UNKNOWN, Event
 
 MOST_EVENTS = 100_000
 """Events of a thread, 48 bytes each; later ones are not recorded."""
-MAIN = "main"
 SUFFIX, FACTS = ".events", ".facts"
 _PARTS = tuple(Part)
 _NUMBERS = {part: number for number, part in enumerate(_PARTS)}
@@ -41,6 +40,32 @@ last: a record with a stop of zero holds no event, or one that a kill has cut of
 LEAST_BYTES = math.lcm(RECORD.size, ALLOCATIONGRANULARITY)
 MOST_BYTES = 16 * LEAST_BYTES
 """A file doubles when it is full, by LEAST_BYTES to MOST_BYTES: most processes record little."""
+UNKNOWN = -1
+"""The value of a number that is not known or does not exist."""
+MAIN = "main"
+"""The name of the loop's lane."""
+WORKER, QUEUE_LANE, PIN_LANE, NATIVE_LANE, DEVICE = "worker", "queue", "pin", "native", "device"
+"""Beginnings of the names of other lanes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A part of an epoch, in one lane of one process."""
+
+    process_id: int
+    lane: str
+    """Who does it, as "main" or "worker 0"; "queue 0" has the finished batches of worker 0."""
+    name: Part
+    start_ns: int
+    """On the clock of core/spans.py, which all processes of a machine share."""
+    stop_ns: int
+    batch: int
+    """Number of the batch, or UNKNOWN; it counts from the start of the pass if `epoch` is known,
+    and otherwise from the first event."""
+    epoch: int = UNKNOWN
+    """Number of the pass over a loader, counted in the process of the event; or UNKNOWN."""
+    cpu_ns: int = UNKNOWN
+    """CPU time that the process used during the event; or UNKNOWN."""
 
 
 def _map_more(path: Path) -> mmap:

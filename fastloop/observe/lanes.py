@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fastloop.core.parts import Part
-from fastloop.observe.event_log import MAIN
-from fastloop.observe.events import (
+from fastloop.observe.event_log import (
     DEVICE,
+    MAIN,
     NATIVE_LANE,
     PIN_LANE,
     QUEUE_LANE,

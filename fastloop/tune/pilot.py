@@ -21,8 +21,7 @@ from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import JobFailed
 from fastloop.explain.explained_job import FEWEST_BATCHES, ExplainedJob, count_batches
-from fastloop.explain.model_input import measure_for_model
-from fastloop.explain.part_costs import PartCosts
+from fastloop.explain.model_input import PartCosts, measure_for_model
 from fastloop.explain.predict import (
     HandOff,
     Measured,

@@ -8,9 +8,9 @@ import pytest
 import torch
 from options import MYDATASET
 
+from fastloop.explain.rung_loaders import ReadyBatches, ReadyFiles, ReadySamples
 from fastloop.explain.rung_passes import MOST_TIMED, time_batches, time_rung
 from fastloop.explain.rungs import rungs_of
-from fastloop.explain.substitutes import ReadyBatches, ReadyFiles, ReadySamples
 
 TRAINING = ("benchmark=training", "torch_threads=1", "min_window_s=0", "batch_size=8")
 PHOTOS = ("dataset=photos", "dataset.count=24", "dataset.crop=[20,24]")

@@ -10,7 +10,7 @@ import pytest
 from fastloop.core.parts import Part
 from fastloop.observe.chrome_trace import add_to_profile, format_trace
 from fastloop.observe.drawing import draw_timeline
-from fastloop.observe.events import Event
+from fastloop.observe.event_log import Event
 from fastloop.observe.lanes import build_lanes
 
 MS = 10**6

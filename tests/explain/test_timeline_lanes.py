@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastloop.core.parts import Part
-from fastloop.observe.events import Event
+from fastloop.observe.event_log import Event
 from fastloop.observe.lanes import NO_BATCH, build_lanes, coverage, flatten, stage_seconds
 
 LOOP, FIRST, SECOND = 100, 101, 102

@@ -16,7 +16,7 @@ import numpy as np
 from fastloop.core.parts import Part
 from fastloop.explain.attach.iterations import OF_LOOPS, LoaderPass
 from fastloop.explain.attach.reading import MadeBatch, ProcessRecords, batches_of_process
-from fastloop.observe.events import Event
+from fastloop.observe.event_log import Event
 
 STAGES = (Part.DECODE, Part.COLLATE, Part.HAND_OFF, Part.START_UP)
 """Columns of an attribution; a transform is a part of decode, as its share is found later."""

@@ -13,8 +13,7 @@ from typing import Any
 
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, process_cpu_ns
-from fastloop.observe.event_log import EventLog
-from fastloop.observe.events import UNKNOWN
+from fastloop.observe.event_log import UNKNOWN, EventLog
 from fastloop.observe.probed import ProbedCall, ProbedCollate, ProbedIterator
 
 FIRST, EVERY = 2, 16

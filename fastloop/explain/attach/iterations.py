@@ -11,7 +11,7 @@ from typing import Any
 
 from fastloop.core.parts import Part
 from fastloop.explain.attach.reading import ProcessRecords
-from fastloop.observe.events import UNKNOWN, Event
+from fastloop.observe.event_log import UNKNOWN, Event
 from fastloop.observe.lanes import flatten
 
 OF_LOOPS = (Part.START, Part.WAIT, Part.STEP, Part.END)

@@ -12,8 +12,7 @@ from fastloop.explain.attach.iterations import LoaderPass
 from fastloop.explain.attach.loops import Loop
 from fastloop.explain.attach.reading import ProcessRecords
 from fastloop.observe.drawing import draw_timeline
-from fastloop.observe.event_log import MAIN
-from fastloop.observe.events import Event
+from fastloop.observe.event_log import MAIN, Event
 from fastloop.observe.lanes import NO_BATCH, Lane, build_lanes
 
 MOST_TRACED = 200_000

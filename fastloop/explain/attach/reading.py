@@ -11,7 +11,7 @@ from typing import Any
 
 from fastloop.core.parts import Part
 from fastloop.explain.attach.torch_hooks import open_script_log
-from fastloop.observe.events import UNKNOWN, Event
+from fastloop.observe.event_log import UNKNOWN, Event
 
 MAKING = (Part.FETCH, Part.COLLATE, Part.TRANSFORM)
 

@@ -21,8 +21,7 @@ import torch
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, process_cpu_ns
 from fastloop.explain.attach.fetches import probe_fetches, probe_workers
-from fastloop.observe.event_log import EventLog, ThreadLog
-from fastloop.observe.events import UNKNOWN
+from fastloop.observe.event_log import UNKNOWN, EventLog, ThreadLog
 from fastloop.observe.pinning import probe_pinning
 
 if TYPE_CHECKING:
