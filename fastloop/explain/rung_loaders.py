@@ -35,6 +35,7 @@ MOST_READY = 8
 READY_S = 1.0
 """Time after which no further batch is made to stand in for others: samples may be very slow."""
 SHARES = 3
+"""Number of times that a batch is shared; their median counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
