@@ -32,9 +32,9 @@ from fastloop.data.digest import (
 from fastloop.options.loader.user import iterable_epochs
 from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.bench_results import Bench, BenchResult
+from fastloop.sweep.caveats import trial_caveats
 from fastloop.sweep.loader_timer import first_batches, warm_timer
 from fastloop.sweep.progress import round_reports
-from fastloop.sweep.timing_caveats import trial_caveats
 from fastloop.trial.job_settings import MIN_WINDOW_S
 from fastloop.trial.limits import row_limit
 from fastloop.trial.window import time_instrumented_epoch

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastloop.core import stats
-from fastloop.sweep.caveats import crowd_caveats, loss_caveats
-from fastloop.sweep.timing_caveats import trial_caveats, wait_caveats
+from fastloop.sweep.caveats import crowd_caveats, loss_caveats, trial_caveats, wait_caveats
 
 CAMPAIGNS = 1_000
 KINDS = ("lognormal", "drift", "heavy")
