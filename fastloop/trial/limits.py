@@ -20,9 +20,8 @@ from fastloop.fastloader.columns.jpeg import INSTALL, has_jpeg
 from fastloop.processes.rank_group import world_size
 from fastloop.trial.all_cores import MAX_BUDGET_S
 from fastloop.trial.context import JobContext
-from fastloop.trial.crop_limit import crop_limit
-from fastloop.trial.decode_limit import decode_limit
 from fastloop.trial.gather_limit import FLOAT_NBYTES, conversion_limit, gather_limit
+from fastloop.trial.image_limit import crop_limit, decode_limit
 from fastloop.trial.job import Job
 
 PINNED_COPY_NS = 250_000_000

@@ -17,9 +17,9 @@ from fastloop.data.cropped_dataset import CroppedSamples
 from fastloop.data.decode_image import pixels_of
 from fastloop.data.preparation import prepare
 from fastloop.fastloader.columns.decoders import decode_by_pillow
-from fastloop.trial import crop_limit as limit_module
+from fastloop.trial import image_limit as limit_module
 from fastloop.trial import limits
-from fastloop.trial.crop_limit import NATIVE_DECODER, CropMaking, DecodedCrops, crop_limit
+from fastloop.trial.image_limit import NATIVE_DECODER, CropMaking, DecodedCrops, crop_limit
 from fastloop.trial.trial_process import run_trial
 
 SHORT = ("benchmark=traversal", "epochs=1", "batch_size=4", "min_window_s=0")
