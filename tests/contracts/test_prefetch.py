@@ -30,10 +30,9 @@ from fastloop.core.types import BadData, Invalid, JobFailed, Unsupported
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.options.loader.device_resident import check_fits, free_bytes
 from fastloop.trial.delivery import loader_opener
-from fastloop.trial.prefetch.cuda_stream import DeliveryStream
 from fastloop.trial.prefetch.pinned import PinnedBuffer, place_through_pinned
 from fastloop.trial.prefetch.process import prefetch_by_process, share_batch
-from fastloop.trial.prefetch.stream import prefetch_by_stream
+from fastloop.trial.prefetch.stream import DeliveryStream, prefetch_by_stream
 from fastloop.trial.prefetch.thread import prefetch_by_thread
 from fastloop.trial.support import check_support
 from fastloop.trial.trial_process import run_instrumentation, run_trial

@@ -26,7 +26,7 @@ from fastloop.core.epochs import close_on_exit
 from fastloop.core.exit_status import describe_exit
 from fastloop.core.types import Epochs, Tree
 from fastloop.processes.lifecycle import die_with_parent
-from fastloop.trial.prefetch.cuda_stream import DeliveryStream
+from fastloop.trial.prefetch.stream import DeliveryStream
 
 MORE, STOP, EXIT = "more", "stop", "exit"
 """Commands to the process, besides the number of an epoch to load: load one more batch, end this

@@ -1,16 +1,84 @@
-"""`device_prefetch_by=stream`: a CUDA stream copies the next batches while a step runs."""
+"""Delivery of batches on a separate CUDA stream, concurrently with the loop's work on the GPU.
+
+`device_prefetch_by=stream` does so in the loop's thread; the other ways share the stream.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 
+from fastloop.core.epochs import close_on_exit
+from fastloop.core.trees import split_tensors
 from fastloop.core.types import Epochs, Tree
-from fastloop.trial.prefetch.cuda_stream import DeliveryStream, PendingBatch, open_prefetch
+from fastloop.fastloader.device_copy import CopyStream, receive_copies
+
+END = object()
+"""Marks the end of an iterator."""
+
+PendingBatch = tuple[Tree, Any]
+"""A batch that may still be copied, and the event after its copy; None without a CUDA stream."""
+
+
+class DeliveryStream:
+    """The stream on which batches are delivered: a separate one on CUDA, else the loop's own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._copies = CopyStream(device)
+
+    def start_epoch(self, epochs: Epochs, epoch: int) -> Iterator[Tree]:
+        """Iterator over the epoch's batches, ordered after the work queued on the caller's
+        stream."""
+        # iter() runs on this stream as well: a loader may put tensors on the device for a whole
+        # epoch, such as indices. If these were allocated on the caller's stream, their memory could
+        # be reused before a pending gather on this stream has read it.
+        self._copies.follow_caller()
+        with self._copies.current():
+            return iter(epochs(epoch))
+
+    def deliver_each(
+        self, batches: Iterator[Tree], deliver: Callable[[Tree], Tree]
+    ) -> Iterator[PendingBatch]:
+        """Yield deliver(batch) for each; the loader's device work runs on this stream too."""
+        while True:
+            with self._copies.current():
+                batch = next(batches, END)
+                if batch is END:
+                    return
+                placed = deliver(batch)
+                # while the consumer works on `placed`, the host batch must not occupy memory
+                del batch
+                copied = self._copies.record()
+            yield placed, copied
+
+    def receive(self, placed: Tree, copied: Any) -> Tree:
+        """The batch, once the caller's stream waits for its copy; its memory is not reused before
+        that stream is done with it."""
+        if copied is not None:
+            tensors, _ = split_tensors(placed, self._copies.device)
+            on_device = [tensor for tensor in tensors if tensor.is_cuda]
+            receive_copies(copied, on_device, self._copies.device)
+        return placed
+
+
+@contextmanager
+def open_prefetch(
+    open_: Callable[[], AbstractContextManager[Epochs]],
+    prefetch_epoch: Callable[[Epochs, int, DeliveryStream], Generator[Tree, None, None]],
+    device: torch.device,
+) -> Iterator[Epochs]:
+    """A loader's epochs as `prefetch_epoch` delivers them on a stream; closed with the context."""
+    stream = DeliveryStream(device)
+    with (
+        open_() as epochs,
+        close_on_exit(lambda epoch: prefetch_epoch(epochs, epoch, stream)) as prefetched,
+    ):
+        yield prefetched
 
 
 def prefetch_by_stream(

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 import torch
 
 from fastloop.core.types import Epochs, Tree
-from fastloop.trial.prefetch.cuda_stream import END, DeliveryStream, PendingBatch, open_prefetch
+from fastloop.trial.prefetch.stream import END, DeliveryStream, PendingBatch, open_prefetch
 
 
 def prefetch_by_thread(
