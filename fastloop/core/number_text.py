@@ -1,12 +1,17 @@
-"""Numbers as text for people: a few significant digits, never an exponent."""
+"""Numbers and durations as text for people: a few significant digits, never an exponent."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from fastloop.core.stats import Estimate
+if TYPE_CHECKING:
+    from fastloop.core.stats import Estimate
+
+
+MINUTE_S, HOUR_S = 60, 3600
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -75,3 +80,25 @@ def show_percent(share: float) -> str:
         return f"{100 * share:.0f} %"
     # + 0.0 turns -0.0 into 0.0
     return f"{round(100 * share, 1) + 0.0:.1f} %"
+
+
+def show_duration(seconds: float) -> str:
+    """Seconds as `45 s`, `1 min 20 s` or `2 h 5 min`: two units, of which the second may be 0."""
+    whole = round(seconds)
+    if whole < MINUTE_S:
+        return f"{whole} s"
+    if whole < HOUR_S:
+        minutes, rest = divmod(whole, MINUTE_S)
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, rest = divmod(round(whole / MINUTE_S), MINUTE_S)
+    return f"{hours} h {rest} min" if rest else f"{hours} h"
+
+
+def show_about(seconds: float) -> str:
+    """Text of a rough forecast, in steps of 5 s below ten minutes and of minutes above.
+
+    >>> show_about(83.2)
+    '1 min 25 s'
+    """
+    step = 5 if seconds < 10 * MINUTE_S else MINUTE_S
+    return show_duration(max(5, step * round(seconds / step)))

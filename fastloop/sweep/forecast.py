@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from fastloop.core.duration_text import show_about
 from fastloop.core.looks import AUTO, AUTO_SECONDS
+from fastloop.core.number_text import show_about
 
 START_S, LAUNCHED_S = 5.0, 0.15
 """Seconds until the first trial, with imports; and of starting a trial's process."""

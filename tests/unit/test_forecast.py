@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from fastloop.config.combinations import compose_values
-from fastloop.core.duration_text import show_about, show_duration
+from fastloop.core.number_text import show_about, show_duration
 from fastloop.sweep.forecast import describe_explanation, describe_plan, forecast_seconds
 
 
