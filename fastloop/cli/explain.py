@@ -36,7 +36,7 @@ from fastloop.config.compose import (
     compose_changed,
     refuse_several,
 )
-from fastloop.config.experiment_yaml import experiment_yaml
+from fastloop.config.experiments import experiment_yaml
 from fastloop.config.flags import read_command_line
 from fastloop.config.messages import usage_message
 from fastloop.core.explanation import EXPLANATION_FILE, TIMELINE_SVG, TIMELINE_TRACE, WhatIf

@@ -41,7 +41,7 @@ from fastloop.config.compose import (
     refuse_several,
     usage_errors,
 )
-from fastloop.config.experiment_yaml import experiment_yaml
+from fastloop.config.experiments import experiment_yaml
 from fastloop.config.flags import read_command_line
 from fastloop.config.tune_space import read_space, split_arguments
 from fastloop.core.files import make_sweep_folder, remove_unused, write_text

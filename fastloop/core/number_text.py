@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fastloop.core.stats import Estimate
 
-
 MINUTE_S, HOUR_S = 60, 3600
 
 
