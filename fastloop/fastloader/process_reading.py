@@ -27,8 +27,9 @@ from torch._utils import ExceptionWrapper
 from fastloop.core.exit_status import describe_exit
 from fastloop.fastloader.batching import Groups
 from fastloop.fastloader.columns.column import Tree
-from fastloop.fastloader.dataset_source import DatasetSource
+from fastloop.fastloader.dataset_source import BatchSource, DatasetSource
 from fastloop.fastloader.failed_batch import FailedBatch, try_batch
+from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.loader_settings import LoaderSettings, WorkerProcesses
 from fastloop.fastloader.reader_process import ReaderSettings, Task, run_reader
 from fastloop.fastloader.sample_draws import SampleDraws
@@ -314,7 +315,7 @@ class ProcessBatches:
             self._pool.close()
 
 
-def open_reading(settings: LoaderSettings, source: Any) -> ProcessReading | None:
+def open_reading(settings: LoaderSettings, source: object) -> ProcessReading | None:
     """The processes that read a Dataset, if any do.
 
     Rows are read by threads, which need no interpreter's lock, and so is a Dataset that threads may
@@ -337,11 +338,14 @@ def _check(processes: WorkerProcesses) -> ProcessReading:
 
 
 def start_reading(
-    reading: Any, source: Any, groups: Groups, draws: SampleDraws
-) -> tuple[Any, Groups]:
+    reading: ProcessReading | None,
+    source: BatchSource | StreamBatches,
+    groups: Groups,
+    draws: SampleDraws,
+) -> tuple[BatchSource | StreamBatches | ProcessBatches, Groups]:
     """The source of an epoch's batches and its groups; as they are, unless processes read a
     Dataset."""
-    if not isinstance(reading, ProcessReading):
+    if reading is None or not isinstance(source, DatasetSource):
         return source, groups
     batches = reading.start(source, groups, draws)
     return batches, batches.groups()
