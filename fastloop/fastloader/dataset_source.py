@@ -143,12 +143,11 @@ class DatasetSource:
     large numpy operations do.
     """
 
-    dataset: Any
-    collate_fn: CollateFn
+    parts: Parts
     is_unbatched: bool
     """True: each sample is delivered by itself, instead of batches."""
     open: Open
-    """Gives the dataset and collate_fn to the thread that makes a batch."""
+    """Gives the parts to the thread that makes a batch."""
     is_thread_safe: bool = False
     """True if threads may read the dataset at the same time."""
     reads_lists: bool = False
@@ -158,7 +157,7 @@ class DatasetSource:
     draws are not seeded."""
 
     def __len__(self) -> int:
-        return len(self.dataset)
+        return len(self.parts.dataset)
 
     def batches(self, group: Sequence[np.ndarray]) -> list[Tree | FailedBatch]:
         """The results of collate_fn. Several threads call this concurrently."""
@@ -222,7 +221,5 @@ def prepare_source(
     if not isinstance(source, DatasetSource):
         return source
     is_copied = num_threads > 1 and not source.is_thread_safe
-    opened = source.open
-    if is_copied:
-        opened = copy_for_threads(Parts(source.dataset, source.collate_fn))
+    opened = copy_for_threads(source.parts) if is_copied else source.open
     return replace(source, begin=draws.begin, open=opened)

@@ -130,11 +130,11 @@ def _open_ragged(tree: RaggedTree, settings: LoaderSettings) -> DatasetSource:
     """Batches of a ragged tree, or its samples for a collate_fn."""
     collate_fn = settings.collate_fn or default_convert
     makes_batches = settings.collate_fn is None and not settings.is_unbatched
+    parts = Parts(tree, collate_fn)
     return DatasetSource(
-        tree,
-        collate_fn,
+        parts,
         settings.is_unbatched,
-        share(Parts(tree, collate_fn)),
+        share(parts),
         is_thread_safe=True,
         reads_lists=makes_batches or settings.asks_for_lists,
     )
@@ -145,8 +145,7 @@ def _open_dataset(dataset: Any, collate_fn: CollateFn, settings: LoaderSettings)
     is_shared = settings.thread_safe or isinstance(dataset, ListedSamples)
     parts = Parts(dataset, collate_fn)
     return DatasetSource(
-        dataset,
-        collate_fn,
+        parts,
         settings.is_unbatched,
         share(parts) if is_shared else take_turns(parts),
         is_thread_safe=is_shared,

@@ -33,8 +33,7 @@ from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.loader_settings import LoaderSettings, WorkerProcesses
 from fastloop.fastloader.reader_process import ReaderSettings, Task, run_reader
 from fastloop.fastloader.sample_draws import SampleDraws
-from fastloop.fastloader.shared_batch import read_batch
-from fastloop.fastloader.shared_memory import receive_memory
+from fastloop.fastloader.shared_batch import read_batch, receive_memory
 from fastloop.fastloader.torch_draws import AHEAD
 
 MOST_LENT = 8
@@ -363,8 +362,7 @@ def _start_pool(settings: WorkerProcesses, source: DatasetSource, draws: SampleD
                 settings.num_workers,
                 draws.worker_seed(number),
                 settings.worker_init_fn,
-                source.dataset,
-                source.collate_fn,
+                source.parts,
                 source.is_unbatched,
                 source.reads_lists,
             )
@@ -399,6 +397,6 @@ def _start(context: Any, settings: ReaderSettings, others: list[Any]) -> Reader:
 
 
 def _describe(context: Any, settings: ReaderSettings, error: Exception) -> str:
-    name, method = type(settings.dataset).__name__, context.get_start_method()
+    name, method = type(settings.parts.dataset).__name__, context.get_start_method()
     problem = f"processes get {name}, collate_fn and worker_init_fn pickled by {method!r}"
     return f"{problem}, and that fails ({type(error).__name__}: {error})"

@@ -24,8 +24,7 @@ from fastloop.core.seeds import mix_seed
 from fastloop.fastloader.dataset_source import DatasetSource, Parts, share
 from fastloop.fastloader.failed_batch import describe_samples
 from fastloop.fastloader.sample_draws import COLLATE, SampleDraws, draw_globally
-from fastloop.fastloader.shared_batch import BatchWriter, is_plain
-from fastloop.fastloader.shared_memory import send_file
+from fastloop.fastloader.shared_batch import BatchWriter, is_plain, send_file
 
 PARENT_S = 5.0
 """The time after which a process that has nothing to do looks whether its parent still lives."""
@@ -64,8 +63,7 @@ class ReaderSettings:
     num_readers: int
     seed: int
     worker_init_fn: Callable[[int], None] | None
-    dataset: Any
-    collate_fn: Callable[[Any], Any]
+    parts: Parts
     is_unbatched: bool
     reads_lists: bool
 
@@ -131,24 +129,23 @@ def run_reader(
 
 def _start(settings: ReaderSettings) -> _Reader:
     source = DatasetSource(
-        settings.dataset,
-        settings.collate_fn,
+        settings.parts,
         settings.is_unbatched,
-        share(Parts(settings.dataset, settings.collate_fn)),
+        share(settings.parts),
         is_thread_safe=True,
         reads_lists=settings.reads_lists,
     )
     reader = _Reader(source, f"in FastLoader worker process {settings.number}")
     # A collate_fn of the user may call default_collate for tensors that it does not return: these
     # go to neither the batch's memory nor /dev/shm.
-    _collate_into(reader.writer if settings.collate_fn is default_collate else None)
+    _collate_into(reader.writer if settings.parts.collate_fn is default_collate else None)
     _seed(settings.seed)
     # get_worker_info() tells a Dataset its number, as under DataLoader.
     torch_worker._worker_info = torch_worker.WorkerInfo(
         id=settings.number,
         num_workers=settings.num_readers,
         seed=settings.seed,
-        dataset=settings.dataset,
+        dataset=settings.parts.dataset,
     )
     try:
         if settings.worker_init_fn is not None:
