@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 from fastloop.core.printable import shorten_words
 
 PYTHON = re.compile(r"python[\d.]*")
-NOTHING = "fastloop: no DataLoader was iterated over, nothing to explain"
 
 
 def main() -> None:
@@ -76,12 +75,9 @@ def _explain(records: Path, arguments: list[str], status: int, before: Counters)
     # before the next imports: their time is not the script's
     after = read_counters()
     from fastloop.core.machine_load import load_between
-    from fastloop.explain.attach.findings import format_findings
+    from fastloop.explain.attach.findings import describe_nothing, format_findings
     from fastloop.explain.attach.of_script import PAGE, explain_records
 
-    if not any(records.iterdir()):
-        print(NOTHING, file=sys.stderr)
-        return
     try:
         with _findings_folder(arguments) as folder:
             load = load_between(before, after)
@@ -90,7 +86,7 @@ def _explain(records: Path, arguments: list[str], status: int, before: Counters)
         print(f"fastloop: no findings: {error}", file=sys.stderr)
         return
     if not findings.loops:
-        print(NOTHING, file=sys.stderr)
+        print(describe_nothing(findings), file=sys.stderr)
         return
     print(
         f"\n{format_findings(findings)}\n\npage:   {folder / PAGE}\nfiles:  {folder}",

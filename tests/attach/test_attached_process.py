@@ -18,6 +18,16 @@ SCRIPTS = Path(__file__).parents[1] / "support" / "scripts"
 NOTHING = "fastloop: no DataLoader was iterated over, nothing to explain\n"
 
 
+def nothing(status):
+    """The line about a script that has ended with this status, and without a batch."""
+    if not status:
+        return NOTHING
+    way = f"was ended by {signal.Signals(-status).name}" if status < 0 else "failed"
+    way += f" (exit status {status})" if status > 0 else ""
+    before = "before it had worked on a batch of a DataLoader, nothing to explain"
+    return f"fastloop: the script {way} {before}\n"
+
+
 def run_plain(*arguments, cwd):
     command = [sys.executable, *arguments]
     return subprocess.run(
@@ -48,14 +58,14 @@ def test_script_is_started_as_by_python(arguments, folder, tmp_path):
     cwd = scripts / folder
     plain, attached = run_plain(*arguments, cwd=cwd), run_attached(*arguments, cwd=cwd)
     assert attached.stdout == plain.stdout
-    assert attached.stderr == plain.stderr + NOTHING
+    assert attached.stderr == plain.stderr + nothing(plain.returncode)
     assert attached.returncode == plain.returncode
 
 
 def test_error_of_syntax_is_shown_as_by_python(tmp_path):
     (tmp_path / "train.py").write_text("import sys\n\nprint(1\n")
     plain, attached = (run("train.py", cwd=tmp_path) for run in (run_plain, run_attached))
-    assert attached.stderr == plain.stderr + NOTHING
+    assert attached.stderr == plain.stderr + nothing(plain.returncode)
     assert attached.returncode == plain.returncode
 
 
@@ -63,7 +73,7 @@ def test_error_of_syntax_is_shown_as_by_python(tmp_path):
 def test_script_ends_as_by_python(way):
     plain, attached = (run("end.py", way, cwd=SCRIPTS) for run in (run_plain, run_attached))
     assert attached.stdout == plain.stdout
-    assert attached.stderr == plain.stderr + NOTHING
+    assert attached.stderr == plain.stderr + nothing(plain.returncode)
     assert attached.returncode == plain.returncode
 
 
@@ -85,7 +95,7 @@ def test_signals_reach_the_script_and_end_the_command_as_it(number, way, printed
         process.send_signal(number)
         output, errors = process.communicate()
     assert output == printed
-    assert errors.endswith(NOTHING)
+    assert errors.endswith(nothing(status))
     assert process.returncode == status
 
 

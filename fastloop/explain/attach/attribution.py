@@ -82,7 +82,8 @@ def making_events(each: LoaderPass, process: ProcessRecords) -> list[Event]:
         event
         for event in process.by_pass.get(number, ())
         if event.name not in OF_LOOPS
-        and each.start_ns <= event.start_ns <= each.stop_ns
+        and each.since_ns <= event.start_ns <= each.stop_ns
+        and (each.since_ns == each.start_ns or event.batch >= each.batches[0])
         and (each.pids or event.lane == each.lane)
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -61,6 +62,8 @@ class ScriptFindings:
     """The exit status; negative: the signal that ended the script."""
     loops: tuple[LoopFindings, ...]
     """The loops, the longest first."""
+    unseen: tuple[str, ...] = ()
+    """The names of DataLoaders that were made, and of which no step on a batch was seen."""
     machine_load: LoadSummary | None = None
     """The load by other programs while the script ran."""
 
@@ -102,7 +105,26 @@ def format_findings(findings: ScriptFindings) -> str:
         lines += ["", *align(part_rows(loop)), "", *_what_if_lines(loop)]
         if loop.ranks:
             lines += ["", *align(rank_rows(loop.ranks)), *wrap([f"{loop.ranks.sentence}."])]
+    if findings.unseen:
+        lines += ["", *wrap(describe_unseen(findings))]
     return "\n".join(lines)
+
+
+def describe_unseen(findings: ScriptFindings) -> list[str]:
+    """The sentence about DataLoaders that were made and not seen, as a list: empty if all were."""
+    names = ", ".join(findings.unseen)
+    return [f"Made, but no loop over it was seen: {names}."] if names else []
+
+
+def describe_nothing(findings: ScriptFindings) -> str:
+    """The lines that are printed instead of findings if there is no loop."""
+    status, answer = findings.status, "no DataLoader was iterated over"
+    if status:
+        way = f"failed (exit status {status})"
+        if status < 0:
+            way = f"was ended by {signal.Signals(-status).name}"
+        answer = f"the script {way} before it had worked on a batch of a DataLoader"
+    return "\n".join([f"fastloop: {answer}, nothing to explain", *describe_unseen(findings)])
 
 
 def part_rows(loop: LoopFindings) -> list[tuple[str, ...]]:

@@ -30,8 +30,13 @@ class LoaderPass:
     """Start of the call of iter(), which starts the workers."""
     iter_ns: int
     """Duration of iter()."""
+    place: str
+    """File and line of the script that asks for the batches."""
+    since_ns: int
+    """Start of the first pass after the iterator was made or reset, in which a kept iterator may
+    have begun to make this pass's batches."""
     passed: int
-    """Number of earlier passes over the same iterator, as with persistent workers."""
+    """Number of earlier passes for which the iterator was reset, as with persistent workers."""
     pids: tuple[int, ...]
     """Process ids of the workers."""
     batches: list[int] = field(default_factory=list)
@@ -56,14 +61,20 @@ def find_passes(process: ProcessRecords) -> list[LoaderPass]:
     """The passes of a process, in order, without batches on which no step has ended."""
     # A batch after which the loop neither asks for another one nor ends has no step: nothing tells
     # what the script did from then on.
-    begun = {fact["iteration"]: fact for fact in process.facts if "iteration" in fact}
+    begun: dict[int, dict[str, Any]] = defaultdict(dict)
+    # A later fact corrects the place of a pass.
+    for fact in process.facts:
+        if "iteration" in fact:
+            begun[fact["iteration"]] |= fact
     by_lane: dict[str, list[Event]] = defaultdict(list)
     passes: dict[int, LoaderPass] = {}
     for event in process.events:
         if event.name in OF_LOOPS and event.epoch in begun:
             by_lane[event.lane].append(event)
             if event.name is Part.START:
-                passes[event.epoch] = _begin(event, begun[event.epoch])
+                fact = begun[event.epoch]
+                earlier = passes.get(fact["since"])
+                passes[event.epoch] = _begin(event, fact, earlier)
     # Events nest within one thread only, and next() may be called in another thread than iter().
     for events in by_lane.values():
         _add_batches(passes, events)
@@ -72,10 +83,10 @@ def find_passes(process: ProcessRecords) -> list[LoaderPass]:
 
 def describe_loaders(process: ProcessRecords) -> dict[int, dict[str, Any]]:
     """The facts about each DataLoader of a process, by its number."""
-    return {fact["loader"]: fact for fact in process.facts if "type" in fact}
+    return {fact["loader"]: fact for fact in process.facts if "start_method" in fact}
 
 
-def _begin(start: Event, fact: dict[str, Any]) -> LoaderPass:
+def _begin(start: Event, fact: dict[str, Any], earlier: LoaderPass | None) -> LoaderPass:
     return LoaderPass(
         number=start.epoch,
         loader=fact["loader"],
@@ -83,6 +94,8 @@ def _begin(start: Event, fact: dict[str, Any]) -> LoaderPass:
         lane=start.lane,
         start_ns=start.start_ns,
         iter_ns=start.stop_ns - start.start_ns,
+        place=fact["place"],
+        since_ns=earlier.start_ns if earlier else start.start_ns,
         passed=fact["passed"],
         pids=tuple(fact["pids"]),
         stop_ns=start.stop_ns,

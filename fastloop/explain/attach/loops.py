@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +25,8 @@ FEWEST_LATER = 2
 """Number of batches behind the first one that tell the usual wait, from which start-up is found."""
 PARTS = (*(Part.STEP, Part.START_UP, Part.HAND_OFF, Part.COLLATE, Part.TRANSFORM, Part.DECODE),)
 """Parts of a loop's time, in the order of a ladder."""
+ALIKE = ("type", "place", "dataset", "sampler", "batch_size", "num_workers")
+"""Facts that all passes of a loop have in common."""
 FoundPass = tuple[dict[str, Any], LoaderPass]
 """The facts about a DataLoader, and a pass over it."""
 
@@ -85,13 +87,31 @@ def find_loops(records: Sequence[ProcessRecords]) -> list[Loop]:
     for process in records:
         loaders = describe_loaders(process)
         for each in find_passes(process):
-            if facts := loaders.get(each.loader):
+            if found := loaders.get(each.loader):
+                facts = found | {"place": each.place}
                 # A script may make a new DataLoader for each epoch, and several ranks run the same
-                # line: these are passes of one loop.
-                key = tuple(facts[name] for name in ("type", "place", "dataset", "num_workers"))
-                groups[key].append((facts, each))
+                # line: these are passes of one loop. Loops over several DataLoaders may share a
+                # line of a function, as those of training and validation.
+                groups[tuple(facts[name] for name in ALIKE)].append((facts, each))
     loops = [_with_ranks(group, records) for group in groups.values()]
     return sorted(loops, key=lambda loop: -loop.seconds)
+
+
+def find_unseen(records: Sequence[ProcessRecords], loops: Sequence[Loop]) -> tuple[str, ...]:
+    """Names of the DataLoaders that were made, and of which no step on a batch was seen."""
+    seen = {(each.process_id, each.loader) for loop in loops for each in loop.passes}
+    names: Counter[str] = Counter()
+    for process in records:
+        made = [fact for fact in process.facts if "made" in fact]
+        is_seen = {fact["made"]: (process.process_id, fact["made"]) in seen for fact in made}
+        # A library, such as accelerate, makes a DataLoader of its own from that of the script.
+        used = {fact["dataset_id"] for fact in made if is_seen[fact["made"]]}
+        for fact in made:
+            if not is_seen[fact["made"]] and fact["dataset_id"] not in used:
+                names[f"{fact['type']} at {fact['place']}" if fact["place"] else fact["type"]] += 1
+    return tuple(
+        name if count == 1 else f"{name} ({count} of them)" for name, count in names.items()
+    )
 
 
 def share_of_parts(loop: Loop) -> dict[Part, Estimate]:

@@ -16,13 +16,14 @@ from fastloop.explain.attach.findings import (
     LoopFindings,
     ScriptFindings,
     describe_loop,
+    describe_unseen,
     part_rows,
     to_json,
     what_if_rows,
 )
 from fastloop.explain.attach.loop_picture import draw_loop, lanes_of_loops
 from fastloop.explain.attach.loop_verdict import RankComparison, rank_rows
-from fastloop.explain.attach.loops import Loop, find_loops
+from fastloop.explain.attach.loops import Loop, find_loops, find_unseen
 from fastloop.explain.attach.reading import read_records
 from fastloop.observe.chrome_trace import format_trace
 
@@ -76,6 +77,7 @@ def explain_records(
         command=shlex.join(arguments),
         status=status,
         loops=tuple(describe_loop(loop) for loop in loops),
+        unseen=find_unseen(processes, loops),
         machine_load=summarize_loads([load]),
     )
     if loops:
@@ -109,6 +111,7 @@ def _render_page(findings: ScriptFindings, pictures: Sequence[str]) -> str:
             f"<h1>{title}</h1>",
             *(f"<p>{escape(line)}</p>" for line in load),
             *map(_section, findings.loops, pictures),
+            *(f"<p>{escape(line)}</p>" for line in describe_unseen(findings)),
             '<p class="note">Made by fastloop attach. Brackets: 95 % intervals over epochs, or '
             "over blocks of batches. attach.json has all values, timeline.json the lanes for "
             "ui.perfetto.dev.</p>",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -61,11 +62,17 @@ def read_records(folder: Path) -> list[ProcessRecords]:
     for event in log.read():
         events[event.process_id].append(event)
     facts = log.read_facts()
+    # A process may have made a DataLoader, and never iterated over it.
+    first_ns = dict.fromkeys(facts, math.inf) | {
+        pid: own[0].start_ns for pid, own in events.items()
+    }
     return [
         ProcessRecords(
-            process_id=process_id, events=tuple(own), facts=tuple(facts.get(process_id, ()))
+            process_id=process_id,
+            events=tuple(events.get(process_id, ())),
+            facts=tuple(facts.get(process_id, ())),
         )
-        for process_id, own in sorted(events.items(), key=lambda item: item[1][0].start_ns)
+        for process_id in sorted(first_ns, key=lambda each: first_ns[each])
     ]
 
 

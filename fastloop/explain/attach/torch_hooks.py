@@ -13,8 +13,9 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -33,7 +34,7 @@ MOST_EVENTS = 400_000
 """Events of a thread, 19 MB."""
 PINNING = 0
 """Epoch of all pinning events: the pinning thread does not know its pass."""
-STATE = "_fastloop_state"
+STATE, ORIGIN = "_fastloop_state", "_fastloop_origin"
 SETTINGS = ("num_workers", "batch_size", "prefetch_factor", "persistent_workers", "pin_memory")
 
 
@@ -50,8 +51,23 @@ def probe_module(module: ModuleType, folder: str) -> None:
     probe_fetches(module, log)
     probe_pinning(log, PINNING)
     iterator = module._BaseDataLoaderIter
+    iterator.__init__ = loops.wrap_iterator(iterator.__init__)
     iterator.__next__ = loops.wrap_next(iterator.__next__)
-    module.DataLoader.__iter__ = loops.wrap_iter(module.DataLoader.__iter__)
+    module.DataLoader.__init__ = loops.wrap_init(module.DataLoader.__init__)
+    loops.follow_class(module.DataLoader)
+    for kind in (module._SingleProcessDataLoaderIter, module._MultiProcessingDataLoaderIter):
+        kind._reset = loops.wrap_reset(kind._reset)
+
+
+@dataclass
+class LoaderState:
+    """A DataLoader of this process."""
+
+    number: int
+    process_id: int
+    is_described: bool = False
+    asked_ns: int = 0
+    """Time of the last iter(), until an iterator begins a pass for it; 0: every iter() has one."""
 
 
 @dataclass
@@ -59,8 +75,17 @@ class IterationState:
     """A pass of a loop over a DataLoader, and the step on its last batch."""
 
     number: int
+    loader: LoaderState
+    begun_ns: int
+    """Time of the recording that the pass begins."""
+    place: str
     passed: int
-    """Number of earlier passes over the same iterator, as with persistent workers."""
+    """Number of earlier passes for which the iterator was reset, as with persistent workers."""
+    since: int
+    """Number of the first pass after the iterator was made or reset: a class derived from
+    DataLoader may keep its iterator, and go on with it in its next pass."""
+    second: int
+    """Number of batches that the iterator has returned when it is asked for its second one."""
     batch: int = UNKNOWN
     """Number of the batch that the loop has; UNKNOWN: it has none."""
     start_ns: int = 0
@@ -80,43 +105,167 @@ class IterationState:
 
 
 class LoopProbe:
-    """Records each iter() of a DataLoader and each next() of its iterators."""
+    """Records each pass over a DataLoader, and each next() of its iterators."""
 
     def __init__(self, log: EventLog) -> None:
         self.log = log
         self.numbers = itertools.count()
-        self.loaders = itertools.count()
+        self.made = itertools.count()
+        # Not an attribute of the DataLoader, which may be pickled or copied with its attributes.
+        self.loaders: WeakKeyDictionary[Any, LoaderState] = WeakKeyDictionary()
+
+    def wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
+        """DataLoader.__init__ with a fact for each call."""
+
+        @functools.wraps(original)
+        def __init__(loader: DataLoader[Any], *args: Any, **named: Any) -> None:  # noqa: N807
+            original(loader, *args, **named)
+            self._follow_derived(loader)
+            state = self._state_of(loader)
+            facts = _name_loader(loader) | {"dataset_id": id(loader.dataset)}
+            self.log.add_fact(made=state.number, place=_place_in_script(), **facts)
+
+        return __init__
+
+    def _follow_derived(self, loader: Any) -> None:
+        # A derived class may start its iterators in its own way.
+        for kind in type(loader).__mro__:
+            if kind is not object:
+                self.follow_class(kind)
+
+    def follow_class(self, kind: type) -> None:
+        """Wrap the methods of DataLoader, or of a class derived from it, that start iterators."""
+        ways = {"__iter__": self.wrap_iter, "_get_iterator": self.wrap_get_iterator}
+        for name, wrap in ways.items():
+            method = vars(kind).get(name)
+            if isinstance(method, FunctionType) and not hasattr(method, STATE):
+                wrapped = wrap(method)
+                setattr(wrapped, STATE, True)
+                setattr(kind, name, wrapped)
+
+    def wrap_iterator(self, original: Callable[..., None]) -> Callable[..., None]:
+        """The iterators' __init__, which keeps for wrap_next that no wrapped function made it."""
+
+        @functools.wraps(original)
+        def __init__(iterator: Any, loader: Any, *args: Any, **named: Any) -> None:  # noqa: N807
+            start_ns = now_ns()
+            original(iterator, loader, *args, **named)
+            # A derived class need not call DataLoader.__init__.
+            self._follow_derived(loader)
+            setattr(iterator, ORIGIN, (self._describe_once(loader), start_ns))
+
+        return __init__
 
     def wrap_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """DataLoader.__iter__ with an event for each call."""
+        """An __iter__ that begins a pass, unless a function that it calls has begun it."""
 
         @functools.wraps(original)
         def __iter__(loader: DataLoader[Any]) -> Any:  # noqa: N807
             start_ns = now_ns()
+            self._state_of(loader).asked_ns = start_ns
             iterator = original(loader)
-            self._begin(loader, iterator, start_ns, now_ns())
+            # A generator begins its pass with its first batch, see wrap_next.
+            if isinstance(iterator, torch.utils.data.dataloader._BaseDataLoaderIter):
+                self._begin(loader, iterator, start_ns)
             return iterator
 
         return __iter__
 
-    def _begin(self, loader: DataLoader[Any], iterator: Any, start_ns: int, stop_ns: int) -> None:
-        number = loader.__dict__.get(STATE)
-        if number is None:
-            number = loader.__dict__[STATE] = next(self.loaders)
-            self.log.add_fact(loader=number, **_describe(loader))
-        # With persistent workers iter() returns the same iterator again.
-        last = getattr(iterator, STATE, None)
-        state = IterationState(next(self.numbers), last.passed + 1 if last else 0)
-        # A class derived from DataLoader may make another kind of iterator, as a generator, which
-        # takes no attributes. It is not recorded.
-        try:
-            setattr(iterator, STATE, state)
-        except AttributeError:
+    def wrap_get_iterator(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A _get_iterator that begins a pass, unless a function that it calls has begun it."""
+
+        @functools.wraps(original)
+        def _get_iterator(loader: DataLoader[Any]) -> Any:
+            start_ns = now_ns()
+            iterator = original(loader)
+            self._begin(loader, iterator, start_ns)
+            return iterator
+
+        return _get_iterator
+
+    def wrap_reset(self, original: Callable[..., None]) -> Callable[..., None]:
+        """An iterator's _reset, which begins a further pass over the iterator."""
+
+        @functools.wraps(original)
+        def _reset(iterator: Any, loader: DataLoader[Any], first_iter: bool = False) -> None:
+            start_ns = now_ns()
+            original(iterator, loader, first_iter)
+            # The first call is a part of making the iterator.
+            if not first_iter:
+                self._begin(loader, iterator, start_ns)
+
+        return _reset
+
+    def _state_of(self, loader: DataLoader[Any]) -> LoaderState:
+        state = self.loaders.get(loader)
+        # Facts are told of each process: a fork has to tell them again.
+        if state is None or state.process_id != os.getpid():
+            state = self.loaders[loader] = LoaderState(next(self.made), os.getpid())
+        return state
+
+    def _begin(self, loader: DataLoader[Any], iterator: Any, start_ns: int) -> None:
+        """Begin a pass over a new iterator, or over one that was reset, if it has not begun."""
+        last: IterationState | None = getattr(iterator, STATE, None)
+        if last and last.begun_ns >= start_ns:
             return
+        stop_ns, passed = now_ns(), last.passed + 1 if last else 0
+        state = self._describe_once(loader)
+        self._record_pass(iterator, state, passed, None, start_ns, stop_ns)
+
+    def _describe_once(self, loader: Any) -> LoaderState:
+        """The state of the DataLoader, of which the facts are written."""
+        state = self._state_of(loader)
+        if not state.is_described:
+            state.is_described = True
+            self.log.add_fact(loader=state.number, **_describe(loader))
+        return state
+
+    def _begin_late(self, iterator: Any) -> IterationState | None:
+        """Begin the pass of an iterator that a function made which is not wrapped."""
+        origin: tuple[LoaderState, int] | None = getattr(iterator, ORIGIN, None)
+        # A class derived from the iterators' need not call their __init__.
+        if origin is None:
+            return None
+        loader, start_ns = origin
+        return self._record_pass(iterator, loader, 0, None, start_ns, now_ns())
+
+    def _begin_again(self, iterator: Any, last: IterationState) -> IterationState:
+        """Begin a pass that goes on with an iterator which the DataLoader has kept."""
+        start_ns = last.loader.asked_ns
+        return self._record_pass(iterator, last.loader, last.passed, last.since, start_ns, start_ns)
+
+    def _record_pass(
+        self,
+        iterator: Any,
+        loader: LoaderState,
+        passed: int,
+        since: int | None,
+        start_ns: int,
+        stop_ns: int,
+    ) -> IterationState:
+        loader.asked_ns = 0
+        number = next(self.numbers)
+        state = IterationState(
+            number=number,
+            loader=loader,
+            begun_ns=stop_ns,
+            place=_place_in_script(),
+            passed=passed,
+            since=number if since is None else since,
+            second=iterator._num_yielded + 1,
+        )
+        setattr(iterator, STATE, state)
         pids = [worker.pid for worker in getattr(iterator, "_workers", ())]
-        facts = {"loader": number, "passed": state.passed, "pids": pids}
-        self.log.add_fact(iteration=state.number, **facts)
-        self.log.here().add(Part.START, start_ns, stop_ns, 0, state.number)
+        facts = {"passed": passed, "since": state.since, "pids": pids, "place": state.place}
+        self.log.add_fact(iteration=number, loader=loader.number, **facts)
+        self.log.here().add(Part.START, start_ns, stop_ns, 0, number)
+        return state
+
+    def _correct_place(self, state: IterationState) -> None:
+        """Let the place of a pass be that which asks for batches, not that of iter()."""
+        place = _place_in_script()
+        if place != state.place:
+            self.log.add_fact(iteration=state.number, place=place)
 
     def wrap_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The iterators' __next__ with events for the step before, and for the wait."""
@@ -124,9 +273,15 @@ class LoopProbe:
 
         @functools.wraps(original)
         def __next__(iterator: Any) -> Any:  # noqa: N807
-            state = getattr(iterator, STATE, None)
+            state: IterationState | None = getattr(iterator, STATE, None)
             if state is None:
-                return original(iterator)
+                state = self._begin_late(iterator)
+                if state is None:
+                    return original(iterator)
+            if state.loader.asked_ns:
+                state = self._begin_again(iterator, state)
+            if iterator._num_yielded == state.second:
+                self._correct_place(state)
             here = log.here()
             cpu_ns = process_cpu_ns() if state.cpu_ns != UNKNOWN else UNKNOWN
             start_ns = now_ns()
@@ -157,13 +312,16 @@ def _number_of_batch(iterator: Any) -> int:
     return getattr(iterator, "_rcvd_idx", iterator._num_yielded) - 1
 
 
+def _name_loader(loader: DataLoader[Any]) -> dict[str, Any]:
+    """The names of a DataLoader's class, and of its dataset's."""
+    return {"type": type(loader).__qualname__, "dataset": type(loader.dataset).__qualname__}
+
+
 def _describe(loader: DataLoader[Any]) -> dict[str, Any]:
-    """Facts about a DataLoader: its place in the script, its settings, its dataset."""
+    """Facts about a DataLoader: its settings, its dataset."""
     context = getattr(loader, "multiprocessing_context", None)
-    return {
-        "type": type(loader).__qualname__,
-        "place": _place_in_script(),
-        "dataset": type(loader.dataset).__qualname__,
+    return _name_loader(loader) | {
+        "sampler": type(loader.sampler).__qualname__,
         "iterable": isinstance(loader.dataset, torch.utils.data.IterableDataset),
         "start_method": (context or torch.multiprocessing).get_start_method(),
         "torch_threads": torch.get_num_threads(),
@@ -173,14 +331,14 @@ def _describe(loader: DataLoader[Any]) -> dict[str, Any]:
 
 
 def _place_in_script() -> str:
-    """File and line that iterates over the DataLoader: the nearest frame outside of libraries."""
-    # Frames named __iter__ are of classes derived from DataLoader, which all loops share.
+    """File and line that uses a DataLoader: the nearest frame outside of libraries."""
+    # Frames of these names are of classes derived from DataLoader, which all loops share.
     frames = [
         frame
         for frame in _frames(sys._getframe(1))
         if not {"site-packages", "dist-packages"} & {*frame.f_code.co_filename.split(os.sep)}
         and "fastloop/explain/attach" not in frame.f_code.co_filename
-        and frame.f_code.co_name != "__iter__"
+        and frame.f_code.co_name not in ("__init__", "__iter__", "__next__")
     ]
     if not frames:
         return ""

@@ -1,0 +1,83 @@
+"""Each loop over a DataLoader is seen, however its iterators start, and apart from others."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from commands import run_fastloop
+
+SCRIPTS = Path(__file__).parents[1] / "support" / "scripts"
+
+
+def attach(script, *arguments, cwd):
+    process = run_fastloop(str(script), *arguments, cwd=cwd, command="attach")
+    paths = sorted(cwd.glob("outputs/attach/*/attach.json"))
+    return process, json.loads(paths[0].read_text()) if paths else None
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.heavy)])
+def test_epochs_over_a_kept_iterator_are_passes(tmp_path, workers):
+    process, findings = attach(SCRIPTS / "kept_iterator.py", str(workers), cwd=tmp_path)
+    assert (process.returncode, process.stdout) == (0, "True\n"), process.stderr
+    (loop,) = findings["loops"]
+    # The loop does not ask for more after an epoch's last batch, which then has no step.
+    assert (loop["passes"], loop["batches"]) == (3, 3 * 9)
+    assert loop["facts"]["place"] == "kept_iterator.py:54"
+    assert loop["shares"]["decode"]["value"] > 0
+    assert findings["unseen"] == []
+
+
+@pytest.mark.parametrize("workers", ["", pytest.param("workers", marks=pytest.mark.heavy)])
+def test_loops_over_one_loader_at_two_places_are_two(tmp_path, workers):
+    process, findings = attach(SCRIPTS / "one_loader.py", workers, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert [loop["facts"]["place"] for loop in findings["loops"]] == [
+        "one_loader.py:24",
+        "one_loader.py:13",
+    ]
+    training, evaluation = findings["loops"]
+    for loop in (training, evaluation):
+        assert (loop["passes"], loop["batches"]) == (2, 32)
+        assert loop["coverage"] > 0.9
+    assert training["step_ms"] >= 4
+    assert evaluation["step_ms"] < training["step_ms"]
+    assert findings["unseen"] == ["DataLoader at one_loader.py:20"]
+    assert (
+        "\n\nMade, but no loop over it was seen: DataLoader at one_loader.py:20." in process.stderr
+    )
+
+
+def test_script_that_failed_before_its_first_batch_is_told_so(tmp_path):
+    process, findings = attach(SCRIPTS / "one_loader.py", "fail", cwd=tmp_path)
+    assert (process.returncode, findings) == (1, None)
+    assert process.stderr.endswith(
+        "RuntimeError: too early\n"
+        "fastloop: the script failed (exit status 1) before it had worked on a batch of a "
+        "DataLoader, nothing to explain\n"
+        "Made, but no loop over it was seen: DataLoader at one_loader.py:19, "
+        "DataLoader at one_loader.py:20.\n"
+    )
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(not find_spec("torchdata"), reason="needs torchdata")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_iterators_of_another_library_are_seen(tmp_path, workers):
+    script = tmp_path / "stateful.py"
+    script.write_text(
+        "import torch\n"
+        "from torch.utils.data import TensorDataset\n"
+        "from torchdata.stateful_dataloader import StatefulDataLoader\n"
+        f"loader = StatefulDataLoader(TensorDataset(torch.rand(32)), 4, num_workers={workers})\n"
+        "for epoch in range(2):\n"
+        "    for batch in loader:\n"
+        "        pass\n"
+    )
+    process, findings = attach(script, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    (loop,) = findings["loops"]
+    assert (loop["passes"], loop["batches"]) == (2, 16)
+    assert loop["name"] == "StatefulDataLoader at stateful.py:6"
