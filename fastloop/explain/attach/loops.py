@@ -93,8 +93,18 @@ def find_loops(records: Sequence[ProcessRecords]) -> list[Loop]:
                 # line: these are passes of one loop. Loops over several DataLoaders may share a
                 # line of a function, as those of training and validation.
                 groups[tuple(facts[name] for name in ALIKE)].append((facts, each))
+    _drop_glances(groups)
     loops = [_with_ranks(group, records) for group in groups.values()]
     return sorted(loops, key=lambda loop: -loop.seconds)
+
+
+def _drop_glances(groups: dict[tuple[Any, ...], list[FoundPass]]) -> None:
+    """Remove single batches that a script takes elsewhere of a DataLoader with a loop."""
+    owners = {key: {(p.process_id, p.loader) for _, p in group} for key, group in groups.items()}
+    for key, group in list(groups.items()):
+        others = set().union(*(owners[each] for each in groups if each != key))
+        if len(group) == 1 and len(group[0][1].batches) == 1 and owners[key] <= others:
+            del groups[key]
 
 
 def find_unseen(records: Sequence[ProcessRecords], loops: Sequence[Loop]) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ def open_script_log(folder: str) -> EventLog:
 def probe_module(module: ModuleType, folder: str) -> None:
     """Wrap functions of torch.utils.data.dataloader, for this process and its forks."""
     log = open_script_log(folder)
-    loops = LoopProbe(log)
+    loops = LoopProbe(log, module._BaseDataLoaderIter)
     probe_workers(module, log)
     probe_fetches(module, log)
     probe_pinning(log, PINNING)
@@ -107,8 +107,8 @@ class IterationState:
 class LoopProbe:
     """Records each pass over a DataLoader, and each next() of its iterators."""
 
-    def __init__(self, log: EventLog) -> None:
-        self.log = log
+    def __init__(self, log: EventLog, iterators: type) -> None:
+        self.log, self.iterators = log, iterators
         self.numbers = itertools.count()
         self.made = itertools.count()
         # Not an attribute of the DataLoader, which may be pickled or copied with its attributes.
@@ -165,7 +165,7 @@ class LoopProbe:
             self._state_of(loader).asked_ns = start_ns
             iterator = original(loader)
             # A generator begins its pass with its first batch, see wrap_next.
-            if isinstance(iterator, torch.utils.data.dataloader._BaseDataLoaderIter):
+            if isinstance(iterator, self.iterators):
                 self._begin(loader, iterator, start_ns)
             return iterator
 
