@@ -96,6 +96,8 @@ class Position:
 
 
 States = dict[str, Any]
+"""The numbers that an epoch has drawn, and the random states from which its order follows: a
+state's `drawn_from`."""
 DETERMINISTIC = torch.Tensor, np.ndarray, list, tuple, range, PiecewiseSampler
 """Types of samplers that have no random state."""
 ORDER_SETTINGS = "batch_size", "drop_last", "num_samples", "seed", "shuffle", "world_size"

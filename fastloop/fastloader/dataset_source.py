@@ -177,7 +177,7 @@ class DatasetSource:
         try:
             return collate_fn(samples)
         except StopIteration as error:
-            # Everywhere here: a StopIteration would end the loop as if there were no more batches.
+            # Here and below: a StopIteration would end the loop as if there were no more batches.
             raise refuse_stop("the collate_fn", indices) from error
 
     def _samples(self, dataset: Any, indices: list[int]) -> Any:

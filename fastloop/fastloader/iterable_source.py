@@ -89,10 +89,10 @@ class IterableSource:
             del batch  # or it would be held while the next is waited for
 
     def _open(self, state: State, draws: SampleDraws) -> Iterator[Any] | None:
-        """The iterator of an iterable that is its own one; None for others.
+        """The iterator, if the iterable is its own iterator; else None.
 
-        What such an iterable has read is gone, also for another loader: its state is noted before
-        it reads anything. It is opened first, as its `__iter__` may begin anew.
+        Samples that such an iterable has read are gone, for other loaders too: its state is noted
+        before it reads anything. It is opened before that, as its `__iter__` may begin anew.
         """
         if not isinstance(self.iterable, Iterator):
             return None

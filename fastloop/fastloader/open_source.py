@@ -180,8 +180,8 @@ def read_source(source: Any) -> Any:
 
 
 def check_samples(source: Any) -> None:
-    """Raise ValueError for a list of items that default_collate can't be meant to collate: columns
-    or Datasets."""
+    """Raise ValueError for a list of columns or of Datasets: nobody can mean default_collate to
+    collate these."""
     if type(source) is not list:
         return
     for item in source[:MOST_CHECKED]:

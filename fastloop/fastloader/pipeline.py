@@ -84,8 +84,8 @@ class Pipeline:
         if self.target is not None:
             copies = DeviceCopies(self.target)
             receive = copies.receive
-            # The rows of a group's batches are copied to the device at once, and divided there. Of
-            # images, which may fail, each batch is copied by itself.
+            # The rows of a group's batches are copied to the device at once, and divided there.
+            # Batches of images are copied one by one, as one of them may fail.
             if not is_seeded and isinstance(source, ColumnSource) and not source.is_slow:
                 make, receive = source.gather, partial(_split_copied, source, copies)
             make = partial(copies.make, make)
@@ -262,8 +262,8 @@ def _pin(make: Make, group: Group) -> Sequence[Tree]:
 def _divide(source: ColumnSource, num_threads: int) -> ColumnSource:
     """The source with each batch of its slow columns divided among threads.
 
-    So the first batch takes no longer than its share of all cores' work, and each batch is made
-    before later ones.
+    The first batch is then ready as soon as all threads together can make it, and each batch is
+    finished before later ones.
     """
     if num_threads < 2 or not source.is_slow:
         return source

@@ -42,7 +42,8 @@ are copied, so that a program that keeps all batches runs out of neither files n
 LEAVE_S = 5.0
 """The longest that processes are waited for to end their batches, before they are terminated."""
 INTERRUPTED_S = 0.5
-"""The same after a KeyboardInterrupt or the end of one of them, and then for the termination."""
+"""The longest that processes are waited for after a KeyboardInterrupt or the end of one of them,
+and after they were terminated."""
 
 
 @dataclass(eq=False)

@@ -114,8 +114,9 @@ def draw_globally() -> Iterator[None]:
 
 @contextmanager
 def find_global_draws(found: set[str]) -> Iterator[None]:
-    """Like draw_globally. Adds to `found` the owners of the generators that threads would have to
-    share: "numpy", "random", and "torch" for draws that can't be redirected."""
+    """Seed the global generators as draw_globally does, and add to `found` the owners of those that
+    samples draw from, which threads would have to share: "numpy", "random", and "torch" for draws
+    that can't be redirected."""
     after: dict[str, Any] = {}
 
     def compare() -> None:
@@ -254,9 +255,9 @@ def _redirect_seeds() -> None:
         if hasattr(module, GENERATOR_NAME):
             return
         setattr(module, GENERATOR_NAME, _ThreadsGenerator())
-        # They may have been imported under any name, so each function itself is changed, to look up
-        # another name in torch.random. default_generator there stays torch's own: programs pass it
-        # as generator=, which takes nothing else.
+        # These functions may have been imported under any name. Therefore each function itself is
+        # changed: it looks up another name in torch.random. The name default_generator there keeps
+        # torch's own generator, as programs pass it as generator=, which takes nothing else.
         for function in [each for each in vars(module).values() if isinstance(each, FunctionType)]:
             code, names = function.__code__, function.__code__.co_names
             if DEFAULT_NAME in names and function.__module__ == module.__name__:
@@ -302,7 +303,7 @@ class PrivateDraws(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
-        # The user's own generator, whatever the thread.
+        # The user has passed a generator: it is used in every thread.
         if kwargs.get("generator") is not None:
             return func(*args, **kwargs)
         if name in TAKES_GENERATOR:
