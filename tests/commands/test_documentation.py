@@ -179,6 +179,15 @@ def test_readme_is_at_most_10_kb():
     assert len(README.read_bytes()) <= 10_000
 
 
+def test_pictures_of_the_tutorial_are_shown_and_small():
+    """docs/redraw.py draws them."""
+    page = (REPOSITORY / "docs" / "tutorial.md").read_text()
+    sizes = {path.name: path.stat().st_size for path in REPOSITORY.glob("docs/pictures/*")}
+    assert sorted(sizes) == sorted(re.findall(r"\]\(pictures/([^)]+)\)", page))
+    assert len(sizes) >= 6
+    assert max(sizes.values()) < 100_000
+
+
 def test_options_page_is_up_to_date():
     page = REPOSITORY / "docs" / "options.md"
     assert page.read_text() == options_page(), "make docs writes it"
