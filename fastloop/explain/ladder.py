@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -25,16 +26,21 @@ def build_ladder(
     batches: int,
     work_s: Mapping[Part, float] | None,
     alone: Round | None = None,
+    loader_shares: Sequence[float] = (),
 ) -> Ladder:
     """The ladder of a job with that many batches in an epoch.
 
     work_s: seconds of each part in an epoch without overlap; None: the job overlaps nothing.
     alone: the round that work_s is from, which tells the start of workers from their first load;
-    None if workers don't start in each epoch.
+    None if workers don't start in each epoch. loader_shares: seconds of the loader without steps
+    relative to the job's, for the same batches, in each measurement; empty: not measured.
     """
     last = list(rounds[0])[-1]
     epochs = [times[last].whole_epoch_s(batches) for times in rounds]
     seconds, levels = draw_seconds([_whole_epochs(times, batches) for times in rounds])
+    seconds = _bound_by_loader(seconds, loader_shares, max(levels.noise, _spread(epochs)))
+    if work_s is None:
+        seconds = _bound_by_next(seconds, rounds)
     starts = [[_start_s(each) for each in rounds], [_late_start_s(each, alone) for each in rounds]]
     drawn = [_draw_starts(each, epochs, seconds[last]) for each in starts]
     # Each draw is split by itself: its parts add up to it, and the noise that two rungs share is
@@ -74,6 +80,60 @@ def build_ladder(
 
 def _whole_epochs(times: Round, batches: int) -> dict[Part, float]:
     return {rung: each.whole_epoch_s(batches) for rung, each in times.items()}
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Standard deviation of the logarithms; 0 for a single value."""
+    return stats.std([math.log(value) for value in values]) or 0.0
+
+
+def _bound_by_loader(
+    seconds: Mapping[Part, np.ndarray], shares: Sequence[float], noise: float
+) -> Mapping[Part, np.ndarray]:
+    """Draws that differ from the job by no more than its loader takes without steps.
+
+    noise: relative standard deviation of a measurement.
+    """
+    # Steps and loading that share the cores take at most as long as one after the other: no part of
+    # loading adds more to an epoch than all of loading takes alone. The difference of two long
+    # steps is noisier than that, and no evidence against it.
+    if not shares:
+        return seconds
+    error = max(noise, _spread(shares)) / len(shares) ** 0.5
+    normals = np.random.default_rng(2).standard_normal(len(seconds[Part.STEP]))
+    # As in draw_seconds, the first draw is the estimate.
+    normals[0] = 0
+    return _bound(seconds, list(seconds), stats.median(shares) * np.exp(error * normals))
+
+
+def _bound_by_next(
+    seconds: Mapping[Part, np.ndarray], rounds: Sequence[Round]
+) -> Mapping[Part, np.ndarray]:
+    """Draws in which no part of loading takes longer than the time in next(), unless steps between
+    loads are slower far beyond noise. For a job that overlaps nothing."""
+    last = list(seconds)[-1]
+    shares = {rung: part / seconds[last] for rung, part in _differences(seconds).items()}
+    slower = _find_slower_steps(rounds, shares)
+    # An interval of few rounds that only just excludes zero is weak against a clock around next().
+    if slower.low > max(0.0, slower.value / 2):
+        return seconds
+    _, below = _starting_rungs(seconds)
+    rungs = list(seconds)
+    in_next = _draw_shares([times[last].next_share for times in rounds], len(seconds[last]), seed=3)
+    # Copies to the device are not made in next().
+    return _bound(seconds, rungs[rungs.index(below) :], np.maximum(0.0, in_next))
+
+
+def _bound(
+    seconds: Mapping[Part, np.ndarray], rungs: Sequence[Part], share: np.ndarray
+) -> Mapping[Part, np.ndarray]:
+    """Draws of which these rungs differ from the job by at most that share of its time."""
+    job = seconds[list(seconds)[-1]]
+    low, high = (1 - share) * job, (1 + share) * job
+    return {
+        rung: np.clip(draws, low, high) if rung in rungs else draws
+        for rung, draws in seconds.items()
+    }
 
 
 def _starting_rungs(times: Mapping[Part, Any]) -> tuple[Part, Part]:
@@ -121,14 +181,19 @@ def _draw_starts(
     """Draws of the start-up of an epoch, the likeliest one first."""
     # As shares of their rounds' epochs, which a slow round has in common with its start-up.
     shares = [start_s / epoch for start_s, epoch in zip(starts, epochs, strict=True)]
+    return _draw_shares(shares, len(epoch_draws), seed=1) * epoch_draws
+
+
+def _draw_shares(shares: Sequence[float], count: int, seed: int) -> np.ndarray:
+    """Draws of a share of the epoch that each round has measured, the likeliest one first."""
     value = stats.median(shares)
     # A single round shows no deviation: half of the value is assumed.
     error = (stats.std(shares) or abs(value) / 2) / len(shares) ** 0.5
     # These draws are independent of the draws of the levels, which have another seed.
-    normals = np.random.default_rng(1).standard_t(len(shares), len(epoch_draws))
+    normals = np.random.default_rng(seed).standard_t(len(shares), count)
     # As in draw_seconds, the first draw is the estimate.
     normals[0] = 0
-    return (value + error * normals) * epoch_draws
+    return value + error * normals
 
 
 def _split(seconds: Mapping[Part, T], start_s: T, late_s: T) -> dict[Part, T]:
@@ -144,15 +209,20 @@ def _split(seconds: Mapping[Part, T], start_s: T, late_s: T) -> dict[Part, T]:
     sampling = _sampling_rung(seconds)
     below = rungs[rungs.index(sampling) - 1]
     late_s = _limit(late_s, seconds[sampling] - seconds[below])
-    parts = {rungs[0]: seconds[rungs[0]]}
-    for below, rung in pairwise(rungs):
+    parts: dict[Part, T] = {}
+    for rung, added in _differences(seconds).items():
         if rung is starting:
             parts[Part.START_UP] = start_s + late_s
-            parts[rung] = seconds[rung] - seconds[below] - start_s
-        else:
-            parts[rung] = seconds[rung] - seconds[below]
+        parts[rung] = added - start_s if rung is starting else added
     parts[sampling] -= late_s
     return parts
+
+
+def _differences(seconds: Mapping[Part, T]) -> dict[Part, T]:
+    """The time that each rung adds to the one below it; of the lowest one its own."""
+    added = {rung: seconds[rung] - seconds[below] for below, rung in pairwise(seconds)}
+    first = next(iter(seconds))
+    return {first: seconds[first], **added}
 
 
 def _limit(start_s: T, added_s: T) -> Any:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset  # noqa: TID251 - for i
 
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, seconds_between, synchronize
-from fastloop.core.trees import map_tensors
+from fastloop.core.trees import map_tensors, read_bytes, tree_leaves
 from fastloop.core.types import Epochs, Tree
 from fastloop.data.dataloader import copy_settings, identity_collate
 from fastloop.data.samples import fetch_samples
@@ -38,6 +38,16 @@ class UserLoop:
     batches: int
     """Number of batches of an epoch in each pass."""
 
+    def receive(self, batch: Tree) -> None:
+        """What any step does with a batch first: moves it to the device, or reads its bytes, which
+        may be unread in a mapped file."""
+        if self.device.type != "cpu":
+            _move(batch, self.device)
+            return
+        for leaf in tree_leaves(batch):
+            if isinstance(leaf, torch.Tensor) and _is_plain(leaf):
+                read_bytes(leaf)
+
     def time(self, epoch: Iterable[Tree], step: LoopStep) -> EpochTimes:
         """Times of the beginning of an epoch."""
         synchronize(self.device)
@@ -49,6 +59,16 @@ class UserLoop:
     def repeat(self, batches: list[Tree]) -> Iterator[Tree]:
         """An epoch that repeats these batches."""
         return (batches[place % len(batches)] for place in range(self.batches))
+
+
+def _move(batch: Tree, device: torch.device) -> Tree:
+    return map_tensors(lambda leaf: leaf.to(device), batch)
+
+
+def _is_plain(leaf: torch.Tensor) -> bool:
+    """True for a tensor with bytes on the host that numpy can read."""
+    is_dense = leaf.layout is torch.strided and not (leaf.is_nested or leaf.is_quantized)
+    return is_dense and leaf.device.type == "cpu" and not (leaf.requires_grad or leaf.is_conj())
 
 
 def _first(epoch: Iterable[Tree], count: int) -> Iterator[Tree]:
@@ -67,7 +87,7 @@ def rung_openers(
     openers: dict[Part, Callable[[int], Iterable[Tree]]] = {}
     # The step moves its batch itself: on the CPU there is nothing to copy.
     if loop.device.type != "cpu":
-        resident = [map_tensors(lambda leaf: leaf.to(loop.device), each) for each in loop.host]
+        resident = [_move(each, loop.device) for each in loop.host]
         openers[Part.COPY] = lambda _: loop.repeat(loop.host)
     openers = {Part.STEP: lambda _: loop.repeat(resident), **openers}
     if not _can_be_divided(loader):

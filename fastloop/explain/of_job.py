@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from fastloop.core import stats
 from fastloop.core.explanation import (
     EXPLANATION_FILE,
     TIMELINE_SVG,
@@ -40,7 +41,7 @@ from fastloop.explain.model_input import (
 from fastloop.explain.predict import Measured, predict_seconds
 from fastloop.explain.rung_passes import BatchTimes, benchmark_of
 from fastloop.explain.rungs import benchmark_name, describe_decoding, overlaps, uses_dataloader
-from fastloop.explain.verdict import judge, tells_too_little
+from fastloop.explain.verdict import add_threads, judge, tells_too_little
 from fastloop.explain.what_ifs import (
     Candidate,
     choose,
@@ -83,6 +84,8 @@ class _Findings:
     """A round in which nothing overlaps; if the loader can't do without, its last round."""
     rounds: list[Round]
     ladder: Ladder
+    alone: Measurement
+    """The loader without steps."""
 
 
 def check_request(requests: Sequence[JobRequest], command: str = "explain") -> JobRequest:
@@ -125,8 +128,8 @@ def explain(
     whole = replace(whole, begin_step=partial(_begin_pass, watch, progress.begin_step))
     # Before the first pass, which brings the files into memory.
     beginning = look_before(whole.prepared.files)
-    findings, explained = _measure(whole, request.job.most_trials, seconds)
-    alone = _time_alone(explained, compose(TRAVERSAL.apply(request.overrides)))
+    traversal = compose(TRAVERSAL.apply(request.overrides))
+    findings, explained = _measure(whole, traversal, request.job.most_trials, seconds)
     name = benchmark_name(request.job)
     decoding = describe_decoding(request.job, whole.prepared)
     verdict = judge(findings.ladder, name, findings.first_batch_s, decoding)
@@ -146,10 +149,10 @@ def explain(
         rounds=len(findings.rounds),
         window_batches=count_batches(explained.job, explained.prepared),
         model_ratio=model_ratio,
-        loader_samples_per_s=alone.samples_per_s,
-        limit_samples_per_s=alone.limit_samples_per_s,
-        limit_origin=alone.limit_origin,
-        verdict=verdict,
+        loader_samples_per_s=findings.alone.samples_per_s,
+        limit_samples_per_s=findings.alone.limit_samples_per_s,
+        limit_origin=findings.alone.limit_origin,
+        verdict=add_threads(verdict, what_ifs),
         ladder=findings.ladder,
         what_ifs=what_ifs,
         best=find_best(what_ifs),
@@ -182,9 +185,12 @@ def _prepare(request: JobRequest, progress: Progress) -> ExplainedJob:
 
 
 def _measure(
-    whole: ExplainedJob, num_rounds: int, seconds: float | None
+    whole: ExplainedJob, traversal: Job, num_rounds: int, seconds: float | None
 ) -> tuple[_Findings, ExplainedJob]:
-    """The findings of all passes, and the job with epochs cut to the length that was run."""
+    """The findings of all passes, and the job with epochs cut to the length that was run.
+
+    traversal: the job without steps.
+    """
     present = whole.time_batches()
     times = time_single_batches(whole)
     explained = whole.cut(present)
@@ -200,9 +206,13 @@ def _measure(
     # Each pass warms up by an epoch, which starts persistent workers for good: the timed epoch has
     # no start-up of them.
     started = None if whole.job.loading.persistent_workers else serial
+    alone = _time_alone(explained, traversal)
+    alone_s = alone.seconds / alone.epochs
 
     def build(rounds: list[Round]) -> Ladder:
-        return build_ladder(rounds, whole.whole_batches, work_s, started)
+        last = explained.rungs[-1]
+        shares = [alone_s / stats.median([times[last].seconds for times in rounds])]
+        return build_ladder(rounds, whole.whole_batches, work_s, started, shares)
 
     rounds = explained.time_ladder(num_rounds, seconds, lambda few: tells_too_little(build(few)))
     findings = _Findings(
@@ -211,6 +221,7 @@ def _measure(
         serial=serial or rounds[-1],
         rounds=rounds,
         ladder=build(rounds),
+        alone=alone,
     )
     return findings, explained
 

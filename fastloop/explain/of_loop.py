@@ -167,7 +167,9 @@ def explain_loop(
     work_s: dict[Part, float] | None = {}
     if isinstance(loader, DataLoader):
         work_s = measure_work(loop, loader, whole_batches) if loader.num_workers else None
-    ladder = build_ladder(timed, whole_batches, work_s)
+    last = [*timed[0]][-1]
+    shares = [each / times[last].seconds for each, times in zip(alone_s, timed, strict=True)]
+    ladder = build_ladder(timed, whole_batches, work_s, loader_shares=shares)
     notes = rung_notes(loader, openers)
     if not is_whole and length is None:
         notes.append(f"the length of an epoch is unknown: its first {loop.batches} batches ran")
@@ -280,7 +282,7 @@ def _run_rounds(
             times = {}
             for rung in places:
                 if rung is None:
-                    alone_s.append(loop.time(loop.epochs(number + 2), lambda _: None).seconds)
+                    alone_s.append(loop.time(loop.epochs(number + 2), loop.receive).seconds)
                 else:
                     times[rung] = loop.time(openers[rung](number + 2), loop.step)
                 watch.end_stretch()

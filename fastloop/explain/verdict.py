@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from fastloop.core.explanation import Ladder, LadderRow, Verdict
+from fastloop.core.explanation import Ladder, LadderRow, Verdict, WhatIf
 from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.parts import Part
 from fastloop.core.stats import no_less_than_zero
@@ -58,6 +58,25 @@ def judge(ladder: Ladder, name: str, first_batch_s: float, decoding: str = "") -
         word, reason = _find_cause(ladder, phrases)
         sentences = [_describe_waits(ladder, name), reason]
     return Verdict(word=word, sentences=(*sentences, _describe_start_up(ladder, first_batch_s)))
+
+
+def add_threads(verdict: Verdict, what_ifs: Sequence[WhatIf]) -> Verdict:
+    """The verdict; if fewer of torch's threads were tried and save as much as a loader that is
+    worth improving, its first sentence says so."""
+    # Threads that wait for each other slow down steps and loading alike, so that no other part of
+    # the verdict tells of them.
+    tried = [each for each in what_ifs if each.change.startswith("torch_threads=")]
+    proven = [
+        (each.realised_gain, each.change)
+        for each in tried
+        if each.realised_gain and each.realised_gain.low > 0 and each.realised_gain.value >= WORTH
+    ]
+    if not proven:
+        return verdict
+    gain, change = max(proven, key=lambda each: each[0].value)
+    first, *others = verdict.sentences
+    first = f"{first}; {change} saves {show_estimate(gain, show_percent)} of it"
+    return Verdict(word=verdict.word, sentences=(first, *others))
 
 
 def needs_more_rounds(ladder: Ladder) -> bool:

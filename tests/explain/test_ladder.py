@@ -20,7 +20,7 @@ from fastloop.explain.changes import SettingChange, propose_changes, read_change
 from fastloop.explain.job_findings import format_explanation, ladder_table, to_json
 from fastloop.explain.ladder import build_ladder, work_of
 from fastloop.explain.rung_passes import EpochTimes
-from fastloop.explain.verdict import judge, needs_more_rounds, tells_too_little
+from fastloop.explain.verdict import add_threads, judge, needs_more_rounds, tells_too_little
 from fastloop.explain.what_ifs import Candidate, choose, find_best
 from fastloop.trial.support import check_support
 
@@ -464,3 +464,85 @@ def test_text_and_json_agree(gain, last):
     assert values["verdict"]["word"] == "read"
     assert values["ladder"]["rows"][-1]["rung"] == "read"
     assert values["ladder"]["rows"][-1]["hidden_ms"] is None
+
+
+def noisy_rounds(generator, noise: float, **seconds: float) -> list[dict[Part, EpochTimes]]:
+    """Five rounds in which every pass has noise of its own; 0.1 % of each is in next()."""
+    drawn = []
+    for _ in range(5):
+        noisy = {
+            Part[n.upper()]: s * np.exp(noise * generator.normal()) for n, s in seconds.items()
+        }
+        drawn.append(
+            {
+                rung: EpochTimes(
+                    seconds=value,
+                    batches=BATCHES,
+                    first_wait_s=0.001 * value / BATCHES,
+                    later_wait_s=0.001 * value / BATCHES,
+                    end_s=0.0,
+                )
+                for rung, value in noisy.items()
+            }
+        )
+    return drawn
+
+
+# A step of 207 ms over a dataset that makes an epoch in 3.4 ms: step alone, and with ready samples.
+HEAVY = {"step": 3.32, "copy": 3.4, "hand_off": 4.7, "collate": 5.8, "decode": 4.64}
+
+
+@pytest.mark.parametrize("work_s", [None, {}])
+def test_a_loader_that_takes_no_time_alone_can_not_be_waited_for(work_s):
+    shares = (0.00073,)
+    for seed in range(20):
+        timed = noisy_rounds(np.random.default_rng(seed), 0.04, **HEAVY)
+        ladder = build_ladder(timed, BATCHES, work_s, loader_shares=shares)
+        verdict = judge(ladder, "training", 0.1)
+        assert verdict.word == "step"
+        assert "limited by its step: no loader can gain more than 0." in verdict.sentences[0]
+        assert ladder.wait_share.high < 0.01
+        assert ladder.explained == pytest.approx(1, abs=0.01)
+        assert ladder.residue < 0.01
+        assert not tells_too_little(ladder)
+
+
+def test_time_in_next_bounds_what_noisy_steps_seem_to_wait():
+    # On the CPU a loop of the user's own has no copies: all of its wait is in next().
+    seconds, words = dict.fromkeys(("step", "hand_off", "collate", "decode"), 1.0), []
+    for seed in range(20):
+        timed = noisy_rounds(np.random.default_rng(seed), 0.3, **seconds)
+        words.append(judge(build_ladder(timed, BATCHES, None), "loop", 0.1).word)
+    assert words.count("step") >= 19
+
+
+def test_what_the_loader_takes_alone_leaves_a_true_wait_as_it_is():
+    seconds = {"step": 1, "copy": 1, "hand_off": 1.1, "collate": 1.2, "decode": 3}
+    free = build_ladder(rounds(**seconds), BATCHES, {})
+    bounded = build_ladder(rounds(**seconds), BATCHES, {}, loader_shares=(0.7, 0.72, 0.71))
+    assert bounded == free
+    assert word(bounded) == "decode"
+
+
+def test_bound_is_as_sure_as_the_loader_alone_was_measured():
+    seconds = {"step": 1, "copy": 1, "decode": 2}
+    wide = build_ladder(rounds(**seconds), BATCHES, {}, loader_shares=(0.1, 0.3, 0.2))
+    assert wide.wait_share.value == pytest.approx(0.2)
+    assert wide.wait_share.low < 0.15
+    assert wide.wait_share.high > 0.25
+
+
+def test_one_thread_that_saves_much_is_in_the_first_sentence():
+    seconds = {"step": 1, "copy": 1, "decode": 1.01}
+    verdict = judge(build_ladder(rounds(**seconds), BATCHES, {}), "training", 0.1)
+    tried = [
+        what_if("num_workers=2", (0.6, 0.5, 0.7)),
+        what_if("torch_threads=2", (0.3, 0.2, 0.4)),
+        what_if("torch_threads=1", (0.46, 0.4, 0.52)),
+    ]
+    said = add_threads(verdict, tried)
+    gain = "torch_threads=1 saves 46 % [40 %, 52 %] of it"
+    assert said.sentences[0] == f"{verdict.sentences[0]}; {gain}"
+    assert (said.word, said.sentences[1:]) == (verdict.word, verdict.sentences[1:])
+    for realised in (None, (0.05, 0.04, 0.06), (0.3, -0.1, 0.6)):
+        assert add_threads(verdict, [what_if("torch_threads=1", realised)]) == verdict
