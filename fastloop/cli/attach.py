@@ -3,6 +3,7 @@
     fastloop attach [-m] <script> [its arguments]
     fastloop attach [--] python <script> [its arguments]
     fastloop attach torchrun --nproc_per_node=2 <script> [its arguments]
+    fastloop attach --try [--minutes=3] [--yes] [--copy] <script> [its arguments]
 
 Runs the script as python does, with a reading of the clock around what its DataLoaders
 do, in all of its processes. The script ends as it would have, with its own output and
@@ -15,6 +16,12 @@ exit status. Then, on stderr, for each loop over a DataLoader:
 - what-ifs: the gain that a model of the loader predicts for other settings;
 - if several ranks have the loop: a verdict on each, and which of them is the slowest.
 
+With --try the script's beginning then runs again, as it is and with promising changes of
+the DataLoader of the loop that waits longest, in interleaved rounds, for at most --minutes
+in all. The answer is the share of the loop's time that each change saves, with its 95 %
+interval, and attach.patch, for `git apply`. What the script writes, it writes again: this is
+listed before, and asked; --yes answers, --copy runs it in a copy of the working folder.
+
 The folder that is named last has all of this, as attach.json and as a page, attach.html.
 """
 
@@ -26,16 +33,31 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from fastloop.core.machine_counters import Counters
-
 from fastloop.core.printable import shorten_words
 
+if TYPE_CHECKING:
+    from fastloop.core.machine_counters import Counters
+    from fastloop.explain.attach.findings import ScriptFindings
+
 PYTHON = re.compile(r"python[\d.]*")
+TRY, YES, COPY, MINUTES = "--try", "--yes", "--copy", "--minutes="
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrySettings:
+    """How the changes of a script's DataLoader are tried."""
+
+    minutes: float = 3.0
+    """The most time that all runs of the script together take."""
+    is_agreed: bool = False
+    """True: the script runs again without a question."""
+    in_copy: bool = False
+    """True: it runs in a copy of the working folder."""
 
 
 def main() -> None:
@@ -44,31 +66,43 @@ def main() -> None:
     if arguments and arguments[0] in ("-h", "--help"):
         print(__doc__, end="")
         return
+    try:
+        settings, arguments = _take_try_settings(arguments)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
     arguments = _find_command(_without_python(arguments))
     if message := _refusal(arguments) or _unwritable_outputs():
         print(message, file=sys.stderr)
         sys.exit(2)
     # imported here, so that --help and a wrong command line are answered at once
     from fastloop.core.machine_counters import read_counters
+    from fastloop.explain.attach.effects import ask_for_effects
     from fastloop.explain.attach.launch import end_like, make_record_folder, run_script
     from fastloop.processes.lifecycle import handle_signals, restore_default_signals
 
     records = make_record_folder()
     try:
+        if settings:
+            ask_for_effects(records)
         before = read_counters()
         status = run_script(arguments, records)
         # While the script runs, signals are its own. From here on there are files to remove.
         handle_signals()
-        _explain(records, arguments, status, before)
+        folder, findings = _explain(records, arguments, status, before)
+        if settings and folder and findings:
+            _try_changes(records, arguments, settings, findings, folder)
     finally:
         shutil.rmtree(records, ignore_errors=True)
         restore_default_signals()
     end_like(status)
 
 
-def _explain(records: Path, arguments: list[str], status: int, before: Counters) -> None:
-    """Print the findings from the records; on a full disk print a line, and keep the script's
-    status.
+def _explain(
+    records: Path, arguments: list[str], status: int, before: Counters
+) -> tuple[Path | None, ScriptFindings | None]:
+    """Print the findings from the records; returns them with their folder, or None if there are
+    none. On a full disk print a line, and keep the script's status.
     """
     from fastloop.core.machine_counters import read_counters
 
@@ -84,14 +118,106 @@ def _explain(records: Path, arguments: list[str], status: int, before: Counters)
             findings = explain_records(records, arguments, status, folder, load)
     except OSError as error:
         print(f"fastloop: no findings: {error}", file=sys.stderr)
-        return
+        return None, None
     if not findings.loops:
         print(describe_nothing(findings), file=sys.stderr)
-        return
+        return None, None
     print(
         f"\n{format_findings(findings)}\n\npage:   {folder / PAGE}\nfiles:  {folder}",
         file=sys.stderr,
     )
+    return folder, findings
+
+
+def _try_changes(
+    records: Path,
+    arguments: list[str],
+    settings: TrySettings,
+    findings: ScriptFindings,
+    folder: Path,
+) -> None:
+    """Try changes of the DataLoader of the loop that waits longest, and print what they save."""
+    from fastloop.core.files import write_text
+    from fastloop.core.types import Unsupported
+    from fastloop.explain.attach.effects import read_effects
+    from fastloop.explain.attach.findings import waiting_s
+    from fastloop.explain.attach.tries import (
+        PATCH,
+        TRIED,
+        ScriptRunner,
+        choose_batches,
+        choose_changes,
+        copied_folder,
+        format_tried,
+        to_json,
+        try_changes,
+    )
+
+    found = max(findings.loops, key=waiting_s)
+    changes, batches = choose_changes(found), choose_batches(found)
+    print(
+        f"\nTrying {len(changes)} changes of the DataLoader of the loop at "
+        f"{found.facts['place']}: the script runs again, up to the loop's batch {batches}, for at "
+        f"most {settings.minutes:g} minutes in all",
+        file=sys.stderr,
+    )
+    for line in read_effects(records) or ["nothing that was seen"]:
+        print(f"  each run {line}", file=sys.stderr)
+    if not settings.is_agreed and not _is_agreed():
+        return
+    try:
+        with copied_folder(settings.in_copy) as place:
+            runner = ScriptRunner(arguments, found, batches, place)
+            tried = try_changes(runner, found, changes, 60 * settings.minutes, _report)
+    except Unsupported as error:
+        print(f"fastloop: nothing was tried: {error}", file=sys.stderr)
+        return
+    patch = folder / PATCH if tried.patch else None
+    if patch:
+        write_text(patch, tried.patch)
+    write_text(folder / TRIED, to_json(tried))
+    print(f"\n{format_tried(tried, patch)}", file=sys.stderr)
+
+
+def _report(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _is_agreed() -> bool:
+    print("Run it again? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _take_try_settings(arguments: list[str]) -> tuple[TrySettings | None, list[str]]:
+    """The settings before the script's name, if `--try` is among them, and the other arguments.
+
+    Raises ValueError with the reason if they can't be used.
+    """
+    options: list[str] = []
+    while arguments and (arguments[0] in (TRY, YES, COPY) or arguments[0].startswith(MINUTES)):
+        options, arguments = [*options, arguments[0]], arguments[1:]
+    if not options:
+        return None, arguments
+    if TRY not in options:
+        raise ValueError(f"attach {options[0]}: allowed: together with {TRY}")
+    minutes = 3.0
+    for option in options:
+        if option.startswith(MINUTES):
+            text = option.removeprefix(MINUTES)
+            try:
+                minutes = float(text)
+            except ValueError:
+                minutes = 0.0
+            if not 0 < minutes < float("inf"):
+                raise ValueError(f"attach {MINUTES}{text}: allowed: a number above 0")
+    if YES not in options and not sys.stdin.isatty():
+        raise ValueError(
+            f"attach {TRY}: it asks before it runs the script again, and there is no terminal; "
+            f"allowed here: together with {YES}"
+        )
+    return TrySettings(
+        minutes=minutes, is_agreed=YES in options, in_copy=COPY in options
+    ), arguments
 
 
 def _without_python(arguments: list[str]) -> list[str]:

@@ -88,6 +88,11 @@ def describe_loop(loop: Loop) -> LoopFindings:
     )
 
 
+def waiting_s(loop: LoopFindings) -> float:
+    """Time in the loop outside of its steps."""
+    return loop.seconds * (1 - loop.shares[Part.STEP].value)
+
+
 def to_json(findings: ScriptFindings) -> str:
     """The text of attach.json."""
     return json.dumps({"schema": SCHEMA, **asdict(findings)}, indent=1) + "\n"

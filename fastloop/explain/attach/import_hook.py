@@ -6,7 +6,10 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
+
+from fastloop.explain.attach.effects import are_effects_asked, record_effects
 
 MODULE = "torch.utils.data.dataloader"
 
@@ -16,6 +19,8 @@ def install_probe(folder: str) -> None:
     # A second probe would record everything twice.
     if any(isinstance(finder, DataLoaderFinder) for finder in sys.meta_path):
         return
+    if are_effects_asked(Path(folder)):
+        record_effects(Path(folder))
     # The process may have imported torch before, as children of a fork server that preloads it.
     if module := sys.modules.get(MODULE):
         _probe(module, folder)
@@ -60,6 +65,10 @@ class DataLoaderFinder(MetaPathFinder):
 
 def _probe(module: ModuleType, folder: str) -> None:
     # The probe's clock (core/spans.py) imports torch, which must be the script's own doing.
+    from fastloop.explain.attach.cut_run import cut_module, read_cut
     from fastloop.explain.attach.torch_hooks import probe_module
 
-    probe_module(module, folder)
+    if cut := read_cut(Path(folder)):
+        cut_module(module, cut, Path(folder))
+    else:
+        probe_module(module, folder)

@@ -9,11 +9,10 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -22,6 +21,7 @@ import torch
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, process_cpu_ns
 from fastloop.explain.attach.fetches import probe_fetches, probe_workers
+from fastloop.explain.attach.loader_places import place_in_script, place_of_call
 from fastloop.observe.event_log import UNKNOWN, EventLog, ThreadLog
 from fastloop.observe.pinning import probe_pinning
 
@@ -65,6 +65,8 @@ class LoaderState:
 
     number: int
     process_id: int
+    made_at: str = ""
+    """Path and line of the call that has made it; empty if it was made without the probe."""
     is_described: bool = False
     asked_ns: int = 0
     """Time of the last iter(), until an iterator begins a pass for it; 0: every iter() has one."""
@@ -122,8 +124,9 @@ class LoopProbe:
             original(loader, *args, **named)
             self._follow_derived(loader)
             state = self._state_of(loader)
+            state.made_at = place_of_call(loader)
             facts = _name_loader(loader) | {"dataset_id": id(loader.dataset)}
-            self.log.add_fact(made=state.number, place=_place_in_script(), **facts)
+            self.log.add_fact(made=state.number, place=place_in_script(), **facts)
 
         return __init__
 
@@ -200,7 +203,8 @@ class LoopProbe:
         state = self.loaders.get(loader)
         # Facts are told of each process: a fork has to tell them again.
         if state is None or state.process_id != os.getpid():
-            state = self.loaders[loader] = LoaderState(next(self.made), os.getpid())
+            made_at = state.made_at if state else ""
+            state = self.loaders[loader] = LoaderState(next(self.made), os.getpid(), made_at)
         return state
 
     def _begin(self, loader: DataLoader[Any], iterator: Any, start_ns: int) -> None:
@@ -217,7 +221,8 @@ class LoopProbe:
         state = self._state_of(loader)
         if not state.is_described:
             state.is_described = True
-            self.log.add_fact(loader=state.number, **_describe(loader))
+            facts = _describe(loader) | {"made_at": state.made_at}
+            self.log.add_fact(loader=state.number, **facts)
         return state
 
     def _begin_late(self, iterator: Any) -> IterationState | None:
@@ -249,7 +254,7 @@ class LoopProbe:
             number=number,
             loader=loader,
             begun_ns=stop_ns,
-            place=_place_in_script(),
+            place=place_in_script(),
             passed=passed,
             since=number if since is None else since,
             second=iterator._num_yielded + 1,
@@ -263,7 +268,7 @@ class LoopProbe:
 
     def _correct_place(self, state: IterationState) -> None:
         """Let the place of a pass be that which asks for batches, not that of iter()."""
-        place = _place_in_script()
+        place = place_in_script()
         if place != state.place:
             self.log.add_fact(iteration=state.number, place=place)
 
@@ -328,24 +333,3 @@ def _describe(loader: DataLoader[Any]) -> dict[str, Any]:
         "rank": os.environ.get("RANK"),
         **{name: getattr(loader, name, None) for name in SETTINGS},
     }
-
-
-def _place_in_script() -> str:
-    """File and line that uses a DataLoader: the nearest frame outside of libraries."""
-    # Frames of these names are of classes derived from DataLoader, which all loops share.
-    frames = [
-        frame
-        for frame in _frames(sys._getframe(1))
-        if not {"site-packages", "dist-packages"} & {*frame.f_code.co_filename.split(os.sep)}
-        and "fastloop/explain/attach" not in frame.f_code.co_filename
-        and frame.f_code.co_name not in ("__init__", "__iter__", "__next__")
-    ]
-    if not frames:
-        return ""
-    return f"{os.path.basename(frames[0].f_code.co_filename)}:{frames[0].f_lineno}"
-
-
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame:
-        yield frame
-        frame = frame.f_back

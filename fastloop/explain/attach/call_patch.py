@@ -1,0 +1,213 @@
+"""The patch of a script for a change of its DataLoader: the call that makes the loader, edited."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastloop.core.types import Unsupported
+
+POSITIONS = (
+    *("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn"),
+    *("pin_memory", "drop_last", "timeout", "worker_init_fn", "multiprocessing_context"),
+)
+"""DataLoader's arguments in their order, as a call may give them by their position."""
+FASTLOADER = "fastloop.FastLoader"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptChange:
+    """A change of a script's DataLoader."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """DataLoader's arguments, by name."""
+    is_fastloader: bool = False
+    """True: FastLoader takes the DataLoader's place, with the same arguments."""
+    torch_threads: int | None = None
+    """Threads of torch in the script's process; None: as many as the script has."""
+
+    @property
+    def name(self) -> str:
+        """The change as text, such as `num_workers=2, persistent_workers=True`."""
+        words = [FASTLOADER] if self.is_fastloader else []
+        words += [f"{name}={value!r}" for name, value in self.settings.items()]
+        if self.torch_threads is not None:
+            words.append(f"torch.set_num_threads({self.torch_threads})")
+        return ", ".join(words)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Text that replaces the bytes from start to stop of a source."""
+
+    start: int
+    stop: int
+    text: str
+
+
+def patch_script(path: Path, line: int, change: ScriptChange, folder: Path) -> str:
+    """The patch, for `git apply` in the folder, that makes the change at the call on that line.
+
+    Raises Unsupported if the call can't be found or edited, with the reason.
+    """
+    try:
+        shown = path.relative_to(folder).as_posix()
+    except ValueError:
+        raise Unsupported(f"{path} lies outside of {folder}") from None
+    before = path.read_text()
+    after = edit_call(before, line, change)
+    lines = [text.splitlines(keepends=True) for text in (before, after)]
+    diff = difflib.unified_diff(*lines, f"a/{shown}", f"b/{shown}")
+    # git marks a last line without an end, which difflib does not.
+    return "".join(
+        each if each.endswith("\n") else f"{each}\n\\ No newline at end of file\n" for each in diff
+    )
+
+
+def edit_call(source: str, line: int, change: ScriptChange) -> str:
+    """The source with the change at the call of a DataLoader on that line."""
+    tree = ast.parse(source)
+    text = source.encode()
+    starts = [0]
+    for each in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(each))
+    call = _find_call(tree, line)
+    edits = [*_edit_arguments(text, starts, call, change.settings)]
+    if change.is_fastloader:
+        if _last_name(call) != "DataLoader":
+            raise Unsupported(f"line {line} calls {ast.unparse(call.func)}, which is no DataLoader")
+        edits.append(Edit(*_span(starts, call.func), FASTLOADER))
+        if not _imports(tree, "fastloop"):
+            edits.append(_new_import(tree, starts, "import fastloop\n"))
+    if change.torch_threads is not None:
+        edits.append(_set_threads(tree, text, starts, call, change.torch_threads))
+    for edit in sorted(edits, key=lambda each: -each.start):
+        text = text[: edit.start] + edit.text.encode() + text[edit.stop :]
+    return text.decode()
+
+
+def _find_call(tree: ast.Module, line: int) -> ast.Call:
+    """The call of a loader's class on the line; the innermost one whose name says that it is."""
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and node.lineno <= line <= (node.end_lineno or node.lineno)
+        and "loader" in _last_name(node).lower()
+    ]
+    if not calls:
+        raise Unsupported(f"line {line} has no call of a DataLoader by its name")
+    # Of `loaders = make_loaders(DataLoader(a), DataLoader(b))` the last is inside of the first.
+    return min(calls, key=lambda node: (node.end_lineno or 0) - node.lineno)
+
+
+def _last_name(call: ast.Call) -> str:
+    """The last part of the name that is called: DataLoader of torch.utils.data.DataLoader."""
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def _edit_arguments(
+    text: bytes, starts: list[int], call: ast.Call, settings: Mapping[str, Any]
+) -> Iterator[Edit]:
+    named = {each.arg: each for each in call.keywords if each.arg}
+    added = {}
+    for name, value in settings.items():
+        position = POSITIONS.index(name) if name in POSITIONS else len(POSITIONS)
+        if name in named:
+            yield Edit(*_span(starts, named[name].value), repr(value))
+        elif position < len(call.args):
+            yield Edit(*_span(starts, call.args[position]), repr(value))
+        else:
+            added[name] = value
+    if not added:
+        return
+    packed = [each.value for each in call.keywords if each.arg is None]
+    # `**settings` may name the same argument, and a call that names one twice is an error.
+    if packed:
+        start, stop = _span(starts, packed[-1])
+        own = ", ".join(f"{name!r}: {value!r}" for name, value in added.items())
+        yield Edit(start, stop, f"{{**{text[start:stop].decode()}, {own}}}")
+        return
+    given = [*call.args, *(each.value for each in call.keywords)]
+    words = ", ".join(f"{name}={value!r}" for name, value in added.items())
+    if given:
+        last = max(_span(starts, each)[1] for each in given)
+        # A generator expression or a tuple in brackets ends at its bracket; the argument may stand
+        # in further brackets, behind which the comma belongs.
+        last += _closing_brackets(text[last : _span(starts, call)[1]])
+        yield Edit(last, last, f", {words}")
+    else:
+        last = _span(starts, call)[1] - 1
+        yield Edit(last, last, words)
+
+
+def _closing_brackets(rest: bytes) -> int:
+    """Number of bytes after which the last argument's own closing brackets have ended.
+
+    rest: the source from the end of the last argument to the end of the call, with its bracket.
+    """
+    place = count = 0
+    for number, byte in enumerate(rest[:-1]):
+        # Comments may have brackets; what follows a comma or a comment is not the argument's.
+        if chr(byte) in ",#":
+            break
+        if chr(byte) == ")":
+            place, count = number + 1, count + 1
+    return place
+
+
+def _set_threads(
+    tree: ast.Module, text: bytes, starts: list[int], call: ast.Call, threads: int
+) -> Edit:
+    """The line before the statement with the call, with its indentation."""
+    if not _imports(tree, "torch"):
+        raise Unsupported("the script does not import torch by its name")
+    statements = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.stmt)
+        and node.lineno <= call.lineno
+        and (node.end_lineno or 0) >= (call.end_lineno or 0)
+    ]
+    statement = max(statements, key=lambda node: (node.lineno, node.col_offset))
+    start = starts[statement.lineno - 1]
+    indentation = text[start : start + statement.col_offset].decode()
+    if indentation.strip():
+        raise Unsupported(f"line {statement.lineno} has several statements")
+    return Edit(start, start, f"{indentation}torch.set_num_threads({threads})\n")
+
+
+def _imports(tree: ast.Module, name: str) -> bool:
+    return any(
+        isinstance(node, ast.Import)
+        and any((each.asname or each.name) == name for each in node.names)
+        for node in tree.body
+    )
+
+
+def _new_import(tree: ast.Module, starts: list[int], line: str) -> Edit:
+    """The line before the first import, but behind those from __future__, which must be first."""
+    imports = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.Import)
+        or (isinstance(node, ast.ImportFrom) and node.module != "__future__")
+    ]
+    if not imports:
+        raise Unsupported("the script has no import of its own at its beginning")
+    place = starts[imports[0].lineno - 1]
+    return Edit(place, place, line)
+
+
+def _span(starts: list[int], node: ast.expr) -> tuple[int, int]:
+    """First byte of the expression, and the byte behind it."""
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
+    start = starts[node.lineno - 1] + node.col_offset
+    return start, starts[node.end_lineno - 1] + node.end_col_offset

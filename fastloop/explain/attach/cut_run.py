@@ -1,0 +1,236 @@
+"""A shortened run of a script, in which one of its DataLoaders is changed.
+
+The script runs as it is until its loop has had a number of batches, then it ends with status 0. It
+is not recorded: the clock is read when the loop begins, and for each batch.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from fastloop.core.loading_settings import worker_settings
+from fastloop.core.spans import now_ns
+from fastloop.explain.attach.call_patch import ScriptChange
+from fastloop.explain.attach.loader_places import place_in_script, place_of_call
+
+CUT, RESULT = "cut.json", "result-{}.json"
+PASS = "_fastloop_pass"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutRun:
+    """The loop of a script that is timed, and the change of its DataLoader."""
+
+    place: str
+    """File and line of the loop."""
+    made_at: str
+    """Path and line of the call that makes the DataLoader."""
+    batches: int
+    """Number of batches after which the script ends."""
+    change: ScriptChange
+    has_digests: bool = False
+    """True: the samples are hashed instead of timed."""
+
+
+@dataclass(kw_only=True)
+class CutResult:
+    """What a process of a shortened run has seen of the loop."""
+
+    seconds: float = 0.0
+    """Time of the loop's passes: iter(), the waits and the steps of its batches."""
+    batches: int = 0
+    digests: list[int] = field(default_factory=list)
+    """A hash of each batch's samples, in any order; empty if they are not hashed."""
+
+
+def write_cut(folder: Path, cut: CutRun) -> None:
+    """Let processes that record to the folder run shortened."""
+    (folder / CUT).write_text(json.dumps(asdict(cut)))
+
+
+def read_cut(folder: Path) -> CutRun | None:
+    """The shortened run that the folder asks for; None: a whole one, which is recorded."""
+    try:
+        read = json.loads((folder / CUT).read_text())
+    except FileNotFoundError:
+        return None
+    return CutRun(**read | {"change": ScriptChange(**read["change"])})
+
+
+def read_results(folder: Path) -> list[CutResult]:
+    """What the processes have seen; one for each that had all batches."""
+    paths = sorted(folder.glob(RESULT.format("*")))
+    return [CutResult(**json.loads(path.read_text())) for path in paths]
+
+
+def cut_module(module: ModuleType, cut: CutRun, folder: Path) -> None:
+    """Wrap functions of torch.utils.data.dataloader, for this process and its forks."""
+    loop = CutLoop(cut, folder)
+    loader, iterator = module.DataLoader, module._BaseDataLoaderIter
+    loader.__init__ = loop.wrap_init(loader.__init__)
+    loader.__iter__ = loop.wrap_iter(loader.__iter__)
+    iterator.__init__ = loop.wrap_iterator(iterator.__init__)
+    iterator.__next__ = loop.wrap_next(iterator.__next__)
+    for kind in (module._SingleProcessDataLoaderIter, module._MultiProcessingDataLoaderIter):
+        kind._reset = loop.wrap_reset(kind._reset)
+
+
+@dataclass
+class CutPass:
+    """A pass over a changed DataLoader, which may be one of another loop."""
+
+    start_ns: int
+    is_of_loop: bool | None = None
+    """True if the loop asks for its batches; None before the first one."""
+
+
+class CutLoop:
+    """Changes the DataLoader, times the passes of the loop, and ends the script after its last
+    batch."""
+
+    def __init__(self, cut: CutRun, folder: Path) -> None:
+        self.cut, self.folder = cut, folder
+        self.result = CutResult()
+        self.changed: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        """Each changed DataLoader, and the FastLoader in its place or None."""
+
+    def wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
+        """DataLoader.__init__ with other arguments if it is called at the place of the change."""
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def __init__(loader: Any, *args: Any, **named: Any) -> None:  # noqa: N807
+            if place_of_call(loader) != self.cut.made_at:
+                original(loader, *args, **named)
+                return
+            bound = signature.bind(loader, *args, **named)
+            self._change(bound.arguments)
+            original(*bound.args, **bound.kwargs)
+            self.changed[loader] = self._make_fastloader(bound.arguments)
+
+        return __init__
+
+    def _change(self, arguments: dict[str, Any]) -> None:
+        change = self.cut.change
+        # Without workers DataLoader refuses the settings that need some.
+        if change.settings.get("num_workers") == 0:
+            for name in (*worker_settings(prefetches_by_process=False), "timeout"):
+                arguments.pop(name, None)
+        arguments |= change.settings
+        if change.torch_threads is not None:
+            torch.set_num_threads(change.torch_threads)
+
+    def _make_fastloader(self, arguments: dict[str, Any]) -> Any:
+        """FastLoader with the arguments of DataLoader.__init__; None if it is not asked for."""
+        if not self.cut.change.is_fastloader:
+            return None
+        from fastloop.fastloader import FastLoader
+
+        return FastLoader(**{name: arguments[name] for name in arguments if name != "self"})
+
+    def wrap_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """DataLoader.__iter__, which begins a pass over FastLoader if that is in its place."""
+
+        @functools.wraps(original)
+        def __iter__(loader: Any) -> Any:  # noqa: N807
+            fast = self.changed.get(loader)
+            if fast is None:
+                return original(loader)
+            begun = CutPass(now_ns())
+            return self._follow(iter(fast), begun)
+
+        return __iter__
+
+    def _follow(self, batches: Iterator[Any], begun: CutPass) -> Iterator[Any]:
+        """FastLoader's batches, counted as DataLoader's."""
+        while True:
+            try:
+                batch = self._next(functools.partial(next, batches), begun)
+            except StopIteration:
+                return
+            yield batch
+
+    def wrap_iterator(self, original: Callable[..., None]) -> Callable[..., None]:
+        """The iterators' __init__, which begins a pass."""
+
+        @functools.wraps(original)
+        def __init__(iterator: Any, loader: Any, *args: Any, **named: Any) -> None:  # noqa: N807
+            start_ns = now_ns()
+            original(iterator, loader, *args, **named)
+            self._begin(iterator, loader, start_ns)
+
+        return __init__
+
+    def wrap_reset(self, original: Callable[..., None]) -> Callable[..., None]:
+        """The iterators' _reset, which begins a further pass of persistent workers."""
+
+        @functools.wraps(original)
+        def _reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
+            start_ns = now_ns()
+            original(iterator, loader, first_iter)
+            if not first_iter:
+                self._begin(iterator, loader, start_ns)
+
+        return _reset
+
+    def _begin(self, iterator: Any, loader: Any, start_ns: int) -> None:
+        if loader in self.changed:
+            setattr(iterator, PASS, CutPass(start_ns))
+
+    def wrap_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The iterators' __next__, which counts the loop's batches."""
+
+        @functools.wraps(original)
+        def __next__(iterator: Any) -> Any:  # noqa: N807
+            begun: CutPass | None = getattr(iterator, PASS, None)
+            if begun is None:
+                return original(iterator)
+            return self._next(functools.partial(original, iterator), begun)
+
+        return __next__
+
+    def _next(self, call: Callable[[], Any], begun: CutPass) -> Any:
+        if begun.is_of_loop is None:
+            begun.is_of_loop = place_in_script() == self.cut.place
+        if not begun.is_of_loop:
+            return call()
+        if self.result.batches == self.cut.batches:
+            self._end_pass(begun)
+            self._end_script()
+        try:
+            batch = call()
+        except StopIteration:
+            self._end_pass(begun)
+            raise
+        self.result.batches += 1
+        if self.cut.has_digests:
+            self.result.digests.append(_digest(batch))
+        return batch
+
+    def _end_pass(self, begun: CutPass) -> None:
+        self.result.seconds += (now_ns() - begun.start_ns) / 1e9
+
+    def _end_script(self) -> None:
+        """Write the result, and end the script as `sys.exit` does, so that it frees what it has."""
+        path = self.folder / RESULT.format(os.getpid())
+        path.write_text(json.dumps(asdict(self.result)))
+        sys.exit(0)
+
+
+def _digest(batch: Any) -> int:
+    """A hash of the batch's samples that does not depend on their order."""
+    from fastloop.data.digest import hash_sum, sample_hashes
+
+    return hash_sum(sample_hashes(batch, None))

@@ -1,0 +1,106 @@
+"""The effects of a script beyond its process, as Python's audit hooks tell (PEP 578): files that it
+writes and removes, connections, and programs that it starts. A second run has them again."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+RECORDED, ASKED = "effects-{}.txt", "effects"
+WRITES = os.O_WRONLY | os.O_RDWR
+SYSTEM = ("/dev/", "/proc/", "/sys/")
+REMOVED = {"os.remove", "os.rmdir", "os.rename", "shutil.rmtree"}
+
+
+def ask_for_effects(folder: Path) -> None:
+    """Let processes that record to the folder record their effects, too."""
+    (folder / ASKED).touch()
+
+
+def are_effects_asked(folder: Path) -> bool:
+    """True if processes that record to the folder record their effects, too."""
+    return (folder / ASKED).exists()
+
+
+def record_effects(folder: Path) -> None:
+    """Write a line to the folder for each effect of this process and of its forks from now on."""
+    path, busy, seen = folder / RECORDED.format(os.getpid()), threading.local(), set()
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        # The hook is called for every event of the interpreter, and in the middle of any function:
+        # it must neither raise nor be called by what it does itself.
+        describe = DESCRIBED.get(event)
+        if describe is None or getattr(busy, "is_busy", False):
+            return
+        busy.is_busy = True
+        try:
+            line = describe(*arguments)
+            if line and str(folder) not in line and line not in seen:
+                seen.add(line)
+                os.write(file, f"{line}\n".encode(errors="replace"))
+        # An effect that can't be described is no error of the script's.
+        except Exception:
+            return
+        finally:
+            busy.is_busy = False
+
+    sys.addaudithook(hook)
+
+
+def read_effects(folder: Path) -> list[str]:
+    """The effects of all processes, each once, in alphabetical order."""
+    lines: set[str] = set()
+    for path in folder.glob(RECORDED.format("*")):
+        lines |= {*path.read_text().splitlines()}
+    return sorted(lines)
+
+
+def _describe_open(path: Any, _: Any, flags: int) -> str:
+    if not flags & WRITES or isinstance(path, int):
+        return ""
+    return _describe_file("writes", path)
+
+
+def _describe_removal(path: Any, *_: Any) -> str:
+    if isinstance(path, int):
+        return ""
+    return _describe_file("removes", path)
+
+
+def _describe_file(verb: str, path: Any) -> str:
+    text = os.path.abspath(os.fsdecode(path))
+    # Temporary files have other names in each run, unless the script itself lies among them.
+    if text.startswith(f"{os.getcwd()}{os.sep}"):
+        text = os.path.relpath(text)
+    elif text.startswith((*SYSTEM, f"{tempfile.gettempdir()}{os.sep}")):
+        return ""
+    return "" if "__pycache__" in text else f"{verb} {text}"
+
+
+def _describe_connection(_: Any, address: Any) -> str:
+    # Addresses of Unix sockets are paths: they lead to processes of this machine.
+    if not isinstance(address, tuple):
+        return ""
+    return f"connects to {address[0]}:{address[1]}"
+
+
+def _describe_program(program: Any, *_: Any) -> str:
+    text = os.fsdecode(program)
+    is_python = os.path.realpath(text) == os.path.realpath(sys.executable)
+    # Python starts ldconfig to find libraries, and a further Python for its own processes.
+    return "" if is_python or os.path.basename(text) == "ldconfig" else f"starts {text}"
+
+
+DESCRIBED: dict[str, Callable[..., str]] = {
+    "open": _describe_open,
+    **dict.fromkeys(REMOVED, _describe_removal),
+    "socket.connect": _describe_connection,
+    "subprocess.Popen": _describe_program,
+    "os.system": _describe_program,
+}

@@ -1,0 +1,56 @@
+"""The places of a script at which a DataLoader is made and iterated over."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+LIBRARIES = {"site-packages", "dist-packages"}
+OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+def place_in_script() -> str:
+    """File and line that uses a DataLoader: the nearest frame outside of libraries."""
+    # Frames of these names are of classes derived from DataLoader, which all loops share.
+    frames = [
+        frame
+        for frame in _frames(sys._getframe(1))
+        if not is_library(frame.f_code.co_filename)
+        and os.path.dirname(frame.f_code.co_filename) != OWN_FOLDER
+        and frame.f_code.co_name not in ("__init__", "__iter__", "__next__")
+    ]
+    if not frames:
+        return ""
+    return f"{os.path.basename(frames[0].f_code.co_filename)}:{frames[0].f_lineno}"
+
+
+def place_of_call(loader: Any) -> str:
+    """Path and line of the call that makes the DataLoader, which may be a library's."""
+    # A class derived from DataLoader calls DataLoader.__init__ in its own, for the same loader.
+    frames = [
+        frame
+        for frame in _frames(sys._getframe(1))
+        if os.path.dirname(frame.f_code.co_filename) != OWN_FOLDER
+        and not (frame.f_code.co_name == "__init__" and _is_of(frame, loader))
+    ]
+    return f"{os.path.abspath(frames[0].f_code.co_filename)}:{frames[0].f_lineno}" if frames else ""
+
+
+def is_library(path: str) -> bool:
+    """True for a file of an installed package."""
+    return bool(LIBRARIES & {*path.split(os.sep)})
+
+
+def _is_of(frame: FrameType, loader: Any) -> bool:
+    """True for a method's frame whose first argument is the loader."""
+    names = frame.f_code.co_varnames
+    return bool(names) and frame.f_locals.get(names[0]) is loader
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame:
+        yield frame
+        frame = frame.f_back

@@ -1,0 +1,402 @@
+"""Tries changes of a script's DataLoader: the script's beginning runs again, with each change and
+without, in interleaved rounds."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from fastloop.core import stats
+from fastloop.core.cgroup import usable_cores
+from fastloop.core.number_text import show_estimate, show_percent
+from fastloop.core.spans import now_ns
+from fastloop.core.text_lines import align, wrap
+from fastloop.core.types import Unsupported
+from fastloop.explain.attach.call_patch import ScriptChange, patch_script
+from fastloop.explain.attach.children import BOOTSTRAP
+from fastloop.explain.attach.cut_run import CutResult, CutRun, read_results, write_cut
+from fastloop.explain.attach.findings import LoopFindings
+from fastloop.explain.attach.loader_places import is_library
+
+MOST_CHANGES = 5
+MOST_ROUNDS, FEWEST_ROUNDS = 10, 3
+USUAL_S = 5.0
+"""Seconds of the loop in one run, from which the number of batches follows."""
+FEWEST_BATCHES, MOST_BATCHES = 20, 2000
+FEWEST_PASSES = 2
+"""Passes that a run contains if they are short: workers start and end in each."""
+KEPT = (MOST_CHANGES, 3)
+"""Number of changes in the first round and in the second; 2 go on from the third."""
+WORTH = 0.02
+"""Smallest share of the loop's time that a change has to save to be recommended."""
+DIGEST_BATCHES = 200
+TRIED, PATCH = "attach_try.json", "attach.patch"
+LEFT_OUT = (".git", ".venv", "venv", "outputs", "__pycache__")
+"""Folders that a copy of the working folder lacks."""
+AS_IS = ScriptChange()
+LIBRARIES = {
+    "transformers": {
+        "num_workers": "TrainingArguments(dataloader_num_workers={})",
+        "persistent_workers": "TrainingArguments(dataloader_persistent_workers={})",
+        "prefetch_factor": "TrainingArguments(dataloader_prefetch_factor={})",
+    },
+    "timm": {"num_workers": "create_loader(num_workers={}), --workers of train.py"},
+    "ultralytics": {"num_workers": "workers={}"},
+}
+"""Arguments of libraries that make DataLoaders, by the name of the package."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriedChange:
+    """A change that was tried, and what it has saved."""
+
+    change: str
+    predicted: float | None
+    """Share of the loop's time that the model predicted it to save; None: nothing was predicted."""
+    gain: stats.Estimate | None
+    """Share of the loop's time that it saves; None: its runs failed."""
+    rounds: int
+    failure: str = ""
+    """The last line of the run that failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriedLoop:
+    """The changes of a loop's DataLoader that were tried, the one that saves most first."""
+
+    place: str
+    made_at: str
+    batches: int
+    """Number of batches of the loop in each run."""
+    seconds: float
+    """Time of the loop in a run without a change, the median."""
+    changes: tuple[TriedChange, ...]
+    best: str | None
+    """The recommended change; None: none saves anything for certain."""
+    same_samples: bool | None = None
+    """True: with the recommended change the first pass has the samples that it has without. None:
+    runs of the unchanged script differ, too, or no change is recommended."""
+    patch: str = ""
+    """The recommended change for `git apply`; empty if there is none."""
+    advice: str = ""
+    """Why there is no patch, and what to change instead."""
+
+
+@dataclass(kw_only=True)
+class Attempt:
+    """A change with its runs so far."""
+
+    change: ScriptChange
+    seconds: dict[int, float] = field(default_factory=dict)
+    """Seconds of the loop by the number of the round."""
+    failure: str = ""
+
+
+def choose_changes(found: LoopFindings) -> list[ScriptChange]:
+    """The changes to try, the most promising first; at most MOST_CHANGES."""
+    workers = found.facts["num_workers"]
+    gains = {each.change: each.gain for each in found.what_ifs}
+    counts = {0, 1, usable_cores(), 2 * usable_cores()} - {workers}
+    kept = {"persistent_workers": True} if found.passes > 1 else {}
+    of_workers = [
+        ScriptChange(settings={"num_workers": count, **(kept if count else {})})
+        for count in sorted(counts, key=lambda each: -gains.get(f"num_workers={each}", 0.0))
+    ]
+    changes = [ScriptChange(is_fastloader=True)] if found.facts["type"] == "DataLoader" else []
+    if workers and kept and not found.facts["persistent_workers"]:
+        changes.append(ScriptChange(settings=kept))
+    changes += of_workers
+    if found.facts["torch_threads"] > 1:
+        changes.insert(2, ScriptChange(torch_threads=1))
+    return changes[:MOST_CHANGES]
+
+
+def choose_batches(found: LoopFindings) -> int:
+    """Number of the loop's batches in each run."""
+    wanted = int(USUAL_S * found.batches / found.seconds)
+    of_passes = FEWEST_PASSES * -(-found.batches // found.passes)
+    wanted = max(wanted, min(of_passes, MOST_BATCHES), FEWEST_BATCHES)
+    return min(wanted, found.batches, MOST_BATCHES)
+
+
+class ScriptRunner:
+    """Runs the script's beginning, with its output in a file."""
+
+    def __init__(
+        self, arguments: Sequence[str], found: LoopFindings, batches: int, folder: Path
+    ) -> None:
+        self.arguments, self.folder = arguments, folder
+        self.of_pass = -(-found.batches // found.passes)
+        self.cut = CutRun(
+            place=found.facts["place"],
+            # A script in a copy of the working folder makes its loader there.
+            made_at=_moved(found.facts["made_at"], folder),
+            batches=batches,
+            change=AS_IS,
+        )
+
+    def seconds(self, change: ScriptChange) -> float:
+        """Seconds of the loop with the change; of the slowest rank if there are several.
+
+        Raises Unsupported with the last line of the script if it ended before that.
+        """
+        return max(each.seconds for each in self._run(replace(self.cut, change=change)))
+
+    def digests(self, change: ScriptChange) -> list[int]:
+        """Hashes of the samples in the first pass, in ascending order: one of all of its samples,
+        or one of each batch if the pass has more than DIGEST_BATCHES."""
+        batches = min(self.cut.batches, self.of_pass, DIGEST_BATCHES)
+        cut = replace(self.cut, change=change, batches=batches, has_digests=True)
+        found = [each.digests for each in self._run(cut)]
+        if batches == self.of_pass:
+            return sorted(sum(digests) % 2**64 for digests in found)
+        return sorted(number for digests in found for number in digests)
+
+    def _run(self, cut: CutRun) -> list[CutResult]:
+        with tempfile.TemporaryDirectory(prefix="fastloop-try-") as name:
+            folder = Path(name)
+            write_cut(folder, cut)
+            output = folder / "output.txt"
+            with output.open("wb") as file:
+                command = [sys.executable, BOOTSTRAP, name, *self.arguments]
+                subprocess.run(
+                    command,
+                    cwd=self.folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    check=False,
+                )
+            if results := read_results(folder):
+                return results
+            lines = output.read_text(errors="replace").split("\n")
+            last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+            reason = last or "it printed nothing"
+            raise Unsupported(f"the script ended before batch {cut.batches}: {reason}")
+
+
+@contextmanager
+def copied_folder(is_copied: bool) -> Iterator[Path]:
+    """The working folder; or a copy of it without LEFT_OUT, which is removed at the end."""
+    if not is_copied:
+        yield Path.cwd()
+        return
+    with tempfile.TemporaryDirectory(prefix="fastloop-copy-") as name:
+        folder = Path(name).resolve() / "copy"
+        shutil.copytree(Path.cwd(), folder, symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
+        yield folder
+
+
+def _moved(made_at: str, folder: Path) -> str:
+    here = f"{Path.cwd()}/"
+    return f"{folder}/{made_at.removeprefix(here)}" if made_at.startswith(here) else made_at
+
+
+def to_json(tried: TriedLoop) -> str:
+    """The text of attach_try.json."""
+    return json.dumps({"schema": 1, **asdict(tried)}, indent=1) + "\n"
+
+
+def try_changes(
+    runner: ScriptRunner,
+    found: LoopFindings,
+    changes: Sequence[ScriptChange],
+    budget_s: float,
+    report: Callable[[str], None],
+) -> TriedLoop:
+    """Run rounds until the budget is spent, and judge the changes.
+
+    report: called with a line of progress. Raises Unsupported if the script can't be run again, or
+    if the budget does not suffice for rounds of a single change.
+    """
+    started_ns = now_ns()
+    baseline = Attempt(change=AS_IS)
+    baseline.seconds[0] = runner.seconds(AS_IS)
+    run_s = (now_ns() - started_ns) / 1e9
+    affordable = [count for count in range(1, 1 + len(changes)) if _runs(count) * run_s <= budget_s]
+    if not affordable:
+        raise Unsupported(
+            f"minutes={budget_s / 60:g}: a run up to batch {runner.cut.batches} takes {run_s:.0f} "
+            f"s; allowed: {_runs(1) * run_s / 60:.1f} or more"
+        )
+    attempts = [Attempt(change=each) for each in changes[: affordable[-1]]]
+    drawn = random.Random(0)
+    for number in range(1, MOST_ROUNDS + 1):
+        round_ns = now_ns()
+        alive = _fastest(attempts, baseline, _kept(number))
+        if not alive:
+            break
+        order = [baseline, *alive]
+        drawn.shuffle(order)
+        for each in order:
+            _run_once(runner, each, number)
+        if baseline.failure:
+            raise Unsupported(baseline.failure)
+        spent_s, round_s = (now_ns() - started_ns) / 1e9, (now_ns() - round_ns) / 1e9
+        report(f"round {number}: {spent_s:.0f} of at most {budget_s:.0f} s")
+        # The samples are compared in up to three further runs.
+        if spent_s + round_s + 3 * run_s > budget_s:
+            break
+    return _judge(runner, found, baseline, attempts)
+
+
+def _run_once(runner: ScriptRunner, attempt: Attempt, number: int) -> None:
+    try:
+        attempt.seconds[number] = runner.seconds(attempt.change)
+    except Unsupported as error:
+        attempt.failure = str(error)
+
+
+def _kept(number: int) -> int:
+    """Number of changes that take part in the round of that number, of which the first is 1."""
+    return KEPT[number - 1] if number <= len(KEPT) else 2
+
+
+def _runs(changes: int) -> int:
+    """Number of runs in the fewest rounds with so many changes, the first run, and those in which
+    the samples are compared."""
+    return 1 + 3 + sum(1 + min(changes, _kept(number)) for number in range(1, FEWEST_ROUNDS + 1))
+
+
+def _fastest(attempts: Sequence[Attempt], baseline: Attempt, count: int) -> list[Attempt]:
+    """The changes that run and have saved most in the rounds so far."""
+
+    def ratio(attempt: Attempt) -> float:
+        seconds = attempt.seconds.items()
+        return stats.median([each / baseline.seconds[number] for number, each in seconds] or [0.0])
+
+    return sorted((each for each in attempts if not each.failure), key=ratio)[:count]
+
+
+def _judge(
+    runner: ScriptRunner, found: LoopFindings, baseline: Attempt, attempts: Sequence[Attempt]
+) -> TriedLoop:
+    tried = [
+        TriedChange(
+            change=each.change.name,
+            predicted=_predicted(found, each.change),
+            gain=_gain(each, baseline),
+            rounds=len(each.seconds),
+            failure=each.failure,
+        )
+        for each in attempts
+    ]
+    tried.sort(key=lambda each: -each.gain.value if each.gain else 1e9)
+    sure = [each for each in tried if each.gain and each.gain.is_interval]
+    best = next((each for each in sure if each.gain.low > 0 and each.gain.value >= WORTH), None)
+    judged = TriedLoop(
+        place=found.facts["place"],
+        made_at=found.facts["made_at"],
+        batches=runner.cut.batches,
+        seconds=stats.median([*baseline.seconds.values()]),
+        changes=tuple(tried),
+        best=best.change if best else None,
+    )
+    if best is None:
+        return judged
+    (change,) = [each.change for each in attempts if each.change.name == best.change]
+    patch, advice = _patch(judged.made_at, change)
+    same = _has_same_samples(runner, change)
+    return replace(judged, patch=patch, advice=advice, same_samples=same)
+
+
+def _predicted(found: LoopFindings, change: ScriptChange) -> float | None:
+    """The gain that the model predicts for the change's first setting, which it is known by."""
+    if change.is_fastloader or not change.settings:
+        return None
+    name, value = next(iter(change.settings.items()))
+    gains = {each.change: each.gain for each in found.what_ifs}
+    return gains.get(f"{name}={value}")
+
+
+def _gain(attempt: Attempt, baseline: Attempt) -> stats.Estimate | None:
+    """The share of the loop's time that the change saves, over the rounds that both have."""
+    rounds = [number for number in attempt.seconds if number in baseline.seconds]
+    new, base = ([each.seconds[number] for number in rounds] for each in (attempt, baseline))
+    ratio = stats.ratio_or_range(new, base)
+    if ratio is None or attempt.failure:
+        return None
+    return stats.Estimate(
+        value=1 - ratio.estimate,
+        low=1 - ratio.high,
+        high=1 - ratio.low,
+        is_interval=ratio.is_interval,
+    )
+
+
+def _has_same_samples(runner: ScriptRunner, change: ScriptChange) -> bool | None:
+    try:
+        base, again, new = (runner.digests(each) for each in (AS_IS, AS_IS, change))
+    except Unsupported:
+        return None
+    # A script that draws its own order, or crops, differs from one run to the next.
+    return base == new if base and base == again else None
+
+
+def _patch(made_at: str, change: ScriptChange) -> tuple[str, str]:
+    """The patch and no advice; or no patch, and what to change instead."""
+    path, _, line = made_at.rpartition(":")
+    if is_library(path):
+        return "", _library_advice(Path(path), line, change)
+    try:
+        return patch_script(Path(path), int(line), change, Path.cwd()), ""
+    except (Unsupported, SyntaxError, OSError) as error:
+        return "", f"There is no patch: {error}. Change the call at {made_at}: {change.name}"
+
+
+def _library_advice(path: Path, line: str, change: ScriptChange) -> str:
+    names = {name: LIBRARIES[name] for name in LIBRARIES if name in path.parts}
+    known = [
+        text.format(repr(change.settings[name]))
+        for arguments in names.values()
+        for name, text in arguments.items()
+        if name in change.settings
+    ]
+    made = f"The DataLoader is made inside of a library, at {path.name}:{line}"
+    return f"{made}: set {', '.join(known)}" if known else f"{made}: it needs {change.name}"
+
+
+def format_tried(tried: TriedLoop, patch_path: Path | None) -> str:
+    """The text that is printed: the answer, a row for each change, and the patch."""
+    rows = [("tried", "saves of the loop's time", "predicted")]
+    for each in tried.changes:
+        saved = show_estimate(each.gain, show_percent) if each.gain else f"failed: {each.failure}"
+        predicted = "" if each.predicted is None else show_percent(each.predicted)
+        rows.append((each.change, saved, predicted))
+    lines = [*wrap([_answer(tried)]), "", *align(rows)]
+    if tried.same_samples is not None:
+        same = "the same samples as" if tried.same_samples else "other samples than"
+        lines += wrap([f"With the change the first pass has {same} without it."])
+    elif tried.best:
+        differs = "two runs of the unchanged script have other samples, too"
+        lines += wrap([f"It can't be told whether the change keeps the samples: {differs}."])
+    if tried.advice:
+        lines += ["", *wrap([f"{tried.advice}."])]
+    if patch_path:
+        lines += ["", f"git apply {patch_path}", "", tried.patch.rstrip("\n")]
+    return "\n".join(lines)
+
+
+def _answer(tried: TriedLoop) -> str:
+    loop = f"the loop at {tried.place}"
+    if tried.best is None:
+        known = [each for each in tried.changes if each.gain]
+        if not known:
+            return f"No change helps {loop}: none of them runs."
+        first = known[0]
+        assert first.gain is not None
+        saved = show_estimate(first.gain, show_percent)
+        return f"No change helps {loop} for certain: the best, {first.change}, saves {saved}."
+    (best,) = [each for each in tried.changes if each.change == tried.best]
+    assert best.gain is not None
+    saved = show_estimate(best.gain, show_percent)
+    batches = f"in {best.rounds} rounds of its first {tried.batches} batches"
+    return f"{tried.best} saves {saved} of the time of {loop}, {batches}."

@@ -1,0 +1,281 @@
+"""Changes of a script's DataLoader that `fastloop attach --try` tries, and the best one's patch."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+
+import pytest
+from commands import run_fastloop
+
+from fastloop.core.types import Unsupported
+from fastloop.explain.attach.call_patch import ScriptChange, edit_call, patch_script
+from fastloop.explain.attach.effects import read_effects
+from fastloop.explain.attach.tries import AS_IS, FEWEST_ROUNDS, choose_changes, try_changes
+
+SLEEPY = """\
+import time
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Sleepy(Dataset):
+    def __len__(self):
+        return 320
+
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return torch.full((8,), float(index)), index % 10
+
+
+def main():
+    torch.manual_seed(0)
+    loader = DataLoader(
+        Sleepy(),
+        batch_size=16,
+        shuffle=True,
+    )
+    for epoch in range(2):
+        for images, _ in loader:
+            images.mean()
+        with open("losses.txt", "a") as file:
+            file.write("one epoch\\n")
+    print("done")
+
+
+if __name__ == "__main__":
+    main()
+"""
+WORKERS = ScriptChange(settings={"num_workers": 2})
+
+
+@pytest.mark.parametrize(
+    ("call", "change", "edited"),
+    [
+        ("DataLoader(a)", WORKERS, "DataLoader(a, num_workers=2)"),
+        ("DataLoader(a, num_workers=args.n)", WORKERS, "DataLoader(a, num_workers=2)"),
+        ("DataLoader(a, 8, True,)", WORKERS, "DataLoader(a, 8, True, num_workers=2,)"),
+        ("DataLoader(a, 8, 1, None, None, 4)", WORKERS, "DataLoader(a, 8, 1, None, None, 2)"),
+        ("DataLoader((a))", WORKERS, "DataLoader((a), num_workers=2)"),
+        ("DataLoader(f(a), 8)", WORKERS, "DataLoader(f(a), 8, num_workers=2)"),
+        ("DataLoader(a, **more)", WORKERS, "DataLoader(a, **{**more, 'num_workers': 2})"),
+        (
+            "data.DataLoader(a, # one)\n 8)",
+            WORKERS,
+            "data.DataLoader(a, # one)\n 8, num_workers=2)",
+        ),
+        ("MyLoader('é', a)", WORKERS, "MyLoader('é', a, num_workers=2)"),
+        (
+            "torch.utils.data.DataLoader(a, num_workers=1)",
+            ScriptChange(is_fastloader=True, settings={"num_workers": 2}),
+            "fastloop.FastLoader(a, num_workers=2)",
+        ),
+    ],
+)
+def test_call_is_edited_and_the_rest_stays(call, change, edited):
+    before = f"import torch\nx = [1]\nloader = {call}  # kept\ny = 2\n"
+    after = edit_call(before, 3, change)
+    ast.parse(after)
+    head = "import fastloop\n" if change.is_fastloader else ""
+    assert after == f"{head}import torch\nx = [1]\nloader = {edited}  # kept\ny = 2\n"
+
+
+def test_threads_are_set_in_a_line_of_their_own_before_the_call():
+    before = "import torch\ndef f():\n    loader = DataLoader(\n        a)\n"
+    after = edit_call(before, 3, ScriptChange(torch_threads=1))
+    line = "    torch.set_num_threads(1)\n"
+    assert after == before.replace("    loader", f"{line}    loader")
+
+
+@pytest.mark.parametrize(
+    ("source", "change", "reason"),
+    [
+        ("loader = make()\n", WORKERS, "line 1 has no call of a DataLoader"),
+        ("loader = MyLoader(a)\n", ScriptChange(is_fastloader=True), "MyLoader, which is no"),
+        ("loader = DataLoader(a)\n", ScriptChange(torch_threads=1), "does not import torch"),
+    ],
+)
+def test_call_that_can_not_be_edited_is_told(source, change, reason):
+    with pytest.raises(Unsupported, match=reason):
+        edit_call(source, 1, change)
+
+
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_patch_is_applied_by_git(tmp_path, end):
+    script = tmp_path / "folder" / "train.py"
+    script.parent.mkdir()
+    source = f"import torch\nloader = DataLoader(a, 4){end}"
+    script.write_text(source)
+    patch = patch_script(script, 2, WORKERS, tmp_path)
+    command = ["git", "apply", "-"]
+    subprocess.run(command, cwd=tmp_path, input=patch, text=True, check=True)
+    assert script.read_text() == edit_call(source, 2, WORKERS)
+
+
+def test_effects_of_a_script_are_listed_once_each(tmp_path):
+    program = f"""
+import os, pathlib, socket, subprocess, sys
+from fastloop.explain.attach.effects import record_effects
+record_effects(pathlib.Path({str(tmp_path)!r}))
+pathlib.Path("log.txt").write_text("a")
+pathlib.Path("log.txt").write_text("b")
+pathlib.Path("log.txt").read_text()
+os.remove("log.txt")
+server = socket.create_server(("127.0.0.1", 0))
+socket.create_connection(server.getsockname()).close()
+server.close()
+subprocess.run(["true"], check=True)
+if os.fork() == 0:
+    pathlib.Path("of_a_fork.txt").write_text("c")
+    os._exit(0)
+os.wait()
+"""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    subprocess.run([sys.executable, "-c", program], cwd=folder, check=True)
+    effects = read_effects(tmp_path)
+    connection = [line for line in effects if line.startswith("connects to 127.0.0.1:")]
+    assert len(connection) == 1
+    others = {"removes log.txt", "starts true", "writes log.txt", "writes of_a_fork.txt"}
+    assert {*effects} == {*connection, *others}
+
+
+@dataclass
+class KnownRunner:
+    """Runs that take known times; a change without one fails."""
+
+    times: dict[str, float]
+    runs: list[str] = field(default_factory=list)
+
+    @property
+    def cut(self):
+        return self
+
+    batches = 40
+
+    def seconds(self, change):
+        self.runs.append(change.name)
+        if change.name not in self.times:
+            raise Unsupported("the script ended before batch 40: ValueError: no")
+        # Noise of 1 %, other in each run.
+        return self.times[change.name] * (1 + 0.01 * (len(self.runs) % 3 - 1))
+
+    def digests(self, change):
+        return [1, 2]
+
+
+@dataclass
+class KnownLoop:
+    """A loop's findings, as far as changes are chosen and judged by them."""
+
+    facts: dict
+    what_ifs: tuple = ()
+    passes: int = 2
+
+
+def known_loop(**facts):
+    usual = {"place": "train.py:9", "made_at": "/nowhere/train.py:3", "num_workers": 0}
+    return KnownLoop(
+        usual | {"type": "DataLoader", "torch_threads": 1, "persistent_workers": False} | facts
+    )
+
+
+def judged(times, names, budget_s=3600.0):
+    changes = [ScriptChange(settings={"num_workers": number}) for number in names]
+    runner = KnownRunner(times)
+    lines = []
+    return try_changes(runner, known_loop(), changes, budget_s, lines.append), runner
+
+
+def test_change_that_saves_most_is_recommended_with_its_interval():
+    tried, runner = judged(
+        {"": 10.0, "num_workers=1": 8.0, "num_workers=2": 5.0, "num_workers=4": 20.0}, [1, 2, 4]
+    )
+    assert tried.best == "num_workers=2"
+    first = tried.changes[0]
+    assert first.gain is not None
+    assert first.gain.low < 0.5 < first.gain.high
+    assert first.gain.high - first.gain.low < 0.1
+    assert tried.same_samples is True
+    assert "num_workers=2" in tried.advice, "its file does not exist, so that there is no patch"
+    slowest = next(each for each in tried.changes if each.change == "num_workers=4")
+    assert slowest.rounds == 2, "three changes go on to the second round, two to the third"
+    assert runner.runs.count("num_workers=2") >= FEWEST_ROUNDS
+
+
+@pytest.mark.parametrize("times", [{"": 10.0, "num_workers=1": 9.99}, {"": 10.0}])
+def test_no_change_is_recommended_if_none_helps_or_none_runs(times):
+    tried, _ = judged(times, [1])
+    assert tried.best is None
+    assert tried.patch == ""
+    (change,) = tried.changes
+    assert (change.gain is None) == ("num_workers=1" not in times)
+    assert ("ValueError: no" in change.failure) == ("num_workers=1" not in times)
+
+
+def test_budget_that_is_too_small_is_told_with_what_is_needed():
+    with pytest.raises(Unsupported, match=r"minutes=0; .*|minutes=0: .*allowed: .* or more"):
+        judged({"": 10.0, "num_workers=1": 8.0}, [1], budget_s=0.0)
+
+
+def test_script_that_can_not_be_run_again_is_told():
+    with pytest.raises(Unsupported, match="ValueError: no"):
+        judged({}, [1])
+
+
+def test_changes_fit_the_loop():
+    names = [each.name for each in choose_changes(known_loop(torch_threads=4))]
+    assert names[0] == "fastloop.FastLoader"
+    assert "torch.set_num_threads(1)" in names
+    assert AS_IS.name not in names
+    of_class = [each.name for each in choose_changes(known_loop(type="MyLoader", num_workers=1))]
+    assert "fastloop.FastLoader" not in of_class
+    assert "num_workers=0" in of_class
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--yes"], "--yes"),
+        (["--try"], "--yes"),
+        (["--try", "--yes", "--minutes=no"], "--minutes=no"),
+        (["--try", "--yes", "--minutes=0"], "--minutes=0"),
+    ],
+)
+def test_options_that_can_not_be_used_are_one_line_and_nothing_runs(tmp_path, options, named):
+    (tmp_path / "train.py").write_text("open('ran', 'w')")
+    process = run_fastloop(*options, "train.py", cwd=tmp_path, command="attach")
+    assert process.returncode == 2
+    (line,) = process.stderr.splitlines()
+    assert named in line
+    assert "allowed" in line
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.heavy
+@pytest.mark.slow
+def test_changes_of_a_script_are_tried_and_the_patch_runs(tmp_path):
+    (tmp_path / "train.py").write_text(SLEEPY)
+    options = ("--try", "--yes", "--copy", "--minutes=20", "train.py")
+    process = run_fastloop(*options, cwd=tmp_path, command="attach")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout == "done\n", "only the observed run prints"
+    assert "each run writes losses.txt" in process.stderr
+    assert (tmp_path / "losses.txt").read_text() == 2 * "one epoch\n", "others ran in a copy"
+    (path,) = tmp_path.glob("outputs/attach/*/attach_try.json")
+    tried = json.loads(path.read_text())
+    assert tried["made_at"].endswith("train.py:18")
+    assert tried["batches"] == 40
+    assert not any(each["failure"] for each in tried["changes"])
+    assert tried["best"], process.stderr
+    assert tried["same_samples"] is True
+    subprocess.run(["git", "apply", path.with_name("attach.patch")], cwd=tmp_path, check=True)
+    assert (tmp_path / "train.py").read_text() != SLEEPY
+    after = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert after.stdout == "done\n"
