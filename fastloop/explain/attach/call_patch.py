@@ -80,7 +80,7 @@ def edit_call(source: str, line: int, change: ScriptChange) -> str:
     if change.is_fastloader:
         if _last_name(call) != "DataLoader":
             raise Unsupported(f"line {line} calls {ast.unparse(call.func)}, which is no DataLoader")
-        edits.append(Edit(*_span(starts, call.func), FASTLOADER))
+        edits.append(_replace(starts, call.func, FASTLOADER))
         if not _imports(tree, "fastloop"):
             edits.append(_new_import(tree, starts, "import fastloop\n"))
     if change.torch_threads is not None:
@@ -120,9 +120,9 @@ def _edit_arguments(
     for name, value in settings.items():
         position = POSITIONS.index(name) if name in POSITIONS else len(POSITIONS)
         if name in named:
-            yield Edit(*_span(starts, named[name].value), repr(value))
+            yield _replace(starts, named[name].value, repr(value))
         elif position < len(call.args):
-            yield Edit(*_span(starts, call.args[position]), repr(value))
+            yield _replace(starts, call.args[position], repr(value))
         else:
             added[name] = value
     if not added:
@@ -203,6 +203,11 @@ def _new_import(tree: ast.Module, starts: list[int], line: str) -> Edit:
         raise Unsupported("the script has no import of its own at its beginning")
     place = starts[imports[0].lineno - 1]
     return Edit(place, place, line)
+
+
+def _replace(starts: list[int], node: ast.expr, text: str) -> Edit:
+    start, stop = _span(starts, node)
+    return Edit(start, stop, text)
 
 
 def _span(starts: list[int], node: ast.expr) -> tuple[int, int]:

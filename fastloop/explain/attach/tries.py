@@ -290,8 +290,7 @@ def _judge(
         for each in attempts
     ]
     tried.sort(key=lambda each: -each.gain.value if each.gain else 1e9)
-    sure = [each for each in tried if each.gain and each.gain.is_interval]
-    best = next((each for each in sure if each.gain.low > 0 and each.gain.value >= WORTH), None)
+    best = next((each for each in tried if _is_worth_it(each.gain)), None)
     judged = TriedLoop(
         place=found.facts["place"],
         made_at=found.facts["made_at"],
@@ -306,6 +305,10 @@ def _judge(
     patch, advice = _patch(judged.made_at, change)
     same = _has_same_samples(runner, change)
     return replace(judged, patch=patch, advice=advice, same_samples=same)
+
+
+def _is_worth_it(gain: stats.Estimate | None) -> bool:
+    return gain is not None and gain.is_interval and gain.low > 0 and gain.value >= WORTH
 
 
 def _predicted(found: LoopFindings, change: ScriptChange) -> float | None:
