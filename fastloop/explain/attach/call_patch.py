@@ -60,8 +60,8 @@ def patch_script(path: Path, line: int, change: ScriptChange, folder: Path) -> s
         raise Unsupported(f"{path} lies outside of {folder}") from None
     before = path.read_text()
     after = edit_call(before, line, change)
-    lines = [text.splitlines(keepends=True) for text in (before, after)]
-    diff = difflib.unified_diff(*lines, f"a/{shown}", f"b/{shown}")
+    old, new = (text.splitlines(keepends=True) for text in (before, after))
+    diff = difflib.unified_diff(old, new, f"a/{shown}", f"b/{shown}")
     # git marks a last line without an end, which difflib does not.
     return "".join(
         each if each.endswith("\n") else f"{each}\n\\ No newline at end of file\n" for each in diff
