@@ -49,6 +49,7 @@ Effect = Mapping[str, Any]
 Compose = Callable[[Sequence[str]], Job]
 DISK_KEPT = 0.1
 """Share of a disk's free space that stores leave."""
+FROZEN = "the samples are random, and a store repeats one draw of them"
 PREPARATION = 0.25
 """Largest share of the budget that writing one store may take."""
 
@@ -291,7 +292,8 @@ def drop_unaffordable(
 
 
 def _excess(job: Job, pilot: Pilot, bounds: Bounds) -> str:
-    """The bound that the job exceeds, and by how much; empty if it keeps all of them."""
+    """The bound that the job exceeds, and by how much, or the reason why its store can't be
+    written; empty if there is none."""
     if pilot.memory is not None:
         peak_mib = forecast_trial_mib(job, pilot.memory)
         if peak_mib > bounds.memory_mib:
@@ -301,6 +303,9 @@ def _excess(job: Job, pilot: Pilot, bounds: Bounds) -> str:
     store = job.loader.store
     if store is None or store == pilot.present.loader.store:
         return ""
+    # Found before the race, as writing such a store is refused.
+    if pilot.prepared.random:
+        return FROZEN
     # A store holds all samples as rows, whatever its format adds.
     nbytes = pilot.prepared.num_samples * pilot.prepared.sample_nbytes
     free = _free_bytes(Path(store.root))

@@ -129,6 +129,16 @@ class _Race:
         measured = [name for name in order if self._run_trial(name, number, kept)]
         return [name for name in names if name in measured]
 
+    def run_chosen(self, posterior: Posterior, count: int, kept: float) -> list[str]:
+        """Run a round of the most promising names, as `run_round` does. If all of them turn out not
+        to run at all, the next ones take their places in the same round."""
+        failed = len(self.failed)
+        ran = self.run_round(self.choose_round(posterior, count), kept)
+        while not ran and len(self.failed) > failed:
+            failed, names = len(self.failed), self.choose_round(posterior, count)
+            ran = [name for name in names if self._run_trial(name, self.rounds - 1, kept)]
+        return ran
+
     def _run_trial(self, name: str, number: int, kept: float | None) -> bool:
         """Run a trial, if there is room for it; True once it has been measured."""
         before, room = self.spent(), self._find_room(name, number, kept)
@@ -250,7 +260,7 @@ def race(
         if room < 1 or not run.is_open(posterior):
             break
         count = min(max(SMALLEST_ROUND, int(room / ROUNDS)), LARGEST_ROUND, int(room))
-        if not run.run_round(run.choose_round(posterior, count), kept):
+        if not run.run_chosen(posterior, count, kept):
             break
     if len(run.seconds) == 1 and run.present not in run.failed:
         _try_one(run)
@@ -266,7 +276,7 @@ def _try_one(run: _Race) -> None:
     posterior = run.fit()
     run.is_cut = run.is_open(posterior)
     if run.is_cut and run.spent() + run.price(run.present) + run.usual_price <= 1:
-        run.run_round(run.choose_round(posterior, 1), 0.0)
+        run.run_chosen(posterior, 1, 0.0)
 
 
 def _finish(run: _Race) -> RaceResult:

@@ -119,7 +119,9 @@ class RaceSchedule:
             if state.prepared is None or not state.result.trials:
                 self._run_round([state], number)
             cost = self._run_pass(name, number)
-        self.spending.add_trial(name, self.spending.seconds - before_s)
+        # A configuration that its data rules out has had no trial.
+        if state.prepared is not None:
+            self.spending.add_trial(name, self.spending.seconds - before_s)
         self._note_spending(name, str(number))
         return cost
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -19,12 +20,18 @@ from fastloop.core.deadline import Deadline, deadline_after
 from fastloop.core.instrumented_pass import Attribution
 from fastloop.core.loading_settings import LoadingSettings
 from fastloop.core.machine import process_begun_ns
+from fastloop.core.plan import PreparedData
 from fastloop.core.spans import now_ns, pause, seconds_between
 from fastloop.core.types import UsageError
 from fastloop.explain.explained_job import ExplainedJob
 from fastloop.trial.support import check_support
 from fastloop.tune.budget import Spending, TuneBudget, parse_budget
-from fastloop.tune.candidates import drop_settings_without_effect, find_tune_candidates
+from fastloop.tune.candidates import (
+    Bounds,
+    drop_settings_without_effect,
+    drop_unaffordable,
+    find_tune_candidates,
+)
 from fastloop.tune.objective import PASS_COSTS, SHORTEST_S, check_objective
 from fastloop.tune.outcome import group_reasons
 from fastloop.tune.peak_memory import (
@@ -34,7 +41,7 @@ from fastloop.tune.peak_memory import (
     forecast_trial_mib,
     limit_mib,
 )
-from fastloop.tune.pilot import TimedPasses
+from fastloop.tune.pilot import Pilot, TimedPasses
 from fastloop.tune.short_budget import (
     check_least_time,
     expect_cost,
@@ -334,6 +341,45 @@ def test_trials_need_more_than_their_configuration(overrides, measuring_mib):
     job = compose_job("dataset=digits", "loader=raw", *overrides)
     expected = (1 + MARGIN) * (500 + measuring_mib)
     assert forecast_trial_mib(job, PROFILE) == pytest.approx(expected)
+
+
+def pilot_of(*, random: bool) -> Pilot:
+    """The pilot of digits by loader=raw, of which nothing but the data is known."""
+    prepared = PreparedData(
+        dataset=cast("Any", None),
+        label="digits",
+        fingerprint="",
+        content="",
+        reference=Path("reference"),
+        folder=Path("reference"),
+        num_samples=10,
+        sample=cast("Any", ()),
+        sample_nbytes=1,
+        random=random,
+    )
+    return Pilot(
+        present=compose_job("dataset=digits", "loader=raw"),
+        prepared=prepared,
+        measured=None,
+        memory=None,
+        decode_s=0.1,
+        epoch_s=0.1,
+        cut=None,
+    )
+
+
+def test_stores_of_random_samples_are_left_out_before_the_race():
+    bounds = Bounds(memory_mib=1e9, budget_s=None)
+    space = "loader=raw,fastloop,np_memmap,preload num_workers=0,2"
+    found = candidates(space, "dataset=digits", "loader=raw").found
+    assert {each.job.loader.store is None for each in found} == {True, False}
+    kept, left_out = drop_unaffordable(found, pilot_of(random=True), bounds)
+    assert {each.name for each in kept} == {
+        each.name for each in found if not each.job.loader.store
+    }
+    reason = "the samples are random, and a store repeats one draw of them"
+    assert left_out == {reason: len(found) - len(kept)}
+    assert drop_unaffordable(found, pilot_of(random=False), bounds) == ([*found], {})
 
 
 def test_reasons_that_differ_by_their_values_share_a_line():

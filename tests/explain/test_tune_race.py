@@ -162,6 +162,23 @@ def test_failed_configurations_leave_the_race():
     assert result.winner != best
 
 
+@pytest.mark.parametrize("budget", [9.0, 60.0])
+def test_configurations_that_can_not_run_end_no_race_and_cost_no_trial(budget):
+    others = [f"candidate {number}" for number in range(12)]
+    drawn = Table({PRESENT: 1.0} | dict.fromkeys(others, 0.5), 0, noise=0.0)
+
+    def measure(name, number, room):
+        # All but the last one are ruled out by their data, at once.
+        return drawn.measure(name, number, room) if name in (PRESENT, others[-1]) else None
+
+    predicted = [1.0, *([0.5] * 11), 0.6]
+    known = surrogate([*drawn.seconds], predicted)
+    result = race(known, measure, lambda: drawn.spent / budget)
+    assert result.winner == others[-1]
+    assert result.gain is not None
+    assert all({PRESENT, others[-1]} == {*names} for names in drawn.rounds[1:])
+
+
 @pytest.mark.parametrize("last", [0, 1, 2])
 def test_present_configuration_must_run(last):
     drawn = table(10, 1)
