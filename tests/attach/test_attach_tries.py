@@ -6,7 +6,7 @@ import ast
 import json
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from commands import run_fastloop
@@ -175,6 +175,7 @@ class KnownLoop:
     facts: dict
     what_ifs: tuple = ()
     passes: int = 2
+    load_cores: float = 1.0
 
 
 def known_loop(**facts):
@@ -235,6 +236,13 @@ def test_changes_fit_the_loop():
     of_class = [each.name for each in choose_changes(known_loop(type="MyLoader", num_workers=1))]
     assert "fastloop.FastLoader" not in of_class
     assert "num_workers=0" in of_class
+
+
+def test_samples_that_wait_get_many_workers():
+    waiting = replace(known_loop(), load_cores=0.1)
+    names = [each.name for each in choose_changes(waiting)]
+    assert "num_workers=16, persistent_workers=True" in names
+    assert not any("num_workers=16" in each.name for each in choose_changes(known_loop()))
 
 
 @pytest.mark.parametrize(

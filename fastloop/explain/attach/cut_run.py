@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -24,6 +24,9 @@ from fastloop.core.loading_settings import worker_settings
 from fastloop.core.spans import now_ns
 from fastloop.explain.attach.call_patch import ScriptChange
 from fastloop.explain.attach.loader_places import place_in_script, place_of_call
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
 
 CUT, RESULT = "cut.json", "result-{}.json"
 PASS = "_fastloop_pass"
@@ -111,7 +114,7 @@ class CutLoop:
         signature = inspect.signature(original)
 
         @functools.wraps(original)
-        def __init__(loader: Any, *args: Any, **named: Any) -> None:  # noqa: N807
+        def __init__(loader: DataLoader[Any], *args: Any, **named: Any) -> None:  # noqa: N807
             if place_of_call(loader) != self.cut.made_at:
                 original(loader, *args, **named)
                 return
@@ -144,7 +147,7 @@ class CutLoop:
         """DataLoader.__iter__, which begins a pass over FastLoader if that is in its place."""
 
         @functools.wraps(original)
-        def __iter__(loader: Any) -> Any:  # noqa: N807
+        def __iter__(loader: DataLoader[Any]) -> Any:  # noqa: N807
             fast = self.changed.get(loader)
             if fast is None:
                 return original(loader)
@@ -166,7 +169,7 @@ class CutLoop:
         """The iterators' __init__, which begins a pass."""
 
         @functools.wraps(original)
-        def __init__(iterator: Any, loader: Any, *args: Any, **named: Any) -> None:  # noqa: N807
+        def __init__(iterator: Any, loader: DataLoader[Any], *args: Any, **named: Any) -> None:  # noqa: N807
             start_ns = now_ns()
             original(iterator, loader, *args, **named)
             self._begin(iterator, loader, start_ns)
@@ -177,7 +180,7 @@ class CutLoop:
         """The iterators' _reset, which begins a further pass of persistent workers."""
 
         @functools.wraps(original)
-        def _reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
+        def _reset(iterator: Any, loader: DataLoader[Any], first_iter: bool = False) -> None:
             start_ns = now_ns()
             original(iterator, loader, first_iter)
             if not first_iter:
@@ -185,7 +188,7 @@ class CutLoop:
 
         return _reset
 
-    def _begin(self, iterator: Any, loader: Any, start_ns: int) -> None:
+    def _begin(self, iterator: Any, loader: DataLoader[Any], start_ns: int) -> None:
         if loader in self.changed:
             setattr(iterator, PASS, CutPass(start_ns))
 

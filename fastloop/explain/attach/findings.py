@@ -20,7 +20,11 @@ from fastloop.explain.attach.loop_verdict import (
     rank_rows,
     steady_step_ms,
 )
-from fastloop.explain.attach.loop_what_ifs import LoaderChange, predict_changes
+from fastloop.explain.attach.loop_what_ifs import (
+    LoaderChange,
+    cores_of_loading,
+    predict_changes,
+)
 from fastloop.explain.attach.loops import Loop, share_of_parts
 
 SCHEMA = 1
@@ -39,6 +43,9 @@ class LoopFindings:
     """Time in the loop, of all ranks together."""
     step_ms: float
     """Median time of a step."""
+    load_cores: float
+    """Number of cores that making a batch keeps busy; far below 1: its samples wait for a disk or
+    for another machine."""
     verdict: Verdict
     shares: dict[Part, Estimate]
     """Each part's share of the loop's time."""
@@ -79,6 +86,7 @@ def describe_loop(loop: Loop) -> LoopFindings:
         batches=loop.batches,
         seconds=loop.seconds,
         step_ms=steady_step_ms(loop),
+        load_cores=cores_of_loading(loop),
         verdict=judge_loop(loop, shares),
         shares=shares,
         model_ratio=ratio,

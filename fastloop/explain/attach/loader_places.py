@@ -6,7 +6,10 @@ import os
 import sys
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
 
 LIBRARIES = {"site-packages", "dist-packages"}
 OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -27,7 +30,7 @@ def place_in_script() -> str:
     return f"{os.path.basename(frames[0].f_code.co_filename)}:{frames[0].f_lineno}"
 
 
-def place_of_call(loader: Any) -> str:
+def place_of_call(loader: DataLoader[Any]) -> str:
     """Path and line of the call that makes the DataLoader, which may be a library's."""
     # A class derived from DataLoader calls DataLoader.__init__ in its own, for the same loader.
     frames = [
@@ -44,7 +47,7 @@ def is_library(path: str) -> bool:
     return bool(LIBRARIES & {*path.split(os.sep)})
 
 
-def _is_of(frame: FrameType, loader: Any) -> bool:
+def _is_of(frame: FrameType, loader: DataLoader[Any]) -> bool:
     """True for a method's frame whose first argument is the loader."""
     names = frame.f_code.co_varnames
     return bool(names) and frame.f_locals.get(names[0]) is loader

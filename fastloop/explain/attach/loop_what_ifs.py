@@ -92,7 +92,7 @@ def model_loop(loop: Loop) -> LoopModel | None:
     places = np.arange(count)
     load_s = [(each.stop_ns - each.start_ns) / 1e9 for each in loop.made]
     step_s = loop.steps_ns / 1e9
-    load_cores, step_cores = _load_cores(loop), _step_cores(loop)
+    load_cores, step_cores = cores_of_loading(loop), _step_cores(loop)
     prefetch = loop.facts.get("prefetch_factor") or TORCH_PREFETCH
     return LoopModel(
         loads=[[_load_phase(load_s[place % len(load_s)], load_cores)] for place in places],
@@ -111,7 +111,7 @@ def _load_phase(seconds: float, cores: float) -> Phase:
     return Phase(seconds=float(seconds) * max(1.0, cores), cores=min(1.0, cores))
 
 
-def _load_cores(loop: Loop) -> float:
+def cores_of_loading(loop: Loop) -> float:
     """Number of cores that making a batch keeps busy; one if too little was timed to tell."""
     timed = [each for each in loop.made if each.has_samples]
     wall_ns = sum(each.stop_ns - each.start_ns for each in timed)

@@ -27,6 +27,9 @@ from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.loader_places import is_library
 
 MOST_CHANGES = 5
+WAITING = 0.5
+"""If making a batch keeps fewer cores busy, its samples wait, which many workers do at once."""
+MANY_WORKERS = (8, 16)
 MOST_ROUNDS, FEWEST_ROUNDS = 10, 3
 USUAL_S = 5.0
 """Seconds of the loop in one run, from which the number of batches follows."""
@@ -105,10 +108,14 @@ def choose_changes(found: LoopFindings) -> list[ScriptChange]:
     workers = found.facts["num_workers"]
     gains = {each.change: each.gain for each in found.what_ifs}
     counts = {0, 1, usable_cores(), 2 * usable_cores()} - {workers}
+    ordered = sorted(counts, key=lambda each: -gains.get(f"num_workers={each}", 0.0))
+    if found.load_cores < WAITING:
+        ordered = [count for count in reversed(MANY_WORKERS) if count not in (workers, *ordered)]
+        ordered += sorted(counts, reverse=True)
     kept = {"persistent_workers": True} if found.passes > 1 else {}
     of_workers = [
         ScriptChange(settings={"num_workers": count, **(kept if count else {})})
-        for count in sorted(counts, key=lambda each: -gains.get(f"num_workers={each}", 0.0))
+        for count in ordered
     ]
     changes = [ScriptChange(is_fastloader=True)] if found.facts["type"] == "DataLoader" else []
     if workers and kept and not found.facts["persistent_workers"]:
