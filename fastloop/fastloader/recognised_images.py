@@ -228,6 +228,17 @@ def recognise_images(dataset: Any) -> list[Any] | None:
     return columns
 
 
+def has_native_steps(dataset: Any) -> bool:
+    """True for an image folder, or a Subset of one, with transforms that `Images` does natively; no
+    file is looked at."""
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    try:
+        return _is_folder(dataset) and _read_steps(dataset).is_tensor
+    except UnrecognisedError:
+        return False
+
+
 def _is_folder(dataset: Any) -> bool:
     """True for torchvision's DatasetFolder, and classes that read its samples in the same way."""
     module = sys.modules.get("torchvision.datasets.folder")

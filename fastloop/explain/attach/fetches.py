@@ -13,6 +13,7 @@ from typing import Any
 
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, process_cpu_ns
+from fastloop.explain.attach.first_look import FirstLook
 from fastloop.observe.event_log import UNKNOWN, EventLog
 from fastloop.observe.probed import ProbedCall, ProbedCollate, ProbedIterator
 
@@ -57,6 +58,7 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
         # Collating moves on the number of the batch.
         number, events = here.batch, here.count
         has_samples = turns.has_samples() and here.is_detailed
+        look = FirstLook(fetcher) if not turns.batches else None
         start_ns = now_ns()
         if has_samples:
             with _probe_samples(fetcher, log):
@@ -66,6 +68,8 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
         else:
             batch = fetch(index)
         stop_ns = now_ns()
+        if look and (reason := look.end()):
+            log.add_fact(samples_of=here.epoch, no_store=reason)
         turns.end_batch(stop_ns - start_ns, here.count - events if has_samples else 0)
         here.add(Part.FETCH, start_ns, stop_ns, number, cpu_ns=cpu_ns)
         return batch

@@ -21,6 +21,7 @@ from fastloop.explain.attach.loop_verdict import (
     steady_step_ms,
 )
 from fastloop.explain.attach.loop_what_ifs import (
+    MOST_MISSED,
     LoaderChange,
     cores_of_loading,
     predict_changes,
@@ -28,6 +29,8 @@ from fastloop.explain.attach.loop_what_ifs import (
 from fastloop.explain.attach.loops import Loop, share_of_parts
 
 SCHEMA = 1
+LEAST_MISS = 20
+"""Per cent by which predictions may be wrong even if the model gives the loop as it is exactly."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,15 +159,19 @@ def what_if_rows(loop: LoopFindings) -> list[tuple[str, ...]]:
     rows = [("what if", "predicted gain")]
     for each in loop.what_ifs:
         bound = "at most " if each.is_bound else ""
-        rows.append((each.change, bound + show_percent(each.gain)))
+        gain = "not predicted" if each.gain is None else show_percent(each.gain)
+        rows.append((each.change, bound + gain))
     return rows
 
 
 def _what_if_lines(loop: LoopFindings) -> list[str]:
     if loop.model_ratio is None:
         return ["no batch was recorded as it was made, so nothing is predicted"]
-    ratio = significant(loop.model_ratio)
-    note = f"the model gives {ratio} times the measured time of the loop as it is"
-    if not loop.what_ifs:
-        return [f"{note}: nothing is predicted"]
-    return [*align(what_if_rows(loop)), note]
+    miss = max(LEAST_MISS, round(100 * abs(1 - loop.model_ratio)))
+    if miss > 100 * (MOST_MISSED - 1):
+        note = f"no gain is predicted: the model misses the loop as it is by {miss} %"
+    elif loop.what_ifs:
+        note = f"the predictions may be {miss} % off"
+    else:
+        note = "no other setting of its loader is predicted to save 2 % of its time"
+    return [*(align(what_if_rows(loop)) if loop.what_ifs else []), note]

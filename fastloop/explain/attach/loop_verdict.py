@@ -86,8 +86,11 @@ def _reason(loop: Loop, wait: Estimate, word: Part, shares: Mapping[Part, Estima
     if word is Part.UNATTRIBUTED:
         return f"The greatest part, {leading}, is not beyond noise"
     part = show_percent(shares[leading].value / wait.value)
-    each_ms = significant(1e3 * shares[leading].value * loop.seconds / max(1, loop.batches))
-    return f"{part} of the wait is {PHRASES[leading]}, {each_ms} ms a batch"
+    is_of_epochs = leading is Part.START_UP
+    count = len(loop.passes) if is_of_epochs else loop.batches
+    each_ms = significant(1e3 * shares[leading].value * loop.seconds / max(1, count))
+    unit = "an epoch" if is_of_epochs else "a batch"
+    return f"{part} of the wait is {PHRASES[leading]}, {each_ms} ms {unit}"
 
 
 def steady_step_ms(loop: Loop) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,9 +14,19 @@ from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.attribution import HAND_OFF
 from fastloop.explain.attach.loops import Loop
+from fastloop.explain.attach.worker_starts import seconds_of_workers
 from fastloop.explain.model import MOST_SIMULATED, Machinery, Phase, epoch_seconds
 
 WORKERS = (0, 1, 2, 4, 8)
+STORE = "samples from a store (fastloop.write_store)"
+FAST_STORE = "fastloop.FastLoader on a store"
+LEAST_GAIN = 0.02
+"""Share of the loop's time below which no change is listed."""
+STARTS_UNSURE = 2
+"""Workers of a loop that has none may take this many times as long to start as it was tried: a
+change is listed only if it is a gain even then."""
+LEAST_HAND_OFF_S = 2e-4
+"""About the least time in which a loop receives a batch from a worker."""
 MOST_MISSED = 1.25
 """Factor by which the model may miss the loop as it is; beyond it nothing is predicted. It is less
 than of_job's, because these predictions have no interval that would show the miss."""
@@ -26,10 +37,12 @@ class LoaderChange:
     """A change of a DataLoader, and its gain by the model."""
 
     change: str
-    gain: float
-    """Share of the loop's time that it saves; negative if it costs time."""
-    is_bound: bool
+    gain: float | None
+    """Share of the loop's time that it saves; None: it is not predicted."""
+    is_bound: bool = False
     """True if the change has a cost that this run does not show: it gains at most `gain`."""
+    is_native: bool = False
+    """True for FastLoader over a dataset that it decodes natively."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +61,8 @@ class LoopModel:
     def seconds(self, workers: int, prefetch: int, kept: float = 1.0) -> float:
         """Seconds of these batches with other settings. kept: share of loading that is left."""
         loads = [[replace(each, seconds=each.seconds * kept) for each in row] for row in self.loads]
-        received = [Phase(seconds=self.hand_off_s or 0.0)] if workers else []
+        hand_off_s = LEAST_HAND_OFF_S if self.hand_off_s is None else self.hand_off_s
+        received = [Phase(seconds=hand_off_s)] if workers else []
         steps = [[*received, *row] for row in self.steps]
         machinery = Machinery(workers=workers, prefetch=prefetch, cores=self.cores)
         return epoch_seconds(loads, steps, machinery)
@@ -71,17 +85,13 @@ def predict_changes(
     scale = loop.batches / len(model.steps)
     ratio = present_s * scale / steady_s
     if not 1 / MOST_MISSED <= ratio <= MOST_MISSED:
-        return ratio, ()
-    # The following changes save nothing of a start: their gain is of the rest of the time only.
-    steady = steady_s / loop.seconds
-    changes = [
-        LoaderChange(
-            change=each.change, gain=steady * (1 - each.gain / present_s), is_bound=each.is_bound
-        )
-        for each in _seconds_of_changes(loop, model, shares)
-    ]
+        return ratio, _native_change(loop, None)
+    changes = _find_changes(_LoopTime(loop, model, steady_s / present_s), shares)
     changes += _persistent_workers(loop, shares)
-    return ratio, tuple(sorted(changes, key=lambda each: -each.gain))
+    # FastLoader over the dataset itself is first: it needs no other setting, and no store.
+    gains = [(each.gain or 0.0, each) for each in changes]
+    worth = [(not each.is_native, -gain, each) for gain, each in gains if gain >= LEAST_GAIN]
+    return ratio, tuple(each for *_, each in sorted(worth, key=lambda row: row[:2]))
 
 
 def model_loop(loop: Loop) -> LoopModel | None:
@@ -137,33 +147,112 @@ def _hand_off_s(loop: Loop) -> float:
     return float(np.quantile(loop.waits_ns[:, HAND_OFF], 0.1)) / 1e9
 
 
-def _seconds_of_changes(
-    loop: Loop, model: LoopModel, shares: dict[Part, Estimate]
-) -> list[LoaderChange]:
-    """The changes, with the model's seconds instead of gains."""
+@dataclass(frozen=True)
+class _LoopTime:
+    """The time of a loop after a change."""
+
+    loop: Loop
+    model: LoopModel
+    scale: float
+    """Seconds of the loop for each second of the model."""
+
+    def gain(self, workers: int, prefetch: int, start_s: float, kept: float = 1.0) -> float:
+        """Share of the loop's time that is saved. start_s: of all starts together."""
+        steady_s = self.scale * self.model.seconds(workers, prefetch, kept)
+        return 1 - (steady_s + start_s) / self.loop.seconds
+
+    @property
+    def starts_s(self) -> float:
+        """Time of all starts and ends of epochs, as they are."""
+        present_s = self.model.seconds(self.model.workers, self.model.prefetch)
+        return max(0.0, self.loop.seconds - self.scale * present_s)
+
+    def starts_with(self, workers: int, starts: float) -> float:
+        """Time of all starts and ends with so many workers, if a loop without workers starts them
+        that many times."""
+        present, passes = self.model.workers, len(self.loop.passes)
+        first_s = sum(each.stop_ns - each.start_ns for each in self.loop.made) / 1e9
+        first_s *= passes / max(1, len(self.loop.made))
+        # Nothing runs beside the making of an epoch's first batch, with any number of workers.
+        if not workers:
+            return 0.0 if present else self.starts_s
+        if present:
+            of_workers_s = max(0.0, self.starts_s - first_s)
+            return min(self.starts_s, first_s) + of_workers_s * workers / present
+        start_s = seconds_of_workers(workers, self.loop.facts["start_method"])
+        return self.starts_s + first_s + starts * start_s
+
+
+def _find_changes(time: _LoopTime, shares: dict[Part, Estimate]) -> list[LoaderChange]:
+    loop, model = time.loop, time.model
     found = [
-        LoaderChange(
-            change=f"num_workers={workers}",
-            gain=model.seconds(workers, model.prefetch),
-            is_bound=not model.workers,
-        )
+        change
         for workers in WORKERS
-        if workers != model.workers and workers <= 2 * usable_cores()
+        if workers != model.workers and workers <= _most_workers(loop)
+        for change in _changes_of_workers(time, workers)
     ]
     if model.workers and model.prefetch < DEEP_PREFETCH:
-        seconds = model.seconds(model.workers, DEEP_PREFETCH)
-        change = f"prefetch_factor={DEEP_PREFETCH}"
-        found.append(LoaderChange(change=change, gain=seconds, is_bound=False))
-    # A store is written from a Dataset with indices. Its reading costs something that this run
-    # does not show, so that both gains are bounds.
-    if shares[Part.DECODE].value > 0 and not loop.facts["iterable"]:
-        seconds = model.seconds(model.workers, model.prefetch, _remaining_share(loop))
-        change = "samples from a store (fastloop.write_store)"
-        found.append(LoaderChange(change=change, gain=seconds, is_bound=True))
+        gain = time.gain(model.workers, DEEP_PREFETCH, time.starts_s)
+        found.append(LoaderChange(change=f"prefetch_factor={DEEP_PREFETCH}", gain=gain))
+    # Decoding is taken to last as long as now, in as many threads as there are cores.
+    found += _native_change(loop, time.gain(max(1, int(model.cores)), DEEP_PREFETCH, 0.0))
+    if shares[Part.DECODE].value > 0 and not loop.facts["iterable"] and not loop.no_store:
+        found += _changes_of_stores(time)
+    return found
+
+
+def _native_change(loop: Loop, gain: float | None) -> tuple[LoaderChange, ...]:
+    """FastLoader over the dataset itself, if it decodes that natively."""
+    if not loop.facts.get("is_native"):
+        return ()
+    made_at = loop.facts.get("made_at")
+    place = f" at {os.path.basename(made_at)}" if made_at else ""
+    change = f"fastloop.FastLoader in place of DataLoader{place}"
+    return (LoaderChange(change=change, gain=gain, is_native=True),)
+
+
+def _most_workers(loop: Loop) -> float:
+    """The greatest number of workers that may help."""
+    most = 2 * usable_cores()
+    # A stream that is not divided among workers would deliver each sample several times.
+    if loop.facts["iterable"]:
+        return min(most, loop.facts.get("shards") or loop.facts["num_workers"])
+    return most
+
+
+def _changes_of_workers(time: _LoopTime, workers: int) -> list[LoaderChange]:
+    passes = time.loop.passes
+    loaders = len({(each.process_id, each.loader) for each in passes})
+    ways = [("", len(passes))]
+    # Of a DataLoader that is iterated over several times, the workers may stay.
+    if workers and not time.model.workers and loaders < len(passes):
+        ways.append((", persistent_workers=True", loaders))
+    found, best = [], 0.0
+    for way, starts in ways:
+        gain, least = (
+            time.gain(workers, time.model.prefetch, time.starts_with(workers, factor * starts))
+            for factor in (1, STARTS_UNSURE)
+        )
+        if least >= LEAST_GAIN and gain >= best + LEAST_GAIN:
+            found.append(LoaderChange(change=f"num_workers={workers}{way}", gain=gain))
+            best = gain
+    return found
+
+
+def _changes_of_stores(time: _LoopTime) -> list[LoaderChange]:
+    """Changes to a store, the reading of which has a cost that this run does not show."""
+    model, left = time.model, _remaining_share(time.loop)
+    found = []
+    for change, workers, prefetch, kept, starts_s in (
+        (STORE, model.workers, model.prefetch, left, time.starts_s),
         # Loading takes no time here, so that the length of the queue does not matter.
-        seconds = model.seconds(1, DEEP_PREFETCH, 0.0)
-        change = "fastloop.FastLoader on a store"
-        found.append(LoaderChange(change=change, gain=seconds, is_bound=True))
+        (FAST_STORE, 1, DEEP_PREFETCH, 0.0, 0.0),
+    ):
+        # A bound is told only if half of what the store saves would be a gain, too.
+        least = time.gain(workers, prefetch, starts_s, (1 + kept) / 2)
+        gain = time.gain(workers, prefetch, starts_s, kept)
+        if least >= LEAST_GAIN:
+            found.append(LoaderChange(change=change, gain=gain, is_bound=True))
     return found
 
 
@@ -180,4 +269,4 @@ def _persistent_workers(loop: Loop, shares: dict[Part, Estimate]) -> list[Loader
         return []
     # The workers of the first pass start in any case.
     gain = shares[Part.START_UP].value * (passes - 1) / passes
-    return [LoaderChange(change="persistent_workers=True", gain=gain, is_bound=True)]
+    return [LoaderChange(change="persistent_workers=True", gain=gain)]

@@ -50,6 +50,8 @@ class Loop:
     transform_share: float | None
     """Share of the time in the dataset that its transform takes; None: it can't be told apart."""
     made: tuple[MadeBatch, ...]
+    no_store: str = ""
+    """The reason why the samples can't be kept in a store; empty if none was found."""
     rank: int | None = None
     """The rank, if these are the passes of one rank out of several."""
     ranks: tuple[Loop, ...] = ()
@@ -170,7 +172,23 @@ def _build_loop(group: Sequence[FoundPass], records: Sequence[ProcessRecords]) -
         starts_ns=np.array([each.iter_ns + each.end_ns for each in passes], np.int64),
         transform_share=_transform_share(made),
         made=made,
+        no_store=_find_no_store(passes, records),
     )
+
+
+def _find_no_store(passes: Sequence[LoaderPass], records: Sequence[ProcessRecords]) -> str:
+    reasons = {
+        (process.process_id, fact["samples_of"]): fact["no_store"]
+        for process in records
+        for fact in process.facts
+        if "samples_of" in fact
+    }
+    keys = (
+        (process_id, each.passed if each.pids else each.number)
+        for each in passes
+        for process_id in each.pids or (each.process_id,)
+    )
+    return next((reasons[key] for key in keys if key in reasons), "")
 
 
 def _with_ranks(group: Sequence[FoundPass], records: Sequence[ProcessRecords]) -> Loop:

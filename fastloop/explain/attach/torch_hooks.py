@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -328,8 +329,30 @@ def _describe(loader: DataLoader[Any]) -> dict[str, Any]:
     return _name_loader(loader) | {
         "sampler": type(loader.sampler).__qualname__,
         "iterable": isinstance(loader.dataset, torch.utils.data.IterableDataset),
+        "shards": _count_shards(loader.dataset),
+        "is_native": _is_read_natively(loader),
         "start_method": (context or torch.multiprocessing).get_start_method(),
         "torch_threads": torch.get_num_threads(),
         "rank": os.environ.get("RANK"),
         **{name: getattr(loader, name, None) for name in SETTINGS},
     }
+
+
+def _count_shards(dataset: Any) -> int | None:
+    """Number of parts that an IterableDataset shares among workers, as those of Hugging Face tell;
+    None if it does not tell."""
+    if not isinstance(dataset, torch.utils.data.IterableDataset):
+        return None
+    shards = getattr(dataset, "num_shards", getattr(dataset, "n_shards", None))
+    return shards if isinstance(shards, int) else None
+
+
+def _is_read_natively(loader: DataLoader[Any]) -> bool:
+    """True for an image folder that FastLoader decodes natively."""
+    # Only a script with such a dataset pays for the import.
+    if "torchvision.datasets.folder" not in sys.modules:
+        return False
+    from fastloop.fastloader.recognised_images import has_native_steps
+
+    is_usual = loader.collate_fn is torch.utils.data.default_collate
+    return is_usual and has_native_steps(loader.dataset)

@@ -106,21 +106,20 @@ class Attempt:
 def choose_changes(found: LoopFindings) -> list[ScriptChange]:
     """The changes to try, the most promising first; at most MOST_CHANGES."""
     workers = found.facts["num_workers"]
-    gains = {each.change: each.gain for each in found.what_ifs}
     counts = {0, 1, usable_cores(), 2 * usable_cores()} - {workers}
-    ordered = sorted(counts, key=lambda each: -gains.get(f"num_workers={each}", 0.0))
+    kept = {"persistent_workers": True} if found.passes > 1 else {}
+    of_workers = {
+        count: ScriptChange(settings={"num_workers": count, **(kept if count else {})})
+        for count in {*counts, *MANY_WORKERS} - {workers}
+    }
+    ordered = sorted(counts, key=lambda each: -(_predicted(found, of_workers[each]) or 0.0))
     if found.load_cores < WAITING:
         ordered = [count for count in reversed(MANY_WORKERS) if count not in (workers, *ordered)]
         ordered += sorted(counts, reverse=True)
-    kept = {"persistent_workers": True} if found.passes > 1 else {}
-    of_workers = [
-        ScriptChange(settings={"num_workers": count, **(kept if count else {})})
-        for count in ordered
-    ]
     changes = [ScriptChange(is_fastloader=True)] if found.facts["type"] == "DataLoader" else []
     if workers and kept and not found.facts["persistent_workers"]:
         changes.append(ScriptChange(settings=kept))
-    changes += of_workers
+    changes += [of_workers[count] for count in ordered]
     if found.facts["torch_threads"] > 1:
         changes.insert(2, ScriptChange(torch_threads=1))
     return changes[:MOST_CHANGES]
@@ -319,12 +318,13 @@ def _is_worth_it(gain: stats.Estimate | None) -> bool:
 
 
 def _predicted(found: LoopFindings, change: ScriptChange) -> float | None:
-    """The gain that the model predicts for the change's first setting, which it is known by."""
-    if change.is_fastloader or not change.settings:
-        return None
-    name, value = next(iter(change.settings.items()))
+    """The gain that the model predicts for the change, or for its first setting alone."""
+    if change.is_fastloader:
+        return next((each.gain for each in found.what_ifs if each.is_native), None)
     gains = {each.change: each.gain for each in found.what_ifs}
-    return gains.get(f"{name}={value}")
+    settings = [f"{name}={value}" for name, value in change.settings.items()]
+    names = [", ".join(settings), *settings[:1]]
+    return next((gains[name] for name in names if name in gains), None)
 
 
 def _gain(attempt: Attempt, baseline: Attempt) -> stats.Estimate | None:

@@ -1,0 +1,91 @@
+"""Whether a dataset's samples could be kept in a store, told by the first batch of a pass."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+MOST_NESTED = 4
+"""Number of objects in one another, as datasets and compositions, that are looked into."""
+LONGEST = 16
+"""Length of lists and dictionaries that are looked into."""
+GENERATORS = {
+    "numpy.random._generator.Generator",
+    "numpy.random.mtrand.RandomState",
+    "random.Random",
+    "torch._C.Generator",
+}
+
+
+class FirstLook:
+    """Watches a batch while it is fetched; nothing is read again, and nothing is drawn."""
+
+    def __init__(self, fetcher: Any) -> None:
+        self.fetcher, self.collate = fetcher, fetcher.collate_fn
+        self.reason = ""
+        self.states = _generator_states()
+        fetcher.collate_fn = self.collate_first
+
+    def collate_first(self, samples: Any) -> Any:
+        """The batch of the samples, by the fetcher's own function."""
+        first = samples[0] if isinstance(samples, list) and samples else samples
+        self.reason = _find_unstorable(first)
+        return self.collate(samples)
+
+    def end(self) -> str:
+        """The reason why these samples can't be kept in a store; empty if none was found."""
+        self.fetcher.collate_fn = self.collate
+        dataset = self.fetcher.dataset
+        is_drawn = self.states != _generator_states() or _has_generator(dataset, MOST_NESTED)
+        return "its samples are drawn at random" if is_drawn else self.reason
+
+
+def _generator_states() -> list[Any]:
+    """The states of this process's generators of random numbers."""
+    states: list[Any] = [torch.get_rng_state().numpy().tobytes(), random.getstate()]
+    if numpy := sys.modules.get("numpy"):
+        name, keys, place, *_ = numpy.random.get_state()
+        states.append((name, keys.tobytes(), place))
+    return states
+
+
+def _find_unstorable(sample: Any) -> str:
+    """The reason why a store can't keep the sample; empty if it can."""
+    # Not by torch's pytree: while a script imports torch, it is not complete here.
+    if type(sample) in (list, tuple, dict) or hasattr(sample, "_fields"):
+        leaves = sample.values() if isinstance(sample, dict) else sample
+        return next(filter(None, map(_find_unstorable, leaves)), "")
+    numpy = sys.modules.get("numpy")
+    arrays = (numpy.ndarray, numpy.generic) if numpy else ()
+    if isinstance(sample, (torch.Tensor, bool, int, float, *arrays)):
+        return ""
+    return f"a store keeps no {type(sample).__qualname__}"
+
+
+def _has_generator(holder: Any, depth: int) -> bool:
+    """True if the object, or one inside of it, has a generator of random numbers of its own."""
+    return depth > 0 and any(
+        _is_generator(each) or _has_generator(each, depth - 1) for each in _parts(holder)
+    )
+
+
+def _is_generator(value: Any) -> bool:
+    names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(value).__mro__}
+    return bool(names & GENERATORS)
+
+
+def _parts(holder: Any) -> Iterator[Any]:
+    """The objects that an object or a short list has."""
+    if isinstance(holder, type | ModuleType | FunctionType | torch.Tensor):
+        return
+    if isinstance(holder, list | tuple | dict):
+        # Not into data: a dataset may have a long list of samples, or of paths.
+        parts = holder.values() if isinstance(holder, dict) else holder
+        yield from parts if len(holder) <= LONGEST else ()
+        return
+    yield from getattr(holder, "__dict__", {}).values()

@@ -1,0 +1,56 @@
+"""The time that a DataLoader's workers take to start and to end, tried in this process."""
+
+from __future__ import annotations
+
+import multiprocessing
+from functools import cache
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Event
+from statistics import median
+from typing import Any
+
+import torch
+
+from fastloop.core.spans import now_ns
+
+TRIES = 3
+OF_DATALOADER = 2.0
+"""A DataLoader's workers take up to this many times as long as these processes: they also get
+queues of their own, a dataset and a seed, and their memory is copied as it is written to."""
+
+
+def seconds_of_workers(count: int, start_method: str) -> float:
+    """Seconds in which so many workers start and end, without the batches between."""
+    one_s, two_s = (_time_workers(each, start_method) for each in (1, 2))
+    # They start one after the other.
+    return max(one_s, one_s + (two_s - one_s) * (count - 1))
+
+
+@cache
+def _time_workers(count: int, start_method: str) -> float:
+    # A new interpreter for each worker takes seconds: one try is enough.
+    tries = TRIES if start_method == "fork" else 1
+    return OF_DATALOADER * median([_try_workers(count, start_method) for _ in range(tries)])
+
+
+def _try_workers(count: int, start_method: str) -> float:
+    context: Any = multiprocessing.get_context(start_method)
+    started, ends = context.Queue(), context.Event()
+    start_ns = now_ns()
+    workers = [
+        context.Process(target=_work, args=(started, ends), daemon=True) for _ in range(count)
+    ]
+    for worker in workers:
+        worker.start()
+    for _ in workers:
+        started.get()
+    ends.set()
+    for worker in workers:
+        worker.join()
+    return (now_ns() - start_ns) / 1e9
+
+
+def _work(started: Queue[None], ends: Event) -> None:
+    torch.set_num_threads(1)
+    started.put(None)
+    ends.wait()

@@ -1,0 +1,86 @@
+"""Changes that are proposed for a script's loop: they can be made, and all their costs are told."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from commands import run_fastloop
+
+SCRIPTS = Path(__file__).parents[1] / "support" / "scripts"
+
+
+def find_loop(script, *arguments, cwd):
+    process = run_fastloop(str(script), *arguments, cwd=cwd, command="attach")
+    assert process.returncode == 0, process.stderr
+    (path,) = cwd.glob("outputs/attach/*/attach.json")
+    (loop,) = json.loads(path.read_text())["loops"]
+    return loop, process.stderr
+
+
+def changes_of(loop):
+    return {each["change"]: each["gain"] for each in loop["what_ifs"]}
+
+
+def has_stores(changes):
+    return any("store" in change for change in changes)
+
+
+def test_workers_that_start_in_each_short_epoch_are_not_proposed(tmp_path):
+    loop, printed = find_loop(SCRIPTS / "short_epochs.py", "Plain", "0", cwd=tmp_path)
+    changes = changes_of(loop)
+    # An epoch takes some 30 ms, about a half of which are waits: two workers take longer to start.
+    assert not {"num_workers=2", "num_workers=4"} & {*changes}
+    assert all(gain >= 0.02 for gain in changes.values())
+    assert "at most" in printed or not has_stores(changes)
+    if loop["model_ratio"] > 0.8:  # else nothing is predicted on a busy machine
+        assert has_stores(changes)
+        assert "the predictions may be" in printed
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", ["Drawn", "OwnGenerator", "Texts"])
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_no_store_is_proposed_for_samples_that_it_cannot_keep(tmp_path, kind, workers):
+    loop, _ = find_loop(SCRIPTS / "short_epochs.py", kind, workers, cwd=tmp_path)
+    assert not has_stores(changes_of(loop))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("kind", "most"), [("Stream", 0), ("Shards", 2)])
+def test_stream_gets_no_more_workers_than_it_has_shards(tmp_path, kind, most):
+    loop, _ = find_loop(SCRIPTS / "short_epochs.py", kind, "0", cwd=tmp_path)
+    workers = [int(each.split("=")[1][0]) for each in changes_of(loop)]
+    assert max(workers, default=0) <= most
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(not find_spec("torchvision"), reason="needs torchvision")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_fastloader_over_an_image_folder_itself_is_first(tmp_path, workers):
+    script = tmp_path / "folder.py"
+    script.write_text(
+        "import sys\n"
+        "from pathlib import Path\n"
+        "import torch\n"
+        "from torch.utils.data import DataLoader\n"
+        "from torchvision import datasets, transforms\n"
+        "from torchvision.io import write_jpeg\n"
+        "for number in range(32):\n"
+        "    path = Path(f'photos/{number % 2}/{number}.jpg')\n"
+        "    path.parent.mkdir(parents=True, exist_ok=True)\n"
+        "    write_jpeg(torch.randint(256, (3, 200, 300), dtype=torch.uint8), str(path))\n"
+        "crops = [transforms.RandomResizedCrop(64), transforms.ToTensor()]\n"
+        "folder = datasets.ImageFolder('photos', transforms.Compose(crops))\n"
+        f"loader = DataLoader(folder, 4, num_workers={workers})\n"
+        "for epoch in range(2):\n"
+        "    for images, labels in loader:\n"
+        "        images.mean()\n"
+    )
+    loop, printed = find_loop(script, cwd=tmp_path)
+    first = loop["what_ifs"][0]
+    assert first["change"] == "fastloop.FastLoader in place of DataLoader at folder.py:13"
+    assert not has_stores(changes_of(loop))
+    assert first["change"] in printed
