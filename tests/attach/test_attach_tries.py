@@ -181,7 +181,9 @@ class KnownLoop:
 def known_loop(**facts):
     usual = {"place": "train.py:9", "made_at": "/nowhere/train.py:3", "num_workers": 0}
     return KnownLoop(
-        usual | {"type": "DataLoader", "torch_threads": 1, "persistent_workers": False} | facts
+        usual
+        | {"type": "DataLoader", "iterable": False, "torch_threads": 1, "persistent_workers": False}
+        | facts
     )
 
 
@@ -236,6 +238,13 @@ def test_changes_fit_the_loop():
     of_class = [each.name for each in choose_changes(known_loop(type="MyLoader", num_workers=1))]
     assert "fastloop.FastLoader" not in of_class
     assert "num_workers=0" in of_class
+
+
+def test_stream_gets_no_more_workers_than_it_has_shards():
+    names = [each.name for each in choose_changes(known_loop(iterable=True))]
+    assert not any("num_workers" in name for name in names)
+    sharded = choose_changes(known_loop(iterable=True, shards=2))
+    assert max(each.settings.get("num_workers", 0) for each in sharded) == 2
 
 
 def test_samples_that_wait_get_many_workers():

@@ -75,6 +75,38 @@ def test_plain_loop_waits_for_its_dataset(tmp_path):
     assert re.search(r"page: +\S+attach\.html\n", process.stderr)
 
 
+BUSY_THREAD = """
+import hashlib, threading
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Counting(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return sum(range(200_000 + index))
+
+def hash_on():
+    data = bytes(10_000_000)  # hashed without the interpreter's lock
+    while not has_ended.is_set():
+        hashlib.sha256(data)
+
+has_ended = threading.Event()
+threading.Thread(target=hash_on).start()
+for batch in DataLoader(Counting(), batch_size=8):
+    batch.sum()
+has_ended.set()
+"""
+
+
+def test_other_threads_of_the_script_are_no_work_on_its_batches(tmp_path):
+    (tmp_path / "busy_thread.py").write_text(BUSY_THREAD)
+    process, findings = attach("busy_thread.py", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    (loop,) = findings["loops"]
+    assert loop["load_cores"] <= 1.01
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 def test_workers_carry_the_probe(tmp_path, context):

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from fastloop.core.parts import Part
-from fastloop.core.spans import now_ns, process_cpu_ns
+from fastloop.core.spans import cpu_ns, now_ns
 from fastloop.explain.attach.first_look import FirstLook
 from fastloop.observe.event_log import UNKNOWN, EventLog
 from fastloop.observe.probed import ProbedCall, ProbedCollate, ProbedIterator
@@ -54,7 +54,7 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
     fetch, turns = fetcher.fetch, SampleTurns()
 
     def fetch_batch(index: Any) -> Any:
-        here, cpu_ns = log.here(), UNKNOWN
+        here, spent_ns = log.here(), UNKNOWN
         # Collating moves on the number of the batch.
         number, events = here.batch, here.count
         has_samples = turns.has_samples() and here.is_detailed
@@ -62,16 +62,18 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
         start_ns = now_ns()
         if has_samples:
             with _probe_samples(fetcher, log):
-                begun_ns = process_cpu_ns()
+                # Of this thread alone: idle threads of torch wait by running in circles (OpenMP's
+                # OMP_WAIT_POLICY), which is no work on the batch.
+                begun_ns = cpu_ns()
                 batch = fetch(index)
-                cpu_ns = process_cpu_ns() - begun_ns
+                spent_ns = cpu_ns() - begun_ns
         else:
             batch = fetch(index)
         stop_ns = now_ns()
         if look and (reason := look.end()):
             log.add_fact(samples_of=here.epoch, no_store=reason)
         turns.end_batch(stop_ns - start_ns, here.count - events if has_samples else 0)
-        here.add(Part.FETCH, start_ns, stop_ns, number, cpu_ns=cpu_ns)
+        here.add(Part.FETCH, start_ns, stop_ns, number, cpu_ns=spent_ns)
         return batch
 
     fetcher.fetch, fetcher.collate_fn = fetch_batch, ProbedCollate(fetcher.collate_fn, log)

@@ -47,8 +47,8 @@ class LoopFindings:
     step_ms: float
     """Median time of a step."""
     load_cores: float
-    """Number of cores that making a batch keeps busy; far below 1: its samples wait for a disk or
-    for another machine."""
+    """Share of a core that the thread which makes batches keeps busy; far below 1: its samples wait
+    for a disk or for another machine."""
     verdict: Verdict
     shares: dict[Part, Estimate]
     """Each part's share of the loop's time."""

@@ -105,7 +105,7 @@ def model_loop(loop: Loop) -> LoopModel | None:
     load_cores, step_cores = cores_of_loading(loop), _step_cores(loop)
     prefetch = loop.facts.get("prefetch_factor") or TORCH_PREFETCH
     return LoopModel(
-        loads=[[_load_phase(load_s[place % len(load_s)], load_cores)] for place in places],
+        loads=[[Phase(seconds=load_s[place % len(load_s)], cores=load_cores)] for place in places],
         steps=[[Phase(seconds=float(step_s[place]), cores=step_cores)] for place in places],
         workers=loop.facts["num_workers"],
         prefetch=prefetch,
@@ -114,15 +114,9 @@ def model_loop(loop: Loop) -> LoopModel | None:
     )
 
 
-def _load_phase(seconds: float, cores: float) -> Phase:
-    """The phase of making a batch, by a single thread."""
-    # A worker has one thread: work that kept several cores busy would take as long there as its
-    # CPU time.
-    return Phase(seconds=float(seconds) * max(1.0, cores), cores=min(1.0, cores))
-
-
 def cores_of_loading(loop: Loop) -> float:
-    """Number of cores that making a batch keeps busy; one if too little was timed to tell."""
+    """Share of a core that the thread which makes a batch keeps busy; 1 if too little was timed to
+    tell."""
     timed = [each for each in loop.made if each.has_samples]
     wall_ns = sum(each.stop_ns - each.start_ns for each in timed)
     return _cores(sum(each.cpu_ns for each in timed), wall_ns)

@@ -107,13 +107,17 @@ def choose_changes(found: LoopFindings) -> list[ScriptChange]:
     """The changes to try, the most promising first; at most MOST_CHANGES."""
     workers = found.facts["num_workers"]
     counts = {0, 1, usable_cores(), 2 * usable_cores()} - {workers}
+    # A stream that is not divided among workers would deliver each sample several times.
+    if found.facts["iterable"]:
+        shards = found.facts.get("shards") or workers
+        counts = {count for count in counts if count <= shards}
     kept = {"persistent_workers": True} if found.passes > 1 else {}
     of_workers = {
         count: ScriptChange(settings={"num_workers": count, **(kept if count else {})})
         for count in {*counts, *MANY_WORKERS} - {workers}
     }
     ordered = sorted(counts, key=lambda each: -(_predicted(found, of_workers[each]) or 0.0))
-    if found.load_cores < WAITING:
+    if found.load_cores < WAITING and not found.facts["iterable"]:
         ordered = [count for count in reversed(MANY_WORKERS) if count not in (workers, *ordered)]
         ordered += sorted(counts, reverse=True)
     changes = [ScriptChange(is_fastloader=True)] if found.facts["type"] == "DataLoader" else []
