@@ -47,6 +47,8 @@ Dimensions = Mapping[str, Sequence[Overrides]]
 Effect = Mapping[str, Any]
 """The changed values, by name of a field of Job or of LoadingSettings."""
 Compose = Callable[[Sequence[str]], Job]
+OF_WAITING = (8, 16, 32)
+"""Numbers of workers that are also tried for samples that wait."""
 DISK_KEPT = 0.1
 """Share of a disk's free space that stores leave."""
 FROZEN = "the samples are random, and a store repeats one draw of them"
@@ -276,6 +278,14 @@ def drop_settings_without_effect(
     if usable_cores() == 1 and kept.pop("torch_threads", None):
         left_out["torch_threads"] = "there is one core"
     return kept, [f"{name}: {reason}" for name, reason in left_out.items() if name in space]
+
+
+def add_workers(space: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+    """The default space with more workers than the cores run at once, for samples that wait."""
+    if "num_workers" not in space:
+        return dict(space)
+    more = [f"num_workers={count}" for count in OF_WAITING]
+    return {**space, "num_workers": [*dict.fromkeys((*space["num_workers"], *more))]}
 
 
 def drop_unaffordable(

@@ -40,6 +40,9 @@ from fastloop.tune.short_budget import longest_epoch_s
 
 T = TypeVar("T")
 
+WAITING = 0.25
+"""Samples that need less CPU time than this share of their time are taken to wait, as for a disk, a
+network or a sleep. Samples that compute are above it also if several processes share a core."""
 EPOCH_S = 2.0
 """Raced epochs that take longer than this are cut to about this length (setting `batches`)."""
 
@@ -92,34 +95,48 @@ class Pilot:
         return predict_seconds(job, self.measured, kept=kept)
 
 
-def run_pilot(
-    request: JobRequest,
-    present: Job,
-    workers: Sequence[int],
-    begin_step: Callable[[str], None],
-    limits: PilotLimits = PilotLimits(),
-) -> Pilot:
-    """The pilot of the request's job as the race runs it.
+@dataclass(frozen=True, kw_only=True)
+class FirstLook:
+    """The beginning of a pilot: the prepared job and the times of its batches, without workers."""
 
-    workers: the numbers of workers in the space. Raises JobFailed if the job can't be run.
-    """
-    begun_ns = now_ns()
+    whole: ExplainedJob
+    as_is: BatchTimes
+    pass_s: float
+    """Seconds that this pass took."""
+
+    @property
+    def waits(self) -> bool:
+        """True if samples wait rather than compute, so that many of them can be read at once."""
+        return sum(self.as_is.load_cpu_s) < WAITING * sum(self.as_is.load_s)
+
+
+def look_at(
+    request: JobRequest, present: Job, begin_step: Callable[[str], None] = lambda _: None
+) -> FirstLook:
+    """The first look at the request's job as the race runs it. Raises JobFailed if it can't be
+    run."""
     begin_step("preparing the data")
     prepared = prepare_job(present, request.launcher)
-    whole_batches = count_batches(present, prepared)
     whole = ExplainedJob(
         job=present,
         prepared=prepared,
         launcher=request.launcher,
         begin_step=begin_step,
-        whole_batches=whole_batches,
+        whole_batches=count_batches(present, prepared),
     )
     pass_ns = now_ns()
     as_is = whole.without_workers(present.torch_threads).time_batches()
-    passes = TimedPasses(
-        deadline=deadline_after(limits.seconds, begun_ns),
-        longest_s=seconds_between(pass_ns, now_ns()),
-    )
+    return FirstLook(whole=whole, as_is=as_is, pass_s=seconds_between(pass_ns, now_ns()))
+
+
+def run_pilot(
+    look: FirstLook, workers: Sequence[int], limits: PilotLimits = PilotLimits()
+) -> Pilot:
+    """The pilot after a first look. workers: the numbers of workers in the space."""
+    begun_ns = now_ns()
+    whole, as_is, present = look.whole, look.as_is, look.whole.job
+    whole_batches = whole.whole_batches
+    passes = TimedPasses(deadline=deadline_after(limits.seconds, begun_ns), longest_s=look.pass_s)
     counts = {*workers, present.loading.num_workers} if uses_dataloader(present) else set()
     short = whole.cut(as_is)
     observe = partial(_observe, short, whole_batches, counts - {0}, limits.memory_mib or math.inf)
@@ -135,7 +152,7 @@ def run_pilot(
     batches = max(FEWEST_BATCHES, math.ceil(epoch_s / batch_s))
     return Pilot(
         present=present,
-        prepared=prepared,
+        prepared=whole.prepared,
         measured=measured,
         memory=memory,
         decode_s=stats.mean(as_is.load_s) * whole_batches,

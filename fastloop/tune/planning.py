@@ -16,13 +16,14 @@ from fastloop.tune.candidates import (
     Bounds,
     Compose,
     TuneCandidate,
+    add_workers,
     check_memory,
     drop_settings_without_effect,
     drop_unaffordable,
     find_tune_candidates,
 )
 from fastloop.tune.peak_memory import forecast_peak_mib, usable_mib
-from fastloop.tune.pilot import EPOCH_S, Pilot, PilotLimits, run_pilot
+from fastloop.tune.pilot import EPOCH_S, Pilot, PilotLimits, look_at, run_pilot
 from fastloop.tune.short_budget import (
     SHORT_S,
     check_least_time,
@@ -86,20 +87,25 @@ def plan_tuning(
     overrides = override_for_race(request)
     present = compose(overrides)
     space, notes = _choose_space(settings, present, request.choices["loader"])
+    look = look_at(request, present, begin_step)
+    # A space that the user has given is tried as it is.
+    if settings.is_default_space and look.waits:
+        space = add_workers(space)
     begin_step("finding candidates")
     found = find_tune_candidates(present, overrides, space, compose)
     # The pilot measures what the model and the forecasts need for any candidate.
     workers = sorted({each.job.loading.num_workers for each in found.found})
     memory_mib = settings.memory_limit_mib
     limits = _limit_pilot(settings, spending)
-    pilot = run_pilot(request, present, workers, begin_step, limits)
+    pilot = run_pilot(look, workers, limits)
     check_memory(pilot, memory_mib)
     notes = [*(f"not tried: {note}" for note in notes), *_describe_gaps(pilot)]
     bounds = Bounds(memory_mib=memory_mib or usable_mib(), budget_s=settings.budget.seconds)
     affordable, unaffordable = drop_unaffordable(found.found, pilot, bounds)
     # A budget such as 10% is a share of this, which is not known before.
     spending.exhaustive = (1 + len(affordable)) * request.job.most_trials
-    raced = _choose_raced(affordable, pilot, spending)
+    predict = partial(_predict, pilot, look.waits)
+    raced = _choose_raced(affordable, pilot, predict, spending)
     # All jobs of the race run the same part of an epoch.
     if pilot.cut:
         overrides = SettingChange(overrides=(f"batches={pilot.cut}",)).apply(overrides)
@@ -113,7 +119,7 @@ def plan_tuning(
             forecast_peak_mib(job, pilot.memory) if pilot.memory else None for job in jobs
         ],
         left_out={**found.left_out, **unaffordable},
-        predicted=[*map(partial(_predict, pilot), jobs, changes)],
+        predicted=[*map(predict, jobs, changes)],
         trial_s=_forecast_trial_s(pilot),
         notes=notes,
         combinations=len(affordable),
@@ -140,7 +146,10 @@ def _choose_space(
 
 
 def _choose_raced(
-    candidates: Sequence[TuneCandidate], pilot: Pilot, spending: Spending
+    candidates: Sequence[TuneCandidate],
+    pilot: Pilot,
+    predict: Callable[[Job, Sequence[str]], float],
+    spending: Spending,
 ) -> list[TuneCandidate]:
     """The most promising candidates, about twice as many as the budget has trials for."""
     # So many that the race can leave predictions which turn out wrong.
@@ -148,14 +157,14 @@ def _choose_raced(
     count = min(max(FEWEST_RACED, 2 * _count_trials(pilot, spending)), MOST_RACED)
     changes = [(), *(each.change for each in candidates)]
     jobs = [pilot.present, *(each.job for each in candidates)]
-    predicted = [*map(partial(_predict, pilot), jobs, changes)]
+    predicted = [*map(predict, jobs, changes)]
     surrogate = make_surrogate([YOURS, *by_name], changes, predicted)
     return [by_name[name] for name in surrogate.shortlist(count)]
 
 
-def _predict(pilot: Pilot, job: Job, change: Sequence[str]) -> float:
+def _predict(pilot: Pilot, waits: bool, job: Job, change: Sequence[str]) -> float:
     """Cost of a job by the model; without a model, the usual cost."""
-    return pilot.predict(job) if pilot.measured else expect_cost(job, change)
+    return pilot.predict(job) if pilot.measured else expect_cost(job, change, waits=waits)
 
 
 def _count_trials(pilot: Pilot, spending: Spending) -> int:

@@ -61,9 +61,13 @@ def narrow_space(
     return kept, [f"others than {shown}: the budget is below {SHORT_S:.0f} s"]
 
 
-def expect_cost(job: Job, change: Sequence[str]) -> float:
-    """Cost of a job relative to others, by its loader and its threads alone."""
+def expect_cost(job: Job, change: Sequence[str], *, waits: bool = False) -> float:
+    """Cost of a job relative to others, by its loader, its threads and, for samples that wait, its
+    workers alone."""
     of_loader = math.prod(EXPECTED.get(text, 1.0) for text in change)
+    # Each worker waits for a sample of its own.
+    if waits and job.loading.num_workers:
+        of_loader /= job.loading.num_workers
     return of_loader * (OF_ONE_THREAD if job.torch_threads == 1 else 1.0)
 
 

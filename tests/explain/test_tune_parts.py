@@ -24,10 +24,12 @@ from fastloop.core.plan import PreparedData
 from fastloop.core.spans import now_ns, pause, seconds_between
 from fastloop.core.types import UsageError
 from fastloop.explain.explained_job import ExplainedJob
+from fastloop.explain.rung_passes import BatchTimes
 from fastloop.trial.support import check_support
 from fastloop.tune.budget import Spending, TuneBudget, parse_budget
 from fastloop.tune.candidates import (
     Bounds,
+    add_workers,
     drop_settings_without_effect,
     drop_unaffordable,
     find_tune_candidates,
@@ -41,7 +43,7 @@ from fastloop.tune.peak_memory import (
     forecast_trial_mib,
     limit_mib,
 )
-from fastloop.tune.pilot import Pilot, TimedPasses
+from fastloop.tune.pilot import FirstLook, Pilot, TimedPasses
 from fastloop.tune.short_budget import (
     check_least_time,
     expect_cost,
@@ -230,6 +232,25 @@ def test_short_budgets_try_what_helps_most_often():
     assert 4 < len(found) < 20
     first = min(found, key=lambda each: expect_cost(each.job, each.change))
     assert first.change == ("loader=fastloop", "torch_threads=1")
+
+
+@pytest.mark.parametrize(("cpu_s", "waits"), [(0.0002, True), (0.0015, False), (0.004, False)])
+def test_samples_that_wait_get_many_workers(cpu_s, waits):
+    times = BatchTimes(load_s=[0.004] * 5, load_cpu_s=[cpu_s] * 5)
+    look = FirstLook(whole=cast("Any", None), as_is=times, pass_s=1.0)
+    assert look.waits is waits
+    present = compose_job("dataset=digits", "loader=raw", "device=cpu")
+    space, _ = drop_settings_without_effect(read_space(None, []), present)
+    wide = add_workers(space)
+    numbers = [int(text.partition("=")[2]) for text in wide["num_workers"]]
+    assert numbers[-3:] == [8, 16, 32]
+    assert len({*numbers}) == len(numbers)
+    assert {**wide, "num_workers": space["num_workers"]} == space
+    costs = [
+        expect_cost(compose_job("dataset=digits", "loader=raw", text), (text,), waits=waits)
+        for text in ("num_workers=0", "num_workers=2", "num_workers=32")
+    ]
+    assert costs == ([1.0, 0.5, 1 / 32] if waits else [1.0] * 3)
 
 
 def test_budgets_that_hold_no_race_name_the_least_one():
