@@ -288,6 +288,23 @@ def add_workers(space: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
     return {**space, "num_workers": [*dict.fromkeys((*space["num_workers"], *more))]}
 
 
+def drop_slow_starts(
+    candidates: Iterable[TuneCandidate],
+) -> tuple[list[TuneCandidate], dict[str, int]]:
+    """The candidates without those of OF_WAITING that start otherwise than the present job's
+    workers do, and their number by reason."""
+    kept, left_out = [], Counter[str]()
+    for each in candidates:
+        loading = each.job.loading
+        context = as_override("multiprocessing_context", loading.multiprocessing_context)
+        # Each imports torch anew: the start of so many takes minutes.
+        if loading.num_workers in OF_WAITING and context in each.change:
+            left_out[f"num_workers={loading.num_workers} with {context}: slow to start"] += 1
+        else:
+            kept.append(each)
+    return kept, dict(left_out)
+
+
 def drop_unaffordable(
     candidates: Iterable[TuneCandidate], pilot: Pilot, bounds: Bounds
 ) -> tuple[list[TuneCandidate], dict[str, int]]:

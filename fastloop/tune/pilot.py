@@ -36,7 +36,7 @@ from fastloop.sweep.prepare_stage import prepare_job
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 from fastloop.tune.peak_memory import MemoryProfile, observe_peak_mib
-from fastloop.tune.short_budget import longest_epoch_s
+from fastloop.tune.short_budget import TRIAL_S, longest_epoch_s
 
 T = TypeVar("T")
 
@@ -77,6 +77,8 @@ class Pilot:
     """Seconds of a raced epoch of the present configuration, without workers."""
     cut: int | None
     """Batches of an epoch in the race; None: whole epochs."""
+    start_s: float = TRIAL_S
+    """Seconds that the process of a trial takes to start."""
 
     def predict(self, job: Job) -> float:
         """Seconds of a whole epoch of the job by the model; 1 if there is no model."""
@@ -103,6 +105,11 @@ class FirstLook:
     as_is: BatchTimes
     pass_s: float
     """Seconds that this pass took."""
+
+    @property
+    def start_s(self) -> float:
+        """Seconds of the pass beside its batches, as a busy machine makes them long, too."""
+        return max(TRIAL_S, self.pass_s - sum(self.as_is.load_s) - sum(self.as_is.step_s))
 
     @property
     def waits(self) -> bool:
@@ -148,7 +155,7 @@ def run_pilot(
     measured = _measure_for_model(whole, as_is, sorted(counts), passes)
     batch_s = stats.mean(as_is.load_s) + stats.mean(as_is.step_s)
     left_s = limits.left_s - seconds_between(begun_ns, now_ns())
-    epoch_s = min(limits.epoch_s, longest_epoch_s(left_s))
+    epoch_s = min(limits.epoch_s, longest_epoch_s(left_s, look.start_s))
     batches = max(FEWEST_BATCHES, math.ceil(epoch_s / batch_s))
     return Pilot(
         present=present,
@@ -157,6 +164,7 @@ def run_pilot(
         memory=memory,
         decode_s=stats.mean(as_is.load_s) * whole_batches,
         epoch_s=batch_s * min(batches, whole_batches),
+        start_s=look.start_s,
         cut=batches if batches < whole_batches and not present.batches else None,
     )
 

@@ -14,11 +14,13 @@ from fastloop.tune.budget import Spending, TuneBudget
 from fastloop.tune.candidates import (
     YOURS,
     Bounds,
+    Candidates,
     Compose,
     TuneCandidate,
     add_workers,
     check_memory,
     drop_settings_without_effect,
+    drop_slow_starts,
     drop_unaffordable,
     find_tune_candidates,
 )
@@ -93,6 +95,9 @@ def plan_tuning(
         space = add_workers(space)
     begin_step("finding candidates")
     found = find_tune_candidates(present, overrides, space, compose)
+    if settings.is_default_space:
+        kept, slow = drop_slow_starts(found.found)
+        found = Candidates(found=tuple(kept), left_out={**found.left_out, **slow})
     # The pilot measures what the model and the forecasts need for any candidate.
     workers = sorted({each.job.loading.num_workers for each in found.found})
     memory_mib = settings.memory_limit_mib
@@ -177,7 +182,7 @@ def _count_trials(pilot: Pilot, spending: Spending) -> int:
 
 def _forecast_trial_s(pilot: Pilot) -> float:
     """About the seconds of a trial of the present configuration."""
-    return trial_of_epoch_s(pilot.epoch_s, pilot.present.shortest_window_s)
+    return trial_of_epoch_s(pilot.epoch_s, pilot.present.shortest_window_s, pilot.start_s)
 
 
 def _limit_pilot(settings: TuneSettings, spending: Spending) -> PilotLimits:

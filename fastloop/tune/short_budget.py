@@ -92,18 +92,21 @@ def race_of_two_s(trial_s: float) -> float:
     return FEWEST_TRIALS * trial_s + ENDING_S
 
 
-def trial_of_epoch_s(epoch_s: float, shortest_window_s: float = 0.0) -> float:
-    """About the seconds of a trial with epochs of this length."""
-    return TRIAL_S + (TRIAL_EPOCHS - 1) * epoch_s + max(epoch_s, shortest_window_s)
+def trial_of_epoch_s(
+    epoch_s: float, shortest_window_s: float = 0.0, start_s: float = TRIAL_S
+) -> float:
+    """About the seconds of a trial with epochs of this length. start_s: of its process."""
+    return start_s + (TRIAL_EPOCHS - 1) * epoch_s + max(epoch_s, shortest_window_s)
 
 
-def longest_epoch_s(left_s: float) -> float:
+def longest_epoch_s(left_s: float, start_s: float = TRIAL_S) -> float:
     """About the longest epoch with which a race of two takes no more than its share of this time.
 
-    Negative if there is no such epoch; epochs are then cut as short as they can be.
+    start_s: seconds that the process of a trial takes to start. Negative if there is no such epoch;
+    epochs are then cut as short as they can be.
     """
     trial_s = (SHARE_OF_TWO * left_s - ENDING_S) / FEWEST_TRIALS
-    return (trial_s - TRIAL_S) / TRIAL_EPOCHS
+    return (trial_s - start_s) / TRIAL_EPOCHS
 
 
 def name_larger_budget(budget: TuneBudget, spent_s: float, trial_s: float) -> str:

@@ -31,6 +31,7 @@ from fastloop.tune.candidates import (
     Bounds,
     add_workers,
     drop_settings_without_effect,
+    drop_slow_starts,
     drop_unaffordable,
     find_tune_candidates,
 )
@@ -253,6 +254,16 @@ def test_samples_that_wait_get_many_workers(cpu_s, waits):
     assert costs == ([1.0, 0.5, 1 / 32] if waits else [1.0] * 3)
 
 
+def test_many_workers_are_not_tried_with_a_slow_start():
+    space = "num_workers=2,32 multiprocessing_context=null,spawn"
+    found = candidates(space, "dataset=digits", "loader=raw").found
+    kept, left_out = drop_slow_starts(found)
+    assert {each.name for each in kept} == {each.name for each in found} - {
+        "num_workers=32 multiprocessing_context=spawn"
+    }
+    assert left_out == {"num_workers=32 with multiprocessing_context=spawn: slow to start": 1}
+
+
 def test_budgets_that_hold_no_race_name_the_least_one():
     least = r"^budget=26s is too short: .* takes at least 27 s; allowed: from 27s$"
     with pytest.raises(UsageError, match=least):
@@ -269,6 +280,22 @@ def test_epochs_are_cut_until_a_race_of_two_has_time(left_s):
     epoch_s = longest_epoch_s(left_s)
     needed_s = race_of_two_s(trial_of_epoch_s(epoch_s))
     assert needed_s == pytest.approx(0.7 * left_s)
+
+
+def test_epochs_are_shorter_if_processes_start_slowly():
+    quick, slow = (
+        FirstLook(
+            whole=cast("Any", None),
+            as_is=BatchTimes(load_s=[0.5] * 4, step_s=[0.5] * 4),
+            pass_s=4.0 + start_s,
+        )
+        for start_s in (0.1, 5.0)
+    )
+    assert (quick.start_s, slow.start_s) == (0.5, 5.0)
+    epoch_s = longest_epoch_s(180.0, slow.start_s)
+    assert epoch_s < longest_epoch_s(180.0, quick.start_s) == longest_epoch_s(180.0)
+    needed_s = race_of_two_s(trial_of_epoch_s(epoch_s, start_s=slow.start_s))
+    assert needed_s == pytest.approx(0.7 * 180)
 
 
 def test_larger_budget_that_is_named_holds_what_is_missing():
