@@ -18,7 +18,7 @@ def parse_settings(arguments: Sequence[str], defaults: Mapping[str, str]) -> dic
     """
     settings, given = dict(defaults), set[str]()
     for argument in arguments:
-        # a terminal would obey them in the message about the argument
+        # a terminal would execute control characters when an error message prints the argument
         if CONTROL.search(argument):
             raise UsageError(f"{argument!r}: allowed: printable characters")
         name, equals, value = argument.partition("=")

@@ -53,7 +53,7 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
     run_flags = ("run", "multirun", "config_path", "config_name", "config_dir")
     prints_info = any(value for name, value in values.items() if name not in run_flags)
     for name, value in values.items():
-        # of --cfg, --run, --multirun and their like, Hydra takes only one
+        # Hydra accepts only one of --cfg, --run, --multirun and similar flags
         if value and not (prints_info and name in ("run", "multirun")):
             flags += [f"--{name.replace('_', '-')}", *([value] if isinstance(value, str) else [])]
     return CommandLine(

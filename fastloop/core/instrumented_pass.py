@@ -25,7 +25,7 @@ class Resources:
     peak_gpu_mib: float | None = None
     """GPU memory of these processes, including the CUDA context, as NVML reports it."""
     cpu_cores: float | None = None
-    """User and system time per second; None for less than LEAST_SECONDS."""
+    """User and system time per second; None if less than LEAST_SECONDS were observed."""
     context_switches: int | None = None
     """Voluntary and involuntary switches of all threads."""
     read_mib: float | None = None
@@ -43,13 +43,13 @@ class RankPass:
     wait_s: float
     place_s: float
     idle_s: float | None = None
-    """Time in which the device ran no step; None if the step runs on the host's clock."""
+    """Time in which the device ran no step; None if steps are timed by the host's clock."""
 
     @property
     def loading_s(self) -> float:
         """Time that loading cost the steps."""
-        # On a device a copy waits for work of other ranks. On the host's clock the fast ranks would
-        # seem to wait for data.
+        # On a device, the time of a copy includes the wait for queued work that needs other ranks.
+        # By the host's clock, a fast rank would therefore seem to wait for data.
         return self.wait_s + self.place_s if self.idle_s is None else self.idle_s
 
 
@@ -65,8 +65,8 @@ class Attribution:
     place_s: list[float]
     """Duration of each placement."""
     idle_s: float | None = None
-    """Time of the epoch in which the device ran no step, by CUDA events. None if steps run on the
-    host's clock: then it is the sum of all waits and placements."""
+    """Time of the epoch in which the device ran no step, by CUDA events. None if steps are timed by
+    the host's clock: then it is the sum of all waits and placements."""
     cpu_s: float
     """User and system time of the process and its workers in cpu_window_s."""
     cpu_window_s: float | None = None

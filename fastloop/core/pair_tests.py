@@ -1,6 +1,6 @@
 """Tests of every pair of jobs in a campaign, with the noise estimated from all of its trials.
 
-A campaign is a set of jobs of which each has run the same number of trials, trial k in round k. All
+A campaign is a set of jobs that have all run the same number of trials, trial k in round k. All
 tests are on logarithms, as noise multiplies times. The rule was chosen by simulation, see
 experiments/intervals/README.md.
 """
@@ -14,8 +14,8 @@ import numpy as np
 from fastloop.core.looks import DIFFERENCES, TIES, share_of_look
 
 SIGNIFICANCE = 0.045
-"""Level of the tests behind ranks, below the promised 5 %. At 0.05 two identical jobs would be told
-apart in exactly 5 % of campaigns, so that every second simulation would count more."""
+"""Level of the tests behind ranks, below the promised 5 %. At 0.05, exactly 5 % of campaigns of two
+identical jobs would show a difference, so half of all simulations would count more than 5 %."""
 OWN_SHARE = 0.9
 """Share of a pair's own variance that `_floor_p_values` compares with the campaign's below five
 trials, a compromise between power and unequal noise: 1.0 finds one slower job of ten (1.5 times,
@@ -24,7 +24,7 @@ trials, a compromise between power and unequal noise: 1.0 finds one slower job o
 LARGEST_SHARE = 3
 """The noisiest job counts for at most this many times the mean variance of the others."""
 FEWEST_FOR_OWN_NOISE = 5
-"""Trials from which the noise of a single job or pair is known well enough to be used."""
+"""Fewest trials that show the noise of a single job or pair well enough to be used."""
 MOST_TRIALS = 10_000
 """Upper bound of `trials_needed`."""
 USUAL_SERIAL, SPREAD_OF_SERIAL = 0.5, 0.25
@@ -67,8 +67,8 @@ def equal_pairs(logs: np.ndarray, margin: float, *, in_looks: bool) -> np.ndarra
     below = pair_p_values(logs, distance_from=-margin, allows_serial=in_looks)
     first, second = pairs(logs.shape[-2])
     mean = (logs[..., second, :] - logs[..., first, :]).mean(axis=-1)
-    # The p values are two-sided, the tests one-sided: hence half of the larger one. It is small
-    # also if the mean lies far outside of the margin, which the second condition rules out.
+    # The p values are two-sided and the tests one-sided, so half of the larger p value counts. It
+    # is also small if the mean lies far outside of the margin: the second condition excludes this.
     is_sure = np.maximum(above, below) / 2 < level / max(1, len(first))
     return is_sure & (np.abs(mean) < margin)
 
@@ -90,7 +90,7 @@ def pair_p_values(
     differences = logs[..., second, :] - logs[..., first, :]
     mean, own = differences.mean(axis=-1) - distance_from, differences.var(axis=-1, ddof=1)
     growth = _serial_growth(logs) if allows_serial else np.ones(logs.shape[:-2])
-    # with two jobs there is no other noise to borrow from, and the paired t test is exact
+    # two jobs have no other noise to borrow from, and the paired t test is exact for them
     if jobs == 2:
         return _two_sided(mean, growth[..., None] * own, rounds, rounds - 1)
     p_values = _floor_p_values(logs, mean, growth)
@@ -145,7 +145,7 @@ def trials_needed(logs: np.ndarray, effect: float) -> int:
 def welch_p_value(new: np.ndarray, base: np.ndarray) -> float:
     """Two-sided p value of equal means of two separate sets of logarithms, two or more of each.
 
-    Welch's t test, which expects no equal variances.
+    Welch's t test, which does not assume equal variances.
     """
     errors = np.array([new.var(ddof=1) / len(new), base.var(ddof=1) / len(base)])
     error = errors.sum()
@@ -163,7 +163,7 @@ def _floor_p_values(logs: np.ndarray, mean: np.ndarray, growth: np.ndarray) -> n
     campaign, share = _residual_variance(logs), OWN_SHARE
     # One noisy job would raise the campaign's variance so far that it hides the differences of all
     # others. From five trials on its noise is known, and it counts for LARGEST_SHARE at most.
-    # Leaving it out entirely tells equal two-mode jobs apart in 5.2 % of campaigns.
+    # Without it, tests would tell equal two-mode jobs apart in 5.2 % of campaigns.
     if rounds >= FEWEST_FOR_OWN_NOISE:
         ordered = np.sort(of_jobs, axis=-1)
         others = ordered[..., :-1].mean(axis=-1)
@@ -203,8 +203,8 @@ def _serial_growth(logs: np.ndarray) -> np.ndarray:
     lags = np.arange(1, rounds)
     # the variance of the mean of n correlated values, over that of n independent ones
     of_mean = 1 + 2 * ((1 - lags / rounds) * correlation[..., None] ** lags).sum(axis=-1)
-    # Correlated trials stay close to their own mean, so that their sample variance is too small:
-    # by (n - of_mean) / (n - 1) in expectation.
+    # Correlated trials stay close to their own mean, so their sample variance is too small: it is
+    # (n - of_mean) / (n - 1) of the true one in expectation.
     return of_mean * (rounds - 1) / np.maximum(rounds - of_mean, LEAST_SHOWN * rounds)
 
 
@@ -232,8 +232,8 @@ def _moderate(variances: np.ndarray, freedom: int) -> tuple[np.ndarray, np.ndarr
     """
     from scipy.special import digamma, polygamma
 
-    # Variances s² with a scaled inverse chi-square prior are distributed as s0² F(d, d0), so that
-    # the mean and the variance of log s² are
+    # Variances s² with a scaled inverse chi-square prior are distributed as s0² F(d, d0). So the
+    # mean and the variance of log s² are
     #     log s0² + digamma(d/2) - log(d/2) - digamma(d0/2) + log(d0/2)
     #     trigamma(d/2) + trigamma(d0/2)
     # Both are solved for the prior: d0 (`prior`) from the second, then s0² (`common`) from the
@@ -250,7 +250,7 @@ def _invert_trigamma(values: np.ndarray) -> np.ndarray:
     """Arguments at which the trigamma function has these values, by Newton's method."""
     from scipy.special import polygamma
 
-    # Smyth 2004, appendix: 1 / trigamma is convex and nearly linear, so that Newton's steps on it
+    # Smyth 2004, appendix: 1 / trigamma is convex and nearly linear, so Newton's steps on it
     # converge monotonically from this start, for all values.
     arguments = 0.5 + 1 / values
     for _ in range(10):

@@ -20,12 +20,13 @@ from fastloop.core.pair_tests import (
 from fastloop.core.stats import MINIMUM_EFFECT, log_interval, median
 
 FEWEST_FOR_RANKING = 3
-"""Jobs with fewer trials have no ranks: two trials show a difference, but hardly its noise."""
+"""Jobs with fewer trials have no ranks: two trials hardly show the noise of a difference."""
 NO_RANK = "-"
-"""Stands for a rank if there is no other job, or if there are too few trials for a rank."""
+"""Printed in place of a rank if there is no other job, or too few trials for ranks."""
 FEWEST_FOR_INTERVALS = 5
-"""Trials from which the interval of a pair's ratio has to confirm their test. With fewer trials the
-interval, of this pair alone, knows less than the test, which sees the noise of all jobs."""
+"""From this number of trials on, the interval of a pair's ratio has to confirm their test. With
+fewer trials the interval, which is of this pair alone, is less certain than the test, which uses
+the noise of all jobs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ def rank_jobs(seconds: Mapping[str, Sequence[float]], *, in_looks: bool = False)
         needed = _describe_needed(lists)
         undetermined = f"{reason}; {needed}" if needed else reason
         return Ranking(ranks={}, undetermined=undetermined, needed=needed, order=order)
-    # noise multiplies times: logarithms make it additive and a ratio of two jobs a difference
+    # Noise multiplies times. In logarithms it is added, and a ratio of two jobs is a difference.
     logs = {name: np.log(seconds[name]) for name in order}
     faster = _find_faster(logs, in_looks)
     equal = _find_equal(logs, in_looks)
@@ -128,7 +129,7 @@ def _usable(lists: Sequence[Sequence[float]]) -> bool:
 
 
 def _sort_key(values: Sequence[float]) -> float:
-    # inf sorts jobs without values, or with a NaN, last; a NaN would leave the order undefined
+    # Infinity sorts jobs without values, or with a NaN, last; a NaN would make the order undefined.
     middle = median(values) if len(values) else math.inf
     return math.inf if math.isnan(middle) else middle
 
@@ -159,7 +160,7 @@ def _find_faster(logs: dict[str, np.ndarray], in_looks: bool) -> dict[str, froze
             direct[names[slow]].append(names[quick])
     # The relation is made transitive: if a is surely faster than b and b than c, then a is faster
     # than c, even if their own test is not significant. `names` begins with the fastest job, so
-    # that the sets of all faster jobs are complete already.
+    # the sets of all faster jobs are already complete.
     faster: dict[str, frozenset[str]] = {}
     for name in names:
         faster[name] = frozenset(direct[name]).union(*(faster[other] for other in direct[name]))
@@ -186,7 +187,8 @@ def _why_undetermined(lists: list[Sequence[float]]) -> str:
 
 
 def _describe_needed(lists: list[Sequence[float]]) -> str:
-    """Trials of each that would tell the first of these jobs, fastest first, from the last."""
+    """How many trials of each job would show that the first job, which is the fastest, differs
+    from the last one, in words. lists: the values of each job, fastest first."""
     if not _usable(lists):
         return ""
     fewest, most = min(map(len, lists)), max(map(len, lists))
@@ -194,11 +196,11 @@ def _describe_needed(lists: list[Sequence[float]]) -> str:
         return f"trials={FEWEST_FOR_RANKING} or more ranks them"
     if len(lists) < 2 or fewest < 2:
         return f"run the same number of each, {FEWEST_FOR_RANKING} or more"
-    # paired by round, so only the rounds that all jobs have
+    # trials are paired by round, so only the rounds that all jobs have count
     logs = np.log([values[:fewest] for values in lists])
     seen = abs(float(np.median(logs[-1] - logs[0])))
     large = seen >= math.log1p(MINIMUM_EFFECT)
-    # exp overflows above 709
+    # exp overflows above 709, so the exponent is limited
     times = f"the difference seen ({math.exp(min(seen, 700)):.3g} times)"
     difference = times if large else "a difference of 2 %"
     trials = _count_needed(logs)
@@ -207,6 +209,6 @@ def _describe_needed(lists: list[Sequence[float]]) -> str:
 
 
 def _count_needed(logs: np.ndarray) -> int:
-    """About how many trials of each would tell the first of these jobs from the last."""
+    """About how many trials of each job would tell the first job from the last one."""
     seen = abs(float(np.median(logs[-1] - logs[0])))
     return trials_needed(logs, max(seen, math.log1p(MINIMUM_EFFECT)))

@@ -110,7 +110,7 @@ def ratio(new: Sequence[float], base: Sequence[float], *, in_looks: bool = False
     estimate, low, high = _exp(np.median(logs), *log_interval(logs, in_looks=in_looks))
     lists = np.stack([np.zeros(len(logs)), logs])
     p_value = float(pair_p_values(lists, allows_serial=in_looks)[0])
-    # scaled instead of the level, so that a reader may compare it with 0.05 as usual
+    # The p value is scaled instead of the level, so that a reader may compare it with 0.05.
     if in_looks:
         p_value = min(1.0, p_value / share_of_look(len(logs)))
     return Ratio(estimate=estimate, low=low, high=high, p_value=p_value)
@@ -144,7 +144,7 @@ def _exp(*logs: float) -> list[float]:
 def _middles(count: int) -> np.ndarray:
     """(resamples, 2): the two middle values of `count` sorted uniform numbers; for odd counts the
     middle value twice."""
-    # a fixed seed: the intervals of a result file are the same whenever they are computed
+    # With a fixed seed, the intervals of a result file are the same whenever they are computed.
     uniforms = np.sort(np.random.default_rng(0).random((RESAMPLES, count)), axis=1)
     return uniforms[:, [(count - 1) // 2, count // 2]]
 
@@ -169,8 +169,9 @@ def log_interval(values: np.ndarray, *, in_looks: bool = False) -> np.ndarray:
     knots = np.concatenate([knots[:1] + tails[:1], knots, knots[-1:] + tails[1:]])
     shares = (np.arange(1, count + 1) - POSITION) / (count + 1 - 2 * POSITION)
     shares = [0, *shares, 1]
-    # The quantile function is monotonic, so the percentiles of one middle value are its values at
-    # the percentiles of the uniform one: no need to map all resamples. Not so for a mean of two.
+    # The quantile function is monotonic. So the percentiles of a single middle value follow from
+    # those of the uniform middle value, and the resamples need not be mapped. This does not hold
+    # for the mean of two middle values.
     if count % 2:
         bounds = np.interp(_middle_bounds(count), shares, knots)
     else:
@@ -187,6 +188,5 @@ def _widening(count: int) -> float:
     from scipy.special import stdtrit
 
     # the bootstrap has no quantiles that far out, so the factor comes from Student's interval
-
     alone, of_look = 1 - BOUNDS[0] / 100, 1 - BOUNDS[0] / 100 * share_of_look(count)
     return float(stdtrit(count - 1, of_look) / stdtrit(count - 1, alone))

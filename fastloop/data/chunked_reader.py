@@ -30,10 +30,10 @@ PROBED_SAMPLES = 64
 SAMPLES_PER_NOTE = 16
 """Progress is noted once for this many samples, and once a chunk."""
 SLOW_SAMPLE_S = 20e-6
-"""Decoding that takes longer per sample is spread over several processes. Measured: with them 3 us
-per sample is slower, 49 us faster."""
+"""Decoding that takes longer per sample is spread over several processes. Measured: processes slow
+down decoding that takes 3 us per sample, and speed up decoding that takes 49 us."""
 SLOW_TOTAL_S = 2.0
-"""Less decoding than this in total is not worth the start of processes."""
+"""Processes are not started for less decoding than this in total: it would not pay."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ChunkedReader:
     def chunks(self, purpose: str) -> Iterator[Chunk]:
         """Yield all samples in order, collated, in chunks of about 2 MiB, with a progress bar on a
         terminal."""
-        # the size of a readable sample tells how many make a chunk
+        # the size of the first readable sample determines how many samples make a chunk
         single = self._chunks_of(1, 0)
         first = next((chunk.batch for chunk in single if chunk.batch is not None), None)
         if first is None:

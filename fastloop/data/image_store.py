@@ -28,7 +28,7 @@ from fastloop.data.rows import array_of, structure_text
 from fastloop.data.store_folder import (
     IMAGES,
     check_is_store,
-    refuse_other_data,
+    other_data_error,
     spread_indices,
 )
 from fastloop.data.stored_images import StoredImages, load_stored, measure_saving_ms, save_stored
@@ -154,11 +154,11 @@ def _find_same(folder: Path, source: EncodedSource, encode: Encode, encoding: st
     """The notes of the store's writer; raises FileExistsError if it holds other data."""
     stored = load_stored(folder)
     if stored is None:
-        raise refuse_other_data(folder, "a store of samples is here, not of encoded images")
+        raise other_data_error(folder, "a store of samples is here, not of encoded images")
     if stored.encoding != encoding:
-        raise refuse_other_data(folder, f"a store of images={stored.encoding!r} is here")
+        raise other_data_error(folder, f"a store of images={stored.encoding!r} is here")
     if not _holds(folder, source, encode):
-        raise refuse_other_data(folder)
+        raise other_data_error(folder)
     return stored
 
 

@@ -39,9 +39,7 @@ def check_is_store(folder: Path) -> None:
         raise FileExistsError(errno.EEXIST, "not a store, so it is not replaced", str(folder))
 
 
-def refuse_other_data(
-    folder: Path, found: str = "a store of other data is here"
-) -> FileExistsError:
+def other_data_error(folder: Path, found: str = "a store of other data is here") -> FileExistsError:
     """The error for a store that may not be replaced; found: how it differs from the new one."""
     return FileExistsError(errno.EEXIST, f"{found}; overwrite=True replaces it", str(folder))
 

@@ -32,7 +32,7 @@ from fastloop.data.seeded import refuse_random
 from fastloop.data.store_folder import (
     check_is_store,
     check_lengths,
-    refuse_other_data,
+    other_data_error,
     spread_indices,
     store_folder,
 )
@@ -198,10 +198,8 @@ def _needs_writing(folder: Path, source: Any, overwrite: bool, is_jagged: bool) 
     if overwrite or (_has_indices(source) and _holds(folder, source, is_jagged)):
         return overwrite
     if not _has_indices(source):
-        raise refuse_other_data(
-            folder, "a store is here, and an iterable can't be compared with it"
-        )
-    raise refuse_other_data(folder)
+        raise other_data_error(folder, "a store is here, and an iterable can't be compared with it")
+    raise other_data_error(folder)
 
 
 def _holds(folder: Path, source: Any, is_jagged: bool) -> bool:

@@ -35,7 +35,7 @@ class Parts(NamedTuple):
 
 
 Open = Callable[[], AbstractContextManager[Parts]]
-"""Opens both for the calling thread, while it makes one batch."""
+"""Opens the parts for the calling thread, while it makes one batch."""
 
 
 class _Lock:
@@ -67,13 +67,13 @@ def share(parts: Parts) -> Open:
 def take_turns(parts: Parts) -> Open:
     """Access to a Dataset by all threads, which read it one batch at a time.
 
-    The lock is shared with other loaders of the same Dataset inside of a wrapper, as two Subsets
-    are, and with a thread of an earlier epoch that has not ended.
+    Loaders of datasets that wrap the same Dataset, such as two Subsets of it, share the lock. So
+    does a thread of an earlier epoch that has not ended.
     """
     innermost = parts.dataset
     while (wrapped := getattr(innermost, "dataset", None)) is not None:
         innermost = wrapped
-    # The id stays taken as long as the Dataset lives, which `parts` sees to.
+    # `parts` keeps the Dataset alive, so no other object can get its id.
     holder = _LOCKS.setdefault(id(innermost), _Lock())
 
     @contextmanager
@@ -87,9 +87,9 @@ def take_turns(parts: Parts) -> Open:
 def copy_for_threads(parts: Parts) -> Open:
     """A copy of the Dataset for each thread but the calling one, which gets the Dataset itself.
 
-    Pickled here, once, and unpickled by each thread. Read-only memory maps are shared, and so are
-    functions without a closure. Raises ValueError for a Dataset that can't be pickled, and opening
-    it for one that can't be unpickled.
+    It is pickled once, here, and each thread unpickles it. Threads share read-only memory maps and
+    functions without a closure. Raises ValueError if the Dataset can't be pickled; opening raises
+    it if the Dataset can't be unpickled.
     """
     data, shared = _pickle(parts)
     originals, owner, local = take_turns(parts), threading.get_ident(), threading.local()
@@ -139,8 +139,8 @@ def _describe(parts: Parts, error: Exception) -> str:
 class DatasetSource:
     """A map-style dataset, read by sample, or by batch if it has `__getitems__`.
 
-    The loader's threads read it, which pays if reading releases the GIL, as files, decoders and
-    large numpy operations do.
+    The loader's threads read it. This pays if reading releases the GIL, as reading files, decoding
+    and large numpy operations do.
     """
 
     parts: Parts
@@ -153,8 +153,8 @@ class DatasetSource:
     reads_lists: bool = False
     """True: the dataset itself makes a batch of a list of indices."""
     begin: Begin | None = None
-    """Called before anything draws random numbers, with its kind and its samples' indices; None:
-    draws are not seeded."""
+    """Called before a sample is read (SAMPLE) or a batch is collated (COLLATE), with this kind and
+    the samples' indices, as both may draw random numbers; None: draws are not seeded."""
 
     def __len__(self) -> int:
         return len(self.parts.dataset)
@@ -177,7 +177,7 @@ class DatasetSource:
         try:
             return collate_fn(samples)
         except StopIteration as error:
-            # Here and below: a StopIteration would end the loop as if there were no more batches.
+            # A StopIteration, here and below, would end the loop as if there were no more batches.
             raise refuse_stop("the collate_fn", indices) from error
 
     def _samples(self, dataset: Any, indices: list[int]) -> Any:
@@ -213,8 +213,7 @@ def prepare_source(
 ) -> BatchSource | StreamBatches:
     """The source for an epoch: with seeds, and a Dataset copied for threads if they don't share it.
 
-    An iterable's batches are returned as they are. Raises ValueError for a Dataset that can't be
-    copied.
+    An iterable's batches are returned as they are. Raises ValueError if a Dataset can't be copied.
     """
     if isinstance(source, ColumnSource):
         return seed_columns(source, draws.epoch_seed)

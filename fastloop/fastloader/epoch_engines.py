@@ -68,8 +68,8 @@ class Reading:
     processes: ProcessReading | None
     """The processes that read a Dataset; None: threads do."""
     pipeline: Pipeline
-    """The steps from groups of indices to batches that Python makes; it has the number of threads,
-    also of the core."""
+    """The steps by which Python makes batches from groups of indices; it also has the number of
+    threads, which the core uses too."""
     moments: DrawMoments
 
     def copy(self) -> Reading:
@@ -171,13 +171,11 @@ class NativeEpochs:
 
 
 def _begin(order: LoaderOrder, seed: int, delivered: int) -> tuple[NativeOrder, int]:
-    """The order, and the first index to deliver. A sampler has made its first draws when this
-    returns.
-    """
+    """The order, and the first index to deliver. A sampler makes its first draws in this call."""
     native_order, start = order.native(seed, delivered)
     if is_fed(native_order):
-        # Pieces are drawn when they are asked for: the first one is drawn here, inside the context
-        # that restores the generators.
+        # A piece is drawn when it is asked for. The first one is asked for here, inside the context
+        # that restores the random generators.
         native_order = chain(list(islice(native_order, 1)), native_order)
     return native_order, start
 
@@ -209,13 +207,13 @@ class PythonEpochs:
         seeds, pipeline, paced = begin.seeds, self.reading.pipeline, None
         draws = SampleDraws(seeds.samples, state["epoch"], seeds.is_base, seeds.is_drawn_anew)
         with begin.restored:
-            # The sampler's first draws, and those of an order, belong to the begin of the epoch,
-            # inside of the context that restores generators.
+            # The first draws of a sampler or an order are part of the start of the epoch, so they
+            # are made inside the context that restores the random generators.
             if isinstance(order, LoaderOrder) and order.is_paced:
                 order, paced = _open_sampler(order, begin, int(state["delivered"]))
             if paced is None:
                 source, groups = self.plan(order, state, draws, seeds.order)
-                # Groups are drawn when they are asked for: the first is drawn here.
+                # A group is drawn when it is asked for; the first one is asked for here.
                 first = list(islice(groups, 1))
             else:
                 assert not isinstance(self.source, IterableSource)
@@ -256,11 +254,12 @@ def _plan_epoch(
     if not is_column_source or not has_pieces or not may_read_directly(source, order.shuffle):
         return source, group_batches(order.batches(*position), tuning.group_rows)
     pieces = map(list, order.batches_by_piece(*position))
-    # The first piece may be the source's last block, which may be too short to judge by.
+    # Two pieces are looked at: the first may be the source's last block, which may be too short.
     early = list(islice(pieces, 2))
     first = np.concatenate(max(early, key=len, default=[np.empty(0, np.int64)]))
     pieces = chain(early, pieces)
-    # Each thread makes one and has prefetch_factor ahead; the loop and the sampler have a few more.
+    # Each thread makes a piece and has prefetch_factor pieces ahead; the loop and the sampler have
+    # a few more.
     num_pieces = max(1, tuning.num_threads) * (tuning.prefetch_factor + 2) + 2
     direct_source = use_direct_reads(source, first, num_pieces)
     if direct_source is not None and (np.diff(first) <= 0).any():
@@ -273,8 +272,8 @@ def _plan_epoch(
 def _open_sampler(
     order: LoaderOrder, begin: EpochBegin, delivered: int
 ) -> tuple[LoaderOrder, PacedGroups | None]:
-    """The order, and the groups of a sampler that is read as DataLoader reads it. If its indices
-    exist already: the order of these indices, and None."""
+    """The order, and the groups of a sampler that is read as DataLoader reads it. If the sampler's
+    indices exist already, the order of these indices, and None."""
     opened = begin.opened
     if opened is None:
         opened = iter(order.user_sampler)

@@ -1,10 +1,10 @@
 """A batch in memory that a process shares with its parent: its tensors and arrays one after
 another, then the rest of it, pickled.
 
-The memory is an anonymous file, which is in no folder. So it is not taken from /dev/shm, of which a
-container has 64 MiB, and goes with its last user, however that one ends. All of it is allocated at
-once, if there is as much: a page that can't be allocated when it is written to would end the
-process by SIGBUS.
+The memory is an anonymous file, which is in no folder. So it takes no space in /dev/shm, which has
+64 MiB in a container by default. The kernel frees it when the last process that uses it ends,
+however that process ends. All of the memory is allocated at once, or the batch fails with an error:
+a page that can't be allocated when it is written to would end the process by SIGBUS.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MEMINFO = Path("/proc/meminfo")
 ALIGNMENT = 64
 """Bytes of a cache line, and a multiple of the size of any type of a tensor."""
 SPARE = 1.25
-"""New memory for a batch that did not fit is so many times as large as the batch: the next ones may
-be somewhat larger still."""
+"""New memory for a batch that did not fit is this many times as large as the batch, as the next
+batches may be somewhat larger."""
 
 
 class Place(NamedTuple):
@@ -46,14 +46,14 @@ class Place(NamedTuple):
 
 
 def create_file(nbytes: int) -> int:
-    """The descriptor of an anonymous file of so many bytes; raises MemoryError for too many."""
-    # The kernel would not refuse the memory, but kill processes to make room for it.
+    """The descriptor of an anonymous file of `nbytes`; raises MemoryError if they are too many."""
+    # The kernel would not refuse too large a file, but kill processes to make room for it.
     if nbytes > (left := _available_bytes()):
         raise MemoryError(_describe(nbytes, f"{left:,} bytes are available"))
     if hasattr(os, "memfd_create"):
         file = os.memfd_create("fastloop-batches", os.MFD_CLOEXEC)
     else:
-        # macOS has no memfd_create: a file that has lost its name.
+        # macOS has no memfd_create: there, the file is one that has lost its name.
         with TemporaryFile() as unnamed:
             file = os.dup(unnamed.fileno())
     try:
@@ -81,7 +81,7 @@ def _describe(nbytes: int, reason: str) -> str:
 
 
 def _allocate(file: int, nbytes: int) -> None:
-    # A truncated file has no pages yet, which is all that macOS offers.
+    # macOS can only set the file's length; its pages are allocated when they are written to.
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file, 0, nbytes)
     else:
@@ -134,9 +134,9 @@ class ArrayPlace:
 
 @dataclass
 class BatchWriter:
-    """The memory that a process writes batches to, one after another, each into memory of its own.
+    """Writes the batches of a process one after another, each into a memory of its own.
 
-    Memory has a number, by which the parent asks for its use again.
+    Each memory has a number; with it, the parent asks to use the memory again.
     """
 
     memories: dict[int, mmap.mmap] = field(default_factory=dict)
@@ -149,8 +149,8 @@ class BatchWriter:
     """Descriptor of the batch's memory if the parent does not have it yet."""
 
     def open(self, number: int | None, left: Sequence[int] = ()) -> None:
-        """Begin a batch in the memory of this number, and forget the memories that are left to
-        forks.
+        """Begin a batch in the memory of this number; `left`: memories to forget, because forks
+        keep them.
         """
         for other in left:
             del self.memories[other]
@@ -159,7 +159,7 @@ class BatchWriter:
     def discard(self) -> None:
         """Forget the memory of a batch that has failed, as the parent does."""
         if self.number is not None:
-            self.memories.pop(self.number, None)  # there is none if new memory could not be had
+            self.memories.pop(self.number, None)  # there is none if new memory was refused
 
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor | None:
         """A contiguous tensor in the batch's memory, without values; None if there is no room."""
@@ -177,14 +177,14 @@ class BatchWriter:
         return self.memories[self.number]
 
     def write(self, batch: Tree) -> tuple[int, int]:
-        """Write the leaves that are not there yet, and the description. Returns its offset and its
-        bytes.
+        """Write the leaves that are not there yet, and the description. Returns the description's
+        offset and size.
         """
         leaves: list[Any] = []
         skeleton = _pickle(batch, leaves)
         places, end = self._plan(leaves)
         described = pickle.dumps((skeleton, places), pickle.HIGHEST_PROTOCOL)
-        # Too small: all leaves move to new memory, also those that were stacked in the old one.
+        # If the memory is too small, all leaves move to new memory, also those already stacked.
         if self.number is None or end + len(described) > len(self.memory):
             places, end = self._plan(leaves, is_new=True)
             described = pickle.dumps((skeleton, places), pickle.HIGHEST_PROTOCOL)
@@ -244,8 +244,7 @@ def _pickle(batch: Tree, leaves: list[Any]) -> bytes:
     def number_leaf(leaf: Any) -> int | None:
         if not _is_leaf(leaf):
             return None
-        # A leaf that is twice in the batch is written once, and is one object again when it is
-        # read.
+        # A leaf that occurs twice in the batch is written once, and is one object when it is read.
         if id(leaf) not in numbers:
             numbers[id(leaf)] = len(leaves)
             leaves.append(leaf)

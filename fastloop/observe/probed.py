@@ -16,10 +16,10 @@ from fastloop.observe.event_log import EventLog
 
 
 class ProbedDataset:
-    """A dataset of either style with events; its attributes are the dataset's."""
+    """A dataset of either style that records an event per read; it has the dataset's attributes."""
 
     def __init__(self, dataset: Any, stage: Part, log: EventLog) -> None:
-        # An assignment would set the attribute of the dataset.
+        # An ordinary assignment would set an attribute of the dataset, see __setattr__.
         self.__dict__.update(_dataset=dataset, _stage=stage, _log=log)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -63,7 +63,7 @@ class ProbedDataset:
 
 
 class ProbedIterator:
-    """An IterableDataset's iterator with an event for each sample."""
+    """An IterableDataset's iterator that records an event for each sample."""
 
     def __init__(self, iterator: Iterator[Any], stage: Part, log: EventLog) -> None:
         self._iterator, self._stage, self._log = iterator, stage, log
@@ -80,7 +80,7 @@ class ProbedIterator:
 
 @dataclass(frozen=True)
 class ProbedCollate:
-    """A collate_fn with events; its return ends a batch, and so moves on the number of batches."""
+    """A collate_fn that records an event per call, and then adds one to the number of the batch."""
 
     function: Callable[[Any], Any]
     log: EventLog
@@ -97,7 +97,7 @@ class ProbedCollate:
 
 @dataclass(frozen=True)
 class ProbedCall:
-    """A function with an event for each call, while there is room for details."""
+    """A function that records an event for each call, while there is room for details."""
 
     function: Callable[..., Any]
     stage: Part

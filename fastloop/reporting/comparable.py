@@ -38,7 +38,7 @@ def delivers_same(result: Result, other: Result) -> bool:
 
 def _work(result: Result) -> tuple:
     values = [result.params.get(name) for name in ("epochs", "batches", "drop_last", "cache")]
-    # the first ten batches of 64 samples are other work than the first ten of 32
+    # the first ten batches of 64 samples are more work than the first ten of 32
     values += [result.params.get("batch_size") if result.params.get("batches") else None]
     # every rank drops its last batch, so more ranks deliver fewer samples
     values += [world_size(result) if result.params.get("drop_last") else 1]
@@ -47,14 +47,15 @@ def _work(result: Result) -> tuple:
 
 
 def _data_ids(result: Result) -> set[str]:
-    # an empty id is unknown, and equal to no other one; jobs without any id are taken for alike
+    # An empty id means that the id is unknown: it matches no other id. Jobs without any id count as
+    # alike.
     return {result.fingerprint, result.content, result.decoder_equivalence_id} - {""} or {""}
 
 
 def partition(results: Sequence[Result]) -> list[list[Result]]:
     """The results in groups: connected components of the relation `comparable`."""
-    # A result may be comparable with members of several groups, which are then merged: the relation
-    # is not transitive, as two jobs may agree in source and two in content.
+    # `comparable` is not transitive: a job may agree with one job in source, and with another in
+    # content. So a result may be comparable with members of several groups, which are then merged.
     groups: list[list[Result]] = []
     for result in results:
         near = [group for group in groups if any(comparable(result, member) for member in group)]

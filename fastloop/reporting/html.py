@@ -41,7 +41,8 @@ p { max-width: 44rem; margin: .6rem 0; }
 .sub, .note, figcaption, footer { color: var(--soft); font-size: .875rem; line-height: 1.45; }
 .sub { max-width: none; margin-bottom: 1.6rem; }
 .verdict { font-size: 1.0625rem; }
-/* shadows at the edges behind which a table continues: paper that scrolls along covers them */
+/* A shadow marks each edge beyond which a table continues. At the table's end, a background that
+   scrolls with the table covers the shadow. */
 .scroll { overflow-x: auto; background: linear-gradient(to right, var(--paper) 1.5rem, transparent)
   left / 2.5rem 100% local, linear-gradient(to left, var(--paper) 1.5rem, transparent)
   right / 2.5rem 100% local, linear-gradient(to right, var(--shade), transparent)
@@ -155,11 +156,11 @@ def _figure(picture: Picture, heading: str) -> str:
 
 def _inline(picture: Picture) -> str:
     """The SVG with the page's colours; ids get the picture's name as a prefix to be unique."""
-    # matplotlib knows no CSS variables, so that its colours are replaced in its output
+    # matplotlib knows no CSS variables, so its colours are replaced in its output
     text = picture.svg()
     for colour, variable in COLOURS.items():
         text = text.replace(colour, variable)
-    # matplotlib's metadata are of no use in a page, and name foreign addresses
+    # a page has no use for matplotlib's metadata, which name foreign addresses
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
     text = re.sub(r'(\bid="|xlink:href="#|url\(#)', rf"\g<1>{picture.name}-", text)
     label = f'<svg role="img" aria-label="{escape(picture.heading)}"'

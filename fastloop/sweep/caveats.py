@@ -22,7 +22,7 @@ from fastloop.trial.job import Job
 from fastloop.trial.page_cache import COLD_FRACTION
 
 ABOVE_LIMIT = 1.1
-"""Share of the limit above which noise is no explanation: nothing does that work faster."""
+"""Share of the limit above which noise is no explanation: the limit is the fastest way known."""
 CAUSES = {
     "rows": "its rows lie next to each other, or were gathered before",
     "converted rows": "its rows lie next to each other, or were converted before",
@@ -37,14 +37,14 @@ FENCE = 3.0
 """Tukey's outer fence. The inner one (1.5) flags a third of all quiet jobs with five trials."""
 DRIFT_P = 0.01
 """A sweep tests each job and benchmark: five trials rise or fall steadily by chance in 2 of 120
-cases, so that at 0.05 one of six quickstarts, with ten such tests, would have a drift."""
+cases. So at 0.05, one of six quickstarts, with ten such tests, would have a drift."""
 MIN_FENCE_FRACTION = 0.05
 """Least distance of a fence, as a share of the median: for a very quiet job, Tukey's would be too
 tight."""
 PERIODIC_FACTOR = 3.0
 """Waits are periodic if one worker's are more than this many times as long as the others'."""
 MIN_TURNS = 5
-"""Fewest turns of all workers in which a pattern is looked for."""
+"""A pattern is looked for only in at least so many turns; in a turn each worker makes a batch."""
 
 
 def find_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
@@ -71,7 +71,7 @@ def find_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
     others = [other for other in sweep if other.trials and other is not result]
     if others and all(len(names) == 1 for names in result.rounds):
         lines.append("not interleaved: machine noise may have affected single jobs")
-    # the machine may have changed between two sessions, and their trials are compared
+    # trials of several sessions are compared, although the machine may have changed in between
     sessions = {trial.session_ms for other in sweep for trial in other.trials}
     if len(sessions) > 1:
         lines.append(f"resumed: the sweep's trials were run in {len(sessions)} sessions")
@@ -117,7 +117,7 @@ def _above_limit(result: Result) -> list[str]:
 
 
 def loss_caveats(losses: Sequence[Sequence[float]]) -> list[str]:
-    """A caveat if a loss is no finite number; losses: means of the epochs of each trial."""
+    """A caveat if a loss is not a finite number; losses: means of the epochs of each trial."""
     if all(math.isfinite(loss) for trial in losses for loss in trial):
         return []
     return ["loss is not finite: learning_rate is too high, or samples hold NaN or infinity"]
@@ -150,7 +150,7 @@ def _not_cold(result: Result) -> str:
         for measurement in trial.benchmarks.values()
     ]
     known = [fraction for fraction in fractions if fraction is not None]
-    # Without mincore(2), or for files of which it does not tell.
+    # The system has no mincore(2), or mincore(2) does not report on these files.
     if not known:
         return "asked for a cold cache, but the system does not report whether it was"
     worst = max(known)
@@ -212,7 +212,7 @@ def _own_data_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
 def _decoder_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
     """The caveat of jobs that are ranked together although their decoders' pixels differ a
     little."""
-    # An empty id is of a dataset without such decoders, which equals no other.
+    # A dataset without such decoders has an empty id, which equals no other id.
     same_id = result.decoder_equivalence_id
     others = [job for job in sweep if job.trials and same_id == job.decoder_equivalence_id != ""]
     if all(other.content == result.content for other in others):
@@ -226,7 +226,7 @@ def _batch_size_caveats(result: Result) -> list[str]:
     if result.params.get("batch_size") != LOADER_BATCH_SIZE:
         return []
     lines = []
-    # The instrumented pass has a wait for each batch, and so tells their number.
+    # The instrumented pass records one wait per batch: the number of waits is that of batches.
     for name, attribution in result.attribution.items():
         measurement = measurements(result, name)[0]
         samples, batches = measurement.samples // measurement.epochs, len(attribution.wait_s)
@@ -255,14 +255,14 @@ def wait_caveats(*, wait_s: Sequence[float], num_workers: int) -> list[str]:
     if turns < MIN_TURNS:
         return []
     waits = np.asarray(wait_s[num_workers : (turns + 1) * num_workers]).reshape(turns, num_workers)
-    # Medians: a single long wait is no pattern.
+    # A median ignores a single long wait, which is no pattern.
     medians = np.median(waits, axis=0)
     slow = int(medians.argmax())
     others = float(np.median(np.delete(waits, slow, axis=1)))
     if medians[slow] <= PERIODIC_FACTOR * others or _same_distribution(waits):
         return []
-    waits = [significant(1e3 * wait_s, 2) for wait_s in (medians[slow], others)]
-    times = f"{waits[0]} ms, the others {waits[1]} ms"
+    slow_ms, others_ms = (significant(1e3 * median, 2) for median in (medians[slow], others))
+    times = f"{slow_ms} ms, the others {others_ms} ms"
     return [f"worker-periodic: every {_ordinal(num_workers)} batch waits {times}"]
 
 
@@ -281,13 +281,13 @@ def _drift(seconds: Sequence[float]) -> list[str]:
     """The caveat of a trend by Kendall's test (1938), with Theil and Sen's slope as its size."""
     from scipy.stats import kendalltau, theilslopes
 
-    # Of two trials nothing is a trend, and equal trials have no ranks to correlate.
+    # Two trials can't show a trend, and equal trials have no ranks to correlate.
     if len(seconds) < 3 or min(seconds) == max(seconds):
         return []
     rounds = np.arange(len(seconds))
     p_value = np.asarray(kendalltau(rounds, seconds))[1]
     change = theilslopes(seconds, rounds)[0] * rounds[-1] / stats.median(seconds)
-    # A trend may be certain and too small to matter.
+    # A trend may be certain, but too small to matter.
     if p_value >= DRIFT_P or abs(change) < stats.MINIMUM_EFFECT:
         return []
     return [f"drift: {100 * change:+.0f} % over rounds"]

@@ -19,13 +19,14 @@ def dismiss_followers_on_exit(process: TorchrunProcess) -> Iterator[None]:
     try:
         yield
     finally:
-        # if the store has ended, so have the followers
+        # if the store has ended, the followers have ended too
         with suppress(ConnectionError):
             followers_of(process).dismiss()
 
 
 def assemble(process: TorchrunProcess, requests: Sequence[JobRequest]) -> str:
-    """Wait until all followers have composed the same jobs; an error message, empty on success."""
+    """Wait until all followers have composed the same jobs; returns an error message, or an empty
+    string on success."""
     from fastloop.core.types import JobFailed
     from fastloop.processes.leader import followers_of, identity_of
 

@@ -1,7 +1,7 @@
 """Jobs in rounds: prepare, then trial k of every job in round k, then one instrumented pass a job.
 
 Rounds are interleaved, so that machine noise affects all jobs equally. Every result is written as
-soon as it is there; a job that fails becomes a row with its reason, and the others go on.
+soon as it exists; a job that fails becomes a row with its reason, and the others go on.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ def run_sweep(
         for state in states:
             state.track()
     except BaseException as error:
-        # Also KeyboardInterrupt: the files must say that the sweep has ended.
+        # KeyboardInterrupt too: the files must say that the sweep has ended.
         status = "KILLED" if isinstance(error, KeyboardInterrupt | SystemExit) else "FAILED"
         name = "SystemExit" if isinstance(error, SystemExit) else type(error).__name__
         for state in states if schedule is None else [each for each in states if each.has_begun]:
-            # a full disk may be the very error that ends the sweep
+            # the error that ends the sweep may be a full disk
             with contextlib.suppress(OSError):
                 state.abort(status, f"{name}: {error}")
         raise
@@ -107,8 +107,8 @@ def _round_runner(
     settings: SweepSettings, session_ms: int, begin_step: Callable[[str], None]
 ) -> RunRound:
     """The function that runs a schedule's rounds."""
-    # Kept from round to round: jobs that read the same data share it, and a schedule may run a
-    # round in several calls.
+    # Data is kept from round to round: jobs that read the same data share it, and a schedule may
+    # run a round in several calls.
     prepared: dict[str, PreparedData | Failure] = {}
     limits_by_round: dict[int, dict[str, Limit]] = {}
 
@@ -192,7 +192,7 @@ def rounds_cut(rounds_left: int, round_s: float, left_s: float) -> int:
 
 def _first_figures(result: Result) -> str:
     """A line with the seconds of the latest trial of each benchmark."""
-    # for a single job, whose table comes after all of its trials
+    # printed for a single job only: its table comes after all of its trials
     trial = result.trials[-1]
     figures = [f"{name} {show_time(each.seconds)}" for name, each in trial.benchmarks.items()]
     return f"{result.name}, from one trial: {', '.join(figures)}"
@@ -226,8 +226,8 @@ def _run_round(
         assert prepared is not None
         title = f"trial {number + 1} of {state.result.name}"
         begin_step(title)
-        # Later trials need not find out again what the first one has, such as the number of
-        # repeats, and one limit serves all jobs of a round with the same work.
+        # Later trials reuse the values that the first one has found, such as the number of repeats.
+        # Jobs of a round that do the same work share one measured limit.
         earlier = find_earlier(state.result.trials, limits)
         task = trial_task(entry.index, entry.job, prepared, number, earlier)
         task = replace(task, title=title)

@@ -3,8 +3,8 @@ gathers rows of bytes and makes them scaled floats.
 
 Every engine gathers into a buffer of one batch and into a buffer that stays in cache, with one
 thread per usable core, and the fastest counts. On one machine the engines range from 77 to 182
-thousand rows of 150 KB per second, so that a single one would not be a limit. A sequential copy of
-the same rows by the same threads shows how much of the memory's speed is left with random access.
+thousand rows of 150 KB per second, so a single one would not be a limit. A sequential copy of the
+same rows by the same threads shows how much of the memory's speed is left with random access.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CACHED_BUFFER_BYTES = 512 << 10
 FLOAT_NBYTES = 4
 MEMCPY = "memcpy"
 FACTOR, OFFSET = 0.0139, -0.81
-"""An arbitrary scale and offset: all cost the same, except a scale of 1 and an offset of 0."""
+"""An arbitrary scale and offset: all values cost the same, except scale 1 and offset 0."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Gatherer:
 
     def run(self, stop_ns: int, reads: bool) -> int:
         """Gather until `stop_ns`, and return the number of rows; reads: read each byte again."""
-        # summing machine words is the fastest way to read; a rest of up to 7 bytes is left out
+        # Summing machine words is the fastest way to read. Up to 7 bytes at the end are left out.
         words = self.out.reshape(-1).view(np.uint8)[: self.out.nbytes // 8 * 8].view(np.int64)
         num_rows = 0
         while True:
@@ -69,7 +69,7 @@ def gather_limit(
     """Rows per second that this machine can gather.
 
     reads: read every gathered byte once more, as the step does if bytes of batches may be unread.
-    Measuring takes about window_s, but 0.05 to 1 s, and at most 256 MiB of memory.
+    Measuring takes about window_s, but at least 0.05 and at most 1 s, and at most 256 MiB.
     """
     source = _source(num_rows, row_nbytes)
     sizes = {batch_size, CACHED_BUFFER_BYTES // row_nbytes}
@@ -107,7 +107,10 @@ def _best_rates(
     reads: bool,
     window_s: float,
 ) -> dict[str, float]:
-    """Rows per second of each way into the best of buffers of these numbers of rows."""
+    """Rows per second of each way of gathering, with the buffer with which it is fastest.
+
+    sizes: numbers of rows of the buffers to try.
+    """
     buffers = sorted({max(1, min(rows, len(source))) for rows in sizes})
     slice_ns = budget_ns(window_s) // (len(ways) * len(buffers))
     with one_torch_thread():
@@ -152,7 +155,7 @@ def _np_take(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
 
 def _copy_in_order(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
     """Copies of neighbouring rows."""
-    # Each thread begins elsewhere: otherwise it would find the rows in the shared cache that
+    # Each thread begins at another row: otherwise it would find rows in the shared cache that
     # another thread has just read.
     out = np.zeros((buffer_rows, source.shape[1]), np.uint8)
     starts = np.arange(0, len(source) - buffer_rows + 1, buffer_rows)
@@ -184,7 +187,7 @@ def _np_take_and_scale(source: np.ndarray, buffer_rows: int, thread: int) -> Gat
 
 
 def _native(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
-    """Gathering by FastLoader's core, which asks the memory for rows before their turn."""
+    """Gathering by FastLoader's core, which prefetches rows into the cache."""
     column = open_column(array_column(source))
     out = np.zeros((buffer_rows, source.shape[1]), np.uint8)
     batches = list(_random_indices(source, buffer_rows, thread))

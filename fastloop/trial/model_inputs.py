@@ -19,8 +19,8 @@ def find_pair(
 ) -> tuple[Leaves, ExtractPair]:
     """dtype and shape of a sample's (input, target), and a function that selects both from a batch.
 
-    check: raises Unsupported for samples that the model can't take. Raises that error if no field
-    fits as the input, and Unsupported if both do.
+    check: raises Unsupported for samples that the model can't take. find_pair raises this error if
+    no field fits as the input, and Unsupported if both fields do.
     """
     # The first element of a tuple or list of two is the input. In a mapping or a dataclass a name
     # may mean anything, so the input is the field that the model can take.
@@ -47,7 +47,8 @@ def find_pair(
 
 
 def _candidate_pairs(batch: Tree) -> list[ExtractPair]:
-    """Functions that select (input, target); one if the order is known or the batch is no pair."""
+    """Functions that select (input, target): one per possible order, or a single one if the order
+    is known or the batch is not a pair."""
     count = len(tree_leaves(batch))
     if isinstance(batch, tuple | list) and len(batch) == count == 2:
         return [tuple if all(isinstance(leaf, torch.Tensor) for leaf in batch) else tree_leaves]

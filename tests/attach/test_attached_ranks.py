@@ -51,9 +51,9 @@ def test_ranks_that_keep_step_wait_in_their_steps_for_the_one_that_waits_for_dat
     assert [each.verdict.word for each in found.ranks] == [Part.STEP, Part.DECODE, Part.STEP]
     assert found.slowest == 1
     assert found.sentence == (
-        "Rank 1 holds the others up: all take equally long, but it waits for data for 0.8 s, the "
-        "others for 0 s on average, and then in their steps for it; 0.8 s of the difference is "
-        "decode"
+        "All ranks take equally long, but rank 1 slows down the others: it waits 0.8 s for data, "
+        "the others 0 s on average, and in their steps they wait for rank 1; 0.8 s of the "
+        "difference is decode"
     )
 
 

@@ -9,8 +9,8 @@ import sys
 def _start() -> None:
     from pathlib import Path
 
-    # Python has put this file's folder there, in which `script` or `probe` would shadow the
-    # script's own modules; with -P it does not.
+    # Without -P, Python has put this file's folder first on sys.path. Its modules, such as
+    # `script`, would shadow the script's own modules of the same name.
     if not sys.flags.safe_path:
         del sys.path[0]
     # fastloop need not be on the script's path. This entry is there for these imports only.

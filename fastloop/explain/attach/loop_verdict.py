@@ -188,8 +188,8 @@ def _sentence_on_waits(rank: int, place: int, spent: np.ndarray) -> str:
     waits, usual = significant(spent[place, WAITS].sum()), significant(others[WAITS].sum())
     part, excess_s = _greatest_excess(spent[place] - others, WAITS)
     return (
-        f"Rank {rank} holds the others up: all take equally long, but it waits for data for "
-        f"{waits} s, the others for {usual} s on average, and then in their steps for it; "
+        f"All ranks take equally long, but rank {rank} slows down the others: it waits {waits} s "
+        f"for data, the others {usual} s on average, and in their steps they wait for rank {rank}; "
         f"{significant(excess_s)} s of the difference is {part}"
     )
 

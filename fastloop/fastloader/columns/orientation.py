@@ -1,7 +1,7 @@
 """The orientation that the EXIF data of an image file states, and pixels turned by it.
 
-native/jpeg/orientation.c reads the same from the same JPEG. Only the first directory of the EXIF
-data is read, once, so that no EXIF data takes long, whatever it refers to.
+native/jpeg/orientation.c reads the same from a JPEG. Only the first directory of the EXIF data is
+read, and only once: so no EXIF data takes long, whatever it refers to.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from fastloop.fastloader.columns.image_headers import (
 )
 
 EXIF = b"Exif\0\0"
-"""The begin of the EXIF data in a JPEG, and in some WebP files."""
+"""The first bytes of the EXIF data in a JPEG file, and in some WebP files."""
 BYTE_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
-"""Byte order for struct, by the first bytes of a TIFF file, which EXIF data is."""
+"""First bytes of EXIF data, which has the format of a TIFF file -> its byte order for struct."""
 HEADER_NBYTES, ENTRY_NBYTES = 8, 12
 ORIENTATION = 0x0112
 """The number of the tag (Exif 2.3, 4.6.4)."""
@@ -29,15 +29,14 @@ NUMBER_TYPES = {3: "H", 4: "I"}
 WITHOUT_LENGTH = {0x01, *range(0xD0, 0xD8)}
 """Second bytes of the JPEG markers that no segment follows: TEM, and restart markers."""
 ENDS = {0xD9, 0xDA}
-"""Second bytes of the markers behind which there is no EXIF data: the image's end, and a scan's
-begin."""
+"""Second bytes of the markers after which no EXIF data follows: end of image, and start of scan."""
 
 
 def read_orientation(data: Encoded) -> int:
     """1 to 8, as EXIF numbers the orientations of JPEG, PNG and WebP files.
 
-    1 is the orientation in which the pixels are stored. It is returned if nothing else is stated,
-    or nothing that can be read.
+    1 is the orientation in which the pixels are stored. It is returned if the file states no other
+    orientation that can be read.
     """
     view = memoryview(data)
     start = bytes(view[:12])
@@ -83,7 +82,7 @@ def _read_tiff(block: memoryview) -> int:
 
 
 def _exif_of_jpeg(view: memoryview) -> memoryview:
-    """The EXIF data behind its first bytes; empty if there is none before the first scan."""
+    """The EXIF data after its first bytes, EXIF; empty if there is none before the first scan."""
     place = 2
     while place + 4 <= len(view) and view[place] == 0xFF:
         marker = view[place + 1]
@@ -108,7 +107,7 @@ def _chunk_of_png(view: memoryview, kind: bytes) -> memoryview:
         end = place + 8 + int.from_bytes(view[place : place + 4], "big")
         if view[place + 4 : place + 8] == kind:
             return view[place + 8 : end] if end <= len(view) else view[:0]
-        place = end + 4  # behind the checksum
+        place = end + 4  # after the checksum
     return view[:0]
 
 

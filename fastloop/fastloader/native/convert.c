@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* CYCLE: floats of the factors that prepare_cycle() repeats; 768 is a multiple of 3 and of the
- * width of a vector. TILE: floats that are converted on the stack before they are narrowed or
- * stored past the cache; 4 KiB stay in the first-level cache. */
+/* CYCLE: length to which prepare_cycle() repeats the factors, in floats; 768 is a multiple of 3 and
+ * of the width of a vector. TILE: floats that are converted on the stack before they are narrowed,
+ * or stored by non-temporal stores, which bypass the cache; 4 KiB stay in the first-level cache. */
 enum { CYCLE = 768, TILE = 1024 };
 
 typedef struct {
@@ -36,7 +36,7 @@ FL_ALWAYS_INLINE uint32_t bits_of(float value) {
 /* bfloat16 is the upper half of a float. */
 FL_ALWAYS_INLINE float bfloat_to_float(uint16_t value) { return float_of((uint32_t)value << 16); }
 
-/* Rounded to the nearest, ties to even, as torch rounds. A NaN is tested for, as rounding could
+/* Rounds to the nearest, ties to even, as torch does. NaN is a case of its own, as rounding could
  * turn it into infinity. */
 FL_ALWAYS_INLINE uint16_t float_to_bfloat(float value) {
     uint32_t bits = bits_of(value);
@@ -58,7 +58,7 @@ FL_ALWAYS_INLINE uint16_t float_to_bfloat(float value) {
 #undef NAME
 #endif
 
-/* The loops are chosen once, by the processor the process runs on. */
+/* The loops, chosen once for the processor that the process runs on. */
 static const kernels *chosen = &kernels_any;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -69,12 +69,12 @@ static void choose_kernels(void) {
 #endif
 }
 
-/* Channels that are the last dimension before and after the conversion are scaled by factors
- * that are repeated to some length: a loop over three channels would be too short to be
- * vectorized. Returns 0 if there is no memory. */
+/* Repeats the factors to some length, for channels that are the last dimension before and after
+ * the conversion: a loop over three channels would be too short to be vectorized. Returns 0 if
+ * there is no memory. */
 static int prepare_cycle(fl_column *column) {
     int64_t channels = column->channels;
-    /* At least one cycle, even of more than CYCLE channels. */
+    /* At least one repetition, even for more than CYCLE channels. */
     int64_t length = channels * (CYCLE / channels > 1 ? CYCLE / channels : 1);
     float *cycle = malloc((size_t)(2 * length) * sizeof *cycle);
     if (!cycle)
@@ -88,8 +88,8 @@ static int prepare_cycle(fl_column *column) {
     return 1;
 }
 
-/* Called once for a column, before any row is converted: rows are converted by several threads,
- * which only read it. */
+/* Called once for a column, before any row is converted: several threads convert rows, and only
+ * read the column. */
 int fl_prepare_conversion(fl_column *column) {
     pthread_once(&once, choose_kernels);
     int keeps_layout = column->source_hwc && column->target_hwc;
@@ -104,7 +104,7 @@ static int64_t size_of(fl_type type) {
     return sizes[type];
 }
 
-/* Delivers the floats of a tile: narrowed to 16 bits, or stored past the cache. */
+/* Delivers the floats of a tile, narrowed to 16 bits or stored by non-temporal stores. */
 static void put_tile(const float *tile, int64_t count, fl_type target, char *out, int64_t out_step) {
     if (target == FL_F32)
         fl_copy_bypassing(out, (const char *)tile, (size_t)count * sizeof *tile);
@@ -118,8 +118,8 @@ static void convert_run(const fl_column *column, const char *in, int64_t in_step
                         int64_t channel, char *out, int64_t out_step, int bypasses) {
     int64_t which = column->num_factors > 1 ? channel : 0;
     float factor = column->factor[which], offset = column->offset[which], tile[TILE];
-    /* No tile is needed for floats that go through the cache. Floats with a step always do: a
-     * store past the cache writes whole lines. */
+    /* Floats that are stored through the cache need no tile. Floats with a step are always stored
+     * that way, because a non-temporal store writes whole lines of the cache. */
     if (column->target == FL_F32 && !(bypasses && out_step == 1)) {
         chosen->run[column->source](in, in_step, count, factor, offset, (float *)out, out_step);
         return;

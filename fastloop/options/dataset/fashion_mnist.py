@@ -107,7 +107,8 @@ class FashionMnist:
             # torchvision asserts some conditions without a message.
             lines = str(error).splitlines() or ["wrong header"]
             raise BadData(self._explain(lines[0])) from error
-        # torchvision does not compare them: a truncated file of labels would be found in an epoch.
+        # torchvision does not compare the numbers of images and labels: without this check, a
+        # truncated file of labels would be noticed only during an epoch.
         if len(samples.data) != len(samples.targets):
             counts = f"{len(samples.data)} images, {len(samples.targets)} labels"
             raise BadData(f"{self.folder}: {counts} ({SPLITS[self.train]})")

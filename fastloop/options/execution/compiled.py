@@ -51,9 +51,10 @@ class CompiledExecution:
         if os.environ.get(CACHE, default_cache_dir()) == default_cache_dir():
             os.environ[CACHE] = str(outputs_folder() / "compiled")
 
-        # More would be worker processes that outlive the warm-up and compete with the timed window.
+        # With more compile threads, torch starts worker processes, which outlive the warm-up and
+        # compete with the timed window.
         inductor.compile_threads = 1
-        # Beyond the limit code would run eagerly but be measured as compiled.
+        # Beyond the limit of recompilations, code would run eagerly but be measured as compiled.
         if hasattr(dynamo, "fail_on_recompile_limit_hit"):
             dynamo.fail_on_recompile_limit_hit = True
         mode = None if self.mode == "default" else self.mode

@@ -12,7 +12,8 @@ from torch import nn
 from fastloop.core.types import Step, Unsupported, option
 
 WARM_STEPS = 3
-"""Steps before the capture, which must not initialize anything; torch's examples run three."""
+"""Number of steps before the capture. They initialize everything, as a capture must not initialize
+anything; torch's examples run three."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def _capture(
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            # On a side stream, as torch's documentation of CUDA graphs demands before a capture.
+            # torch's documentation of CUDA graphs demands a side stream before a capture.
             for _ in range(WARM_STEPS):
                 step(source, targets)
         torch.cuda.current_stream().wait_stream(side)
