@@ -1,7 +1,7 @@
 """A loader's state: which batches of which epoch it has delivered, and what their order depends on.
 
 Position has the epoch and the number of its batches that have been delivered. RandomSources has the
-states of generators and samplers, which are saved at the begin of an epoch and restored to resume
+states of generators and samplers, which are saved at the start of an epoch and restored to resume
 it.
 """
 
@@ -222,7 +222,7 @@ def order_settings(order: EpochOrder) -> States:
 
 
 def initial_state(epoch: int, states: States, order: EpochOrder) -> States:
-    """A loader's state at the begin of an epoch, with these random states."""
+    """A loader's state at the start of an epoch, with these random states."""
     settings = order_settings(order)
     return {"epoch": epoch, "delivered": 0, "drawn_from": states, "settings": settings}
 

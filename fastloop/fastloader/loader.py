@@ -262,7 +262,7 @@ class FastLoader(Generic[T_co]):
     def _epochs(self) -> LoaderEpochs:
         """The epochs of the settings, which may be assigned to between epochs.
 
-        They are kept: the first batch waits for all work at the begin of its epoch. The rows of the
+        They are kept: the first batch waits for all work at the start of its epoch. The rows of the
         epoch before have evicted the interpreter from the processor's caches: a function that is
         called there takes 5 us, and making these epochs takes as long as a batch.
         """

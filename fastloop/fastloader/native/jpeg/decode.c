@@ -125,7 +125,7 @@ static int skip_to_window(fj_decoder *decoder) {
     JDIMENSION left = (JDIMENSION)(decoder->columns.begin > MARGIN ? decoder->columns.begin - MARGIN : 0);
     JDIMENSION width = (JDIMENSION)(end < whole ? end : whole) - left;
     if (width < info->output_width)
-        /* It moves `left` back to the begin of an MCU, and widens `width` accordingly. */
+        /* It moves `left` back to the start of an MCU, and widens `width` accordingly. */
         jpeg_crop_scanline(info, &left, &width);
     /* After the columns are known, and before the first code is read. */
     fj_read_baseline(decoder, (int)left);

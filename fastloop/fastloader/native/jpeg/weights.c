@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* The pixels under the triangle of a resized pixel, counted from the begin of the cut. */
+/* The pixels under the triangle of a resized pixel, counted from the start of the cut. */
 typedef struct {
     double center, scale; /* scale: half of the triangle's width, in pixels of the image */
     int first, count;
