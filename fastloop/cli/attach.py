@@ -3,6 +3,7 @@
     fastloop attach [-m] <script> [its arguments]
     fastloop attach [--] python <script> [its arguments]
     fastloop attach torchrun --nproc_per_node=2 <script> [its arguments]
+    fastloop attach [--batches=100] [--seconds=30] <script> [its arguments]
     fastloop attach --try [--minutes=3] [--yes] [--copy] <script> [its arguments]
 
 Runs the script as python does, with a reading of the clock around what its DataLoaders
@@ -15,6 +16,9 @@ exit status. Then, on stderr, for each loop over a DataLoader:
 - the parts of its time, with their 95 % intervals;
 - what-ifs: the gain that a model of the loader predicts for other settings;
 - if several ranks have the loop: a verdict on each, and which of them is the slowest.
+
+--batches ends the script when one of its loops has worked on so many batches, --seconds when
+it has run that long and a loop asks for a batch; its status is then 0.
 
 With --try the script's beginning then runs again, as it is and with promising changes of
 the DataLoader of the loop that waits longest, in interleaved rounds, for at most --minutes
@@ -33,7 +37,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,6 +50,8 @@ if TYPE_CHECKING:
 
 PYTHON = re.compile(r"python[\d.]*")
 TRY, YES, COPY, MINUTES = "--try", "--yes", "--copy", "--minutes="
+BATCHES, SECONDS = "--batches=", "--seconds="
+SWITCHES, NUMBERS = (TRY, YES, COPY), (MINUTES, BATCHES, SECONDS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +66,18 @@ class TrySettings:
     """True: it runs in a copy of the working folder."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class AttachSettings:
+    """How a script is observed, and what follows."""
+
+    batches: int | None = None
+    """The script ends when a loop has had so many batches; None: it ends by itself."""
+    seconds: float | None = None
+    """The script ends after this time; None: it ends by itself."""
+    tries: TrySettings | None = None
+    """How changes are tried; None: none is."""
+
+
 def main() -> None:
     """Run the script, print the verdicts on its loops, and end as the script has ended."""
     arguments = sys.argv[1:]
@@ -67,7 +85,7 @@ def main() -> None:
         print(__doc__, end="")
         return
     try:
-        settings, arguments = _take_try_settings(arguments)
+        settings, arguments = _take_settings(arguments)
     except ValueError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
@@ -77,21 +95,24 @@ def main() -> None:
         sys.exit(2)
     # imported here, so that --help and a wrong command line are answered at once
     from fastloop.core.machine_counters import read_counters
+    from fastloop.explain.attach.early_stop import EarlyStop, ask_for_stop
     from fastloop.explain.attach.effects import ask_for_effects
     from fastloop.explain.attach.launch import end_like, make_record_folder, run_script
     from fastloop.processes.lifecycle import handle_signals, restore_default_signals
 
     records = make_record_folder()
     try:
-        if settings:
+        if settings.tries:
             ask_for_effects(records)
+        if settings.batches or settings.seconds:
+            ask_for_stop(records, EarlyStop(batches=settings.batches, seconds=settings.seconds))
         before = read_counters()
         status = run_script(arguments, records)
         # While the script runs, signals are its own. From here on there are files to remove.
         handle_signals()
         folder, findings = _explain(records, arguments, status, before)
-        if settings and folder and findings:
-            _try_changes(records, arguments, settings, findings, folder)
+        if settings.tries and folder and findings:
+            _try_changes(records, arguments, settings.tries, findings, folder)
     finally:
         shutil.rmtree(records, ignore_errors=True)
         restore_default_signals()
@@ -188,36 +209,50 @@ def _is_agreed() -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _take_try_settings(arguments: list[str]) -> tuple[TrySettings | None, list[str]]:
-    """The settings before the script's name, if `--try` is among them, and the other arguments.
+def _take_settings(arguments: list[str]) -> tuple[AttachSettings, list[str]]:
+    """The settings before the script's name, and the other arguments.
 
     Raises ValueError with the reason if they can't be used.
     """
-    options: list[str] = []
-    while arguments and (arguments[0] in (TRY, YES, COPY) or arguments[0].startswith(MINUTES)):
-        options, arguments = [*options, arguments[0]], arguments[1:]
-    if not options:
-        return None, arguments
-    if TRY not in options:
-        raise ValueError(f"attach {options[0]}: allowed: together with {TRY}")
-    minutes = 3.0
-    for option in options:
-        if option.startswith(MINUTES):
-            text = option.removeprefix(MINUTES)
-            try:
-                minutes = float(text)
-            except ValueError:
-                minutes = 0.0
-            if not 0 < minutes < float("inf"):
-                raise ValueError(f"attach {MINUTES}{text}: allowed: a number above 0")
-    if YES not in options and not sys.stdin.isatty():
+    switches: set[str] = set()
+    numbers: dict[str, float] = {}
+    while arguments and arguments[0].startswith((*SWITCHES, *NUMBERS)):
+        word, arguments = arguments[0], arguments[1:]
+        name = next((each for each in NUMBERS if word.startswith(each)), None)
+        if name:
+            numbers[name] = _positive_number(word, name)
+        elif word in SWITCHES:
+            switches.add(word)
+        else:
+            raise ValueError(f"attach {word}: allowed: {', '.join((*SWITCHES, *NUMBERS))}")
+    observed = AttachSettings(
+        batches=int(numbers[BATCHES]) if BATCHES in numbers else None,
+        seconds=numbers.get(SECONDS),
+    )
+    if TRY not in switches:
+        if of_tries := [*switches, *({MINUTES} & {*numbers})]:
+            raise ValueError(f"attach {of_tries[0]}: allowed: together with {TRY}")
+        return observed, arguments
+    if YES not in switches and not sys.stdin.isatty():
         raise ValueError(
             f"attach {TRY}: it asks before it runs the script again, and there is no terminal; "
             f"allowed here: together with {YES}"
         )
-    return TrySettings(
-        minutes=minutes, is_agreed=YES in options, in_copy=COPY in options
-    ), arguments
+    tries = TrySettings(
+        minutes=numbers.get(MINUTES, 3.0), is_agreed=YES in switches, in_copy=COPY in switches
+    )
+    return replace(observed, tries=tries), arguments
+
+
+def _positive_number(word: str, name: str) -> float:
+    allowed = "a whole number above 0" if name == BATCHES else "a number above 0"
+    try:
+        number = float(word.removeprefix(name))
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf") or (name == BATCHES and number != int(number)):
+        raise ValueError(f"attach {word}: allowed: {allowed}")
+    return number
 
 
 def _without_python(arguments: list[str]) -> list[str]:

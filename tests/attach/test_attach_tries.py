@@ -261,6 +261,9 @@ def test_samples_that_wait_get_many_workers():
         (["--try"], "--yes"),
         (["--try", "--yes", "--minutes=no"], "--minutes=no"),
         (["--try", "--yes", "--minutes=0"], "--minutes=0"),
+        (["--batches=1.5"], "--batches=1.5"),
+        (["--seconds=-1"], "--seconds=-1"),
+        (["--tryy"], "--tryy"),
     ],
 )
 def test_options_that_can_not_be_used_are_one_line_and_nothing_runs(tmp_path, options, named):

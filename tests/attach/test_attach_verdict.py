@@ -11,10 +11,10 @@ from fastloop.explain.attach.loop_verdict import judge_loop
 from fastloop.explain.attach.loops import Loop
 
 
-def a_loop(seconds: float) -> Loop:
+def a_loop(seconds: float, workers: int = 0) -> Loop:
     waits = np.full((100, 1), int(seconds * 1e9) // 200, np.int64)
     return Loop(
-        facts={"type": "DataLoader", "place": "train.py:9"},
+        facts={"type": "DataLoader", "place": "train.py:9", "num_workers": workers},
         passes=(),
         waits_ns=waits,
         steps_ns=waits[:, 0],
@@ -46,3 +46,14 @@ def test_first_sentence_is_the_answer(wait, word, first):
     assert first in verdict.sentences[0]
     assert verdict.sentences[0].startswith("No answer yet: ") is (word == "unattributed")
     assert len(verdict.sentences) == (2 if word == "decode" else 1)
+
+
+@pytest.mark.parametrize(("wait", "workers"), [(0.02, 0), (0.02, 2), (0.5, 0), (0.5, 2)])
+def test_no_bound_is_told_of_steps_that_were_only_seen_beside_workers(wait, workers):
+    shares = {
+        Part.STEP: share(1 - wait, 1 - wait - 0.01, 1 - wait + 0.01),
+        Part.DECODE: share(wait, wait - 0.01, wait + 0.01),
+    }
+    sentence = judge_loop(a_loop(0.05, workers), shares).sentences[0]
+    assert ("no loader can gain more" in sentence) == (wait < 0.1 and not workers)
+    assert sentence.endswith("ms or less") == (wait > 0.1 and workers > 0)

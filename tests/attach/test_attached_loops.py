@@ -75,6 +75,31 @@ def test_plain_loop_waits_for_its_dataset(tmp_path):
     assert re.search(r"page: +\S+attach\.html\n", process.stderr)
 
 
+LONG = """
+import time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+try:
+    for epoch in range(1000):
+        for batch in DataLoader(TensorDataset(torch.arange(40)), batch_size=2):
+            time.sleep(0.01)
+finally:
+    print("tidied up")
+"""
+
+
+@pytest.mark.parametrize("option", ["--batches=30", "--seconds=1"])
+def test_script_ends_early_after_batches_or_seconds(tmp_path, option):
+    (tmp_path / "long.py").write_text(LONG)
+    process, findings = attach(option, "long.py", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout == "tidied up\n"
+    (loop,) = findings["loops"]
+    if option == "--batches=30":
+        assert (loop["passes"], loop["batches"]) == (2, 30)
+
+
 BUSY_THREAD = """
 import hashlib, threading
 import torch

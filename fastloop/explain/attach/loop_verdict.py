@@ -64,6 +64,10 @@ def _first_sentence(loop: Loop, wait: Estimate, word: Part) -> str:
     name = f"The loop over {loop.name}"
     if word is Part.STEP:
         most = show_percent(max(0.0, wait.high))
+        if loop.facts["num_workers"]:
+            # Steps beside busy workers may be slower than steps beside none.
+            waits = f"it waits for data at most {most} of {seconds}"
+            return f"{name} is limited by its step: {waits}, while its workers use cores, too"
         return f"{name} is limited by its step: no loader can gain more than {most} of {seconds}"
     if wait.value < WORTH or wait.low <= 0:
         likely, most = (show_percent(max(0.0, each)) for each in (wait.value, wait.high))
@@ -72,7 +76,10 @@ def _first_sentence(loop: Loop, wait: Estimate, word: Part) -> str:
         return f"{answer} whether the loop over {loop.name} waits: {guess}"
     is_wide = wait.high >= WIDEST * wait.low
     share = f"about {show_percent(wait.value)}" if is_wide else show_estimate(wait, show_percent)
-    rest = f"with a perfect loader its {seconds} would be {show_time(spent_s * (1 - wait.value))}"
+    # Steps beside busy workers may be slower than steps beside none.
+    less = " or less" if loop.facts["num_workers"] else ""
+    left_s = spent_s * (1 - wait.value)
+    rest = f"with a perfect loader its {seconds} would be {show_time(left_s)}{less}"
     return f"{name} waits for data {share} of the time; {rest}"
 
 

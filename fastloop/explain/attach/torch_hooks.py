@@ -21,6 +21,7 @@ import torch
 
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, process_cpu_ns
+from fastloop.explain.attach.early_stop import StopCounter, read_stop
 from fastloop.explain.attach.fetches import probe_fetches, probe_workers
 from fastloop.explain.attach.loader_places import place_in_script, place_of_call
 from fastloop.observe.event_log import UNKNOWN, EventLog, ThreadLog
@@ -47,7 +48,9 @@ def open_script_log(folder: str) -> EventLog:
 def probe_module(module: ModuleType, folder: str) -> None:
     """Wrap functions of torch.utils.data.dataloader, for this process and its forks."""
     log = open_script_log(folder)
-    loops = LoopProbe(log, module._BaseDataLoaderIter)
+    stop = read_stop(Path(folder))
+    counter = StopCounter(stop) if stop else None
+    loops = LoopProbe(log, module._BaseDataLoaderIter, counter)
     probe_workers(module, log)
     probe_fetches(module, log)
     probe_pinning(log, PINNING)
@@ -110,8 +113,8 @@ class IterationState:
 class LoopProbe:
     """Records each pass over a DataLoader, and each next() of its iterators."""
 
-    def __init__(self, log: EventLog, iterators: type) -> None:
-        self.log, self.iterators = log, iterators
+    def __init__(self, log: EventLog, iterators: type, counter: StopCounter | None) -> None:
+        self.log, self.iterators, self.counter = log, iterators, counter
         self.numbers = itertools.count()
         self.made = itertools.count()
         # Not an attribute of the DataLoader, which may be pickled or copied with its attributes.
@@ -131,7 +134,7 @@ class LoopProbe:
 
         return __init__
 
-    def _follow_derived(self, loader: Any) -> None:
+    def _follow_derived(self, loader: DataLoader[Any]) -> None:
         # A derived class may start its iterators in its own way.
         for kind in type(loader).__mro__:
             if kind is not object:
@@ -217,7 +220,7 @@ class LoopProbe:
         state = self._describe_once(loader)
         self._record_pass(iterator, state, passed, None, start_ns, stop_ns)
 
-    def _describe_once(self, loader: Any) -> LoaderState:
+    def _describe_once(self, loader: DataLoader[Any]) -> LoaderState:
         """The state of the DataLoader, of which the facts are written."""
         state = self._state_of(loader)
         if not state.is_described:
@@ -275,7 +278,7 @@ class LoopProbe:
 
     def wrap_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The iterators' __next__ with events for the step before, and for the wait."""
-        log = self.log
+        log, counter = self.log, self.counter
 
         @functools.wraps(original)
         def __next__(iterator: Any) -> Any:  # noqa: N807
@@ -290,8 +293,10 @@ class LoopProbe:
                 self._correct_place(state)
             here = log.here()
             cpu_ns = process_cpu_ns() if state.cpu_ns != UNKNOWN else UNKNOWN
-            start_ns = now_ns()
+            start_ns, has_step = now_ns(), state.batch != UNKNOWN
             state.end_step(here, start_ns, cpu_ns)
+            if counter is not None and has_step:
+                counter.count_step(state.place)
             has_cpu = iterator._num_yielded % CPU_EVERY == 0
             # Without workers next() makes the batch in this thread. A Dataset may in turn iterate
             # over another DataLoader, which must leave this loop's numbers as they were.

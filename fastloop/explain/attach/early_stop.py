@@ -1,0 +1,52 @@
+"""Ends an observed script before its own end, when one of its loops has had enough batches."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fastloop.core.spans import now_ns
+
+ASKED = "stop.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlyStop:
+    """The end of an observed script; None: not for this reason."""
+
+    batches: int | None = None
+    """Number of batches of one loop."""
+    seconds: float | None = None
+    """Time since the script has imported torch's DataLoader."""
+
+
+def ask_for_stop(folder: Path, stop: EarlyStop) -> None:
+    """Let processes that record to the folder end early."""
+    (folder / ASKED).write_text(json.dumps(asdict(stop)))
+
+
+def read_stop(folder: Path) -> EarlyStop | None:
+    """The early end that the folder asks for; None: the script ends by itself."""
+    try:
+        return EarlyStop(**json.loads((folder / ASKED).read_text()))
+    except FileNotFoundError:
+        return None
+
+
+class StopCounter:
+    """Counts the steps of each loop, and ends the script as `sys.exit(0)` does."""
+
+    def __init__(self, stop: EarlyStop) -> None:
+        self.stop, self.start_ns = stop, now_ns()
+        self.steps: Counter[str] = Counter()
+
+    def count_step(self, place: str) -> None:
+        """Count a step of the loop at the place; does not return after the last one."""
+        self.steps[place] += 1
+        stop, spent_s = self.stop, (now_ns() - self.start_ns) / 1e9
+        has_batches = stop.batches is not None and self.steps[place] >= stop.batches
+        if has_batches or (stop.seconds is not None and spent_s >= stop.seconds):
+            sys.exit(0)
