@@ -31,14 +31,14 @@ from fastloop.explain.explained_job import ExplainedJob, count_batches
 from fastloop.explain.instrumented import Recording
 from fastloop.explain.job_findings import to_json
 from fastloop.explain.ladder import Round, build_ladder, work_of
-from fastloop.explain.model_input import (
+from fastloop.explain.predict import Measured, predict_seconds
+from fastloop.explain.prediction_input import (
     PartCosts,
     measure_for_model,
     measure_hand_off,
     measure_parts,
     time_single_batches,
 )
-from fastloop.explain.predict import Measured, predict_seconds
 from fastloop.explain.rung_passes import BatchTimes, benchmark_of
 from fastloop.explain.rungs import benchmark_name, describe_decoding, overlaps, uses_dataloader
 from fastloop.explain.verdict import add_threads, judge, tells_too_little

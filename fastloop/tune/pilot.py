@@ -21,7 +21,6 @@ from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import JobFailed
 from fastloop.explain.explained_job import FEWEST_BATCHES, ExplainedJob, count_batches
-from fastloop.explain.model_input import PartCosts, measure_for_model
 from fastloop.explain.predict import (
     HandOff,
     Measured,
@@ -29,6 +28,7 @@ from fastloop.explain.predict import (
     predict_seconds,
     predict_threaded_seconds,
 )
+from fastloop.explain.prediction_input import PartCosts, measure_for_model
 from fastloop.explain.rung_passes import BatchTimes
 from fastloop.explain.rungs import uses_dataloader
 from fastloop.processes.resources import MIB

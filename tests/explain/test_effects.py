@@ -8,8 +8,8 @@ import pytest
 from options import compose_job
 
 from fastloop.core.parts import Part
-from fastloop.explain.model_input import share_of_loading
 from fastloop.explain.predict import Measured
+from fastloop.explain.prediction_input import share_of_loading
 from fastloop.explain.rung_passes import BatchTimes, EpochTimes, merge_batches
 from fastloop.explain.what_ifs import Effect, find_effect
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from fastloop.core.parts import Part
 from fastloop.explain.attach.iterations import OF_LOOPS, LoaderPass
-from fastloop.explain.attach.reading import MadeBatch, ProcessRecords, batches_of_process
+from fastloop.explain.attach.recorded_processes import MadeBatch, ProcessRecords, batches_of_process
 from fastloop.observe.event_log import Event
 
 STAGES = (Part.DECODE, Part.COLLATE, Part.HAND_OFF, Part.START_UP)

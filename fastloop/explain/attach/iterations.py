@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Any
 
 from fastloop.core.parts import Part
-from fastloop.explain.attach.reading import ProcessRecords
+from fastloop.explain.attach.recorded_processes import ProcessRecords
 from fastloop.observe.event_log import UNKNOWN, Event
 from fastloop.observe.lanes import flatten
 

@@ -10,7 +10,7 @@ from fastloop.core.parts import Part
 from fastloop.explain.attach.attribution import making_events
 from fastloop.explain.attach.iterations import LoaderPass
 from fastloop.explain.attach.loops import Loop
-from fastloop.explain.attach.reading import ProcessRecords
+from fastloop.explain.attach.recorded_processes import ProcessRecords
 from fastloop.observe.drawing import draw_timeline
 from fastloop.observe.event_log import MAIN, Event
 from fastloop.observe.lanes import NO_BATCH, Lane, build_lanes

@@ -13,7 +13,7 @@ from fastloop.core.parts import Part
 from fastloop.core.stats import BOUNDS, FEWEST_FOR_INTERVAL, Estimate
 from fastloop.explain.attach.attribution import START_UP, attribute_waits, makers_of_pass
 from fastloop.explain.attach.iterations import LoaderPass, describe_loaders, find_passes
-from fastloop.explain.attach.reading import MadeBatch, ProcessRecords
+from fastloop.explain.attach.recorded_processes import MadeBatch, ProcessRecords
 
 # Successive batches resemble each other, so that intervals are over whole passes, or over blocks of
 # successive batches if there are few passes (a block bootstrap).

@@ -24,7 +24,7 @@ from fastloop.explain.attach.findings import (
 from fastloop.explain.attach.loop_picture import draw_loop, lanes_of_loops
 from fastloop.explain.attach.loop_verdict import RankComparison, rank_rows
 from fastloop.explain.attach.loops import Loop, find_loops, find_unseen
-from fastloop.explain.attach.reading import read_records
+from fastloop.explain.attach.recorded_processes import read_records
 from fastloop.observe.chrome_trace import format_trace
 
 FINDINGS, PAGE = "attach.json", "attach.html"
