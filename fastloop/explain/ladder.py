@@ -38,9 +38,9 @@ def build_ladder(
     last = list(rounds[0])[-1]
     epochs = [times[last].whole_epoch_s(batches) for times in rounds]
     seconds, levels = draw_seconds([_whole_epochs(times, batches) for times in rounds])
-    seconds = _bound_by_loader(seconds, loader_shares, max(levels.noise, _spread(epochs)))
+    seconds = _limit_by_loader(seconds, loader_shares, max(levels.noise, _spread(epochs)))
     if work_s is None:
-        seconds = _bound_by_next(seconds, rounds)
+        seconds = _limit_by_next(seconds, rounds)
     starts = [[_start_s(each) for each in rounds], [_late_start_s(each, alone) for each in rounds]]
     drawn = [_draw_starts(each, epochs, seconds[last]) for each in starts]
     # Each draw is split by itself: its parts add up to it, and the noise that two rungs share is
@@ -87,7 +87,7 @@ def _spread(values: Sequence[float]) -> float:
     return stats.std([math.log(value) for value in values]) or 0.0
 
 
-def _bound_by_loader(
+def _limit_by_loader(
     seconds: Mapping[Part, np.ndarray], shares: Sequence[float], noise: float
 ) -> Mapping[Part, np.ndarray]:
     """Draws that differ from the job by no more than its loader takes without steps.
@@ -103,10 +103,10 @@ def _bound_by_loader(
     normals = np.random.default_rng(2).standard_normal(len(seconds[Part.STEP]))
     # As in draw_seconds, the first draw is the estimate.
     normals[0] = 0
-    return _bound(seconds, list(seconds), stats.median(shares) * np.exp(error * normals))
+    return _clip_rungs(seconds, list(seconds), stats.median(shares) * np.exp(error * normals))
 
 
-def _bound_by_next(
+def _limit_by_next(
     seconds: Mapping[Part, np.ndarray], rounds: Sequence[Round]
 ) -> Mapping[Part, np.ndarray]:
     """Draws in which no part of loading takes longer than the time in next(), unless steps between
@@ -121,10 +121,10 @@ def _bound_by_next(
     rungs = list(seconds)
     in_next = _draw_shares([times[last].next_share for times in rounds], len(seconds[last]), seed=3)
     # Copies to the device are not made in next().
-    return _bound(seconds, rungs[rungs.index(below) :], np.maximum(0.0, in_next))
+    return _clip_rungs(seconds, rungs[rungs.index(below) :], np.maximum(0.0, in_next))
 
 
-def _bound(
+def _clip_rungs(
     seconds: Mapping[Part, np.ndarray], rungs: Sequence[Part], share: np.ndarray
 ) -> Mapping[Part, np.ndarray]:
     """Draws of which these rungs differ from the job by at most that share of its time."""

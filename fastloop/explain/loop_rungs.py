@@ -39,8 +39,8 @@ class UserLoop:
     """Number of batches of an epoch in each pass."""
 
     def receive(self, batch: Tree) -> None:
-        """What any step does with a batch first: moves it to the device, or reads its bytes, which
-        may be unread in a mapped file."""
+        """Move the batch to the device, or read its bytes, which may be unread in a mapped file, as
+        any step does first."""
         if self.device.type != "cpu":
             _move(batch, self.device)
             return

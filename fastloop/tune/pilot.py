@@ -98,7 +98,7 @@ class Pilot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FirstLook:
+class PilotStart:
     """The beginning of a pilot: the prepared job and the times of its batches, without workers."""
 
     whole: ExplainedJob
@@ -119,7 +119,7 @@ class FirstLook:
 
 def look_at(
     request: JobRequest, present: Job, begin_step: Callable[[str], None] = lambda _: None
-) -> FirstLook:
+) -> PilotStart:
     """The first look at the request's job as the race runs it. Raises JobFailed if it can't be
     run."""
     begin_step("preparing the data")
@@ -133,11 +133,11 @@ def look_at(
     )
     pass_ns = now_ns()
     as_is = whole.without_workers(present.torch_threads).time_batches()
-    return FirstLook(whole=whole, as_is=as_is, pass_s=seconds_between(pass_ns, now_ns()))
+    return PilotStart(whole=whole, as_is=as_is, pass_s=seconds_between(pass_ns, now_ns()))
 
 
 def run_pilot(
-    look: FirstLook, workers: Sequence[int], limits: PilotLimits = PilotLimits()
+    look: PilotStart, workers: Sequence[int], limits: PilotLimits = PilotLimits()
 ) -> Pilot:
     """The pilot after a first look. workers: the numbers of workers in the space."""
     begun_ns = now_ns()

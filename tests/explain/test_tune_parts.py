@@ -44,7 +44,7 @@ from fastloop.tune.peak_memory import (
     forecast_trial_mib,
     limit_mib,
 )
-from fastloop.tune.pilot import FirstLook, Pilot, TimedPasses
+from fastloop.tune.pilot import Pilot, PilotStart, TimedPasses
 from fastloop.tune.short_budget import (
     check_least_time,
     expect_cost,
@@ -238,7 +238,7 @@ def test_short_budgets_try_what_helps_most_often():
 @pytest.mark.parametrize(("cpu_s", "waits"), [(0.0002, True), (0.0015, False), (0.004, False)])
 def test_samples_that_wait_get_many_workers(cpu_s, waits):
     times = BatchTimes(load_s=[0.004] * 5, load_cpu_s=[cpu_s] * 5)
-    look = FirstLook(whole=cast("Any", None), as_is=times, pass_s=1.0)
+    look = PilotStart(whole=cast("Any", None), as_is=times, pass_s=1.0)
     assert look.waits is waits
     present = compose_job("dataset=digits", "loader=raw", "device=cpu")
     space, _ = drop_settings_without_effect(read_space(None, []), present)
@@ -284,7 +284,7 @@ def test_epochs_are_cut_until_a_race_of_two_has_time(left_s):
 
 def test_epochs_are_shorter_if_processes_start_slowly():
     quick, slow = (
-        FirstLook(
+        PilotStart(
             whole=cast("Any", None),
             as_is=BatchTimes(load_s=[0.5] * 4, step_s=[0.5] * 4),
             pass_s=4.0 + start_s,
