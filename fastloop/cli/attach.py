@@ -182,8 +182,9 @@ def _try_changes(
         f"most {settings.minutes:g} minutes in all",
         file=sys.stderr,
     )
-    for line in read_effects(records) or ["nothing that was seen"]:
-        print(f"  each run {line}", file=sys.stderr)
+    effects = [f"  each run {line}" for line in read_effects(records)]
+    nothing = "  It was not seen to write or remove files, connect or start programs."
+    print("\n".join(effects or [nothing]), file=sys.stderr)
     if not settings.is_agreed and not _is_agreed():
         return
     try:

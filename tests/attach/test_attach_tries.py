@@ -165,6 +165,8 @@ class KnownRunner:
         return self.times[change.name] * (1 + 0.01 * (len(self.runs) % 3 - 1))
 
     def digests(self, change):
+        if change.name not in self.times:
+            raise Unsupported("the script ended before batch 40: ValueError: no")
         return [1, 2]
 
 

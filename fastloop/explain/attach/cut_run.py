@@ -43,8 +43,9 @@ class CutRun:
     batches: int
     """Number of batches after which the script ends."""
     change: ScriptChange
-    has_digests: bool = False
-    """True: the samples are hashed instead of timed."""
+    hashed: int = 0
+    """Number of batches of which the samples are hashed, from the first one on; they count as a
+    part of the time."""
 
 
 @dataclass(kw_only=True)
@@ -106,6 +107,7 @@ class CutLoop:
     def __init__(self, cut: CutRun, folder: Path) -> None:
         self.cut, self.folder = cut, folder
         self.result = CutResult()
+        self.can_hash = True
         self.changed: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         """Each changed DataLoader, and the FastLoader in its place or None."""
 
@@ -218,9 +220,17 @@ class CutLoop:
             self._end_pass(begun)
             raise
         self.result.batches += 1
-        if self.cut.has_digests:
-            self.result.digests.append(_digest(batch))
+        if self.result.batches <= self.cut.hashed and self.can_hash:
+            self._hash(batch)
         return batch
+
+    def _hash(self, batch: Any) -> None:
+        # A batch may hold anything, as a graph: then there is no hash of the pass.
+        try:
+            self.result.digests.append(_digest(batch))
+        except Exception:
+            self.can_hash = False
+            self.result.digests.clear()
 
     def _end_pass(self, begun: CutPass) -> None:
         self.result.seconds += (now_ns() - begun.start_ns) / 1e9

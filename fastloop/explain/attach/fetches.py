@@ -13,7 +13,7 @@ from typing import Any
 
 from fastloop.core.parts import Part
 from fastloop.core.spans import cpu_ns, now_ns
-from fastloop.explain.attach.first_look import FirstLook
+from fastloop.explain.attach.first_look import FirstRead
 from fastloop.observe.event_log import UNKNOWN, EventLog
 from fastloop.observe.probed import ProbedCall, ProbedCollate, ProbedIterator
 
@@ -58,7 +58,7 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
         # Collating moves on the number of the batch.
         number, events = here.batch, here.count
         has_samples = turns.has_samples() and here.is_detailed
-        look = FirstLook(fetcher) if not turns.batches else None
+        look = FirstRead(fetcher) if not turns.batches else None
         start_ns = now_ns()
         if has_samples:
             with _probe_samples(fetcher, log):

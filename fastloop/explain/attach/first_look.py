@@ -22,7 +22,7 @@ GENERATORS = {
 }
 
 
-class FirstLook:
+class FirstRead:
     """Watches a batch while it is fetched; nothing is read again, and nothing is drawn."""
 
     def __init__(self, fetcher: Any) -> None:

@@ -154,7 +154,9 @@ class LoopProbe:
         """The iterators' __init__, which keeps for wrap_next that no wrapped function made it."""
 
         @functools.wraps(original)
-        def __init__(iterator: Any, loader: Any, *args: Any, **named: Any) -> None:  # noqa: N807
+        def __init__(  # noqa: N807
+            iterator: Any, loader: DataLoader[Any], *args: Any, **named: Any
+        ) -> None:
             start_ns = now_ns()
             original(iterator, loader, *args, **named)
             # A derived class need not call DataLoader.__init__.

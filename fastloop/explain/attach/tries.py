@@ -17,7 +17,7 @@ from pathlib import Path
 from fastloop.core import stats
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.number_text import show_estimate, show_percent
-from fastloop.core.spans import now_ns
+from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.text_lines import align, wrap
 from fastloop.core.types import Unsupported
 from fastloop.explain.attach.call_patch import ScriptChange, patch_script
@@ -33,11 +33,13 @@ MANY_WORKERS = (8, 16)
 MOST_ROUNDS, FEWEST_ROUNDS = 10, 3
 USUAL_S = 5.0
 """Seconds of the loop in one run, from which the number of batches follows."""
-FEWEST_BATCHES, MOST_BATCHES = 20, 2000
+FEWEST_BATCHES, MOST_BATCHES = 10, 2000
 FEWEST_PASSES = 2
 """Passes that a run contains if they are short: workers start and end in each."""
-KEPT = (MOST_CHANGES, 3)
-"""Number of changes in the first round and in the second; 2 go on from the third."""
+KEPT, KEPT_LATER = (MOST_CHANGES, 3), 2
+"""Number of changes in the first two rounds, and in the later ones."""
+COMPARED = 2
+"""Runs in which the samples are compared."""
 WORTH = 0.02
 """Smallest share of the loop's time that a change has to save to be recommended."""
 DIGEST_BATCHES = 200
@@ -98,6 +100,8 @@ class Attempt:
     """A change with its runs so far."""
 
     change: ScriptChange
+    run_s: float
+    """Seconds of the last run, from its start to its end."""
     seconds: dict[int, float] = field(default_factory=dict)
     """Seconds of the loop by the number of the round."""
     failure: str = ""
@@ -163,10 +167,13 @@ class ScriptRunner:
     def digests(self, change: ScriptChange) -> list[int]:
         """Hashes of the samples in the first pass, in ascending order: one of all of its samples,
         or one of each batch if the pass has more than DIGEST_BATCHES."""
-        batches = min(self.cut.batches, self.of_pass, DIGEST_BATCHES)
-        cut = replace(self.cut, change=change, batches=batches, has_digests=True)
-        found = [each.digests for each in self._run(cut)]
-        if batches == self.of_pass:
+        hashed = min(self.cut.batches, self.of_pass, DIGEST_BATCHES)
+        found = [
+            each.digests for each in self._run(replace(self.cut, change=change, hashed=hashed))
+        ]
+        if not all(found):
+            return []
+        if hashed == self.of_pass:
             return sorted(sum(digests) % 2**64 for digests in found)
         return sorted(number for digests in found for number in digests)
 
@@ -228,67 +235,90 @@ def try_changes(
     if the budget does not suffice for rounds of a single change.
     """
     started_ns = now_ns()
-    baseline = Attempt(change=AS_IS)
-    baseline.seconds[0] = runner.seconds(AS_IS)
-    run_s = (now_ns() - started_ns) / 1e9
-    affordable = [count for count in range(1, 1 + len(changes)) if _runs(count) * run_s <= budget_s]
-    if not affordable:
-        raise Unsupported(
-            f"minutes={budget_s / 60:g}: a run up to batch {runner.cut.batches} takes {run_s:.0f} "
-            f"s; allowed: {_runs(1) * run_s / 60:.1f} or more"
-        )
-    attempts = [Attempt(change=each) for each in changes[: affordable[-1]]]
+    digests = runner.digests(AS_IS)
+    run_s = seconds_between(started_ns, now_ns())
+    baseline = Attempt(change=AS_IS, run_s=run_s)
+    attempts = [Attempt(change=each, run_s=run_s) for each in changes]
     drawn = random.Random(0)
     for number in range(1, MOST_ROUNDS + 1):
-        round_ns = now_ns()
-        alive = _fastest(attempts, baseline, _kept(number))
-        if not alive:
+        left_s = budget_s - seconds_between(started_ns, now_ns())
+        chosen = _choose_round(attempts, baseline, number, left_s)
+        if not chosen:
             break
-        order = [baseline, *alive]
+        order = [baseline, *chosen]
         drawn.shuffle(order)
         for each in order:
             _run_once(runner, each, number)
         if baseline.failure:
             raise Unsupported(baseline.failure)
-        spent_s, round_s = (now_ns() - started_ns) / 1e9, (now_ns() - round_ns) / 1e9
+        spent_s = seconds_between(started_ns, now_ns())
         report(f"round {number}: {spent_s:.0f} of at most {budget_s:.0f} s")
-        # The samples are compared in up to three further runs.
-        if spent_s + round_s + 3 * run_s > budget_s:
+    if not baseline.seconds:
+        raise Unsupported(
+            f"minutes={budget_s / 60:g}: a run up to batch {runner.cut.batches} takes {run_s:.0f} "
+            f"s; allowed: {(1 + 2 * FEWEST_ROUNDS) * run_s / 60:.1f} or more"
+        )
+    left_s = budget_s - seconds_between(started_ns, now_ns())
+    can_compare = left_s >= COMPARED * baseline.run_s
+    return _judge(runner, found, baseline, attempts, digests if can_compare else None)
+
+
+def _choose_round(
+    attempts: Sequence[Attempt], baseline: Attempt, number: int, left_s: float
+) -> list[Attempt]:
+    """The changes of the round: as many as leave time for the rounds that are needed after it;
+    none if there is no time for one."""
+    alive = _fastest(attempts, baseline)
+    later = max(0, FEWEST_ROUNDS - number)
+    most = KEPT[number - 1] if number <= len(KEPT) else KEPT_LATER
+    # The comparison of the samples is left out if the rounds would not fit beside it.
+    for reserved_s in (COMPARED * baseline.run_s, 0.0):
+        for count in range(min(len(alive), most), 0, -1):
+            needed_s = _round_s(baseline, alive[:count])
+            needed_s += later * _round_s(baseline, alive[: min(count, KEPT_LATER)])
+            if needed_s + reserved_s <= left_s:
+                return alive[:count]
+        # The rounds that are needed have been run.
+        if number > FEWEST_ROUNDS:
             break
-    return _judge(runner, found, baseline, attempts)
+    return []
+
+
+def _round_s(baseline: Attempt, changes: Sequence[Attempt]) -> float:
+    return baseline.run_s + sum(each.run_s for each in changes)
 
 
 def _run_once(runner: ScriptRunner, attempt: Attempt, number: int) -> None:
+    start_ns = now_ns()
     try:
         attempt.seconds[number] = runner.seconds(attempt.change)
     except Unsupported as error:
         attempt.failure = str(error)
+    attempt.run_s = seconds_between(start_ns, now_ns())
 
 
-def _kept(number: int) -> int:
-    """Number of changes that take part in the round of that number, of which the first is 1."""
-    return KEPT[number - 1] if number <= len(KEPT) else 2
-
-
-def _runs(changes: int) -> int:
-    """Number of runs in the fewest rounds with so many changes, the first run, and those in which
-    the samples are compared."""
-    return 1 + 3 + sum(1 + min(changes, _kept(number)) for number in range(1, FEWEST_ROUNDS + 1))
-
-
-def _fastest(attempts: Sequence[Attempt], baseline: Attempt, count: int) -> list[Attempt]:
-    """The changes that run and have saved most in the rounds so far."""
+def _fastest(attempts: Sequence[Attempt], baseline: Attempt) -> list[Attempt]:
+    """The changes that run, in the order of what they have saved in the rounds so far."""
 
     def ratio(attempt: Attempt) -> float:
         seconds = attempt.seconds.items()
         return stats.median([each / baseline.seconds[number] for number, each in seconds] or [0.0])
 
-    return sorted((each for each in attempts if not each.failure), key=ratio)[:count]
+    # A change that was left out of a round does not come back.
+    most = max((len(each.seconds) for each in attempts), default=0)
+    going_on = [each for each in attempts if not each.failure and len(each.seconds) == most]
+    return sorted(going_on, key=ratio)
 
 
 def _judge(
-    runner: ScriptRunner, found: LoopFindings, baseline: Attempt, attempts: Sequence[Attempt]
+    runner: ScriptRunner,
+    found: LoopFindings,
+    baseline: Attempt,
+    attempts: Sequence[Attempt],
+    digests: list[int] | None,
 ) -> TriedLoop:
+    """The judgement on the changes. digests: of the unchanged script; None: there is no time to
+    compare them."""
     tried = [
         TriedChange(
             change=each.change.name,
@@ -298,6 +328,7 @@ def _judge(
             failure=each.failure,
         )
         for each in attempts
+        if each.seconds or each.failure
     ]
     tried.sort(key=lambda each: -each.gain.value if each.gain else 1e9)
     best = next((each for each in tried if _is_worth_it(each.gain)), None)
@@ -313,7 +344,7 @@ def _judge(
         return judged
     (change,) = [each.change for each in attempts if each.change.name == best.change]
     patch, advice = _patch(judged.made_at, change)
-    same = _has_same_samples(runner, change)
+    same = None if digests is None else _has_same_samples(runner, change, digests)
     return replace(judged, patch=patch, advice=advice, same_samples=same)
 
 
@@ -346,13 +377,16 @@ def _gain(attempt: Attempt, baseline: Attempt) -> stats.Estimate | None:
     )
 
 
-def _has_same_samples(runner: ScriptRunner, change: ScriptChange) -> bool | None:
+def _has_same_samples(
+    runner: ScriptRunner, change: ScriptChange, digests: list[int]
+) -> bool | None:
+    """True if the samples are those of the given digests; None: it can't be told."""
     try:
-        base, again, new = (runner.digests(each) for each in (AS_IS, AS_IS, change))
+        again, changed = runner.digests(AS_IS), runner.digests(change)
     except Unsupported:
         return None
     # A script that draws its own order, or crops, differs from one run to the next.
-    return base == new if base and base == again else None
+    return changed == digests if digests and again == digests else None
 
 
 def _patch(made_at: str, change: ScriptChange) -> tuple[str, str]:
@@ -390,8 +424,8 @@ def format_tried(tried: TriedLoop, patch_path: Path | None) -> str:
         same = "the same samples as" if tried.same_samples else "other samples than"
         lines += wrap([f"With the change the first pass has {same} without it."])
     elif tried.best:
-        differs = "two runs of the unchanged script have other samples, too"
-        lines += wrap([f"It can't be told whether the change keeps the samples: {differs}."])
+        reason = "the script draws other samples in each run, or the time was over"
+        lines += wrap([f"It can't be told whether the change keeps the samples: {reason}."])
     if tried.advice:
         lines += ["", *wrap([f"{tried.advice}."])]
     if patch_path:
