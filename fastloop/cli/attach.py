@@ -56,7 +56,7 @@ SWITCHES, NUMBERS = (TRY, YES, COPY), (MINUTES, BATCHES, SECONDS)
 
 @dataclass(frozen=True, kw_only=True)
 class TrySettings:
-    """How the changes of a script's DataLoader are tried."""
+    """Settings of the runs in which changes of a script's DataLoader are tried."""
 
     minutes: float = 3.0
     """The most time that all runs of the script together take."""
@@ -68,7 +68,7 @@ class TrySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class AttachSettings:
-    """How a script is observed, and what follows."""
+    """Settings of a run in which a script is observed."""
 
     batches: int | None = None
     """The script ends when a loop has had so many batches; None: it ends by itself."""
@@ -168,10 +168,10 @@ def _try_changes(
         ScriptRunner,
         choose_batches,
         choose_changes,
-        copied_folder,
         format_tried,
         to_json,
         try_changes,
+        working_folder,
     )
 
     found = max(findings.loops, key=waiting_s)
@@ -188,7 +188,7 @@ def _try_changes(
     if not settings.is_agreed and not _is_agreed():
         return
     try:
-        with copied_folder(settings.in_copy) as place:
+        with working_folder(settings.in_copy) as place:
             runner = ScriptRunner(arguments, found, batches, place)
             tried = try_changes(runner, found, changes, 60 * settings.minutes, _report)
     except Unsupported as error:

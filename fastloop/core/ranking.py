@@ -187,8 +187,8 @@ def _why_undetermined(lists: list[Sequence[float]]) -> str:
 
 
 def _describe_needed(lists: list[Sequence[float]]) -> str:
-    """How many trials of each job would show that the first job, which is the fastest, differs
-    from the last one, in words. lists: the values of each job, fastest first."""
+    """The number of trials of each job that would show that the first job, which is the fastest,
+    differs from the last one, in words. lists: the values of each job, fastest first."""
     if not _usable(lists):
         return ""
     fewest, most = min(map(len, lists)), max(map(len, lists))

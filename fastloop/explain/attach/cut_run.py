@@ -50,7 +50,7 @@ class CutRun:
 
 @dataclass(kw_only=True)
 class CutResult:
-    """What a process of a shortened run has seen of the loop."""
+    """The loop in a process of a shortened run."""
 
     seconds: float = 0.0
     """Time of the loop's passes: iter(), the waits and the steps of its batches."""
@@ -74,7 +74,7 @@ def read_cut(folder: Path) -> CutRun | None:
 
 
 def read_results(folder: Path) -> list[CutResult]:
-    """What the processes have seen; one for each that had all batches."""
+    """The loop in each process that had all batches."""
     paths = sorted(folder.glob(RESULT.format("*")))
     return [CutResult(**json.loads(path.read_text())) for path in paths]
 

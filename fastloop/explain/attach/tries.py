@@ -120,7 +120,7 @@ def choose_changes(found: LoopFindings) -> list[ScriptChange]:
         count: ScriptChange(settings={"num_workers": count, **(kept if count else {})})
         for count in {*counts, *MANY_WORKERS} - {workers}
     }
-    ordered = sorted(counts, key=lambda each: -(_predicted(found, of_workers[each]) or 0.0))
+    ordered = sorted(counts, key=lambda each: -(_find_prediction(found, of_workers[each]) or 0.0))
     if found.load_cores < WAITING and not found.facts["iterable"]:
         ordered = [count for count in reversed(MANY_WORKERS) if count not in (workers, *ordered)]
         ordered += sorted(counts, reverse=True)
@@ -152,7 +152,7 @@ class ScriptRunner:
         self.cut = CutRun(
             place=found.facts["place"],
             # A script in a copy of the working folder makes its loader there.
-            made_at=_moved(found.facts["made_at"], folder),
+            made_at=_place_in_folder(found.facts["made_at"], folder),
             batches=batches,
             change=AS_IS,
         )
@@ -201,7 +201,7 @@ class ScriptRunner:
 
 
 @contextmanager
-def copied_folder(is_copied: bool) -> Iterator[Path]:
+def working_folder(is_copied: bool) -> Iterator[Path]:
     """The working folder; or a copy of it without LEFT_OUT, which is removed at the end."""
     if not is_copied:
         yield Path.cwd()
@@ -212,7 +212,7 @@ def copied_folder(is_copied: bool) -> Iterator[Path]:
         yield folder
 
 
-def _moved(made_at: str, folder: Path) -> str:
+def _place_in_folder(made_at: str, folder: Path) -> str:
     here = f"{Path.cwd()}/"
     return f"{folder}/{made_at.removeprefix(here)}" if made_at.startswith(here) else made_at
 
@@ -322,7 +322,7 @@ def _judge(
     tried = [
         TriedChange(
             change=each.change.name,
-            predicted=_predicted(found, each.change),
+            predicted=_find_prediction(found, each.change),
             gain=_gain(each, baseline),
             rounds=len(each.seconds),
             failure=each.failure,
@@ -352,7 +352,7 @@ def _is_worth_it(gain: stats.Estimate | None) -> bool:
     return gain is not None and gain.is_interval and gain.low > 0 and gain.value >= WORTH
 
 
-def _predicted(found: LoopFindings, change: ScriptChange) -> float | None:
+def _find_prediction(found: LoopFindings, change: ScriptChange) -> float | None:
     """The gain that the model predicts for the change, or for its first setting alone."""
     if change.is_fastloader:
         return next((each.gain for each in found.what_ifs if each.is_native), None)
