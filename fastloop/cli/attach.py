@@ -96,12 +96,13 @@ def main() -> None:
     # imported here, so that --help and a wrong command line are answered at once
     from fastloop.core.machine_counters import read_counters
     from fastloop.explain.attach.early_stop import EarlyStop, ask_for_stop
-    from fastloop.explain.attach.effects import ask_for_effects
+    from fastloop.explain.attach.effects import ask_for_effects, read_effects, read_files
     from fastloop.explain.attach.launch import end_like, make_record_folder, run_script
     from fastloop.processes.lifecycle import handle_signals, restore_default_signals
 
     records = make_record_folder()
     try:
+        files = read_files(Path.cwd()) if settings.tries else {}
         if settings.tries:
             ask_for_effects(records)
         if settings.batches or settings.seconds:
@@ -112,7 +113,8 @@ def main() -> None:
         handle_signals()
         folder, findings = _explain(records, arguments, status, before)
         if settings.tries and folder and findings:
-            _try_changes(records, arguments, settings.tries, findings, folder)
+            effects = read_effects(records, files, read_files(Path.cwd()))
+            _try_changes(effects, arguments, settings.tries, findings, folder)
     finally:
         shutil.rmtree(records, ignore_errors=True)
         restore_default_signals()
@@ -151,7 +153,7 @@ def _explain(
 
 
 def _try_changes(
-    records: Path,
+    effects: list[str],
     arguments: list[str],
     settings: TrySettings,
     findings: ScriptFindings,
@@ -160,7 +162,6 @@ def _try_changes(
     """Try changes of the DataLoader of the loop that waits longest, and print what they save."""
     from fastloop.core.files import write_text
     from fastloop.core.types import Unsupported
-    from fastloop.explain.attach.effects import read_effects
     from fastloop.explain.attach.findings import waiting_s
     from fastloop.explain.attach.tries import (
         PATCH,
@@ -182,9 +183,9 @@ def _try_changes(
         f"most {settings.minutes:g} minutes in all",
         file=sys.stderr,
     )
-    effects = [f"  each run {line}" for line in read_effects(records)]
     nothing = "  It was not seen to write or remove files, connect or start programs."
-    print("\n".join(effects or [nothing]), file=sys.stderr)
+    lines = [f"  The script {line}, and each run may again." for line in effects] or [nothing]
+    print("\n".join(lines), file=sys.stderr)
     if not settings.is_agreed and not _is_agreed():
         return
     try:
@@ -192,7 +193,8 @@ def _try_changes(
             runner = ScriptRunner(arguments, found, batches, place)
             tried = try_changes(runner, found, changes, 60 * settings.minutes, _report)
     except Unsupported as error:
-        print(f"fastloop: nothing was tried: {error}", file=sys.stderr)
+        place = " in a copy of the working folder" if settings.in_copy else ""
+        print(f"fastloop: nothing was tried{place}: {error}", file=sys.stderr)
         return
     patch = folder / PATCH if tried.patch else None
     if patch:

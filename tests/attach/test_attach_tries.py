@@ -11,10 +11,19 @@ from dataclasses import dataclass, field, replace
 import pytest
 from commands import run_fastloop
 
+from fastloop.core.explanation import Verdict
+from fastloop.core.parts import Part
 from fastloop.core.types import Unsupported
 from fastloop.explain.attach.call_patch import ScriptChange, edit_call, patch_script
-from fastloop.explain.attach.effects import read_effects
-from fastloop.explain.attach.tries import AS_IS, FEWEST_ROUNDS, choose_changes, try_changes
+from fastloop.explain.attach.effects import read_effects, read_files
+from fastloop.explain.attach.loop_verdict import RankComparison, RankFindings
+from fastloop.explain.attach.tries import (
+    AS_IS,
+    FEWEST_ROUNDS,
+    choose_batches,
+    choose_changes,
+    try_changes,
+)
 
 SLEEPY = """\
 import time
@@ -51,6 +60,7 @@ if __name__ == "__main__":
     main()
 """
 WORKERS = ScriptChange(settings={"num_workers": 2})
+VERDICT = Verdict(word=Part.STEP, sentences=())
 
 
 @pytest.mark.parametrize(
@@ -129,6 +139,13 @@ server = socket.create_server(("127.0.0.1", 0))
 socket.create_connection(server.getsockname()).close()
 server.close()
 subprocess.run(["true"], check=True)
+import torch
+from fastloop.explain.attach.effects import note_saves
+note_saves(torch)
+torch.save({{}}, "weights.pt")
+pathlib.Path("many").mkdir()
+for number in range(9):
+    pathlib.Path(f"many/{{number}}.txt").write_text("d")
 if os.fork() == 0:
     pathlib.Path("of_a_fork.txt").write_text("c")
     os._exit(0)
@@ -137,11 +154,14 @@ os.wait()
     folder = tmp_path / "work"
     folder.mkdir()
     subprocess.run([sys.executable, "-c", program], cwd=folder, check=True)
-    effects = read_effects(tmp_path)
+    (folder / "by_c.npy").touch()  # as a library that opens files in C
+    before = {"gone_by_c.npy": (0, 0)}
+    effects = read_effects(tmp_path, before, read_files(folder))
     connection = [line for line in effects if line.startswith("connects to 127.0.0.1:")]
     assert len(connection) == 1
     others = {"removes log.txt", "starts true", "writes log.txt", "writes of_a_fork.txt"}
-    assert {*effects} == {*connection, *others}
+    others |= {"writes weights.pt", "writes by_c.npy", "removes gone_by_c.npy"}
+    assert {*effects} == {*connection, *others, "writes 9 files or more in many"}
 
 
 @dataclass
@@ -175,6 +195,9 @@ class KnownLoop:
     """A loop's findings, as far as changes are chosen and judged by them."""
 
     facts: dict
+    batches: int = 80
+    seconds: float = 8.0
+    ranks: RankComparison | None = None
     what_ifs: tuple = ()
     passes: int = 2
     load_cores: float = 1.0
@@ -232,6 +255,27 @@ def test_script_that_can_not_be_run_again_is_told():
         judged({}, [1])
 
 
+def known_ranks(*batches):
+    ranks = tuple(
+        RankFindings(rank=rank, batches=count, seconds=4.0, verdict=VERDICT, shares={})
+        for rank, count in enumerate(batches)
+    )
+    return RankComparison(ranks=ranks, slowest=None, sentence="")
+
+
+@pytest.mark.parametrize(
+    ("loop", "batches"),
+    [
+        ({}, 80),  # two passes, which take less than 15 s
+        ({"seconds": 80.0}, 5),  # of batches that take a second each
+        ({"seconds": 0.8}, 80),  # all there are
+        ({"ranks": known_ranks(40, 38), "passes": 4}, 38),  # of each rank, not of all together
+    ],
+)
+def test_number_of_batches_fits_the_loop(loop, batches):
+    assert choose_batches(replace(known_loop(), **loop)) == batches
+
+
 def test_changes_fit_the_loop():
     names = [each.name for each in choose_changes(known_loop(torch_threads=4))]
     assert names[0] == "fastloop.FastLoader"
@@ -286,7 +330,7 @@ def test_changes_of_a_script_are_tried_and_the_patch_runs(tmp_path):
     process = run_fastloop(*options, cwd=tmp_path, command="attach")
     assert process.returncode == 0, process.stderr
     assert process.stdout == "done\n", "only the observed run prints"
-    assert "each run writes losses.txt" in process.stderr
+    assert "The script writes losses.txt, and each run may again." in process.stderr
     assert (tmp_path / "losses.txt").read_text() == 2 * "one epoch\n", "others ran in a copy"
     (path,) = tmp_path.glob("outputs/attach/*/attach_try.json")
     tried = json.loads(path.read_text())

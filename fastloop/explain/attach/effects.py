@@ -3,15 +3,23 @@ writes and removes, connections, and programs that it starts. A second run has t
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 RECORDED, ASKED = "effects-{}.txt", "effects"
+LEFT_OUT = (".git", ".venv", "venv", "outputs", "__pycache__")
+"""Folders in which no changes are looked for, and which a copy of the working folder lacks."""
+MOST_LINES = 5
+"""Number of files of one folder that are listed by name; more are counted."""
 WRITES = os.O_WRONLY | os.O_RDWR
 SYSTEM = ("/dev/", "/proc/", "/sys/")
 REMOVED = {"os.remove", "os.rmdir", "os.rename", "shutil.rmtree"}
@@ -53,12 +61,59 @@ def record_effects(folder: Path) -> None:
     sys.addaudithook(hook)
 
 
-def read_effects(folder: Path) -> list[str]:
-    """The effects of all processes, each once, in alphabetical order."""
-    lines: set[str] = set()
-    for path in folder.glob(RECORDED.format("*")):
+def note_saves(torch: ModuleType) -> None:
+    """Let torch.save raise the event of a file that is opened: its C++ code opens files itself."""
+    original = torch.save
+
+    @functools.wraps(original)
+    def save(obj: Any, f: Any, *args: Any, **named: Any) -> None:
+        if isinstance(f, str | os.PathLike):
+            sys.audit("open", os.fspath(f), "w", WRITES)
+        original(obj, f, *args, **named)
+
+    torch.save = save  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def read_files(folder: Path) -> dict[str, tuple[int, int]]:
+    """The files below the folder, but for LEFT_OUT: path -> time of the last change, and size."""
+    found = {}
+    for path, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in LEFT_OUT]
+        for name in names:
+            file = os.path.join(path, name)
+            # A link may lead nowhere, and a file may go at any time.
+            with suppress(OSError):
+                status = os.stat(file, follow_symlinks=False)
+                found[os.path.relpath(file, folder)] = status.st_mtime_ns, status.st_size
+    return found
+
+
+def read_effects(
+    records: Path, before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int]]
+) -> list[str]:
+    """The effects of all processes, each once, in alphabetical order.
+
+    before, after: the files of the working folder before and after the run. Libraries that are not
+    written in Python open files without an event.
+    """
+    lines = {f"writes {path}" for path in after if after[path] != before.get(path)}
+    lines |= {f"removes {path}" for path in before if path not in after}
+    for path in records.glob(RECORDED.format("*")):
         lines |= {*path.read_text().splitlines()}
-    return sorted(lines)
+    return _count_files(sorted(lines))
+
+
+def _count_files(lines: Sequence[str]) -> list[str]:
+    """The lines, with a number in place of the names of many files of one folder."""
+    groups: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for line in lines:
+        verb, _, path = line.partition(" ")
+        groups[verb, os.path.dirname(path)].append(line)
+    shown = []
+    for (verb, folder), group in groups.items():
+        count = f"{verb} {len(group)} files or more in {folder or 'its working folder'}"
+        shown += group if len(group) <= MOST_LINES else [count]
+    return shown
 
 
 def _describe_open(path: Any, _: Any, flags: int) -> str:

@@ -9,7 +9,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
-from fastloop.explain.attach.effects import are_effects_asked, record_effects
+from fastloop.explain.attach.effects import are_effects_asked, note_saves, record_effects
 
 MODULE = "torch.utils.data.dataloader"
 
@@ -68,6 +68,8 @@ def _probe(module: ModuleType, folder: str) -> None:
     from fastloop.explain.attach.cut_run import cut_module, read_cut
     from fastloop.explain.attach.torch_hooks import probe_module
 
+    if are_effects_asked(Path(folder)):
+        note_saves(sys.modules["torch"])
     if cut := read_cut(Path(folder)):
         cut_module(module, cut, Path(folder))
     else:

@@ -16,13 +16,14 @@ from pathlib import Path
 
 from fastloop.core import stats
 from fastloop.core.cgroup import usable_cores
-from fastloop.core.number_text import show_estimate, show_percent
+from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.text_lines import align, wrap
 from fastloop.core.types import Unsupported
 from fastloop.explain.attach.call_patch import ScriptChange, patch_script
 from fastloop.explain.attach.children import BOOTSTRAP
 from fastloop.explain.attach.cut_run import CutResult, CutRun, read_results, write_cut
+from fastloop.explain.attach.effects import LEFT_OUT
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.loader_places import is_library
 
@@ -33,9 +34,10 @@ MANY_WORKERS = (8, 16)
 MOST_ROUNDS, FEWEST_ROUNDS = 10, 3
 USUAL_S = 5.0
 """Seconds of the loop in one run, from which the number of batches follows."""
-FEWEST_BATCHES, MOST_BATCHES = 10, 2000
-FEWEST_PASSES = 2
-"""Passes that a run contains if they are short: workers start and end in each."""
+FEWEST_BATCHES, MOST_BATCHES = 5, 2000
+FEWEST_PASSES, MOST_FACTOR = 2, 3
+"""Passes that a run contains, as workers start and end in each, unless they take MOST_FACTOR times
+the usual seconds."""
 KEPT, KEPT_LATER = (MOST_CHANGES, 3), 2
 """Number of changes in the first two rounds, and in the later ones."""
 COMPARED = 2
@@ -44,8 +46,6 @@ WORTH = 0.02
 """Smallest share of the loop's time that a change has to save to be recommended."""
 DIGEST_BATCHES = 200
 TRIED, PATCH = "attach_try.json", "attach.patch"
-LEFT_OUT = (".git", ".venv", "venv", "outputs", "__pycache__")
-"""Folders that a copy of the working folder lacks."""
 AS_IS = ScriptChange()
 LIBRARIES = {
     "transformers": {
@@ -133,12 +133,38 @@ def choose_changes(found: LoopFindings) -> list[ScriptChange]:
     return changes[:MOST_CHANGES]
 
 
+@dataclass(frozen=True)
+class RankLoop:
+    """The loop of one rank, or of the only process."""
+
+    batches: int
+    passes: int
+    seconds: float
+
+    @property
+    def of_pass(self) -> int:
+        """Number of batches in a pass."""
+        return -(-self.batches // self.passes)
+
+
+def loop_of_rank(found: LoopFindings) -> RankLoop:
+    """The loop of the rank with the fewest batches; findings are of all ranks together."""
+    ranks = found.ranks.ranks if found.ranks else ()
+    if not ranks:
+        return RankLoop(found.batches, found.passes, found.seconds)
+    least = min(ranks, key=lambda each: each.batches)
+    return RankLoop(least.batches, max(1, found.passes // len(ranks)), least.seconds)
+
+
 def choose_batches(found: LoopFindings) -> int:
-    """Number of the loop's batches in each run."""
-    wanted = int(USUAL_S * found.batches / found.seconds)
-    of_passes = FEWEST_PASSES * -(-found.batches // found.passes)
-    wanted = max(wanted, min(of_passes, MOST_BATCHES), FEWEST_BATCHES)
-    return min(wanted, found.batches, MOST_BATCHES)
+    """Number of the loop's batches in each run, and in each rank."""
+    loop = loop_of_rank(found)
+    batch_s = loop.seconds / loop.batches
+    wanted = max(int(USUAL_S / batch_s), FEWEST_BATCHES)
+    of_passes = FEWEST_PASSES * loop.of_pass
+    if of_passes * batch_s <= MOST_FACTOR * USUAL_S:
+        wanted = max(wanted, of_passes)
+    return min(wanted, loop.batches, MOST_BATCHES)
 
 
 class ScriptRunner:
@@ -148,7 +174,7 @@ class ScriptRunner:
         self, arguments: Sequence[str], found: LoopFindings, batches: int, folder: Path
     ) -> None:
         self.arguments, self.folder = arguments, folder
-        self.of_pass = -(-found.batches // found.passes)
+        self.of_pass = loop_of_rank(found).of_pass
         self.cut = CutRun(
             place=found.facts["place"],
             # A script in a copy of the working folder makes its loader there.
@@ -328,7 +354,6 @@ def _judge(
             failure=each.failure,
         )
         for each in attempts
-        if each.seconds or each.failure
     ]
     tried.sort(key=lambda each: -each.gain.value if each.gain else 1e9)
     best = next((each for each in tried if _is_worth_it(each.gain)), None)
@@ -414,9 +439,9 @@ def _library_advice(path: Path, line: str, change: ScriptChange) -> str:
 
 def format_tried(tried: TriedLoop, patch_path: Path | None) -> str:
     """The text that is printed: the answer, a row for each change, and the patch."""
-    rows = [("tried", "saves of the loop's time", "predicted")]
+    rows = [("tried", "the loop's time", "predicted to save")]
     for each in tried.changes:
-        saved = show_estimate(each.gain, show_percent) if each.gain else f"failed: {each.failure}"
+        saved = _show_gain(each)
         predicted = "" if each.predicted is None else show_percent(each.predicted)
         rows.append((each.change, saved, predicted))
     lines = [*wrap([_answer(tried)]), "", *align(rows)]
@@ -440,11 +465,21 @@ def _answer(tried: TriedLoop) -> str:
         if not known:
             return f"No change helps {loop}: none of them runs."
         first = known[0]
-        assert first.gain is not None
-        saved = show_estimate(first.gain, show_percent)
-        return f"No change helps {loop} for certain: the best, {first.change}, saves {saved}."
+        if first.gain and first.gain.value > 0 and first.rounds < FEWEST_ROUNDS:
+            least = f"in {first.rounds} of at least {FEWEST_ROUNDS} rounds"
+            return (
+                f"No answer yet for {loop}: {first.change} {_show_gain(first)} {least}; more "
+                "--minutes= will tell."
+            )
+        return f"No change helps {loop} for certain: the best, {first.change}, {_show_gain(first)}."
     (best,) = [each for each in tried.changes if each.change == tried.best]
-    assert best.gain is not None
-    saved = show_estimate(best.gain, show_percent)
     batches = f"in {best.rounds} rounds of its first {tried.batches} batches"
-    return f"{tried.best} saves {saved} of the time of {loop}, {batches}."
+    return f"{tried.best} {_show_gain(best)} of the time of {loop}, {batches}."
+
+
+def _show_gain(tried: TriedChange) -> str:
+    if tried.gain is None:
+        return f"failed: {tried.failure}" if tried.failure else "was not run: the time was over"
+    if tried.gain.value < 0:
+        return f"takes {significant(1 - tried.gain.value)} times as long"
+    return f"saves {show_estimate(tried.gain, show_percent)}"
