@@ -36,7 +36,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -101,7 +101,10 @@ def main() -> None:
     from fastloop.processes.lifecycle import handle_signals, restore_default_signals
 
     records = make_record_folder()
+    stack = ExitStack()
     try:
+        # Before the script runs, which may find its own checkpoint the next time, and go on there.
+        place = stack.enter_context(_working_folder(settings.tries)) if settings.tries else None
         files = read_files(Path.cwd()) if settings.tries else {}
         if settings.tries:
             ask_for_effects(records)
@@ -112,10 +115,11 @@ def main() -> None:
         # While the script runs, signals are its own. From here on there are files to remove.
         handle_signals()
         folder, findings = _explain(records, arguments, status, before)
-        if settings.tries and folder and findings:
+        if settings.tries and place and folder and findings:
             effects = read_effects(records, files, read_files(Path.cwd()))
-            _try_changes(effects, arguments, settings.tries, findings, folder)
+            _try_changes(effects, arguments, settings.tries, findings, folder, place)
     finally:
+        stack.close()
         shutil.rmtree(records, ignore_errors=True)
         restore_default_signals()
     end_like(status)
@@ -158,6 +162,7 @@ def _try_changes(
     settings: TrySettings,
     findings: ScriptFindings,
     folder: Path,
+    place: Path,
 ) -> None:
     """Try changes of the DataLoader of the loop that waits longest, and print what they save."""
     from fastloop.core.files import write_text
@@ -172,7 +177,6 @@ def _try_changes(
         format_tried,
         to_json,
         try_changes,
-        working_folder,
     )
 
     found = max(findings.loops, key=waiting_s)
@@ -189,18 +193,34 @@ def _try_changes(
     if not settings.is_agreed and not _is_agreed():
         return
     try:
-        with working_folder(settings.in_copy) as place:
-            runner = ScriptRunner(arguments, found, batches, place)
-            tried = try_changes(runner, found, changes, 60 * settings.minutes, _report)
+        runner = ScriptRunner(arguments, found, batches, place)
+        tried = try_changes(runner, found, changes, 60 * settings.minutes, _report)
     except Unsupported as error:
-        place = " in a copy of the working folder" if settings.in_copy else ""
-        print(f"fastloop: nothing was tried{place}: {error}", file=sys.stderr)
+        way = " in a copy of the working folder" if settings.in_copy else ""
+        print(f"fastloop: nothing was tried{way}: {error}", file=sys.stderr)
+        if not settings.in_copy:
+            print(f"  A script that goes on from its checkpoint needs {COPY}.", file=sys.stderr)
         return
     patch = folder / PATCH if tried.patch else None
     if patch:
         write_text(patch, tried.patch)
     write_text(folder / TRIED, to_json(tried))
     print(f"\n{format_tried(tried, patch)}", file=sys.stderr)
+
+
+@contextmanager
+def _working_folder(settings: TrySettings) -> Iterator[Path]:
+    """The working folder; or a copy of it without LEFT_OUT, which is removed at the end."""
+    from fastloop.explain.attach.effects import LEFT_OUT
+
+    if not settings.in_copy:
+        yield Path.cwd()
+        return
+    # Beside the original, so that paths such as ../data lead to the same place.
+    with tempfile.TemporaryDirectory(prefix=".fastloop-copy-", dir=Path.cwd().parent) as name:
+        left_out = shutil.ignore_patterns(*LEFT_OUT)
+        shutil.copytree(Path.cwd(), name, symlinks=True, ignore=left_out, dirs_exist_ok=True)
+        yield Path(name)
 
 
 def _report(line: str) -> None:

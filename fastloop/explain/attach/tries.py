@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -20,10 +18,9 @@ from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.text_lines import align, wrap
 from fastloop.core.types import Unsupported
-from fastloop.explain.attach.call_patch import ScriptChange, patch_script
+from fastloop.explain.attach.call_patch import FASTLOADER, ScriptChange, patch_script
 from fastloop.explain.attach.children import BOOTSTRAP
 from fastloop.explain.attach.cut_run import CutResult, CutRun, read_results, write_cut
-from fastloop.explain.attach.effects import LEFT_OUT
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.loader_places import is_library
 
@@ -221,21 +218,11 @@ class ScriptRunner:
             if results := read_results(folder):
                 return results
             lines = output.read_text(errors="replace").split("\n")
-            last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+            # torchrun ends its report with a rule.
+            said = (line.strip() for line in reversed(lines))
+            last = next((line for line in said if any(map(str.isalnum, line))), "")
             reason = last or "it printed nothing"
             raise Unsupported(f"the script ended before batch {cut.batches}: {reason}")
-
-
-@contextmanager
-def working_folder(is_copied: bool) -> Iterator[Path]:
-    """The working folder; or a copy of it without LEFT_OUT, which is removed at the end."""
-    if not is_copied:
-        yield Path.cwd()
-        return
-    with tempfile.TemporaryDirectory(prefix="fastloop-copy-") as name:
-        folder = Path(name).resolve() / "copy"
-        shutil.copytree(Path.cwd(), folder, symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
-        yield folder
 
 
 def _place_in_folder(made_at: str, folder: Path) -> str:
@@ -447,7 +434,10 @@ def format_tried(tried: TriedLoop, patch_path: Path | None) -> str:
     lines = [*wrap([_answer(tried)]), "", *align(rows)]
     if tried.same_samples is not None:
         same = "the same samples as" if tried.same_samples else "other samples than"
-        lines += wrap([f"With the change the first pass has {same} without it."])
+        is_fast = tried.best is not None and tried.best.startswith(FASTLOADER)
+        crops = "; FastLoader draws random crops of its own" if is_fast else ""
+        other = "" if tried.same_samples else crops
+        lines += wrap([f"With the change the first pass has {same} without it{other}."])
     elif tried.best:
         reason = "the script draws other samples in each run, or the time was over"
         lines += wrap([f"It can't be told whether the change keeps the samples: {reason}."])
