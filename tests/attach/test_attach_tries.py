@@ -7,7 +7,9 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
+from typing import cast
 
+import psutil
 import pytest
 from commands import run_fastloop
 
@@ -16,10 +18,12 @@ from fastloop.core.parts import Part
 from fastloop.core.types import Unsupported
 from fastloop.explain.attach.call_patch import ScriptChange, edit_call, patch_script
 from fastloop.explain.attach.effects import read_effects, read_files
+from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.loop_verdict import RankComparison, RankFindings
 from fastloop.explain.attach.tries import (
     AS_IS,
     FEWEST_ROUNDS,
+    ScriptRunner,
     choose_batches,
     choose_changes,
     try_changes,
@@ -177,14 +181,14 @@ class KnownRunner:
 
     batches = 40
 
-    def seconds(self, change):
+    def seconds(self, change, limit_s):
         self.runs.append(change.name)
         if change.name not in self.times:
             raise Unsupported("the script ended before batch 40: ValueError: no")
         # Noise of 1 %, other in each run.
         return self.times[change.name] * (1 + 0.01 * (len(self.runs) % 3 - 1))
 
-    def digests(self, change):
+    def digests(self, change, limit_s):
         if change.name not in self.times:
             raise Unsupported("the script ended before batch 40: ValueError: no")
         return [1, 2]
@@ -274,6 +278,29 @@ def known_ranks(*batches):
 )
 def test_number_of_batches_fits_the_loop(loop, batches):
     assert choose_batches(replace(known_loop(), **loop)) == batches
+
+
+HANGING = """
+import sys, time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+for batch in DataLoader(TensorDataset(torch.arange(8))):
+    print("now it waits", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_run_that_hangs_is_ended_with_its_processes(tmp_path, monkeypatch):
+    (tmp_path / "hanging.py").write_text(HANGING)
+    monkeypatch.chdir(tmp_path)
+    made_at = f"{tmp_path / 'hanging.py'}:6"
+    found = known_loop(place="hanging.py:6", made_at=made_at)
+    runner = ScriptRunner(["hanging.py"], cast("LoopFindings", found), 2, tmp_path)
+    before = {*psutil.Process().children(recursive=True)}
+    with pytest.raises(Unsupported, match="had not reached batch 2 after 0 s"):
+        runner.seconds(AS_IS, limit_s=0.3)
+    assert {*psutil.Process().children(recursive=True)} <= before
 
 
 def test_changes_fit_the_loop():

@@ -4,11 +4,14 @@ without, in interleaved rounds."""
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -23,6 +26,7 @@ from fastloop.explain.attach.children import BOOTSTRAP
 from fastloop.explain.attach.cut_run import CutResult, CutRun, read_results, write_cut
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.loader_places import is_library
+from fastloop.explain.attach.loop_what_ifs import LEAST_GAIN
 
 MOST_CHANGES = 5
 WAITING = 0.5
@@ -39,8 +43,9 @@ KEPT, KEPT_LATER = (MOST_CHANGES, 3), 2
 """Number of changes in the first two rounds, and in the later ones."""
 COMPARED = 2
 """Runs in which the samples are compared."""
-WORTH = 0.02
-"""Smallest share of the loop's time that a change has to save to be recommended."""
+MOST_TIMES, LEAST_LIMIT_S = 4, 30.0
+"""A run is ended after this many times the time of the first run, but not before LEAST_LIMIT_S: its
+change is slow, or its processes wait for each other."""
 DIGEST_BATCHES = 200
 TRIED, PATCH = "attach_try.json", "attach.patch"
 AS_IS = ScriptChange()
@@ -180,41 +185,50 @@ class ScriptRunner:
             change=AS_IS,
         )
 
-    def seconds(self, change: ScriptChange) -> float:
+    def seconds(self, change: ScriptChange, limit_s: float) -> float:
         """Seconds of the loop with the change; of the slowest rank if there are several.
 
-        Raises Unsupported with the last line of the script if it ended before that.
+        Raises Unsupported with the last line of the script if it ended before that, or if it had
+        not got there after limit_s, in which case it is killed.
         """
-        return max(each.seconds for each in self._run(replace(self.cut, change=change)))
+        return max(each.seconds for each in self._run(replace(self.cut, change=change), limit_s))
 
-    def digests(self, change: ScriptChange) -> list[int]:
+    def digests(self, change: ScriptChange, limit_s: float) -> list[int]:
         """Hashes of the samples in the first pass, in ascending order: one of all of its samples,
         or one of each batch if the pass has more than DIGEST_BATCHES."""
         hashed = min(self.cut.batches, self.of_pass, DIGEST_BATCHES)
-        found = [
-            each.digests for each in self._run(replace(self.cut, change=change, hashed=hashed))
-        ]
+        cut = replace(self.cut, change=change, hashed=hashed)
+        found = [each.digests for each in self._run(cut, limit_s)]
         if not all(found):
             return []
         if hashed == self.of_pass:
             return sorted(sum(digests) % 2**64 for digests in found)
         return sorted(number for digests in found for number in digests)
 
-    def _run(self, cut: CutRun) -> list[CutResult]:
+    def _run(self, cut: CutRun, limit_s: float) -> list[CutResult]:
         with tempfile.TemporaryDirectory(prefix="fastloop-try-") as name:
             folder = Path(name)
             write_cut(folder, cut)
             output = folder / "output.txt"
             with output.open("wb") as file:
-                command = [sys.executable, BOOTSTRAP, name, *self.arguments]
-                subprocess.run(
-                    command,
+                # A group of its own, so that no process of the script outlives the run.
+                process = subprocess.Popen(
+                    [sys.executable, BOOTSTRAP, name, *self.arguments],
                     cwd=self.folder,
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,
-                    check=False,
+                    start_new_session=True,
                 )
+            try:
+                process.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                late = f"the script had not reached batch {cut.batches} after {limit_s:.0f} s"
+                raise Unsupported(late) from None
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
             if results := read_results(folder):
                 return results
             lines = output.read_text(errors="replace").split("\n")
@@ -248,10 +262,11 @@ def try_changes(
     if the budget does not suffice for rounds of a single change.
     """
     started_ns = now_ns()
-    digests = runner.digests(AS_IS)
+    digests = runner.digests(AS_IS, budget_s)
     run_s = seconds_between(started_ns, now_ns())
     baseline = Attempt(change=AS_IS, run_s=run_s)
     attempts = [Attempt(change=each, run_s=run_s) for each in changes]
+    limit_s = max(MOST_TIMES * run_s, LEAST_LIMIT_S)
     drawn = random.Random(0)
     for number in range(1, MOST_ROUNDS + 1):
         left_s = budget_s - seconds_between(started_ns, now_ns())
@@ -261,7 +276,7 @@ def try_changes(
         order = [baseline, *chosen]
         drawn.shuffle(order)
         for each in order:
-            _run_once(runner, each, number)
+            _run_once(runner, each, number, limit_s)
         if baseline.failure:
             raise Unsupported(baseline.failure)
         spent_s = seconds_between(started_ns, now_ns())
@@ -273,7 +288,12 @@ def try_changes(
         )
     left_s = budget_s - seconds_between(started_ns, now_ns())
     can_compare = left_s >= COMPARED * baseline.run_s
-    return _judge(runner, found, baseline, attempts, digests if can_compare else None)
+    tried, change = _judge(runner, found, baseline, attempts)
+    if change is None:
+        return tried
+    patch, advice = _patch(tried.made_at, change)
+    same = _has_same_samples(runner, change, digests, limit_s) if can_compare else None
+    return replace(tried, patch=patch, advice=advice, same_samples=same)
 
 
 def _choose_round(
@@ -301,10 +321,10 @@ def _round_s(baseline: Attempt, changes: Sequence[Attempt]) -> float:
     return baseline.run_s + sum(each.run_s for each in changes)
 
 
-def _run_once(runner: ScriptRunner, attempt: Attempt, number: int) -> None:
+def _run_once(runner: ScriptRunner, attempt: Attempt, number: int, limit_s: float) -> None:
     start_ns = now_ns()
     try:
-        attempt.seconds[number] = runner.seconds(attempt.change)
+        attempt.seconds[number] = runner.seconds(attempt.change, limit_s)
     except Unsupported as error:
         attempt.failure = str(error)
     attempt.run_s = seconds_between(start_ns, now_ns())
@@ -324,14 +344,9 @@ def _fastest(attempts: Sequence[Attempt], baseline: Attempt) -> list[Attempt]:
 
 
 def _judge(
-    runner: ScriptRunner,
-    found: LoopFindings,
-    baseline: Attempt,
-    attempts: Sequence[Attempt],
-    digests: list[int] | None,
-) -> TriedLoop:
-    """The judgement on the changes. digests: of the unchanged script; None: there is no time to
-    compare them."""
+    runner: ScriptRunner, found: LoopFindings, baseline: Attempt, attempts: Sequence[Attempt]
+) -> tuple[TriedLoop, ScriptChange | None]:
+    """The judgement on the changes, and the one that is recommended."""
     tried = [
         TriedChange(
             change=each.change.name,
@@ -352,16 +367,12 @@ def _judge(
         changes=tuple(tried),
         best=best.change if best else None,
     )
-    if best is None:
-        return judged
-    (change,) = [each.change for each in attempts if each.change.name == best.change]
-    patch, advice = _patch(judged.made_at, change)
-    same = None if digests is None else _has_same_samples(runner, change, digests)
-    return replace(judged, patch=patch, advice=advice, same_samples=same)
+    recommended = [each.change for each in attempts if best and each.change.name == best.change]
+    return judged, recommended[0] if recommended else None
 
 
 def _is_worth_it(gain: stats.Estimate | None) -> bool:
-    return gain is not None and gain.is_interval and gain.low > 0 and gain.value >= WORTH
+    return gain is not None and gain.is_interval and gain.low > 0 and gain.value >= LEAST_GAIN
 
 
 def _find_prediction(found: LoopFindings, change: ScriptChange) -> float | None:
@@ -390,11 +401,11 @@ def _gain(attempt: Attempt, baseline: Attempt) -> stats.Estimate | None:
 
 
 def _has_same_samples(
-    runner: ScriptRunner, change: ScriptChange, digests: list[int]
+    runner: ScriptRunner, change: ScriptChange, digests: list[int], limit_s: float
 ) -> bool | None:
     """True if the samples are those of the given digests; None: it can't be told."""
     try:
-        again, changed = runner.digests(AS_IS), runner.digests(change)
+        again, changed = (runner.digests(each, limit_s) for each in (AS_IS, change))
     except Unsupported:
         return None
     # A script that draws its own order, or crops, differs from one run to the next.
