@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fastloop.core.explanation import Verdict
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
+from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, format_findings
 from fastloop.explain.attach.loop_verdict import judge_loop
+from fastloop.explain.attach.loop_what_ifs import LoaderChange
 from fastloop.explain.attach.loops import Loop
 
 
@@ -57,3 +60,50 @@ def test_no_bound_is_told_of_steps_that_were_only_seen_beside_workers(wait, work
     sentence = judge_loop(a_loop(0.05, workers), shares).sentences[0]
     assert ("no loader can gain more" in sentence) == (wait < 0.1 and not workers)
     assert sentence.endswith("ms or less") == (wait > 0.1 and workers > 0)
+
+
+def findings_of(*gains: float, is_bound: bool = False) -> ScriptFindings:
+    changes = tuple(
+        LoaderChange(change="num_workers=2", gain=gain, is_bound=is_bound) for gain in gains
+    )
+    shares = {Part.STEP: share(0.5, 0.4, 0.6), Part.DECODE: share(0.5, 0.4, 0.6)}
+    loop = LoopFindings(
+        name="DataLoader at train.py:9",
+        facts={"place": "train.py:9"},
+        passes=1,
+        batches=100,
+        seconds=20.0,
+        step_ms=1.0,
+        load_cores=1.0,
+        verdict=Verdict(word=Part.DECODE, sentences=("It waits",)),
+        shares=shares,
+        model_ratio=1.0,
+        what_ifs=changes,
+        coverage=1.0,
+        ranks=None,
+    )
+    return ScriptFindings(command="train.py", status=0, loops=(loop,), seconds=25.0)
+
+
+@pytest.mark.parametrize(
+    ("findings", "sentence"),
+    [
+        (
+            findings_of(0.3, 0.1),
+            "Of the script's 25 s, 6 s can be saved: 6 s at train.py:9 (num_workers=2); "
+            "5 s are outside of loops over DataLoaders.",
+        ),
+        (
+            findings_of(0.3, is_bound=True),
+            "Of the script's 25 s, at most 6 s can be saved: 6 s at train.py:9 (num_workers=2); "
+            "5 s are outside of loops over DataLoaders.",
+        ),
+        (
+            findings_of(),
+            "Of the script's 25 s, 5 s are outside of loops over DataLoaders; no change of a "
+            "loader is predicted to save time.",
+        ),
+    ],
+)
+def test_last_line_is_on_the_whole_script(findings, sentence):
+    assert " ".join(format_findings(findings).splitlines()[-3:]).endswith(sentence)

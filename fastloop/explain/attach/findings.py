@@ -9,7 +9,7 @@ from typing import Any
 
 from fastloop.core.explanation import Verdict
 from fastloop.core.machine_load import LoadSummary, describe_load
-from fastloop.core.number_text import show_estimate, show_percent, significant
+from fastloop.core.number_text import show_estimate, show_percent, show_time, significant
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.text_lines import align, wrap
@@ -76,6 +76,8 @@ class ScriptFindings:
     """The names of DataLoaders that were made, and of which no step on a batch was seen."""
     machine_load: LoadSummary | None = None
     """The load by other programs while the script ran."""
+    seconds: float | None = None
+    """Time from the start of the script to its end; None: it is not known."""
 
 
 def describe_loop(loop: Loop) -> LoopFindings:
@@ -123,7 +125,31 @@ def format_findings(findings: ScriptFindings) -> str:
             lines += ["", *align(rank_rows(loop.ranks)), *wrap([f"{loop.ranks.sentence}."])]
     if findings.unseen:
         lines += ["", *wrap(describe_unseen(findings))]
+    if findings.seconds is not None:
+        lines += ["", *wrap([describe_savings(findings, findings.seconds)])]
     return "\n".join(lines)
+
+
+def describe_savings(findings: ScriptFindings, seconds: float) -> str:
+    """The sentence about the script as a whole, which takes so many seconds: the time that the best
+    predicted change of each loop saves, and the time outside of loops."""
+    saved_s, places, is_bound, in_loops_s = 0.0, [], False, 0.0
+    for loop in findings.loops:
+        # Ranks run beside each other.
+        loop_s = loop.seconds / (len(loop.ranks.ranks) if loop.ranks else 1)
+        in_loops_s += loop_s
+        best = next((each for each in loop.what_ifs if each.gain is not None), None)
+        if best and best.gain is not None:
+            saved_s += best.gain * loop_s
+            is_bound = is_bound or best.is_bound
+            gain = show_time(best.gain * loop_s)
+            places.append(f"{gain} at {loop.facts['place']} ({best.change})")
+    outside = f"{show_time(max(0.0, seconds - in_loops_s))} are outside of loops over DataLoaders"
+    whole = f"Of the script's {show_time(seconds)},"
+    if not places:
+        return f"{whole} {outside}; no change of a loader is predicted to save time."
+    most = "at most " if is_bound else ""
+    return f"{whole} {most}{show_time(saved_s)} can be saved: {', '.join(places)}; {outside}."
 
 
 def describe_unseen(findings: ScriptFindings) -> list[str]:

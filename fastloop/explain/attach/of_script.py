@@ -79,6 +79,7 @@ def explain_records(
         loops=tuple(describe_loop(loop) for loop in loops),
         unseen=find_unseen(processes, loops),
         machine_load=summarize_loads([load]),
+        seconds=load.seconds if load else None,
     )
     if loops:
         drawn = map(_choose_rank, loops, findings.loops)
