@@ -145,11 +145,28 @@ def test_workers_carry_the_probe(tmp_path, context):
     assert findings["loops"][0]["facts"]["start_method"] == context
 
 
+ONE_SLOW_WORKER = """
+import time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 300
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return torch.zeros(4)
+
+if __name__ == "__main__":
+    for batch in DataLoader(Slow(), num_workers=1):
+        time.sleep(0.001)
+"""
+
+
 @pytest.mark.heavy
 def test_more_workers_are_said_to_help_where_one_is_slow(tmp_path):
-    process, findings = attach(
-        str(SCRIPTS / "plain_loop.py"), json.dumps({"num_workers": 1}), cwd=tmp_path
-    )
+    (tmp_path / "one_slow_worker.py").write_text(ONE_SLOW_WORKER)
+    process, findings = attach("one_slow_worker.py", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     (loop,) = findings["loops"]
     gains = {each["change"]: each["gain"] for each in loop["what_ifs"]}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
 
 import torch
@@ -62,7 +61,9 @@ if way == "exit":
 if way == "wait":
     try:
         print("trained", flush=True)  # a signal may come at once
-        threading.Event().wait()
+        # In turns: a signal that comes just before a wait without an end would not end it.
+        while True:
+            time.sleep(0.1)
     finally:
         print("finally", flush=True)
 if way == "kill":
