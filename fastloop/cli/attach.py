@@ -202,10 +202,13 @@ def _try_changes(
             print(f"  A script that goes on from its checkpoint needs {COPY}.", file=sys.stderr)
         return
     patch = folder / PATCH if tried.patch else None
-    if patch:
-        write_text(patch, tried.patch)
-    write_text(folder / TRIED, to_json(tried))
     print(f"\n{format_tried(tried, patch)}", file=sys.stderr)
+    try:
+        if patch:
+            write_text(patch, tried.patch)
+        write_text(folder / TRIED, to_json(tried))
+    except OSError as error:
+        print(f"fastloop: the changes are not written: {error}", file=sys.stderr)
 
 
 @contextmanager
@@ -216,10 +219,16 @@ def _working_folder(settings: TrySettings) -> Iterator[Path]:
     if not settings.in_copy:
         yield Path.cwd()
         return
-    # Beside the original, so that paths such as ../data lead to the same place.
-    with tempfile.TemporaryDirectory(prefix=".fastloop-copy-", dir=Path.cwd().parent) as name:
-        left_out = shutil.ignore_patterns(*LEFT_OUT)
-        shutil.copytree(Path.cwd(), name, symlinks=True, ignore=left_out, dirs_exist_ok=True)
+    with ExitStack() as stack:
+        try:
+            # Beside the original, so that paths such as ../data lead to the same place.
+            beside = tempfile.TemporaryDirectory(prefix=".fastloop-copy-", dir=Path.cwd().parent)
+            name = stack.enter_context(beside)
+            left_out = shutil.ignore_patterns(*LEFT_OUT)
+            shutil.copytree(Path.cwd(), name, symlinks=True, ignore=left_out, dirs_exist_ok=True)
+        except OSError as error:
+            print(f"attach {COPY}: the working folder can't be copied: {error}", file=sys.stderr)
+            sys.exit(2)
         yield Path(name)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import cast
 
 import psutil
@@ -254,6 +256,26 @@ def test_budget_that_is_too_small_is_told_with_what_is_needed():
         judged({"": 10.0, "num_workers=1": 8.0}, [1], budget_s=0.0)
 
 
+def test_loop_that_no_change_fits_is_told():
+    with pytest.raises(Unsupported, match="no change fits the DataLoader of the loop at train"):
+        judged({"": 10.0}, [])
+
+
+def test_folder_that_can_not_be_copied_is_one_line(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "train.py").write_text("open('ran', 'w')")
+    os.mkfifo(folder / "pipe")
+    options = ("--try", "--yes", "--copy", "train.py")
+    process = run_fastloop(*options, cwd=folder, command="attach")
+    assert process.returncode == 2
+    (line,) = process.stderr.splitlines()
+    assert line.startswith("attach --copy: the working folder can't be copied: ")
+    assert "pipe" in line
+    assert not (folder / "ran").exists()
+    assert {*tmp_path.iterdir()} == {folder}
+
+
 def test_script_that_can_not_be_run_again_is_told():
     with pytest.raises(Unsupported, match="ValueError: no"):
         judged({}, [1])
@@ -298,6 +320,9 @@ def test_run_that_hangs_is_ended_with_its_processes(tmp_path, monkeypatch):
     found = known_loop(place="hanging.py:6", made_at=made_at)
     runner = ScriptRunner(["hanging.py"], cast("LoopFindings", found), 2, tmp_path)
     before = {*psutil.Process().children(recursive=True)}
+    assert ScriptRunner(
+        [f"{tmp_path}/hanging.py"], cast("LoopFindings", found), 2, Path("/x")
+    ).arguments == ["/x/hanging.py"]
     with pytest.raises(Unsupported, match="had not reached batch 2 after 0 s"):
         runner.seconds(AS_IS, limit_s=0.3)
     assert {*psutil.Process().children(recursive=True)} <= before

@@ -175,7 +175,9 @@ class ScriptRunner:
     def __init__(
         self, arguments: Sequence[str], found: LoopFindings, batches: int, folder: Path
     ) -> None:
-        self.arguments, self.folder = arguments, folder
+        # Paths from the root that lead into the working folder would lead to the original.
+        self.arguments = [_place_in_folder(each, folder) for each in arguments]
+        self.folder = folder
         self.of_pass = loop_of_rank(found).of_pass
         self.cut = CutRun(
             place=found.facts["place"],
@@ -239,9 +241,10 @@ class ScriptRunner:
             raise Unsupported(f"the script ended before batch {cut.batches}: {reason}")
 
 
-def _place_in_folder(made_at: str, folder: Path) -> str:
+def _place_in_folder(path: str, folder: Path) -> str:
+    """The path of the same file in the folder, if it lies in the working folder."""
     here = f"{Path.cwd()}/"
-    return f"{folder}/{made_at.removeprefix(here)}" if made_at.startswith(here) else made_at
+    return f"{folder}/{path.removeprefix(here)}" if path.startswith(here) else path
 
 
 def to_json(tried: TriedLoop) -> str:
@@ -258,9 +261,11 @@ def try_changes(
 ) -> TriedLoop:
     """Run rounds until the budget is spent, and judge the changes.
 
-    report: called with a line of progress. Raises Unsupported if the script can't be run again, or
-    if the budget does not suffice for rounds of a single change.
+    report: called with a line of progress. Raises Unsupported if there is no change, if the script
+    can't be run again, or if the budget does not suffice for rounds of a single change.
     """
+    if not changes:
+        raise Unsupported(f"no change fits the DataLoader of the loop at {found.facts['place']}")
     started_ns = now_ns()
     digests = runner.digests(AS_IS, budget_s)
     run_s = seconds_between(started_ns, now_ns())
