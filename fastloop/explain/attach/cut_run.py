@@ -24,6 +24,7 @@ from fastloop.core.loading_settings import worker_settings
 from fastloop.core.spans import now_ns
 from fastloop.explain.attach.call_patch import ScriptChange
 from fastloop.explain.attach.loader_places import place_in_script, place_of_call
+from fastloop.explain.attach.torch_hooks import follow_reset
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
@@ -88,7 +89,7 @@ def cut_module(module: ModuleType, cut: CutRun, folder: Path) -> None:
     iterator.__init__ = loop.wrap_iterator(iterator.__init__)
     iterator.__next__ = loop.wrap_next(iterator.__next__)
     for kind in (module._SingleProcessDataLoaderIter, module._MultiProcessingDataLoaderIter):
-        kind._reset = loop.wrap_reset(kind._reset)
+        kind._reset = follow_reset(kind._reset, loop.begin)
 
 
 @dataclass
@@ -174,23 +175,12 @@ class CutLoop:
         def __init__(iterator: Any, loader: DataLoader[Any], *args: Any, **named: Any) -> None:  # noqa: N807
             start_ns = now_ns()
             original(iterator, loader, *args, **named)
-            self._begin(iterator, loader, start_ns)
+            self.begin(loader, iterator, start_ns)
 
         return __init__
 
-    def wrap_reset(self, original: Callable[..., None]) -> Callable[..., None]:
-        """The iterators' _reset, which begins a further pass of persistent workers."""
-
-        @functools.wraps(original)
-        def _reset(iterator: Any, loader: DataLoader[Any], first_iter: bool = False) -> None:
-            start_ns = now_ns()
-            original(iterator, loader, first_iter)
-            if not first_iter:
-                self._begin(iterator, loader, start_ns)
-
-        return _reset
-
-    def _begin(self, iterator: Any, loader: DataLoader[Any], start_ns: int) -> None:
+    def begin(self, loader: DataLoader[Any], iterator: Any, start_ns: int) -> None:
+        """Begin a pass over the iterator, if its DataLoader is the changed one."""
         if loader in self.changed:
             setattr(iterator, PASS, CutPass(start_ns))
 

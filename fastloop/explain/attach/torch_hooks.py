@@ -60,7 +60,26 @@ def probe_module(module: ModuleType, folder: str) -> None:
     module.DataLoader.__init__ = loops.wrap_init(module.DataLoader.__init__)
     loops.follow_class(module.DataLoader)
     for kind in (module._SingleProcessDataLoaderIter, module._MultiProcessingDataLoaderIter):
-        kind._reset = loops.wrap_reset(kind._reset)
+        kind._reset = follow_reset(kind._reset, loops.begin)
+
+
+def follow_reset(
+    original: Callable[..., None], begin: Callable[[DataLoader[Any], Any, int], None]
+) -> Callable[..., None]:
+    """An iterator's _reset, which begins a further pass, as over persistent workers.
+
+    begin: called after it with the DataLoader, the iterator, and the time before.
+    """
+
+    @functools.wraps(original)
+    def _reset(iterator: Any, loader: DataLoader[Any], first_iter: bool = False) -> None:
+        start_ns = now_ns()
+        original(iterator, loader, first_iter)
+        # The first call is a part of making the iterator.
+        if not first_iter:
+            begin(loader, iterator, start_ns)
+
+    return _reset
 
 
 @dataclass
@@ -175,7 +194,7 @@ class LoopProbe:
             iterator = original(loader)
             # A generator begins its pass with its first batch, see wrap_next.
             if isinstance(iterator, self.iterators):
-                self._begin(loader, iterator, start_ns)
+                self.begin(loader, iterator, start_ns)
             return iterator
 
         return __iter__
@@ -187,23 +206,10 @@ class LoopProbe:
         def _get_iterator(loader: DataLoader[Any]) -> Any:
             start_ns = now_ns()
             iterator = original(loader)
-            self._begin(loader, iterator, start_ns)
+            self.begin(loader, iterator, start_ns)
             return iterator
 
         return _get_iterator
-
-    def wrap_reset(self, original: Callable[..., None]) -> Callable[..., None]:
-        """An iterator's _reset, which begins a further pass over the iterator."""
-
-        @functools.wraps(original)
-        def _reset(iterator: Any, loader: DataLoader[Any], first_iter: bool = False) -> None:
-            start_ns = now_ns()
-            original(iterator, loader, first_iter)
-            # The first call is a part of making the iterator.
-            if not first_iter:
-                self._begin(loader, iterator, start_ns)
-
-        return _reset
 
     def _state_of(self, loader: DataLoader[Any]) -> LoaderState:
         state = self.loaders.get(loader)
@@ -213,7 +219,7 @@ class LoopProbe:
             state = self.loaders[loader] = LoaderState(next(self.made), os.getpid(), made_at)
         return state
 
-    def _begin(self, loader: DataLoader[Any], iterator: Any, start_ns: int) -> None:
+    def begin(self, loader: DataLoader[Any], iterator: Any, start_ns: int) -> None:
         """Begin a pass over a new iterator, or over one that was reset, if it has not begun."""
         last: IterationState | None = getattr(iterator, STATE, None)
         if last and last.begun_ns >= start_ns:
