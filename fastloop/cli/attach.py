@@ -156,6 +156,13 @@ def _explain(
     return folder, findings
 
 
+def _print_effects(effects: list[str]) -> None:
+    """Print what the observed run changed outside of itself, which each further run may repeat."""
+    nothing = "  It was not seen to write or remove files, connect or start programs."
+    lines = [f"  The script {line}, and each run may again." for line in effects] or [nothing]
+    print("\n".join(lines), file=sys.stderr)
+
+
 def _try_changes(
     effects: list[str],
     arguments: list[str],
@@ -187,9 +194,7 @@ def _try_changes(
         f"most {settings.minutes:g} minutes in all",
         file=sys.stderr,
     )
-    nothing = "  It was not seen to write or remove files, connect or start programs."
-    lines = [f"  The script {line}, and each run may again." for line in effects] or [nothing]
-    print("\n".join(lines), file=sys.stderr)
+    _print_effects(effects)
     if not settings.is_agreed and not _is_agreed():
         return
     try:
