@@ -57,8 +57,8 @@ class PreparedData:
     broken: tuple[tuple[int, str], ...] = ()
     """Index and reason of each sample that can't be decoded, if such samples may be skipped."""
     random: bool = False
-    """True if samples are random; the reference then holds samples that data/seeded.py has made
-    repeatable."""
+    """True if samples are random; the reference then holds samples that data/random_samples.py has
+    made repeatable."""
     returns_batches: bool = False
     """True if the dataset's own `__getitems__` returns a batch instead of a list of samples."""
     decoder_equivalence_id: str = ""

@@ -33,6 +33,7 @@ from fastloop.data.digest import (
     row_nbytes,
 )
 from fastloop.data.prepare_store import check_storable, prepare_store
+from fastloop.data.random_samples import SeededDataset, needs_seeds
 from fastloop.data.reference import (
     HASHES,
     LENGTHS,
@@ -42,7 +43,6 @@ from fastloop.data.reference import (
     write_reference,
 )
 from fastloop.data.sealed_folder import Facts, break_seal_if_damaged, write_once
-from fastloop.data.seeded import SeededDataset, needs_seeds
 
 SIZED_FILES = 16
 """About this many images are read for the sizes in a refusal."""

@@ -27,8 +27,8 @@ from fastloop.data.digest import (
 )
 from fastloop.data.preparation import reference_hashes
 from fastloop.data.ragged import collate_jagged, is_ragged
+from fastloop.data.random_samples import SeededDataset
 from fastloop.data.samples import fetch_samples
-from fastloop.data.seeded import SeededDataset
 from fastloop.processes.rank_group import all_gather
 
 REREAD_SAMPLES = 16

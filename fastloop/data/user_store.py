@@ -27,8 +27,8 @@ from fastloop.data.image_store import write_image_store
 from fastloop.data.npy_format import STRUCTURE, open_npy, write_npy
 from fastloop.data.ragged import JaggedTensor
 from fastloop.data.ragged_store import open_ragged, select_rows, write_ragged
+from fastloop.data.random_samples import refuse_random
 from fastloop.data.rows import bytes_of
-from fastloop.data.seeded import refuse_random
 from fastloop.data.store_folder import (
     check_is_store,
     check_lengths,

@@ -36,7 +36,7 @@ from fastloop.sweep.progress import Progress, round_line
 from fastloop.sweep.settings import SweepSettings
 from fastloop.sweep.time_spent import ROUNDS, StageClock
 from fastloop.sweep.tracking import SweepTracker
-from fastloop.trial.earlier import find_earlier, limits_of
+from fastloop.trial.earlier_trials import find_earlier, limits_of
 from fastloop.trial.limits import missing_limits
 from fastloop.trial.tasks import trial_task
 

@@ -21,9 +21,9 @@ from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import BadData, Epochs, ExtractPair, Leaves, Tree
 from fastloop.data.cropped_dataset import CroppedDataset
 from fastloop.data.digest import leaves_of
+from fastloop.data.random_samples import make_repeatable
 from fastloop.data.same_crops import check_crops
 from fastloop.data.same_data import check_data, check_placed
-from fastloop.data.seeded import make_repeatable
 from fastloop.observe.dataloader_probe import Probe
 from fastloop.observe.event_log import EventLog
 from fastloop.processes.rank_group import in_group, local_world_size, rank, world_size

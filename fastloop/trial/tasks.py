@@ -19,7 +19,7 @@ from fastloop.core.protocols import Dataset
 from fastloop.core.result import Calls, Shadow, Trial
 from fastloop.core.spans import now_ns
 from fastloop.core.sweep_protocols import RankTask
-from fastloop.trial.earlier import NOTHING, Earlier
+from fastloop.trial.earlier_trials import NOTHING, Earlier
 from fastloop.trial.job import Job
 from fastloop.trial.shadow import run_shadow
 from fastloop.trial.trial_process import run_instrumentation, run_profiling, run_trial

@@ -26,7 +26,7 @@ from fastloop.tune.candidates import (
 )
 from fastloop.tune.peak_memory import forecast_peak_mib, usable_mib
 from fastloop.tune.pilot import EPOCH_S, Pilot, PilotLimits, look_at, run_pilot
-from fastloop.tune.short_budget import (
+from fastloop.tune.shortened_race import (
     SHORT_S,
     check_least_time,
     expect_cost,

@@ -25,8 +25,8 @@ from torch.utils.data import default_collate
 from fastloop.core.epochs import close_on_exit, epoch_indices
 from fastloop.core.optional import check_libraries
 from fastloop.core.types import BadData, Unsupported
-from fastloop.data.file_rows import BatchRows
 from fastloop.data.preparation import prepare
+from fastloop.data.rows_of_open_file import BatchRows
 from fastloop.options.loader import tf_data
 from fastloop.trial.support import check_support
 

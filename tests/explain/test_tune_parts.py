@@ -45,7 +45,7 @@ from fastloop.tune.peak_memory import (
     limit_mib,
 )
 from fastloop.tune.pilot import Pilot, PilotStart, TimedPasses
-from fastloop.tune.short_budget import (
+from fastloop.tune.shortened_race import (
     check_least_time,
     expect_cost,
     is_short,

@@ -13,7 +13,7 @@ from fastloop.core.result_io import load
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Invalid
 from fastloop.processes.child import Call, start_child
-from fastloop.trial.earlier import Earlier, find_earlier, limits_of
+from fastloop.trial.earlier_trials import Earlier, find_earlier, limits_of
 from fastloop.trial.shadow import run_shadow
 from fastloop.trial.trial_process import run_trial
 

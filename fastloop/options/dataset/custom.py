@@ -12,7 +12,7 @@ from fastloop.core.files import fingerprint
 from fastloop.core.protocols import Samples
 from fastloop.core.types import BadData, Unsupported, option
 from fastloop.core.user_code import call, check_arguments, check_usable, error_line
-from fastloop.data.seeded import sample_fingerprint
+from fastloop.data.random_samples import sample_fingerprint
 
 PROBED_SAMPLES = 16
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")

@@ -21,6 +21,7 @@ from fastloop.data.cropped_dataset import CroppedDataset, plan_of_indices
 from fastloop.data.dataloader import identity_collate
 from fastloop.data.image_files import ImageFileColumn, LabelledImages, uint8_samples
 from fastloop.data.probed_parts import probe_reads, probe_transform
+from fastloop.data.random_samples import SeededDataset
 from fastloop.data.rows import read_into_memory
 from fastloop.data.samples import (
     TolerantSamples,
@@ -28,7 +29,6 @@ from fastloop.data.samples import (
     check_batches,
     is_not_empty,
 )
-from fastloop.data.seeded import SeededDataset
 from fastloop.fastloader import FastLoader
 from fastloop.fastloader.column_list import ColumnList, mark_columns
 from fastloop.fastloader.order import MAX_RANDPERM

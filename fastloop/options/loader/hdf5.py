@@ -17,7 +17,7 @@ from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Epochs, Tree, Unsupported, option
 from fastloop.data.dataloader import identity_collate, torch_epochs
-from fastloop.data.file_rows import BatchRows
+from fastloop.data.rows_of_open_file import BatchRows
 
 
 @option

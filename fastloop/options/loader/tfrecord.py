@@ -18,7 +18,7 @@ from fastloop.core.plan import Plan, PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import BadData, Epochs, Tree, Unsupported, option
 from fastloop.data.dataloader import identity_collate, torch_epochs
-from fastloop.data.file_rows import BatchRows
+from fastloop.data.rows_of_open_file import BatchRows
 from fastloop.data.tfrecord_format import example_class, import_crc32c, mask_crc
 
 HEAD = struct.Struct("<QI")
