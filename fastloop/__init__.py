@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from fastloop.data.image_encodings import LongestSide
     from fastloop.data.stored_images import StoredImages
     from fastloop.data.user_store import open_store, write_store
+    from fastloop.explain.attach.watch import watch
     from fastloop.explain.of_loop import explain_loop as explain
     from fastloop.fastloader import (
         Blocks,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 MODULES = {
     "data.image_encodings": ("LongestSide",),
     "data.stored_images": ("StoredImages",),
+    "explain.attach.watch": ("watch",),
     "tune.loop_tuning": ("LoopTuning",),
     "data.user_store": ("open_store", "write_store"),
     "fastloader": (
@@ -61,6 +63,7 @@ __all__ = [
     "open_store",
     "sample_seed",
     "tune",
+    "watch",
     "write_store",
 ]
 

@@ -46,7 +46,7 @@ from fastloop.core.printable import shorten_words
 
 if TYPE_CHECKING:
     from fastloop.core.machine_counters import Counters
-    from fastloop.explain.attach.findings import ScriptFindings
+    from fastloop.explain.attach.findings import LoopFindings, ScriptFindings
 
 PYTHON = re.compile(r"python[\d.]*")
 TRY, YES, COPY, MINUTES = "--try", "--yes", "--copy", "--minutes="
@@ -115,9 +115,9 @@ def main() -> None:
         # While the script runs, signals are its own. From here on there are files to remove.
         handle_signals()
         folder, findings = _explain(records, arguments, status, before)
-        if settings.tries and place and folder and findings:
+        if settings.tries and place and folder and (found := _find_slowest(findings)):
             effects = read_effects(records, files, read_files(Path.cwd()))
-            _try_changes(effects, arguments, settings.tries, findings, folder, place)
+            _try_changes(effects, arguments, settings.tries, found, folder, place)
     finally:
         stack.close()
         shutil.rmtree(records, ignore_errors=True)
@@ -156,6 +156,19 @@ def _explain(
     return folder, findings
 
 
+def _find_slowest(findings: ScriptFindings | None) -> LoopFindings | None:
+    """The loop over a DataLoader that waits longest; None, and a line is printed, if there is
+    none."""
+    from fastloop.explain.attach.findings import waiting_s
+
+    loops = (
+        [each for each in findings.loops if not each.facts.get("is_watched")] if findings else []
+    )
+    if not loops:
+        print("fastloop: nothing was tried: no loop is over a DataLoader", file=sys.stderr)
+    return max(loops, key=waiting_s, default=None)
+
+
 def _print_effects(effects: list[str]) -> None:
     """Print what the observed run changed outside of itself, which each further run may repeat."""
     nothing = "  It was not seen to write or remove files, connect or start programs."
@@ -167,14 +180,13 @@ def _try_changes(
     effects: list[str],
     arguments: list[str],
     settings: TrySettings,
-    findings: ScriptFindings,
+    found: LoopFindings,
     folder: Path,
     place: Path,
 ) -> None:
-    """Try changes of the DataLoader of the loop that waits longest, and print what they save."""
+    """Try changes of the DataLoader of the loop, and print what they save."""
     from fastloop.core.files import write_text
     from fastloop.core.types import Unsupported
-    from fastloop.explain.attach.findings import waiting_s
     from fastloop.explain.attach.tries import (
         PATCH,
         TRIED,
@@ -186,7 +198,6 @@ def _try_changes(
         try_changes,
     )
 
-    found = max(findings.loops, key=waiting_s)
     changes, batches = choose_changes(found), choose_batches(found)
     print(
         f"\nTrying {len(changes)} changes of the DataLoader of the loop at "

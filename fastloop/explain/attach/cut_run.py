@@ -25,11 +25,12 @@ from fastloop.core.spans import now_ns
 from fastloop.explain.attach.call_patch import ScriptChange
 from fastloop.explain.attach.loader_places import place_in_script, place_of_call
 from fastloop.explain.attach.torch_hooks import follow_reset
+from fastloop.explain.attach.watch import CUT
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
 
-CUT, RESULT = "cut.json", "result-{}.json"
+RESULT = "result-{}.json"
 PASS = "_fastloop_pass"
 
 

@@ -191,6 +191,8 @@ def what_if_rows(loop: LoopFindings) -> list[tuple[str, ...]]:
 
 
 def _what_if_lines(loop: LoopFindings) -> list[str]:
+    if loop.facts.get("is_watched"):
+        return ["it is no DataLoader: what happens in its next() is not seen, nothing is predicted"]
     if loop.model_ratio is None:
         return ["no batch was recorded as it was made, so nothing is predicted"]
     miss = max(LEAST_MISS, round(100 * abs(1 - loop.model_ratio)))

@@ -3,42 +3,52 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
 from fastloop.explain.attach.effects import are_effects_asked, note_saves, record_effects
+from fastloop.explain.attach.watch import CUT, record_watched
 
-MODULE = "torch.utils.data.dataloader"
+MODULE, FASTLOADER = "torch.utils.data.dataloader", "fastloop.fastloader.loader"
 
 
 def install_probe(folder: str) -> None:
-    """Record the DataLoaders of this process to the folder, from the import of torch on."""
+    """Record the DataLoaders of this process to the folder, from the import of torch on; also
+    FastLoaders, and what fastloop.watch gets."""
     # A second probe would record everything twice.
-    if any(isinstance(finder, DataLoaderFinder) for finder in sys.meta_path):
+    if any(isinstance(finder, ProbeFinder) for finder in sys.meta_path):
         return
     if are_effects_asked(Path(folder)):
         record_effects(Path(folder))
+    _probe_on_import(MODULE, _probe, folder)
+    # A shortened run ends after batches of a DataLoader's loop, and records no other.
+    if not (Path(folder) / CUT).exists():
+        record_watched(folder)
+        _probe_on_import(FASTLOADER, _probe_fastloader, folder)
+
+
+def _probe_on_import(name: str, probe: Callable[[ModuleType, str], None], folder: str) -> None:
     # The process may have imported torch before, as children of a fork server that preloads it.
-    if module := sys.modules.get(MODULE):
-        _probe(module, folder)
+    if module := sys.modules.get(name):
+        probe(module, folder)
     else:
-        sys.meta_path.insert(0, DataLoaderFinder(folder))
+        sys.meta_path.insert(0, ProbeFinder(name, probe, folder))
 
 
-class DataLoaderFinder(MetaPathFinder):
-    """Finds the module of torch's DataLoader with a loader that adds the probe."""
+class ProbeFinder(MetaPathFinder):
+    """Finds a module with a loader that adds a probe."""
 
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
+    def __init__(self, name: str, probe: Callable[[ModuleType, str], None], folder: str) -> None:
+        self.name, self.probe, self.folder = name, probe, folder
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The specification by the other finders, with the probe; None for other modules."""
-        if fullname != MODULE:
+        if fullname != self.name:
             return None
         # The module is imported once; from then on the script has its own finders only.
         sys.meta_path.remove(self)
@@ -58,7 +68,7 @@ class DataLoaderFinder(MetaPathFinder):
             # The module keeps its loader as __loader__, which is then as it was found.
             del loader.exec_module
             execute(module)
-            _probe(module, self.folder)
+            self.probe(module, self.folder)
 
         loader.exec_module = exec_module
 
@@ -74,3 +84,9 @@ def _probe(module: ModuleType, folder: str) -> None:
         cut_module(module, cut, Path(folder))
     else:
         probe_module(module, folder)
+
+
+def _probe_fastloader(module: ModuleType, folder: str) -> None:
+    from fastloop.explain.attach.watched_loops import probe_fastloader
+
+    probe_fastloader(module, folder)

@@ -76,7 +76,7 @@ def predict_changes(
 
     The ratio is None, and there are no changes, if no batch was recorded as it was made.
     """
-    model = model_loop(loop)
+    model = None if loop.facts.get("is_watched") else model_loop(loop)
     if model is None:
         return None, ()
     # The last column of the waits is start-up, of which the model knows nothing.

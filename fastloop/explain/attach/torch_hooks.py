@@ -37,6 +37,8 @@ MOST_EVENTS = 400_000
 PINNING = 0
 """Epoch of all pinning events: the pinning thread does not know its pass."""
 STATE, ORIGIN = "_fastloop_state", "_fastloop_origin"
+LOADERS, PASSES = itertools.count(), itertools.count()
+"""Numbers of the loaders of this process, and of the passes over them."""
 SETTINGS = ("num_workers", "batch_size", "prefetch_factor", "persistent_workers", "pin_memory")
 
 
@@ -134,8 +136,6 @@ class LoopProbe:
 
     def __init__(self, log: EventLog, iterators: type, counter: StopCounter | None) -> None:
         self.log, self.iterators, self.counter = log, iterators, counter
-        self.numbers = itertools.count()
-        self.made = itertools.count()
         # Not an attribute of the DataLoader, which may be pickled or copied with its attributes.
         self.loaders: WeakKeyDictionary[Any, LoaderState] = WeakKeyDictionary()
 
@@ -216,7 +216,7 @@ class LoopProbe:
         # Facts are told of each process: a fork has to tell them again.
         if state is None or state.process_id != os.getpid():
             made_at = state.made_at if state else ""
-            state = self.loaders[loader] = LoaderState(next(self.made), os.getpid(), made_at)
+            state = self.loaders[loader] = LoaderState(next(LOADERS), os.getpid(), made_at)
         return state
 
     def begin(self, loader: DataLoader[Any], iterator: Any, start_ns: int) -> None:
@@ -261,7 +261,7 @@ class LoopProbe:
         stop_ns: int,
     ) -> IterationState:
         loader.asked_ns = 0
-        number = next(self.numbers)
+        number = next(PASSES)
         state = IterationState(
             number=number,
             loader=loader,

@@ -1,0 +1,38 @@
+"""fastloop.watch: lets fastloop attach see a loop over an iterable that is no DataLoader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+CUT = "cut.json"
+"""A file in the folder: the script's run is a shortened one (cut_run.py), which records nothing."""
+_folders: list[str] = []
+"""The folder to which this process records; empty if no script is observed."""
+
+
+def record_watched(folder: str) -> None:
+    """Let loops over watched iterables be recorded to the folder from now on."""
+    _folders[:] = [folder]
+
+
+def watch(iterable: Iterable[T]) -> Iterable[T]:
+    """Return the iterable, the loops over which `fastloop attach` reports as those of DataLoaders.
+
+    Without `fastloop attach` this is the iterable itself. DataLoaders and FastLoaders need no
+    `watch`. All of the time in next() counts as `decode`: what happens inside is not seen.
+
+    iterable: of batches; an iterator stays one.
+
+    >>> for batch in fastloop.watch(read_batches("train.csv")):
+    ...     step(batch)
+    """
+    if not _folders:
+        return iterable
+    # Its clock imports torch, which a script that is not observed need not import.
+    from fastloop.explain.attach.watched_loops import watch_loops
+
+    return watch_loops(iterable, Path(_folders[0]))

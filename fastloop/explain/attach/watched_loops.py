@@ -1,0 +1,185 @@
+"""The probe of loops over iterables that are no DataLoaders: FastLoaders, and those of
+fastloop.watch."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch.utils.data import DataLoader  # noqa: TID251 - a type, of which none is made here
+
+from fastloop.core.parts import Part
+from fastloop.core.spans import cpu_ns, now_ns, process_cpu_ns
+from fastloop.explain.attach.early_stop import StopCounter, read_stop
+from fastloop.explain.attach.loader_places import place_in_script
+from fastloop.explain.attach.torch_hooks import (
+    LOADERS,
+    PASSES,
+    SETTINGS,
+    IterationState,
+    LoaderState,
+    open_script_log,
+)
+from fastloop.observe.event_log import EventLog
+
+T = TypeVar("T")
+
+
+def watch_loops(iterable: Iterable[T], folder: Path) -> Iterable[T]:
+    """The iterable with a reading of the clock around each next(), or itself if it is recorded
+    anyway."""
+    from fastloop.fastloader import FastLoader
+
+    if isinstance(iterable, DataLoader | FastLoader | Watched | WatchedIterator):
+        return iterable
+    loader = WatchedLoader(_LoopLog.of_folder(str(folder)), iterable)
+    if isinstance(iterable, Iterator):
+        return WatchedIterator(iterable, loader, now_ns())
+    return Watched(iterable, loader)
+
+
+def probe_fastloader(module: ModuleType, folder: str) -> None:
+    """Record each loop over a FastLoader."""
+    original = module.FastLoader.__iter__
+
+    @functools.wraps(original)
+    def __iter__(loader: Any) -> Iterator[Any]:  # noqa: N807
+        start_ns = now_ns()
+        watched = WatchedLoader(_LoopLog.of_folder(folder), loader)
+        return WatchedIterator(original(loader), watched, start_ns)
+
+    module.FastLoader.__iter__ = __iter__
+
+
+@dataclass(frozen=True)
+class _LoopLog:
+    """The log of watched loops, and the counter that may end the script early."""
+
+    log: EventLog
+    counter: StopCounter | None
+
+    @staticmethod
+    @cache
+    def of_folder(folder: str) -> _LoopLog:
+        """The log in the folder; the same one at each call."""
+        stop = read_stop(Path(folder))
+        return _LoopLog(open_script_log(folder), StopCounter(stop) if stop else None)
+
+
+@dataclass
+class WatchedLoader:
+    """An iterable, and the facts about it."""
+
+    log: _LoopLog
+    iterable: Any
+    state: LoaderState = field(default_factory=lambda: LoaderState(next(LOADERS), os.getpid()))
+
+    def begin(self, start_ns: int, stop_ns: int) -> IterationState:
+        """Record that a loop over it begins, with iter() between these times."""
+        if self.state.process_id != os.getpid():
+            self.state = LoaderState(next(LOADERS), os.getpid())
+        log, place = self.log.log, place_in_script()
+        if not self.state.is_described:
+            self.state.is_described = True
+            log.add_fact(loader=self.state.number, made_at="", **_describe(self.iterable))
+        number = next(PASSES)
+        log.add_fact(
+            iteration=number,
+            loader=self.state.number,
+            passed=0,
+            since=number,
+            pids=[],
+            place=place,
+        )
+        log.here().add(Part.START, start_ns, stop_ns, 0, number)
+        return IterationState(
+            number=number,
+            loader=self.state,
+            begun_ns=stop_ns,
+            place=place,
+            passed=0,
+            since=number,
+            second=1,
+        )
+
+
+def _describe(iterable: Any) -> dict[str, Any]:
+    """The facts that a DataLoader has, too."""
+    size = getattr(iterable, "batch_size", None)
+    dataset = getattr(iterable, "source", iterable)
+    return dict.fromkeys(SETTINGS) | {
+        "type": type(iterable).__qualname__,
+        "dataset": type(dataset).__qualname__,
+        "sampler": "",
+        "iterable": True,
+        "shards": None,
+        "is_native": False,
+        "is_watched": True,
+        "start_method": "",
+        "torch_threads": torch.get_num_threads(),
+        "rank": os.environ.get("RANK"),
+        "num_workers": 0,
+        "batch_size": size if isinstance(size, int) else None,
+    }
+
+
+class Watched(Generic[T]):
+    """An iterable of which each loop is recorded; everything else is the iterable's."""
+
+    def __init__(self, iterable: Iterable[T], loader: WatchedLoader) -> None:
+        self._iterable, self._loader = iterable, loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iterable, name)
+
+    def __len__(self) -> int:
+        return len(self._iterable)  # pyright: ignore[reportArgumentType]
+
+    def __iter__(self) -> Iterator[T]:
+        start_ns = now_ns()
+        return WatchedIterator(iter(self._iterable), self._loader, start_ns)
+
+
+class WatchedIterator(Generic[T]):
+    """Batches of an iterator, with a record of each wait and each step."""
+
+    def __init__(self, iterator: Iterator[T], loader: WatchedLoader, start_ns: int) -> None:
+        self._iterator, self._loader = iterator, loader
+        self._bounds_ns = start_ns, now_ns()
+        self._count = 0
+        self._state: IterationState | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iterator, name)
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        if self._state is None:
+            # Only now is it known which line of the script has the loop.
+            self._state = self._loader.begin(*self._bounds_ns)
+        state, here = self._state, self._loader.log.log.here()
+        start_ns, has_step = now_ns(), self._count > 0
+        state.end_step(here, start_ns, process_cpu_ns())
+        if has_step and (counter := self._loader.log.counter):
+            counter.count_step(state.place)
+        begun_ns = cpu_ns()
+        try:
+            batch = next(self._iterator)
+        except StopIteration:
+            here.add(Part.END, start_ns, now_ns(), 0, state.number)
+            raise
+        spent_ns, stop_ns = cpu_ns() - begun_ns, now_ns()
+        here.add(Part.FETCH, start_ns, stop_ns, self._count, state.number, spent_ns)
+        here.add(Part.WAIT, start_ns, stop_ns, self._count, state.number)
+        state.begin_step(self._count, stop_ns, process_cpu_ns())
+        self._count += 1
+        return batch

@@ -1,0 +1,75 @@
+"""Loops over iterables that are no DataLoaders: FastLoaders, and what fastloop.watch gets."""
+
+from __future__ import annotations
+
+import json
+
+from commands import run_fastloop
+
+import fastloop
+
+WATCHED = """
+import time
+import fastloop
+
+class Batches:
+    batch_size = 8
+    def __len__(self):
+        return 20
+    def __iter__(self):
+        for number in range(20):
+            time.sleep(0.01)
+            yield number
+
+seen, batches = [], fastloop.watch(Batches())
+for epoch in range(2):
+    for number in batches:
+        time.sleep(0.002)
+        seen.append(number)
+rest = fastloop.watch(iter([1, 2, 3]))
+print(seen == [*range(20)] * 2, len(batches), batches.batch_size, next(rest), list(rest))
+"""
+
+FAST = """
+import time
+import torch
+import fastloop
+
+loader = fastloop.watch(fastloop.FastLoader(torch.arange(80), batch_size=4))
+for epoch in range(2):
+    for numbers in loader:
+        time.sleep(0.001)
+print(type(loader).__name__)
+"""
+
+
+def attach(text, cwd):
+    (cwd / "train.py").write_text(text)
+    process = run_fastloop("train.py", cwd=cwd, command="attach")
+    assert process.returncode == 0, process.stderr
+    (path,) = cwd.glob("outputs/attach/*/attach.json")
+    return process, json.loads(path.read_text())["loops"]
+
+
+def test_without_attach_watch_returns_the_iterable_itself():
+    batches = [1, 2]
+    assert fastloop.watch(batches) is batches
+
+
+def test_watched_iterable_is_seen_and_behaves_as_before(tmp_path):
+    process, loops = attach(WATCHED, tmp_path)
+    assert process.stdout == "True 20 8 1 [2, 3]\n"
+    loop = next(each for each in loops if each["facts"]["type"] == "Batches")
+    assert (loop["passes"], loop["batches"], loop["facts"]["place"]) == (2, 40, "train.py:16")
+    assert loop["verdict"]["word"] == "decode"
+    assert loop["shares"]["decode"]["value"] > 0.5
+    assert loop["load_cores"] < 0.5, "it sleeps"
+    assert loop["what_ifs"] == []
+
+
+def test_loop_over_fastloader_is_seen_once(tmp_path):
+    process, loops = attach(FAST, tmp_path)
+    assert process.stdout == "FastLoader\n"
+    (loop,) = loops
+    assert loop["facts"]["type"] == "FastLoader"
+    assert (loop["passes"], loop["batches"], loop["facts"]["place"]) == (2, 40, "train.py:8")
