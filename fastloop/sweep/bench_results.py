@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -160,15 +160,35 @@ class BenchResult:
         return [significant(1e3 * wait_s) for wait_s in waits_s]
 
 
+@dataclass(frozen=True, kw_only=True)
+class LoaderTimes:
+    """The figures of one loader in a `Bench`."""
+
+    rank: int | None
+    """1 for the fastest loader, and for each that can't be told from it; None without ranks."""
+    seconds: list[float]
+    """Seconds of its trials, in the order of the rounds."""
+    seconds_median: float
+    seconds_interval: tuple[float, float] | None
+    """95 % interval of `seconds_median`; None below three trials."""
+    samples_per_s: float
+    """Samples per second, the median over trials."""
+    ratio: stats.Ratio | None
+    """Ratio of its seconds to the first loader's, paired by round; None for the first loader."""
+    flags: list[str]
+    """Caveats of the figures, one line each."""
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Bench:
-    """The result of `bench_all`. Printed, or as the last line of a notebook's cell, it shows::
+class Bench(Mapping[str, LoaderTimes]):
+    """The result of `bench_all`: a mapping from the name of each loader to its figures, the fastest
+    loader first. Printed, or as the last line of a notebook's cell, it shows::
 
         FastLoader             1    5.096 ms [2.158, 5.723]     x 0.128 [0.063, 0.171]
         DataLoader             2    34.83 ms [23.6, 57.35]
 
     below a sentence on the load of the machine: rank, median time of a trial, and ratio to the
-    first loader, with 95 % intervals; the fastest loader comes first.
+    first loader, with 95 % intervals.
     """
 
     seconds: dict[str, list[float]]
@@ -177,6 +197,8 @@ class Bench:
     """The order of the loaders in each round."""
     samples: int
     """Samples delivered in one epoch by each loader."""
+    epochs: int
+    """Epochs in one trial."""
     ranking: Ranking
     ratios: dict[str, stats.Ratio | None]
     """Name of a loader -> ratio of its seconds to the first loader's, paired by round; the first
@@ -188,21 +210,40 @@ class Bench:
     in_looks: bool = False
     """True if the rounds went on until the ranking was decided (trials="auto")."""
 
+    def __getitem__(self, name: str) -> LoaderTimes:
+        seconds = self.seconds[name]
+        median = stats.median(seconds)
+        return LoaderTimes(
+            rank=self.ranking.ranks.get(name),
+            seconds=seconds,
+            seconds_median=median,
+            seconds_interval=stats.interval(seconds, in_looks=self.in_looks),
+            samples_per_s=self.epochs * self.samples / median,
+            ratio=self.ratios.get(name),
+            flags=self.flags[name],
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ranking.order)
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
     def to_frame(self) -> DataFrame:
         """A row for each loader, the fastest first: rank, seconds and ratio to the first loader,
         each with the 95 % interval; a figure that does not exist is missing."""
         import pandas as pd
 
         rows = []
-        for name in self.ranking.order:
-            low, high = stats.interval(self.seconds[name], in_looks=self.in_looks) or (None, None)
-            ratio = self.ratios.get(name)
+        for name, times in self.items():
+            low, high = times.seconds_interval or (None, None)
+            ratio = times.ratio
             rows.append(
                 {
                     "loader": name,
-                    "rank": self.ranking.ranks.get(name),
-                    "trials": len(self.seconds[name]),
-                    "seconds_median": stats.median(self.seconds[name]),
+                    "rank": times.rank,
+                    "trials": len(times.seconds),
+                    "seconds_median": times.seconds_median,
                     "seconds_low": low,
                     "seconds_high": high,
                     "ratio": ratio.estimate if ratio else None,
@@ -225,33 +266,29 @@ class Bench:
         unit = _unit_of(self)
         time_title = f"median {unit.name} of a trial [95 %]"
         rows = [("loader", "rank", time_title, "times the first loader's [95 %]")]
-        for name in self.ranking.order:
-            seconds, ratio = self.seconds[name], self.ratios.get(name)
-            time = _time_of(stats.median(seconds), unit) + _bounds(
-                stats.interval(seconds, in_looks=self.in_looks), partial(_time_of, unit=unit)
-            )
-            times = f"{ratio.estimate:.3f}{_ratio_bounds(ratio)}" if ratio else ""
-            rows.append((name, str(self.ranking.ranks.get(name, NO_RANK)), time, times))
+        for name, times in self.items():
+            show = partial(_time_of, unit=unit)
+            time = show(times.seconds_median) + _bounds(times.seconds_interval, show)
+            ratio = times.ratio
+            factor = f"{ratio.estimate:.3f}{_ratio_bounds(ratio)}" if ratio else ""
+            rows.append((name, str(times.rank or NO_RANK), time, factor))
         answer, *notes = _sentences(self)
         return notebook_html(answer, rows, notes, describe_load(self.machine_load))
 
     def __repr__(self) -> str:
         load = wrap(describe_load(self.machine_load), WIDTH)
-        table = [_line(self, name) for name in self.ranking.order]
+        table = [_line(name, times, _unit_of(self)) for name, times in self.items()]
         return "\n".join([*load, *([""] if load else []), *table, *_notes(self)])
 
 
-def _line(bench: Bench, name: str) -> str:
-    seconds = bench.seconds[name]
-    rank = bench.ranking.ranks.get(name, NO_RANK)
-    unit = _unit_of(bench)
-    bounds = stats.interval(seconds, in_looks=bench.in_looks)
-    interval = f"{_bounds(bounds, partial(_time_of, unit=unit)):<18}"
-    line = f"{name:<20} {rank:>3}  {_time_of(stats.median(seconds), unit):>7} {unit.name}{interval}"
-    ratio = bench.ratios.get(name)
-    if ratio is None:
+def _line(name: str, times: LoaderTimes, unit: TimeUnit) -> str:
+    show = partial(_time_of, unit=unit)
+    interval = f"{_bounds(times.seconds_interval, show):<18}"
+    rank = times.rank or NO_RANK
+    line = f"{name:<20} {rank:>3}  {show(times.seconds_median):>7} {unit.name}{interval}"
+    if times.ratio is None:
         return line.rstrip()
-    return f"{line}  x {ratio.estimate:.3f}{_ratio_bounds(ratio)}"
+    return f"{line}  x {times.ratio.estimate:.3f}{_ratio_bounds(times.ratio)}"
 
 
 def _unit_of(bench: Bench) -> TimeUnit:

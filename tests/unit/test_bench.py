@@ -62,6 +62,14 @@ def test_bench_all_ranks_a_slower_loader_behind(clock):
         ["slow", "2"],
     ]
     assert max(map(len, str(comparison).splitlines())) <= 80
+    assert [*comparison] == ["fast", "slow"]
+    fast = comparison["fast"]
+    assert (fast.rank, fast.seconds, fast.ratio) == (1, comparison.seconds["fast"], ratio)
+    assert fast.samples_per_s == pytest.approx(30 / 0.003, rel=0.05)
+    assert comparison["slow"].ratio is None
+    assert {name: times.rank for name, times in comparison.items()} == comparison.ranking.ranks
+    with pytest.raises(KeyError, match="DataLoader"):
+        comparison["DataLoader"]
 
 
 def test_bench_all_goes_on_until_a_look_decides_it(clock):
