@@ -183,38 +183,55 @@ def round_reports(rounds: int, what: str) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def share_reports(what: str, share: Callable[[], float]) -> Iterator[Callable[[], None]]:
-    """A function to call after each step of a measurement with a budget, which reports to stderr
-    like round_reports.
+def share_reports(what: str, share: Callable[[], float]) -> Iterator[Callable[[str], None]]:
+    """A function to call with the name of each step of a measurement with a budget as it begins,
+    which reports to stderr like round_reports.
 
     share: the share of the budget that has been spent, from 0.
     """
+
+    def percent() -> int:
+        return min(PERCENT, int(PERCENT * share()))
+
     if shows_bars():
-        with _round_bar(PERCENT, what) as bar:
-            yield lambda: _advance(bar, min(PERCENT, int(PERCENT * share())) - int(bar.n))
+        with _round_bar(PERCENT, what, percent) as bar:
+
+            def name_step(step: str) -> None:
+                _advance(bar, percent() - int(bar.n))
+                columns = shutil.get_terminal_size().columns
+                bar.set_description_str(cut_middle(f"{what}: {step}", columns - BAR_WIDTH))
+
+            yield name_step
         return
     start_ns = printed_ns = now_ns()
 
-    def end_step() -> None:
+    def begin_step(step: str) -> None:
         nonlocal printed_ns
         if seconds_between(printed_ns, now_ns()) >= LINE_INTERVAL_S:
             printed_ns = now_ns()
             elapsed = tqdm.format_interval(seconds_between(start_ns, printed_ns))
-            spent = min(PERCENT, int(PERCENT * share()))
-            _print_line(f"{what}: {elapsed} elapsed, {spent} % of the budget")
+            _print_line(f"{what}: {elapsed} elapsed, {percent()} % of the budget: {step}")
 
-    yield end_step
+    yield begin_step
 
 
 @contextmanager
-def _round_bar(total: int, what: str) -> Iterator[Any]:
-    """A bar that ticks on a terminal, or a widget in a notebook."""
+def _round_bar(total: int, what: str, count: Callable[[], int] | None = None) -> Iterator[Any]:
+    """A bar that ticks on a terminal, or a widget in a notebook.
+
+    count: where the bar on a terminal stands, as it ticks; None: where it was moved to.
+    """
     if in_notebook():
         with auto_tqdm(total=total, desc=what, leave=False) as bar:
             yield bar
         return
     bar = _Bar(total=total, bar_format=BAR, desc=what, leave=False)
-    with _ticking(bar):
+
+    def advance() -> None:
+        if count is not None:
+            bar.n = count()
+
+    with _ticking(bar, advance):
         yield bar
 
 

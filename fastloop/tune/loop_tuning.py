@@ -5,41 +5,29 @@ from __future__ import annotations
 import inspect
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import product
 from numbers import Real
 from reprlib import repr as short_repr
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from fastloop.core import stats
-from fastloop.core.machine_load import LoadSummary, LoadWatch, describe_load
+from fastloop.core.machine_load import LoadSummary, describe_load
 from fastloop.core.notebook import notebook_html
 from fastloop.core.text_lines import wrap
-from fastloop.core.types import Invalid, Tree
-from fastloop.core.user_code import error_line
-from fastloop.data.digest import (
-    Digest,
-    describe_difference,
-    digest,
-    epoch_hashes,
-    reference_digest,
-)
+from fastloop.core.types import Tree
 from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.in_process import (
     LoaderLike,
     check_seconds,
     check_step,
     default_step,
-    epochs_of,
 )
-from fastloop.sweep.loader_timer import warm_timer
 from fastloop.sweep.progress import share_reports
 from fastloop.trial.job_settings import MIN_WINDOW_S
 from fastloop.tune.budget import Spending, TuneBudget
+from fastloop.tune.loop_trials import THREADS, LoopTrials
 from fastloop.tune.outcome import comparison_lines, comparison_table, verdict_text
 from fastloop.tune.race import RaceResult, race
 from fastloop.tune.surrogate import Surrogate
@@ -49,8 +37,6 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 MOST_COMBINATIONS = 2_000
-THREADS = "torch_threads"
-"""A setting that need not be an argument of the loader: torch's threads in this process."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -68,6 +54,8 @@ class LoopTuning:
     """The reasons why configurations could not be run, by name."""
     configurations: dict[str, dict[str, Any]]
     """The settings of every configuration of the space by its name, the present one first."""
+    notes: tuple[str, ...] = ()
+    """Sentences on the part of an epoch that trials read, and on the data that was compared."""
     machine_load: LoadSummary | None = None
     """The load by other programs during the trials."""
 
@@ -117,7 +105,8 @@ class LoopTuning:
         failed = [f"failed: {name}: {reason}" for name, reason in self.reasons.items()]
         answer = verdict_text(self.race, self.is_faster)
         first = describe_load(self.machine_load)
-        return notebook_html(answer, comparison_table(self.race), [*failed, self.code], first)
+        notes = [*failed, *self.notes, self.code]
+        return notebook_html(answer, comparison_table(self.race), notes, first)
 
     def __repr__(self) -> str:
         answer = [*describe_load(self.machine_load), verdict_text(self.race, self.is_faster)]
@@ -125,63 +114,7 @@ class LoopTuning:
         failed = [f"failed: {name}: {reason}" for name, reason in self.reasons.items()]
         if self.race.not_run:
             failed.append(f"no room in the budget: {len(self.race.not_run):,}")
-        return "\n".join([*lines, "", *wrap(failed), self.code])
-
-
-@dataclass(kw_only=True)
-class _Measurements:
-    """Measures loaders in this process, with a new loader for each measurement."""
-
-    make_loader: Callable[..., LoaderLike]
-    settings: Mapping[str, Mapping[str, Any]]
-    """The settings of each configuration, by its name."""
-    present: str
-    step: Callable[[Tree], Any]
-    device: torch.device
-    same_data: bool
-    min_window_s: float
-    reference: Digest | None = None
-    checked: set[str] = field(default_factory=set)
-    reasons: dict[str, str] = field(default_factory=dict)
-    watch: LoadWatch = field(default_factory=LoadWatch)
-
-    def measure(self, name: str, _number: int, _room: float) -> float | None:
-        """Seconds of an epoch of a configuration; None if it can't be run."""
-        try:
-            return self._time(name)
-        except Exception as error:
-            # The user's loader may raise anything for settings that it can't have. Without the
-            # present settings there is nothing to compare with.
-            if name == self.present:
-                raise
-            self.reasons[name] = error_line(error)
-            return None
-        finally:
-            self.watch.end_stretch()
-
-    def _time(self, name: str) -> float:
-        settings = self.settings[name]
-        with _torch_threads(settings.get(THREADS)):
-            arguments = _arguments(self.make_loader, settings)
-            epochs = epochs_of(self.make_loader(**arguments))
-            if name not in self.checked:
-                self._check(name, epochs)
-            assert self.reference is not None
-            count = self.reference.count
-            timer = warm_timer(epochs, self.step, 1, self.device, count, self.min_window_s)
-            return timer.time_window()
-
-    def _check(self, name: str, epochs: Callable[[int], Any]) -> None:
-        """Compare an epoch with one of the present configuration; raises Invalid."""
-        # The present configuration runs first.
-        if self.reference is None:
-            self.reference = reference_digest(*epoch_hashes(epochs(0), None))
-        else:
-            delivered = digest(epochs(0), None, at_most=self.reference.count)
-            reason = describe_difference(self.reference, delivered)
-            if reason and (self.same_data or delivered.count != self.reference.count):
-                raise Invalid(f"other data than the present settings: {reason}")
-        self.checked.add(name)
+        return "\n".join([*lines, "", *wrap([*failed, *self.notes]), self.code])
 
 
 def tune_loop(  # noqa: PLR0913 - the settings of a run, by their names
@@ -199,7 +132,7 @@ def tune_loop(  # noqa: PLR0913 - the settings of a run, by their names
     Combinations run in interleaved rounds in this process, each time with a new loader. The present
     settings run in all rounds, beside the combinations that promise most by the trials so far. The
     winner's gain is confirmed by fresh rounds. A combination that raises, or that delivers other
-    data, is left out.
+    data, is left out. Long epochs are cut to about 2 s, or less if the budget asks for it.
 
     Args:
         make_loader: called with one value of each setting; returns an iterable over batches, such
@@ -207,13 +140,14 @@ def tune_loop(  # noqa: PLR0913 - the settings of a run, by their names
         space: the values of each setting, the present one first, in up to 2,000 combinations.
             `torch_threads` sets torch's threads if make_loader has no such argument.
         step: called with each batch. None: batches are read, or moved to the device.
-        budget_s: about the seconds after which the result is there.
+        budget_s: seconds after which the result is there, from the call on.
         device: auto, cpu, mps, cuda or cuda:<number>.
-        same_data: False: compare only the numbers of samples, for random transforms.
+        same_data: compare samples, if two epochs of the present loader have the same ones, which
+            random transforms don't; False: compare only the numbers of samples.
         min_window_s: repeat epochs until a measurement takes this long.
 
-    Raises ValueError for a wrong space or budget, TypeError for a make_loader or step that is no
-    function, and any exception of the present settings.
+    Raises ValueError for a wrong space or too small a budget, TypeError for a make_loader or step
+    that is no function, and any exception of the present settings.
 
     >>> fastloop.tune(make_loader, {"batch_size": [64], "num_workers": [0, 2]}).settings
     {'batch_size': 64, 'num_workers': 0}
@@ -223,34 +157,36 @@ def tune_loop(  # noqa: PLR0913 - the settings of a run, by their names
     _check_space(make_loader, space)
     settings = _combinations(space)
     names = [*settings]
-    measurements = _Measurements(
+    spending = Spending(budget=TuneBudget(seconds=budget_s))
+    trials = LoopTrials(
         make_loader=make_loader,
         settings=settings,
-        present=names[0],
         step=step or default_step(resolve_device(device)),
         device=resolve_device(device),
         same_data=same_data,
         min_window_s=min_window_s,
+        budget_s=budget_s,
     )
-    spending = Spending(budget=TuneBudget(seconds=budget_s))
     changes = [_find_changes(each, settings[names[0]]) for each in settings.values()]
     # No model predicts a loader of the user's own: all costs are taken to be alike.
     surrogate = Surrogate(names=names, changes=changes, predicted=[1.0] * len(names))
-    with share_reports("tune", spending.share) as end_step:
+    with share_reports("tune", spending.share) as begin_step:
+        begin_step("a first look")
+        trials.look()
 
         def measure(name: str, number: int, room: float) -> float | None:
-            cost = measurements.measure(name, number, room)
-            end_step()
-            return cost
+            begin_step(name)
+            return trials.measure(name, number, room)
 
         result = race(surrogate, measure, spending.share)
     best = result.winner if result.is_faster else result.present
     return LoopTuning(
         settings=settings[best],
         race=result,
-        reasons=measurements.reasons,
+        reasons=trials.reasons,
         configurations=settings,
-        machine_load=measurements.watch.summary(),
+        notes=trials.notes,
+        machine_load=trials.watch.summary(),
     )
 
 
@@ -306,22 +242,3 @@ def _find_changes(settings: Mapping[str, Any], present: Mapping[str, Any]) -> fr
 
 def _name(settings: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in settings.items())
-
-
-def _arguments(
-    make_loader: Callable[..., LoaderLike], settings: Mapping[str, Any]
-) -> dict[str, Any]:
-    # A function with an argument of this name gets the number as well.
-    takes_threads = THREADS in inspect.signature(make_loader).parameters
-    return {name: value for name, value in settings.items() if name != THREADS or takes_threads}
-
-
-@contextmanager
-def _torch_threads(count: int | None) -> Iterator[None]:
-    """A context in which torch computes with that many threads; None: with as many as before."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -36,15 +36,13 @@ from fastloop.sweep.prepare_stage import prepare_job
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 from fastloop.tune.peak_memory import MemoryProfile, observe_peak_mib
-from fastloop.tune.shortened_race import TRIAL_S, longest_epoch_s
+from fastloop.tune.shortened_race import EPOCH_S, TRIAL_S, longest_epoch_s
 
 T = TypeVar("T")
 
 WAITING = 0.25
 """Samples that need less CPU time than this share of their time are taken to wait, as for a disk, a
 network or a sleep. Samples that compute are above it also if several processes share a core."""
-EPOCH_S = 2.0
-"""Raced epochs that take longer than this are cut to about this length (setting `batches`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,8 +25,9 @@ from fastloop.tune.candidates import (
     find_tune_candidates,
 )
 from fastloop.tune.peak_memory import forecast_peak_mib, usable_mib
-from fastloop.tune.pilot import EPOCH_S, Pilot, PilotLimits, look_at, run_pilot
+from fastloop.tune.pilot import Pilot, PilotLimits, look_at, run_pilot
 from fastloop.tune.shortened_race import (
+    EPOCH_S,
     SHORT_S,
     check_least_time,
     expect_cost,

@@ -32,6 +32,8 @@ confirm a gain, and the passes after them."""
 TRIAL_S, TRIAL_EPOCHS = 0.5, 4
 """About the cost of a trial: seconds for its process, and epochs for comparing data, warming up and
 timing."""
+EPOCH_S = 2.0
+"""Raced epochs that take longer than this are cut to about this length (setting `batches`)."""
 SHARE_OF_TWO = 0.7
 """Share of the time after the pilot that a race of two may take; epochs are cut to fit into it."""
 STEP_S = 10

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import torch
-from torch.utils.data import DataLoader
 
-import fastloop
 from fastloop.config.combinations import compose_each, compose_values
 from fastloop.config.compose import compose_job, compose_requests, usage_errors
 from fastloop.config.flags import read_command_line
@@ -444,68 +440,6 @@ def test_reasons_that_differ_by_their_values_share_a_line():
         ("persistent_workers=true needs workers", 4),
         ("anything else", 1),
     ]
-
-
-def test_loop_is_tuned_in_this_process():
-    def make_loader(batch_size, drop_last):
-        return DataLoader(torch.arange(80), batch_size=batch_size, drop_last=drop_last)
-
-    space = {"batch_size": [1, 40], "drop_last": [False]}
-    # An epoch takes 0.2 ms: a window of one, in which another process runs for some ms, would make
-    # the slower configuration the faster one of that round.
-    tuned = fastloop.tune(make_loader, space, budget_s=120, min_window_s=0.05)
-    assert tuned.settings == {"batch_size": 40, "drop_last": False}
-    assert tuned.is_faster
-    assert tuned.race.gain.low > 1
-    assert tuned.code == "loader = make_loader(batch_size=40, drop_last=False)"
-    assert tuned.code in repr(tuned)
-    frame = tuned.to_frame().set_index("batch_size")
-    assert [*frame[frame["is_winner"]].index] == [40]
-    assert frame.loc[1, "ratio_low"] > 1
-    assert json.loads(tuned.to_json())["settings"] == tuned.settings
-    assert tuned._repr_html_().count("<tr>") == 3  # the head and two configurations
-
-
-def test_loop_settings_that_fail_or_deliver_other_data_are_left_out():
-    def make_loader(count):
-        if count == 3:
-            raise ValueError("no such count")
-        return DataLoader(torch.arange(count), batch_size=4)
-
-    tuned = fastloop.tune(make_loader, {"count": [8, 3, 7]}, budget_s=120, min_window_s=0)
-    assert tuned.settings == {"count": 8}
-    assert not tuned.is_faster
-    assert "no such count" in tuned.reasons["count=3"]
-    assert "other data" in tuned.reasons["count=7"]
-
-
-def test_wrong_spaces_of_a_loop_are_named():
-    with pytest.raises(ValueError, match="space: make_loader has no argument workers"):
-        fastloop.tune(lambda batch_size: [], {"workers": [1]})
-    with pytest.raises(ValueError, match=r"space=\{\}: allowed"):
-        fastloop.tune(lambda batch_size: [], {})
-    with pytest.raises(ValueError, match=r"space: 10,000 combinations; allowed: up to 2,000"):
-        fastloop.tune(lambda a, b: [], {"a": range(100), "b": range(100)})
-    with pytest.raises(ValueError, match="budget_s=0"):
-        fastloop.tune(lambda batch_size: [], {"batch_size": [1]}, budget_s=0)
-
-
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        ({"budget_s": "5min"}, ValueError, "budget_s='5min': allowed is a number of seconds"),
-        ({"budget_s": None}, ValueError, "budget_s=None: allowed is a number of seconds"),
-        ({"min_window_s": "a"}, ValueError, "min_window_s='a': allowed is 0 or more"),
-        ({"make_loader": 5}, TypeError, "make_loader=5: allowed is a function that returns"),
-        ({"step": 5}, TypeError, "step=5: allowed is a function of a batch"),
-        ({"space": {"batch_size": 5}}, ValueError, "space={'batch_size': 5}: allowed: a dict"),
-        ({"space": ["batch_size"]}, ValueError, "space=\\['batch_size'\\]: allowed: a dict"),
-    ],
-)
-def test_wrong_settings_of_tune_are_named(settings, error, message):
-    given = {"make_loader": lambda batch_size: [], "space": {"batch_size": [1]}} | settings
-    with pytest.raises(error, match=f"^{message}"):
-        fastloop.tune(**given)
 
 
 def test_jobs_that_are_composed_together_are_those_composed_alone(tmp_path, monkeypatch):

@@ -148,25 +148,26 @@ def test_line_that_stays_is_told_on_a_terminal_and_elsewhere(open_terminal, capf
 def test_share_of_a_budget_is_a_bar_of_it(open_terminal):
     terminal = open_terminal()
     share = [0.0]
-    with progress.share_reports("tune", lambda: share[0]) as end_step:
+    with progress.share_reports("tune", lambda: share[0]) as begin_step:
         share[0] = 0.4
-        end_step()
+        begin_step("num_workers=2")
         wait_for_drawings(terminal, 2)
         assert "40/100 [" in terminal.getvalue()
+        assert "tune: num_workers=2" in terminal.getvalue()
         share[0] = 1.7
-        end_step()
         wait_for_drawings(terminal, 2)
     assert "100/100 [" in terminal.getvalue()
 
 
 def test_share_of_a_budget_is_a_line_where_there_is_no_terminal(clock_s, capfd):
     share = [0.0]
-    with progress.share_reports("tune", lambda: share[0]) as end_step:
-        end_step()
+    with progress.share_reports("tune", lambda: share[0]) as begin_step:
+        begin_step("a first look")
         clock_s[0] += 30
         share[0] = 0.25
-        end_step()
-    assert capfd.readouterr().err == "tune: 00:30 elapsed, 25 % of the budget\n"
+        begin_step("num_workers=2")
+    line = "tune: 00:30 elapsed, 25 % of the budget: num_workers=2\n"
+    assert capfd.readouterr().err == line
 
 
 def test_samples_have_a_bar_on_a_terminal_alone(open_terminal, monkeypatch):

@@ -1,0 +1,294 @@
+"""Trials of a user's own loader in this process, over the same first part of each epoch."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fastloop.core.deadline import Deadline, deadline_after
+from fastloop.core.machine_load import LoadWatch
+from fastloop.core.spans import now_ns, seconds_between, synchronize
+from fastloop.core.types import Epochs, Invalid, Tree
+from fastloop.core.user_code import error_line
+from fastloop.data.digest import (
+    Digest,
+    describe_difference,
+    epoch_hashes,
+    leaves_of,
+    reference_digest,
+)
+from fastloop.explain.explained_job import FEWEST_BATCHES
+from fastloop.sweep.in_process import LoaderLike, epochs_of
+from fastloop.sweep.loader_timer import first_batches, warm_timer
+from fastloop.trial.window import count_rows, row_counter
+from fastloop.tune.shortened_race import (
+    EPOCH_S,
+    FEWEST_TRIALS,
+    longest_epoch_s,
+)
+
+THREADS = "torch_threads"
+"""A setting that need not be an argument of the loader: torch's threads in this process."""
+MOST_LOOK_S = 8.0
+"""The first look at the present loader ends after this time: too small a budget is refused soon."""
+MOST_BEHIND = 2.0
+"""A configuration that takes this many times the present one's time is read no further."""
+SPARE = 1.25
+"""A budget that is named as sufficient is this many times the need, as the need is an estimate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochPart:
+    """The part of an epoch that was read, from its first sample on."""
+
+    samples: int
+    batches: int
+    is_whole: bool
+    """True for a whole epoch."""
+    seconds: float
+    fixed_s: float
+    """The seconds of it that an epoch of any length takes: iter() and the end of the iterator, with
+    the start and the end of workers."""
+
+    def epoch_s(self, samples: float) -> float:
+        """Seconds of an epoch with so many samples; of as many as in the part if it is infinite,
+        without what is fixed."""
+        read_s = self.seconds - self.fixed_s
+        if math.isinf(samples):
+            return read_s / self.samples
+        return self.fixed_s + read_s * samples / self.samples
+
+    def cut(self, epochs: Epochs) -> Epochs:
+        """Epochs that end after as many batches."""
+        return epochs if self.is_whole else first_batches(epochs, self.batches)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartReader:
+    """Reads parts of epochs, with a step on each batch."""
+
+    step: Callable[[Tree], Any]
+    device: torch.device
+    epoch_s: float
+    deadline: Deadline = field(default_factory=Deadline)
+    """The time after which no batch is asked for."""
+
+    def read(self, epochs: Epochs) -> EpochPart:
+        """The part of an epoch that takes about epoch_s: a fast loader reads more than a slow one,
+        and a busy machine reads less. Raises Invalid after the deadline."""
+        samples, batches, is_whole, count = 0, 0, True, count_rows
+        start_ns = now_ns()
+        iterator = iter(epochs(0))
+        first_ns = last_ns = now_ns()
+        for batch in iterator:
+            if self.deadline.is_over:
+                raise Invalid("it was stopped: it takes longer than there was time left")
+            if not batches:
+                leaves_of(batch)
+                count = row_counter(batch)
+            samples, batches = samples + count(batch), batches + 1
+            self.step(batch)
+            last_ns = now_ns()
+            spent_s = seconds_between(first_ns, last_ns)
+            is_enough = spent_s >= self.epoch_s and batches >= FEWEST_BATCHES
+            if is_enough or spent_s >= MOST_LOOK_S:
+                is_whole = False
+                break
+        # The end of the last reference ends workers that don't persist.
+        del iterator
+        synchronize(self.device)
+        stop_ns = now_ns()
+        if not samples:
+            raise Invalid("it yields nothing")
+        fixed_ns = stop_ns - start_ns - (last_ns - first_ns)
+        return EpochPart(
+            samples=samples,
+            batches=batches,
+            is_whole=is_whole,
+            seconds=seconds_between(start_ns, stop_ns),
+            fixed_s=fixed_ns / 1e9,
+        )
+
+
+def check_budget(part: EpochPart, budget_s: float, min_window_s: float) -> None:
+    """Raise ValueError if the budget has no time for the shortest race, and name one that has."""
+    # A cut epoch is read to warm up, compared and timed; of a whole one a window is repeated.
+    trial_s = 5 * part.seconds + min_window_s if part.is_whole else 3 * part.seconds
+    # The look, and two epochs of which the data of the present loader are read.
+    needed_s = FEWEST_TRIALS * trial_s + 3 * part.seconds
+    if needed_s > budget_s:
+        needed = f"comparing yours with one other takes about {needed_s:.1f} s"
+        allowed = math.ceil(SPARE * needed_s)
+        raise ValueError(f"budget_s={budget_s:g} is too short: {needed}; allowed: from {allowed}")
+
+
+@dataclass(kw_only=True)
+class LoopTrials:
+    """Measures loaders in this process, with a new loader for each measurement."""
+
+    make_loader: Callable[..., LoaderLike]
+    settings: Mapping[str, Mapping[str, Any]]
+    """The settings of each configuration, by its name; the present one is the first."""
+    step: Callable[[Tree], Any]
+    device: torch.device
+    same_data: bool
+    min_window_s: float
+    budget_s: float
+    part: EpochPart = EpochPart(samples=0, batches=0, is_whole=True, seconds=0.0, fixed_s=0.0)
+    """The part of an epoch that the first look at the present loader has read."""
+    reference: Digest | None = None
+    """Digest of the present configuration's part of an epoch."""
+    repeats_data: bool = False
+    """True if the present loader delivers the same samples in two epochs."""
+    whole_samples: float = math.inf
+    """About the number of samples in an epoch; infinite if it is not known."""
+    checked: set[str] = field(default_factory=set)
+    """Names of the configurations of which the data was compared."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    watch: LoadWatch = field(default_factory=LoadWatch)
+
+    @property
+    def present(self) -> str:
+        """Name of the present configuration."""
+        return next(iter(self.settings))
+
+    @property
+    def epoch_s(self) -> float:
+        """About the longest epoch with which there is time for a race."""
+        return min(EPOCH_S, longest_epoch_s(self.budget_s, 0.0))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on what the trials read, and on what was compared."""
+        notes = []
+        if not self.part.is_whole:
+            cut = f"Trials read the first part of an epoch, for about {self.epoch_s:.1f} s"
+            whole = f"whole epochs of {self.whole_samples:,.0f} samples, by that part"
+            is_known = not math.isinf(self.whole_samples)
+            notes.append(f"{cut}; times are those of {whole if is_known else 'a sample'}.")
+        if self.same_data and not self.repeats_data:
+            reason = "two epochs of the present loader begin with other samples"
+            notes.append(f"Only the numbers of samples were compared: {reason}.")
+        return tuple(notes)
+
+    def look(self) -> None:
+        """Choose the part of an epoch, and read the present loader's data; raises ValueError for
+        too small a budget, and any exception of the loader."""
+        with self._open(self.present) as epochs:
+            part = self._reader().read(epochs)
+            check_budget(part, self.budget_s, self.min_window_s)
+            self.part, cut = part, part.cut(epochs)
+            self.checked.add(self.present)
+            self.whole_samples = _count_samples(epochs, part)
+            self.reference = reference_digest(*epoch_hashes(cut(0), None))
+            if self.same_data:
+                again = reference_digest(*epoch_hashes(cut(0), None))
+                self.repeats_data = not describe_difference(self.reference, again)
+
+    def measure(self, name: str, _number: int, room: float) -> float | None:
+        """Seconds of an epoch of a configuration; None if it can't be run.
+
+        room: the share of the budget that the trial may take, after which it is stopped.
+        """
+        reader = self._reader(None if math.isinf(room) else room * self.budget_s)
+        try:
+            with self._open(name) as epochs:
+                return self._time(name, epochs, reader)
+        except Exception as error:
+            # The user's loader may raise anything for settings that it can't have. Without the
+            # present settings there is nothing to compare with.
+            if name == self.present:
+                raise
+            self.reasons[name] = error_line(error)
+            return None
+        finally:
+            self.watch.end_stretch()
+
+    def _reader(self, limit_s: float | None = None) -> PartReader:
+        return PartReader(
+            step=self.step,
+            device=self.device,
+            epoch_s=self.epoch_s,
+            deadline=deadline_after(limit_s),
+        )
+
+    @contextmanager
+    def _open(self, name: str) -> Iterator[Epochs]:
+        """The epochs of a new loader, with the configuration's number of torch's threads."""
+        settings = self.settings[name]
+        with _torch_threads(settings.get(THREADS)):
+            yield epochs_of(self.make_loader(**_arguments(self.make_loader, settings)))
+
+    def _time(self, name: str, epochs: Epochs, reader: PartReader) -> float:
+        # It warms the loader up as well.
+        first = reader.read(epochs)
+        if name not in self.checked:
+            yours_s = self.part.epoch_s(self.whole_samples)
+            seconds = first.epoch_s(self.whole_samples)
+            # What is far behind yours while it warms up needs no further figure.
+            if seconds > MOST_BEHIND * yours_s and first.seconds >= self.min_window_s:
+                return seconds
+            self._check(epochs, first)
+            self.checked.add(name)
+        if not first.is_whole:
+            return reader.read(epochs).epoch_s(self.whole_samples)
+        window_s = self.min_window_s
+        timer = warm_timer(epochs, self.step, 1, self.device, first.samples, window_s)
+        seconds = timer.time_window()
+        return seconds / first.samples if math.isinf(self.whole_samples) else seconds
+
+    def _check(self, epochs: Epochs, part: EpochPart) -> None:
+        """Raise Invalid if the data is not that of the present configuration."""
+        present, reference = self.part, self.reference
+        assert reference is not None
+        if present.is_whole and part.is_whole and part.samples != present.samples:
+            counts = f"{part.samples:,} samples an epoch, not {present.samples:,}"
+            raise Invalid(f"other data than the present settings: {counts}")
+        if not self.repeats_data:
+            return
+        read = epochs
+        if not present.is_whole:
+            # Batches of another size may end some samples later.
+            read = first_batches(epochs, math.ceil(present.samples * part.batches / part.samples))
+        hashes, leaves = epoch_hashes(read(0), None)
+        delivered = reference_digest(
+            hashes if present.is_whole else hashes[: present.samples], leaves
+        )
+        if reason := describe_difference(reference, delivered):
+            raise Invalid(f"other data than the present settings: {reason}")
+
+
+def _count_samples(epochs: Epochs, part: EpochPart) -> float:
+    """About the number of samples in an epoch; infinite if the loader has no length."""
+    if part.is_whole:
+        return part.samples
+    try:
+        batches = len(epochs(0))  # pyright: ignore[reportArgumentType]
+    except TypeError:
+        return math.inf
+    return part.samples / part.batches * batches
+
+
+def _arguments(
+    make_loader: Callable[..., LoaderLike], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    # A function with an argument of this name gets the number as well.
+    takes_threads = THREADS in inspect.signature(make_loader).parameters
+    return {name: value for name, value in settings.items() if name != THREADS or takes_threads}
+
+
+@contextmanager
+def _torch_threads(count: int | None) -> Iterator[None]:
+    """A context in which torch computes with that many threads; None: with as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
