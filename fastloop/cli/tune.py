@@ -3,6 +3,7 @@
     fastloop tune [budget=5min] [space="<setting>=<value>,<value> ..."]
                   [objective=epoch] [memory_limit_mib=<MiB>] [resume=last]
                   [dataset=<dataset>] [loader=<loader>] [<setting>=<value> ...]
+    fastloop tune [budget=5min] --script [-m] <script> [its arguments]
 
 Takes one job, your present one, by the overrides of `fastloop run`. It
 races other loaders and settings against it, each trial in a fresh process and in
@@ -22,12 +23,20 @@ memory_limit_mib=
             configurations with a higher forecast peak of memory are not run
 
 Interrupted, the same command with resume=last continues.
+
+With --script it tunes a DataLoader of a script that is not changed. The script runs twice:
+observed, until its loops have had some seconds; and up to the first batch of the loop that
+waits longest, where other settings of its DataLoader are raced, with a step as long as
+the script's. It ends with the place of the call, and tune.patch for `git apply`.
 """
 
 from __future__ import annotations
 
+import math
 import shlex
+import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -44,8 +53,8 @@ from fastloop.config.compose import (
 from fastloop.config.experiments import experiment_yaml
 from fastloop.config.flags import read_command_line
 from fastloop.config.tune_space import read_space, split_arguments
-from fastloop.core.files import make_sweep_folder, remove_unused, write_text
-from fastloop.core.printable import plain_reason
+from fastloop.core.files import make_sweep_folder, outputs_folder, remove_unused, write_text
+from fastloop.core.printable import plain_reason, shorten_words
 from fastloop.core.types import JobFailed, MachineBusy, UsageError
 from fastloop.processes.lifecycle import handle_signals, restore_default_signals
 from fastloop.processes.startup import exit_on_system_error
@@ -58,6 +67,7 @@ if TYPE_CHECKING:
     from fastloop.tune.planning import TuneSettings
     from fastloop.tune.tune_file import TuneFile
 
+SCRIPT, PATCH = "--script", "tune.patch"
 NOTHING_TO_RESUME = "no earlier tuning has finished a trial, this one begins anew"
 SEVERAL = "tune takes one job, the present one: {}; space= names what else is tried"
 
@@ -66,6 +76,10 @@ def main() -> None:
     """Print the tuned settings; exits with 1 and one line on failure."""
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(__doc__, end="")
+        return
+    if SCRIPT in sys.argv[1:]:
+        place = sys.argv.index(SCRIPT)
+        _tune_script(sys.argv[1:place], sys.argv[place + 1 :])
         return
     given, sys.argv[1:] = split_arguments(sys.argv[1:])
     requests: list[JobRequest] = []
@@ -83,6 +97,72 @@ def main() -> None:
         restore_default_signals()
         for request in requests[:1]:
             remove_unused(request.sweep_folder)
+
+
+def _tune_script(words: list[str], arguments: list[str]) -> None:
+    """Print the tuned settings of a script's DataLoader; exits with 1 and one line on failure."""
+    from fastloop.tune.budget import parse_budget
+
+    try:
+        given, left = split_arguments(words)
+        budget_s = parse_budget(given["budget"]).seconds
+        usual, _ = split_arguments([f"budget={given['budget']}"])
+        if left or budget_s is None or given != usual:
+            raise UsageError(f"tune {shlex.join(words)} {SCRIPT}: allowed: budget=, as a time")
+        _check_script(arguments)
+        _tune_loop_of_script(budget_s, arguments)
+    except (UsageError, JobFailed) as error:
+        sys.exit(plain_reason(str(error)))
+    finally:
+        restore_default_signals()
+
+
+def _check_script(arguments: list[str]) -> None:
+    name = arguments[0] if arguments else ""
+    if name == "-m" and len(arguments) > 1:
+        return
+    if not name or name.startswith("-") or not Path(name).exists():
+        shown = shorten_words(name) if name else "nothing"
+        raise UsageError(f"{SCRIPT} {shown}: allowed: the path of a Python script, or -m <module>")
+
+
+def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
+    from fastloop.core.machine import process_begun_ns
+    from fastloop.explain.attach.early_stop import EarlyStop, ask_for_stop
+    from fastloop.explain.attach.launch import make_record_folder, run_script
+    from fastloop.explain.attach.of_script import explain_records
+    from fastloop.sweep.progress import share_reports
+    from fastloop.tune import script_tuning
+    from fastloop.tune.budget import Spending, TuneBudget
+
+    begun_ns = process_begun_ns()
+    spending = Spending(budget=TuneBudget(seconds=budget_s), begun_ns=begun_ns)
+    end_ns = begun_ns + int(1e9 * budget_s)
+    records = make_record_folder()
+    try:
+        ask_for_stop(records, EarlyStop(seconds=script_tuning.look_s(budget_s)))
+        status = run_script(arguments, records)
+        handle_signals()
+        findings = explain_records(records, arguments, status, records)
+        found = script_tuning.choose_loop(findings, arguments[0])
+        settings = script_tuning.choose_settings(found)
+        with share_reports("tune", spending.share) as begin_step:
+            outcome = script_tuning.run_race(
+                arguments, found, settings, end_ns, records, begin_step
+            )
+        if outcome.needed_s is not None:
+            least_s = math.ceil(spending.seconds + outcome.needed_s)
+            raise UsageError(f"budget={budget_s:g}s is too short; allowed: from {least_s}s")
+        tuned = script_tuning.describe_tuned(findings, found, settings, outcome)
+    finally:
+        shutil.rmtree(records, ignore_errors=True)
+    print(f"\n{tuned.text}")
+    if tuned.patch:
+        folder = outputs_folder() / "tune"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = Path(tempfile.mkdtemp(prefix="script-", dir=folder))
+        write_text(path / PATCH, tuned.patch)
+        print(f"\ngit apply {path / PATCH}\n\n{tuned.patch}", end="")
 
 
 def _check_settings(given: dict[str, Any]) -> TuneSettings:

@@ -26,7 +26,7 @@ from fastloop.data.digest import (
 from fastloop.explain.explained_job import FEWEST_BATCHES
 from fastloop.sweep.in_process import LoaderLike, epochs_of
 from fastloop.sweep.loader_timer import first_batches, warm_timer
-from fastloop.trial.window import count_rows, row_counter
+from fastloop.trial.window import row_counter
 from fastloop.tune.shortened_race import (
     EPOCH_S,
     FEWEST_TRIALS,
@@ -76,20 +76,23 @@ class PartReader:
     step: Callable[[Tree], Any]
     device: torch.device
     epoch_s: float
+    counts_batches: bool = False
+    """True: a batch counts as one sample, as of a kind that has no tensors."""
     deadline: Deadline = field(default_factory=Deadline)
     """The time after which no batch is asked for."""
 
     def read(self, epochs: Epochs) -> EpochPart:
         """The part of an epoch that takes about epoch_s: a fast loader reads more than a slow one,
         and a busy machine reads less. Raises Invalid after the deadline."""
-        samples, batches, is_whole, count = 0, 0, True, count_rows
+        samples, batches, is_whole = 0, 0, True
+        count: Callable[[Any], int] = _count_as_one
         start_ns = now_ns()
         iterator = iter(epochs(0))
         first_ns = last_ns = now_ns()
         for batch in iterator:
             if self.deadline.is_over:
                 raise Invalid("it was stopped: it takes longer than there was time left")
-            if not batches:
+            if not batches and not self.counts_batches:
                 leaves_of(batch)
                 count = row_counter(batch)
             samples, batches = samples + count(batch), batches + 1
@@ -116,16 +119,29 @@ class PartReader:
         )
 
 
+def _count_as_one(_: Any) -> int:
+    return 1
+
+
+class SmallBudgetError(ValueError):
+    """The budget has no time for the shortest race."""
+
+    def __init__(self, budget_s: float, needed_s: float) -> None:
+        self.needed_s, self.allowed_s = needed_s, math.ceil(SPARE * needed_s)
+        needed = f"comparing yours with one other takes about {needed_s:.1f} s"
+        super().__init__(
+            f"budget_s={budget_s:g} is too short: {needed}; allowed: from {self.allowed_s}"
+        )
+
+
 def check_budget(part: EpochPart, budget_s: float, min_window_s: float) -> None:
-    """Raise ValueError if the budget has no time for the shortest race, and name one that has."""
+    """Raise SmallBudgetError if there is no time for the shortest race."""
     # A cut epoch is read to warm up, compared and timed; of a whole one a window is repeated.
     trial_s = 5 * part.seconds + min_window_s if part.is_whole else 3 * part.seconds
     # The look, and two epochs of which the data of the present loader are read.
     needed_s = FEWEST_TRIALS * trial_s + 3 * part.seconds
     if needed_s > budget_s:
-        needed = f"comparing yours with one other takes about {needed_s:.1f} s"
-        allowed = math.ceil(SPARE * needed_s)
-        raise ValueError(f"budget_s={budget_s:g} is too short: {needed}; allowed: from {allowed}")
+        raise SmallBudgetError(budget_s, needed_s)
 
 
 @dataclass(kw_only=True)
@@ -140,6 +156,8 @@ class LoopTrials:
     same_data: bool
     min_window_s: float
     budget_s: float
+    counts_batches: bool = False
+    """True: batches may be of any kind; only their number is compared."""
     part: EpochPart = EpochPart(samples=0, batches=0, is_whole=True, seconds=0.0, fixed_s=0.0)
     """The part of an epoch that the first look at the present loader has read."""
     reference: Digest | None = None
@@ -186,8 +204,8 @@ class LoopTrials:
             self.part, cut = part, part.cut(epochs)
             self.checked.add(self.present)
             self.whole_samples = _count_samples(epochs, part)
-            self.reference = reference_digest(*epoch_hashes(cut(0), None))
             if self.same_data:
+                self.reference = reference_digest(*epoch_hashes(cut(0), None))
                 again = reference_digest(*epoch_hashes(cut(0), None))
                 self.repeats_data = not describe_difference(self.reference, again)
 
@@ -215,6 +233,7 @@ class LoopTrials:
             step=self.step,
             device=self.device,
             epoch_s=self.epoch_s,
+            counts_batches=self.counts_batches,
             deadline=deadline_after(limit_s),
         )
 
@@ -236,7 +255,7 @@ class LoopTrials:
                 return seconds
             self._check(epochs, first)
             self.checked.add(name)
-        if not first.is_whole:
+        if not first.is_whole or self.counts_batches:
             return reader.read(epochs).epoch_s(self.whole_samples)
         window_s = self.min_window_s
         timer = warm_timer(epochs, self.step, 1, self.device, first.samples, window_s)
@@ -245,12 +264,11 @@ class LoopTrials:
 
     def _check(self, epochs: Epochs, part: EpochPart) -> None:
         """Raise Invalid if the data is not that of the present configuration."""
-        present, reference = self.part, self.reference
-        assert reference is not None
+        present = self.part
         if present.is_whole and part.is_whole and part.samples != present.samples:
             counts = f"{part.samples:,} samples an epoch, not {present.samples:,}"
             raise Invalid(f"other data than the present settings: {counts}")
-        if not self.repeats_data:
+        if not self.repeats_data or self.reference is None:
             return
         read = epochs
         if not present.is_whole:
@@ -260,7 +278,7 @@ class LoopTrials:
         delivered = reference_digest(
             hashes if present.is_whole else hashes[: present.samples], leaves
         )
-        if reason := describe_difference(reference, delivered):
+        if reason := describe_difference(self.reference, delivered):
             raise Invalid(f"other data than the present settings: {reason}")
 
 

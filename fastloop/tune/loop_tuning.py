@@ -109,12 +109,16 @@ class LoopTuning:
         return notebook_html(answer, comparison_table(self.race), notes, first)
 
     def __repr__(self) -> str:
+        return f"{self.without_code()}\n{self.code}"
+
+    def without_code(self) -> str:
+        """The verdict, the configurations that came closest, and notes."""
         answer = [*describe_load(self.machine_load), verdict_text(self.race, self.is_faster)]
         lines = [*wrap(answer), "", *comparison_lines(self.race)]
         failed = [f"failed: {name}: {reason}" for name, reason in self.reasons.items()]
         if self.race.not_run:
             failed.append(f"no room in the budget: {len(self.race.not_run):,}")
-        return "\n".join([*lines, "", *wrap([*failed, *self.notes]), self.code])
+        return "\n".join([*lines, "", *wrap([*failed, *self.notes])])
 
 
 def tune_loop(  # noqa: PLR0913 - the settings of a run, by their names
@@ -156,7 +160,6 @@ def tune_loop(  # noqa: PLR0913 - the settings of a run, by their names
     check_step(step)
     _check_space(make_loader, space)
     settings = _combinations(space)
-    names = [*settings]
     spending = Spending(budget=TuneBudget(seconds=budget_s))
     trials = LoopTrials(
         make_loader=make_loader,
@@ -167,24 +170,35 @@ def tune_loop(  # noqa: PLR0913 - the settings of a run, by their names
         min_window_s=min_window_s,
         budget_s=budget_s,
     )
-    changes = [_find_changes(each, settings[names[0]]) for each in settings.values()]
-    # No model predicts a loader of the user's own: all costs are taken to be alike.
-    surrogate = Surrogate(names=names, changes=changes, predicted=[1.0] * len(names))
     with share_reports("tune", spending.share) as begin_step:
-        begin_step("a first look")
-        trials.look()
+        return race_loaders(trials, spending, begin_step)
 
-        def measure(name: str, number: int, room: float) -> float | None:
-            begin_step(name)
-            return trials.measure(name, number, room)
 
-        result = race(surrogate, measure, spending.share)
+def race_loaders(
+    trials: LoopTrials, spending: Spending, begin_step: Callable[[str], None]
+) -> LoopTuning:
+    """The outcome of a race of the trials' configurations.
+
+    begin_step: called with the name of each step as it begins.
+    """
+    settings, present = trials.settings, trials.settings[trials.present]
+    changes = [_find_changes(each, present) for each in settings.values()]
+    # No model predicts a loader of the user's own: all costs are taken to be alike.
+    surrogate = Surrogate(names=[*settings], changes=changes, predicted=[1.0] * len(settings))
+    begin_step("a first look")
+    trials.look()
+
+    def measure(name: str, number: int, room: float) -> float | None:
+        begin_step(name)
+        return trials.measure(name, number, room)
+
+    result = race(surrogate, measure, spending.share)
     best = result.winner if result.is_faster else result.present
     return LoopTuning(
-        settings=settings[best],
+        settings={**settings[best]},
         race=result,
         reasons=trials.reasons,
-        configurations=settings,
+        configurations={name: {**each} for name, each in settings.items()},
         notes=trials.notes,
         machine_load=trials.watch.summary(),
     )

@@ -296,7 +296,7 @@ def try_changes(
     tried, change = _judge(runner, found, baseline, attempts)
     if change is None:
         return tried
-    patch, advice = _patch(tried.made_at, change)
+    patch, advice = patch_call(tried.made_at, change)
     same = _has_same_samples(runner, change, digests, limit_s) if can_compare else None
     return replace(tried, patch=patch, advice=advice, same_samples=same)
 
@@ -417,7 +417,7 @@ def _has_same_samples(
     return changed == digests if digests and again == digests else None
 
 
-def _patch(made_at: str, change: ScriptChange) -> tuple[str, str]:
+def patch_call(made_at: str, change: ScriptChange) -> tuple[str, str]:
     """The patch and no advice; or no patch, and what to change instead."""
     path, _, line = made_at.rpartition(":")
     if is_library(path):

@@ -1,0 +1,63 @@
+"""The plan of a race in a script's process, and its outcome, as files of a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+PLAN, OUTCOME, STEP = "plan.json", "outcome.json", "step.txt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptPlan:
+    """The loop that is tuned, and what is tried."""
+
+    place: str
+    """File and line of the loop."""
+    made_at: str
+    """Path and line of the call that makes the DataLoader."""
+    settings: Mapping[str, Mapping[str, Any]]
+    """DataLoader's settings of each configuration by its name, the present one first; `fastloader`
+    is True if FastLoader takes its place."""
+    step_s: float
+    """Time of a step of the loop, for which each step of a trial keeps a core busy."""
+    end_ns: int
+    """Time at which the race ends, by the clock of `now_ns`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptOutcome:
+    """The outcome of the race in the script's process."""
+
+    text: str = ""
+    best: str = ""
+    """Name of the configuration to use."""
+    is_faster: bool = False
+    needed_s: float | None = None
+    """Time that a race needs, if there was too little."""
+
+
+def write_plan(folder: Path, plan: ScriptPlan) -> None:
+    """Let the process that is given this folder tune by the plan."""
+    (folder / PLAN).write_text(json.dumps(asdict(plan)))
+
+
+def read_plan(folder: Path) -> ScriptPlan:
+    """The plan that the folder holds."""
+    return ScriptPlan(**json.loads((folder / PLAN).read_text()))
+
+
+def write_outcome(folder: Path, outcome: ScriptOutcome) -> None:
+    """Keep the outcome for the command."""
+    (folder / OUTCOME).write_text(json.dumps(asdict(outcome)))
+
+
+def read_outcome(folder: Path) -> ScriptOutcome | None:
+    """The outcome; None: the script ended before its loop asked for a batch."""
+    try:
+        return ScriptOutcome(**json.loads((folder / OUTCOME).read_text()))
+    except FileNotFoundError:
+        return None

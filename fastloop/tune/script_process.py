@@ -1,0 +1,111 @@
+"""The first code in the process of a script that is tuned: the script runs as it is until its loop
+asks for its first batch; then the race of the loop's DataLoader takes the loop's place.
+
+It is run by its path: python script_process.py <folder of plan.json> [-m] <script> [its arguments]
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from fastloop.tune.script_plan import ScriptPlan
+
+
+def probe_for_race(module: ModuleType, folder: str) -> None:
+    """Wrap functions of torch.utils.data.dataloader, until the loop asks for its first batch."""
+    from fastloop.tune.script_plan import read_plan
+
+    probe = RaceProbe(read_plan(Path(folder)), Path(folder), module)
+    module.DataLoader.__init__ = probe.wrap_init(module.DataLoader.__init__)
+    iterator = module._BaseDataLoaderIter
+    iterator.__init__ = probe.wrap_iterator(iterator.__init__)
+    iterator.__next__ = probe.wrap_next(iterator.__next__)
+
+
+class RaceProbe:
+    """Finds the loop's DataLoader, and races others of its kind at the loop's first batch."""
+
+    def __init__(self, plan: ScriptPlan, folder: Path, module: ModuleType) -> None:
+        self.plan, self.folder, self.module = plan, folder, module
+        loader, iterator = module.DataLoader, module._BaseDataLoaderIter
+        self.originals = loader.__init__, iterator.__init__, iterator.__next__
+        # By id, as a DataLoader of a derived class need not be hashable: both live until the end.
+        self.made: dict[int, tuple[Any, dict[str, Any]]] = {}
+
+    def wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
+        """DataLoader.__init__, which keeps the arguments at the place of the plan."""
+        from fastloop.explain.attach.loader_places import place_of_call
+
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def __init__(loader: Any, *args: Any, **named: Any) -> None:  # noqa: N807
+            if place_of_call(loader) == self.plan.made_at:
+                bound = signature.bind(loader, *args, **named).arguments
+                self.made[id(loader)] = (loader, {**bound})
+            original(loader, *args, **named)
+
+        return __init__
+
+    def wrap_iterator(self, original: Callable[..., None]) -> Callable[..., None]:
+        """The iterators' __init__, which keeps the DataLoader."""
+
+        @functools.wraps(original)
+        def __init__(iterator: Any, loader: Any, *args: Any, **named: Any) -> None:  # noqa: N807
+            original(iterator, loader, *args, **named)
+            if id(loader) in self.made:
+                iterator._fastloop_loader = loader
+
+        return __init__
+
+    def wrap_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The iterators' __next__, of which the loop's first call does not return."""
+        from fastloop.explain.attach.loader_places import place_in_script
+
+        @functools.wraps(original)
+        def __next__(iterator: Any) -> Any:  # noqa: N807
+            loader = getattr(iterator, "_fastloop_loader", None)
+            if loader is not None and place_in_script() == self.plan.place:
+                if hasattr(iterator, "_shutdown_workers"):
+                    iterator._shutdown_workers()
+                self._race(*self.made[id(loader)])
+            return original(iterator)
+
+        return __next__
+
+    def _race(self, loader: Any, arguments: dict[str, Any]) -> NoReturn:
+        """Race the loaders, write the outcome, and end the script as `sys.exit` does."""
+        kind, iterators = self.module.DataLoader, self.module._BaseDataLoaderIter
+        kind.__init__, iterators.__init__, iterators.__next__ = self.originals
+        # Only now: at the import of DataLoader's module torch is not complete.
+        from fastloop.tune.script_plan import STEP, write_outcome
+        from fastloop.tune.script_race import race_in_script
+
+        outcome = race_in_script(self.plan, loader, arguments, self.folder / STEP)
+        write_outcome(self.folder, outcome)
+        sys.exit(0)
+
+
+def _start() -> None:
+    # Without -P, Python has put this file's folder first on sys.path.
+    if not sys.flags.safe_path:
+        del sys.path[0]
+    # fastloop need not be on the script's path. The race imports more of it later.
+    sys.path.append(str(Path(__file__).resolve().parents[2]))
+    from fastloop.explain.attach.import_hook import MODULE, ProbeFinder
+    from fastloop.explain.attach.script import become_script
+    from fastloop.tune.script_process import probe_for_race
+
+    sys.meta_path.insert(0, ProbeFinder(MODULE, probe_for_race, sys.argv[1]))
+    become_script(sys.argv[2:])
+
+
+if __name__ == "__main__":
+    _start()

@@ -1,0 +1,103 @@
+"""The race of a script's DataLoader against others, in the script's process."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastloop.core.spans import cpu_ns, now_ns, pause, seconds_between
+from fastloop.core.types import Invalid
+from fastloop.data.digest import leaves_of
+from fastloop.explain.attach.import_hook import MODULE
+from fastloop.fastloader import FastLoader
+from fastloop.trial.job_settings import MIN_WINDOW_S
+from fastloop.tune.budget import Spending, TuneBudget
+from fastloop.tune.loop_trials import LoopTrials, SmallBudgetError
+from fastloop.tune.loop_tuning import race_loaders
+from fastloop.tune.script_plan import ScriptOutcome, ScriptPlan
+
+SIDE = 64
+"""Rows of the matrices whose product keeps a core busy; it takes some microseconds."""
+
+
+def race_in_script(
+    plan: ScriptPlan, loader: Any, arguments: dict[str, Any], step_path: Path
+) -> ScriptOutcome:
+    """The outcome of the race of a DataLoader, made with these arguments, against others.
+
+    step_path: the file that tells what is measured.
+    """
+    left_s = seconds_between(now_ns(), plan.end_ns)
+    has_tensors = _has_tensors(loader)
+    trials = LoopTrials(
+        make_loader=_loader_maker(loader, arguments),
+        settings=plan.settings,
+        step=_busy_step(plan.step_s),
+        device=torch.device("cpu"),
+        same_data=has_tensors,
+        counts_batches=not has_tensors,
+        min_window_s=MIN_WINDOW_S,
+        budget_s=left_s,
+    )
+    try:
+        spending = Spending(budget=TuneBudget(seconds=left_s))
+        tuned = race_loaders(trials, spending, lambda name: _tell(step_path, name))
+    except SmallBudgetError as error:
+        return ScriptOutcome(needed_s=error.allowed_s)
+    best = tuned.race.winner if tuned.is_faster else tuned.race.present
+    return ScriptOutcome(text=tuned.without_code(), best=best, is_faster=tuned.is_faster)
+
+
+def _has_tensors(loader: Any) -> bool:
+    """True if the first batch is tensors of one length, of which samples can be compared."""
+    try:
+        leaves_of(next(iter(loader)))
+    except Invalid:
+        return False
+    return True
+
+
+def _loader_maker(loader: Any, arguments: dict[str, Any]) -> Callable[..., Any]:
+    """A function that makes a loader of the same kind with other settings."""
+
+    base = next(each for each in type(loader).__mro__ if each.__module__ == MODULE)
+
+    def make(fastloader: bool, **settings: Any) -> Any:
+        changed = {**arguments, **settings}
+        del changed["self"]
+        # Without workers DataLoader refuses a limit of time for them.
+        if not changed["num_workers"]:
+            changed.pop("timeout", None)
+        if fastloader:
+            return FastLoader(**changed)
+        # A derived class has attributes of its own, and may have other arguments.
+        made = copy.copy(loader)
+        vars(made).pop("_DataLoader__initialized", None)
+        base.__init__(made, **changed)
+        return made
+
+    return make
+
+
+def _busy_step(seconds: float) -> Callable[[Any], None]:
+    """A step that keeps one core busy for this time, in place of the script's."""
+    # A device's step leaves the cores to the loader.
+    if torch.accelerator.is_available():
+        return lambda _: pause(seconds)
+    matrix = torch.rand(SIDE, SIDE)
+
+    def step(_: Any) -> None:
+        # By the thread's CPU time: workers that take the core from it make it longer.
+        until_ns = cpu_ns() + int(1e9 * seconds)
+        while cpu_ns() < until_ns:
+            torch.mm(matrix, matrix)
+
+    return step
+
+
+def _tell(path: Path, name: str) -> None:
+    path.write_text(name)

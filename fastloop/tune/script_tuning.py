@@ -1,0 +1,197 @@
+"""`fastloop tune --script train.py`: the fastest settings for a DataLoader of a script."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fastloop.core.cgroup import usable_cores
+from fastloop.core.spans import now_ns
+from fastloop.core.types import UsageError
+from fastloop.explain.attach.call_patch import ScriptChange
+from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, waiting_s
+from fastloop.explain.attach.tries import MANY_WORKERS, WAITING, patch_call
+from fastloop.tune.candidates import YOURS
+from fastloop.tune.script_plan import (
+    STEP,
+    ScriptOutcome,
+    ScriptPlan,
+    read_outcome,
+    write_plan,
+)
+
+CHILD = str(Path(__file__).with_name("script_process.py"))
+ENDING_S, LATE_S = 2.0, 30.0
+"""Time that is kept for the end, and time after which a script that has not ended is killed."""
+LOOK_SHARE, LEAST_LOOK_S, MOST_LOOK_S = 0.15, 3.0, 30.0
+"""The observed run ends after this share of the budget, within these times."""
+POLL_S = 0.2
+DEEP_PREFETCH = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedScript:
+    """The answer about a script."""
+
+    text: str
+    patch: str
+    """The recommended change for `git apply`; empty if there is none."""
+
+
+def look_s(budget_s: float) -> float:
+    """Seconds after which the observed run of the script ends."""
+    return min(MOST_LOOK_S, max(LEAST_LOOK_S, LOOK_SHARE * budget_s))
+
+
+def choose_loop(findings: ScriptFindings, script: str) -> LoopFindings:
+    """The loop over a DataLoader that waits longest. Raises UsageError if there is none."""
+    loops = [each for each in findings.loops if each.facts.get("made_at")]
+    if loops:
+        return max(loops, key=waiting_s)
+    way = f"it failed (exit status {findings.status})" if findings.status else "it ended"
+    reason = f"{way} before a batch of a DataLoader was seen"
+    raise UsageError(
+        f"--script {script}: {reason}; allowed: a script that iterates over a DataLoader"
+    )
+
+
+def choose_settings(found: LoopFindings) -> dict[str, dict[str, Any]]:
+    """DataLoader's settings of each configuration by its name, the present one first."""
+    facts = found.facts
+    present = {
+        "num_workers": facts["num_workers"],
+        "persistent_workers": bool(facts["persistent_workers"]),
+        "prefetch_factor": facts["prefetch_factor"] if facts["num_workers"] else None,
+        "fastloader": False,
+    }
+    counts = {present["num_workers"], 0, 1, usable_cores(), 2 * usable_cores()}
+    if found.load_cores < WAITING and not facts["iterable"]:
+        counts |= {*MANY_WORKERS}
+    # A stream that is not divided among workers would deliver each sample several times.
+    if facts["iterable"]:
+        most = facts.get("shards") or present["num_workers"]
+        counts = {count for count in counts if count <= most}
+    without = {"persistent_workers": False, "prefetch_factor": None}
+    every = [present]
+    for count in sorted(counts):
+        kept = [False, True] if count else [False]
+        ahead = sorted({2, DEEP_PREFETCH, present["prefetch_factor"] or 2}) if count else [None]
+        every += [
+            {
+                "num_workers": count,
+                "persistent_workers": persistent,
+                "prefetch_factor": depth,
+                "fastloader": False,
+            }
+            for persistent in kept
+            for depth in ahead
+        ]
+    if facts["type"] == "DataLoader":
+        every += [
+            {"num_workers": count, **without, "fastloader": True}
+            for count in sorted({0, usable_cores()} & {*counts, 0})
+        ]
+    named = {find_change(each, present).name or YOURS: each for each in every}
+    return {YOURS: present, **named}
+
+
+def find_change(settings: Mapping[str, Any], present: Mapping[str, Any]) -> ScriptChange:
+    """The change of the script's call that makes these settings of the present ones."""
+    changed = {
+        name: value
+        for name, value in settings.items()
+        if name != "fastloader" and value != present[name]
+    }
+    # The default, which the call need not name.
+    if changed.get("prefetch_factor") == 2 and not present["prefetch_factor"]:
+        del changed["prefetch_factor"]
+    return ScriptChange(settings=changed, is_fastloader=settings["fastloader"])
+
+
+def run_race(
+    arguments: Sequence[str],
+    found: LoopFindings,
+    settings: Mapping[str, Mapping[str, Any]],
+    end_ns: int,
+    folder: Path,
+    begin_step: Callable[[str], None],
+) -> ScriptOutcome:
+    """Run the script until its loop asks for its first batch, and race its DataLoader there.
+
+    Raises UsageError, with the script's last line, if it ends before that.
+    """
+    plan = ScriptPlan(
+        place=found.facts["place"],
+        made_at=found.facts["made_at"],
+        settings=settings,
+        step_s=found.step_ms / 1e3,
+        end_ns=end_ns - int(1e9 * ENDING_S),
+    )
+    write_plan(folder, plan)
+    output = folder / "output.txt"
+    with output.open("wb") as file:
+        # A group of its own, so that no process of the script outlives the race.
+        process = subprocess.Popen(
+            [sys.executable, CHILD, str(folder), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        _follow(process, folder / STEP, end_ns, begin_step)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if outcome := read_outcome(folder):
+        return outcome
+    lines = output.read_text(errors="replace").split("\n")
+    last = next((each.strip() for each in reversed(lines) if each.strip()), "it printed nothing")
+    late = "had not reached" if process.returncode == -signal.SIGKILL else "ended before"
+    raise UsageError(f"the script's second run {late} the loop at {found.facts['place']}: {last}")
+
+
+def _follow(
+    process: subprocess.Popen[bytes], path: Path, end_ns: int, begin_step: Callable[[str], None]
+) -> None:
+    """Wait for the process, and tell what it measures."""
+    told = ""
+    while now_ns() < end_ns + 1e9 * LATE_S:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(POLL_S)
+            return
+        step = path.read_text() if path.exists() else ""
+        if step and step != told:
+            told = step
+            begin_step(step)
+
+
+def describe_tuned(
+    findings: ScriptFindings,
+    found: LoopFindings,
+    settings: Mapping[str, Mapping[str, Any]],
+    outcome: ScriptOutcome,
+) -> TunedScript:
+    """The text with the verdict, the place of the call and its change, and the patch."""
+    made_at = found.facts["made_at"]
+    lines = [outcome.text, "", f"{made_at}: the DataLoader of the loop at {found.facts['place']}"]
+    patch = ""
+    if outcome.is_faster:
+        change = find_change(settings[outcome.best], settings[YOURS])
+        patch, advice = patch_call(made_at, change)
+        lines += [advice or f"change: {change.name}"]
+    others = [each for each in findings.loops if each is not found]
+    lines += [
+        f"not tuned: {each.name}, which waits {waiting_s(each):.1f} s of {each.seconds:.1f} s, "
+        f"as against {waiting_s(found):.1f} s"
+        for each in others
+    ]
+    return TunedScript(text="\n".join(lines), patch=patch)

@@ -1,0 +1,134 @@
+"""`fastloop tune --script`: the DataLoader of a script is tuned where the script uses it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+from commands import run_fastloop
+
+from fastloop.core.types import UsageError
+from fastloop.explain.attach.call_patch import ScriptChange
+from fastloop.explain.attach.findings import ScriptFindings
+from fastloop.tune.script_tuning import choose_loop, find_change
+
+WAITING = """\
+import sys
+import time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __init__(self, seconds):
+        self.seconds = seconds
+    def __len__(self):
+        return 400
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        return torch.rand(8)
+
+train = DataLoader(Slow(0.005), batch_size=8, shuffle=True)
+valid = DataLoader(Slow(0.0005), batch_size=8)
+for epoch in range(20):
+    for batch in valid:
+        batch.sum()
+    for batch in train:
+        batch.sum()
+"""
+FAILING = "from torch.utils.data import DataLoader\nraise RuntimeError('no data here')\n"
+ENDING = """\
+import os
+from torch.utils.data import DataLoader
+if os.path.exists("ran"):
+    raise RuntimeError("it ran before")
+open("ran", "w").close()
+for batch in DataLoader([1.0, 2.0, 3.0], batch_size=1):
+    batch.sum()
+"""
+HEAVY = """\
+import time
+import torch
+from torch.utils.data import DataLoader
+
+for batch in DataLoader(range(100), batch_size=1, collate_fn=lambda each: time.sleep(2) or each):
+    pass
+"""
+
+
+def tune(folder, text: str, *words: str):
+    (folder / "train.py").write_text(text)
+    arguments = [*words, "--script", "train.py"]
+    return run_fastloop(*arguments, cwd=folder, command="tune")
+
+
+@pytest.mark.heavy
+def test_loop_that_waits_longest_is_tuned_and_the_patch_applies(tmp_path):
+    subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)
+    process = tune(tmp_path, WAITING, "budget=60s")
+    assert process.returncode == 0, process.stderr
+    path = tmp_path / "train.py"
+    assert f"{path}:15: the DataLoader of the loop at train.py:20" in process.stdout
+    assert re.search(r"not tuned: DataLoader at train.py:18, which waits", process.stdout)
+    (patch,) = tmp_path.glob("outputs/tune/*/tune.patch")
+    subprocess.run(["git", "apply", str(patch)], cwd=tmp_path, check=True)
+    (line,) = [each for each in path.read_text().splitlines() if each.startswith("train =")]
+    found = re.search(r"num_workers=(\d+)", line)
+    assert found
+    # 400 samples of 5 ms wait, so that many workers at once take a fraction of the two seconds.
+    assert int(found[1]) >= 4
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import torch\n", "it ended before a batch of a DataLoader was seen"),
+        (FAILING, "it failed (exit status 1) before a batch of a DataLoader was seen"),
+        (ENDING, "second run ended before the loop at train.py:6: RuntimeError: it ran before"),
+        (HEAVY, "budget=20s is too short; allowed: from"),
+    ],
+)
+@pytest.mark.heavy
+def test_scripts_that_can_not_be_tuned_are_told_in_a_line(tmp_path, text, reason):
+    process = tune(tmp_path, text, "budget=20s")
+    assert process.returncode == 1
+    assert reason in process.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--script"], "--script nothing: allowed: the path of a Python script"),
+        (["--script", "none.py"], "--script none.py: allowed"),
+        (["dataset=digits", "--script", "none.py"], "allowed: budget=, as a time"),
+        (["budget=60trials", "--script", "none.py"], "allowed: budget=, as a time"),
+    ],
+)
+def test_wrong_commands_are_told_in_a_line(tmp_path, words, reason):
+    process = run_fastloop(*words, cwd=tmp_path, command="tune")
+    assert process.returncode == 1
+    (line,) = process.stderr.splitlines()
+    assert reason in line
+
+
+def test_script_without_a_loop_is_refused():
+    findings = ScriptFindings(command="a.py", status=0, loops=())
+    with pytest.raises(UsageError, match=r"--script a\.py: it ended before a batch"):
+        choose_loop(findings, "a.py")
+
+
+def test_change_names_what_differs_from_the_call():
+    present = {
+        "num_workers": 2,
+        "persistent_workers": True,
+        "prefetch_factor": 4,
+        "fastloader": False,
+    }
+    none = present | {"num_workers": 0, "persistent_workers": False, "prefetch_factor": None}
+    # The call keeps the arguments that it has: without workers they would be refused.
+    assert find_change(none, present).settings == {
+        "num_workers": 0,
+        "persistent_workers": False,
+        "prefetch_factor": None,
+    }
+    assert find_change(present, present) == ScriptChange()
