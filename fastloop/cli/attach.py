@@ -47,6 +47,7 @@ from fastloop.core.printable import shorten_words
 if TYPE_CHECKING:
     from fastloop.core.machine_counters import Counters
     from fastloop.explain.attach.findings import LoopFindings, ScriptFindings
+    from fastloop.explain.attach.tries import TriedLoop
 
 PYTHON = re.compile(r"python[\d.]*")
 TRY, YES, COPY, MINUTES = "--try", "--yes", "--copy", "--minutes="
@@ -115,9 +116,9 @@ def main() -> None:
         # While the script runs, signals are its own. From here on there are files to remove.
         handle_signals()
         folder, findings = _explain(records, arguments, status, before)
-        if settings.tries and place and folder and (found := _find_slowest(findings)):
+        if settings.tries and place and folder and findings:
             effects = read_effects(records, files, read_files(Path.cwd()))
-            _try_changes(effects, arguments, settings.tries, found, folder, place)
+            _try_changes(effects, arguments, settings.tries, findings, folder, place)
     finally:
         stack.close()
         shutil.rmtree(records, ignore_errors=True)
@@ -156,14 +157,12 @@ def _explain(
     return folder, findings
 
 
-def _find_slowest(findings: ScriptFindings | None) -> LoopFindings | None:
+def _find_slowest(findings: ScriptFindings) -> LoopFindings | None:
     """The loop over a DataLoader that waits longest; None, and a line is printed, if there is
     none."""
     from fastloop.explain.attach.findings import waiting_s
 
-    loops = (
-        [each for each in findings.loops if not each.facts.get("is_watched")] if findings else []
-    )
+    loops = [each for each in findings.loops if not each.facts.get("is_watched")]
     if not loops:
         print("fastloop: nothing was tried: no loop is over a DataLoader", file=sys.stderr)
     return max(loops, key=waiting_s, default=None)
@@ -180,25 +179,26 @@ def _try_changes(
     effects: list[str],
     arguments: list[str],
     settings: TrySettings,
-    found: LoopFindings,
+    findings: ScriptFindings,
     folder: Path,
     place: Path,
 ) -> None:
     """Try changes of the DataLoader of the loop, and print what they save."""
-    from fastloop.core.files import write_text
     from fastloop.core.types import Unsupported
+    from fastloop.explain.attach.findings import outside_s
     from fastloop.explain.attach.tries import (
-        PATCH,
-        TRIED,
         ScriptRunner,
         choose_batches,
         choose_changes,
-        format_tried,
-        to_json,
         try_changes,
     )
 
-    changes, batches = choose_changes(found), choose_batches(found)
+    found = _find_slowest(findings)
+    if found is None:
+        return
+    budget_s = 60 * settings.minutes
+    changes = choose_changes(found)
+    batches = choose_batches(found, budget_s, outside_s(findings))
     print(
         f"\nTrying {len(changes)} changes of the DataLoader of the loop at "
         f"{found.facts['place']}: the script runs again, up to the loop's batch {batches}, for at "
@@ -210,13 +210,21 @@ def _try_changes(
         return
     try:
         runner = ScriptRunner(arguments, found, batches, place)
-        tried = try_changes(runner, found, changes, 60 * settings.minutes, _report)
+        tried = try_changes(runner, found, changes, budget_s, _report)
     except Unsupported as error:
         way = " in a copy of the working folder" if settings.in_copy else ""
         print(f"fastloop: nothing was tried{way}: {error}", file=sys.stderr)
         if not settings.in_copy:
             print(f"  A script that goes on from its checkpoint needs {COPY}.", file=sys.stderr)
         return
+    _write_tried(tried, folder)
+
+
+def _write_tried(tried: TriedLoop, folder: Path) -> None:
+    """Print what the changes save, and write it to the folder, with the patch if there is one."""
+    from fastloop.core.files import write_text
+    from fastloop.explain.attach.tries import PATCH, TRIED, format_tried, to_json
+
     patch = folder / PATCH if tried.patch else None
     print(f"\n{format_tried(tried, patch)}", file=sys.stderr)
     try:

@@ -206,6 +206,7 @@ class KnownLoop:
     ranks: RankComparison | None = None
     what_ifs: tuple = ()
     passes: int = 2
+    loaders: int = 1
     load_cores: float = 1.0
 
 
@@ -299,7 +300,22 @@ def known_ranks(*batches):
     ],
 )
 def test_number_of_batches_fits_the_loop(loop, batches):
-    assert choose_batches(replace(known_loop(), **loop)) == batches
+    assert choose_batches(replace(known_loop(), **loop), 1800.0, 3.0) == batches
+
+
+def test_a_short_budget_cuts_runs_shorter():
+    """Each run has 3 s outside of the loop, and batches of 0.1 s."""
+    numbers = [choose_batches(known_loop(), budget_s, 3.0) for budget_s in (10, 60, 80, 180)]
+    assert numbers == [5, 7, 20, 80]
+
+
+def test_workers_of_a_loader_that_is_made_for_each_pass_are_not_kept():
+    loop = known_loop(num_workers=2)
+    kept = [each for each in choose_changes(loop) if "persistent_workers" in each.settings]
+    assert kept
+    own = [each.settings for each in choose_changes(replace(loop, loaders=2))]
+    assert own
+    assert not any("persistent_workers" in settings for settings in own)
 
 
 HANGING = """

@@ -71,6 +71,7 @@ def findings_of(*gains: float, is_bound: bool = False) -> ScriptFindings:
         name="DataLoader at train.py:9",
         facts={"place": "train.py:9"},
         passes=1,
+        loaders=1,
         batches=100,
         seconds=20.0,
         step_ms=1.0,

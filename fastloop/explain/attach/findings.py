@@ -41,6 +41,8 @@ class LoopFindings:
     facts: dict[str, Any]
     """The loader's settings, as recorded."""
     passes: int
+    loaders: int
+    """Number of DataLoaders of the passes: as many as passes if each has one of its own."""
     batches: int
     seconds: float
     """Time in the loop, of all ranks together."""
@@ -88,6 +90,7 @@ def describe_loop(loop: Loop) -> LoopFindings:
         name=loop.name,
         facts=loop.facts,
         passes=len(loop.passes),
+        loaders=loop.loaders,
         batches=loop.batches,
         seconds=loop.seconds,
         step_ms=steady_step_ms(loop),
@@ -130,26 +133,37 @@ def format_findings(findings: ScriptFindings) -> str:
     return "\n".join(lines)
 
 
+def outside_s(findings: ScriptFindings) -> float:
+    """Time of the script outside of loops over DataLoaders; 0 if it is not known."""
+    if findings.seconds is None:
+        return 0.0
+    # Ranks run beside each other.
+    in_loops_s = sum(loop.seconds / _num_ranks(loop) for loop in findings.loops)
+    return max(0.0, findings.seconds - in_loops_s)
+
+
 def describe_savings(findings: ScriptFindings, seconds: float) -> str:
     """The sentence about the script as a whole, which takes so many seconds: the time that the best
     predicted change of each loop saves, and the time outside of loops."""
-    saved_s, places, is_bound, in_loops_s = 0.0, [], False, 0.0
+    saved_s, places, is_bound = 0.0, [], False
     for loop in findings.loops:
-        # Ranks run beside each other.
-        loop_s = loop.seconds / (len(loop.ranks.ranks) if loop.ranks else 1)
-        in_loops_s += loop_s
+        loop_s = loop.seconds / _num_ranks(loop)
         best = next((each for each in loop.what_ifs if each.gain is not None), None)
         if best and best.gain is not None:
             saved_s += best.gain * loop_s
             is_bound = is_bound or best.is_bound
             gain = show_time(best.gain * loop_s)
             places.append(f"{gain} at {loop.facts['place']} ({best.change})")
-    outside = f"{show_time(max(0.0, seconds - in_loops_s))} are outside of loops over DataLoaders"
+    outside = f"{show_time(outside_s(findings))} are outside of loops over DataLoaders"
     whole = f"Of the script's {show_time(seconds)},"
     if not places:
         return f"{whole} {outside}; no change of a loader is predicted to save time."
     most = "at most " if is_bound else ""
     return f"{whole} {most}{show_time(saved_s)} can be saved: {', '.join(places)}; {outside}."
+
+
+def _num_ranks(loop: LoopFindings) -> int:
+    return len(loop.ranks.ranks) if loop.ranks else 1
 
 
 def describe_unseen(findings: ScriptFindings) -> list[str]:

@@ -215,11 +215,10 @@ def _most_workers(loop: Loop) -> float:
 
 
 def _changes_of_workers(time: _LoopTime, workers: int) -> list[LoaderChange]:
-    passes = time.loop.passes
-    loaders = len({(each.process_id, each.loader) for each in passes})
-    ways = [("", len(passes))]
+    passes, loaders = len(time.loop.passes), time.loop.loaders
+    ways = [("", passes)]
     # Of a DataLoader that is iterated over several times, the workers may stay.
-    if workers and not time.model.workers and loaders < len(passes):
+    if workers and not time.model.workers and loaders < passes:
         ways.append((", persistent_workers=True", loaders))
     found, best = [], 0.0
     for way, starts in ways:
@@ -259,8 +258,9 @@ def _remaining_share(loop: Loop) -> float:
 
 def _persistent_workers(loop: Loop, shares: dict[Part, Estimate]) -> list[LoaderChange]:
     facts, passes = loop.facts, len(loop.passes)
-    if not facts["num_workers"] or facts["persistent_workers"] or passes < 2:
+    # Workers of a DataLoader that is made anew for each pass can't stay.
+    if not facts["num_workers"] or facts["persistent_workers"] or loop.loaders == passes:
         return []
-    # The workers of the first pass start in any case.
-    gain = shares[Part.START_UP].value * (passes - 1) / passes
+    # The workers of a DataLoader's first pass start in any case.
+    gain = shares[Part.START_UP].value * (passes - loop.loaders) / passes
     return [LoaderChange(change="persistent_workers=True", gain=gain)]

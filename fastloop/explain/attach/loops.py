@@ -68,6 +68,11 @@ class Loop:
         return len(self.steps_ns)
 
     @property
+    def loaders(self) -> int:
+        """Number of DataLoaders of the passes: as many as passes if each has one of its own."""
+        return len({(each.process_id, each.loader) for each in self.passes})
+
+    @property
     def name(self) -> str:
         """The loader's class, and the place of the loop in the script."""
         kind, place = self.facts["type"], self.facts["place"]

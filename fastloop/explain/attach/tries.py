@@ -43,6 +43,8 @@ KEPT, KEPT_LATER = (MOST_CHANGES, 3), 2
 """Number of changes in the first two rounds, and in the later ones."""
 COMPARED = 2
 """Runs in which the samples are compared."""
+PLANNED_RUNS = 1 + (1 + KEPT[0]) + (1 + KEPT[1]) + (1 + KEPT_LATER) + COMPARED
+"""Runs that the budget has to contain: the first one, three rounds, and the comparison."""
 MOST_TIMES, LEAST_LIMIT_S = 4, 30.0
 """A run is ended after this many times the time of the first run, but not before LEAST_LIMIT_S: its
 change is slow, or its processes wait for each other."""
@@ -117,7 +119,8 @@ def choose_changes(found: LoopFindings) -> list[ScriptChange]:
     if found.facts["iterable"]:
         shards = found.facts.get("shards") or workers
         counts = {count for count in counts if count <= shards}
-    kept = {"persistent_workers": True} if found.passes > 1 else {}
+    # Workers of a DataLoader that is made anew for each pass end with it.
+    kept = {"persistent_workers": True} if found.passes > found.loaders else {}
     of_workers = {
         count: ScriptChange(settings={"num_workers": count, **(kept if count else {})})
         for count in {*counts, *MANY_WORKERS} - {workers}
@@ -158,15 +161,19 @@ def loop_of_rank(found: LoopFindings) -> RankLoop:
     return RankLoop(least.batches, max(1, found.passes // len(ranks)), least.seconds)
 
 
-def choose_batches(found: LoopFindings) -> int:
-    """Number of the loop's batches in each run, and in each rank."""
+def choose_batches(found: LoopFindings, budget_s: float, outside_s: float) -> int:
+    """Number of the loop's batches in each run, and in each rank.
+
+    budget_s: of all runs together; outside_s: about the time of a run outside of the loop.
+    """
     loop = loop_of_rank(found)
     batch_s = loop.seconds / loop.batches
     wanted = max(int(USUAL_S / batch_s), FEWEST_BATCHES)
     of_passes = FEWEST_PASSES * loop.of_pass
     if of_passes * batch_s <= MOST_FACTOR * USUAL_S:
         wanted = max(wanted, of_passes)
-    return min(wanted, loop.batches, MOST_BATCHES)
+    affordable = int((budget_s / PLANNED_RUNS - outside_s) / batch_s)
+    return min(wanted, loop.batches, MOST_BATCHES, max(affordable, FEWEST_BATCHES))
 
 
 class ScriptRunner:
