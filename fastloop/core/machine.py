@@ -24,6 +24,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 PACKAGES = (
     *("fastloop", "torch", "torchvision", "tensordict", "numpy", "optree", "mlflow"),
     *("h5py", "tfrecord", "tensorflow-cpu", "tensorflow", "ffcv", "triton", "torch-tensorrt"),
+    *("webdataset", "datasets", "torchdata", "pyarrow", "zarr"),
     *("pillow", "simplejpeg", "opencv-python-headless"),
 )
 

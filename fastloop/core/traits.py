@@ -50,6 +50,9 @@ class LoaderTraits:
     brings_data: bool = False
     """True if the loader provides the data itself and takes no dataset, see
     options/dataset/user.py."""
+    shuffles_itself: bool = False
+    """True if the loader reads shards as streams: it draws order=random itself, from what lies in a
+    buffer, and follows order=sequential alone."""
     is_users: bool = False
     """True if the loader is code of the user's, so that its kind of work is unknown."""
     unknown_files: str = ""

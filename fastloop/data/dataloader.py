@@ -18,13 +18,14 @@ from fastloop.core.loading_settings import LOADING, worker_settings
 from fastloop.core.plan import Plan
 from fastloop.core.protocols import Order, Samples
 from fastloop.core.types import Epochs, Tree, Unsupported
+from fastloop.data.batch_stream import BatchStream
 from fastloop.data.probed_parts import probe_reads, probe_transform
 from fastloop.data.samples import TolerantSamples, TransformedSamples, is_not_empty
 from fastloop.data.worker_errors import name_failing_sample
 from fastloop.processes.lifecycle import tie_worker_to_parent
 
 if TYPE_CHECKING:
-    from fastloop.core.epochs import IndexBatches
+    from fastloop.core.epochs import Batches, IndexBatches
 
 
 @dataclass
@@ -149,6 +150,28 @@ def torch_epochs(
         end_iterators(loader, started)
 
 
+@contextmanager
+def stream_epochs(batches: Callable[[int], Batches], plan: Plan) -> Iterator[Epochs]:
+    """Epochs of a DataLoader over a stream of whole batches; its workers end on exit.
+
+    batches: yields the batches of an epoch, in a worker those of the shards that it reads.
+    """
+    settings = {name: getattr(plan.loading, name) for name in LOADING}
+    stream = BatchStream(batches, plan)
+    loader = DataLoader(
+        stream,
+        worker_init_fn=tie_worker_to_parent if plan.loading.num_workers else None,
+        **settings | {"batch_size": None, "drop_last": False},
+    )
+    started: list[weakref.ref[Any]] = []
+    try:
+        with name_failing_sample(loader):
+            yield lambda epoch: DataLoaderEpoch(loader, stream, epoch, started)
+    finally:
+        end_iterators(loader, started)
+        stream.close()
+
+
 def end_iterators(loader: object, started: list[weakref.ref[Any]]) -> None:
     """End a DataLoader's persistent workers and the iterator of its last epoch."""
     # torch has no public way to end persistent workers, or those of an iterator that is still
@@ -164,7 +187,7 @@ class DataLoaderEpoch:
     nothing else."""
 
     loader: DataLoader
-    sampler: EpochSampler | IndexBatches
+    sampler: EpochSampler | IndexBatches | BatchStream
     epoch: int
     started: list[weakref.ref[Any]]
 

@@ -213,21 +213,19 @@ def shuffling_sentence(rows: Sequence[Row]) -> str:
     known = [(row, row.result.shadow.shuffling) for row in rows if row.result.shadow]
     jobs = [(row, shuffling) for row, shuffling in known if shuffling is not None]
     best = [
-        (row, own) for row, own in jobs if not any(_shuffles_less(own, other) for _, other in jobs)
+        (row, own) for row, own in jobs if not any(shuffles_less(own, other) for _, other in jobs)
     ]
     if not best or best[0][0] is jobs[0][0]:
         return ""
-    faster = [pair for pair in jobs[: jobs.index(best[0])] if _shuffles_less(pair[1], best[0][1])]
+    faster = [pair for pair in jobs[: jobs.index(best[0])] if shuffles_less(pair[1], best[0][1])]
     if not faster:
         return ""
-    names = ", ".join(
-        f"{row.label} ({_describe_shuffling(shuffling)})" for row, shuffling in faster
-    )
+    names = ", ".join(f"{row.label} ({describe_shuffling(shuffling)})" for row, shuffling in faster)
     verb = "shuffles" if len(faster) == 1 else "shuffle"
     return f"{names} {verb} less; of the jobs that shuffle most, {best[0][0].label} is fastest."
 
 
-def _shuffles_less(shuffling: Shuffling, other: Shuffling) -> bool:
+def shuffles_less(shuffling: Shuffling, other: Shuffling) -> bool:
     """True if the first shuffles less than the other."""
     return (
         shuffling.distance < other.distance - LESS_FAR
@@ -236,7 +234,8 @@ def _shuffles_less(shuffling: Shuffling, other: Shuffling) -> bool:
     )
 
 
-def _describe_shuffling(shuffling: Shuffling) -> str:
+def describe_shuffling(shuffling: Shuffling) -> str:
+    """The quality of a shuffle in words: the distance, and the share of neighbours kept."""
     if shuffling.new_order_each_epoch is False and shuffling.distance > LESS_FAR:
         return "the same order in every epoch"
     kept = f"{100 * shuffling.neighbours_kept:.0f} % of neighbours stay together"

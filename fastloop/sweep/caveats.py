@@ -17,6 +17,7 @@ from fastloop.core.result import Result, measurements
 from fastloop.core.tracked_metrics import metrics
 from fastloop.data.decoder_agreement import COMPARED_SAMPLES, TOLERANCE
 from fastloop.reporting.comparable import brings_data, delivers_same
+from fastloop.reporting.outcome_sentences import describe_shuffling, shuffles_less
 from fastloop.sweep.request import LOADER_BATCH_SIZE
 from fastloop.trial.job import Job
 from fastloop.trial.page_cache import COLD_FRACTION
@@ -69,6 +70,7 @@ def find_caveats(result: Result, sweep: Sequence[Result]) -> list[str]:
     if (count := len(result.trials)) < asked:
         lines.append(f"stopped early: {count} of {asked} trials (seconds=)")
     others = [other for other in sweep if other.trials and other is not result]
+    lines += shuffling_caveats(result, others)
     if others and all(len(names) == 1 for names in result.rounds):
         lines.append("not interleaved: machine noise may have affected single jobs")
     # trials of several sessions are compared, although the machine may have changed in between
@@ -100,6 +102,16 @@ def cache_caveats(result: Result) -> list[str]:
     if result.params.get("cache") != "cold" or not result.trials:
         return []
     return [line for line in (_not_cold(result), _rereads_memory(result)) if line]
+
+
+def shuffling_caveats(result: Result, others: Sequence[Result]) -> list[str]:
+    """A caveat if the job shuffles less than another one of the same order."""
+    own = result.shadow.shuffling if result.shadow else None
+    same_order = [each for each in others if each.params.get("order") == result.params.get("order")]
+    shuffles = [each.shadow.shuffling for each in same_order if each.shadow]
+    if own and any(shuffles_less(own, other) for other in shuffles if other):
+        return [f"shuffles less: {describe_shuffling(own)}"]
+    return []
 
 
 def _above_limit(result: Result) -> list[str]:

@@ -37,6 +37,7 @@ from fastloop.core.traits import (
     traits_of,
 )
 from fastloop.core.types import Unsupported, name_of
+from fastloop.data.batch_stream import check_stream
 from fastloop.data.cropped_dataset import CroppedDataset
 from fastloop.data.cropping import CropTransform
 from fastloop.data.image_files import check_uint8
@@ -65,7 +66,7 @@ def check_support(job: Job, world_size: int = 1) -> torch.device:
     check_libraries(job.loader)
     if isinstance(job.placement, HasInstallCheck):
         job.placement.check_installed()
-    check_plan(job)
+    check_plan(job, world_size)
     for benchmark in job.benchmark.values():
         benchmark.check(job.model, job.dataset.num_classes, None)
     _check_step(job, device)
@@ -198,11 +199,14 @@ def _check_batches(job: Job) -> None:
         raise Unsupported(f"batches={job.batches}: {reason}; fastloop.bench takes batches= for it")
 
 
-def check_plan(job: Job) -> None:
-    """Raise Unsupported if the job's loader can't follow the plan, or would ignore a part of it."""
+def check_plan(job: Job, world_size: int = 1) -> None:
+    """Raise Unsupported if the job's loader can't follow the plan, or would ignore a part of it, in
+    `world_size` processes."""
     loader, plan = job.loader, job.plan(job.seed)
     if isinstance(loader, PlanChecker):
         loader.check(plan)
+    if traits_of(LoaderTraits, loader).shuffles_itself:
+        check_stream(name_of(loader), plan, world_size)
     if isinstance(loader, DeclaresSettings):
         check_honoured(name_of(loader), plan, loader.honours)
     if job.collate.takes == "uint8":

@@ -46,11 +46,13 @@ KINDS = {
     "tf_data": ("loader=tf_data",),
 }
 LIBRARIES = {"hdf5": "h5py", "tfrecord": "crc32c", "tf_data": "tensorflow", "ffcv": "ffcv"}
-ROWS = r"^(rows|loader=\w+ reads) .* use .*store@loader.store=(npy|tensordict|hdf5|tfrecord|ffcv)$"
+LIBRARIES |= {"webdataset": "webdataset"}
+ROWS = r"^(rows|loader=\w+ reads) .* use .*store@loader.store=(npy|tensordict|\w+)$"
 COMMANDS = {
     "hdf5": "pip install h5py",
     "tfrecord": "pip install crc32c protobuf",
     "tf_data": "pip install tensorflow-cpu",
+    "webdataset": "pip install webdataset",
     "ffcv": "apt-get install .*libturbojpeg0-dev.* --no-build-isolation --no-deps ffcv",
 }
 

@@ -27,6 +27,7 @@ from fastloop.core.seeds import epoch_seed
 from fastloop.core.spans import now_ns
 from fastloop.core.sweep_protocols import RankAnswer, RankTask
 from fastloop.core.tracked_metrics import metrics
+from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import JobFailed, Unsupported
 from fastloop.data.preparation import prepare, reference_hashes, sample_lengths
 from fastloop.data.same_data import num_delivered
@@ -38,6 +39,7 @@ from fastloop.sweep.caveats import find_caveats
 from fastloop.sweep.merge_ranks import merge_passes, merge_trials
 from fastloop.trial.job import Job
 from fastloop.trial.profiling import profile_paths
+from fastloop.trial.support import check_plan
 from fastloop.trial.trial_process import run_trial
 
 TIMEOUT_S = 120
@@ -95,7 +97,12 @@ def prepare_job(job: Job) -> tuple[Job, PreparedData] | Unsupported:
     """The job and its prepared data, or the reason why it is unsupported."""
     try:
         check_libraries(job.loader)
-        return job, prepare(job.dataset, job.loader.store, job.collate.tolerant)
+        check_plan(job, world_size=2)
+        prepared = prepare(job.dataset, job.loader.store, job.collate.tolerant)
+        if traits_of(LoaderTraits, job.loader).shuffles_itself:
+            with job.loader.open(prepared, rank_functions.plan_of(job, prepared, 2, 0)):
+                pass  # it may have fewer shards than ranks
+        return job, prepared
     except Unsupported as error:
         return error
 
@@ -136,7 +143,12 @@ def test_ranks_share_an_epoch_like_distributed_sampler_of_torch(shares, name, ra
     jobs, delivered = shares
     if isinstance(jobs[name], Unsupported):
         skip_without_library(jobs[name])
+        assert str(jobs[name]).startswith("launcher=torchrun")
+        return
     job, prepared = jobs[name]
+    if traits_of(LoaderTraits, job.loader).shuffles_itself:
+        check_own_shares(prepared, [epochs[name] for epochs in delivered[ranks]])
+        return
     reference = [row.tobytes() for row in reference_hashes(prepared)]
     order = whole_order(rank_functions.plan_of(job, prepared, ranks, 0))
     for rank, (first, second, again) in enumerate(epochs[name] for epochs in delivered[ranks]):
@@ -151,6 +163,16 @@ def test_ranks_share_an_epoch_like_distributed_sampler_of_torch(shares, name, ra
     if order.complete and not job.loading.drop_last:
         rows = [row for epochs in delivered[ranks] for batch in epochs[name][0] for row in batch]
         assert set(rows) == set(reference)
+
+
+def check_own_shares(prepared: PreparedData, ranks: list[list[list[list[bytes]]]]) -> None:
+    """Fail unless ranks of a loader that shuffles itself divide the samples, anew in each epoch."""
+    reference = sorted(row.tobytes() for row in reference_hashes(prepared))
+    for epoch in (0, 1):
+        rows = [row for epochs in ranks for batch in epochs[epoch] for row in batch]
+        assert sorted(rows) == reference
+    assert all(first == again for first, _, again in ranks)
+    assert all(first != second for first, second, _ in ranks) or prepared.num_samples < len(ranks)
 
 
 def torch_share(order, whole: torch.Tensor, ranks: int, rank: int, epoch: int) -> list[int]:

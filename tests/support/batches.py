@@ -7,6 +7,10 @@ import psutil
 import torch
 from torch.utils.data import default_collate
 
+from fastloop.core.epochs import epoch_indices, whole_order
+from fastloop.core.protocols import RandpermOrder
+from fastloop.core.traits import LoaderTraits, traits_of
+
 
 def rows(batches) -> list[tuple[bytes, ...]]:
     """Samples of the batches, each as the bytes of its leaves."""
@@ -15,6 +19,16 @@ def rows(batches) -> list[tuple[bytes, ...]]:
         for batch in batches
         for row in zip(*(bytes_of(leaf) for leaf in optree.tree_leaves(batch)), strict=True)
     ]
+
+
+def has_planned_order(job, plan, epoch, delivered, stored) -> bool:
+    """True if the delivered rows are the stored ones in the plan's order of the epoch; of a loader
+    that shuffles itself, in another order than the stored one."""
+    shuffles_itself = traits_of(LoaderTraits, job.loader).shuffles_itself
+    if shuffles_itself and isinstance(whole_order(plan), RandpermOrder):
+        return sorted(delivered) == sorted(stored) and delivered != stored
+    order = epoch_indices(plan.order, len(stored), plan.seed, epoch).tolist()
+    return delivered == [stored[index] for index in order]
 
 
 def bytes_of(leaf) -> list[bytes]:

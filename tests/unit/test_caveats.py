@@ -7,6 +7,7 @@ from dataclasses import replace
 from known_results import result_of
 
 from fastloop.core.instrumented_pass import Attribution
+from fastloop.core.result import Shadow, Shuffling
 from fastloop.reporting.report_tables import group_caveats
 from fastloop.reporting.terminal_table import format_tables
 from fastloop.sweep.caveats import find_caveats
@@ -73,3 +74,20 @@ def test_traversal_that_is_faster_than_the_limit_has_a_caveat():
     assert f"{name}: above the limit: 191 %, as {cause}" in find_caveats(result, [])
     trained = replace(known, attribution={name: replace(pass_, runs_model=True)})
     assert not any("above the limit" in line for line in find_caveats(trained, []))
+
+
+def test_job_that_shuffles_less_than_another_of_its_order_has_its_quality_as_caveat():
+    uniform = Shuffling(
+        each_sample_once=True, new_order_each_epoch=True, distance=1.0, neighbours_kept=0.0
+    )
+    shadow = Shadow(number=0, epochs=2, shuffling=uniform)
+    of_order = {name: {"order": name} for name in ("random", "sequential")}
+    result = result_of([1.0, 1.1], 10, 20.0)
+    full = replace(result, shadow=shadow, params=of_order["random"])
+    stored = replace(uniform, distance=0.8, neighbours_kept=0.25)
+    buffered = replace(full, shadow=replace(shadow, shuffling=stored))
+    line = "shuffles less: distance 0.80 of 1, 25 % of neighbours stay together"
+    assert line in find_caveats(buffered, [full, buffered])
+    assert line not in find_caveats(full, [full, buffered])
+    in_order = replace(buffered, params=of_order["sequential"])
+    assert line not in find_caveats(in_order, [full, in_order])

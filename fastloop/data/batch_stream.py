@@ -1,0 +1,90 @@
+"""Streams: loaders that read shards from their beginning to their end, and shuffle by themselves
+what lies in a buffer."""
+
+from __future__ import annotations
+
+import multiprocessing
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from fastloop.core.epochs import Batches, whole_order
+from fastloop.core.order_prefix import OrderPrefix
+from fastloop.core.plan import Plan
+from fastloop.core.types import Tree, Unsupported, name_of
+
+
+def check_stream(loader: str, plan: Plan, world_size: int) -> None:
+    """Raise Unsupported for a plan that a loader, which reads a stream, can't follow.
+
+    loader: its name.
+    world_size: number of ranks that will share the plan.
+    """
+    order, loading = whole_order(plan), plan.loading
+    if isinstance(order, OrderPrefix):
+        raise Unsupported(f"batches: loader={loader} shuffles the samples itself")
+    if name_of(order) not in ("random", "sequential"):
+        reason = f"loader={loader} reads the stored order, or shuffles it itself"
+        raise Unsupported(f"order={name_of(order)}: {reason}")
+    readers = world_size * max(1, loading.num_workers)
+    if readers == 1:
+        return
+    setting = _setting_of_readers(plan, world_size)
+    if name_of(order) == "sequential":
+        raise Unsupported(f"{setting}: order=sequential of loader={loader} needs a single reader")
+    if loading.drop_last:
+        reason = f"each of {readers} readers of loader={loader} would drop samples of its own"
+        raise Unsupported(f"{setting} with drop_last=true: {reason}")
+
+
+def check_shards(plan: Plan, num_shards: int) -> None:
+    """Raise Unsupported if a reader, a worker of any rank, would get none of so many shards."""
+    readers = plan.world_size * max(1, plan.loading.num_workers)
+    if readers > num_shards:
+        setting = _setting_of_readers(plan, plan.world_size)
+        raise Unsupported(f"{setting}: {readers} readers of {num_shards} shards; see num_shards")
+
+
+def _setting_of_readers(plan: Plan, world_size: int) -> str:
+    """The setting by which several processes read the stream."""
+    return f"num_workers={plan.loading.num_workers}" if world_size == 1 else "launcher=torchrun"
+
+
+class BatchStream(IterableDataset):
+    """Whole batches for a DataLoader with batch_size=None.
+
+    `epoch` selects the epoch, also for workers that have started already.
+    """
+
+    def __init__(self, batches: Callable[[int], Batches], plan: Plan) -> None:
+        self._batches = batches
+        context = multiprocessing.get_context(plan.loading.multiprocessing_context)
+        # Shared memory is for workers alone: it stays open until this process ends.
+        self._shared: Any = context.RawValue("q", 0) if plan.loading.num_workers else None
+        self._own = 0
+        self._started: weakref.ref[Any] | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch that the next iterator has."""
+        return self._own if self._shared is None else self._shared.value
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        if self._shared is None:
+            self._own = epoch
+        else:
+            self._shared.value = epoch
+
+    def __iter__(self) -> Iterator[Tree]:
+        iterator = self._batches(self.epoch)
+        self._started = weakref.ref(iterator)
+        return iterator
+
+    def close(self) -> None:
+        """Close what the last iterator of this process has opened."""
+        iterator = self._started() if self._started else None
+        if iterator is not None:
+            iterator.close()

@@ -1,0 +1,97 @@
+"""`loader=webdataset`: webdataset's pipeline over tar files, in torch's DataLoader."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import NonNegativeInt
+from torch.utils import _pytree as pytree
+
+from fastloop.core.epochs import Batches, whole_order
+from fastloop.core.loading_settings import DATALOADER
+from fastloop.core.optional import check_available, import_optional
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import RandpermOrder, Store
+from fastloop.core.seeds import epoch_seed
+from fastloop.core.types import Epochs, Tree, Unsupported, option
+from fastloop.data.batch_stream import check_shards
+from fastloop.data.dataloader import stream_epochs
+
+NEEDS = "webdataset", "loader=webdataset", "pip install webdataset"
+
+
+@option
+class WebDatasetLoader:
+    """webdataset's stages `shuffle`, `tar_file_expander`, `to_tuple`, `map_tuple` and `batched`.
+
+    This is not a full shuffle: the shards of a worker are shuffled, and then the samples that lie
+    in the buffer. Workers make whole batches of the shards that are dealt to them, so that each has
+    a last batch of its own.
+    """
+
+    store: Store
+    shuffle_buffer: NonNegativeInt
+    honours: ClassVar[tuple[str, ...]] = DATALOADER
+    shuffles_itself: ClassVar[bool] = True
+
+    def check_installed(self) -> None:
+        """Raise Unsupported without webdataset."""
+        check_available(*NEEDS)
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; raises Unsupported for fewer shards than workers of all ranks."""
+        shards: Any = self.store.open(prepared.folder)
+        if not hasattr(shards, "files_of_a_sample"):
+            raise Unsupported(
+                "loader=webdataset reads tar files only: use store@loader.store=webdataset"
+            )
+        check_shards(plan, len(shards.paths))
+        import_optional(*NEEDS)
+        with stream_epochs(partial(self._batches, shards, plan), plan) as epochs:
+            yield epochs
+
+    def _batches(self, shards: Any, plan: Plan, epoch: int) -> Batches:
+        """The batches of this process, which webdataset knows as a worker of a DataLoader."""
+        wds, loading = import_optional(*NEEDS), plan.loading
+        paths = shards.paths[plan.rank :: plan.world_size]
+        is_random = isinstance(whole_order(plan), RandpermOrder)
+        seed = epoch_seed(plan.seed, epoch)
+        names = shards.files_of_a_sample()
+        collate = partial(_collate, shards.structure)
+        # webdataset.WebDataset would leave each shard open until Python frees it.
+        stages = [
+            wds.SimpleShardList(paths),
+            wds.split_by_worker,
+            wds.shuffle(len(paths), seed=seed) if is_random else None,
+            _open_shards,
+            wds.tariterators.tar_file_expander,
+            wds.tariterators.group_by_keys,
+            wds.shuffle(self.shuffle_buffer, seed=seed) if is_random else None,
+            wds.to_tuple(*names),
+            wds.map_tuple(*[_decode_npy] * len(names)),
+            wds.batched(loading.batch_size, collation_fn=collate, partial=not loading.drop_last),
+        ]
+        return iter(wds.DataPipeline(*stages))
+
+
+def _open_shards(sources: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A stage of the pipeline: open one shard after the other."""
+    for source in sources:
+        with open(source["url"], "rb") as stream:
+            yield source | {"stream": stream}
+
+
+def _decode_npy(data: bytes) -> torch.Tensor:
+    return torch.from_numpy(np.load(io.BytesIO(data), allow_pickle=False))
+
+
+def _collate(structure: Any, samples: Sequence[tuple[torch.Tensor, ...]]) -> Tree:
+    leaves = [torch.stack(leaf) for leaf in zip(*samples, strict=True)]
+    return pytree.tree_unflatten(leaves, structure)

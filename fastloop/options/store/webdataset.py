@@ -1,0 +1,87 @@
+"""`store=webdataset`: tar files of one .npy file for each leaf of a sample, as webdataset reads."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import PositiveInt
+from torch.utils import _pytree as pytree
+
+from fastloop.core.optional import check_available, import_optional
+from fastloop.core.types import BadData, Tree, option
+from fastloop.data.rows import array_of, structure_text
+
+NEEDS = "webdataset", "store=webdataset", "pip install webdataset"
+SHARDS, LAYOUT = "rows-%06d.tar", "layout.json"
+OPTION, ALTERNATIVE = "store=webdataset", "store=torch_storage"
+
+
+@dataclass(frozen=True)
+class TarShards:
+    """Tar files that are not yet read, and how samples lie in them."""
+
+    paths: list[str]
+    structure: Any
+    """torch's TreeSpec of a sample."""
+
+    def files_of_a_sample(self) -> list[str]:
+        """The extension of each leaf's file, in the order of the leaves."""
+        return [f"{number}.npy" for number in range(self.structure.num_leaves)]
+
+
+@option
+class WebDatasetStore:
+    """Shards as webdataset's ShardWriter writes them: a file `<sample>.<leaf>.npy` for each leaf.
+
+    num_shards: workers, and ranks, share whole shards, so that each needs at least one; shuffling
+    begins with the order of the shards.
+    """
+
+    format_version: ClassVar[int] = 1
+    root: str
+    num_shards: PositiveInt
+
+    def check_installed(self) -> None:
+        """Raise Unsupported without webdataset."""
+        check_available(*NEEDS)
+
+    def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
+        """Append sample after sample; raises Unsupported without webdataset, and for dtypes that
+        numpy lacks."""
+        wds, count = import_optional(*NEEDS), 0
+        # Without a fixed mtime, files of equal samples would differ by the time of their writing.
+        with wds.ShardWriter(
+            str(folder / SHARDS), maxcount=-(-num_samples // self.num_shards), verbose=0, mtime=0
+        ) as shards:
+            for chunk in chunks:
+                leaves, structure = pytree.tree_flatten(chunk)
+                arrays = [array_of(leaf, OPTION, ALTERNATIVE) for leaf in leaves]
+                if not count:
+                    text = structure_text(structure, OPTION)
+                    (folder / LAYOUT).write_text(json.dumps({"structure": text}))
+                for row in zip(*arrays, strict=True):
+                    files = {f"{number}.npy": _npy(leaf) for number, leaf in enumerate(row)}
+                    shards.write({"__key__": f"{count:09d}", **files})
+                    count += 1
+
+    def open(self, folder: Path) -> TarShards:
+        """The shards; raises BadData unless the folder has some with their layout."""
+        paths = sorted(str(path) for path in folder.glob("rows-*.tar"))
+        try:
+            structure = json.loads((folder / LAYOUT).read_text())["structure"]
+            return TarShards(paths, pytree.treespec_loads(structure))
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise BadData(f"{folder}: not written by store=webdataset: {error}") from error
+
+
+def _npy(row: Any) -> bytes:
+    """The bytes of a .npy file of the row, an array or a scalar."""
+    file = io.BytesIO()
+    np.save(file, row, allow_pickle=False)
+    return file.getvalue()
