@@ -110,11 +110,14 @@ def torch_epochs(
     plan: Plan,
     collate_fn: Callable[[Any], Tree] | None = None,
     batches: IndexBatches | None = None,
+    *,
+    build: Callable[..., DataLoader] = DataLoader,
 ) -> Iterator[Epochs]:
     """Epochs of a DataLoader that honours all settings of the plan; its workers end on exit.
 
     collate_fn: replaces the plan's collate and transform, for samples fetched by batch.
     batches: yields the indices of batches, for samples that are read as `samples[indices]`.
+    build: DataLoader, or a class derived from it.
     """
     tolerant = plan.collate is not None and plan.collate.tolerant
     if collate_fn is None:
@@ -129,7 +132,7 @@ def torch_epochs(
     # drop_last would be an error then, and the sampler honours the plan's.
     if batches is not None:
         settings |= {"batch_size": None, "drop_last": False}
-    loader = DataLoader(
+    loader = build(
         samples,  # pyright: ignore[reportArgumentType] - any map-style object serves
         sampler=sampler,
         collate_fn=collate_fn,

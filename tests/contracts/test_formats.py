@@ -44,15 +44,22 @@ KINDS = {
     "tfrecord": ("loader=tfrecord",),
     "tfrecord, unchecked": ("loader=tfrecord", "loader.check_crc=false"),
     "tf_data": ("loader=tf_data",),
+    "zarr": ("loader=zarr",),
+    "zarr, uncompressed": ("loader=zarr", "loader.store.compression=null"),
 }
 LIBRARIES = {"hdf5": "h5py", "tfrecord": "crc32c", "tf_data": "tensorflow", "ffcv": "ffcv"}
-LIBRARIES |= {"webdataset": "webdataset"}
+LIBRARIES |= {"webdataset": "webdataset", "zarr": "zarr", "parquet": "pyarrow"}
+LIBRARIES |= {"hf_datasets": "datasets", "hf_iterable": "datasets"}
 ROWS = r"^(rows|loader=\w+ reads) .* use .*store@loader.store=(npy|tensordict|\w+)$"
 COMMANDS = {
     "hdf5": "pip install h5py",
     "tfrecord": "pip install crc32c protobuf",
     "tf_data": "pip install tensorflow-cpu",
     "webdataset": "pip install webdataset",
+    "zarr": "pip install zarr",
+    "parquet": "pip install pyarrow",
+    "hf_datasets": "pip install datasets",
+    "hf_iterable": "pip install datasets",
     "ffcv": "apt-get install .*libturbojpeg0-dev.* --no-build-isolation --no-deps ffcv",
 }
 

@@ -82,7 +82,8 @@ def test_store_of_a_changed_dataset_is_written_again(outputs, loader):
 
 
 def truncate(folder):
-    largest = max(folder.rglob("*"), key=lambda path: path.stat().st_size)
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    largest = max(files, key=lambda path: path.stat().st_size)
     os.truncate(largest, largest.stat().st_size - 1)
 
 
@@ -140,7 +141,8 @@ LARGE = ("dataset=mydataset", "dataset.count=1000")
 
 
 def flip_bytes_in_the_middle(folder):
-    largest = max(folder.rglob("*"), key=lambda path: path.stat().st_size)
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    largest = max(files, key=lambda path: path.stat().st_size)
     data = bytearray(largest.read_bytes())
     middle = slice(len(data) // 2, len(data) // 2 + 4)
     data[middle] = bytes(byte ^ 0xFF for byte in data[middle])

@@ -78,7 +78,7 @@ class WebDatasetLoader:
             wds.map_tuple(*[_decode_npy] * len(names)),
             wds.batched(loading.batch_size, collation_fn=collate, partial=not loading.drop_last),
         ]
-        return iter(wds.DataPipeline(*stages))
+        yield from wds.DataPipeline(*stages)
 
 
 def _open_shards(sources: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:

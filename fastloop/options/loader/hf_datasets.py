@@ -1,0 +1,61 @@
+"""`loader=hf_datasets`: a Hugging Face Dataset in torch format, in torch's DataLoader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from fastloop.core.loading_settings import DATALOADER
+from fastloop.core.optional import check_available
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Store
+from fastloop.core.types import Epochs, Tree, Unsupported, option
+from fastloop.data.dataloader import identity_collate, torch_epochs
+from fastloop.data.rows_of_open_file import BatchRows
+
+
+@option
+class HfDatasetsLoader:
+    """DataLoader over `Dataset.with_format("torch")`, which is asked for whole batches by their
+    indices, as its documentation recommends."""
+
+    store: Store
+    honours: ClassVar[tuple[str, ...]] = DATALOADER
+    even_shares: ClassVar[bool] = True
+
+    def check_installed(self) -> None:
+        """Raise Unsupported without datasets."""
+        check_available("datasets", "loader=hf_datasets", "pip install datasets")
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; every worker maps the file itself."""
+        open_reader = partial(_DatasetReader, self.store, prepared.folder)
+        # A broken file is reported here, and not by a worker.
+        open_reader().close()
+        rows = BatchRows(open_reader, prepared.num_samples)
+        with closing(rows), torch_epochs(rows, plan, collate_fn=identity_collate) as epochs:
+            yield epochs
+
+
+class _DatasetReader:
+    """A Dataset in torch format."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self._rows: Any = store.open(folder)
+        if not hasattr(self._rows, "dataset"):
+            raise Unsupported(
+                "loader=hf_datasets reads Arrow files only: use store@loader.store=hf_datasets"
+            )
+        self._dataset = self._rows.dataset.with_format("torch")
+
+    def read(self, indices: Sequence[int]) -> Tree:
+        """The rows of these indices, in their order, as a tree of tensors."""
+        return self._rows.tree(self._dataset[list(indices)])
+
+    def close(self) -> None:
+        """The file is unmapped with the last reference to it."""
+        del self._dataset, self._rows

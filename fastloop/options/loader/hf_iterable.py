@@ -1,0 +1,70 @@
+"""`loader=hf_iterable`: a Hugging Face IterableDataset in torch format, in torch's DataLoader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import PositiveInt
+
+from fastloop.core.epochs import Batches, whole_order
+from fastloop.core.loading_settings import DATALOADER
+from fastloop.core.optional import check_available, import_optional
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import RandpermOrder, Store
+from fastloop.core.types import Epochs, Unsupported, option
+from fastloop.data.batch_stream import check_shards
+from fastloop.data.dataloader import stream_epochs
+
+NEEDS = "datasets", "loader=hf_iterable", "pip install datasets"
+
+
+@option
+class HfIterableLoader:
+    """`Dataset.to_iterable_dataset(num_shards).shuffle(seed, buffer_size).batch(…)`, torch format.
+
+    This is not a full shuffle: the shards are shuffled, and then the samples that lie in the
+    buffer. Workers make whole batches of the shards that are dealt to them, so that each has a last
+    batch of its own.
+    """
+
+    store: Store
+    num_shards: PositiveInt
+    buffer_size: PositiveInt
+    honours: ClassVar[tuple[str, ...]] = DATALOADER
+    shuffles_itself: ClassVar[bool] = True
+
+    def check_installed(self) -> None:
+        """Raise Unsupported without datasets."""
+        check_available(*NEEDS)
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; raises Unsupported for fewer shards than workers of all ranks."""
+        check_shards(plan, min(self.num_shards, prepared.num_samples))
+        rows: Any = self.store.open(prepared.folder)
+        if not hasattr(rows, "dataset"):
+            raise Unsupported(
+                "loader=hf_iterable reads Arrow files only: use store@loader.store=hf_datasets"
+            )
+        with stream_epochs(partial(self._batches, prepared.folder, plan), plan) as epochs:
+            yield epochs
+
+    def _batches(self, folder: Path, plan: Plan, epoch: int) -> Batches:
+        """The batches of this process, which datasets knows as a worker of a DataLoader."""
+        rows: Any = self.store.open(folder)
+        stream = rows.dataset.to_iterable_dataset(min(self.num_shards, len(rows.dataset)))
+        if isinstance(whole_order(plan), RandpermOrder):
+            stream = stream.shuffle(seed=plan.seed, buffer_size=self.buffer_size)
+        if plan.world_size > 1:
+            distributed = import_optional("datasets.distributed", *NEEDS[1:])
+            stream = distributed.split_dataset_by_node(stream, plan.rank, plan.world_size)
+        size, drop_last = plan.loading.batch_size, plan.loading.drop_last
+        batches = stream.with_format("torch").batch(size, drop_last_batch=drop_last)
+        # Last of all, as each step above makes a new stream, of epoch 0.
+        batches.set_epoch(epoch)
+        for columns in batches:
+            yield rows.tree(columns)

@@ -1,0 +1,94 @@
+"""`loader=parquet`: torch's DataLoader over the row groups of a Parquet file."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import PositiveInt
+from torch.utils import _pytree as pytree
+
+from fastloop.core.loading_settings import DATALOADER
+from fastloop.core.optional import check_available
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Store
+from fastloop.core.types import Epochs, Tree, Unsupported, option
+from fastloop.data.dataloader import identity_collate, torch_epochs
+from fastloop.data.rows_of_open_file import BatchRows
+
+
+@option
+class ParquetLoader:
+    """DataLoader over a Parquet file; pyarrow decodes the row groups that a batch needs, and the
+    last `groups_in_memory` are kept.
+
+    order=blocks with blocks of row_group_rows is the shuffle in two levels that suits row groups:
+    each is then decoded once an epoch, by each worker.
+    """
+
+    store: Store
+    groups_in_memory: PositiveInt
+    honours: ClassVar[tuple[str, ...]] = DATALOADER
+    even_shares: ClassVar[bool] = True
+
+    def check_installed(self) -> None:
+        """Raise Unsupported without pyarrow."""
+        check_available("pyarrow", "loader=parquet", "pip install pyarrow")
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; every worker opens the file itself."""
+        open_reader = partial(_GroupReader, self.store, prepared.folder, self.groups_in_memory)
+        # A broken file is reported here, and not by a worker.
+        open_reader().close()
+        rows = BatchRows(open_reader, prepared.num_samples)
+        with closing(rows), torch_epochs(rows, plan, collate_fn=identity_collate) as epochs:
+            yield epochs
+
+
+class _GroupReader:
+    """An open file, and its row groups that were decoded last."""
+
+    def __init__(self, store: Store, folder: Path, groups_in_memory: int) -> None:
+        self._rows: Any = store.open(folder)
+        if not hasattr(self._rows, "read_group"):
+            raise Unsupported(
+                "loader=parquet reads Parquet files only: use store@loader.store=parquet"
+            )
+        self._most = groups_in_memory
+        self._groups: OrderedDict[int, list[np.ndarray]] = OrderedDict()
+
+    def read(self, indices: Sequence[int]) -> Tree:
+        """The rows of these indices, in their order, as a tree of tensors."""
+        wanted, first_rows = np.asarray(indices), self._rows.first_rows
+        numbers = np.searchsorted(first_rows, wanted, side="right") - 1
+        leaves: list[np.ndarray] = []
+        for number in np.unique(numbers).tolist():
+            columns = self._group(number)
+            if not leaves:
+                shapes = [(len(wanted), *column.shape[1:]) for column in columns]
+                pairs = zip(shapes, columns, strict=True)
+                leaves = [np.empty(shape, column.dtype) for shape, column in pairs]
+            places = np.flatnonzero(numbers == number)
+            rows = wanted[places] - first_rows[number]
+            for leaf, column in zip(leaves, columns, strict=True):
+                leaf[places] = column[rows]
+        return pytree.tree_unflatten(map(torch.from_numpy, leaves), self._rows.structure)
+
+    def close(self) -> None:
+        self._groups.clear()
+        self._rows.file.close(force=True)
+
+    def _group(self, number: int) -> list[np.ndarray]:
+        if number not in self._groups:
+            while len(self._groups) >= self._most:
+                self._groups.popitem(last=False)
+            self._groups[number] = self._rows.read_group(number)
+        self._groups.move_to_end(number)
+        return self._groups[number]

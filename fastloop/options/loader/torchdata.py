@@ -1,0 +1,51 @@
+"""`loader=torchdata`: torchdata's StatefulDataLoader over the dataset itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, ClassVar
+
+from fastloop.core.loading_settings import DATALOADER
+from fastloop.core.optional import check_available, import_optional, isolate_import
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.types import Epochs, option
+from fastloop.data.dataloader import identity_collate, torch_epochs
+from fastloop.data.image_files import uint8_samples
+from fastloop.data.samples import check_batches
+
+INSTALL = "pip install torchdata"
+
+
+@option
+class TorchDataLoader:
+    """StatefulDataLoader over the dataset itself: `raw` with a loader whose state can be saved. Its
+    workers send their state with each batch (snapshot_every_n_steps=1, its default)."""
+
+    store: ClassVar[None] = None
+    honours: ClassVar[tuple[str, ...]] = (*DATALOADER, "collate", "transform")
+    even_shares: ClassVar[bool] = True
+
+    def check_installed(self) -> None:
+        """Raise Unsupported without torchdata."""
+        check_available("torchdata", "loader=torchdata", INSTALL)
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield epochs of batches of decoded samples; with collate=fast of uint8 images."""
+        library = import_optional("torchdata.stateful_dataloader", "loader=torchdata", INSTALL)
+        collate_fn = identity_collate if check_batches(prepared, plan) else None
+        if plan.collate is not None and plan.collate.takes == "uint8":
+            samples = uint8_samples(prepared.dataset, plan.collate)
+        else:
+            samples = prepared.dataset.open()
+        build = partial(_without_warnings, library.StatefulDataLoader)
+        with torch_epochs(samples, plan, collate_fn, build=build) as epochs:
+            yield epochs
+
+
+def _without_warnings(build: Callable[..., Any], *args: Any, **settings: Any) -> Any:
+    """Build the loader, without torch's warning that set_vital, which torchdata calls, is old."""
+    with isolate_import():
+        return build(*args, **settings)

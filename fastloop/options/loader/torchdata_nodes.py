@@ -1,0 +1,56 @@
+"""`loader=torchdata_nodes`: a graph of torchdata.nodes, with whole batches as items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+from fastloop.core.bounds import PositiveDepth, PositiveThreads
+from fastloop.core.epochs import Batches, close_on_exit, index_batches
+from fastloop.core.optional import check_available, import_optional
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Store
+from fastloop.core.types import Epochs, option
+from fastloop.data.rows import batch_getter
+
+INSTALL = "pip install torchdata"
+
+
+@option
+class TorchDataNodesLoader:
+    """`IterableWrapper(batches)` -> `ParallelMapper(gather, num_threads)` -> `Prefetcher`.
+
+    A thread gathers a batch by numpy or, with store=null, decodes its samples. Items are batches,
+    as each item passes three queues.
+    """
+
+    store: Store | None
+    num_threads: PositiveThreads
+    prefetch_factor: PositiveDepth
+    honours: ClassVar[tuple[str, ...]] = ()
+    even_shares: ClassVar[bool] = True
+    reads_samples: ClassVar[bool] = True
+
+    def check_installed(self) -> None:
+        """Raise Unsupported without torchdata."""
+        check_available("torchdata", "loader=torchdata_nodes", INSTALL)
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; the threads are started and ended with each epoch."""
+        nodes = import_optional("torchdata.nodes", "loader=torchdata_nodes", INSTALL)
+        get_batch = batch_getter(self.store, prepared, in_memory=False)
+
+        def batches(epoch: int) -> Batches:
+            indices = [batch.numpy() for batch in index_batches(plan, prepared.num_samples, epoch)]
+            gathered = nodes.ParallelMapper(
+                nodes.IterableWrapper(indices), get_batch, self.num_threads, method="thread"
+            )
+            # A graph ends its threads when it is freed: with this generator's frame.
+            graph = nodes.Prefetcher(gathered, self.prefetch_factor)
+            graph.reset()
+            yield from graph
+
+        with close_on_exit(batches) as epochs:
+            yield epochs

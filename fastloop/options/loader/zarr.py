@@ -1,0 +1,67 @@
+"""`loader=zarr`: torch's DataLoader over the arrays of a Zarr group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from fastloop.core.loading_settings import DATALOADER
+from fastloop.core.optional import check_available, import_optional
+from fastloop.core.plan import Plan, PreparedData
+from fastloop.core.protocols import Store
+from fastloop.core.types import Epochs, Tree, Unsupported, option
+from fastloop.data.dataloader import identity_collate, torch_epochs
+from fastloop.data.rows_of_open_file import BatchRows
+
+NEEDS = "zarr", "loader=zarr", "pip install zarr"
+
+
+@option
+class ZarrLoader:
+    """DataLoader over a Zarr group, which workers open themselves; `oindex` reads the rows of a
+    batch, the chunks concurrently."""
+
+    store: Store
+    honours: ClassVar[tuple[str, ...]] = DATALOADER
+    even_shares: ClassVar[bool] = True
+
+    def check_installed(self) -> None:
+        """Raise Unsupported without zarr."""
+        check_available(*NEEDS)
+
+    @contextmanager
+    def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
+        """Yield the epochs; every worker opens the group itself."""
+        open_reader = partial(_ArrayReader, self.store, prepared.folder)
+        # A broken group is reported here, and not by a worker.
+        open_reader().close()
+        rows = BatchRows(open_reader, prepared.num_samples)
+        with closing(rows), torch_epochs(rows, plan, collate_fn=identity_collate) as epochs:
+            yield epochs
+
+
+class _ArrayReader:
+    """The arrays of an open group."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self._rows: Any = store.open(folder)
+        if not hasattr(self._rows, "arrays"):
+            raise Unsupported("loader=zarr reads Zarr groups only: use store@loader.store=zarr")
+
+    def read(self, indices: Sequence[int]) -> Tree:
+        """The rows of these indices, in their order, as a tree of tensors."""
+        # Each row is read once, also if the order of the job repeats it.
+        rows, inverse = np.unique(np.asarray(indices), return_inverse=True)
+        leaves = [torch.from_numpy(array.oindex[rows][inverse]) for array in self._rows.arrays]
+        return pytree.tree_unflatten(leaves, self._rows.structure)
+
+    def close(self) -> None:
+        """End the threads of zarr, which start again when something is read."""
+        import_optional("zarr.core.sync", *NEEDS[1:]).cleanup_resources()

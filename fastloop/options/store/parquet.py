@@ -1,0 +1,124 @@
+"""`store=parquet`: one Parquet file in row groups, with a column for each leaf, by pyarrow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import PositiveInt
+from torch.utils import _pytree as pytree
+
+from fastloop.core.optional import check_available, import_optional
+from fastloop.core.types import BadData, Tree, Unsupported, option
+from fastloop.data.rows import array_of, structure_text
+
+MODULE, OPTION, INSTALL = "pyarrow", "store=parquet", "pip install pyarrow"
+ROWS, LAYOUT, ALTERNATIVE = "rows.parquet", "layout.json", "store=torch_storage"
+
+
+@dataclass(frozen=True)
+class ParquetRows:
+    """A Parquet file of which only the footer has been read."""
+
+    file: Any
+    """pyarrow's ParquetFile."""
+    shapes: list[list[int]]
+    """Shape of a row of each column."""
+    structure: Any
+    """torch's TreeSpec of a sample."""
+    first_rows: np.ndarray
+    """int64 (row groups + 1,): the first row of each group, and the number of rows."""
+
+    def read_group(self, number: int) -> list[np.ndarray]:
+        """The decoded columns of a row group."""
+        table = self.file.read_row_group(number)
+        return [_array(table.column(index), shape) for index, shape in enumerate(self.shapes)]
+
+
+@option
+class ParquetStore:
+    """A Parquet file; leaf k is the column `k`, of values or of lists of fixed length.
+
+    pyarrow reads and decodes whole row groups, so in random order most of a large group is read in
+    vain.
+    """
+
+    format_version: ClassVar[int] = 1
+    root: str
+    row_group_rows: PositiveInt
+    compression: Literal["none", "snappy", "zstd"]
+
+    def check_installed(self) -> None:
+        """Raise Unsupported without pyarrow."""
+        check_available(MODULE, OPTION, INSTALL)
+
+    def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:  # noqa: ARG002
+        """Append row group after row group, in memory bounded by a chunk and a group.
+
+        Raises Unsupported without pyarrow, and for dtypes that Parquet lacks.
+        """
+        pyarrow, parquet = _import("pyarrow"), _import("pyarrow.parquet")
+        chunks = iter(chunks)
+        first = next(chunks)
+        leaves, structure = pytree.tree_flatten(first)
+        shapes = [list(leaf.shape[1:]) for leaf in leaves]
+        text = structure_text(structure, OPTION)
+        (folder / LAYOUT).write_text(json.dumps({"shapes": shapes, "structure": text}))
+        schema, waiting = _table(pyarrow, first).schema, []
+        with parquet.ParquetWriter(folder / ROWS, schema, compression=self.compression) as writer:
+            for table in (_table(pyarrow, chunk) for chunk in chain([first], chunks)):
+                rows = pyarrow.concat_tables([*waiting, table])
+                whole = len(rows) - len(rows) % self.row_group_rows
+                if whole:
+                    writer.write_table(rows[:whole], row_group_size=self.row_group_rows)
+                waiting = [rows[whole:]]
+            if len(waiting[0]):
+                writer.write_table(waiting[0])
+
+    def open(self, folder: Path) -> ParquetRows:
+        """The opened file; raises Unsupported without pyarrow, and BadData for another file."""
+        parquet, path = _import("pyarrow.parquet"), folder / ROWS
+        try:
+            layout = json.loads((folder / LAYOUT).read_text())
+            structure = pytree.treespec_loads(layout["structure"])
+            file = parquet.ParquetFile(path, memory_map=True)
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise BadData(f"{path}: not written by store=parquet: {error}") from error
+        groups = range(file.metadata.num_row_groups)
+        sizes = [file.metadata.row_group(number).num_rows for number in groups]
+        return ParquetRows(file, layout["shapes"], structure, np.cumsum([0, *sizes]))
+
+
+def _import(module: str) -> Any:
+    return import_optional(module, OPTION, INSTALL)
+
+
+def _table(pyarrow: Any, chunk: Tree) -> Any:
+    columns = [_column(pyarrow, leaf) for leaf in pytree.tree_leaves(chunk)]
+    return pyarrow.table(columns, names=[str(number) for number in range(len(columns))])
+
+
+def _column(pyarrow: Any, leaf: torch.Tensor) -> Any:
+    array = array_of(leaf, OPTION, ALTERNATIVE)
+    length = int(np.prod(array.shape[1:]))
+    try:
+        values = pyarrow.array(array.reshape(-1))
+    except (NotImplementedError, ValueError, TypeError) as error:
+        raise Unsupported(f"{OPTION} holds no {array.dtype}; {ALTERNATIVE} does") from error
+    if array.ndim == 1:
+        return values
+    if not length:
+        raise Unsupported(f"{OPTION} holds no empty rows; {ALTERNATIVE} does")
+    return pyarrow.FixedSizeListArray.from_arrays(values, length)
+
+
+def _array(column: Any, shape: list[int]) -> np.ndarray:
+    chunk = column.combine_chunks()
+    values = chunk.flatten() if shape else chunk
+    return values.to_numpy(zero_copy_only=False).reshape(-1, *shape)

@@ -1,0 +1,92 @@
+"""`store=zarr`: a Zarr group with a chunked array per leaf."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import PositiveInt
+from torch.utils import _pytree as pytree
+
+from fastloop.core.optional import check_available, import_optional
+from fastloop.core.types import BadData, Tree, option
+from fastloop.data.rows import array_of, structure_text
+
+NEEDS = "zarr", "store=zarr", "pip install zarr"
+STRUCTURE = "structure"
+OPTION, ALTERNATIVE = "store=zarr", "store=torch_storage"
+
+
+@dataclass(frozen=True)
+class ZarrRows:
+    """Arrays of which only the metadata has been read."""
+
+    arrays: list[Any]
+    structure: Any
+    """torch's TreeSpec of a sample."""
+
+
+@option
+class ZarrStore:
+    """A Zarr group with an array per leaf, `0`, `1`, …, with the batch dimension first.
+
+    Each chunk is a file. zarr reads and decompresses whole chunks, so in random order most of a
+    large chunk is read in vain.
+    """
+
+    format_version: ClassVar[int] = 1
+    root: str
+    chunk_rows: PositiveInt
+    compression: Literal["zstd"] | None
+
+    def check_installed(self) -> None:
+        """Raise Unsupported without zarr."""
+        check_available(*NEEDS)
+
+    def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
+        """Append chunk after chunk; raises Unsupported without zarr, and for dtypes that numpy
+        lacks."""
+        zarr, chunks = import_optional(*NEEDS), iter(chunks)
+        first = next(chunks)
+        leaves, structure = pytree.tree_flatten(first)
+        group = zarr.create_group(str(folder))
+        group.attrs[STRUCTURE] = structure_text(structure, OPTION)
+        arrays = [
+            group.create_array(
+                str(number),
+                shape=(num_samples, *row.shape[1:]),
+                chunks=(min(self.chunk_rows, num_samples), *row.shape[1:]),
+                dtype=row.dtype,
+                compressors=zarr.codecs.ZstdCodec() if self.compression else None,
+            )
+            for number, row in enumerate(array_of(leaf, OPTION, ALTERNATIVE) for leaf in leaves)
+        ]
+        start = 0
+        for chunk in chain([first], chunks):
+            leaves = pytree.tree_leaves(chunk)
+            for array, leaf in zip(arrays, leaves, strict=True):
+                array[start : start + len(leaf)] = leaf.numpy()
+            start += len(leaves[0])
+        _end_threads()
+
+    def open(self, folder: Path) -> ZarrRows:
+        """The arrays, not yet read; raises Unsupported without zarr, and BadData for another
+        group."""
+        zarr = import_optional(*NEEDS)
+        try:
+            group = zarr.open_group(str(folder), mode="r")
+            structure = pytree.treespec_loads(str(group.attrs[STRUCTURE]))
+            arrays = [group[str(number)] for number in range(structure.num_leaves)]
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise BadData(f"{folder}: not written by store=zarr: {error}") from error
+        finally:
+            _end_threads()
+        return ZarrRows(arrays, structure)
+
+
+def _end_threads() -> None:
+    """End zarr's threads, which would stay, and start again when something is read."""
+    import_optional("zarr.core.sync", *NEEDS[1:]).cleanup_resources()
