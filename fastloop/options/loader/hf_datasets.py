@@ -33,7 +33,7 @@ class HfDatasetsLoader:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; every worker maps the file itself."""
-        open_reader = partial(_DatasetReader, self.store, prepared.folder)
+        open_reader = partial(_ArrowReader, self.store, prepared.folder)
         # A broken file is reported here, and not by a worker.
         open_reader().close()
         rows = BatchRows(open_reader, prepared.num_samples)
@@ -41,7 +41,7 @@ class HfDatasetsLoader:
             yield epochs
 
 
-class _DatasetReader:
+class _ArrowReader:
     """A Dataset in torch format."""
 
     def __init__(self, store: Store, folder: Path) -> None:

@@ -19,7 +19,7 @@ INSTALL = "pip install torchdata"
 
 
 @option
-class TorchDataLoader:
+class StatefulLoader:
     """StatefulDataLoader over the dataset itself: `raw` with a loader whose state can be saved. Its
     workers send their state with each batch (snapshot_every_n_steps=1, its default)."""
 
