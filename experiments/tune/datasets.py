@@ -54,3 +54,17 @@ class Table(Dataset[Sample]):
 
     def __getitem__(self, index: int) -> Sample:
         return torch.from_numpy(self.rows[index]), index % CLASSES
+
+
+class Drawn(Dataset[torch.Tensor]):
+    """Samples that are drawn anew at each read, after waiting as for a disk."""
+
+    def __init__(self, count: int, seconds: float) -> None:
+        self.count, self.delay = count, Delay("sleep", seconds)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.delay()
+        return torch.rand(FEATURES)

@@ -80,6 +80,13 @@ def score_all(
         for share in SHARES
         for known in ([predicted, None] if predicted else [None])
     }
+    plain = {
+        f"race, each configuration by itself, {100 * share:.0f} %": (
+            by_race(share, None, shares_settings=False),
+            few,
+        )
+        for share in SHARES
+    }
     searches = {
         f"random search, {100 * share:.0f} %": (random_search(share), seeds) for share in SHARES
     }
@@ -88,7 +95,7 @@ def score_all(
         "textbook": (textbook, seeds),
         "exhaustive grid": (grid, seeds),
     }
-    tuners = races | searches | others | _tuners_by_tpe(max(1, seeds // FEWER_BY_TPE))
+    tuners = races | plain | searches | others | _tuners_by_tpe(max(1, seeds // FEWER_BY_TPE))
     real = {name: score(recording, *each) for name, each in tuners.items()}
     unjudged = ("with the model", "TPE", "textbook")
     claiming = [name for name in tuners if not any(each in name for each in unjudged)]

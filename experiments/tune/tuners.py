@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
@@ -74,16 +74,21 @@ def surrogate_of(workload: str, names: tuple[str, ...], predicted: tuple[float, 
     return Surrogate(names=names, changes=changes, predicted=predicted)
 
 
-def by_race(share: float, predicted: Mapping[str, float] | None) -> Tuner:
+def by_race(
+    share: float, predicted: Mapping[str, float] | None, shares_settings: bool = True
+) -> Tuner:
     """fastloop's race with that share of the exhaustive trials.
 
-    predicted: seconds of each configuration by the model; None: all alike.
+    predicted: seconds of each configuration by the model; None: all alike. shares_settings: False:
+    a trial of a configuration tells nothing of others with the same settings.
     """
 
     def tune(replay: Replay) -> Chosen:
         names = replay.recording.names
         costs = tuple(predicted[name] if predicted else 1.0 for name in names)
         surrogate = surrogate_of(replay.recording.workload, names, costs)
+        if not shares_settings:
+            surrogate = replace(surrogate, changes=[frozenset({each} - {YOURS}) for each in names])
         allowed = share * TRIALS * len(names)
         outcome = race(surrogate, replay.measure_one, lambda: replay.trials / allowed)
         name = outcome.winner if outcome.is_faster else YOURS

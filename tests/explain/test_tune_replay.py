@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from experiments.tune import live, tpe
+from experiments.tune import budgets, live, tpe
 from experiments.tune.recordings import build_recordings
 from experiments.tune.replay import score
 from experiments.tune.tables import BEGIN, END, README, fill, workload_table
@@ -139,6 +139,36 @@ def test_live_gains_are_confirmed_by_fresh_trials_or_not():
     assert live.live_table([nothing])[1][-3:] == ("none", "none", "nothing claimed")
     failed = {"workload": "tokens", "budget_s": 9.0, "took_s": 8.0, "failed": "too small"}
     assert "failed: too small" in live.live_table([failed])[1]
+
+
+def test_tuned_configurations_are_judged_by_the_best_of_the_grid():
+    cells = [
+        {"workload": "tokens", "budget_s": 60.0, "took_s": 50.0, "tuned": [name]}
+        for name in ("near", "far")
+    ]
+    cells.append({"workload": "tokens", "budget_s": 180.0, "took_s": 9.0, "failed": "no time"})
+    rounds = [
+        {
+            "workload": "tokens",
+            "round": number,
+            "seconds": {name: each + 0.001 * number for name, each in seconds.items()},
+        }
+        for number in range(5)
+        for seconds in ({"yours": 3.0, "best": 1.0}, {"near": 1.04, "far": 1.2})
+    ]
+    near, far, failed = budgets.table(cells, rounds)[1:]
+    assert near[3:] == ("near", "4.0 %", "yes")
+    assert far[3:] == ("far", "20.0 %", "no")
+    assert failed[3:] == ("no time", "", "no")
+
+
+def test_grid_has_what_was_recommended_and_many_workers_for_samples_that_wait():
+    (waiting,) = [each for each in budgets.WORKLOADS if "sleeping" in each.name]
+    tuned = ("loader=raw", "num_workers=3")
+    cells = [{"workload": waiting.name, "budget_s": 60.0, "tuned": [*tuned]}]
+    jobs = budgets.grid_of(waiting, cells)
+    assert jobs[" ".join(tuned)] == tuned
+    assert any("num_workers=32" in overrides for overrides in jobs.values())
 
 
 @pytest.mark.skipif(not tpe.has_optuna(), reason="needs optuna")
