@@ -3,7 +3,7 @@
     fastloop attach [-m] <script> [its arguments]
     fastloop attach [--] python <script> [its arguments]
     fastloop attach torchrun --nproc_per_node=2 <script> [its arguments]
-    fastloop attach [--batches=100] [--seconds=30] <script> [its arguments]
+    fastloop attach [--batches=100] [--seconds=30] [--hang=30] <script> [its arguments]
     fastloop attach --try [--minutes=3] [--yes] [--copy] <script> [its arguments]
 
 Runs the script as python does, with a reading of the clock around what its DataLoaders
@@ -19,6 +19,11 @@ exit status. Then, on stderr, for each loop over a DataLoader:
 
 --batches ends the script when one of its loops has worked on so many batches, --seconds when
 it has run that long and a loop asks for a batch; its status is then 0.
+
+While the script runs, the last row of a terminal shows its loop: batches, samples/s, and the share
+of the last seconds that it waited. A loop in which nothing moves for --hang seconds (30) is told,
+with who waits for whom and the stacks. `kill -USR1` lets the command report what was seen so far,
+unless the script has its own handler of that signal.
 
 With --try the script's beginning then runs again, as it is and with promising changes of
 the DataLoader of the loop that waits longest, in interleaved rounds, for at most --minutes
@@ -38,6 +43,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,8 +57,8 @@ if TYPE_CHECKING:
 
 PYTHON = re.compile(r"python[\d.]*")
 TRY, YES, COPY, MINUTES = "--try", "--yes", "--copy", "--minutes="
-BATCHES, SECONDS = "--batches=", "--seconds="
-SWITCHES, NUMBERS = (TRY, YES, COPY), (MINUTES, BATCHES, SECONDS)
+BATCHES, SECONDS, HANG = "--batches=", "--seconds=", "--hang="
+SWITCHES, NUMBERS = (TRY, YES, COPY), (MINUTES, BATCHES, SECONDS, HANG)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +81,8 @@ class AttachSettings:
     """The script ends when a loop has had so many batches; None: it ends by itself."""
     seconds: float | None = None
     """The script ends after this time; None: it ends by itself."""
+    hang_s: float = 30.0
+    """Time without any progress after which a loop is told to hang."""
     tries: TrySettings | None = None
     """How changes are tried; None: none is."""
 
@@ -99,6 +107,7 @@ def main() -> None:
     from fastloop.explain.attach.early_stop import EarlyStop, ask_for_stop
     from fastloop.explain.attach.effects import ask_for_effects, read_effects, read_files
     from fastloop.explain.attach.launch import end_like, make_record_folder, run_script
+    from fastloop.explain.attach.live_watch import watch_script
     from fastloop.processes.lifecycle import handle_signals, restore_default_signals
 
     records = make_record_folder()
@@ -112,7 +121,9 @@ def main() -> None:
         if settings.batches or settings.seconds:
             ask_for_stop(records, EarlyStop(batches=settings.batches, seconds=settings.seconds))
         before = read_counters()
-        status = run_script(arguments, records)
+        report = partial(_explain, records, arguments, None, before)
+        with watch_script(records, report, settings.hang_s) as note_signal:
+            status = run_script(arguments, records, note_signal)
         # While the script runs, signals are its own. From here on there are files to remove.
         handle_signals()
         folder, findings = _explain(records, arguments, status, before)
@@ -127,10 +138,10 @@ def main() -> None:
 
 
 def _explain(
-    records: Path, arguments: list[str], status: int, before: Counters
+    records: Path, arguments: list[str], status: int | None, before: Counters
 ) -> tuple[Path | None, ScriptFindings | None]:
     """Print the findings from the records; returns them with their folder, or None if there are
-    none. On a full disk print a line, and keep the script's status.
+    none. On a full disk print a line, and keep the script's status. status: None: it still runs.
     """
     from fastloop.core.machine_counters import read_counters
 
@@ -284,6 +295,7 @@ def _take_settings(arguments: list[str]) -> tuple[AttachSettings, list[str]]:
     observed = AttachSettings(
         batches=int(numbers[BATCHES]) if BATCHES in numbers else None,
         seconds=numbers.get(SECONDS),
+        hang_s=numbers.get(HANG, AttachSettings.hang_s),
     )
     if TRY not in switches:
         if of_tries := [*switches, *({MINUTES} & {*numbers})]:

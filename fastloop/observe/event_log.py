@@ -22,9 +22,6 @@ from tempfile import TemporaryDirectory
 from threading import current_thread, get_ident, local, main_thread
 from typing import Any
 
-# A process that is attached to may import this module before torch.utils.data is complete.
-from torch.utils.data._utils.worker import get_worker_info
-
 from fastloop.core.parts import Part
 
 MOST_EVENTS = 100_000
@@ -88,9 +85,11 @@ def _map_more(path: Path) -> mmap:
         os.close(file)
 
 
-def _read_records(path: Path) -> Iterator[tuple[int, ...]]:
-    """The finished records of a file, in their order."""
-    content = path.read_bytes()
+def _read_records(path: Path, offset: int = 0) -> Iterator[tuple[int, ...]]:
+    """The finished records of a file from the offset on, in their order."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        content = file.read()
     # Another process may be in the middle of making the file longer.
     whole = content[: len(content) // RECORD.size * RECORD.size]
     return (record for record in RECORD.iter_unpack(whole) if record[-1])
@@ -214,6 +213,17 @@ class EventLog:
         """The events of all processes, including processes that still run or were killed."""
         return [event for path in sorted(self.folder.glob(f"*{SUFFIX}")) for event in _read(path)]
 
+    def read_new(self, offsets: dict[Path, int]) -> list[Event]:
+        """The events behind the offset of each file; the offsets are moved behind them."""
+        found: list[Event] = []
+        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+            offset = offsets.get(path, 0)
+            # A thread adds events one after the other: behind a record without one there is none.
+            events = list(_read(path, offset))
+            offsets[path] = offset + len(events) * RECORD.size
+            found += events
+        return found
+
     def read_facts(self) -> dict[int, list[dict[str, Any]]]:
         """The facts of each process, by its id."""
         facts = {}
@@ -231,6 +241,10 @@ class EventLog:
         _last.__dict__.clear()
 
     def _name_lane(self) -> str:
+        # A process that is attached to may import this module before torch.utils.data is complete,
+        # and a process that only reads needs no torch.
+        from torch.utils.data import get_worker_info
+
         process_id, info = os.getpid(), get_worker_info()
         lane = MAIN if self.main_process_id in (None, process_id) else "process"
         # torch tells this in worker processes only.
@@ -266,7 +280,7 @@ def _append(path: Path, data: bytes) -> None:
         os.close(file)
 
 
-def _read(path: Path) -> Iterator[Event]:
+def _read(path: Path, offset: int = 0) -> Iterator[Event]:
     process_id, _, lane = path.name.removesuffix(SUFFIX).partition(" ")
-    for stage, start_ns, batch, epoch, cpu_ns, stop_ns in _read_records(path):
+    for stage, start_ns, batch, epoch, cpu_ns, stop_ns in _read_records(path, offset):
         yield Event(int(process_id), lane, _PARTS[stage], start_ns, stop_ns, batch, epoch, cpu_ns)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
-from fastloop.processes.child import Child
+if TYPE_CHECKING:
+    from fastloop.processes.child import Child
 
 NO_STACK = "did not report its stack"
 FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<function>\S+)$', re.M)
@@ -23,11 +26,22 @@ MOST_WORKERS = 8
 
 def locate_processes(child: Child) -> tuple[str, str]:
     """Positions of the child, its threads and its workers in a few words, and their stacks."""
-    own = child.stack()
+    return locate_by_stacks(
+        child.pid, lambda pid: child.stack_of(pid) if _writes_its_stack(pid) else ""
+    )
+
+
+def locate_by_stacks(pid: int, stack_of: Callable[[int], str]) -> tuple[str, str]:
+    """Positions of the process, its threads and its workers in a few words, and their stacks.
+
+    stack_of: returns the stacks of a process's threads, the main one's last; empty if it writes
+    none.
+    """
+    own = stack_of(pid)
     *threads, main = _threads(own)
     words, stacks = [_describe(main), *_describe_threads(threads)], [own]
-    for name, process in _workers(child):
-        stack = child.stack_of(process.pid) if _writes_its_stack(process.pid) else ""
+    for name, process in workers_of(pid):
+        stack = stack_of(process.pid)
         state = _describe_worker(process, stack)
         words.append(f"{name} {state}")
         stacks.append(f"{name}, {state}:\n{stack}" if stack else f"{name}: {state}\n")
@@ -48,10 +62,10 @@ def _describe_threads(stacks: list[str]) -> list[str]:
     ]
 
 
-def _workers(child: Child) -> list[tuple[str, psutil.Process]]:
-    """The processes that the child has started, with their names, oldest first."""
+def workers_of(pid: int) -> list[tuple[str, psutil.Process]]:
+    """The processes that the process has started, with their names, oldest first."""
     with contextlib.suppress(psutil.Error):
-        own = psutil.Process(child.pid)
+        own = psutil.Process(pid)
         found = [each for started in own.children() for each in _without_helpers(started, own)]
         return [
             (f"worker {number} (pid {process.pid})", process)

@@ -70,8 +70,8 @@ class ScriptFindings:
     """Findings about a script."""
 
     command: str
-    status: int
-    """The exit status; negative: the signal that ended the script."""
+    status: int | None
+    """The exit status; negative: the signal that ended the script; None: it still runs."""
     loops: tuple[LoopFindings, ...]
     """The loops, the longest first."""
     unseen: tuple[str, ...] = ()

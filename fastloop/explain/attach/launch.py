@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,9 +33,12 @@ NAME = re.compile(rf"{PREFIX}(\d+)-\w+")
 """Name of a folder, with the id of the process that has made it."""
 
 
-def run_script(arguments: Sequence[str], folder: Path) -> int:
+def run_script(
+    arguments: Sequence[str], folder: Path, note_signal: Callable[[], object] = lambda: None
+) -> int:
     """Run [-m] <script> [its arguments], with the probe recording to the folder.
 
+    note_signal: called when SIGUSR1 was passed on to the script.
     Returns the exit status; negative: the number of the signal that ended the script.
     """
     # This private function is the one by which multiprocessing passes on -W, -X and the like.
@@ -50,7 +53,7 @@ def run_script(arguments: Sequence[str], folder: Path) -> int:
         child = os.posix_spawn(
             sys.executable, command, os.environ, setsigmask=mask, setsigdef=defaults
         )
-        return _wait(child, waited)
+        return _wait(child, waited, note_signal)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -67,7 +70,7 @@ def end_like(status: int) -> None:
     sys.exit(status)
 
 
-def _wait(child: int, waited: set[signal.Signals]) -> int:
+def _wait(child: int, waited: set[signal.Signals], note_signal: Callable[[], object]) -> int:
     while True:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
@@ -76,6 +79,8 @@ def _wait(child: int, waited: set[signal.Signals]) -> int:
         # Twice the same Ctrl-C would end a script that handles the first.
         if number != signal.SIGCHLD and not is_for_all:
             os.kill(child, number)
+            if number == signal.SIGUSR1:
+                note_signal()
 
 
 def _next_signal(waited: set[signal.Signals]) -> tuple[int, bool]:

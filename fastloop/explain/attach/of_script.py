@@ -63,13 +63,14 @@ th { color: var(--soft); font-weight: 400; }
 def explain_records(
     records: Path,
     arguments: Sequence[str],
-    status: int,
+    status: int | None,
     folder: Path,
     load: Load | None = None,
 ) -> ScriptFindings:
-    """The findings about a script that has ended; written to the folder if it had a DataLoader.
+    """The findings about a script; written to the folder if it had a DataLoader.
 
-    status: exit status; negative: the signal that ended it. load: by other programs while it ran.
+    status: exit status; negative: the signal that ended it; None: it still runs. load: by
+    other programs while it ran.
     """
     processes = read_records(records)
     loops = find_loops(processes)

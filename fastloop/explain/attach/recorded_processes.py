@@ -11,10 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from fastloop.core.parts import Part
-from fastloop.explain.attach.torch_hooks import open_script_log
-from fastloop.observe.event_log import UNKNOWN, Event
+from fastloop.observe.event_log import UNKNOWN, Event, EventLog
 
+MOST_EVENTS = 400_000
+"""Events of a thread, 19 MB."""
 MAKING = (Part.FETCH, Part.COLLATE, Part.TRANSFORM)
+
+
+def open_script_log(folder: str) -> EventLog:
+    """The log of a script's processes."""
+    return EventLog(Path(folder), MOST_EVENTS, main_process_id=None, is_lenient=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ from fastloop.core.spans import now_ns, process_cpu_ns
 from fastloop.explain.attach.early_stop import StopCounter, read_stop
 from fastloop.explain.attach.fetches import probe_fetches, probe_workers
 from fastloop.explain.attach.loader_places import place_in_script, place_of_call
+from fastloop.explain.attach.recorded_processes import open_script_log
 from fastloop.observe.event_log import UNKNOWN, EventLog, ThreadLog
 from fastloop.observe.pinning import probe_pinning
 
@@ -32,19 +33,12 @@ if TYPE_CHECKING:
 
 CPU_EVERY = 8
 """CPU time is read around one step in this many: it is a system call, unlike the clock."""
-MOST_EVENTS = 400_000
-"""Events of a thread, 19 MB."""
 PINNING = 0
 """Epoch of all pinning events: the pinning thread does not know its pass."""
 STATE, ORIGIN = "_fastloop_state", "_fastloop_origin"
 LOADERS, PASSES = itertools.count(), itertools.count()
 """Numbers of the loaders of this process, and of the passes over them."""
 SETTINGS = ("num_workers", "batch_size", "prefetch_factor", "persistent_workers", "pin_memory")
-
-
-def open_script_log(folder: str) -> EventLog:
-    """The log of a script's processes."""
-    return EventLog(Path(folder), MOST_EVENTS, main_process_id=None, is_lenient=True)
 
 
 def probe_module(module: ModuleType, folder: str) -> None:

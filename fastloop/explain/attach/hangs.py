@@ -1,0 +1,146 @@
+"""A script's loop in which nothing moves: which side holds it up, who waits for whom, and why."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from fastloop.core.number_text import significant
+from fastloop.core.text_lines import wrap
+from fastloop.explain.attach.live_loops import LoopState
+from fastloop.explain.attach.signal_stacks import read_stack
+from fastloop.processes.positions import THREAD, locate_by_stacks, workers_of
+
+BUSY = 0.5
+"""A process that keeps this share of a core busy computes; one below it waits."""
+SHARED_MEMORY, LEAST_FREE = Path("/dev/shm"), 0.01
+LOCK, NETWORK = "a lock", "the network"
+# Names of kernel functions in which a thread sleeps, in /proc/<pid>/wchan.
+WAITS = {
+    "futex": LOCK,
+    "sk_wait": NETWORK,
+    "wait_woken": NETWORK,
+    "unix_stream": NETWORK,
+    "tcp_": NETWORK,
+    "inet_": NETWORK,
+    "nanosleep": "a pause (sleep)",
+    "folio_wait": "storage",
+    "io_schedule": "storage",
+    "rpc_": "storage",
+}
+# The innermost frame of threads of queues, and of multiprocessing's server of descriptors.
+IDLE = re.compile(r'^.*\n  File ".*/(threading|queue|selectors|socket|connection)\.py", ')
+OWN_FRAME = re.compile(r'"[^"]*fastloop/(explain/attach|observe)/[^"/]*\.py", line')
+OF_FORK = (
+    "A lock that another thread held when its worker was forked is never released there: "
+    "multiprocessing_context='forkserver' or 'spawn' starts workers without such locks"
+)
+
+
+def read_cpu_s(pids: Sequence[int]) -> dict[int, float]:
+    """CPU time of the processes so far, of those that can be read."""
+    spent = {}
+    for pid in pids:
+        with suppress(psutil.Error):
+            times = psutil.Process(pid).cpu_times()
+            spent[pid] = times.user + times.system
+    return spent
+
+
+def processes_of(state: LoopState) -> list[int]:
+    """Process ids of the loop's process and of those that it has started."""
+    started = [process.pid for _, process in workers_of(state.process_id)]
+    return [state.process_id, *started]
+
+
+def describe_hang(
+    state: LoopState,
+    still_s: float,
+    cores: dict[int, float],
+    folder: Path,
+    pause: Callable[[float], object],
+) -> str:
+    """The lines about a loop in which nothing has moved for that long.
+
+    cores: cores that each of its processes keeps busy. pause: waits for so many seconds.
+    """
+    where, stacks = locate_by_stacks(
+        state.process_id, lambda pid: _shorten_stacks(read_stack(folder, pid, pause))
+    )
+    since = f"fastloop: the loop at {state.place} has stood still for {significant(still_s)} s"
+    own = cores.get(state.process_id, 0.0)
+    if not state.is_waiting:
+        is_busy = own >= BUSY
+        does = "computes, and no loader would help" if is_busy else "waits, but not for a batch"
+        first = f"{since}. It has its batch, and {does}: {where}"
+        return _join([first, _describe_cores(own)], "" if is_busy else stacks)
+    busy = sum(cores.values())
+    if any(each >= BUSY for each in cores.values()):
+        first = f"{since}. It waits for a batch that takes long to make: {where}"
+        return _join([first, _describe_cores(busy)], stacks)
+    first = f"{since}. It waits for a batch, and nothing works on one: {where}"
+    return _join([first, _describe_cores(busy), *_find_reasons(state, stacks)], stacks)
+
+
+def _shorten_stacks(text: str) -> str:
+    """The stacks without threads that only wait for another one, frames of the probe, and frames
+    below a worker's loop."""
+    *threads, main = THREAD.split(text)
+    kept = [stack for stack in threads if stack and not IDLE.search(stack)]
+    lines = [line for stack in (*kept, main) for line in stack.splitlines() if line.strip()]
+    shown = [line for line in lines if not OWN_FRAME.search(line)]
+    end = next((n for n, line in enumerate(shown, 1) if line.endswith(" in _worker_loop")), None)
+    return "".join(f"{line}\n" for line in shown[:end])
+
+
+def _describe_cores(cores: float) -> str:
+    return f"Its processes keep {significant(cores, 2)} cores busy"
+
+
+def _find_reasons(state: LoopState, stacks: str) -> list[str]:
+    """Sentences about what the processes of a loop without progress wait for."""
+    reasons = []
+    workers = workers_of(state.process_id)
+    idle = {name for name, _ in workers if f"{name}, waits for work:" in stacks}
+    makers = [(name, process.pid) for name, process in workers if name not in idle]
+    if not workers:
+        makers = [("the loop's process", state.process_id)]
+    for name, pid in makers:
+        if waits_for := _read_wait(pid):
+            reasons.append(f"{name} waits for {waits_for}")
+        if waits_for == LOCK and workers:
+            reasons.append(OF_FORK)
+    with suppress(OSError):
+        usage = shutil.disk_usage(SHARED_MEMORY)
+        if usage.free < LEAST_FREE * usage.total:
+            reasons.append(f"{SHARED_MEMORY}, through which workers send batches, is full")
+    return [*dict.fromkeys(reasons)]
+
+
+def _read_wait(pid: int) -> str:
+    """The object that the process's main thread sleeps for; empty if it is not known."""
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return "nothing: it has ended"
+        peers = [
+            f"{each.raddr.ip}:{each.raddr.port}" for each in process.net_connections() if each.raddr
+        ]
+        with suppress(OSError):
+            function = Path(f"/proc/{pid}/wchan").read_text()
+            found = next((what for name, what in WAITS.items() if name in function), "")
+            # A socket with a time limit is polled.
+            if found == NETWORK or ("poll" in function and peers):
+                return f"an answer of {', '.join(peers)}" if peers else found
+            return found
+    return ""
+
+
+def _join(sentences: Sequence[str], stacks: str) -> str:
+    lines = wrap([". ".join(sentences) + "."])
+    return "\n".join([*lines, *(f"    {line}" for line in stacks.splitlines() if line)])

@@ -1,0 +1,151 @@
+"""A running script's loops, as its processes have recorded them so far."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastloop.core.number_text import show_percent, significant
+from fastloop.core.parts import Part
+from fastloop.explain.attach.attribution import STAGES, attribute_waits, makers_of_pass
+from fastloop.explain.attach.iterations import OF_LOOPS, LoaderPass, describe_loaders, find_passes
+from fastloop.explain.attach.recorded_processes import ProcessRecords, open_script_log
+from fastloop.explain.verdict import WORTH
+from fastloop.observe.event_log import Event
+
+WINDOW_S = 10
+"""Time of which the line tells the share of waiting."""
+MOST_RECENT = 4000
+"""Events of a process that are kept for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopState:
+    """The pass of a process in which the last event of a loop was, of those that have not ended."""
+
+    process_id: int
+    number: int
+    place: str
+    pids: tuple[int, ...]
+    """Process ids of its workers."""
+    is_waiting: bool
+    """True: the loop waits for data. False: it has a batch, and works on it, or has been left."""
+
+
+@dataclass
+class _Process:
+    """A process's records: the beginnings of its passes, and its last events."""
+
+    recent: deque[Event] = field(default_factory=lambda: deque(maxlen=MOST_RECENT))
+    starts: dict[int, Event] = field(default_factory=dict)
+    last: dict[int, Part] = field(default_factory=dict)
+    """The last part of each pass that has not ended, the newest pass last."""
+    batches: Counter[int] = field(default_factory=Counter)
+    """Number of batches of each pass."""
+
+    def add(self, event: Event) -> None:
+        """Add an event, which is newer than those before."""
+        self.recent.append(event)
+        number = event.epoch
+        if event.name not in OF_LOOPS:
+            return
+        if event.name is Part.START:
+            self.starts[number] = event
+        self.batches[number] += event.name is Part.WAIT
+        self.last.pop(number, None)
+        if event.name is not Part.END:
+            self.last[number] = event.name
+
+    def recent_events(self) -> tuple[Event, ...]:
+        """The events of the last WINDOW_S, and the beginnings of their passes."""
+        since_ns = self.recent[-1].stop_ns - 1e9 * WINDOW_S if self.recent else 0
+        events = [each for each in self.recent if each.stop_ns >= since_ns]
+        numbers = {each.epoch for each in events} & {*self.starts}
+        starts = [self.starts[number] for number in numbers]
+        others = [each for each in events if each.name is not Part.START]
+        return tuple(sorted([*starts, *others], key=lambda each: each.start_ns))
+
+
+class LiveLoops:
+    """The loops of the processes that record to a folder; `update` reads on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = open_script_log(str(folder))
+        self._offsets: dict[Path, int] = {}
+        self._processes: dict[int, _Process] = defaultdict(_Process)
+        self._facts: dict[int, list[dict[str, Any]]] = {}
+
+    def update(self) -> set[int]:
+        """Read new events; returns the ids of the processes that have recorded any."""
+        events = self.log.read_new(self._offsets)
+        if events:
+            self._facts = self.log.read_facts()
+        for event in sorted(events, key=lambda each: each.stop_ns):
+            self._processes[event.process_id].add(event)
+        return {event.process_id for event in events}
+
+    def states(self) -> list[LoopState]:
+        """The loop of each process that has one."""
+        return [
+            state
+            for process_id, process in self._processes.items()
+            if process.last and (state := self._state(process_id, process))
+        ]
+
+    def _state(self, process_id: int, process: _Process) -> LoopState | None:
+        number = next(reversed(process.last))
+        facts: dict[str, Any] = {}
+        # A later fact corrects the place of a pass.
+        for fact in self._facts.get(process_id, ()):
+            if fact.get("iteration") == number:
+                facts |= fact
+        if not facts:
+            return None
+        return LoopState(
+            process_id=process_id,
+            number=number,
+            place=facts["place"],
+            pids=tuple(facts["pids"]),
+            is_waiting=process.last[number] is not Part.WAIT,
+        )
+
+    def describe(self, state: LoopState) -> str:
+        """The loop's place, batches and speed, the share of its last seconds that it waited, and
+        for what."""
+        records = [
+            ProcessRecords(
+                process_id=process_id,
+                events=process.recent_events(),
+                facts=tuple(self._facts.get(process_id, ())),
+            )
+            for process_id, process in self._processes.items()
+        ]
+        own = self._processes[state.process_id]
+        record = next(each for each in records if each.process_id == state.process_id)
+        begun = [fact for fact in record.facts if fact.get("place") == state.place]
+        count = sum(own.batches[fact["iteration"]] for fact in begun if "iteration" in fact)
+        passes = [each for each in find_passes(record) if each.place == state.place]
+        size = None
+        if passes:
+            size = describe_loaders(record).get(passes[-1].loader, {}).get("batch_size")
+        recent = _describe_recent(passes, records, size) if passes else []
+        return ", ".join([f"{state.place}: {count:,} batches", *recent])
+
+
+def _describe_recent(
+    passes: Sequence[LoaderPass], records: Sequence[ProcessRecords], batch_size: int | None
+) -> list[str]:
+    waits = [attribute_waits(each, makers_of_pass(each, records)) for each in passes]
+    stages_ns = np.concatenate(waits).sum(0)
+    batches, step_ns = sum(map(len, waits)), sum(sum(each.step_ns) for each in passes)
+    whole_ns = stages_ns.sum() + step_ns
+    rate = 1e9 * batches / max(1, whole_ns)
+    speed = f"{significant(rate * (batch_size or 1))} {'samples' if batch_size else 'batches'}/s"
+    share = stages_ns.sum() / max(1, whole_ns)
+    cause = f" ({STAGES[int(stages_ns.argmax())]})" if share >= WORTH else ""
+    return [speed, f"waits {show_percent(share)}{cause}"]

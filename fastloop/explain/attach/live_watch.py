@@ -1,0 +1,189 @@
+"""Watches a script while it runs, from a thread of the command: a line of its loop on a terminal, a
+loop that hangs, and reports at SIGUSR1."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+from fastloop.explain.attach.signal_stacks import ASKED
+from fastloop.explain.attach.status_line import StatusLine, open_status_line
+from fastloop.observe.event_log import SUFFIX
+
+if TYPE_CHECKING:
+    from fastloop.explain.attach.live_loops import LiveLoops, LoopState
+
+PERIOD_S = 2.0
+"""Time between two looks at the records."""
+OWN_HANDLER = (
+    "fastloop: the script has its own handler of SIGUSR1, which has got the signal: no report"
+)
+
+
+@dataclass
+class _Standstill:
+    """A loop, and the time since its processes have last recorded anything."""
+
+    still_s: float = 0.0
+    cpu_s: dict[int, float] = field(default_factory=dict)
+    is_told: bool = False
+
+
+class LiveWatch:
+    """Looks at a script's records every period_s; no look costs the script any time.
+
+    tell: prints a text. report: prints the findings so far. line: shows the loop; None: nobody
+    watches. hang_s: time without progress after which a loop is told to hang. pause: waits for so
+    many seconds.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        report: Callable[[], object],
+        line: StatusLine | None,
+        *,
+        hang_s: float,
+        pause: Callable[[float], object],
+        tell: Callable[[str], object],
+    ) -> None:
+        self.folder, self.hang_s, self.period_s = folder, hang_s, min(PERIOD_S, hang_s / 4)
+        self._report, self._line, self._tell, self._pause = report, line, tell, pause
+        self._loops: LiveLoops | None = None
+        self._still: dict[int, _Standstill] = {}
+        self._told_steps: set[str] = set()
+        self._asked_bytes, self._looks_since_signal = 0, 0
+
+    def note_signal(self) -> None:
+        """Note that SIGUSR1 was passed on to the script."""
+        self._looks_since_signal = 1
+
+    def look(self) -> None:
+        """Read what is new, once every period_s, and tell it."""
+        self._answer_signal()
+        loops = self._open_loops()
+        if not loops:
+            return
+        moved, states = loops.update(), loops.states()
+        for state in states:
+            self._check(state, moved)
+        if self._line and states:
+            self._line.show(self._describe(loops, states))
+
+    def close(self) -> None:
+        """Erase the line."""
+        if self._line:
+            self._line.erase()
+
+    def _open_loops(self) -> LiveLoops | None:
+        # Its imports take a third of a second, which a script without a loop need not pay for.
+        if self._loops is None and any(self.folder.glob(f"*{SUFFIX}")):
+            from fastloop.explain.attach.live_loops import LiveLoops
+
+            self._loops = LiveLoops(self.folder)
+        return self._loops
+
+    def _print(self, show: Callable[[], object]) -> None:
+        self.close()
+        show()
+
+    def _answer_signal(self) -> None:
+        path = self.folder / ASKED
+        size = path.stat().st_size if path.exists() else 0
+        if size > self._asked_bytes:
+            self._asked_bytes, self._looks_since_signal = size, 0
+            self._print(self._report)
+        # The script's process needs a moment to answer.
+        elif self._looks_since_signal > 2:
+            self._looks_since_signal = 0
+            self._print(lambda: self._tell(OWN_HANDLER))
+        elif self._looks_since_signal:
+            self._looks_since_signal += 1
+
+    def _check(self, state: LoopState, moved: set[int]) -> None:
+        """Tell once that nothing moves in the loop, if so."""
+        if moved & {state.process_id, *state.pids}:
+            self._still[state.process_id] = _Standstill()
+            return
+        still = self._still.setdefault(state.process_id, _Standstill())
+        # Looks are counted, and no clock is read: it would go on while all processes are stopped.
+        still.still_s += self.period_s
+        if still.is_told or still.still_s < self.hang_s - self.period_s:
+            return
+        # Imports torch with the code that it shares with trials.
+        from fastloop.explain.attach.hangs import describe_hang, processes_of, read_cpu_s
+
+        if not still.cpu_s:
+            still.cpu_s = read_cpu_s(processes_of(state))
+        elif still.still_s >= self.hang_s:
+            still.is_told = True
+            spent = read_cpu_s(processes_of(state))
+            cores = {
+                pid: (cpu_s - still.cpu_s[pid]) / self.period_s
+                for pid, cpu_s in spent.items()
+                if pid in still.cpu_s
+            }
+            if not state.is_waiting:
+                # A step that is always long is told once.
+                if state.place in self._told_steps:
+                    return
+                self._told_steps.add(state.place)
+            text = describe_hang(state, still.still_s, cores, self.folder, self._pause)
+            self._print(lambda: self._tell(text))
+
+    def _describe(self, loops: LiveLoops, states: list[LoopState]) -> str:
+        state = states[-1]
+        still_s = self._still[state.process_id].still_s
+        if still_s < 2 * self.period_s:
+            return f"fastloop: {loops.describe(state)}"
+        does = "waits for a batch" if state.is_waiting else "is in its step"
+        return f"fastloop: {loops.describe(state)}; now {does} for {still_s:.0f} s"
+
+
+@contextmanager
+def watch_script(
+    folder: Path, report: Callable[[], object], hang_s: float
+) -> Iterator[Callable[[], None]]:
+    """Look at the script's records in a thread that sleeps between, until the context ends.
+
+    Yields the function to call when SIGUSR1 was passed on to the script.
+    """
+    has_ended = Event()
+    watch = LiveWatch(
+        folder,
+        report,
+        open_status_line(sys.stderr.fileno()),
+        hang_s=hang_s,
+        pause=has_ended.wait,
+        tell=lambda text: os.write(sys.stderr.fileno(), f"{text}\n".encode()),
+    )
+
+    def watch_until_end() -> None:
+        while not has_ended.wait(watch.period_s):
+            try:
+                watch.look()
+            # The script goes on, whatever its records or the terminal are like.
+            except Exception as error:
+                watch.close()
+                print(f"fastloop: the script is watched no more: {error!r}", file=sys.stderr)
+                return
+
+    thread = Thread(target=watch_until_end, daemon=True)
+    # Signals are for the main thread, which waits for them.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    thread.start()
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    try:
+        yield watch.note_signal
+    finally:
+        has_ended.set()
+        # A line that is drawn after this would stay.
+        thread.join()
+        watch.close()

@@ -1,0 +1,58 @@
+"""Stacks of a script's processes, which faulthandler writes on a signal: also in a process that
+hangs, and so runs no Python code."""
+
+from __future__ import annotations
+
+import faulthandler
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+STACKS, ASKED = "stacks", "asked"
+"""Files in the folder: stacks that this command has asked for, and those that SIGUSR1 has."""
+# A real-time signal, which no script uses. macOS has none, but a signal that ends no process.
+STACK_SIGNAL = (
+    signal.SIGRTMIN + 11 if hasattr(signal, "SIGRTMIN") else getattr(signal, "SIGINFO", None)
+)
+ATTEMPTS, PAUSE_S = 20, 0.05
+"""Number of times to wait for a process to write its stack, and the time of each wait."""
+
+
+def write_stacks_on_signals(folder: str) -> None:
+    """Let this process and its forks write their stacks to the folder on STACK_SIGNAL and SIGUSR1.
+
+    A handler that the script sets for SIGUSR1 takes the place of this one.
+    """
+    # A full disk must not end the script.
+    with suppress(OSError):
+        if STACK_SIGNAL:
+            faulthandler.register(STACK_SIGNAL, (Path(folder) / STACKS).open("ab"))
+        faulthandler.register(signal.SIGUSR1, (Path(folder) / ASKED).open("ab"))
+
+
+def read_stack(folder: Path, pid: int, pause: Callable[[float], object]) -> str:
+    """The stacks of the process's threads, the main one's last; empty if it writes none.
+
+    pause: waits for so many seconds.
+    """
+    import psutil
+
+    path = folder / STACKS
+    try:
+        # Any other process, such as a program that a worker has started, the signal would end.
+        if not any(Path(file.path) == path.resolve() for file in psutil.Process(pid).open_files()):
+            return ""
+        start = path.stat().st_size
+        psutil.Process(pid).send_signal(STACK_SIGNAL or 0)
+    except (OSError, psutil.Error):
+        return ""
+    stack = ""
+    for _ in range(ATTEMPTS):
+        pause(PAUSE_S)
+        text = path.read_bytes()[start:].decode(errors="replace")
+        # The whole stack has arrived when nothing more follows a part of it.
+        if stack and text == stack:
+            break
+        stack = text
+    return stack
