@@ -4,6 +4,7 @@
     fastloop attach [--] python <script> [its arguments]
     fastloop attach torchrun --nproc_per_node=2 <script> [its arguments]
     fastloop attach [--batches=100] [--seconds=30] [--hang=30] <script> [its arguments]
+    fastloop attach --pid PID [--seconds=10]
     fastloop attach --try [--minutes=3] [--yes] [--copy] <script> [its arguments]
 
 Runs the script as python does, with a reading of the clock around what its DataLoaders
@@ -31,6 +32,9 @@ in all. The answer is the share of the loop's time that each change saves, with 
 interval, and attach.patch, for `git apply`. What the script writes, it writes again: this is
 listed before, and asked; --yes answers, --copy runs it in a copy of the working folder.
 
+--pid samples a process that already runs, by py-spy where that is installed and the system
+allows it: it tells the share of samples in which the main thread was in next() of a DataLoader.
+
 The folder that is named last has all of this, as attach.json and as a page, attach.html.
 """
 
@@ -57,8 +61,10 @@ if TYPE_CHECKING:
 
 PYTHON = re.compile(r"python[\d.]*")
 TRY, YES, COPY, MINUTES = "--try", "--yes", "--copy", "--minutes="
-BATCHES, SECONDS, HANG = "--batches=", "--seconds=", "--hang="
-SWITCHES, NUMBERS = (TRY, YES, COPY), (MINUTES, BATCHES, SECONDS, HANG)
+BATCHES, SECONDS, HANG, PID = "--batches=", "--seconds=", "--hang=", "--pid="
+SWITCHES, NUMBERS = (TRY, YES, COPY), (MINUTES, BATCHES, SECONDS, HANG, PID)
+SAMPLED_S = 10.0
+"""Time for which a running process is sampled, unless --seconds says otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +89,8 @@ class AttachSettings:
     """The script ends after this time; None: it ends by itself."""
     hang_s: float = 30.0
     """Time without any progress after which a loop is told to hang."""
+    pid: int | None = None
+    """A running process, which is sampled; no script runs then."""
     tries: TrySettings | None = None
     """How changes are tried; None: none is."""
 
@@ -98,10 +106,18 @@ def main() -> None:
     except ValueError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
+    if settings.pid is not None:
+        _sample_process(settings.pid, settings.seconds or SAMPLED_S)
+        return
     arguments = _find_command(_without_python(arguments))
     if message := _refusal(arguments) or _unwritable_outputs():
         print(message, file=sys.stderr)
         sys.exit(2)
+    _observe(settings, arguments)
+
+
+def _observe(settings: AttachSettings, arguments: list[str]) -> None:
+    """Run the script, print the findings, and end as it has ended."""
     # imported here, so that --help and a wrong command line are answered at once
     from fastloop.core.machine_counters import read_counters
     from fastloop.explain.attach.early_stop import EarlyStop, ask_for_stop
@@ -135,6 +151,19 @@ def main() -> None:
         shutil.rmtree(records, ignore_errors=True)
         restore_default_signals()
     end_like(status)
+
+
+def _sample_process(pid: int, seconds: float) -> None:
+    """Print the share of a running process's time in next() of DataLoaders; or the reason why it is
+    not known, and exit."""
+    from fastloop.core.types import Unsupported
+    from fastloop.explain.attach.running_process import describe_process
+
+    try:
+        print(f"fastloop: {describe_process(pid, seconds)}")
+    except Unsupported as error:
+        print(f"attach {PID}{pid}: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 def _explain(
@@ -283,6 +312,8 @@ def _take_settings(arguments: list[str]) -> tuple[AttachSettings, list[str]]:
     """
     switches: set[str] = set()
     numbers: dict[str, float] = {}
+    if arguments[:1] == [PID[:-1]]:
+        arguments = [f"{PID}{''.join(arguments[1:2])}", *arguments[2:]]
     while arguments and arguments[0].startswith((*SWITCHES, *NUMBERS)):
         word, arguments = arguments[0], arguments[1:]
         name = next((each for each in NUMBERS if word.startswith(each)), None)
@@ -292,10 +323,13 @@ def _take_settings(arguments: list[str]) -> tuple[AttachSettings, list[str]]:
             switches.add(word)
         else:
             raise ValueError(f"attach {word}: allowed: {', '.join((*SWITCHES, *NUMBERS))}")
+    if PID in numbers and (others := [*arguments, *switches, *({*numbers} - {PID, SECONDS})]):
+        raise ValueError(f"attach {PID}... {others[0]}: allowed: {SECONDS} alone beside {PID}")
     observed = AttachSettings(
         batches=int(numbers[BATCHES]) if BATCHES in numbers else None,
         seconds=numbers.get(SECONDS),
         hang_s=numbers.get(HANG, AttachSettings.hang_s),
+        pid=int(numbers[PID]) if PID in numbers else None,
     )
     if TRY not in switches:
         if of_tries := [*switches, *({MINUTES} & {*numbers})]:
@@ -313,12 +347,12 @@ def _take_settings(arguments: list[str]) -> tuple[AttachSettings, list[str]]:
 
 
 def _positive_number(word: str, name: str) -> float:
-    allowed = "a whole number above 0" if name == BATCHES else "a number above 0"
+    allowed = "a whole number above 0" if name in (BATCHES, PID) else "a number above 0"
     try:
         number = float(word.removeprefix(name))
     except ValueError:
         number = 0.0
-    if not 0 < number < float("inf") or (name == BATCHES and number != int(number)):
+    if not 0 < number < float("inf") or (name in (BATCHES, PID) and number != int(number)):
         raise ValueError(f"attach {word}: allowed: {allowed}")
     return number
 

@@ -16,8 +16,9 @@ from fastloop.explain.attach.live_loops import LoopState
 from fastloop.explain.attach.signal_stacks import read_stack
 from fastloop.processes.positions import THREAD, locate_by_stacks, workers_of
 
-BUSY = 0.5
-"""A process that keeps this share of a core busy computes; one below it waits."""
+BUSY = 0.1
+"""A process that keeps this share of a core busy computes, perhaps beside others; one that waits
+uses far less."""
 SHARED_MEMORY, LEAST_FREE = Path("/dev/shm"), 0.01
 LOCK, NETWORK = "a lock", "the network"
 # Names of kernel functions in which a thread sleeps, in /proc/<pid>/wchan.

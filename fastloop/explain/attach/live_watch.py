@@ -20,6 +20,8 @@ from fastloop.observe.event_log import SUFFIX
 if TYPE_CHECKING:
     from fastloop.explain.attach.live_loops import LiveLoops, LoopState
 
+STDERR = 2
+"""Descriptor of stderr, which may be closed."""
 PERIOD_S = 2.0
 """Time between two looks at the records."""
 OWN_HANDLER = (
@@ -28,11 +30,14 @@ OWN_HANDLER = (
 
 
 @dataclass
-class _Standstill:
+class _LoopStill:
     """A loop, and the time since its processes have last recorded anything."""
 
     still_s: float = 0.0
     cpu_s: dict[int, float] = field(default_factory=dict)
+    """CPU time of its processes when half of the time to a hang was over."""
+    read_at_s: float = 0.0
+    """The value of `still_s` at which it was read."""
     is_told: bool = False
 
 
@@ -57,7 +62,7 @@ class LiveWatch:
         self.folder, self.hang_s, self.period_s = folder, hang_s, min(PERIOD_S, hang_s / 4)
         self._report, self._line, self._tell, self._pause = report, line, tell, pause
         self._loops: LiveLoops | None = None
-        self._still: dict[int, _Standstill] = {}
+        self._still: dict[int, _LoopStill] = {}
         self._told_steps: set[str] = set()
         self._asked_bytes, self._looks_since_signal = 0, 0
 
@@ -110,23 +115,23 @@ class LiveWatch:
     def _check(self, state: LoopState, moved: set[int]) -> None:
         """Tell once that nothing moves in the loop, if so."""
         if moved & {state.process_id, *state.pids}:
-            self._still[state.process_id] = _Standstill()
+            self._still[state.process_id] = _LoopStill()
             return
-        still = self._still.setdefault(state.process_id, _Standstill())
+        still = self._still.setdefault(state.process_id, _LoopStill())
         # Looks are counted, and no clock is read: it would go on while all processes are stopped.
         still.still_s += self.period_s
-        if still.is_told or still.still_s < self.hang_s - self.period_s:
+        if still.is_told or still.still_s < self.hang_s / 2:
             return
         # Imports torch with the code that it shares with trials.
         from fastloop.explain.attach.hangs import describe_hang, processes_of, read_cpu_s
 
         if not still.cpu_s:
-            still.cpu_s = read_cpu_s(processes_of(state))
+            still.cpu_s, still.read_at_s = read_cpu_s(processes_of(state)), still.still_s
         elif still.still_s >= self.hang_s:
             still.is_told = True
             spent = read_cpu_s(processes_of(state))
             cores = {
-                pid: (cpu_s - still.cpu_s[pid]) / self.period_s
+                pid: (cpu_s - still.cpu_s[pid]) / (still.still_s - still.read_at_s)
                 for pid, cpu_s in spent.items()
                 if pid in still.cpu_s
             }
@@ -159,10 +164,10 @@ def watch_script(
     watch = LiveWatch(
         folder,
         report,
-        open_status_line(sys.stderr.fileno()),
+        open_status_line(STDERR),
         hang_s=hang_s,
         pause=has_ended.wait,
-        tell=lambda text: os.write(sys.stderr.fileno(), f"{text}\n".encode()),
+        tell=lambda text: os.write(STDERR, f"{text}\n".encode()),
     )
 
     def watch_until_end() -> None:
