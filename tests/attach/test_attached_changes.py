@@ -28,6 +28,7 @@ def has_stores(changes):
     return any("store" in change for change in changes)
 
 
+@pytest.mark.heavy
 def test_workers_that_start_in_each_short_epoch_are_not_proposed(tmp_path):
     loop, printed = find_loop(SCRIPTS / "short_epochs.py", "Plain", "0", cwd=tmp_path)
     changes = changes_of(loop)

@@ -89,7 +89,9 @@ finally:
 """
 
 
-@pytest.mark.parametrize("option", ["--batches=30", "--seconds=1"])
+@pytest.mark.parametrize(
+    "option", ["--batches=30", pytest.param("--seconds=1", marks=pytest.mark.heavy)]
+)
 def test_script_ends_early_after_batches_or_seconds(tmp_path, option):
     (tmp_path / "long.py").write_text(LONG)
     process, findings = attach(option, "long.py", cwd=tmp_path)
@@ -124,6 +126,7 @@ has_ended.set()
 """
 
 
+@pytest.mark.heavy
 def test_other_threads_of_the_script_are_no_work_on_its_batches(tmp_path):
     (tmp_path / "busy_thread.py").write_text(BUSY_THREAD)
     process, findings = attach("busy_thread.py", cwd=tmp_path)
@@ -192,11 +195,12 @@ def loops_of(findings):
     return {loop["name"].rpartition(":")[0]: loop for loop in findings["loops"]}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("way", "status"),
     [
-        pytest.param("raise", 1, marks=pytest.mark.heavy),
-        pytest.param("exit", 3, marks=pytest.mark.heavy),
+        ("raise", 1),
+        ("exit", 3),
         ("kill", -signal.SIGKILL),
     ],
 )

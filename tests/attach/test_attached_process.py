@@ -80,10 +80,10 @@ def test_script_ends_as_by_python(way):
 @pytest.mark.parametrize(
     ("number", "way", "printed", "status"),
     [
-        (signal.SIGTERM, "die", "", -signal.SIGTERM),
+        pytest.param(signal.SIGTERM, "die", "", -signal.SIGTERM, marks=pytest.mark.heavy),
         (signal.SIGINT, "die", "interrupted\n", -signal.SIGINT),
         (signal.SIGTERM, "handle", "handled SIGTERM\n", 5),
-        (signal.SIGUSR1, "handle", "handled SIGUSR1\n", 5),
+        pytest.param(signal.SIGUSR1, "handle", "handled SIGUSR1\n", 5, marks=pytest.mark.heavy),
     ],
 )
 def test_signals_reach_the_script_and_end_the_command_as_it(number, way, printed, status):

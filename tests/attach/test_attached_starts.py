@@ -18,7 +18,8 @@ def attach(script, *arguments, cwd):
     return process, json.loads(paths[0].read_text()) if paths else None
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("workers", [0, 2])
 def test_epochs_over_a_kept_iterator_are_passes(tmp_path, workers):
     process, findings = attach(SCRIPTS / "kept_iterator.py", str(workers), cwd=tmp_path)
     assert (process.returncode, process.stdout) == (0, "True\n"), process.stderr

@@ -10,7 +10,7 @@ from options import SUPPORT
 
 from fastloop.core.looks import LOOKS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 AUTO = (
     *("-m", "loader=glob([raw,preload])", "dataset._target_=slow_stages.Samples"),
     *("+dataset.sleep_s=0.002", "batch_size=16", "benchmark=traversal", "torch_threads=1"),
@@ -31,7 +31,6 @@ def sweep(tmp_path_factory):
     return folder, before, process
 
 
-@pytest.mark.heavy
 def test_sweep_goes_on_until_a_look_decides_it(sweep):
     folder, _, process = sweep
     found = results(folder)

@@ -67,7 +67,6 @@ def sweep(tmp_path_factory, empty_database):
     return folder, run_fastloop("-m", loaders, "num_workers=0,1", *SMALL, "report=true", cwd=folder)
 
 
-@pytest.mark.heavy
 def test_link_shows_finished_runs_the_fastest_first(sweep):
     folder, process = sweep
     view = shared_view(folder, process.stdout)

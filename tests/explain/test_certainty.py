@@ -43,6 +43,7 @@ def whole(seconds: float) -> EpochTimes:
     return EpochTimes(seconds=seconds, batches=100, first_wait_s=0, later_wait_s=0, end_s=0)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("injected", [0.0, 0.5, 3.0])
 @pytest.mark.parametrize("rounds", [2, 5])
 @pytest.mark.parametrize("kind", ["normal", "drift", "spikes"])

@@ -20,44 +20,55 @@ from pathlib import Path
 from fastloop.observe.event_log import EventLog
 from fastloop.core.parts import Part
 
-folder, count, most_bytes, is_lenient = Path(sys.argv[1]), *map(int, sys.argv[2:])
-if most_bytes:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
-log = EventLog(folder, is_lenient=bool(is_lenient))
-for number in range(count):
-    log.here().add(Part.FETCH, number, number + 1, number)
-if not most_bytes:
-    os.kill(os.getpid(), signal.SIGKILL)
+def add_events(name, most_bytes, is_lenient):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
+    (folder / name).mkdir()
+    log = EventLog(folder / name, is_lenient=is_lenient)
+    for number in range(count):
+        log.here().add(Part.FETCH, number, number + 1, number)
+
+folder, count, *sizes = Path(sys.argv[1]), *map(int, sys.argv[2:])
+for most_bytes in sizes:
+    add_events(str(most_bytes), most_bytes, is_lenient=True)
+try:
+    add_events("strict", 1, is_lenient=False)
+except OSError as error:
+    print(type(error).__name__, flush=True)
+add_events("whole", resource.RLIM_INFINITY, is_lenient=True)
+os.kill(os.getpid(), signal.SIGKILL)
 """
+SIZES = (1, LEAST_BYTES, 3 * LEAST_BYTES)
+"""Bytes of the disk."""
 
 
-def add_events(folder, most_bytes=0, is_lenient=True):
-    command = [sys.executable, "-c", ADD, str(folder), str(COUNT), str(most_bytes)]
-    return subprocess.run(
-        [*command, str(int(is_lenient))], capture_output=True, text=True, check=False
-    )
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """(folder, the killed process that has written a log for each size of the disk)."""
+    folder = tmp_path_factory.mktemp("logs")
+    command = [sys.executable, "-c", ADD, str(folder), str(COUNT), *map(str, SIZES)]
+    return folder, subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_killed_process_has_recorded_all(tmp_path):
-    assert add_events(tmp_path).returncode == -signal.SIGKILL
-    events = EventLog(tmp_path).read()
+def test_killed_process_has_recorded_all(written):
+    folder, process = written
+    assert process.returncode == -signal.SIGKILL
+    events = EventLog(folder / "whole").read()
     assert [event.batch for event in events] == list(range(COUNT))
     assert [event.stop_ns for event in events] == list(range(1, COUNT + 1))
 
 
-@pytest.mark.parametrize("most_bytes", [1, LEAST_BYTES, 3 * LEAST_BYTES])
-def test_full_disk_ends_a_lenient_log(tmp_path, most_bytes):
-    process = add_events(tmp_path, most_bytes)
-    assert (process.returncode, process.stderr) == (0, "")
-    numbers = [event.batch for event in EventLog(tmp_path).read()]
+@pytest.mark.parametrize("most_bytes", SIZES)
+def test_full_disk_ends_a_lenient_log(written, most_bytes):
+    folder, process = written
+    assert process.stderr == ""
+    numbers = [event.batch for event in EventLog(folder / str(most_bytes)).read()]
     whole = max(size for size in (0, 1, 2) if size * LEAST_BYTES <= most_bytes)
     assert numbers == list(range(whole * LEAST_BYTES // RECORD.size))
 
 
-def test_full_disk_is_an_error_of_another_log(tmp_path):
-    process = add_events(tmp_path, 1, is_lenient=False)
-    assert process.returncode == 1
-    assert process.stderr.splitlines()[-1].startswith("OSError: ")
+def test_full_disk_is_an_error_of_another_log(written):
+    _, process = written
+    assert process.stdout == "OSError\n"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

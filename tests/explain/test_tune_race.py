@@ -62,6 +62,7 @@ def test_fastest_is_found_where_there_is_no_noise():
         assert result.is_faster
 
 
+@pytest.mark.heavy
 def test_winner_is_among_the_best_and_the_gain_is_true():
     near, covered, runs = 0, 0, 200
     for seed in range(runs):
@@ -84,6 +85,7 @@ def test_alike_configurations_seldom_have_a_winner():
     assert wins <= 0.05 * runs
 
 
+@pytest.mark.heavy
 def test_what_is_recommended_is_hardly_ever_slower():
     runs, slower = 200, 0
     for seed in range(runs):

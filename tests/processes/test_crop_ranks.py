@@ -51,6 +51,7 @@ def jobs(tmp_path_factory):
     return prepared
 
 
+@pytest.mark.heavy
 def test_ranks_divide_the_crops_of_a_single_process(jobs):
     (alone,) = call_ranks(1, rank_functions.deliver_crops, jobs)
     for ranks in (2, 3):
@@ -64,6 +65,7 @@ def test_ranks_divide_the_crops_of_a_single_process(jobs):
         assert all(crops[0, index] != crops[1, index] for index in range(NUM_IMAGES))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["raw", "fastloop"])
 def test_trial_of_two_ranks_compares_their_crops_and_has_their_limit(jobs, name):
     trials = call_ranks(2, run_trial, *jobs[name], 0, now_ns())

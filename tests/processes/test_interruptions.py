@@ -178,6 +178,7 @@ def test_command_under_nohup_ignores_sighup(tmp_path):
     assert len(results(tmp_path)[0].trials) == 3
 
 
+@pytest.mark.heavy
 def test_killed_trial_fails_its_job_and_the_others_continue(tmp_path):
     # The windows are long, so that a killed trial is hardly one that has sent its result already.
     settings = "trials=4", "min_window_s=0.3"

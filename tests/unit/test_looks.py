@@ -25,6 +25,7 @@ def test_shares_of_all_looks_are_the_whole_and_each_round_has_the_next_looks():
     assert most_trials("auto") == LOOKS[-1]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("jobs", [2, 5, 20])
 @pytest.mark.parametrize(
     "noise",

@@ -56,6 +56,7 @@ def name_jobs(rows):
     return {f"job{number}": row for number, row in enumerate(rows)}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("trials", [3, 4, 5, 20])
 @pytest.mark.parametrize("jobs", [2, 5, 20])
 @pytest.mark.parametrize("noise", NOISES[:-1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import cache
 from subprocess import run
 
 import pytest
@@ -23,6 +24,9 @@ OF_OPTIONS = [
     for option in options(group)
     if option != "custom"
 ]
+
+
+composed = cache(compose_values)
 
 
 def refusals(build, name: str) -> list[str]:
@@ -51,7 +55,7 @@ def test_options_refuse_wrong_values_in_plain_words(group, option):
     ]
     choice = f"store@loader.store={option}" if group == "store" else f"{group}={option}"
     loader = ("loader=np_memmap",) if group == "store" else ()
-    values = compose_values(*loader, choice)
+    values = composed(*loader, choice)
     node = values["loader"]["store"] if group == "store" else values[group]
     for setting in found.settings:
         if setting.name == "decoder":
@@ -64,7 +68,7 @@ def test_options_refuse_wrong_values_in_plain_words(group, option):
 
 @pytest.mark.parametrize("setting", [each.name for each in settings() if each.name != "isolation"])
 def test_settings_refuse_wrong_values_in_plain_words(setting):
-    values = compose_values()
+    values = composed()
 
     def build(value: object) -> None:
         changed = values | {setting: value}
