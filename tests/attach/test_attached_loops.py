@@ -155,9 +155,10 @@ from torch.utils.data import DataLoader, Dataset
 
 class Slow(Dataset):
     def __len__(self):
-        return 300
+        return 200
     def __getitem__(self, index):
-        time.sleep(0.01)
+        # the pass takes 8 s whatever the load, beside which the start of a worker is short
+        time.sleep(0.04)
         return torch.zeros(4)
 
 if __name__ == "__main__":
