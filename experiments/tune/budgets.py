@@ -112,7 +112,11 @@ def tune_one(workload: Workload, budget_s: float) -> Record:
     record["took_s"] = seconds_between(start_ns, now_ns())
     if process.returncode:
         return record | {"failed": process.stderr.strip()}
-    return record | {"tuned": recommended(process.stdout)}
+    tuned = recommended(process.stdout)
+    # A configuration of the grid is timed once, by its name there.
+    job = compose_job(*tuned)
+    same = [name for name, each in grid_of(workload, []).items() if compose_job(*each) == job]
+    return record | {"tuned": tuned, "name": same[0] if same else " ".join(tuned)}
 
 
 def grid_of(workload: Workload, cells: Sequence[Record]) -> dict[str, tuple[str, ...]]:
@@ -124,7 +128,7 @@ def grid_of(workload: Workload, cells: Sequence[Record]) -> dict[str, tuple[str,
         if is_supported(compose_job(*overrides)):
             jobs[" ".join(change)] = overrides
     tuned = [each for each in cells if each["workload"] == workload.name and "tuned" in each]
-    return jobs | {" ".join(each["tuned"]): tuple(each["tuned"]) for each in tuned}
+    return {each["name"]: tuple(each["tuned"]) for each in tuned} | jobs
 
 
 def changes(workload: Workload) -> Iterator[tuple[str, ...]]:
@@ -165,7 +169,7 @@ def table(cells: Sequence[Record], rounds: Sequence[Record]) -> list[tuple[str, 
         for each in rounds:
             if each["workload"] == cell["workload"]:
                 by_round.setdefault(each["round"], {}).update(each["seconds"])
-        name = " ".join(cell["tuned"])
+        name = cell["name"]
         seconds = [each for each in by_round.values() if name in each]
         every = set[str]().union(*seconds).intersection(*seconds) if seconds else set[str]()
         if name not in every:
@@ -177,8 +181,7 @@ def table(cells: Sequence[Record], rounds: Sequence[Record]) -> list[tuple[str, 
         ratio = stats.ratio([one[name] for one in seconds], [one[best] for one in seconds])
         # All rounds together may not tell it from the best one.
         is_good = behind <= WITHIN or (ratio is not None and ratio.low <= 1)
-        change = " ".join(each for each in cell["tuned"] if each not in COMMON)
-        rows.append((*first, change, f"{100 * behind:.1f} %", "yes" if is_good else "no"))
+        rows.append((*first, name, f"{100 * behind:.1f} %", "yes" if is_good else "no"))
     return rows
 
 

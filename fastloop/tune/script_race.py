@@ -32,9 +32,11 @@ def race_in_script(
     step_path: the file that tells what is measured.
     """
     left_s = seconds_between(now_ns(), plan.end_ns)
-    has_tensors = _has_tensors(loader)
+    make_loader = _loader_maker(loader, arguments)
+    # A loader of its own: workers of the script's loader that persist have been ended.
+    has_tensors = _has_tensors(make_loader(**next(iter(plan.settings.values()))))
     trials = LoopTrials(
-        make_loader=_loader_maker(loader, arguments),
+        make_loader=make_loader,
         settings=plan.settings,
         step=_busy_step(plan.step_s),
         device=torch.device("cpu"),

@@ -79,6 +79,35 @@ def test_loop_that_waits_longest_is_tuned_and_the_patch_applies(tmp_path):
     assert int(found[1]) >= 4
 
 
+DERIVED = """\
+import time
+from torch.utils.data import DataLoader
+
+class Loader(DataLoader):
+    def __init__(self, samples, size, **named):
+        self.size = size
+        super().__init__(samples, batch_size=size, collate_fn=self.collate, **named)
+    @staticmethod
+    def collate(samples):
+        time.sleep(0.02)
+        return [str(each) for each in samples]
+
+loader = Loader(range(200), 10, num_workers=1, persistent_workers=True)
+for epoch in range(50):
+    for batch in loader:
+        len(batch)
+"""
+
+
+@pytest.mark.heavy
+def test_loader_of_a_derived_class_with_batches_of_any_kind_is_tuned(tmp_path):
+    process = tune(tmp_path, DERIVED, "budget=40s")
+    assert process.returncode == 0, process.stderr
+    assert "train.py:13: the DataLoader of the loop at train.py:15" in process.stdout
+    assert "num_workers=" in process.stdout
+    assert "Error" not in process.stdout
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

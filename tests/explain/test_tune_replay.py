@@ -143,7 +143,7 @@ def test_live_gains_are_confirmed_by_fresh_trials_or_not():
 
 def test_tuned_configurations_are_judged_by_the_best_of_the_grid():
     cells = [
-        {"workload": "tokens", "budget_s": 60.0, "took_s": 50.0, "tuned": [name]}
+        {"workload": "tokens", "budget_s": 60.0, "took_s": 50.0, "tuned": [name], "name": name}
         for name in ("near", "far")
     ]
     cells.append({"workload": "tokens", "budget_s": 180.0, "took_s": 9.0, "failed": "no time"})
@@ -165,9 +165,9 @@ def test_tuned_configurations_are_judged_by_the_best_of_the_grid():
 def test_grid_has_what_was_recommended_and_many_workers_for_samples_that_wait():
     (waiting,) = [each for each in budgets.WORKLOADS if "sleeping" in each.name]
     tuned = ("loader=raw", "num_workers=3")
-    cells = [{"workload": waiting.name, "budget_s": 60.0, "tuned": [*tuned]}]
+    cells = [{"workload": waiting.name, "tuned": [*tuned], "name": "tuned"}]
     jobs = budgets.grid_of(waiting, cells)
-    assert jobs[" ".join(tuned)] == tuned
+    assert jobs["tuned"] == tuned
     assert any("num_workers=32" in overrides for overrides in jobs.values())
 
 
