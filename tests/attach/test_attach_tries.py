@@ -132,6 +132,7 @@ def test_patch_is_applied_by_git(tmp_path, end):
     assert script.read_text() == edit_call(source, 2, WORKERS)
 
 
+@pytest.mark.heavy
 def test_effects_of_a_script_are_listed_once_each(tmp_path):
     program = f"""
 import os, pathlib, socket, subprocess, sys

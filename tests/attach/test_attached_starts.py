@@ -31,7 +31,8 @@ def test_epochs_over_a_kept_iterator_are_passes(tmp_path, workers):
     assert findings["unseen"] == []
 
 
-@pytest.mark.parametrize("workers", ["", pytest.param("workers", marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("workers", ["", "workers"])
 def test_loops_over_one_loader_at_two_places_are_two(tmp_path, workers):
     process, findings = attach(SCRIPTS / "one_loader.py", workers, cwd=tmp_path)
     assert process.returncode == 0, process.stderr

@@ -35,7 +35,11 @@ def named(lanes, stage, lane=""):
 
 @pytest.mark.parametrize(
     ("num_workers", "context"),
-    [(0, None), (2, "fork"), (1, "spawn"), pytest.param(1, "forkserver", marks=pytest.mark.heavy)],
+    [
+        (0, None),
+        (2, "fork"),
+        *(pytest.param(1, way, marks=pytest.mark.heavy) for way in ("spawn", "forkserver")),
+    ],
 )
 def test_every_batch_is_decoded_collated_and_delivered(tmp_path, num_workers, context):
     loader = DataLoader(

@@ -171,6 +171,7 @@ print(make((encoded,), False, keys, (*way.native, 0.0), form, out)[0])
 
 
 @needs_jpeg
+@pytest.mark.heavy
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_sample_of_one_row_takes_no_more_memory_than_the_pixels_under_it(tmp_path):
     """Twice as many rows have a weight of 0 beside it: they need no memory."""

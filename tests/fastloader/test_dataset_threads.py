@@ -274,6 +274,7 @@ begun.wait()
 """
 
 
+@pytest.mark.heavy
 def test_a_program_ends_quietly_beside_a_daemon_thread_that_waits_for_processes():
     command = [sys.executable, "-c", DAEMON]
     process = subprocess.run(command, capture_output=True, text=True, check=False)

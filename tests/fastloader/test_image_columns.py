@@ -171,6 +171,7 @@ def test_images_show_their_decoder_and_disable_opencv_threads(photos):
     assert pickle.loads(pickle.dumps(images)).spec == images.spec
 
 
+@pytest.mark.heavy
 def test_absent_decoder_library_is_reported_with_its_install_command():
     program = (
         "import sys\n"
@@ -201,6 +202,7 @@ def test_absent_decoder_library_is_reported_with_its_install_command():
         ("", "torchvision has no image decoders"),
     ],
 )
+@pytest.mark.heavy
 def test_broken_torchvision_is_told_with_what_is_wrong(tmp_path, photos, code, reason):
     package = tmp_path / "torchvision"
     package.mkdir()

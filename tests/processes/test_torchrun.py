@@ -360,7 +360,10 @@ def test_timeout_names_ranks_that_hang_or_stopped(folder):
 
 @pytest.mark.parametrize(
     "sign",
-    [signal.SIGINT, signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.heavy)],
+    [
+        signal.SIGKILL,
+        *(pytest.param(each, marks=pytest.mark.heavy) for each in (signal.SIGINT, signal.SIGTERM)),
+    ],
 )
 def test_ended_command_ends_all_its_ranks(tmp_path, database, sign):
     leftovers = existing_files()

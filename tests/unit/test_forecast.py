@@ -102,6 +102,7 @@ def tell():
 """
 
 
+@pytest.mark.heavy
 def test_server_that_is_started_early_preloads_what_trials_need(tmp_path):
     (tmp_path / "main.py").write_text(PRELOADED)
     (tmp_path / "preloaded_names.py").write_text(TELL)
