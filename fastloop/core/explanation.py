@@ -89,6 +89,8 @@ class Cause:
     """None: it is not known."""
     text: str
     """The facts that are known of it."""
+    advice: str = ""
+    """The change that removes it; empty if it was not found, or if `text` names the change."""
 
 
 @dataclass(frozen=True, kw_only=True)

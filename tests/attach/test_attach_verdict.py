@@ -80,6 +80,7 @@ def findings_of(*gains: float, is_bound: bool = False) -> ScriptFindings:
         shares=shares,
         model_ratio=1.0,
         what_ifs=changes,
+        causes=(),
         coverage=1.0,
         ranks=None,
     )

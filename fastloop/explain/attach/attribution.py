@@ -88,6 +88,22 @@ def making_events(each: LoaderPass, process: ProcessRecords) -> list[Event]:
     ]
 
 
+def time_behind_order(each: LoaderPass, makers: Sequence[WorkerBatches]) -> int:
+    """Nanoseconds of the waits of a pass in which a later batch than the awaited one was ready."""
+    ready = {made.batch: made.stop_ns for worker in makers for made in worker.made}
+    numbers = sorted(ready)
+    # The time at which the first of all later batches is ready, from the last batch on.
+    stops = np.array([ready[number] for number in numbers], np.int64)
+    first = dict(zip(numbers, np.minimum.accumulate(stops[::-1])[-2::-1], strict=False))
+    return sum(
+        max(0, stop_ns - max(start_ns, int(first[batch])))
+        for batch, start_ns, stop_ns in zip(
+            each.batches, each.wait_start_ns, each.wait_stop_ns, strict=True
+        )
+        if batch in first
+    )
+
+
 def _split_by_workers(each: LoaderPass, makers: Sequence[WorkerBatches]) -> list[list[int]]:
     found = {made.batch: (worker, made) for worker in makers for made in worker.made}
     split = []

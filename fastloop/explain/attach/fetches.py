@@ -14,6 +14,7 @@ from typing import Any
 from fastloop.core.parts import Part
 from fastloop.core.spans import cpu_ns, now_ns
 from fastloop.explain.attach.first_look import FirstRead
+from fastloop.explain.attach.usage_probe import PassUsage, count_tensors
 from fastloop.observe.event_log import UNKNOWN, EventLog
 from fastloop.observe.probed import ProbedCall, ProbedCollate, ProbedIterator
 
@@ -52,6 +53,7 @@ def probe_fetches(module: ModuleType, log: EventLog) -> None:
 
 def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
     fetch, turns = fetcher.fetch, SampleTurns()
+    usage = PassUsage(log, "makes")
 
     def fetch_batch(index: Any) -> Any:
         here, spent_ns = log.here(), UNKNOWN
@@ -59,6 +61,7 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
         number, events = here.batch, here.count
         has_samples = turns.has_samples() and here.is_detailed
         look = FirstRead(fetcher) if not turns.batches else None
+        usage.begin_part(is_first=not turns.batches)
         start_ns = now_ns()
         if has_samples:
             with _probe_samples(fetcher, log):
@@ -70,8 +73,10 @@ def _probe_fetcher(fetcher: Any, log: EventLog) -> None:
         else:
             batch = fetch(index)
         stop_ns = now_ns()
-        if look and (reason := look.end()):
-            log.add_fact(samples_of=here.epoch, no_store=reason)
+        usage.end_part(here.epoch)
+        if look:
+            reason = look.end()
+            log.add_fact(samples_of=here.epoch, no_store=reason, tensors=count_tensors(batch))
         turns.end_batch(stop_ns - start_ns, here.count - events if has_samples else 0)
         here.add(Part.FETCH, start_ns, stop_ns, number, cpu_ns=spent_ns)
         return batch

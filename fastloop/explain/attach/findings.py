@@ -7,12 +7,13 @@ import signal
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fastloop.core.explanation import Verdict
+from fastloop.core.explanation import Cause, Verdict
 from fastloop.core.machine_load import LoadSummary, describe_load
 from fastloop.core.number_text import show_estimate, show_percent, show_time, significant
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.text_lines import align, wrap
+from fastloop.explain.attach.loop_causes import find_loop_causes
 from fastloop.explain.attach.loop_verdict import (
     RankComparison,
     compare_ranks,
@@ -59,6 +60,8 @@ class LoopFindings:
     batch was recorded as it was made."""
     what_ifs: tuple[LoaderChange, ...]
     """The changes, sorted by predicted gain; none if the model misses the loop."""
+    causes: tuple[Cause, ...]
+    """The causes that were found, each with its measure and its advice."""
     coverage: float
     """Share of the time of its passes that the lane of the loop accounts for, without gaps."""
     ranks: RankComparison | None
@@ -99,6 +102,7 @@ def describe_loop(loop: Loop) -> LoopFindings:
         shares=shares,
         model_ratio=ratio,
         what_ifs=changes,
+        causes=find_loop_causes(loop, shares),
         coverage=loop.coverage,
         ranks=compare_ranks(loop),
     )
@@ -123,6 +127,7 @@ def format_findings(findings: ScriptFindings) -> str:
         sentences = ". ".join(loop.verdict.sentences) + "."
         lines += ["", f"verdict: {loop.verdict.word}"]
         lines += wrap([sentences])
+        lines += wrap(describe_causes(loop))
         lines += ["", *align(part_rows(loop)), "", *_what_if_lines(loop)]
         if loop.ranks:
             lines += ["", *align(rank_rows(loop.ranks)), *wrap([f"{loop.ranks.sentence}."])]
@@ -140,6 +145,11 @@ def outside_s(findings: ScriptFindings) -> float:
     # Ranks run beside each other.
     in_loops_s = sum(loop.seconds / _num_ranks(loop) for loop in findings.loops)
     return max(0.0, findings.seconds - in_loops_s)
+
+
+def describe_causes(loop: LoopFindings) -> list[str]:
+    """A sentence for each cause: its measure, and the change that removes it."""
+    return [f"Cause: {each.name}: {each.text}; {each.advice}." for each in loop.causes]
 
 
 def describe_savings(findings: ScriptFindings, seconds: float) -> str:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from fastloop.core.parts import Part
 from fastloop.core.stats import BOUNDS, FEWEST_FOR_INTERVAL, Estimate
-from fastloop.explain.attach.attribution import START_UP, attribute_waits, makers_of_pass
+from fastloop.explain.attach.attribution import (
+    START_UP,
+    attribute_waits,
+    makers_of_pass,
+    time_behind_order,
+)
 from fastloop.explain.attach.iterations import LoaderPass, describe_loaders, find_passes
+from fastloop.explain.attach.loop_usage import LoopUsage, collect_usage
 from fastloop.explain.attach.recorded_processes import MadeBatch, ProcessRecords
 
 # Successive batches resemble each other, so that intervals are over whole passes, or over blocks of
@@ -52,6 +58,9 @@ class Loop:
     made: tuple[MadeBatch, ...]
     no_store: str = ""
     """The reason why the samples can't be kept in a store; empty if none was found."""
+    usage: LoopUsage = field(default_factory=LoopUsage)
+    blocked_ns: int = 0
+    """Time of the waits in which a later batch was ready."""
     rank: int | None = None
     """The rank, if these are the passes of one rank out of several."""
     ranks: tuple[Loop, ...] = ()
@@ -178,6 +187,8 @@ def _build_loop(group: Sequence[FoundPass], records: Sequence[ProcessRecords]) -
         transform_share=_transform_share(made),
         made=made,
         no_store=_find_no_store(passes, records),
+        usage=collect_usage(passes, records),
+        blocked_ns=sum(time_behind_order(*pair) for pair in zip(passes, makers, strict=True)),
     )
 
 
@@ -186,7 +197,7 @@ def _find_no_store(passes: Sequence[LoaderPass], records: Sequence[ProcessRecord
         (process.process_id, fact["samples_of"]): fact["no_store"]
         for process in records
         for fact in process.facts
-        if "samples_of" in fact
+        if fact.get("no_store")
     }
     keys = (
         (process_id, each.passed if each.pids else each.number)

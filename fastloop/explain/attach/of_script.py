@@ -15,6 +15,7 @@ from fastloop.core.spans import unix_offset_ns
 from fastloop.explain.attach.findings import (
     LoopFindings,
     ScriptFindings,
+    describe_causes,
     describe_loop,
     describe_unseen,
     part_rows,
@@ -129,6 +130,7 @@ def _section(loop: LoopFindings, picture: str) -> str:
         [
             f"<h2>{escape(loop.name)}</h2>",
             f"<p><strong>{escape(str(loop.verdict.word))}.</strong> {sentences}.</p>",
+            *(f"<p>{escape(line)}</p>" for line in describe_causes(loop)),
             f'<div class="scroll picture" tabindex="0" role="region">\n{picture}</div>',
             f'<p class="note">{HINT}</p>',
             '<div class="beside">',

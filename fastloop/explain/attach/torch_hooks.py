@@ -11,7 +11,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from fastloop.explain.attach.early_stop import StopCounter, read_stop
 from fastloop.explain.attach.fetches import probe_fetches, probe_workers
 from fastloop.explain.attach.loader_places import place_in_script, place_of_call
 from fastloop.explain.attach.recorded_processes import open_script_log
+from fastloop.explain.attach.usage_probe import PassUsage
 from fastloop.observe.event_log import UNKNOWN, EventLog, ThreadLog
 from fastloop.observe.pinning import probe_pinning
 
@@ -35,10 +36,15 @@ CPU_EVERY = 8
 """CPU time is read around one step in this many: it is a system call, unlike the clock."""
 PINNING = 0
 """Epoch of all pinning events: the pinning thread does not know its pass."""
+MOST_ERROR = 500
+"""Length of the end of an error's text that is kept."""
 STATE, ORIGIN = "_fastloop_state", "_fastloop_origin"
 LOADERS, PASSES = itertools.count(), itertools.count()
 """Numbers of the loaders of this process, and of the passes over them."""
-SETTINGS = ("num_workers", "batch_size", "prefetch_factor", "persistent_workers", "pin_memory")
+SETTINGS = (
+    *("num_workers", "batch_size", "prefetch_factor", "persistent_workers", "pin_memory"),
+    "in_order",
+)
 
 
 def probe_module(module: ModuleType, folder: str) -> None:
@@ -111,6 +117,7 @@ class IterationState:
     """Number of the batch that the loop has; UNKNOWN: it has none."""
     start_ns: int = 0
     cpu_ns: int = UNKNOWN
+    usage: PassUsage = field(kw_only=True)
 
     def begin_step(self, batch: int, start_ns: int, cpu_ns: int) -> None:
         """Note that the loop has the batch."""
@@ -132,6 +139,8 @@ class LoopProbe:
         self.log, self.iterators, self.counter = log, iterators, counter
         # Not an attribute of the DataLoader, which may be pickled or copied with its attributes.
         self.loaders: WeakKeyDictionary[Any, LoaderState] = WeakKeyDictionary()
+        self.last: IterationState | None = None
+        """The pass that was asked for a batch last."""
 
     def wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
         """DataLoader.__init__ with a fact for each call."""
@@ -264,6 +273,7 @@ class LoopProbe:
             passed=passed,
             since=number if since is None else since,
             second=iterator._num_yielded + 1,
+            usage=PassUsage(self.log, "steps"),
         )
         setattr(iterator, STATE, state)
         pids = [worker.pid for worker in getattr(iterator, "_workers", ())]
@@ -296,6 +306,10 @@ class LoopProbe:
             here = log.here()
             cpu_ns = process_cpu_ns() if state.cpu_ns != UNKNOWN else UNKNOWN
             start_ns, has_step = now_ns(), state.batch != UNKNOWN
+            # A loop inside of the step has waits of its own.
+            is_alone = self.last is state
+            self.last = state
+            state.usage.end_part(state.number, is_alone=is_alone)
             state.end_step(here, start_ns, cpu_ns)
             if counter is not None and has_step:
                 counter.count_step(state.place)
@@ -308,6 +322,10 @@ class LoopProbe:
                 batch = original(iterator)
             except StopIteration:
                 here.add(Part.END, start_ns, now_ns(), 0, state.number)
+                state.usage.end_part(state.number, is_last=True)
+                raise
+            except Exception as error:
+                log.add_fact(failed_in=state.number, error=str(error)[-MOST_ERROR:])
                 raise
             finally:
                 here.batch, here.epoch = outside
@@ -315,6 +333,8 @@ class LoopProbe:
             stop_ns, number = now_ns(), _number_of_batch(iterator)
             here.add(Part.WAIT, start_ns, stop_ns, number, state.number)
             state.begin_step(number, stop_ns, process_cpu_ns() if has_cpu else UNKNOWN)
+            if has_cpu:
+                state.usage.begin_part(is_first=True)
             return batch
 
         return __next__

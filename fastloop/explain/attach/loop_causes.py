@@ -1,0 +1,295 @@
+"""The causes of a script's slow loop, each by a measure of its own and with one change that removes
+it. A cause is told if it costs LEAST_COST of the loop's time, or if a limit is reached.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fastloop.core.cgroup import usable_memory_bytes
+from fastloop.core.explanation import Cause
+from fastloop.core.number_text import show_percent, significant
+from fastloop.core.parts import Part
+from fastloop.core.stats import Estimate
+from fastloop.explain.attach.loop_usage import Fact
+from fastloop.explain.attach.loops import Loop
+from fastloop.explain.causes import MOST_THROTTLED
+
+LEAST_COST = 0.02
+"""Share of the loop's time from which a cause is told."""
+REACHED = 0.9
+"""Share of a limit from which it counts as reached."""
+NEAR_FILES = 0.8
+"""The same for file descriptors, which are counted rarely."""
+CROWDED = 1.2
+"""Threads that could run, for each core, from which they are too many."""
+MOST_WORKERS = 32
+LEAST_READ, LEAST_READ_PER_S = 2**20, 1e6
+"""Bytes that a loop reads from storage, in all and for each second of idle fetches, from which its
+fetches wait for storage."""
+LEAST_FAULTS_PER_S = 20
+LEAST_HELD, MOST_HELD = 0.85, 1.15
+"""The threads of Python could run for at least this share of the time, and all threads together got
+at most so many cores, if one thread of Python always has the interpreter's lock."""
+LEAST_SHARING = 0.15
+"""Share of the time in which a thread could run, from which it shares the lock."""
+SHORTEST_NS, LONGEST_NS = 1e6, 2e7
+"""Range of the time in which a thread that shares the lock could run, from one switch to the next:
+it must give the lock up after 5 ms. One that waits for messages switches far more often."""
+LEAST_TENSORS = 50
+TAIL = 4
+"""A batch is slow if it takes this many times as long as the median."""
+LEAST_TAIL = 3
+"""Number of slow batches that are not by chance."""
+MOST_DELAYED = 1.3
+"""The excess of slow batches, divided by the time in which workers waited for a core, up to which
+it may be that time."""
+MOST_COPIED = 0.1
+"""Share of the memory from which copies of a list are a limit."""
+PAGE_BYTES = 4096
+
+
+def find_loop_causes(loop: Loop, shares: Mapping[Part, Estimate]) -> tuple[Cause, ...]:
+    """The causes that cost the loop something."""
+    found = [
+        *_cores(loop),
+        *_quota(loop),
+        *_threads(loop),
+        *(_cold_files(loop, shares) or _waiting(loop, shares)),
+        *_lock(loop, shares),
+        *_tensors(loop, shares),
+        *_files(loop),
+        *_full_shm(loop),
+        *_tail(loop),
+        *_copies(loop, shares),
+        *_stall(loop, shares),
+    ]
+    return tuple(found)
+
+
+def _tell(name: str, text: str, advice: str) -> list[Cause]:
+    return [Cause(name=name, is_found=True, text=text, advice=advice)]
+
+
+def _cores(loop: Loop) -> list[Cause]:
+    usage = loop.usage
+    if not usage.steps:
+        return []
+    machine = usage.steps[-1]["machine_cores"]
+    allowed = min(each["cores"] for each in (*usage.steps, *usage.makes))
+    if allowed >= machine or usage.demand < REACHED * allowed:
+        return []
+    text = f"{allowed} of {machine} cores (affinity), for {significant(usage.demand)} busy threads"
+    advice = "give the process more cores: see taskset, cpuset, or the job's --cpus-per-task"
+    return _tell("the cores it may use", text, advice)
+
+
+def _quota(loop: Loop) -> list[Cause]:
+    steps = loop.usage.steps
+    stopped, periods = (sum(each["throttled"][place] for each in steps) for place in (0, 1))
+    quota = steps[-1]["quota"] if steps else None
+    if quota is None or not periods or stopped / periods <= MOST_THROTTLED:
+        return []
+    share = show_percent(stopped / periods)
+    text = f"{significant(quota)} cores; it stopped the job in {share} of its periods"
+    advice = "raise the container's CPU limit, or use as few workers and threads as it allows"
+    return _tell("a quota of CPU", text, advice)
+
+
+def _threads(loop: Loop) -> list[Cause]:
+    usage = loop.usage
+    if not usage.steps or not usage.workers:
+        return []
+    last = usage.steps[-1]
+    cores = min(last["cores"], last["quota"] or last["cores"])
+    if usage.demand < CROWDED * cores:
+        return []
+    helpers = [_other_threads(facts) for facts in (usage.steps, usage.makes)]
+    if max(helpers) < CROWDED - 1:
+        return []
+    where, own = (
+        ("the loop", last) if helpers[0] >= helpers[1] else ("each worker", usage.makes[-1])
+    )
+    text = (
+        f"{own['torch_threads']} threads of torch in {where} and {usage.workers} workers: "
+        f"{significant(usage.demand)} busy threads for {significant(cores)} cores"
+    )
+    left = max(1, int(cores) - usage.workers) if own is last else 1
+    return _tell("torch's threads", text, f"call torch.set_num_threads({left}) in {where}")
+
+
+def _other_threads(facts: Sequence[Fact]) -> float:
+    """CPU time of the other threads of a process for each second of the loop's, or the maker's."""
+    own = sum(each["parts"]["cpu_ns"] for each in facts)
+    return sum(each["parts"]["process_ns"] for each in facts) / own - 1 if own else 0.0
+
+
+def _making_share(shares: Mapping[Part, Estimate]) -> float:
+    """Share of the loop's time in which it waits for a batch that is being made."""
+    parts = (Part.DECODE, Part.TRANSFORM, Part.COLLATE)
+    return sum(shares[part].value for part in parts if part in shares)
+
+
+def _cold_files(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
+    usage, cost = loop.usage, _making_share(shares) * loop.usage.idle_share
+    parts = [each["parts"] for each in usage.makes]
+    idle_s = usage.idle_share * sum(each["wall_ns"] for each in parts) / 1e9
+    read = sum(each["read_bytes"] for each in parts)
+    faults = sum(each["major_faults"] for each in parts)
+    is_storage = read >= LEAST_READ_PER_S * idle_s or faults >= LEAST_FAULTS_PER_S * idle_s
+    if cost < LEAST_COST or read < LEAST_READ or not is_storage:
+        return []
+    text = (
+        f"{show_percent(cost)} of the time is waiting for storage: {significant(read / 2**20)} MiB "
+        f"were read from it, in {faults} page faults besides reads"
+    )
+    advice = (
+        "keep the files in memory, as a smaller or a packed copy, or read ahead by more workers"
+    )
+    return _tell("files not in memory", text, advice)
+
+
+def _waiting(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
+    idle, making = loop.usage.idle_share, _making_share(shares)
+    workers = loop.facts["num_workers"]
+    if not loop.usage.is_mostly_idle or making * idle < LEAST_COST or workers >= MOST_WORKERS:
+        return []
+    text = f"{show_percent(idle)} of making a batch is neither work nor waiting for a core"
+    return _tell("samples that wait", text, f"use num_workers={_workers_for_waits(loop)}")
+
+
+def _workers_for_waits(loop: Loop) -> int:
+    """Number of workers that load as fast as the loop steps, if waits overlap."""
+    load_s = float(np.mean([each.stop_ns - each.start_ns for each in loop.made])) / 1e9
+    step_s = float(np.median(loop.steps_ns)) / 1e9
+    busy_s = load_s * (1 - loop.usage.idle_share)
+    needed = math.ceil(load_s / max(step_s, busy_s, load_s / MOST_WORKERS))
+    return min(MOST_WORKERS, max(needed, 2 * loop.facts["num_workers"], 2))
+
+
+def _lock(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
+    usage = loop.usage
+    places = [(usage.steps, "the loop's process")]
+    if usage.workers and _making_share(shares) >= LEAST_COST:
+        places.append((usage.makes, "each worker"))
+    for facts, where in places:
+        wall_ns = sum(each["wall_ns"] for each in facts)
+        shared = [each for each in facts if _is_lock_shared(each)]
+        if shared and sum(each["wall_ns"] for each in shared) > wall_ns / 2:
+            text = f"{len(shared[-1]['python'])} threads of Python in {where} hold it by turns"
+            advice = "use processes in the place of threads, such as num_workers of the DataLoader"
+            return _tell("the interpreter's lock", text, advice)
+    return []
+
+
+def _is_lock_shared(fact: Fact) -> bool:
+    """True if at least two threads of Python give the lock to each other."""
+    wall_ns = fact["wall_ns"]
+    sharing = [
+        runs_ns
+        for runs_ns, switches in fact["python"]
+        if runs_ns >= LEAST_SHARING * wall_ns
+        and SHORTEST_NS * switches <= runs_ns <= LONGEST_NS * switches
+    ]
+    is_held = sum(sharing) >= LEAST_HELD * wall_ns and fact["cpu_ns"] <= MOST_HELD * wall_ns
+    return len(sharing) >= 2 and is_held
+
+
+def _tensors(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
+    cost = sum(shares[part].value for part in (Part.COLLATE, Part.HAND_OFF) if part in shares)
+    if loop.usage.tensors <= LEAST_TENSORS or cost < LEAST_COST:
+        return []
+    text = f"{loop.usage.tensors} in a batch; collating and sending take {show_percent(cost)}"
+    advice = "put values of one type into one tensor of a sample, and split it in the step"
+    return _tell("many tensors a batch", text, advice)
+
+
+def _files(loop: Loop) -> list[Cause]:
+    steps = loop.usage.steps
+    most, used = (max((each.get(name, 0) for each in steps), default=0) for name in _OF_FILES)
+    failed = _has_error(loop, "Too many open files", "ancdata")
+    if not failed and (not steps or used < NEAR_FILES * most):
+        return []
+    text = f"{used} of {most} (ulimit -n) were open" if steps else "there was none left"
+    advice = (
+        "raise ulimit -n, keep no batches of workers, or call "
+        'torch.multiprocessing.set_sharing_strategy("file_system")'
+    )
+    return _tell("file descriptors", text, advice)
+
+
+_OF_FILES = "most_files", "open_files"
+
+
+def _full_shm(loop: Loop) -> list[Cause]:
+    steps = [each for each in loop.usage.steps if each.get("shm_all")]
+    full = max((1 - each["shm_free"] / each["shm_all"] for each in steps), default=0.0)
+    failed = _has_error(loop, "shared memory", "No space left on device")
+    if not failed and (full < REACHED or not loop.facts["num_workers"]):
+        return []
+    text = f"/dev/shm was {show_percent(full)} full" if steps else "/dev/shm was full"
+    advice = "give the container a larger /dev/shm (docker run --shm-size), or prefetch less"
+    return _tell("/dev/shm", text, advice)
+
+
+def _has_error(loop: Loop, *words: str) -> bool:
+    return any(word in error for error in loop.usage.errors for word in words)
+
+
+def _tail(loop: Loop) -> list[Cause]:
+    if loop.usage.workers < 2 or loop.facts.get("in_order") is False:
+        return []
+    took = np.array([each.stop_ns - each.start_ns for each in loop.made], float)
+    usual = float(np.median(took)) if len(took) else 0.0
+    slow = took >= TAIL * usual
+    excess_ns = float((took[slow] - usual).sum())
+    # A batch is also slow if its worker has waited for a core.
+    passes_ns = sum(each.stop_ns - each.start_ns for each in loop.passes)
+    delayed_ns = (loop.usage.delay_share or 0.0) * passes_ns * loop.usage.workers
+    is_delayed = loop.usage.delay_share is None or excess_ns < MOST_DELAYED * delayed_ns
+    cost = loop.blocked_ns / 1e9 / loop.seconds
+    if slow.sum() < LEAST_TAIL or is_delayed or cost < LEAST_COST:
+        return []
+    text = (
+        f"{slow.sum()} of {len(took)} batches take {TAIL} times as long as the median or longer; "
+        f"ready batches wait behind one for {show_percent(cost)} of the time"
+    )
+    return _tell("a heavy tail", text, "set in_order=False if the order of batches does not matter")
+
+
+def _copies(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
+    usage = loop.usage
+    if not usage.workers or not usage.makes:
+        return []
+    faults = usage.share_of_makes("minor_faults") * PAGE_BYTES
+    unshared, after_ns = (sum(each["unshared"][place] for each in usage.makes) for place in (0, 1))
+    rate = unshared / after_ns
+    # Memory that is new to a process faults, too; and memory is no longer shared if the loop's
+    # process has written to its own.
+    of_copies = min(1.0, rate / faults) if faults else 0.0
+    cost = _making_share(shares) * usage.share_of_makes("system_ns") * of_copies
+    copied = max(each["unshared"][0] for each in usage.makes) * usage.workers
+    if unshared <= 0 or (cost < LEAST_COST and copied < MOST_COPIED * usable_memory_bytes()):
+        return []
+    text = (
+        f"workers have copied {significant(copied / 2**20)} MiB of the parent's memory as they "
+        f"counted references, {show_percent(cost)} of the time"
+    )
+    advice = "keep the dataset's items in an array of NumPy or a tensor, not in a list or dict"
+    return _tell("Python per sample", text, advice)
+
+
+def _stall(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
+    cost = shares[Part.STEP].value * loop.usage.stall_share
+    # Ranks wait for each other.
+    is_rank = loop.ranks or loop.facts["rank"] is not None
+    if cost < LEAST_COST or is_rank:
+        return []
+    text = f"{show_percent(cost)} of the time the step neither computes nor waits for data"
+    advice = (
+        "no loader mends it: look for printing, logging, .item(), a lock or a sleep in the step"
+    )
+    return _tell("the step's own waits", text, advice)

@@ -1,0 +1,109 @@
+"""The usage of a loop's processes, from the facts that usage_probe.py has written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastloop.explain.attach.iterations import LoaderPass
+from fastloop.explain.attach.recorded_processes import ProcessRecords
+
+Fact = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopUsage:
+    """The last fact of each pass, by each process that takes part in it."""
+
+    steps: tuple[Fact, ...] = ()
+    """Of the processes of the loop."""
+    makes: tuple[Fact, ...] = ()
+    """Of workers; without them, of the loop's own process."""
+    workers: int = 0
+    """Number of workers of each of these processes."""
+    tensors: int = 0
+    """Number of tensors of a batch."""
+    errors: tuple[str, ...] = ()
+    """Texts of the errors that the loop has got instead of batches."""
+
+    def share_of_makes(self, name: str) -> float:
+        """Share of the time of making batches, as `cpu_ns`."""
+        return _share((each["parts"] for each in self.makes), name)
+
+    @property
+    def idle_share(self) -> float:
+        """Share of the time of making batches in which no thread of the process computed or waited
+        for a core: the samples waited."""
+        makes = [each["parts"] for each in self.makes]
+        own, all_threads = _share(makes, "cpu_ns"), _share(makes, "process_ns")
+        return max(0.0, 1 - max(own, all_threads) - _share(makes, "delay_ns")) if makes else 0.0
+
+    @property
+    def is_mostly_idle(self) -> bool:
+        """True if making a batch waits longer than it computes, delays by other programs aside."""
+        idle = self.idle_share
+        return idle > 0 and idle >= self.share_of_makes("cpu_ns")
+
+    @property
+    def stall_share(self) -> float:
+        """Share of the time of steps in which no thread of the process computed or waited for a core."""
+        if not self.steps:
+            return 0.0
+        parts = [each["parts"] for each in self.steps]
+        computes = max(_share(parts, "process_ns"), _share(parts, "cpu_ns"))
+        # Any of the step's threads may be the one for which the others wait.
+        delayed = max(_share(parts, "delay_ns"), _share(self.steps, "delay_ns"))
+        return max(0.0, 1 - computes - delayed)
+
+    @property
+    def delay_share(self) -> float | None:
+        """Share of the time in which a maker's threads wait for cores; None: it is not known."""
+        return _share(self.makes, "delay_ns") if self.makes else None
+
+    @property
+    def demand(self) -> float:
+        """Number of cores on which the threads of all these processes would have run at the same
+        time, whether they got them or not."""
+        loops = len({each["process_id"] for each in self.steps})
+        makers = loops * self.workers
+        return loops * _runnable(self.steps) + (makers * _runnable(self.makes) if makers else 0.0)
+
+
+def collect_usage(passes: Sequence[LoaderPass], records: Sequence[ProcessRecords]) -> LoopUsage:
+    """The usage in these passes."""
+    last: dict[tuple[str, int, int], Fact] = {}
+    for process in records:
+        for fact in process.facts:
+            for kind in ("usage_of", "samples_of", "failed_in"):
+                if kind in fact:
+                    role = fact.get("role", kind)
+                    key = role, process.process_id, fact[kind]
+                    last[key] = {**fact, "process_id": process.process_id}
+    of_loops = [(each.process_id, each.number) for each in passes]
+    of_makers = [
+        (process_id, each.passed if each.pids else each.number)
+        for each in passes
+        for process_id in each.pids or (each.process_id,)
+    ]
+    read = [last["samples_of", *key] for key in of_makers if ("samples_of", *key) in last]
+    failed = [last["failed_in", *key] for key in of_loops if ("failed_in", *key) in last]
+    return LoopUsage(
+        steps=tuple(last["steps", *key] for key in of_loops if ("steps", *key) in last),
+        makes=tuple(last["makes", *key] for key in of_makers if ("makes", *key) in last),
+        workers=max((len(each.pids) for each in passes), default=0),
+        tensors=max((each["tensors"] for each in read), default=0),
+        errors=tuple(each["error"] for each in failed),
+    )
+
+
+def _share(facts: Iterable[Fact], name: str) -> float:
+    """The counter as a share of the wall time; 0 if nothing was timed."""
+    facts = list(facts)
+    wall_ns = sum(each["wall_ns"] for each in facts)
+    return sum(each[name] for each in facts) / wall_ns if wall_ns else 0.0
+
+
+def _runnable(facts: Sequence[Fact]) -> float:
+    """Mean number of threads of one process that could run."""
+    return _share(facts, "cpu_ns") + _share(facts, "delay_ns")

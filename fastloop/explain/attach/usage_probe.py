@@ -1,0 +1,284 @@
+"""The probe of the limits that a loop's processes reach: counters of the threads that make batches,
+of steps, and of each process, written as facts.
+
+A fact has the totals since the start of its pass. Readings become rarer as a pass goes on, and
+together they take a small share of a process's time.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+# A process that is attached to may import this module before torch.utils.data is complete.
+from torch.utils.data._utils.worker import get_worker_info
+
+from fastloop.core.cgroup import count_throttled, cpu_quota
+from fastloop.core.spans import cpu_ns, now_ns, process_cpu_ns
+from fastloop.observe.event_log import EventLog
+
+FREE_NS = 5_000_000
+"""Nanoseconds that a process may spend at once on readings of its threads, and as many on those of
+itself."""
+MOST_COST = 0.003
+"""Share of a process's time that each kind of reading may take later."""
+GROWTH, LEAST_NS = 1.125, 20_000_000
+"""A process is read again if its pass has lasted so many times as long as at the last reading, and
+so many nanoseconds longer."""
+MEMORY_GROWTH, LEAST_MEMORY_NS = 4, 100_000_000
+"""The same for a reading of memory, which takes milliseconds; the first one is after so many
+nanoseconds."""
+BLOCK_BYTES = 512
+"""Unit of `ru_inblock`."""
+SHM = "/dev/shm"
+TASKS = "/proc/self/task"
+
+
+@dataclass
+class ThreadTotals:
+    """Counters of a thread, or their growth."""
+
+    wall_ns: int = 0
+    cpu_ns: int = 0
+    delay_ns: int = 0
+    """Time in which the thread could run, and waited for a core."""
+    system_ns: int = 0
+    read_bytes: int = 0
+    """Bytes read from storage, not from memory."""
+    major_faults: int = 0
+    minor_faults: int = 0
+    process_ns: int = 0
+    """CPU time of all threads of the process."""
+
+    def add_growth(self, before: ThreadTotals, after: ThreadTotals) -> None:
+        """Add the growth between two readings."""
+        for name in vars(self):
+            grown = getattr(after, name) - getattr(before, name)
+            setattr(self, name, getattr(self, name) + grown)
+
+
+def _read_thread() -> ThreadTotals:
+    """The counters of this thread."""
+    used = resource.getrusage(resource.RUSAGE_THREAD)
+    spent_ns, delay_ns = _read_schedule("/proc/thread-self")
+    return ThreadTotals(
+        wall_ns=now_ns(),
+        cpu_ns=spent_ns,
+        delay_ns=delay_ns,
+        system_ns=int(1e9 * used.ru_stime),
+        read_bytes=BLOCK_BYTES * used.ru_inblock,
+        major_faults=used.ru_majflt,
+        minor_faults=used.ru_minflt,
+        process_ns=process_cpu_ns(),
+    )
+
+
+def _read_schedule(folder: str) -> tuple[int, int]:
+    """(CPU time, time of waiting for a core) of a thread."""
+    # Documentation/scheduler/sched-stats.rst of Linux, "/proc/<pid>/schedstat"
+    with open(f"{folder}/schedstat", "rb") as file:
+        spent_ns, delay_ns, _ = file.read().split()
+    return int(spent_ns), int(delay_ns)
+
+
+class Allowance:
+    """The time that this process may spend on readings."""
+
+    def __init__(self) -> None:
+        self.process_id = self.start_ns = self.spent_ns = 0
+
+    def has_left(self, free_ns: int = FREE_NS) -> bool:
+        """True if there may be another reading, with so much time that is spent at once."""
+        # A fork has a time of its own.
+        if self.process_id != os.getpid():
+            self.process_id, self.start_ns, self.spent_ns = os.getpid(), now_ns(), 0
+        return self.spent_ns < free_ns + MOST_COST * (now_ns() - self.start_ns)
+
+    @contextmanager
+    def spend(self) -> Iterator[None]:
+        """A context, the time of which is spent; it ends early if a reading fails."""
+        start_ns = cpu_ns()
+        try:
+            yield
+        # As if the process has no file descriptor left.
+        except OSError:
+            pass
+        finally:
+            self.spent_ns += cpu_ns() - start_ns
+
+
+OF_THREADS, OF_PROCESS, OF_MEMORY = Allowance(), Allowance(), Allowance()
+# Only Linux counts for each thread.
+HAS_COUNTERS = os.path.exists("/proc/thread-self/schedstat")
+
+
+@dataclass
+class PassUsage:
+    """The usage of one pass by this process, in which it makes batches or steps on them."""
+
+    log: EventLog
+    role: str
+    """`makes` or `steps`."""
+    parts: ThreadTotals = field(default_factory=ThreadTotals)
+    """Of this thread, over the fetches or the steps that were read."""
+    before: ThreadTotals | None = None
+    next_ns: int = 0
+    shared_bytes: int | None = None
+    """Memory that a worker shared with other processes at first; None: it was not read."""
+    memory_ns: int = 0
+    """Time of the next reading of memory, which takes long."""
+    start: ProcessCounters | None = None
+    most_open: int = 0
+    unshared: list[int] = field(default_factory=lambda: [0, 1])
+    """Bytes that this process has no longer shared after so many nanoseconds."""
+
+    def begin_part(self, *, is_first: bool = False) -> None:
+        """Begin a fetch or a step; is_first: of the pass."""
+        if not HAS_COUNTERS:
+            return
+        if is_first and self.start is None and OF_PROCESS.has_left():
+            with OF_PROCESS.spend():
+                self.start = read_process()
+            # A fork has its parent's memory.
+            if get_worker_info() is not None and OF_MEMORY.has_left(4 * FREE_NS):
+                with OF_MEMORY.spend():
+                    self.shared_bytes = _read_shared_bytes()
+                    self.memory_ns = now_ns() + LEAST_MEMORY_NS
+        if OF_THREADS.has_left():
+            with OF_THREADS.spend():
+                self.before = _read_thread()
+
+    def end_part(self, number: int, *, is_alone: bool = True, is_last: bool = False) -> None:
+        """End the fetch or step of the pass with this number.
+
+        is_alone: false if this thread has done something else meanwhile. is_last: of the pass.
+        """
+        if self.before is not None:
+            before, self.before = self.before, None
+            with OF_THREADS.spend():
+                if is_alone:
+                    self.parts.add_growth(before, _read_thread())
+                if self.role == "steps":
+                    self.most_open = max(self.most_open, len(os.listdir("/proc/self/fd")))
+        # The last reading has the greatest numbers: a pass that is short has it, too.
+        is_due = OF_PROCESS.has_left(2 * FREE_NS) if is_last else now_ns() >= self.next_ns
+        if self.start and is_due and (is_last or OF_PROCESS.has_left()):
+            self._read_memory(self.start)
+            with OF_PROCESS.spend():
+                self._write(number, self.start)
+
+    def _read_memory(self, start: ProcessCounters) -> None:
+        if (
+            self.shared_bytes is None
+            or now_ns() < self.memory_ns
+            or not OF_MEMORY.has_left(4 * FREE_NS)
+        ):
+            return
+        with OF_MEMORY.spend():
+            shared_bytes, elapsed_ns = _read_shared_bytes(), now_ns() - start.at_ns
+            self.memory_ns = start.at_ns + MEMORY_GROWTH * elapsed_ns
+            if shared_bytes is not None:
+                self.unshared = [self.shared_bytes - shared_bytes, elapsed_ns]
+
+    def _write(self, number: int, start: ProcessCounters) -> None:
+        now = read_process()
+        elapsed_ns = now.at_ns - start.at_ns
+        self.next_ns = start.at_ns + max(int(GROWTH * elapsed_ns), elapsed_ns + LEAST_NS)
+        fact: dict[str, Any] = {"usage_of": number, "role": self.role, "parts": vars(self.parts)}
+        fact |= now.since(start) | {"unshared": self.unshared}
+        if self.role == "steps":
+            fact |= {"open_files": self.most_open} | _read_limits()
+        self.log.add_fact(**fact)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessCounters:
+    """Counters of this process."""
+
+    at_ns: int
+    cpu_ns: int
+    threads: dict[int, tuple[int, int]]
+    """Thread id -> CPU time, time of waiting for a core."""
+    switches: dict[int, int]
+    """Id of each thread of Python -> how often it gave up its core."""
+    throttled: tuple[int, int]
+
+    def since(self, start: ProcessCounters) -> dict[str, Any]:
+        """The growth since an earlier reading."""
+        threads = {
+            each: [a - b for a, b in zip(times, start.threads.get(each, (0, 0)), strict=True)]
+            for each, times in self.threads.items()
+        }
+        return {
+            "wall_ns": self.at_ns - start.at_ns,
+            "cpu_ns": self.cpu_ns - start.cpu_ns,
+            "delay_ns": sum(delay_ns for _, delay_ns in threads.values()),
+            # Of each thread of Python: the time in which it could run, and its switches.
+            "python": [
+                [sum(threads[each]), count - start.switches.get(each, 0)]
+                for each, count in self.switches.items()
+                if each in threads
+            ],
+            "throttled": [a - b for a, b in zip(self.throttled, start.throttled, strict=True)],
+            "cores": len(os.sched_getaffinity(0)),
+            "torch_threads": torch.get_num_threads(),
+        }
+
+
+def read_process() -> ProcessCounters:
+    """Read the counters of this process."""
+    threads = {}
+    for name in os.listdir(TASKS):
+        # A thread may end while it is read.
+        with suppress(OSError):
+            threads[int(name)] = _read_schedule(f"{TASKS}/{name}")
+    # A thread that starts has no id yet.
+    ids = [each.native_id for each in threading.enumerate()]
+    python = [each for each in ids if each is not None and each in threads]
+    return ProcessCounters(
+        at_ns=now_ns(),
+        cpu_ns=process_cpu_ns(),
+        threads=threads,
+        switches={each: _count_switches(each) for each in python} if len(python) > 1 else {},
+        throttled=count_throttled(),
+    )
+
+
+def _count_switches(thread: int) -> int:
+    with suppress(OSError, StopIteration), open(f"{TASKS}/{thread}/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("voluntary"))
+    return 0
+
+
+def _read_shared_bytes() -> int | None:
+    """Bytes of memory that this process shares with its parent or its siblings, such as what a fork
+    has not copied yet; None if it can't be read."""
+    with suppress(OSError), open("/proc/self/smaps_rollup") as file:
+        # In kB. Clean pages are those of programs and files.
+        return 1024 * sum(int(line.split()[1]) for line in file if line.startswith("Shared_Dirty"))
+    return None
+
+
+def _read_limits() -> dict[str, Any]:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limits = {"most_files": soft, "machine_cores": os.cpu_count() or 1, "quota": cpu_quota()}
+    with suppress(OSError):
+        shm = os.statvfs(SHM)
+        limits |= {"shm_free": shm.f_bavail * shm.f_frsize, "shm_all": shm.f_blocks * shm.f_frsize}
+    return limits
+
+
+def count_tensors(batch: Any) -> int:
+    """Number of tensors of a batch."""
+    if isinstance(batch, torch.Tensor):
+        return 1
+    parts: Any = batch.values() if isinstance(batch, dict) else batch
+    is_nested = isinstance(batch, dict | list | tuple)
+    return sum(map(count_tensors, parts)) if is_nested else 0
