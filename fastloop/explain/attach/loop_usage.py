@@ -47,7 +47,7 @@ class LoopUsage:
 
     @property
     def stall_share(self) -> float:
-        """Share of the time of steps in which no thread of the process computed or waited for a core."""
+        """Share of the time of steps in which no thread computed or waited for a core."""
         if not self.steps:
             return 0.0
         parts = [each["parts"] for each in self.steps]
