@@ -270,7 +270,9 @@ def _copies(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     # Memory that is new to a process faults, too; and memory is no longer shared if the loop's
     # process has written to its own.
     of_copies = min(1.0, rate / faults) if faults else 0.0
-    cost = _making_share(shares) * usage.share_of_makes("system_ns") * of_copies
+    # On a busy machine the rest of the work waits for a core as long as this one does.
+    runs = max(1e-9, 1 - usage.share_of_makes("delay_ns"))
+    cost = _making_share(shares) * usage.share_of_makes("system_ns") / runs * of_copies
     copied = max(each["unshared"][0] for each in usage.makes) * usage.workers
     if unshared <= 0 or (cost < LEAST_COST and copied < MOST_COPIED * usable_memory_bytes()):
         return []

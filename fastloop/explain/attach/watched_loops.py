@@ -27,6 +27,7 @@ from fastloop.explain.attach.torch_hooks import (
     IterationState,
     LoaderState,
 )
+from fastloop.explain.attach.usage_probe import PassUsage
 from fastloop.observe.event_log import EventLog
 
 T = TypeVar("T")
@@ -107,6 +108,7 @@ class WatchedLoader:
             passed=0,
             since=number,
             second=1,
+            usage=PassUsage(log, "steps"),
         )
 
 
