@@ -218,10 +218,15 @@ class EventLog:
         found: list[Event] = []
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             offset = offsets.get(path, 0)
+            if offset == UNKNOWN:
+                continue
             # A thread adds events one after the other: behind a record without one there is none.
             events = list(_read(path, offset))
             offsets[path] = offset + len(events) * RECORD.size
             found += events
+            # A script may start new workers thousands of times.
+            if not events and not _is_alive(int(path.name.partition(" ")[0])):
+                offsets[path] = UNKNOWN
         return found
 
     def read_facts(self) -> dict[int, list[dict[str, Any]]]:
@@ -233,6 +238,20 @@ class EventLog:
             whole = [line for line in lines if line.endswith("\n")]
             facts[int(path.stem)] = [json.loads(line) for line in whole]
         return facts
+
+    def read_new_facts(self, offsets: dict[Path, int]) -> list[tuple[int, dict[str, Any]]]:
+        """The facts behind the offset of each file, with the ids of their processes; the offsets
+        are moved behind them."""
+        found = []
+        for path in sorted(self.folder.glob(f"*{FACTS}")):
+            with path.open("rb") as file:
+                file.seek(offsets.get(path, 0))
+                # A process may be in the middle of a line.
+                whole = file.read().rpartition(b"\n")[0]
+            lines = whole.splitlines()
+            offsets[path] = offsets.get(path, 0) + (len(whole) + 1 if lines else 0)
+            found += [(int(path.stem), json.loads(line)) for line in lines]
+        return found
 
     def close(self) -> None:
         """Forget the files that this process has open for the log."""
@@ -270,6 +289,16 @@ def open_log() -> Iterator[EventLog]:
             yield log
         finally:
             log.close()
+
+
+def _is_alive(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _append(path: Path, data: bytes) -> None:

@@ -22,6 +22,8 @@ WINDOW_S = 10
 """Time of which the line tells the share of waiting."""
 MOST_RECENT = 4000
 """Events of a process that are kept for it."""
+MOST_PASSES = 1000
+"""Passes of a process about which facts are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,11 @@ class _Process:
     """The last part of each pass that has not ended, the newest pass last."""
     batches: Counter[int] = field(default_factory=Counter)
     """Number of batches of each pass."""
+    passes: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """The facts about the newest passes, by number."""
+    loaders: list[dict[str, Any]] = field(default_factory=list)
+    totals: Counter[str] = field(default_factory=Counter)
+    """Number of batches of forgotten passes, by place."""
 
     def add(self, event: Event) -> None:
         """Add an event, which is newer than those before."""
@@ -60,6 +67,31 @@ class _Process:
         self.last.pop(number, None)
         if event.name is not Part.END:
             self.last[number] = event.name
+
+    def add_fact(self, fact: dict[str, Any]) -> None:
+        """Add a fact about a loader or a pass."""
+        if "iteration" in fact:
+            # A later fact corrects the place of a pass.
+            self.passes.setdefault(fact["iteration"], {}).update(fact)
+        elif "start_method" in fact:
+            self.loaders.append(fact)
+
+    def forget_old(self) -> None:
+        """Forget the older half of the passes if they are many."""
+        if len(self.passes) < MOST_PASSES:
+            return
+        for number in [*self.passes][: MOST_PASSES // 2]:
+            # A pass that has not ended may be one that the script has left, or that of the loop.
+            if number not in self.last or number != next(reversed(self.last)):
+                self.last.pop(number, None)
+                self.starts.pop(number, None)
+                self.totals[self.passes.pop(number)["place"]] += self.batches.pop(number, 0)
+        del self.loaders[: -MOST_PASSES // 2]
+
+    def count_batches(self, place: str) -> int:
+        """The number of batches of all loops at the place."""
+        numbers = [number for number, fact in self.passes.items() if fact["place"] == place]
+        return self.totals[place] + sum(self.batches[number] for number in numbers)
 
     def recent_events(self) -> tuple[Event, ...]:
         """The events of the last WINDOW_S, and the beginnings of their passes."""
@@ -78,15 +110,25 @@ class LiveLoops:
         self.log = open_script_log(str(folder))
         self._offsets: dict[Path, int] = {}
         self._processes: dict[int, _Process] = defaultdict(_Process)
-        self._facts: dict[int, list[dict[str, Any]]] = {}
+        self._facts_read: dict[Path, int] = {}
 
     def update(self) -> set[int]:
         """Read new events; returns the ids of the processes that have recorded any."""
         events = self.log.read_new(self._offsets)
-        if events:
-            self._facts = self.log.read_facts()
+        if not events:
+            return set()
+        # After the events, whose passes are told before them.
+        for process_id, fact in self.log.read_new_facts(self._facts_read):
+            self._processes[process_id].add_fact(fact)
         for event in sorted(events, key=lambda each: each.stop_ns):
             self._processes[event.process_id].add(event)
+        newest_ns = max(event.stop_ns for event in events)
+        for process_id, process in list(self._processes.items()):
+            process.forget_old()
+            # A worker that has ended; the process of a loop has passes.
+            is_old = process.recent and process.recent[-1].stop_ns < newest_ns - 1e9 * WINDOW_S
+            if is_old and not process.passes:
+                del self._processes[process_id]
         return {event.process_id for event in events}
 
     def states(self) -> list[LoopState]:
@@ -99,11 +141,7 @@ class LiveLoops:
 
     def _state(self, process_id: int, process: _Process) -> LoopState | None:
         number = next(reversed(process.last))
-        facts: dict[str, Any] = {}
-        # A later fact corrects the place of a pass.
-        for fact in self._facts.get(process_id, ()):
-            if fact.get("iteration") == number:
-                facts |= fact
+        facts = process.passes.get(number)
         if not facts:
             return None
         return LoopState(
@@ -121,14 +159,13 @@ class LiveLoops:
             ProcessRecords(
                 process_id=process_id,
                 events=process.recent_events(),
-                facts=tuple(self._facts.get(process_id, ())),
+                facts=(*process.loaders, *process.passes.values()),
             )
             for process_id, process in self._processes.items()
         ]
         own = self._processes[state.process_id]
         record = next(each for each in records if each.process_id == state.process_id)
-        begun = [fact for fact in record.facts if fact.get("place") == state.place]
-        count = sum(own.batches[fact["iteration"]] for fact in begun if "iteration" in fact)
+        count = own.count_batches(state.place)
         passes = [each for each in find_passes(record) if each.place == state.place]
         size = None
         if passes:
