@@ -225,13 +225,9 @@ def _try_changes(
 ) -> None:
     """Try changes of the DataLoader of the loop, and print what they save."""
     from fastloop.core.types import Unsupported
+    from fastloop.explain.attach.changes_to_try import choose_batches, choose_changes
     from fastloop.explain.attach.findings import outside_s
-    from fastloop.explain.attach.tries import (
-        ScriptRunner,
-        choose_batches,
-        choose_changes,
-        try_changes,
-    )
+    from fastloop.explain.attach.tries import ScriptRunner, try_changes
 
     found = _find_slowest(findings)
     if found is None:

@@ -16,8 +16,9 @@ from fastloop.core.cgroup import usable_cores
 from fastloop.core.spans import now_ns
 from fastloop.core.types import UsageError
 from fastloop.explain.attach.call_patch import ScriptChange
+from fastloop.explain.attach.changes_to_try import choose_worker_counts
 from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, waiting_s
-from fastloop.explain.attach.tries import MANY_WORKERS, WAITING, patch_call
+from fastloop.explain.attach.tries import patch_call
 from fastloop.tune.candidates import YOURS
 from fastloop.tune.script_plan import (
     STEP,
@@ -71,13 +72,7 @@ def choose_settings(found: LoopFindings) -> dict[str, dict[str, Any]]:
         "prefetch_factor": facts["prefetch_factor"] if facts["num_workers"] else None,
         "fastloader": False,
     }
-    counts = {present["num_workers"], 0, 1, usable_cores(), 2 * usable_cores()}
-    if found.load_cores < WAITING and not facts["iterable"]:
-        counts |= {*MANY_WORKERS}
-    # A stream that is not divided among workers would deliver each sample several times.
-    if facts["iterable"]:
-        most = facts.get("shards") or present["num_workers"]
-        counts = {count for count in counts if count <= most}
+    counts = {present["num_workers"], *choose_worker_counts(found)}
     without = {"persistent_workers": False, "prefetch_factor": None}
     every = [present]
     for count in sorted(counts):

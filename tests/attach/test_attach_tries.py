@@ -19,17 +19,11 @@ from fastloop.core.explanation import Verdict
 from fastloop.core.parts import Part
 from fastloop.core.types import Unsupported
 from fastloop.explain.attach.call_patch import ScriptChange, edit_call, patch_script
+from fastloop.explain.attach.changes_to_try import choose_batches, choose_changes
 from fastloop.explain.attach.effects import read_effects, read_files
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.loop_verdict import RankComparison, RankFindings
-from fastloop.explain.attach.tries import (
-    AS_IS,
-    FEWEST_ROUNDS,
-    ScriptRunner,
-    choose_batches,
-    choose_changes,
-    try_changes,
-)
+from fastloop.explain.attach.tries import AS_IS, FEWEST_ROUNDS, ScriptRunner, try_changes
 
 SLEEPY = """\
 import time
@@ -215,7 +209,8 @@ def known_loop(**facts):
     usual = {"place": "train.py:9", "made_at": "/nowhere/train.py:3", "num_workers": 0}
     return KnownLoop(
         usual
-        | {"type": "DataLoader", "iterable": False, "torch_threads": 1, "persistent_workers": False}
+        | {"type": "DataLoader", "iterable": False, "most_workers": None, "torch_threads": 1}
+        | {"persistent_workers": False}
         | facts
     )
 
@@ -306,8 +301,8 @@ def test_number_of_batches_fits_the_loop(loop, batches):
 
 def test_a_short_budget_cuts_runs_shorter():
     """Each run has 3 s outside of the loop, and batches of 0.1 s."""
-    numbers = [choose_batches(known_loop(), budget_s, 3.0) for budget_s in (10, 60, 80, 180)]
-    assert numbers == [5, 7, 20, 80]
+    numbers = [choose_batches(known_loop(), budget_s, 3.0) for budget_s in (10, 60, 90, 180)]
+    assert numbers == [30, 30, 30, 80]
 
 
 def test_workers_of_a_loader_that_is_made_for_each_pass_are_not_kept():
@@ -355,11 +350,13 @@ def test_changes_fit_the_loop():
     assert "num_workers=0" in of_class
 
 
-def test_stream_gets_no_more_workers_than_it_has_shards():
-    names = [each.name for each in choose_changes(known_loop(iterable=True))]
-    assert not any("num_workers" in name for name in names)
-    sharded = choose_changes(known_loop(iterable=True, shards=2))
-    assert max(each.settings.get("num_workers", 0) for each in sharded) == 2
+@pytest.mark.parametrize("most", [0, 1, 2])
+def test_stream_gets_no_more_workers_than_divide_it(most):
+    changes = choose_changes(known_loop(iterable=True, most_workers=most))
+    assert max(each.settings.get("num_workers", 0) for each in changes) == most
+    waiting = replace(known_loop(iterable=True, most_workers=most), load_cores=0.1)
+    changes = choose_changes(waiting)
+    assert max(each.settings.get("num_workers", 0) for each in changes) == most
 
 
 def test_samples_that_wait_get_many_workers():

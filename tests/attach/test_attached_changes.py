@@ -50,9 +50,12 @@ def test_no_store_is_proposed_for_samples_that_it_cannot_keep(tmp_path, kind, wo
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(("kind", "most"), [("Stream", 0), ("Shards", 2)])
-def test_stream_gets_no_more_workers_than_it_has_shards(tmp_path, kind, most):
+@pytest.mark.parametrize(("kind", "most"), [("Stream", 1), ("Shards", 2), ("Divided", None)])
+def test_stream_gets_no_more_workers_than_divide_it(tmp_path, kind, most):
     loop, _ = find_loop(SCRIPTS / "short_epochs.py", kind, "0", cwd=tmp_path)
+    assert loop["facts"]["most_workers"] == most
+    if most is None:
+        return
     workers = [int(each.split("=")[1][0]) for each in changes_of(loop)]
     assert max(workers, default=0) <= most
 

@@ -205,13 +205,10 @@ def _native_change(loop: Loop, gain: float | None) -> tuple[LoaderChange, ...]:
     return (LoaderChange(change=change, gain=gain, is_native=True),)
 
 
-def _most_workers(loop: Loop) -> float:
+def _most_workers(loop: Loop) -> int:
     """The greatest number of workers that may help."""
-    most = 2 * usable_cores()
-    # A stream that is not divided among workers would deliver each sample several times.
-    if loop.facts["iterable"]:
-        return min(most, loop.facts.get("shards") or loop.facts["num_workers"])
-    return most
+    divided, most = loop.facts["most_workers"], 2 * usable_cores()
+    return most if divided is None else min(most, divided)
 
 
 def _changes_of_workers(time: _LoopTime, workers: int) -> list[LoaderChange]:

@@ -356,7 +356,7 @@ def _describe(loader: DataLoader[Any]) -> dict[str, Any]:
     return _name_loader(loader) | {
         "sampler": type(loader.sampler).__qualname__,
         "iterable": isinstance(loader.dataset, torch.utils.data.IterableDataset),
-        "shards": _count_shards(loader.dataset),
+        "most_workers": _count_most_workers(loader),
         "is_native": _is_read_natively(loader),
         "start_method": (context or torch.multiprocessing).get_start_method(),
         "torch_threads": torch.get_num_threads(),
@@ -365,13 +365,21 @@ def _describe(loader: DataLoader[Any]) -> dict[str, Any]:
     }
 
 
-def _count_shards(dataset: Any) -> int | None:
-    """Number of parts that an IterableDataset shares among workers, as those of Hugging Face tell;
-    None if it does not tell."""
+def _count_most_workers(loader: DataLoader[Any]) -> int | None:
+    """The greatest number of workers among which the samples are divided; None: any number.
+
+    An IterableDataset that is not divided delivers each sample once for each worker.
+    """
+    dataset = loader.dataset
     if not isinstance(dataset, torch.utils.data.IterableDataset):
         return None
+    # Those of Hugging Face tell the number of their parts.
     shards = getattr(dataset, "num_shards", getattr(dataset, "n_shards", None))
-    return shards if isinstance(shards, int) else None
+    if isinstance(shards, int):
+        return shards
+    code = getattr(type(dataset).__iter__, "__code__", None)
+    divides_itself = code is not None and "get_worker_info" in code.co_names
+    return None if divides_itself else max(1, loader.num_workers)
 
 
 def _is_read_natively(loader: DataLoader[Any]) -> bool:

@@ -16,35 +16,25 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from fastloop.core import stats
-from fastloop.core.cgroup import usable_cores
 from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.text_lines import align, wrap
 from fastloop.core.types import Unsupported
 from fastloop.explain.attach.call_patch import FASTLOADER, ScriptChange, patch_script
+from fastloop.explain.attach.changes_to_try import (
+    COMPARED,
+    KEPT,
+    KEPT_LATER,
+    find_prediction,
+    loop_of_rank,
+)
 from fastloop.explain.attach.children import BOOTSTRAP
 from fastloop.explain.attach.cut_run import CutResult, CutRun, read_results, write_cut
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.loader_places import is_library
 from fastloop.explain.attach.loop_what_ifs import LEAST_GAIN
 
-MOST_CHANGES = 5
-WAITING = 0.5
-"""If making a batch keeps fewer cores busy, its samples wait, which many workers do at once."""
-MANY_WORKERS = (8, 16)
 MOST_ROUNDS, FEWEST_ROUNDS = 10, 3
-USUAL_S = 5.0
-"""Seconds of the loop in one run, from which the number of batches follows."""
-FEWEST_BATCHES, MOST_BATCHES = 5, 2000
-FEWEST_PASSES, MOST_FACTOR = 2, 3
-"""Passes that a run contains, as workers start and end in each, unless they take MOST_FACTOR times
-the usual seconds."""
-KEPT, KEPT_LATER = (MOST_CHANGES, 3), 2
-"""Number of changes in the first two rounds, and in the later ones."""
-COMPARED = 2
-"""Runs in which the samples are compared."""
-PLANNED_RUNS = 1 + (1 + KEPT[0]) + (1 + KEPT[1]) + (1 + KEPT_LATER) + COMPARED
-"""Runs that the budget has to contain: the first one, three rounds, and the comparison."""
 MOST_TIMES, LEAST_LIMIT_S = 4, 30.0
 """A run is ended after this many times the time of the first run, but not before LEAST_LIMIT_S: its
 change is slow, or its processes wait for each other."""
@@ -109,71 +99,6 @@ class Attempt:
     seconds: dict[int, float] = field(default_factory=dict)
     """Seconds of the loop by the number of the round."""
     failure: str = ""
-
-
-def choose_changes(found: LoopFindings) -> list[ScriptChange]:
-    """The changes to try, the most promising first; at most MOST_CHANGES."""
-    workers = found.facts["num_workers"]
-    counts = {0, 1, usable_cores(), 2 * usable_cores()} - {workers}
-    # A stream that is not divided among workers would deliver each sample several times.
-    if found.facts["iterable"]:
-        shards = found.facts.get("shards") or workers
-        counts = {count for count in counts if count <= shards}
-    # Workers of a DataLoader that is made anew for each pass end with it.
-    kept = {"persistent_workers": True} if found.passes > found.loaders else {}
-    of_workers = {
-        count: ScriptChange(settings={"num_workers": count, **(kept if count else {})})
-        for count in {*counts, *MANY_WORKERS} - {workers}
-    }
-    ordered = sorted(counts, key=lambda each: -(_find_prediction(found, of_workers[each]) or 0.0))
-    if found.load_cores < WAITING and not found.facts["iterable"]:
-        ordered = [count for count in reversed(MANY_WORKERS) if count not in (workers, *ordered)]
-        ordered += sorted(counts, reverse=True)
-    changes = [ScriptChange(is_fastloader=True)] if found.facts["type"] == "DataLoader" else []
-    if workers and kept and not found.facts["persistent_workers"]:
-        changes.append(ScriptChange(settings=kept))
-    changes += [of_workers[count] for count in ordered]
-    if found.facts["torch_threads"] > 1:
-        changes.insert(2, ScriptChange(torch_threads=1))
-    return changes[:MOST_CHANGES]
-
-
-@dataclass(frozen=True)
-class RankLoop:
-    """The loop of one rank, or of the only process."""
-
-    batches: int
-    passes: int
-    seconds: float
-
-    @property
-    def of_pass(self) -> int:
-        """Number of batches in a pass."""
-        return -(-self.batches // self.passes)
-
-
-def loop_of_rank(found: LoopFindings) -> RankLoop:
-    """The loop of the rank with the fewest batches; findings are of all ranks together."""
-    ranks = found.ranks.ranks if found.ranks else ()
-    if not ranks:
-        return RankLoop(found.batches, found.passes, found.seconds)
-    least = min(ranks, key=lambda each: each.batches)
-    return RankLoop(least.batches, max(1, found.passes // len(ranks)), least.seconds)
-
-
-def choose_batches(found: LoopFindings, budget_s: float, outside_s: float) -> int:
-    """Number of the loop's batches in each run, and in each rank.
-
-    budget_s: of all runs together; outside_s: about the time of a run outside of the loop.
-    """
-    loop = loop_of_rank(found)
-    batch_s = loop.seconds / loop.batches
-    wanted = max(int(USUAL_S / batch_s), FEWEST_BATCHES)
-    of_passes = FEWEST_PASSES * loop.of_pass
-    if of_passes * batch_s <= MOST_FACTOR * USUAL_S:
-        wanted = max(wanted, of_passes)
-    affordable = int((budget_s / PLANNED_RUNS - outside_s) / batch_s)
-    return min(wanted, loop.batches, MOST_BATCHES, max(affordable, FEWEST_BATCHES))
 
 
 class ScriptRunner:
@@ -362,7 +287,7 @@ def _judge(
     tried = [
         TriedChange(
             change=each.change.name,
-            predicted=_find_prediction(found, each.change),
+            predicted=find_prediction(found, each.change),
             gain=_gain(each, baseline),
             rounds=len(each.seconds),
             failure=each.failure,
@@ -385,16 +310,6 @@ def _judge(
 
 def _is_worth_it(gain: stats.Estimate | None) -> bool:
     return gain is not None and gain.is_interval and gain.low > 0 and gain.value >= LEAST_GAIN
-
-
-def _find_prediction(found: LoopFindings, change: ScriptChange) -> float | None:
-    """The gain that the model predicts for the change, or for its first setting alone."""
-    if change.is_fastloader:
-        return next((each.gain for each in found.what_ifs if each.is_native), None)
-    gains = {each.change: each.gain for each in found.what_ifs}
-    settings = [f"{name}={value}" for name, value in change.settings.items()]
-    names = [", ".join(settings), *settings[:1]]
-    return next((gains[name] for name in names if name in gains), None)
 
 
 def _gain(attempt: Attempt, baseline: Attempt) -> stats.Estimate | None:

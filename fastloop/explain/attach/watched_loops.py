@@ -121,7 +121,7 @@ def _describe(iterable: Any) -> dict[str, Any]:
         "dataset": type(dataset).__qualname__,
         "sampler": "",
         "iterable": True,
-        "shards": None,
+        "most_workers": 0,
         "is_native": False,
         "is_watched": True,
         "start_method": "",

@@ -6,7 +6,7 @@ import sys
 import time
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 BATCHES, BATCH = 8, 4
 
@@ -62,6 +62,17 @@ class Shards(Stream):
     """A stream of two files."""
 
     num_shards = 2
+
+
+class Divided(IterableDataset):
+    """A stream that each worker reads a part of."""
+
+    def __iter__(self):
+        worker = get_worker_info()
+        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
+        for index in range(first, BATCHES * BATCH, step):
+            time.sleep(0.002)
+            yield index
 
 
 if __name__ == "__main__":

@@ -1,0 +1,110 @@
+"""The changes of a script's DataLoader that are worth a try, and the length of the runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastloop.core.cgroup import usable_cores
+from fastloop.explain.attach.call_patch import ScriptChange
+from fastloop.explain.attach.findings import LoopFindings
+
+MOST_CHANGES = 5
+WAITING = 0.5
+"""If making a batch keeps fewer cores busy, its samples wait, which many workers do at once."""
+MANY_WORKERS = (8, 16)
+USUAL_S, LEAST_S = 5.0, 3.0
+"""Usual and least seconds of the loop in one run, from which the number of batches follows. In a
+shorter run the start of workers weighs more than it does in the script."""
+FEWEST_BATCHES, MOST_BATCHES = 5, 2000
+FEWEST_PASSES, MOST_FACTOR = 2, 3
+"""Passes that a run contains, as workers start and end in each, unless they take MOST_FACTOR times
+the usual seconds."""
+KEPT, KEPT_LATER = (MOST_CHANGES, 3), 2
+"""Number of changes in the first two rounds, and in the later ones."""
+COMPARED = 2
+"""Runs in which the samples are compared."""
+PLANNED_RUNS = 1 + (1 + KEPT[0]) + (1 + KEPT[1]) + (1 + KEPT_LATER) + COMPARED
+"""Runs that the budget has to contain: the first one, three rounds, and the comparison."""
+
+
+def choose_worker_counts(found: LoopFindings) -> set[int]:
+    """Other numbers of workers that are worth a try: many if samples wait."""
+    counts = {0, 1, usable_cores(), 2 * usable_cores()}
+    if found.load_cores < WAITING:
+        counts |= {*MANY_WORKERS}
+    # A stream that is not divided among workers would deliver each sample several times.
+    most = found.facts["most_workers"]
+    fitting = counts if most is None else {count for count in counts if count <= most}
+    return fitting - {found.facts["num_workers"]}
+
+
+def choose_changes(found: LoopFindings) -> list[ScriptChange]:
+    """The changes to try, the most promising first; at most MOST_CHANGES."""
+    workers = found.facts["num_workers"]
+    # Workers of a DataLoader that is made anew for each pass end with it.
+    kept = {"persistent_workers": True} if found.passes > found.loaders else {}
+    of_workers = {
+        count: ScriptChange(settings={"num_workers": count, **(kept if count else {})})
+        for count in choose_worker_counts(found)
+    }
+
+    def promise(count: int) -> tuple[float, int]:
+        predicted = find_prediction(found, of_workers[count]) or 0.0
+        return (0.0, count) if found.load_cores < WAITING else (predicted, -count)
+
+    changes = [ScriptChange(is_fastloader=True)] if found.facts["type"] == "DataLoader" else []
+    if workers and kept and not found.facts["persistent_workers"]:
+        changes.append(ScriptChange(settings=kept))
+    changes += [of_workers[count] for count in sorted(of_workers, key=promise, reverse=True)]
+    if found.facts["torch_threads"] > 1:
+        changes.insert(2, ScriptChange(torch_threads=1))
+    return changes[:MOST_CHANGES]
+
+
+@dataclass(frozen=True)
+class RankLoop:
+    """The loop of one rank, or of the only process."""
+
+    batches: int
+    passes: int
+    seconds: float
+
+    @property
+    def of_pass(self) -> int:
+        """Number of batches in a pass."""
+        return -(-self.batches // self.passes)
+
+
+def loop_of_rank(found: LoopFindings) -> RankLoop:
+    """The loop of the rank with the fewest batches; findings are of all ranks together."""
+    ranks = found.ranks.ranks if found.ranks else ()
+    if not ranks:
+        return RankLoop(found.batches, found.passes, found.seconds)
+    least = min(ranks, key=lambda each: each.batches)
+    return RankLoop(least.batches, max(1, found.passes // len(ranks)), least.seconds)
+
+
+def choose_batches(found: LoopFindings, budget_s: float, outside_s: float) -> int:
+    """Number of the loop's batches in each run, and in each rank.
+
+    budget_s: of all runs together; outside_s: about the time of a run outside of the loop.
+    """
+    loop = loop_of_rank(found)
+    batch_s = loop.seconds / loop.batches
+    wanted = max(int(USUAL_S / batch_s), FEWEST_BATCHES)
+    of_passes = FEWEST_PASSES * loop.of_pass
+    if of_passes * batch_s <= MOST_FACTOR * USUAL_S:
+        wanted = max(wanted, of_passes)
+    affordable_s = max(budget_s / PLANNED_RUNS - outside_s, LEAST_S)
+    affordable = max(int(affordable_s / batch_s), FEWEST_BATCHES)
+    return min(wanted, affordable, loop.batches, MOST_BATCHES)
+
+
+def find_prediction(found: LoopFindings, change: ScriptChange) -> float | None:
+    """The gain that the model predicts for the change, or for its first setting alone."""
+    if change.is_fastloader:
+        return next((each.gain for each in found.what_ifs if each.is_native), None)
+    gains = {each.change: each.gain for each in found.what_ifs}
+    settings = [f"{name}={value}" for name, value in change.settings.items()]
+    names = [", ".join(settings), *settings[:1]]
+    return next((gains[name] for name in names if name in gains), None)
