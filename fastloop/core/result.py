@@ -17,8 +17,6 @@ from fastloop.core.types import FailureKind
 
 BenchmarkName = Annotated[str, pydantic.StringConstraints(pattern=r"^\w+$")]
 """Letters, digits and underscores only: it is also the name of a file in the report."""
-RUN_NAME = "mlflow.runName"
-"""The tag with the name of a job's run in MLflow; results of earlier versions have none."""
 Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from fastloop.core.files import remove, write_text
 from fastloop.core.looks import fewest_trials
 from fastloop.core.passwords import without_passwords
 from fastloop.core.plan import PreparedData
-from fastloop.core.result import RUN_NAME, Result, Status
+from fastloop.core.result import Result, Status
 from fastloop.core.result_io import save
 from fastloop.core.sweep_protocols import Launcher
 from fastloop.core.types import Failure, FailureKind
@@ -36,28 +35,6 @@ class SweepJob:
     result: Result
     earlier: Result | None = None
     """The job's result in an interrupted sweep that is resumed; None otherwise."""
-
-
-def name_runs(jobs: Sequence[SweepJob]) -> list[SweepJob]:
-    """The jobs with a tag each, the name of the job's run in the tracker."""
-    names = run_names([job.result.name for job in jobs])
-    results = [
-        replace(job.result, tags=job.result.tags | {RUN_NAME: name})
-        for job, name in zip(jobs, names, strict=True)
-    ]
-    return [replace(job, result=result) for job, result in zip(jobs, results, strict=True)]
-
-
-def run_names(names: Sequence[str]) -> list[str]:
-    """The names of jobs with the words first that not all of them have: a chart of MLflow shows
-    only the beginning of a name.
-
-    >>> run_names(["raw digits batch_size=32", "raw digits batch_size=64"])
-    ['batch_size=32 raw digits', 'batch_size=64 raw digits']
-    """
-    words_of = [name.split(" ") for name in names]
-    common = set.intersection(*map(set, words_of))
-    return [" ".join(sorted(words, key=common.__contains__)) for words in words_of]
 
 
 class JobState:

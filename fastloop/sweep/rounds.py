@@ -29,7 +29,7 @@ from fastloop.sweep.explain_stage import (
     num_explain_steps,
 )
 from fastloop.sweep.job_passes import fail_job, num_one_process_trials, run_passes, run_shadow
-from fastloop.sweep.job_state import JobState, SweepJob, name_runs
+from fastloop.sweep.job_state import JobState, SweepJob
 from fastloop.sweep.merge_ranks import merge_trials
 from fastloop.sweep.prepare_stage import prepare_all
 from fastloop.sweep.progress import Progress, round_line
@@ -61,7 +61,7 @@ def run_sweep(
     job can be explained. schedule: None: trial k of every job in round k. A job that a schedule
     never runs leaves no files.
     """
-    states = [JobState(entry, tracking) for entry in name_runs(entries)]
+    states = [JobState(entry, tracking) for entry in entries]
     session_ms, clock = wall_ms(), StageClock()
     try:
         finishing: Iterable[JobState] = states

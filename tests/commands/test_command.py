@@ -20,7 +20,6 @@ from fastloop.config import catalogue
 from fastloop.core.machine_counters import LEAST_SECONDS
 from fastloop.core.result_io import load
 from fastloop.core.tracked_metrics import metrics
-from fastloop.sweep.job_state import run_names
 
 pytestmark = pytest.mark.slow
 
@@ -166,10 +165,9 @@ OF_STORES = {"prepare/seconds", "prepare/disk_mib"}
 def test_mlflow_has_one_run_per_job_with_the_contract_names(sweep):
     folder, _ = sweep
     runs_by_name = {run.info.run_name: run for run in runs(folder)}
-    assert runs_by_name.keys() == {*run_names([result.name for result in results(folder)])}
+    assert runs_by_name.keys() == {result.name for result in results(folder)}
     for result in finished_results(folder):
-        run = runs_by_name[result.tags["mlflow.runName"]]
-        assert {*run.info.run_name.split(" ")} == {*result.name.split(" ")}
+        run = runs_by_name[result.name]
         assert run.info.status == "FINISHED"
         last = result.trials[-1].benchmarks
         trials = {f"trials/{name}_seconds": window.seconds for name, window in last.items()}
@@ -189,7 +187,7 @@ def test_mlflow_has_trials_as_steps_and_files_as_artifacts(sweep):
 
     folder, _ = sweep
     client = MlflowClient(tracking_uri=f"sqlite:///{folder}/outputs/mlflow.db")
-    names = [result.tags["mlflow.runName"] for result in finished_results(folder)]
+    names = [result.name for result in finished_results(folder)]
     for run in (run for run in runs(folder) if run.info.run_name in names):
         history = client.get_metric_history(run.info.run_id, "trials/training_seconds")
         assert [point.step for point in history] == [0, 1]

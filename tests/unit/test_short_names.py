@@ -15,7 +15,6 @@ from fastloop.reporting.job_names import short_names
 from fastloop.reporting.report_tables import group_caveats
 from fastloop.reporting.summary import DEFAULT_COLOUR, check_baseline, summarize
 from fastloop.sweep.colours import place_colour
-from fastloop.sweep.job_state import run_names
 
 
 def jobs(*names: str) -> list[Result]:
@@ -85,19 +84,6 @@ def test_report_of_one_loader_names_it_once():
 def test_caveats_name_jobs_as_the_table_does():
     results = [replace(job, caveats=["concurrent"]) for job in jobs("raw a x=1", "raw a x=2")]
     assert [each.text for each in group_caveats(results)] == ["x 1, x 2"]
-
-
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        (["raw digits"], ["raw digits"]),
-        (["raw digits", "fastloop digits"], ["raw digits", "fastloop digits"]),
-        (["raw digits x=1", "raw digits x=2"], ["x=1 raw digits", "x=2 raw digits"]),
-        (["raw a x=1", "fast a x=1", "fast a"], ["raw x=1 a", "fast x=1 a", "fast a"]),
-    ],
-)
-def test_name_of_a_run_begins_with_what_differs(names, expected):
-    assert run_names(names) == expected
 
 
 def test_short_name_is_a_baseline():

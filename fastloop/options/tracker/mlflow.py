@@ -23,7 +23,7 @@ import psutil
 from fastloop.core.explanation import EXPLANATION_FILE
 from fastloop.core.files import flush_to_disk, hold_lock, outputs_folder, write_beside
 from fastloop.core.passwords import without_passwords
-from fastloop.core.result import RUN_NAME, Result
+from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load
 from fastloop.core.spans import wall_ms
 from fastloop.core.tracked_metrics import metrics
@@ -139,8 +139,7 @@ class MlflowTracker:
             with contextlib.suppress(MlflowException):
                 client.delete_run(result.run_id)
         tags = result.tags | {COMMAND_TAG: _this_command()}
-        run_name = tags.get(RUN_NAME, result.name)
-        run = client.create_run(experiment_id, run_name=run_name, tags=tags)
+        run = client.create_run(experiment_id, run_name=result.name, tags=tags)
         params = [
             Param(name, without_passwords(str(value))) for name, value in result.params.items()
         ]
