@@ -32,7 +32,7 @@ in all. The answer is the share of the loop's time that each change saves, with 
 interval, and attach.patch, for `git apply`. What the script writes, it writes again: this is
 listed before, and asked; --yes answers, --copy runs it in a copy of the working folder.
 
---pid samples a process that already runs, by py-spy where that is installed and the system
+--pid samples a process that already runs, by py-spy, if that is installed and the system
 allows it: it tells the share of samples in which the main thread was in next() of a DataLoader.
 
 The folder that is named last has all of this, as attach.json and as a page, attach.html.

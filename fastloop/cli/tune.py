@@ -26,7 +26,7 @@ Interrupted, the same command with resume=last continues.
 
 With --script it tunes a DataLoader of a script that is not changed. The script runs twice:
 observed, until its loops have had some seconds; and up to the first batch of the loop that
-waits longest, where other settings of its DataLoader are raced, with a step as long as
+waits longest; there, other settings of its DataLoader are raced, with a step as long as
 the script's. It ends with the place of the call, and tune.patch for `git apply`.
 """
 

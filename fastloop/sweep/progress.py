@@ -219,7 +219,7 @@ def share_reports(what: str, share: Callable[[], float]) -> Iterator[Callable[[s
 def _round_bar(total: int, what: str, count: Callable[[], int] | None = None) -> Iterator[Any]:
     """A bar that ticks on a terminal, or a widget in a notebook.
 
-    count: where the bar on a terminal stands, as it ticks; None: where it was moved to.
+    count: position of the bar on a terminal, as it ticks; None: the position it was moved to.
     """
     if in_notebook():
         with auto_tqdm(total=total, desc=what, leave=False) as bar:

@@ -15,6 +15,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
+    from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
+
     from fastloop.tune.script_plan import ScriptPlan
 
 
@@ -37,7 +39,7 @@ class RaceProbe:
         loader, iterator = module.DataLoader, module._BaseDataLoaderIter
         self.originals = loader.__init__, iterator.__init__, iterator.__next__
         # By id, as a DataLoader of a derived class need not be hashable: both live until the end.
-        self.made: dict[int, tuple[Any, dict[str, Any]]] = {}
+        self.made: dict[int, tuple[DataLoader[Any], dict[str, Any]]] = {}
 
     def wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
         """DataLoader.__init__, which keeps the arguments at the place of the plan."""
@@ -46,7 +48,7 @@ class RaceProbe:
         signature = inspect.signature(original)
 
         @functools.wraps(original)
-        def __init__(loader: Any, *args: Any, **named: Any) -> None:  # noqa: N807
+        def __init__(loader: DataLoader[Any], *args: Any, **named: Any) -> None:  # noqa: N807
             if place_of_call(loader) == self.plan.made_at:
                 bound = signature.bind(loader, *args, **named).arguments
                 self.made[id(loader)] = (loader, {**bound})
@@ -58,7 +60,9 @@ class RaceProbe:
         """The iterators' __init__, which keeps the DataLoader."""
 
         @functools.wraps(original)
-        def __init__(iterator: Any, loader: Any, *args: Any, **named: Any) -> None:  # noqa: N807
+        def __init__(  # noqa: N807
+            iterator: Any, loader: DataLoader[Any], *args: Any, **named: Any
+        ) -> None:
             original(iterator, loader, *args, **named)
             if id(loader) in self.made:
                 iterator._fastloop_loader = loader
@@ -80,7 +84,7 @@ class RaceProbe:
 
         return __next__
 
-    def _race(self, loader: Any, arguments: dict[str, Any]) -> NoReturn:
+    def _race(self, loader: DataLoader[Any], arguments: dict[str, Any]) -> NoReturn:
         """Race the loaders, write the outcome, and end the script as `sys.exit` does."""
         kind, iterators = self.module.DataLoader, self.module._BaseDataLoaderIter
         kind.__init__, iterators.__init__, iterators.__next__ = self.originals

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,12 +20,15 @@ from fastloop.tune.loop_trials import LoopTrials, SmallBudgetError
 from fastloop.tune.loop_tuning import race_loaders
 from fastloop.tune.script_plan import ScriptOutcome, ScriptPlan
 
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
+
 SIDE = 64
 """Rows of the matrices whose product keeps a core busy; it takes some microseconds."""
 
 
 def race_in_script(
-    plan: ScriptPlan, loader: Any, arguments: dict[str, Any], step_path: Path
+    plan: ScriptPlan, loader: DataLoader[Any], arguments: dict[str, Any], step_path: Path
 ) -> ScriptOutcome:
     """The outcome of the race of a DataLoader, made with these arguments, against others.
 
@@ -54,7 +57,7 @@ def race_in_script(
     return ScriptOutcome(text=tuned.without_code(), best=best, is_faster=tuned.is_faster)
 
 
-def _has_tensors(loader: Any) -> bool:
+def _has_tensors(loader: Iterable[Any]) -> bool:
     """True if the first batch is tensors of one length, of which samples can be compared."""
     try:
         leaves_of(next(iter(loader)))
@@ -63,9 +66,8 @@ def _has_tensors(loader: Any) -> bool:
     return True
 
 
-def _loader_maker(loader: Any, arguments: dict[str, Any]) -> Callable[..., Any]:
+def _loader_maker(loader: DataLoader[Any], arguments: dict[str, Any]) -> Callable[..., Any]:
     """A function that makes a loader of the same kind with other settings."""
-
     base = next(each for each in type(loader).__mro__ if each.__module__ == MODULE)
 
     def make(fastloader: bool, **settings: Any) -> Any:

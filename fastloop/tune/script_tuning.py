@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -13,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from fastloop.core.cgroup import usable_cores
+from fastloop.core.loading_settings import DEEP_PREFETCH, TORCH_PREFETCH
 from fastloop.core.spans import now_ns
 from fastloop.core.types import UsageError
 from fastloop.explain.attach.call_patch import ScriptChange
 from fastloop.explain.attach.changes_to_try import choose_worker_counts
 from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, waiting_s
+from fastloop.explain.attach.further_runs import read_last_line, run_again
 from fastloop.explain.attach.tries import patch_call
 from fastloop.tune.candidates import YOURS
 from fastloop.tune.script_plan import (
@@ -34,7 +35,6 @@ ENDING_S, LATE_S = 2.0, 30.0
 LOOK_SHARE, LEAST_LOOK_S, MOST_LOOK_S = 0.15, 3.0, 30.0
 """The observed run ends after this share of the budget, within these times."""
 POLL_S = 0.2
-DEEP_PREFETCH = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,8 @@ def choose_settings(found: LoopFindings) -> dict[str, dict[str, Any]]:
     every = [present]
     for count in sorted(counts):
         kept = [False, True] if count else [False]
-        ahead = sorted({2, DEEP_PREFETCH, present["prefetch_factor"] or 2}) if count else [None]
+        depths = {TORCH_PREFETCH, DEEP_PREFETCH, present["prefetch_factor"] or TORCH_PREFETCH}
+        ahead = sorted(depths) if count else [None]
         every += [
             {
                 "num_workers": count,
@@ -105,7 +106,7 @@ def find_change(settings: Mapping[str, Any], present: Mapping[str, Any]) -> Scri
         if name != "fastloader" and value != present[name]
     }
     # The default, which the call need not name.
-    if changed.get("prefetch_factor") == 2 and not present["prefetch_factor"]:
+    if changed.get("prefetch_factor") == TORCH_PREFETCH and not present["prefetch_factor"]:
         del changed["prefetch_factor"]
     return ScriptChange(settings=changed, is_fastloader=settings["fastloader"])
 
@@ -131,27 +132,15 @@ def run_race(
     )
     write_plan(folder, plan)
     output = folder / "output.txt"
-    with output.open("wb") as file:
-        # A group of its own, so that no process of the script outlives the race.
-        process = subprocess.Popen(
-            [sys.executable, CHILD, str(folder), *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        _follow(process, folder / STEP, end_ns, begin_step)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    command = [sys.executable, CHILD, str(folder), *arguments]
+    status = run_again(
+        command, Path.cwd(), output, lambda each: _follow(each, folder / STEP, end_ns, begin_step)
+    )
     if outcome := read_outcome(folder):
         return outcome
-    lines = output.read_text(errors="replace").split("\n")
-    last = next((each.strip() for each in reversed(lines) if each.strip()), "it printed nothing")
-    late = "had not reached" if process.returncode == -signal.SIGKILL else "ended before"
-    raise UsageError(f"the script's second run {late} the loop at {found.facts['place']}: {last}")
+    late = "had not reached" if status == -signal.SIGKILL else "ended before"
+    place, last = found.facts["place"], read_last_line(output)
+    raise UsageError(f"the script's second run {late} the loop at {place}: {last}")
 
 
 def _follow(

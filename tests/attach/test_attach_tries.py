@@ -202,7 +202,7 @@ class KnownLoop:
     what_ifs: tuple = ()
     passes: int = 2
     loaders: int = 1
-    load_cores: float = 1.0
+    samples_wait: bool = False
 
 
 def known_loop(**facts):
@@ -354,13 +354,13 @@ def test_changes_fit_the_loop():
 def test_stream_gets_no_more_workers_than_divide_it(most):
     changes = choose_changes(known_loop(iterable=True, most_workers=most))
     assert max(each.settings.get("num_workers", 0) for each in changes) == most
-    waiting = replace(known_loop(iterable=True, most_workers=most), load_cores=0.1)
+    waiting = replace(known_loop(iterable=True, most_workers=most), samples_wait=True)
     changes = choose_changes(waiting)
     assert max(each.settings.get("num_workers", 0) for each in changes) == most
 
 
 def test_samples_that_wait_get_many_workers():
-    waiting = replace(known_loop(), load_cores=0.1)
+    waiting = replace(known_loop(), samples_wait=True)
     names = [each.name for each in choose_changes(waiting)]
     assert "num_workers=16, persistent_workers=True" in names
     assert not any("num_workers=16" in each.name for each in choose_changes(known_loop()))

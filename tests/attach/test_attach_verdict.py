@@ -76,6 +76,7 @@ def findings_of(*gains: float, is_bound: bool = False) -> ScriptFindings:
         seconds=20.0,
         step_ms=1.0,
         load_cores=1.0,
+        samples_wait=False,
         verdict=Verdict(word=Part.DECODE, sentences=("It waits",)),
         shares=shares,
         model_ratio=1.0,

@@ -9,9 +9,8 @@ from fastloop.explain.attach.call_patch import ScriptChange
 from fastloop.explain.attach.findings import LoopFindings
 
 MOST_CHANGES = 5
-WAITING = 0.5
-"""If making a batch keeps fewer cores busy, its samples wait, which many workers do at once."""
 MANY_WORKERS = (8, 16)
+"""Numbers of workers for samples that wait."""
 USUAL_S, LEAST_S = 5.0, 3.0
 """Usual and least seconds of the loop in one run, from which the number of batches follows. In a
 shorter run the start of workers weighs more than it does in the script."""
@@ -30,7 +29,7 @@ PLANNED_RUNS = 1 + (1 + KEPT[0]) + (1 + KEPT[1]) + (1 + KEPT_LATER) + COMPARED
 def choose_worker_counts(found: LoopFindings) -> set[int]:
     """Other numbers of workers that are worth a try: many if samples wait."""
     counts = {0, 1, usable_cores(), 2 * usable_cores()}
-    if found.load_cores < WAITING:
+    if found.samples_wait:
         counts |= {*MANY_WORKERS}
     # A stream that is not divided among workers would deliver each sample several times.
     most = found.facts["most_workers"]
@@ -50,7 +49,7 @@ def choose_changes(found: LoopFindings) -> list[ScriptChange]:
 
     def promise(count: int) -> tuple[float, int]:
         predicted = find_prediction(found, of_workers[count]) or 0.0
-        return (0.0, count) if found.load_cores < WAITING else (predicted, -count)
+        return (0.0, count) if found.samples_wait else (predicted, -count)
 
     changes = [ScriptChange(is_fastloader=True)] if found.facts["type"] == "DataLoader" else []
     if workers and kept and not found.facts["persistent_workers"]:

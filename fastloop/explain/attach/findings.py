@@ -30,6 +30,8 @@ from fastloop.explain.attach.loop_what_ifs import (
 from fastloop.explain.attach.loops import Loop, share_of_parts
 
 SCHEMA = 1
+WAITING = 0.5
+"""If making a batch keeps fewer cores busy, and no more is known, its samples wait."""
 LEAST_MISS = 20
 """Per cent by which predictions may be wrong even if the model gives the loop as it is exactly."""
 
@@ -50,8 +52,10 @@ class LoopFindings:
     step_ms: float
     """Median time of a step."""
     load_cores: float
-    """Share of a core that the thread which makes batches keeps busy; far below 1: its samples wait
-    for a disk or for another machine."""
+    """Share of a core that the thread which makes batches keeps busy."""
+    samples_wait: bool
+    """True if making a batch waits longer than it computes, as for a disk or for another machine:
+    many workers wait at once."""
     verdict: Verdict
     shares: dict[Part, Estimate]
     """Each part's share of the loop's time."""
@@ -98,6 +102,10 @@ def describe_loop(loop: Loop) -> LoopFindings:
         seconds=loop.seconds,
         step_ms=steady_step_ms(loop),
         load_cores=cores_of_loading(loop),
+        # Without the counters a thread that waits for a core can't be told from one that sleeps.
+        samples_wait=(
+            loop.usage.is_mostly_idle if loop.usage.makes else cores_of_loading(loop) < WAITING
+        ),
         verdict=judge_loop(loop, shares),
         shares=shares,
         model_ratio=ratio,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,8 @@ from fastloop.explain.attach.iterations import LoaderPass
 from fastloop.explain.attach.recorded_processes import ProcessRecords
 
 Fact = Mapping[str, Any]
+_Pass = tuple[int, int]
+"""The process of a pass, and the number of the pass there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,29 +75,31 @@ class LoopUsage:
 
 def collect_usage(passes: Sequence[LoaderPass], records: Sequence[ProcessRecords]) -> LoopUsage:
     """The usage in these passes."""
-    last: dict[tuple[str, int, int], Fact] = {}
+    # The last fact of each role about a pass of a process: later facts contain the earlier ones.
+    last: dict[str, dict[_Pass, Fact]] = defaultdict(dict)
     for process in records:
         for fact in process.facts:
             for kind in ("usage_of", "samples_of", "failed_in"):
                 if kind in fact:
-                    role = fact.get("role", kind)
-                    key = role, process.process_id, fact[kind]
-                    last[key] = {**fact, "process_id": process.process_id}
+                    key = process.process_id, fact[kind]
+                    last[fact.get("role", kind)][key] = {**fact, "process_id": process.process_id}
     of_loops = [(each.process_id, each.number) for each in passes]
     of_makers = [
         (process_id, each.passed if each.pids else each.number)
         for each in passes
         for process_id in each.pids or (each.process_id,)
     ]
-    read = [last["samples_of", *key] for key in of_makers if ("samples_of", *key) in last]
-    failed = [last["failed_in", *key] for key in of_loops if ("failed_in", *key) in last]
     return LoopUsage(
-        steps=tuple(last["steps", *key] for key in of_loops if ("steps", *key) in last),
-        makes=tuple(last["makes", *key] for key in of_makers if ("makes", *key) in last),
+        steps=_of(last["steps"], of_loops),
+        makes=_of(last["makes"], of_makers),
         workers=max((len(each.pids) for each in passes), default=0),
-        tensors=max((each["tensors"] for each in read), default=0),
-        errors=tuple(each["error"] for each in failed),
+        tensors=max((each["tensors"] for each in _of(last["samples_of"], of_makers)), default=0),
+        errors=tuple(each["error"] for each in _of(last["failed_in"], of_loops)),
     )
+
+
+def _of(facts: Mapping[_Pass, Fact], passes: Sequence[_Pass]) -> tuple[Fact, ...]:
+    return tuple(facts[each] for each in passes if each in facts)
 
 
 def _share(facts: Iterable[Fact], name: str) -> float:

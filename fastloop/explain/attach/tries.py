@@ -4,14 +4,11 @@ without, in interleaved rounds."""
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -31,6 +28,7 @@ from fastloop.explain.attach.changes_to_try import (
 from fastloop.explain.attach.children import BOOTSTRAP
 from fastloop.explain.attach.cut_run import CutResult, CutRun, read_results, write_cut
 from fastloop.explain.attach.findings import LoopFindings
+from fastloop.explain.attach.further_runs import read_last_line, run_again
 from fastloop.explain.attach.loader_places import is_library
 from fastloop.explain.attach.loop_what_ifs import LEAST_GAIN
 
@@ -144,32 +142,15 @@ class ScriptRunner:
             folder = Path(name)
             write_cut(folder, cut)
             output = folder / "output.txt"
-            with output.open("wb") as file:
-                # A group of its own, so that no process of the script outlives the run.
-                process = subprocess.Popen(
-                    [sys.executable, BOOTSTRAP, name, *self.arguments],
-                    cwd=self.folder,
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+            command = [sys.executable, BOOTSTRAP, name, *self.arguments]
             try:
-                process.wait(limit_s)
+                run_again(command, self.folder, output, lambda process: process.wait(limit_s))
             except subprocess.TimeoutExpired:
                 late = f"the script had not reached batch {cut.batches} after {limit_s:.0f} s"
                 raise Unsupported(late) from None
-            finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
             if results := read_results(folder):
                 return results
-            lines = output.read_text(errors="replace").split("\n")
-            # torchrun ends its report with a rule.
-            said = (line.strip() for line in reversed(lines))
-            last = next((line for line in said if any(map(str.isalnum, line))), "")
-            reason = last or "it printed nothing"
+            reason = read_last_line(output)
             raise Unsupported(f"the script ended before batch {cut.batches}: {reason}")
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch.utils.data import DataLoader  # noqa: TID251 - a type, of which none is made here
@@ -29,6 +29,9 @@ from fastloop.explain.attach.torch_hooks import (
 )
 from fastloop.explain.attach.usage_probe import PassUsage
 from fastloop.observe.event_log import EventLog
+
+if TYPE_CHECKING:
+    from fastloop.fastloader import FastLoader
 
 T = TypeVar("T")
 
@@ -51,7 +54,7 @@ def probe_fastloader(module: ModuleType, folder: str) -> None:
     original = module.FastLoader.__iter__
 
     @functools.wraps(original)
-    def __iter__(loader: Any) -> Iterator[Any]:  # noqa: N807
+    def __iter__(loader: FastLoader[Any]) -> Iterator[Any]:  # noqa: N807
         start_ns = now_ns()
         watched = WatchedLoader(_LoopLog.of_folder(folder), loader)
         return WatchedIterator(original(loader), watched, start_ns)
