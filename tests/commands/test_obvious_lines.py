@@ -16,6 +16,7 @@ from fastloop.core.result_io import RESULT_FILE
 
 pytestmark = pytest.mark.slow
 SHORT = "epochs=1 trials=1 benchmark=traversal tracker=none report=false min_window_s=0"
+NUM_LOADERS = len([*(Path(__file__).parents[2] / "conf" / "loader").glob("*.yaml")])
 FOLDER = "dataset=image_folder dataset.root=photos"
 CODE = """
 import torch
@@ -174,7 +175,7 @@ UNDERSTOOD = [
     ("run --cfg job", "batch_size: 64"),
     ("--version", "fastloop "),
     ("--help", "list what can be chosen"),
-    ("list", "how samples are read and batched (20 options, raw by default)"),
+    ("list", f"how samples are read and batched ({NUM_LOADERS} options, raw by default)"),
     ("list loader", "DataLoader over the dataset itself"),
     ("list loaders", "DataLoader over the dataset itself"),
     ("list loader=fastloop", "loader.num_threads=null"),
