@@ -59,7 +59,7 @@ class StoredImages:
 
     @property
     def epochs_to_pay_back(self) -> float | None:
-        """Number of epochs of crops that save the CPU time of writing; None: never."""
+        """Number of epochs of crops that save the CPU time of writing; None if none do."""
         if self.saved_ms is None or self.saved_ms <= 0:
             return None
         return 1e3 * self.cpu_seconds / (self.num_images * self.saved_ms)
