@@ -20,6 +20,10 @@ from fastloop.explain.causes import MOST_THROTTLED
 
 LEAST_COST = 0.02
 """Share of the loop's time from which a cause is told."""
+LEAST_STALL = 0.15
+"""The same for steps that wait. On a busy machine the steps of a convolution with two threads of
+torch waited for 12 % of a loop's time: the threads waited for each other, and it is known of the
+whole process only, not of a step, for how long they waited for cores."""
 REACHED = 0.9
 """Share of a limit from which it counts as reached."""
 NEAR_FILES = 0.8
@@ -288,7 +292,7 @@ def _stall(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     cost = shares[Part.STEP].value * loop.usage.stall_share
     # Ranks wait for each other.
     is_rank = loop.ranks or loop.facts["rank"] is not None
-    if cost < LEAST_COST or is_rank:
+    if cost < LEAST_STALL or is_rank:
         return []
     text = f"{show_percent(cost)} of the time the step neither computes nor waits for data"
     advice = (
