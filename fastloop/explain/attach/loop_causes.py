@@ -22,8 +22,7 @@ LEAST_COST = 0.02
 """Share of the loop's time from which a cause is told."""
 LEAST_STALL = 0.15
 """The same for steps that wait. On a busy machine the steps of a convolution with two threads of
-torch waited for 12 % of a loop's time: the threads waited for each other, and it is known of the
-whole process only, not of a step, for how long they waited for cores."""
+torch waited for 12 % of a loop's time: for each other, while one of them had no core."""
 REACHED = 0.9
 """Share of a limit from which it counts as reached."""
 NEAR_FILES = 0.8
@@ -289,7 +288,7 @@ def _copies(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
 
 
 def _stall(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
-    cost = shares[Part.STEP].value * loop.usage.stall_share
+    cost = loop.usage.stall_share(shares[Part.STEP].value)
     # Ranks wait for each other.
     is_rank = loop.ranks or loop.facts["rank"] is not None
     if cost < LEAST_STALL or is_rank:

@@ -48,16 +48,17 @@ class LoopUsage:
         idle = self.idle_share
         return idle > 0 and idle >= self.share_of_makes("cpu_ns")
 
-    @property
-    def stall_share(self) -> float:
-        """Share of the time of steps in which no thread computed or waited for a core."""
+    def stall_share(self, step_share: float) -> float:
+        """Share of the loop's time in which a step goes on, and no thread computes or waits for a
+        core. step_share: of all steps."""
         if not self.steps:
             return 0.0
         parts = [each["parts"] for each in self.steps]
         computes = max(_share(parts, "process_ns"), _share(parts, "cpu_ns"))
-        # Any of the step's threads may be the one for which the others wait.
-        delayed = max(_share(parts, "delay_ns"), _share(self.steps, "delay_ns"))
-        return max(0.0, 1 - computes - delayed)
+        # Any of the step's threads may be the one for which the others wait. For how long these
+        # waited for a core is known of the whole loop, all of which may have been in its steps.
+        delayed = max(step_share * _share(parts, "delay_ns"), _share(self.steps, "delay_ns"))
+        return max(0.0, step_share * (1 - computes) - delayed)
 
     @property
     def delay_share(self) -> float | None:
