@@ -100,19 +100,22 @@ def _set_up_job(
     return message
 
 
-def prepare_job(job: Job, launcher: Launcher, whole: bool = False) -> PreparedData:
+def prepare_job(
+    job: Job, launcher: Launcher, whole: bool = False, most_s: float | None = None
+) -> PreparedData:
     """The job's data, prepared in a process of its own. Raises JobFailed, also if no sample is
     read or written for `trial_timeout_s`.
 
-    whole: read all existing files, and write damaged ones again.
+    whole: read all existing files, and write damaged ones again. most_s: seconds after which it
+    fails; None: there is no such limit.
     """
     # A stream may be endless, so that its whole preparation has a time limit. Other data may take
     # hours, with the limit on the time without progress.
     if isinstance(job.dataset, StreamingDataset):
-        return launcher.call(
-            prepare, *job.prepare_arguments(), whole, timeout_s=job.trial_timeout_s
-        )
-    return launcher.call(prepare_within, job.trial_timeout_s, *job.prepare_arguments(), whole)
+        limit_s = min(job.trial_timeout_s, most_s or job.trial_timeout_s)
+        return launcher.call(prepare, *job.prepare_arguments(), whole, timeout_s=limit_s)
+    arguments = job.trial_timeout_s, *job.prepare_arguments(), whole
+    return launcher.call(prepare_within, *arguments, timeout_s=most_s)
 
 
 def _prepare_or_failure(job: Job, launcher: Launcher) -> PreparedData | Failure:

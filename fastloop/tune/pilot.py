@@ -7,7 +7,8 @@ of the forecasts of memory. The pilot also prepares the data, before the race be
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -19,8 +20,13 @@ from fastloop.core.parts import Part
 from fastloop.core.plan import PreparedData
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.traits import LoaderTraits, traits_of
-from fastloop.core.types import JobFailed
-from fastloop.explain.explained_job import FEWEST_BATCHES, ExplainedJob, count_batches
+from fastloop.core.types import FailureKind, JobFailed, UsageError
+from fastloop.explain.explained_job import (
+    FEWEST_BATCHES,
+    LEAST_PASS_S,
+    ExplainedJob,
+    count_batches,
+)
 from fastloop.explain.predict import (
     HandOff,
     Measured,
@@ -116,12 +122,21 @@ class PilotStart:
 
 
 def look_at(
-    request: JobRequest, present: Job, begin_step: Callable[[str], None] = lambda _: None
+    request: JobRequest,
+    present: Job,
+    begin_step: Callable[[str], None] = lambda _: None,
+    deadline: Deadline | None = None,
 ) -> PilotStart:
-    """The first look at the request's job as the race runs it. Raises JobFailed if it can't be
-    run."""
+    """The first look at the request's job as the race runs it.
+
+    Raises JobFailed if it can't be run, and UsageError if preparing its data, or this look, does
+    not end by the deadline.
+    """
+    deadline = deadline or Deadline()
     begin_step("preparing the data")
-    prepared = prepare_job(present, request.launcher)
+    left_s = None if math.isinf(deadline.end_ns) else max(LEAST_PASS_S, deadline.rest_s)
+    with _stopped_at(deadline, "preparing the data takes longer; fastloop prepare does that first"):
+        prepared = prepare_job(present, request.launcher, most_s=left_s)
     whole = ExplainedJob(
         job=present,
         prepared=prepared,
@@ -129,9 +144,21 @@ def look_at(
         begin_step=begin_step,
         whole_batches=count_batches(present, prepared),
     )
-    pass_ns = now_ns()
-    as_is = whole.without_workers(present.torch_threads).time_batches()
+    pass_ns, alone = now_ns(), whole.without_workers(present.torch_threads)
+    with _stopped_at(deadline, "timing some of its batches takes longer"):
+        as_is = alone.ending_by(deadline).time_batches()
     return PilotStart(whole=whole, as_is=as_is, pass_s=seconds_between(pass_ns, now_ns()))
+
+
+@contextmanager
+def _stopped_at(deadline: Deadline, reason: str) -> Iterator[None]:
+    """A context in which a time limit that the deadline has set raises UsageError."""
+    try:
+        yield
+    except JobFailed as error:
+        if error.failure.kind == FailureKind.TIMEOUT and deadline.is_over:
+            raise UsageError(reason) from None
+        raise
 
 
 def run_pilot(
