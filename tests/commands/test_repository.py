@@ -122,7 +122,8 @@ def fresh_environment(folder: Path) -> tuple[Path, Path]:
     """(python, site-packages) with this environment's dependencies, but without fastloop."""
     venv.create(folder / "fresh", system_site_packages=False, with_pip=False, symlinks=True)
     site = next((folder / "fresh").glob("lib/python*/site-packages"))
-    dependencies = next(BIN.parent.glob("lib/python*/site-packages"))
+    # Not by this interpreter's folder, which may itself name another one in a .pth file.
+    dependencies = Path(yaml.__file__).parent.parent
     (site / "dependencies.pth").write_text(str(dependencies))
     return folder / "fresh" / "bin" / "python", site
 
