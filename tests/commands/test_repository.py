@@ -97,13 +97,14 @@ def test_installed_wheel_runs_in_any_folder(tmp_path, wheel):
     subprocess.run([*install, site, wheel], check=True)
     settings = ("trials=1", "epochs=1", "min_window_s=0", "tracker=none")
     command = [python, "-P", "-m", "fastloop.run", *settings]
-    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    # PYTHONPATH may name this repository, which would stand in the wheel's place.
+    environment = {name: each for name, each in os.environ.items() if name != "PYTHONPATH"}
+    captured = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+    process = subprocess.run(command, **captured, check=False)
     assert process.returncode == 0, process.stderr
     assert "raw" in process.stdout
     locate = [python, "-P", "-c", "import fastloop; print(fastloop.__file__)"]
-    location = subprocess.run(
-        locate, cwd=tmp_path, capture_output=True, text=True, check=True
-    ).stdout
+    location = subprocess.run(locate, **captured, check=True).stdout
     assert str(site) in location
 
 

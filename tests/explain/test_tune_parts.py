@@ -42,7 +42,7 @@ from fastloop.tune.peak_memory import (
     forecast_trial_mib,
     limit_mib,
 )
-from fastloop.tune.pilot import Pilot, PilotStart, TimedPasses
+from fastloop.tune.pilot import Pilot, PilotStart, TimedPasses, look_at
 from fastloop.tune.planning import check_trial_time, look_within
 from fastloop.tune.shortened_race import (
     check_least_time,
@@ -440,6 +440,16 @@ def test_first_look_is_stopped_at_its_share_of_the_budget():
     with pytest.raises(UsageError, match=r"^it takes longer$"):
         look_within(Spending(budget=TuneBudget(trials=5)), look)
     assert deadlines[1].rest_s == math.inf
+
+
+@pytest.mark.heavy
+def test_preparing_is_stopped_at_the_deadline_of_the_first_look(tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTLOOP_OUTPUTS", str(tmp_path))
+    # 64 samples of a second
+    overrides = ["dataset._target_=slow_stages.Samples", "+dataset.sleep_s=1", "loader=raw"]
+    (request,) = compose_requests([overrides], tmp_path)
+    with pytest.raises(UsageError, match=r"^preparing the data takes longer; fastloop prepare"):
+        look_at(request, request.job, deadline=deadline_after(0.0))
 
 
 def test_stores_of_random_samples_are_left_out_before_the_race():

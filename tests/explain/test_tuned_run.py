@@ -212,21 +212,6 @@ def test_budget_that_ends_before_a_gain_is_confirmed_is_used_and_not_refused(tmp
 
 
 @pytest.mark.heavy
-def test_data_that_takes_longer_to_prepare_than_the_budget_is_told(tmp_path):
-    shutil.copy(SUPPORT / "slow_stages.py", tmp_path)
-    job = [each.replace("=0.004", "=1") for each in JOB if not each.startswith("isolation")]
-    process = run_fastloop(*job, "tracker=none", "budget=25s", cwd=tmp_path, command="tune")
-    assert process.returncode == 1
-    (line,) = process.stderr.strip().splitlines()[-1:]
-    assert re.fullmatch(
-        r"budget=25s is too short: \d+ s of it are spent, and preparing the data takes longer; "
-        r"fastloop prepare does that first; allowed: such as budget=\d+s",
-        line,
-    )
-    assert not [*tmp_path.glob("outputs/20*/*/tune.json")]
-
-
-@pytest.mark.heavy
 @pytest.mark.skipif(sys.platform != "linux", reason="the PSS is Linux's")
 def test_limit_of_memory_leaves_out_what_needs_more_and_says_so(tmp_path):
     given = (
