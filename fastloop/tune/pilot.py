@@ -21,6 +21,7 @@ from fastloop.core.plan import PreparedData
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import FailureKind, JobFailed, UsageError
+from fastloop.explain.cause_names import WAITING
 from fastloop.explain.explained_job import (
     FEWEST_BATCHES,
     LEAST_PASS_S,
@@ -45,10 +46,6 @@ from fastloop.tune.peak_memory import MemoryProfile, observe_peak_mib
 from fastloop.tune.shortened_race import EPOCH_S, TRIAL_S, longest_epoch_s
 
 T = TypeVar("T")
-
-WAITING = 0.25
-"""Samples that need less CPU time than this share of their time are taken to wait, as for a disk, a
-network or a sleep. Samples that compute are above it also if several processes share a core."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +115,7 @@ class PilotStart:
     @property
     def waits(self) -> bool:
         """True if samples wait rather than compute, so that many of them can be read at once."""
-        return sum(self.as_is.load_cpu_s) < WAITING * sum(self.as_is.load_s)
+        return self.as_is.load_cpu_share < WAITING
 
 
 def look_at(
