@@ -103,6 +103,13 @@ class BuiltEnvironment:
     packages: dict[str, str]
     """Names and versions of the packages that were installed in it."""
 
+    @property
+    def label(self) -> str:
+        """What it was made of, for a list."""
+        made_of = self.environment
+        own = [f"fastloop of {made_of.fastloop}"] if made_of.fastloop else []
+        return ", ".join([*made_of.requirements, *own])
+
 
 def environments_folder() -> Path:
     """The folder of all environments, in the outputs folder."""
