@@ -45,9 +45,9 @@ def main() -> None:
 def _list() -> None:
     """Print a line for each environment."""
     from fastloop.core.files import outputs_folder
-    from fastloop.processes.environments import built_environments
+    from fastloop.processes.environments import list_environments
 
-    found = built_environments()
+    found = list_environments()
     print(f"{outputs_folder() / 'environments'}: {len(found) or 'none'}")
     for built in found:
         print(_line(built))

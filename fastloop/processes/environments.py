@@ -41,6 +41,8 @@ FORMAT = 1
 """Increased when environments are built in another way, so that none of before is used."""
 DESCRIPTION = "environment.json"
 """File in an environment with its contents, written last."""
+SAME_MODULES = {"tensorflow-cpu": "tensorflow", "opencv-python-headless": "opencv-python"}
+"""Packages, and other ones that have the same modules and versions."""
 COMPILED_FOR = ("torch", "numpy")
 """Packages of the main environment for which compiled requirements are built."""
 SOURCES = ("fastloop", "conf", "experiments", "pyproject.toml", "hatch_build.py")
@@ -161,7 +163,7 @@ def read_environment(folder: Path) -> BuiltEnvironment:
     )
 
 
-def built_environments() -> list[BuiltEnvironment]:
+def list_environments() -> list[BuiltEnvironment]:
     """All environments in the outputs folder, by their names."""
     folders = sorted(path.parent for path in environments_folder().glob(f"*/{DESCRIPTION}"))
     return [read_environment(folder) for folder in folders]
@@ -316,7 +318,7 @@ def _is_satisfied(requirement: str) -> bool:
         return False
     if needed.marker is not None and not needed.marker.evaluate():
         return True
-    found = _version(needed.name)
+    found = _version(needed.name) or _version(SAME_MODULES.get(needed.name, needed.name))
     return found is not None and needed.url is None and needed.specifier.contains(found, True)
 
 

@@ -85,14 +85,14 @@ def _check_libraries(job: Job) -> None:
     # In the environment, start_job checks again.
     if environment.is_built or job.build_environment:
         return
-    name = getattr(job.loader, "target", name_of(job.loader))
-    hint = f"`fastloop env` with loader={name} installs that in an environment of its own"
+    hint = "`fastloop env` with the same arguments installs that in an environment of its own"
     try:
         check_libraries(job.loader)
     except Unsupported as error:
         raise Unsupported(f"{error}; or {hint}") from error
+    loader = getattr(job.loader, "target", name_of(job.loader))
     needs = ", ".join(job.requirements)
-    raise Unsupported(f"loader={name} needs {needs}: {hint}, as does build_environment=true")
+    raise Unsupported(f"loader={loader} needs {needs}: {hint}, as does build_environment=true")
 
 
 def _check_settings(job: Job) -> None:

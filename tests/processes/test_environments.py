@@ -6,12 +6,15 @@ import multiprocessing
 import signal
 import subprocess
 import sys
+import tomllib
 from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
+from options import CONF, REPOSITORY
 from tiny_wheels import write_wheel
 
 from fastloop.core.types import Unsupported
@@ -19,12 +22,20 @@ from fastloop.processes import environments
 from fastloop.processes.environments import (
     Environment,
     build_environment,
-    built_environments,
+    list_environments,
     environment_for,
     environments_folder,
     read_environment,
     spawn_from,
 )
+
+
+OPTIONS_WITH_LIBRARIES = [
+    path
+    for group in ("loader", "store")
+    for path in sorted((CONF / group).glob("*.yaml"))
+    if "requirements:" in path.read_text()
+]
 
 
 @pytest.fixture
@@ -61,7 +72,7 @@ def test_two_environments_hold_versions_that_exclude_each_other(index):
         assert built.packages == {"pins_demo": number}
         version, torch_file, prefix = in_environment(built.folder, "pins_demo")
         assert (version, torch_file, prefix) == (number, torch.__file__, str(built.folder))
-    assert len(built_environments()) == 2
+    assert len(list_environments()) == 2
     assert (sys.path, multiprocessing.spawn.get_executable()) == before
 
 
@@ -206,4 +217,15 @@ def test_the_name_does_not_depend_on_the_order_of_requirements():
 def test_environments_lie_in_the_outputs_folder(outputs):
     environment = Environment(requirements=("a",))
     assert environment.folder.parent == outputs / "environments"
-    assert environments.built_environments() == []
+    assert environments.list_environments() == []
+
+
+@pytest.mark.parametrize(
+    "path", OPTIONS_WITH_LIBRARIES, ids=lambda path: f"{path.parent.name}/{path.stem}"
+)
+def test_requirements_of_an_option_are_those_of_an_extra(path):
+    requirements = yaml.safe_load(path.read_text())["requirements"]
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    extras = [{*extra} for extra in project["optional-dependencies"].values()]
+    plain = {each for each in requirements if not each.startswith("-")}
+    assert plain in extras
