@@ -22,13 +22,12 @@ from fastloop.processes import environments
 from fastloop.processes.environments import (
     Environment,
     build_environment,
-    list_environments,
     environment_for,
     environments_folder,
+    list_environments,
     read_environment,
     spawn_from,
 )
-
 
 OPTIONS_WITH_LIBRARIES = [
     path
