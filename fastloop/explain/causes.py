@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from fastloop.core.cgroup import count_throttled, cpu_quota, usable_cores
+from fastloop.core.cgroup import MOST_THROTTLED, count_throttled, cpu_quota, usable_cores
 from fastloop.core.explanation import Cause, Ladder, Verdict, WhatIf
 from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.parts import Part
@@ -24,9 +24,6 @@ from fastloop.trial.job import Job
 from fastloop.trial.page_cache import files_below, resident_fraction
 
 STORE_LOADERS = ("loader=np_memmap", "loader=fastloop")
-MOST_THROTTLED = 0.05
-"""A quota is a cause if it throttled the job in more than this share of its periods (`cpu.stat` of
-cgroups)."""
 MOST_FILES = 1000
 """Number of files that are asked for their cached pages, spread evenly over all files."""
 

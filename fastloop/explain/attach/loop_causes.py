@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fastloop.core.cgroup import usable_memory_bytes
+from fastloop.core.cgroup import MOST_THROTTLED, usable_memory_bytes
 from fastloop.core.explanation import Cause
 from fastloop.core.number_text import show_percent, significant
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.loop_usage import Fact
 from fastloop.explain.attach.loops import Loop
-from fastloop.explain.causes import MOST_THROTTLED
 
 LEAST_COST = 0.02
 """Share of the loop's time from which a cause is told."""
