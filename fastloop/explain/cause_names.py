@@ -7,9 +7,6 @@ from enum import StrEnum
 
 from fastloop.core.number_text import show_percent, significant
 
-MOST_THROTTLED = 0.05
-"""A quota is a cause if it throttled the job in more than this share of its periods (`cpu.stat` of
-cgroups)."""
 WAITING = 0.25
 """Samples that need less CPU time than this share of their time are taken to wait, as for a disk, a
 network or a sleep. Samples that compute are above it also if several processes share a core."""

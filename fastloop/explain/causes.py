@@ -12,12 +12,11 @@ from pathlib import Path
 
 import torch
 
-from fastloop.core.cgroup import count_throttled, cpu_quota, usable_cores
+from fastloop.core.cgroup import MOST_THROTTLED, count_throttled, cpu_quota, usable_cores
 from fastloop.core.explanation import Cause, Ladder, Verdict, WhatIf
 from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.parts import Part
 from fastloop.explain.cause_names import (
-    MOST_THROTTLED,
     WAITING,
     CauseName,
     describe_cores,

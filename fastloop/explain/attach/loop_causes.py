@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fastloop.core.cgroup import usable_memory_bytes
+from fastloop.core.cgroup import MOST_THROTTLED, usable_memory_bytes
 from fastloop.core.explanation import Cause
 from fastloop.core.number_text import show_percent, significant
 from fastloop.core.parts import Part
@@ -17,7 +17,6 @@ from fastloop.core.stats import Estimate
 from fastloop.explain.attach.loop_usage import Fact
 from fastloop.explain.attach.loops import Loop
 from fastloop.explain.cause_names import (
-    MOST_THROTTLED,
     CauseName,
     describe_cores,
     describe_quota,
