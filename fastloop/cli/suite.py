@@ -3,6 +3,7 @@
     fastloop suite [quick|full] [round=<name>] [machine=<name>] [results=results]
                    [workloads=<name>,...] [loaders=<name>,...] [trials=<number>]
                    [wait=true|allow_concurrent=true]
+    fastloop suite claims [the same settings, but loaders; workloads names claims]
     fastloop suite verify <file>...
     fastloop suite site [results=results] [page=results/index.html] [code=<address>]
     fastloop suite list
@@ -13,10 +14,13 @@ that was ended, and measures nothing twice. The results are written to
 <results>/<round>/<machine>.json after each workload. The default round is the month, the
 default machine the processor and its cores.
 
+claims measures what pages of loaders claim, each by two jobs under the condition that the
+page states, into <results>/<round>/claims/<machine>.json.
+
 verify recomputes every figure from the timed windows and compares the seal of each raw
 value; it exits with 1 and names the field if one was altered. site writes one page of all
-rounds in the folder; code is the address before the path of an option's code, by default
-the folder above that of the page. list names the workloads.
+rounds in the folder, and claims.html beside it; code is the address before the path of an
+option's code, by default the folder above that of the page. list names the workloads.
 """
 
 from __future__ import annotations
@@ -24,12 +28,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastloop.cli.arguments import parse_settings
 from fastloop.core.types import UsageError
 from fastloop.processes.lifecycle import restore_default_signals
 
-SCOPES = ("quick", "full")
+if TYPE_CHECKING:
+    from fastloop.suite.workloads import Scope
+
+SCOPES: tuple[Scope, ...] = ("quick", "full", "claims")
 PASSED_ON = {"trials": "", "wait": "", "allow_concurrent": ""}
 """Settings that are those of `fastloop run`."""
 OF_SUITE = {"round": "", "machine": "", "results": "results", "workloads": "", "loaders": ""}
@@ -45,8 +53,9 @@ def main() -> None:
     try:
         command = arguments[0] if arguments and "=" not in arguments[0] else "full"
         rest = arguments[1:] if arguments[:1] == [command] else arguments
-        if command in SCOPES:
-            _measure(command, parse_settings(rest, OF_SUITE | PASSED_ON))
+        scope = next((each for each in SCOPES if each == command), None)
+        if scope:
+            _measure(scope, parse_settings(rest, OF_SUITE | PASSED_ON))
         elif command == "verify":
             _verify(rest)
         elif command == "site":
@@ -62,18 +71,20 @@ def main() -> None:
         restore_default_signals()
 
 
-def _measure(scope: str, given: dict[str, str]) -> None:
+def _measure(scope: Scope, given: dict[str, str]) -> None:
     from fastloop.core.files import outputs_folder
+    from fastloop.suite.claims import CLAIMED_WORKLOADS
     from fastloop.suite.document import save_suite
     from fastloop.suite.measure_round import SuiteRun, measure_workloads
-    from fastloop.suite.workloads import choose_workloads
+    from fastloop.suite.workloads import WORKLOADS, choose_workloads
 
-    workloads, folder = choose_workloads(given["workloads"]), outputs_folder() / "suite"
-    round_name = given["round"] or _month()
+    all_workloads = CLAIMED_WORKLOADS if scope == "claims" else WORKLOADS
+    round_name = _checked("round", given["round"] or _month())
     run = SuiteRun(
-        scope="quick" if scope == "quick" else "full",
-        folder=folder / _checked("round", round_name) / scope,
-        workloads=workloads,
+        scope=scope,
+        folder=outputs_folder() / "suite" / round_name / scope,
+        workloads=choose_workloads(given["workloads"], all_workloads),
+        all_workloads=all_workloads,
         loaders=tuple(given["loaders"].split(",")) if given["loaders"] else (),
         changes=tuple(f"{name}={given[name]}" for name in PASSED_ON if given[name]),
     )
@@ -87,7 +98,8 @@ def _measure(scope: str, given: dict[str, str]) -> None:
 
         machine = _checked("machine", given["machine"] or machine_name())
         document = suite_file(run, round_name, measured)
-        path = Path(given["results"]) / round_name / f"{machine}.json"
+        folder = Path(given["results"]) / round_name
+        path = (folder / "claims" if scope == "claims" else folder) / f"{machine}.json"
         save_suite(document, path)
         filled = sum(cell.figures is not None for cell in document.cells)
         print(f"{path}: {filled} of {len(document.cells)} cells have figures", flush=True)
@@ -114,12 +126,19 @@ def _verify(names: Sequence[str]) -> None:
 def _write_site(given: dict[str, str]) -> None:
     from fastloop.core.files import write_text
     from fastloop.core.spans import wall_ms
-    from fastloop.suite.site import load_rounds, render_site
+    from fastloop.suite.site import CLAIMS_FILES, load_rounds, render_claims, render_site
 
     results = Path(given["results"])
     page = Path(given["page"] or results / "index.html")
-    write_text(page, render_site(load_rounds(results), wall_ms(), given["code"]))
-    print(page)
+    rounds, claims = load_rounds(results), load_rounds(results, CLAIMS_FILES)
+    if not rounds and not claims:
+        raise UsageError(f"results={results}: no <round>/<machine>.json in it")
+    if rounds:
+        write_text(page, render_site(rounds, wall_ms(), given["code"], bool(claims)))
+        print(page)
+    if claims:
+        write_text(page.with_name("claims.html"), render_claims(claims))
+        print(page.with_name("claims.html"))
 
 
 def _list() -> None:

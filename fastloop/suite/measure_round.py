@@ -40,11 +40,13 @@ class SuiteRun:
     """Empty: every loader that there is."""
     changes: tuple[str, ...] = ()
     """Overrides of this command, such as wait=true."""
+    all_workloads: tuple[Workload, ...] = WORKLOADS
+    """What a complete run has."""
 
     @property
     def is_whole(self) -> bool:
         """True if nothing is left out."""
-        return not self.loaders and self.workloads == WORKLOADS
+        return not self.loaders and self.workloads == self.all_workloads
 
     @property
     def chosen_loaders(self) -> tuple[str, ...]:

@@ -10,11 +10,13 @@ import jinja2
 
 from fastloop.core.number_text import significant
 from fastloop.core.stats import percent
-from fastloop.core.types import UsageError
+from fastloop.suite.claims import CLAIMS, judge
 from fastloop.suite.document import Cell, SuiteFile, load_suite
 from fastloop.suite.verify import check_file
 
-TEMPLATE = Path(__file__).with_name("page.html.jinja")
+PAGE, CLAIMS_PAGE = "page.html.jinja", "claims.html.jinja"
+ROUNDS, CLAIMS_FILES = "*/*.json", "*/claims/*.json"
+"""Patterns of the files in the folder of results."""
 YEAR_MS = 365 * 24 * 3600 * 1000
 """A cell that was measured longer ago is grey."""
 WORST_RATIO = 30.0
@@ -61,25 +63,25 @@ class ShownCell:
         return f"tied with {', '.join(figures.tied_with)}" if figures and figures.tied_with else ""
 
 
-def load_rounds(results: Path) -> list[LoadedRound]:
+def load_rounds(results: Path, pattern: str = ROUNDS) -> list[LoadedRound]:
     """The verified files <results>/<round>/<machine>.json, oldest round first.
 
-    Raises UsageError if there is none, or if one was altered.
+    pattern: ROUNDS, or CLAIMS_FILES for those of claims. Raises UsageError if one was altered.
     """
     rounds = []
-    for path in sorted(results.glob("*/*.json")):
+    for path in sorted(results.glob(pattern)):
         document = load_suite(path)
         check_file(document, str(path))
-        rounds.append(LoadedRound(round=path.parent.name, machine=path.stem, document=document))
-    if not rounds:
-        raise UsageError(f"results={results}: no <round>/<machine>.json in it")
+        name = path.relative_to(results).parts[0]
+        rounds.append(LoadedRound(round=name, machine=path.stem, document=document))
     return rounds
 
 
-def render_site(rounds: list[LoadedRound], now_ms: int, code: str) -> str:
+def render_site(rounds: list[LoadedRound], now_ms: int, code: str, has_claims: bool = False) -> str:
     """The page. A cell is the newest of its machine, workload and row, also if it is null.
 
     now_ms: the present, in milliseconds since 1970. code: address before the path of code.
+    has_claims: True if there is a page of claims beside it.
     """
     newest: dict[tuple[str, str, str], ShownCell] = {}
     titles: dict[str, str] = {}
@@ -88,20 +90,34 @@ def render_site(rounds: list[LoadedRound], now_ms: int, code: str) -> str:
         for cell in each.document.cells:
             newest[each.machine, cell.workload, cell.label] = _show(each, cell, now_ms, code)
     cells = sorted(newest.values(), key=lambda shown: _order(shown, [*titles]))
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string(TEMPLATE.read_text())
     machines = {each.machine: each for each in rounds}
-    return template.render(
+    return _template(PAGE).render(
         cells=cells,
         titles=titles,
         machines=[*machines.values()],
         labels=[*dict.fromkeys(shown.cell.label for shown in sorted(cells, key=_label))],
         by_place={(each.machine, each.cell.label, each.cell.workload): each for each in cells},
         filled=sum(each.cell.figures is not None for each in cells),
-        link=code,
+        has_claims=has_claims,
     )
+
+
+def render_claims(rounds: list[LoadedRound]) -> str:
+    """The page of claims: the newest round of each machine."""
+    newest = {each.machine: each for each in rounds}
+    judged = [(each, judge(claim, each.document)) for each in newest.values() for claim in CLAIMS]
+    return _template(CLAIMS_PAGE).render(judged=judged, machines=[*newest.values()])
+
+
+def _template(name: str) -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)
 
 
 def _label(shown: ShownCell) -> str:

@@ -15,13 +15,14 @@ from fastloop.core.types import UsageError
 SUITE = "1.0"
 """Version of the workloads: figures of different versions are never compared."""
 Configuration = Literal["default", "tuned"]
-Scope = Literal["quick", "full"]
+Scope = Literal["quick", "full", "claims"]
 COMMON = ("benchmark=traversal", "tracker=none", "report=false", "device=cpu", "cache=warm")
 """Overrides of all jobs: the page cache is warm, so that every loader finds its files in memory.
 Datasets that have no files say cache=as_is."""
 OF_SCOPE: dict[Scope, tuple[str, ...]] = {
     "quick": ("trials=3", "min_window_s=0.1", "seconds=45", "trial_timeout_s=60"),
     "full": ("trials=7", "min_window_s=0.3", "seconds=400", "trial_timeout_s=300"),
+    "claims": ("trials=7", "min_window_s=0.3", "seconds=120", "trial_timeout_s=300"),
 }
 """Overrides of the jobs of each scope. `seconds` bounds the rounds of a workload, so that a slow
 machine measures fewer of them."""
@@ -31,6 +32,20 @@ NOT_QUICK = (
     *("tensorclass_memmap", "torch_storage", "hdf5", "zarr", "tfrecord", "torchdata", "ffcv"),
 )
 """Loaders that only the whole suite measures: each has a near relative in the quick one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One row of a workload: a loader by default, or as an author has tuned it."""
+
+    loader: str
+    configuration: Configuration = "default"
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The name of the row within its workload: `raw`, or `raw num_workers=2`."""
+        return " ".join((self.loader, *(self.overrides if self.configuration == "tuned" else ())))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,20 +62,8 @@ class Workload:
     """True if loaders read the dataset's samples themselves: a store would not have their cost."""
     per_loader: tuple[tuple[str, str], ...] = ()
     """(loader, override) without which that loader can't run this workload."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One row of a workload: a loader by default, or as an author has tuned it."""
-
-    loader: str
-    configuration: Configuration = "default"
-    overrides: tuple[str, ...] = ()
-
-    @property
-    def label(self) -> str:
-        """The name of the row within its workload: `raw`, or `raw num_workers=2`."""
-        return " ".join((self.loader, *(self.overrides if self.configuration == "tuned" else ())))
+    rows: tuple[Row, ...] = ()
+    """The only rows of this workload; empty: every loader by default, and those of TUNED."""
 
 
 WORKLOADS = (
@@ -144,21 +147,26 @@ TUNED: dict[str, tuple[Row, ...]] = {
 """Workload -> rows that an author has tuned; a further one is a line here."""
 
 
-def choose_workloads(names: str) -> tuple[Workload, ...]:
-    """The workloads of a comma-separated list, in the suite's order; all for an empty one.
+def choose_workloads(
+    names: str, workloads: tuple[Workload, ...] = WORKLOADS
+) -> tuple[Workload, ...]:
+    """Those of the workloads that a comma-separated list names, in their order; all for an empty
+    one.
 
     Raises UsageError for an unknown name.
     """
-    allowed = [each.name for each in WORKLOADS]
+    allowed = [each.name for each in workloads]
     chosen = names.split(",") if names else allowed
     for name in chosen:
         if name not in allowed:
             raise UsageError(f"workloads={name}: allowed: {', '.join(allowed)}")
-    return tuple(each for each in WORKLOADS if each.name in chosen)
+    return tuple(each for each in workloads if each.name in chosen)
 
 
 def rows_of(workload: Workload, loaders: Sequence[str]) -> list[Row]:
     """The rows of a workload: each of these loaders by default, then the tuned ones."""
+    if workload.rows:
+        return [row for row in workload.rows if row.loader in loaders]
     needed = dict(workload.per_loader)
     rows = [
         Row(loader=name, overrides=(needed[name],) if name in needed else ()) for name in loaders

@@ -15,6 +15,7 @@ from fastloop.config.catalogue import options_of
 from fastloop.core import result_io
 from fastloop.core.result import Measurement
 from fastloop.core.types import UsageError
+from fastloop.suite.claims import CLAIMS, Claim, judge
 from fastloop.suite.document import (
     FILE,
     SCHEMA_FILE,
@@ -27,7 +28,7 @@ from fastloop.suite.document import (
 )
 from fastloop.suite.figures import with_figures
 from fastloop.suite.seals import seal
-from fastloop.suite.site import LoadedRound, load_rounds, render_site
+from fastloop.suite.site import LoadedRound, load_rounds, render_claims, render_site
 from fastloop.suite.verify import find_problems
 from fastloop.suite.workloads import NOT_QUICK, TUNED, WORKLOADS, rows_of
 
@@ -295,3 +296,42 @@ def test_workloads_name_loaders_that_exist_and_rows_of_their_own():
     for workload in WORKLOADS:
         labels = [row.label for row in rows_of(workload, loaders)]
         assert len(labels) == len(set(labels))
+
+
+def claimed_file(claim: Claim, slow: list[float], fast: list[float]) -> SuiteFile:
+    document = document_of(
+        measured_cell(claim.slow.label, slow, workload=claim.name),
+        measured_cell(claim.fast.label, fast, workload=claim.name),
+    )
+    return replace(document, scope="claims")
+
+
+@pytest.mark.parametrize(
+    ("factors", "outcome"),
+    [
+        ([1.5, 1.51, 1.49, 1.5, 1.52], "holds"),
+        ([0.5, 0.51, 0.49, 0.5, 0.52], "does not hold"),
+        ([0.9, 1.2, 0.8, 1.1, 1.0], "undecided"),
+        ([9.0, 9.0], "undecided"),
+    ],
+)
+def test_a_claim_is_decided_by_the_whole_interval(factors, outcome):
+    claim = CLAIMS[0]
+    fast = [1.0, 1.01, 0.99, 1.0, 1.02][: len(factors)]
+    slow = [claim.least * each * factor for each, factor in zip(fast, factors, strict=True)]
+    judged = judge(claim, claimed_file(claim, slow, fast))
+    assert judged.outcome == outcome
+    assert judged.factor.estimate == pytest.approx(claim.least * factors[0], rel=0.2)
+
+
+def test_claims_are_pairs_with_source_and_date_and_a_row_of_the_page_each():
+    assert len(CLAIMS) >= 12
+    assert len({claim.name for claim in CLAIMS}) == len(CLAIMS)
+    assert all(claim.source.startswith("https://") and claim.date for claim in CLAIMS)
+    assert all(claim.slow.label != claim.fast.label for claim in CLAIMS)
+    loaders = options_of("loader")
+    assert all(len(rows_of(claim.workload, loaders)) == 2 for claim in CLAIMS)
+    document = claimed_file(CLAIMS[0], SLOW, FAST)
+    page = render_claims([LoadedRound(round="2026-11", machine="box", document=document)])
+    assert all(f'data-claim="{claim.name}"' in page for claim in CLAIMS)
+    assert page.count("not measured") >= len(CLAIMS) - 1
