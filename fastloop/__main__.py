@@ -19,6 +19,7 @@ COMMANDS = {
     "report": "fastloop.cli.report",
     "compare": "fastloop.cli.compare",
     "check": "fastloop.cli.check",
+    "suite": "fastloop.cli.suite",
     "log": "fastloop.cli.log",
     "explain": "fastloop.cli.explain",
     "attach": "fastloop.cli.attach",
@@ -41,6 +42,7 @@ commands:
   report   write a report on a sweep: HTML page, Markdown, pictures, CSV
   compare  compare two sets of results; fails if a job has become slower
   check    fail if a job of your repository is slower than its recorded base
+  suite    measure every loader on named workloads; verify and show the results
   log      log results to MLflow that its server did not receive
   explain  say why a job takes as long as it does, and what would change that
   attach   run a script of your own and say what its loops wait for
