@@ -1,7 +1,7 @@
 """fastloop clean: what lies in the outputs folder, and removing parts of it.
 
-    fastloop clean [stores] [data] [results] [reports] [attach] [mlflow] [environments]
-                   [older_than=30d] [yes=true]
+    fastloop clean [stores] [data] [results] [reports] [attach] [check] [mlflow]
+                   [environments] [older_than=30d] [yes=true]
 
 Nothing is removed without yes=true, nothing ever outside of the outputs folder, and nothing in it
 that fastloop has not made: no images of yours in data/, no runs of other programs.
@@ -11,6 +11,7 @@ data     datasets that were downloaded or generated; they are fetched again if n
 results  folders of sweeps, with their reports
 reports  reports alone; `fastloop report` writes them again
 attach   findings of `fastloop attach`
+check    results of `fastloop check against=`
 mlflow   MLflow's database and artifacts; `fastloop log` logs results to a new one
 environments  libraries of options in environments of their own; `fastloop env` creates them again
 
@@ -194,6 +195,7 @@ KINDS: Mapping[str, Callable[[Path], list[Path]]] = {
     "results": _results,
     "reports": _reports,
     "attach": _children("attach"),
+    "check": _children("check"),
     "mlflow": _mlflow,
     "environments": _children("environments"),
 }
