@@ -34,7 +34,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from fastloop.core.files import fingerprint, hold_lock, outputs_folder, remove, write_beside
 from fastloop.core.printable import shorten_words
-from fastloop.core.types import Unsupported
+from fastloop.core.types import Failure, FailureKind, JobFailed, Unsupported
 from fastloop.processes.lifecycle import die_with_parent
 
 FORMAT = 1
@@ -189,11 +189,15 @@ def is_inside() -> bool:
 @contextmanager
 def spawn_from(folder: Path) -> Iterator[None]:
     """Inside the context, multiprocessing's start method spawn starts the interpreter of the
-    environment in this folder, with its import path. Raises Unsupported if it does not exist.
+    environment in this folder, with its import path. Raises JobFailed if it does not exist.
 
     The folders from which the program itself imports come first, as they do in every child.
     """
-    built = read_environment(folder)
+    try:
+        built = read_environment(folder)
+    except Unsupported as error:
+        failure = Failure(kind=FailureKind.UNSUPPORTED, message=str(error))
+        raise JobFailed(failure) from error
     # A spawned process gets the import path of its parent, not that of its own interpreter.
     path, own = [each for each in sys.path if each not in built.path], list(built.path)
     if built.environment.fastloop is not None:

@@ -17,7 +17,8 @@ import yaml
 from options import CONF, REPOSITORY
 from tiny_wheels import write_wheel
 
-from fastloop.core.types import Unsupported
+from fastloop.core.types import FailureKind, JobFailed, Unsupported
+from fastloop.options.launcher.single import SingleLauncher
 from fastloop.processes import environments
 from fastloop.processes.environments import (
     Environment,
@@ -192,6 +193,13 @@ def test_an_environment_may_have_a_fastloop_of_its_own(index, tmp_path):
 def test_a_path_that_does_not_exist_is_named(outputs):
     with pytest.raises(Unsupported, match="no such file"):
         build_environment(Environment(requirements=("absent-1.0-py3-none-any.whl",)))
+
+
+def test_no_process_starts_from_an_environment_that_was_removed(outputs):
+    launcher = SingleLauncher(isolation="forkserver", environment=outputs / "environments" / "gone")
+    with pytest.raises(JobFailed, match="unsupported: no environment in") as caught:
+        launcher.call(int)
+    assert caught.value.failure.kind == FailureKind.UNSUPPORTED
 
 
 def test_no_environment_is_needed_for_what_the_main_one_has(outputs):
